@@ -1,0 +1,2 @@
+//! The rehang command line.
+fn main() {}

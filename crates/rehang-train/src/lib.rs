@@ -1,0 +1,1 @@
+//! rehang-train

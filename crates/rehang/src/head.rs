@@ -1,0 +1,83 @@
+//! Classifier heads: the last layer of the new (or old) model, which turns a vector into class logits.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ErrorKind, Result};
+use crate::vectors::Matrix;
+
+/// How a head turns a vector `v` into logits.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeadKind {
+    /// `W v + b`, trained with cross-entropy.
+    Softmax,
+    /// `scale · ⟨w_y, v⟩ / (‖w_y‖·‖v‖)` with an angular margin on the true class while training (ArcFace).
+    ArcFace {
+        /// Scale s (the papers use 64 for faces, 30 for landmarks).
+        scale: f32,
+        /// Angular margin m in radians (0.5 for faces, 0.3 for landmarks).
+        margin: f32,
+    },
+}
+
+/// A frozen classifier head: weight `[classes, d]`, bias `[classes]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Head {
+    weight: Matrix,
+    bias: Vec<f32>,
+    kind: HeadKind,
+}
+
+impl Head {
+    /// A head from its weight and bias; a missing bias counts as zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Empty`] without classes, [`ErrorKind::CountMismatch`] where the bias has another length,
+    /// [`ErrorKind::NotFinite`] for NaN or infinite weights.
+    pub fn new(weight: Matrix, bias: Option<Vec<f32>>, kind: HeadKind) -> Result<Self> {
+        if weight.rows() == 0 {
+            return Err(ErrorKind::Empty { what: "head weight".into() }.into());
+        }
+        weight.check_finite("head weight")?;
+        let bias = bias.unwrap_or_else(|| vec![0.0; weight.rows()]);
+        if bias.len() != weight.rows() {
+            return Err(ErrorKind::CountMismatch {
+                left: "head weight".into(),
+                left_count: weight.rows(),
+                right: "head bias".into(),
+                right_count: bias.len(),
+            }
+            .into());
+        }
+        if let Some(column) = bias.iter().position(|value| !value.is_finite()) {
+            return Err(ErrorKind::NotFinite { what: "head bias".into(), row: 0, column }.into());
+        }
+        Ok(Self { weight, bias, kind })
+    }
+
+    /// Weight, `[classes, d]`.
+    pub fn weight(&self) -> &Matrix {
+        &self.weight
+    }
+
+    /// Bias, `[classes]`.
+    pub fn bias(&self) -> &[f32] {
+        &self.bias
+    }
+
+    /// How logits are made.
+    pub fn kind(&self) -> HeadKind {
+        self.kind
+    }
+
+    /// Number of classes.
+    pub fn classes(&self) -> usize {
+        self.weight.rows()
+    }
+
+    /// Width of the vectors that the head takes.
+    pub fn dimension(&self) -> usize {
+        self.weight.columns()
+    }
+}

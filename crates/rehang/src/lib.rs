@@ -1,0 +1,19 @@
+//! The core of rehang: spaces and vectors, adapters and how to apply them, orders, exact backfilling curves.
+//!
+//! This crate knows no deep-learning framework, no database, no network and no clock, and it prints nothing.
+
+pub mod adapter;
+mod error;
+mod head;
+mod pairs;
+mod progress;
+mod space;
+mod vectors;
+
+pub use adapter::Adapter;
+pub use error::{Error, ErrorKind, Result};
+pub use head::{Head, HeadKind};
+pub use pairs::Pairs;
+pub use progress::{Progress, ProgressSnapshot};
+pub use space::{Distance, Space};
+pub use vectors::{Labels, Matrix, NORMALISED_TOLERANCE, Provenance, Vectors, norm, normalise};

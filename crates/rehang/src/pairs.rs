@@ -1,0 +1,86 @@
+//! Pairs: items embedded by both models, from which an adapter is learned.
+
+use crate::error::{ErrorKind, Result};
+use crate::vectors::{Labels, Matrix, Vectors};
+
+/// Items embedded by both models, row by row: old `[n, d_old]`, new `[n, d_new]`, and what is known besides.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pairs {
+    old: Vectors,
+    new: Vectors,
+    labels: Option<Labels>,
+    side: Option<Matrix>,
+}
+
+impl Pairs {
+    /// Pairs from vectors that go row by row.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::CountMismatch`] where the parts have different numbers of rows, [`ErrorKind::NotFinite`] for side
+    /// information that is NaN or infinite.
+    pub fn new(old: Vectors, new: Vectors, labels: Option<Labels>, side: Option<Matrix>) -> Result<Self> {
+        let same_count = |right: &str, right_count: usize| -> Result<()> {
+            if right_count == old.len() {
+                return Ok(());
+            }
+            Err(ErrorKind::CountMismatch {
+                left: "old vectors".into(),
+                left_count: old.len(),
+                right: right.into(),
+                right_count,
+            }
+            .into())
+        };
+        same_count("new vectors", new.len())?;
+        if let Some(labels) = &labels {
+            same_count("labels", labels.len())?;
+        }
+        if let Some(side) = &side {
+            same_count("side information", side.rows())?;
+            side.check_finite("side information")?;
+        }
+        Ok(Self { old, new, labels, side })
+    }
+
+    /// How many pairs.
+    pub fn len(&self) -> usize {
+        self.old.len()
+    }
+
+    /// Whether there are none (never, once constructed).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The old model's vectors, `[n, d_old]`.
+    pub fn old(&self) -> &Vectors {
+        &self.old
+    }
+
+    /// The new model's vectors, `[n, d_new]`.
+    pub fn new_vectors(&self) -> &Vectors {
+        &self.new
+    }
+
+    /// Class labels, `[n]`; a negative label means "not known".
+    pub fn labels(&self) -> Option<&[i64]> {
+        self.labels.as_deref()
+    }
+
+    /// Side information, `[n, d_side]`.
+    pub fn side(&self) -> Option<&Matrix> {
+        self.side.as_ref()
+    }
+
+    /// The pairs named by `indices`, in that order.
+    #[must_use]
+    pub fn select(&self, indices: &[usize]) -> Self {
+        Self {
+            old: self.old.select(indices),
+            new: self.new.select(indices),
+            labels: self.labels.as_ref().map(|labels| indices.iter().map(|&index| labels[index]).collect()),
+            side: self.side.as_ref().map(|side| side.select(indices)),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Spaces: what a model's vectors live in.
+//!
+//! A vector never travels without its space, and comparing two spaces is an error that names both, even when their
+//! widths agree: two models of the same width give numbers that look comparable and are not.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How far two vectors of a space are from each other; smaller is nearer for all three.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Distance {
+    /// Squared Euclidean distance `‖q − g‖²` (the same order as the Euclidean distance).
+    L2,
+    /// `1 − ⟨q, g⟩ / (‖q‖·‖g‖)`; a zero vector has distance 1 to everything.
+    Cosine,
+    /// `−⟨q, g⟩`: the larger the inner product, the nearer.
+    Dot,
+}
+
+impl Distance {
+    /// Every distance, in the order of the documentation.
+    pub const ALL: [Self; 3] = [Self::L2, Self::Cosine, Self::Dot];
+
+    /// The name used in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::L2 => "l2",
+            Self::Cosine => "cosine",
+            Self::Dot => "dot",
+        }
+    }
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Distance {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|distance| distance.name() == text)
+            .ok_or_else(|| Error::option("distance", text, "l2, cosine or dot"))
+    }
+}
+
+/// What a model's vectors live in: the model's name, its width, its distance, and whether vectors have length 1.
+///
+/// ```
+/// use rehang::{Distance, Space};
+///
+/// let old = Space::new("resnet18-2019", 64, Distance::L2, false);
+/// let new = Space::new("resnet50-2026", 64, Distance::L2, false);
+/// // The same width does not make two spaces comparable.
+/// assert!(old.expect_same(&new).unwrap_err().is_mismatch());
+/// assert_eq!(old.to_string(), "resnet18-2019 (64-d, l2, raw)");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Space {
+    /// Name of the model that made the vectors.
+    pub model: String,
+    /// Coordinates a vector has.
+    pub dimension: usize,
+    /// Distance used for search.
+    pub distance: Distance,
+    /// Whether every vector has length 1 (checked wherever vectors enter).
+    pub normalised: bool,
+}
+
+impl Space {
+    /// A space by its four properties.
+    pub fn new(model: impl Into<String>, dimension: usize, distance: Distance, normalised: bool) -> Self {
+        Self { model: model.into(), dimension, distance, normalised }
+    }
+
+    /// Succeeds only where `received` is this very space.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::SpaceMismatch`], naming both.
+    pub fn expect_same(&self, received: &Self) -> Result<()> {
+        if self == received {
+            return Ok(());
+        }
+        Err(ErrorKind::SpaceMismatch { expected: self.to_string(), received: received.to_string() }.into())
+    }
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lengths = if self.normalised { "normalised" } else { "raw" };
+        write!(f, "{} ({}-d, {}, {lengths})", self.model, self.dimension, self.distance)
+    }
+}

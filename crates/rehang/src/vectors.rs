@@ -1,0 +1,298 @@
+//! Rows of numbers, with and without the space they belong to.
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::space::Space;
+
+/// A dense matrix of `f32`, row after row: `[rows, columns]`.
+///
+/// Used wherever numbers have no space of their own (weights, side information). Embeddings travel as [`Vectors`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Matrix {
+    columns: usize,
+    data: Vec<f32>,
+}
+
+impl Matrix {
+    /// A matrix from its numbers, row after row.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`] where `data` is no whole number of rows, or `columns` is 0 while there is data.
+    pub fn new(columns: usize, data: Vec<f32>) -> Result<Self> {
+        if (columns == 0 && !data.is_empty()) || (columns > 0 && data.len() % columns != 0) {
+            return Err(Error::corrupt(
+                "matrix",
+                format!("{} numbers do not make rows of {columns}", data.len()),
+            ));
+        }
+        Ok(Self { columns, data })
+    }
+
+    /// A matrix of zeros.
+    pub fn zeros(rows: usize, columns: usize) -> Self {
+        Self { columns, data: vec![0.0; rows * columns] }
+    }
+
+    /// A matrix made number by number.
+    pub fn from_fn(rows: usize, columns: usize, mut value: impl FnMut(usize, usize) -> f32) -> Self {
+        let mut data = Vec::with_capacity(rows * columns);
+        for row in 0..rows {
+            for column in 0..columns {
+                data.push(value(row, column));
+            }
+        }
+        Self { columns, data }
+    }
+
+    /// Rows; 0 for a matrix without columns.
+    pub fn rows(&self) -> usize {
+        self.data.len().checked_div(self.columns).unwrap_or(0)
+    }
+
+    /// Coordinates a row has.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// One row.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.data[row * self.columns..(row + 1) * self.columns]
+    }
+
+    /// One row, to change.
+    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
+        &mut self.data[row * self.columns..(row + 1) * self.columns]
+    }
+
+    /// All numbers, row after row.
+    pub fn as_slice(&self) -> &[f32] {
+        &self.data
+    }
+
+    /// All numbers, row after row, to change.
+    pub fn as_mut_slice(&mut self) -> &mut [f32] {
+        &mut self.data
+    }
+
+    /// The numbers themselves.
+    pub fn into_data(self) -> Vec<f32> {
+        self.data
+    }
+
+    /// The rows named by `indices`, in that order; an index may be named twice.
+    #[must_use]
+    pub fn select(&self, indices: &[usize]) -> Self {
+        let mut data = Vec::with_capacity(indices.len() * self.columns);
+        for &index in indices {
+            data.extend_from_slice(self.row(index));
+        }
+        Self { columns: self.columns, data }
+    }
+
+    /// Fails on the first NaN or infinite number, naming its row and column.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFinite`].
+    pub fn check_finite(&self, what: &str) -> Result<()> {
+        match self.data.iter().position(|value| !value.is_finite()) {
+            None => Ok(()),
+            Some(at) => Err(ErrorKind::NotFinite {
+                what: what.into(),
+                row: at / self.columns,
+                column: at % self.columns,
+            }
+            .into()),
+        }
+    }
+
+    /// The Euclidean length of every row, summed in `f64`: `[rows]`.
+    pub fn norms(&self) -> Vec<f64> {
+        (0..self.rows()).map(|row| norm(self.row(row))).collect()
+    }
+
+    /// Scales every row to length 1; rows of length 0 stay as they are. Returns how many those are.
+    pub fn normalise_rows(&mut self) -> usize {
+        let mut zeros = 0;
+        for row in 0..self.rows() {
+            zeros += usize::from(!normalise(self.row_mut(row)));
+        }
+        zeros
+    }
+
+    /// A 64-bit fingerprint of shape and numbers, as 16 hexadecimal digits. Equal bits give equal fingerprints.
+    pub fn fingerprint(&self) -> String {
+        let mut hasher = Xxh3::new();
+        hasher.update(&(self.rows() as u64).to_le_bytes());
+        hasher.update(&(self.columns as u64).to_le_bytes());
+        for value in &self.data {
+            hasher.update(&value.to_bits().to_le_bytes());
+        }
+        format!("{:016x}", hasher.digest())
+    }
+}
+
+/// Euclidean length of a vector, summed in `f64`.
+pub fn norm(row: &[f32]) -> f64 {
+    row.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
+}
+
+/// Scales a vector to length 1 and says whether it could: a zero vector stays as it is.
+pub fn normalise(row: &mut [f32]) -> bool {
+    let length = norm(row);
+    if length <= 0.0 || !length.is_finite() {
+        return false;
+    }
+    for value in row {
+        *value = (f64::from(*value) / length) as f32;
+    }
+    true
+}
+
+/// How far a length may be from 1 for a vector that counts as normalised (half-precision files stay inside).
+pub const NORMALISED_TOLERANCE: f64 = 2e-3;
+
+/// Vectors with the space they belong to: `[n, d]`.
+///
+/// # Zero vectors
+///
+/// A zero vector is legal in a raw space (a text without a known word has one) and counts as an error in a
+/// normalised space.
+///
+/// ```
+/// use rehang::{Distance, Matrix, Space, Vectors};
+///
+/// let space = Space::new("clip", 2, Distance::Cosine, true);
+/// let rows = Matrix::new(2, vec![1.0, 0.0, 3.0, 4.0])?;
+/// // The second row has length 5, so these vectors are not of that space.
+/// assert!(Vectors::new(space.clone(), rows.clone(), "new vectors").unwrap_err().is_corrupt());
+/// # Ok::<(), rehang::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Vectors {
+    space: Space,
+    rows: Matrix,
+}
+
+impl Vectors {
+    /// Vectors of a space, checked: not empty, of the right width, finite, of length 1 where the space says so.
+    ///
+    /// `what` names them in errors (a path, or "old vectors").
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Empty`], [`ErrorKind::WidthMismatch`], [`ErrorKind::NotFinite`], [`ErrorKind::NotNormalised`].
+    pub fn new(space: Space, rows: Matrix, what: &str) -> Result<Self> {
+        if rows.rows() == 0 {
+            return Err(ErrorKind::Empty { what: what.into() }.into());
+        }
+        if rows.columns() != space.dimension {
+            return Err(ErrorKind::WidthMismatch {
+                what: what.into(),
+                expected: space.dimension,
+                received: rows.columns(),
+            }
+            .into());
+        }
+        rows.check_finite(what)?;
+        if space.normalised
+            && let Some((row, norm)) =
+                rows.norms().into_iter().enumerate().find(|(_, norm)| (norm - 1.0).abs() > NORMALISED_TOLERANCE)
+        {
+            return Err(ErrorKind::NotNormalised { what: what.into(), row, norm }.into());
+        }
+        Ok(Self { space, rows })
+    }
+
+    /// Vectors whose space is declared by their model's name and distance, and measured for the rest:
+    /// the width is the rows' own, and they count as normalised where every row has length 1.
+    ///
+    /// # Errors
+    ///
+    /// As [`Vectors::new`].
+    pub fn measured(model: &str, distance: crate::Distance, rows: Matrix, what: &str) -> Result<Self> {
+        let normalised =
+            rows.rows() > 0 && rows.norms().iter().all(|norm| (norm - 1.0).abs() <= NORMALISED_TOLERANCE);
+        Self::new(Space::new(model, rows.columns(), distance, normalised), rows, what)
+    }
+
+    /// The space.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// The rows, `[n, d]`.
+    pub fn matrix(&self) -> &Matrix {
+        &self.rows
+    }
+
+    /// How many vectors.
+    pub fn len(&self) -> usize {
+        self.rows.rows()
+    }
+
+    /// Whether there are none (never, once constructed; here for completeness).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Coordinates a vector has.
+    pub fn dimension(&self) -> usize {
+        self.rows.columns()
+    }
+
+    /// The vectors named by `indices`, in that order.
+    #[must_use]
+    pub fn select(&self, indices: &[usize]) -> Self {
+        Self { space: self.space.clone(), rows: self.rows.select(indices) }
+    }
+}
+
+/// The numbers of a class, a group or another integer tag, one an item.
+pub type Labels = Vec<i64>;
+
+/// Where a vector of a gallery comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provenance {
+    /// Made by the old model.
+    Old,
+    /// Made by an adapter from an old vector.
+    Adapted,
+    /// Made by the new model from the source.
+    Native,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Distance;
+
+    #[test]
+    fn a_nan_is_named_by_row_and_column() {
+        let rows = Matrix::new(2, vec![0.0, 1.0, f32::NAN, 1.0]).unwrap();
+        let error = Vectors::measured("m", Distance::L2, rows, "old vectors").unwrap_err();
+        assert_eq!(
+            *error.kind(),
+            ErrorKind::NotFinite { what: "old vectors".into(), row: 1, column: 0 }
+        );
+    }
+
+    #[test]
+    fn fingerprints_tell_shapes_apart() {
+        let a = Matrix::new(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+        let b = Matrix::new(4, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+        assert_ne!(a.fingerprint(), b.fingerprint());
+        assert_eq!(a.fingerprint(), a.clone().fingerprint());
+    }
+
+    #[test]
+    fn zero_rows_stay_zero() {
+        let mut rows = Matrix::new(2, vec![3.0, 4.0, 0.0, 0.0]).unwrap();
+        assert_eq!(rows.normalise_rows(), 1);
+        assert_eq!(rows.as_slice(), &[0.6, 0.8, 0.0, 0.0]);
+    }
+}

@@ -1,0 +1,2 @@
+//! Studies and generated files of the rehang repository.
+fn main() {}
