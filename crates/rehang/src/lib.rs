@@ -4,6 +4,7 @@
 
 pub mod adapter;
 mod error;
+pub mod files;
 mod head;
 mod pairs;
 mod progress;
