@@ -7,6 +7,7 @@ mod error;
 mod head;
 mod pairs;
 mod progress;
+pub mod report;
 mod space;
 mod vectors;
 
