@@ -316,6 +316,7 @@ pub struct CurveSeries {
     /// The order in which items are re-embedded, such as `sigma`.
     pub order: String,
     /// Fractions of the gallery that are re-embedded, increasing from 0 to 1, at most [`DISPLAY_POINTS`].
+    #[serde(deserialize_with = "nullable::many")]
     pub fractions: Vec<f64>,
     /// The curve of each metric at these fractions, by [`Metric::id`].
     pub metrics: BTreeMap<String, MetricCurve>,
@@ -575,6 +576,7 @@ pub struct GroupCurves {
     /// The order in which items are re-embedded.
     pub order: String,
     /// Fractions of the gallery that are re-embedded, increasing from 0 to 1.
+    #[serde(deserialize_with = "nullable::many")]
     pub fractions: Vec<f64>,
     /// Quality of each group at these fractions, `[g][fractions]`.
     #[serde(deserialize_with = "nullable::table")]
