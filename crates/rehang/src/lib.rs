@@ -8,6 +8,7 @@ pub mod files;
 mod head;
 mod pairs;
 mod progress;
+pub mod report;
 mod space;
 mod vectors;
 
