@@ -52,7 +52,7 @@ pub struct SecondBranch {
 
 /// A map from old vectors `[n, d_old]` (and side information `[n, d_side]`) to raw outputs `[n, d_new]`.
 ///
-/// `raw(o) = mixer(concat(branch(o), second(o or side))) + skip(o)`, where an absent part is left out and an empty
+/// `raw(o) = mixer(concat(branch(o), second(o or side))) + skip(o) + kernel(o)`, where an absent part is left out and an empty
 /// list of layers is the identity. The closed forms are one or two layers in `mixer` without ReLU; a residual MLP has
 /// a `skip`; FCT and FastFill have two branches.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,6 +67,19 @@ pub struct Map {
     pub mixer: Vec<Dense>,
     /// A layer from the (scaled) old vector straight to the output, which is added.
     pub skip: Option<Dense>,
+    /// A sum of kernels around known old vectors, which is added.
+    pub kernel: Option<KernelExpansion>,
+}
+
+/// `Σ_j a_j · exp(−γ‖x − c_j‖²)` over centres c_j: the non-linear part of kernel ridge regression.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelExpansion {
+    /// Centres c_j: old vectors of pairs, scaled as the map's input, `[m, d_old]`.
+    pub centres: Matrix,
+    /// Coefficients a_j, `[m, d_new]`.
+    pub coefficients: Matrix,
+    /// γ, per squared length of the scaled old vectors.
+    pub gamma: f32,
 }
 
 /// How a raw output is put into the new space.
