@@ -1,0 +1,101 @@
+//! Maps with a formula: do-nothing, Procrustes, ridge and low-rank.
+//!
+//! Each takes pairs `(o, v)`, o `[n, d_old]` and v `[n, d_new]`, and gives an affine map `o → W o + b` as a
+//! [`Map`] without ReLU. They are what every learned adapter is compared with: below about ten thousand pairs they are
+//! hard to beat. All are deterministic to the byte for any number of threads, need one pass over the pairs in blocks
+//! (memory: the pairs and a few `d × d` matrices), and accept zero rows, constant columns and fewer pairs than
+//! coordinates.
+//!
+//! | module | map | fitted | use it when |
+//! |---|---|---|---|
+//! | [`do_nothing`] | truncation or zero-padding | nothing | the new model was trained to be compatible |
+//! | [`procrustes`] | a rotation about the means (× scale) | `d_old·d_new` | pairs are few |
+//! | [`ridge`] | any affine map, with a penalty | `d_old·d_new` | the default |
+//! | [`low_rank`] | ridge, through r dimensions | `r·(d_old + d_new)` | the new space is wider than its content |
+
+pub mod do_nothing;
+pub mod low_rank;
+pub mod procrustes;
+pub mod ridge;
+
+use std::collections::BTreeMap;
+
+use faer::{Mat, MatRef};
+use rehang::adapter::{Dense, InputScaling, Map};
+use rehang::{Matrix, Pairs, Result};
+
+use crate::linear_algebra::Moments;
+
+/// What a closed form gives: the map and the choices that were made on the way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClosedForm {
+    /// The map, `[n, d_old] → [n, d_new]`.
+    pub map: Map,
+    /// Choices by name, for the adapter's record.
+    pub choices: BTreeMap<String, String>,
+}
+
+/// What an old vector goes through before the linear part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InputChoice {
+    /// Raw or unit length, whichever leaves the smaller estimated error; raw where all vectors have length 1 already.
+    Measured,
+    /// This one.
+    Fixed(InputScaling),
+}
+
+/// The scalings to try for these pairs: only one where vectors have length 1 already, since both are the same then.
+fn scalings(pairs: &Pairs, choice: InputChoice) -> Vec<InputScaling> {
+    match choice {
+        InputChoice::Fixed(scaling) => vec![scaling],
+        InputChoice::Measured if pairs.old().space().normalised => vec![InputScaling::AsIs],
+        InputChoice::Measured => vec![InputScaling::AsIs, InputScaling::UnitLength],
+    }
+}
+
+/// Fits once for every scaling to try and keeps the fit with the smaller error; the first one where errors are equal.
+fn best_scaling<T>(
+    pairs: &Pairs,
+    choice: InputChoice,
+    mut fit: impl FnMut(InputScaling, &Moments) -> Result<(f64, T)>,
+) -> Result<(InputScaling, T)> {
+    let mut best: Option<(f64, InputScaling, T)> = None;
+    for scaling in scalings(pairs, choice) {
+        let moments = Moments::of(pairs.old().matrix(), pairs.new_vectors().matrix(), None, scaling);
+        let (error, fitted) = fit(scaling, &moments)?;
+        if best.as_ref().is_none_or(|(smallest, _, _)| error < *smallest) {
+            best = Some((error, scaling, fitted));
+        }
+    }
+    let (_, scaling, fitted) = best.expect("at least one scaling is tried");
+    Ok((scaling, fitted))
+}
+
+/// The name of a scaling in an adapter's record.
+fn scaling_name(scaling: InputScaling) -> String {
+    match scaling {
+        InputScaling::AsIs => "as-is".into(),
+        InputScaling::UnitLength => "unit-length".into(),
+    }
+}
+
+/// A map of linear layers only.
+fn linear_map(input: InputScaling, mixer: Vec<Dense>) -> Map {
+    Map { input, branch: Vec::new(), second: None, mixer, skip: None, kernel: None }
+}
+
+/// A layer `y = wᵀ x + b` from `w [inputs, outputs]` in `f64`.
+fn layer(w: MatRef<'_, f64>, bias: &[f64]) -> Dense {
+    let weight = Matrix::from_fn(w.ncols(), w.nrows(), |output, input| w[(input, output)] as f32);
+    Dense { weight, bias: bias.iter().map(|&value| value as f32).collect(), relu: false }
+}
+
+/// The bias that carries the mean of x to the mean of y: `mean_y − wᵀ mean_x`.
+fn centring_bias(moments: &Moments, w: &Mat<f64>) -> Vec<f64> {
+    (0..w.ncols())
+        .map(|output| {
+            let image: f64 = (0..w.nrows()).map(|input| w[(input, output)] * moments.mean_x[input]).sum();
+            moments.mean_y[output] - image
+        })
+        .collect()
+}
