@@ -4,6 +4,7 @@ pub mod closed_form;
 pub mod folds;
 pub mod geometry;
 pub mod head_fit;
+pub mod kernel_ridge;
 mod linear_algebra;
 mod optimise;
 mod outputs;
