@@ -1,2 +1,55 @@
 //! The rehang command line.
-fn main() {}
+//!
+//! ```text
+//! arguments → a verb of commands/ → library calls → print → exit code
+//! ```
+//!
+//! Exit codes: 0 done, 1 finished with something refused or doubtful, 2 failed.
+
+mod arguments;
+mod bar;
+mod commands;
+mod input;
+mod relevance;
+mod rows;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use rehang::{Error, Result};
+
+use arguments::{Arguments, Command};
+use commands::Outcome;
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::WithRefusals) => ExitCode::from(1),
+        Err(error) => {
+            commands::say(&format!("Error: {error}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<Outcome> {
+    if let Some(threads) = arguments.threads {
+        if threads == 0 {
+            return Err(Error::option("--threads", 0, "1 or more"));
+        }
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build_global()
+            .map_err(|error| Error::option("--threads", threads, error))?;
+    }
+    let json = arguments.json;
+    match &arguments.command {
+        Command::Demo(demo) => commands::demo::run(demo, json),
+        Command::Fit(fit) => commands::fit::run(fit, json),
+        Command::Transform(transform) => commands::transform::run(transform, json),
+        Command::Order(order) => commands::order::run(order, json),
+        Command::Curve(curve) => commands::curve::run(curve, json),
+        Command::Report(report) => commands::report::run(report, json),
+        Command::Inspect(inspect) => commands::inspect::run(inspect, json),
+    }
+}

@@ -10,6 +10,7 @@ mod pairs;
 mod progress;
 pub mod report;
 mod space;
+pub mod study;
 mod vectors;
 
 pub use adapter::Adapter;

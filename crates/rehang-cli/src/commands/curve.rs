@@ -1,0 +1,275 @@
+//! `rehang curve`.
+
+use std::fmt::Write;
+
+use rehang::curve::{Curve as ExactCurve, CurveInput, CurveOptions, DoNothing, Line, agreement, curve};
+use rehang::files::{self, AtomicFile, VectorSource};
+use rehang::statistics::{calibration, kendall_tau_b};
+use rehang::{Distance, Error, ErrorKind, Matrix, Progress, Result};
+use serde_json::{Map, Value, json};
+
+use super::{Outcome, one_decimal, print, say};
+use crate::arguments::{Curve, RowSelection};
+use crate::bar::with_bar;
+use crate::input::Inputs;
+use crate::relevance::Loaded;
+
+const LEVEL: f64 = 0.95;
+
+/// Computes the exact curve of one adapted gallery and one order.
+pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
+    let distance: Distance = arguments.distance.parse()?;
+    if arguments.grid.is_some_and(|points| points < 2) {
+        return Err(Error::option("--grid", arguments.grid.unwrap_or_default(), "2 points or more"));
+    }
+    if let Some(path) = &arguments.points {
+        drop(AtomicFile::create(path)?);
+    }
+    let mut inputs = Inputs::new(&RowSelection::default())?;
+    let new = inputs.matrix("new", std::slice::from_ref(&arguments.new))?;
+    let adapted = inputs.matrix("adapted", std::slice::from_ref(&arguments.adapted))?;
+    let old = match &arguments.old {
+        None => None,
+        Some(path) => Some(inputs.matrix("old", std::slice::from_ref(path))?),
+    };
+    let order = files::read_order(&VectorSource::parse(&arguments.order)?)?;
+    if order.len() != new.rows() {
+        return Err(ErrorKind::CountMismatch {
+            left: arguments.new.clone(),
+            left_count: new.rows(),
+            right: arguments.order.clone(),
+            right_count: order.len(),
+        }
+        .into());
+    }
+    let loaded = Loaded::read(&arguments.relevance, &mut inputs)?;
+    let k = arguments.relevance.k;
+    let (mut value, mut text) = with_bar(|progress| -> Result<(Map<String, Value>, String)> {
+        let Some(relevance) = loaded.relevance() else {
+            return label_free(&new, &adapted, &order, &loaded, distance, k, arguments, progress);
+        };
+        if old.is_some() && loaded.queries.is_some() && loaded.queries_old.is_none() {
+            say("Warning: no do-nothing line, since --queries has no --queries-old.");
+        }
+        let today = old.as_ref().filter(|_| loaded.queries.is_none() || loaded.queries_old.is_some());
+        let input = CurveInput {
+            native: &new,
+            adapted: &adapted,
+            order: &order,
+            queries: loaded.queries.as_ref(),
+            relevance,
+            distance,
+            groups: loaded.groups.as_deref(),
+            do_nothing: today.map(|old| DoNothing {
+                gallery: old,
+                queries: loaded.queries_old.as_ref(),
+                distance,
+            }),
+        };
+        let judged = loaded.is_judged().then_some(k);
+        let options =
+            CurveOptions { map_at: Some(k), ndcg_at: judged, recall_at: judged, ..CurveOptions::default() };
+        let exact = curve(&input, &options, progress)?;
+        if let Some(path) = &arguments.points {
+            write_points(path, &exact)?;
+        }
+        labelled(&exact, arguments, k)
+    })?;
+    if let Some(path) = &arguments.sigma {
+        let sigma = files::read_f32_column(&VectorSource::parse(path)?)?;
+        let predicted: Vec<f64> = sigma.iter().map(|&value| f64::from(value)).collect();
+        let errors = rehang::study::true_errors(&new, &adapted);
+        let table = calibration(&predicted, &errors, 10)?;
+        let tau = kendall_tau_b(&predicted, &errors)?;
+        let _ = writeln!(
+            text,
+            "σ²: Kendall τ-b with the true error {}, mean true error / mean σ² {:.2}",
+            tau.map_or("undefined".into(), |tau| format!("{tau:.2}")),
+            table.ratio
+        );
+        value.insert("sigma".into(), json!({ "kendall_tau": tau, "calibration": table }));
+    }
+    value.insert("distance".into(), json!(distance));
+    value.insert("inputs".into(), json!(inputs.read));
+    print(json, &Value::Object(value), &text)?;
+    Ok(Outcome::Done)
+}
+
+fn three(of: impl Fn(usize) -> f64) -> Value {
+    json!({ "top1": of(0), "top5": of(1), "map": of(2) })
+}
+
+fn labelled(exact: &ExactCurve, arguments: &Curve, k: usize) -> Result<(Map<String, Value>, String)> {
+    let lines: [&Line; 3] = [&exact.top1, &exact.top5, &exact.map];
+    let mut value = Map::new();
+    value.insert("n".into(), json!(exact.items));
+    value.insert("queries".into(), json!(exact.queries));
+    value.insert("area".into(), three(|line| lines[line].area()));
+    value.insert("start".into(), three(|line| lines[line].start()));
+    value.insert("end".into(), three(|line| lines[line].end()));
+    value.insert("min".into(), three(|line| lines[line].min()));
+    let mut text = format!(
+        "{} items, {} queries counted ({} without a right answer, {} unlabelled)\n\n{:<12} {:>7} {:>7} {:>7}\n",
+        exact.items,
+        exact.queries.counted,
+        exact.queries.without_positives,
+        exact.queries.unlabelled,
+        "percent",
+        "top-1",
+        "top-5",
+        "mAP"
+    );
+    let mut row = |name: &str, of: &dyn Fn(usize) -> f64| {
+        let [a, b, c] = [0, 1, 2].map(|line| one_decimal(of(line)));
+        let _ = writeln!(text, "{name:<12} {a:>7} {b:>7} {c:>7}");
+    };
+    let today = exact.do_nothing.as_ref().map(|today| [today.evaluation.top1, today.evaluation.top5, today.evaluation.map]);
+    if let Some(today) = today {
+        row("do nothing", &|line| today[line]);
+    }
+    row("start", &|line| lines[line].start());
+    row("minimum", &|line| lines[line].min());
+    row("end", &|line| lines[line].end());
+    row("area", &|line| lines[line].area());
+    value.insert("do_nothing".into(), today.map_or(Value::Null, |today| three(|line| today[line])));
+    value.insert(
+        "passes_do_nothing_at".into(),
+        today.map_or(Value::Null, |today| {
+            let at = |line: usize| {
+                rehang::report::stays_above_from(lines[line].values(), today[line])
+                    .map(|cut| cut as f64 / exact.items as f64)
+            };
+            json!({ "top1": at(0), "top5": at(1), "map": at(2) })
+        }),
+    );
+    if arguments.bootstrap > 0 {
+        let intervals = exact.area_intervals(arguments.bootstrap, LEVEL, 0)?;
+        let pair = |interval: rehang::statistics::Interval| json!([interval.low, interval.high]);
+        value.insert(
+            "area_interval".into(),
+            json!({
+                "level": LEVEL,
+                "top1": pair(intervals.top1),
+                "top5": pair(intervals.top5),
+                "map": pair(intervals.map),
+            }),
+        );
+        let _ = writeln!(
+            text,
+            "area, 95 % intervals over queries: top-1 {:.1}–{:.1}, top-5 {:.1}–{:.1}, mAP {:.1}–{:.1}",
+            intervals.top1.low,
+            intervals.top1.high,
+            intervals.top5.low,
+            intervals.top5.high,
+            intervals.map.low,
+            intervals.map.high
+        );
+    }
+    for (name, at) in [("map", &exact.map_at), ("ndcg", &exact.ndcg_at), ("recall", &exact.recall_at)] {
+        if let Some(at) = at {
+            value.insert(format!("{name}@{k}"), summary(&at.line));
+            let _ = writeln!(
+                text,
+                "{name}@{k}: start {:.1}, end {:.1}, area {:.1}",
+                at.line.start(),
+                at.line.end(),
+                at.line.area()
+            );
+        }
+    }
+    if let Some(points) = arguments.grid {
+        let grids = lines.map(|line| line.grid(points));
+        value.insert(
+            "grid".into(),
+            json!({
+                "cuts": grids[0].cuts,
+                "top1": grids[0].values,
+                "top5": grids[1].values,
+                "map": grids[2].values,
+                "mean": three(|line| grids[line].mean),
+            }),
+        );
+        let _ = writeln!(
+            text,
+            "mean of {points} points: top-1 {:.2}, top-5 {:.2}, mAP {:.2}",
+            grids[0].mean, grids[1].mean, grids[2].mean
+        );
+    }
+    // Flips are shown where a reader looks first: at a quarter, a half, three quarters and the end.
+    let cuts: Vec<usize> = (0..=4).map(|quarter| quarter * exact.items / 4).collect();
+    let flips = |by_depth: &rehang::curve::FlipsByDepth| {
+        let one = |flips: &rehang::curve::Flips| {
+            json!({
+                "right_at_reference": flips.right,
+                "cuts": cuts,
+                "positive": cuts.iter().map(|&cut| flips.positive[cut]).collect::<Vec<_>>(),
+                "negative": cuts.iter().map(|&cut| flips.negative[cut]).collect::<Vec<_>>(),
+                "negative_flip_rate": cuts.iter().map(|&cut| flips.rate.values()[cut]).collect::<Vec<_>>(),
+                "negative_flip_rate_area": flips.rate.area(),
+            })
+        };
+        json!({ "top1": one(&by_depth.top1), "top5": one(&by_depth.top5) })
+    };
+    let mut all_flips = flips(&exact.flips);
+    if let (Some(today), Some(object)) = (&exact.do_nothing, all_flips.as_object_mut()) {
+        object.insert("against_do_nothing".into(), flips(&today.flips));
+    }
+    value.insert("flips".into(), all_flips);
+    if let Some(gap) = &exact.gap {
+        value.insert("gap".into(), summary(gap));
+        let groups: Vec<Value> = exact
+            .groups
+            .iter()
+            .map(|group| json!({ "group": group.group, "queries": group.queries, "top1": summary(&group.top1) }))
+            .collect();
+        value.insert("groups".into(), json!(groups));
+        let _ = writeln!(
+            text,
+            "gap between groups (top-1): start {:.1}, end {:.1}, area {:.1}",
+            gap.start(),
+            gap.end(),
+            gap.area()
+        );
+    }
+    Ok((value, text))
+}
+
+fn summary(line: &Line) -> Value {
+    json!({ "area": line.area(), "start": line.start(), "end": line.end(), "min": line.min() })
+}
+
+fn label_free(
+    new: &Matrix,
+    adapted: &Matrix,
+    order: &[usize],
+    loaded: &Loaded,
+    distance: Distance,
+    k: usize,
+    arguments: &Curve,
+    progress: &Progress,
+) -> Result<(Map<String, Value>, String)> {
+    let result = agreement(new, adapted, order, loaded.queries.as_ref(), distance, k, progress)?;
+    let mut value = Map::new();
+    value.insert("n".into(), json!(new.rows()));
+    value.insert(format!("agreement@{}", result.depth), summary(&result.line));
+    if let Some(points) = arguments.grid {
+        let grid = result.line.grid(points);
+        value.insert("grid".into(), json!({ "cuts": grid.cuts, "agreement": grid.values, "mean": { "agreement": grid.mean } }));
+    }
+    let text = format!(
+        "{} items, no labels: agreement@{} with the fully native gallery, in percent\nstart {:.1}, minimum {:.1}, end {:.1}, area {:.1}\n",
+        new.rows(),
+        result.depth,
+        result.line.start(),
+        result.line.min(),
+        result.line.end(),
+        result.line.area()
+    );
+    Ok((value, text))
+}
+
+fn write_points(path: &std::path::Path, exact: &ExactCurve) -> Result<()> {
+    let lines = [&exact.top1, &exact.top5, &exact.map];
+    let points = Matrix::from_fn(exact.items + 1, 3, |cut, line| lines[line].values()[cut] as f32);
+    files::write_matrix(path, &points, None)
+}

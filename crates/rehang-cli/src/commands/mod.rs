@@ -1,0 +1,45 @@
+//! The verbs, one file each: they read files, call the library, and print.
+
+pub mod curve;
+pub mod demo;
+pub mod fit;
+pub mod inspect;
+pub mod order;
+pub mod report;
+pub mod transform;
+
+use std::io::Write;
+
+use rehang::{Error, Result};
+use serde_json::Value;
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything was done.
+    Done,
+    /// It finished, with something refused or doubtful that was said.
+    WithRefusals,
+}
+
+/// Prints a result on stdout: one JSON object, or the text.
+pub fn print(json: bool, value: &Value, text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    let written = if json { writeln!(stdout, "{value}") } else { write!(stdout, "{text}") };
+    match written {
+        // Whoever reads may have seen enough (`| head`): that is no failure.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|error| Error::io("write to", "stdout", &error)),
+    }
+}
+
+/// Says something on stderr, beside the result.
+pub fn say(text: &str) {
+    // A closed stderr must not stop the work.
+    drop(writeln!(std::io::stderr(), "{text}"));
+}
+
+/// One decimal, as percent are printed everywhere.
+pub fn one_decimal(value: f64) -> String {
+    format!("{value:.1}")
+}

@@ -1,0 +1,170 @@
+//! `rehang report`.
+
+use std::path::{Path, PathBuf};
+
+use rehang::files::{AtomicFile, VectorSource, read_matrix};
+use rehang::order::Policy;
+use rehang::report::Report as ReportData;
+use rehang::study::{Contender, Ground, Queries, StudyOptions, check_policies, overlap, overlap_warning, study};
+use rehang::{Adapter, Error, Result, Vectors};
+use serde_json::json;
+
+use super::{Outcome, one_decimal, print, say};
+use crate::arguments::Report;
+use crate::bar::with_bar;
+use crate::input::Inputs;
+use crate::relevance::Loaded;
+
+/// Compares adapters and orders on a gallery and writes the report.
+pub fn run(arguments: &Report, json: bool) -> Result<Outcome> {
+    let report = make(arguments)?;
+    let text = verdict(&report);
+    let paths: Vec<String> = arguments.output.iter().map(|path| path.display().to_string()).collect();
+    let value = json!({ "report": paths[0], "reports": paths, "data": report });
+    print(json, &value, &format!("{text}Report: {}\n", paths.join(", ")))?;
+    Ok(Outcome::Done)
+}
+
+/// Makes the report and writes it to every output.
+pub fn make(arguments: &Report) -> Result<ReportData> {
+    for path in &arguments.output {
+        format_of(path)?;
+        drop(AtomicFile::create(path)?);
+    }
+    let policies: Vec<Policy> =
+        arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?;
+    check_policies(&policies, arguments.head.head_weight.is_some())?;
+    let adapters: Vec<Adapter> = arguments.adapters.iter().map(Adapter::load).collect::<Result<_>>()?;
+    let mut inputs = Inputs::new(&arguments.selection)?;
+    let old = inputs.matrix("old", std::slice::from_ref(&arguments.old))?;
+    let new = inputs.matrix("new", std::slice::from_ref(&arguments.new))?;
+    // The adapters say which spaces these files are of; an adapter of other spaces is refused by the study.
+    adapters[0].expect_input_width(old.columns()).map_err(|error| error.context(arguments.old.clone()))?;
+    let old = Vectors::new(adapters[0].old.clone(), old, &arguments.old)?;
+    let new = Vectors::new(adapters[0].new.clone(), new, &arguments.new)?;
+    let side = match &arguments.side {
+        None => None,
+        Some(path) => Some(inputs.matrix("side", std::slice::from_ref(path))?),
+    };
+    let loaded = Loaded::read(&arguments.relevance, &mut inputs)?;
+    let head = inputs.head(&arguments.head)?;
+    let ground = Ground {
+        old: &old,
+        new: &new,
+        side: side.as_ref(),
+        queries: loaded
+            .queries
+            .as_ref()
+            .map(|queries| Queries { new: queries, old: loaded.queries_old.as_ref() }),
+        relevance: loaded.relevance(),
+        groups: loaded.groups.as_deref(),
+        head: head.as_ref(),
+    };
+    let contenders: Vec<Contender<'_>> = adapters
+        .iter()
+        .zip(&arguments.adapters)
+        .enumerate()
+        .map(|(place, (adapter, path))| Contender { name: name(&adapters, place, path), adapter })
+        .collect();
+    let options = StudyOptions {
+        policies,
+        random_orders: arguments.random_orders,
+        bootstrap: arguments.bootstrap,
+        k: arguments.relevance.k,
+        seed: arguments.seed,
+    };
+    let mut report = with_bar(|progress| study(&ground, &contenders, &options, progress))?;
+    report.title.clone_from(&arguments.title);
+    report.created_by.version = env!("CARGO_PKG_VERSION").into();
+    report.created_by.command = command();
+    report.created_by.seeds = vec![arguments.seed];
+    for (adapter, path) in adapters.iter().zip(&arguments.adapters) {
+        for (role, fingerprint) in &adapter.training.inputs {
+            let role = format!("pairs of {}: {role}", path.display());
+            inputs.note(&role, "(kept in the adapter)", adapter.training.pairs, None, fingerprint.clone());
+        }
+    }
+    if let Some(path) = &arguments.pairs_old {
+        let pairs = read_matrix(&VectorSource::parse(path)?)?;
+        let overlapping = overlap(&pairs, old.matrix());
+        if let Some(set) = report.measured_on.first_mut() {
+            set.overlapping_items = overlapping;
+        }
+        if overlapping > 0 {
+            let warning = overlap_warning(overlapping, old.len());
+            say(&format!("Warning: {} {}", warning.seen, warning.may_mean));
+            report.warnings.insert(0, warning);
+        }
+    }
+    report.inputs = inputs.read;
+    for path in &arguments.output {
+        write(path, &report)?;
+    }
+    Ok(report)
+}
+
+/// Writes a report in the format that the path asks for.
+pub fn write(path: &Path, report: &ReportData) -> Result<()> {
+    let text = match format_of(path)? {
+        Format::Html => rehang_report::html(report),
+        Format::Markdown => rehang_report::markdown(report),
+        Format::Json => rehang_report::json(report),
+    };
+    let mut file = AtomicFile::create(path)?;
+    file.put(text.as_bytes())?;
+    file.commit()
+}
+
+enum Format {
+    Html,
+    Markdown,
+    Json,
+}
+
+fn format_of(path: &Path) -> Result<Format> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("html" | "htm") => Ok(Format::Html),
+        Some("md") => Ok(Format::Markdown),
+        Some("json") => Ok(Format::Json),
+        _ => Err(Error::option("-o", path.display(), "a name that ends in .html, .md or .json")),
+    }
+}
+
+/// The numbers that matter, in words.
+pub fn verdict(report: &ReportData) -> String {
+    let (Some(metric), Some(curve)) = (report.headline_metric(), report.headline_curve()) else {
+        return String::new();
+    };
+    let line = &curve.metrics[&metric.id];
+    let today = report.do_nothing.get(&metric.id).map_or("not measured".into(), |&value| one_decimal(value));
+    let crossing = match line.passes_do_nothing_at {
+        Some(fraction) => format!("above doing nothing from {:.1} % re-embedded on", 100.0 * fraction),
+        None if report.do_nothing.is_empty() => "do-nothing line not measured".into(),
+        None => "never above doing nothing".into(),
+    };
+    format!(
+        "{} of {}: do nothing {today} → at the switch {} → fully re-embedded {} percent ({crossing})\n",
+        metric.name,
+        curve.name(),
+        one_decimal(line.start),
+        one_decimal(line.end)
+    )
+}
+
+/// The method's name, told apart by its file where several adapters share it.
+fn name(adapters: &[Adapter], place: usize, path: &PathBuf) -> String {
+    let method = &adapters[place].training.method;
+    if adapters.iter().filter(|adapter| adapter.training.method == *method).count() > 1 {
+        let stem = path.file_stem().map_or_else(|| path.display().to_string(), |stem| stem.to_string_lossy().into());
+        return format!("{method} ({stem})");
+    }
+    method.clone()
+}
+
+/// The command line as it was given.
+pub fn command() -> String {
+    let quoted = |argument: String| {
+        if argument.contains(' ') { format!("'{argument}'") } else { argument }
+    };
+    std::iter::once("rehang".to_owned()).chain(std::env::args().skip(1).map(quoted)).collect::<Vec<_>>().join(" ")
+}

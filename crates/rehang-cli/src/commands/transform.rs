@@ -1,0 +1,188 @@
+//! `rehang transform`: old vectors in, vectors of the new space out, a batch at a time.
+
+use rehang::adapter::{Applier, input_drift};
+use rehang::files::stream::{self, F32Writer, RowBatch, RowReader};
+use rehang::files::{Columns, VectorSource};
+use rehang::{Adapter, Error, ErrorKind, Matrix, Progress, Result};
+use serde_json::json;
+
+use super::{Outcome, print, say};
+use crate::arguments::Transform;
+use crate::bar::with_bar;
+use crate::rows::RowFilter;
+
+/// Rows that are compared with the vectors that the adapter was fitted on.
+const DRIFT_ROWS: usize = 4096;
+
+/// Transforms a file.
+pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
+    let adapter = Adapter::load(&arguments.adapter)?;
+    let outcome = with_bar(|progress| stream_through(&adapter, arguments, progress))?;
+    let path = arguments.output.display().to_string();
+    let value = json!({
+        "vectors": outcome.rows,
+        "adapted": path,
+        "sigma": arguments.sigma.as_ref().map(|path| path.display().to_string()),
+        "space": adapter.output_space(),
+        "mean_variance": outcome.mean_variance,
+        "drift_suspicious": outcome.suspicious,
+    });
+    let text = format!("{} vectors of space {} written to {path}\n", outcome.rows, adapter.output_space());
+    print(json, &value, &text)?;
+    Ok(if outcome.suspicious { Outcome::WithRefusals } else { Outcome::Done })
+}
+
+struct Streamed {
+    rows: u64,
+    mean_variance: f64,
+    suspicious: bool,
+}
+
+fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress) -> Result<Streamed> {
+    if arguments.batch == 0 {
+        return Err(Error::option("--batch", 0, "1 or more"));
+    }
+    let sources: Vec<VectorSource> =
+        arguments.input.iter().map(|path| VectorSource::parse(path)).collect::<Result<_>>()?;
+    let what = arguments.input.join(", ");
+    let mut reader = stream::open_all(&sources)?;
+    adapter.expect_input_width(reader.width()).map_err(|error| error.context(what.clone()))?;
+    let mut side = match &arguments.side {
+        None => None,
+        Some(path) => Some(stream::open(&VectorSource::parse(path)?)?),
+    };
+    if let Some(side) = &side
+        && side.rows_total() != reader.rows_total()
+    {
+        return Err(ErrorKind::CountMismatch {
+            left: what.clone(),
+            left_count: reader.rows_total() as usize,
+            right: arguments.side.clone().unwrap_or_default(),
+            right_count: side.rows_total() as usize,
+        }
+        .into());
+    }
+    let filter = RowFilter::new(&arguments.selection, reader.rows_total(), &what)?;
+    let mut applier = Applier::new(adapter)?;
+
+    // Every output is opened before the first expensive second.
+    let has_columns = matches!(
+        arguments.output.extension().and_then(|extension| extension.to_str()),
+        Some("parquet" | "pq")
+    );
+    let columns = Columns {
+        width: applier.d_new(),
+        ids: if has_columns { reader.id_kind() } else { None },
+        sigma2: has_columns,
+    };
+    let mut writer = stream::create(&arguments.output, columns)?;
+    let mut sigma_writer = arguments.sigma.as_ref().map(F32Writer::create).transpose()?;
+
+    progress.begin("transforming", "vectors", reader.rows_total());
+    let (d_old, d_new) = (applier.d_old(), applier.d_new());
+    let (mut batch, mut side_batch) = (RowBatch::default(), RowBatch::default());
+    let (mut out, mut variance, mut raw_norms) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rows, mut variance_sum, mut suspicious, mut compared) = (0, 0.0, false, false);
+    loop {
+        progress.check()?;
+        let mut count = reader.next_batch(arguments.batch, &mut batch)?;
+        if count == 0 {
+            break;
+        }
+        let read = count;
+        if let Some(side) = &mut side {
+            fill(side.as_mut(), count, &mut side_batch)?;
+        }
+        batch.check_finite(&what, d_old)?;
+        let first_row = batch.first_row;
+        let kept = filter.keep(first_row, count);
+        if let Some(kept) = &kept {
+            count = kept.len();
+            select_rows(&mut batch, d_old, kept);
+            if let Some(side) = &side {
+                select_rows(&mut side_batch, side.width(), kept);
+            }
+        }
+        if !compared && count > 0 {
+            compared = true;
+            let head = batch.vectors[..count.min(DRIFT_ROWS) * d_old].to_vec();
+            suspicious = drifts(adapter, &Matrix::new(d_old, head)?, &what, arguments.force)?;
+        }
+        out.resize(count * d_new, 0.0);
+        variance.resize(count, 0.0);
+        raw_norms.resize(count, 0.0);
+        let side_rows = side.as_ref().map(|_| side_batch.vectors.as_slice());
+        applier
+            .apply_rows(&batch.vectors, side_rows, &mut out, &mut variance, &mut raw_norms)
+            .map_err(|error| error.context(format!("{what}, rows from {first_row}")))?;
+        let ids = if columns.ids.is_some() { batch.ids.as_ref() } else { None };
+        writer.write(&out, ids, columns.sigma2.then_some(variance.as_slice()))?;
+        if let Some(writer) = &mut sigma_writer {
+            writer.write(&variance)?;
+        }
+        rows += count as u64;
+        variance_sum += variance.iter().map(|&value| f64::from(value)).sum::<f64>();
+        progress.advance(read as u64);
+    }
+    // Each file appears whole; should the second fail, the error says so and running again replaces both.
+    let written = writer.commit()?;
+    if let Some(writer) = sigma_writer {
+        writer.commit()?;
+    }
+    debug_assert_eq!(written, rows);
+    Ok(Streamed { rows, mean_variance: variance_sum / rows.max(1) as f64, suspicious })
+}
+
+/// Reads exactly `count` rows.
+fn fill(reader: &mut dyn RowReader, count: usize, batch: &mut RowBatch) -> Result<()> {
+    let mut all = Vec::with_capacity(count * reader.width());
+    while all.len() < count * reader.width() {
+        if reader.next_batch(count - all.len() / reader.width(), batch)? == 0 {
+            return Err(Error::corrupt("side information", "it ends before the vectors do"));
+        }
+        all.extend_from_slice(&batch.vectors);
+    }
+    batch.vectors = all;
+    Ok(())
+}
+
+fn select_rows(batch: &mut RowBatch, width: usize, kept: &[usize]) {
+    let mut vectors = Vec::with_capacity(kept.len() * width);
+    for &row in kept {
+        vectors.extend_from_slice(&batch.vectors[row * width..(row + 1) * width]);
+    }
+    batch.vectors = vectors;
+    if let Some(ids) = &mut batch.ids {
+        use rehang::files::Ids;
+        *ids = match ids {
+            Ids::Integers(ids) => Ids::Integers(kept.iter().map(|&row| ids[row]).collect()),
+            Ids::Texts(ids) => Ids::Texts(kept.iter().map(|&row| ids[row].clone()).collect()),
+        };
+    }
+}
+
+/// Whether the vectors look unlike those that the adapter was fitted on; an error where they look like the new model's.
+fn drifts(adapter: &Adapter, rows: &Matrix, what: &str, force: bool) -> Result<bool> {
+    match input_drift(adapter, rows)? {
+        Some(drift) if drift.is_suspicious() => {
+            if !force && adapter.old.dimension == adapter.new.dimension {
+                return Err(ErrorKind::WrongDirection {
+                    evidence: format!(
+                        "{what} does not look like the vectors that the adapter was fitted on (mean shift {:.2} \
+                         standard deviations, spread shift {:.2}), and both models have {} coordinates; pass --force \
+                         if these are old vectors all the same",
+                        drift.mean_shift, drift.spread_shift, adapter.old.dimension
+                    ),
+                }
+                .into());
+            }
+            say(&format!(
+                "Warning: {what} does not look like the vectors that the adapter was fitted on (mean shift {:.2} \
+                 standard deviations, spread shift {:.2}). Expect larger errors; σ² may not show them.",
+                drift.mean_shift, drift.spread_shift
+            ));
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}

@@ -1,0 +1,158 @@
+//! Reads the files that the command line names, and keeps a record of them for reports.
+
+use rehang::files::join::{self, MissingPolicy};
+use rehang::files::{self, VectorSource};
+use rehang::report::Input;
+use rehang::{Error, ErrorKind, Head, HeadKind, Labels, Matrix, Result};
+
+use crate::arguments::{HeadFiles, RowSelection};
+
+/// Files that were read, with their fingerprints, and the rows that take part.
+#[derive(Debug, Default)]
+pub struct Inputs {
+    /// What was read, in order.
+    pub read: Vec<Input>,
+    rows: Option<Vec<usize>>,
+    rows_of: usize,
+    rows_path: String,
+}
+
+impl Inputs {
+    /// Reads the file of `--rows`, where it is given.
+    pub fn new(selection: &RowSelection) -> Result<Self> {
+        let Some(text) = &selection.rows else { return Ok(Self::default()) };
+        let (path, values) = parse_rows(text)?;
+        let tags = files::read_labels(&VectorSource::parse(&path)?)?;
+        if let Some(value) = values.iter().find(|value| !tags.contains(value)) {
+            // A value that matches nothing is a typo that costs a night.
+            return Err(Error::option("--rows", value, format!("a value that stands in {path}")));
+        }
+        let rows = (0..tags.len()).filter(|&row| values.contains(&tags[row])).collect();
+        Ok(Self { read: Vec::new(), rows: Some(rows), rows_of: tags.len(), rows_path: path })
+    }
+
+    /// Rows of one file, or of several below each other, of which `--rows` takes part.
+    pub fn matrix(&mut self, role: &str, paths: &[String]) -> Result<Matrix> {
+        let whole = self.whole_matrix(paths)?;
+        let matrix = match &self.rows {
+            None => whole,
+            Some(rows) => {
+                self.expect_rows(&paths.join(", "), whole.rows())?;
+                whole.select(rows)
+            }
+        };
+        self.note(role, &paths.join(", "), matrix.rows(), Some(matrix.columns()), matrix.fingerprint());
+        Ok(matrix)
+    }
+
+    /// Rows of a file to which `--rows` does not apply (queries, heads).
+    pub fn matrix_as_it_is(&mut self, role: &str, path: &str) -> Result<Matrix> {
+        let matrix = self.whole_matrix(&[path.to_owned()])?;
+        self.note(role, path, matrix.rows(), Some(matrix.columns()), matrix.fingerprint());
+        Ok(matrix)
+    }
+
+    /// Labels or groups, of which `--rows` takes part.
+    pub fn labels(&mut self, role: &str, path: &str) -> Result<Labels> {
+        let whole = files::read_labels(&VectorSource::parse(path)?)?;
+        let labels = match &self.rows {
+            None => whole,
+            Some(rows) => {
+                self.expect_rows(path, whole.len())?;
+                rows.iter().map(|&row| whole[row]).collect()
+            }
+        };
+        self.note(role, path, labels.len(), None, fingerprint(&labels));
+        Ok(labels)
+    }
+
+    /// Labels or groups of a file to which `--rows` does not apply.
+    pub fn labels_as_they_are(&mut self, role: &str, path: &str) -> Result<Labels> {
+        let labels = files::read_labels(&VectorSource::parse(path)?)?;
+        self.note(role, path, labels.len(), None, fingerprint(&labels));
+        Ok(labels)
+    }
+
+    /// The classifier head, where one is given.
+    pub fn head(&mut self, head: &HeadFiles) -> Result<Option<Head>> {
+        let kind = head_kind(&head.head_kind)?;
+        let Some(path) = &head.head_weight else { return Ok(None) };
+        let weight = self.matrix_as_it_is("head", path)?;
+        let bias = match &head.head_bias {
+            None => None,
+            Some(path) => Some(files::read_f32_column(&VectorSource::parse(path)?)?),
+        };
+        Head::new(weight, bias, kind).map(Some).map_err(|error| error.context(path.clone()))
+    }
+
+    /// Adds a file to the record.
+    pub fn note(&mut self, role: &str, path: &str, rows: usize, dimension: Option<usize>, fingerprint: String) {
+        self.read.push(Input { role: role.into(), path: path.into(), rows, dimension, fingerprint });
+    }
+
+    fn whole_matrix(&self, paths: &[String]) -> Result<Matrix> {
+        let sources: Vec<VectorSource> =
+            paths.iter().map(|path| VectorSource::parse(path)).collect::<Result<_>>()?;
+        let matrix = files::read_matrices(&sources)?;
+        matrix.check_finite(&paths.join(", "))?;
+        Ok(matrix)
+    }
+
+    fn expect_rows(&self, path: &str, rows: usize) -> Result<()> {
+        if rows == self.rows_of {
+            return Ok(());
+        }
+        Err(ErrorKind::CountMismatch {
+            left: self.rows_path.clone(),
+            left_count: self.rows_of,
+            right: path.into(),
+            right_count: rows,
+        }
+        .into())
+    }
+}
+
+/// The file and the values of `--rows FILE=VALUES`.
+pub fn parse_rows(text: &str) -> Result<(String, Vec<i64>)> {
+    let expected = "FILE=VALUES, for example role.npy=0 or role.npy=1,2";
+    let (path, values) = text.rsplit_once('=').ok_or_else(|| Error::option("--rows", text, expected))?;
+    let values = values
+        .split(',')
+        .map(|value| value.trim().parse().map_err(|_| Error::option("--rows", text, expected)))
+        .collect::<Result<_>>()?;
+    Ok((path.to_owned(), values))
+}
+
+/// Rows of the left and of the right file that hold the same ids.
+pub fn join_by_id(left: &str, right: &str, keep_common: bool) -> Result<join::Joined> {
+    let read = |path: &str| -> Result<Vec<String>> {
+        files::read_ids(&VectorSource::parse(path)?)?
+            .ok_or_else(|| Error::missing("a column of ids", format!("joining by {path}")))
+    };
+    let (left_ids, right_ids) = (read(left)?, read(right)?);
+    let policy = if keep_common { MissingPolicy::KeepCommon } else { MissingPolicy::Error };
+    join::by_id((left, &left_ids), (right, &right_ids), policy)
+}
+
+/// A fingerprint of whole numbers, in the form of [`Matrix::fingerprint`].
+pub fn fingerprint(labels: &[i64]) -> String {
+    // Two halves of 24 bits each are exact as f32 for every label below 2^48.
+    let halves: Vec<f32> =
+        labels.iter().flat_map(|&label| [(label >> 24) as f32, (label & 0xff_ffff) as f32]).collect();
+    Matrix::new(2, halves).unwrap_or_default().fingerprint()
+}
+
+fn head_kind(text: &str) -> Result<HeadKind> {
+    let expected = "softmax or arcface:SCALE,MARGIN (for example arcface:64,0.5)";
+    if text == "softmax" {
+        return Ok(HeadKind::Softmax);
+    }
+    let numbers = text.strip_prefix("arcface:").and_then(|numbers| numbers.split_once(','));
+    let parsed = numbers.and_then(|(scale, margin)| Some((scale.parse().ok()?, margin.parse().ok()?)));
+    match parsed {
+        Some((scale, margin)) if scale > 0.0 && (0.0..1.6).contains(&margin) => {
+            Ok(HeadKind::ArcFace { scale, margin })
+        }
+        _ => Err(Error::option("--head-kind", text, expected)),
+    }
+}
