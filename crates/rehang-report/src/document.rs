@@ -108,7 +108,7 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         further_section(report, &further),
         measured_section(report),
         warnings_section(report),
-        provenance_section(report),
+        Some(provenance_section(report)),
     ];
     let (advice, verdict) = verdict(report);
     Document {
@@ -495,6 +495,9 @@ fn capitalised(text: &str) -> String {
     format!("{first}{}", characters.as_str())
 }
 
+/// Which of the series of flips.
+type FlipSeries = fn(&Flips) -> &[f64];
+
 fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
     let mut blocks = Vec::new();
     for of in &report.metrics {
@@ -539,7 +542,7 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
             levels: Vec::new(),
             note: None,
         };
-        let kinds: [(&str, fn(&Flips) -> &[f64]); 3] = [
+        let kinds: [(&str, FlipSeries); 3] = [
             ("▲ wrong at the switch, right now, % of all queries", |flips| &flips.positive),
             ("▼ right at the switch, wrong now, % of all queries", |flips| &flips.negative),
             ("NFR, % of the queries that the old gallery answered right", |flips| &flips.negative_flip_rate),
@@ -887,41 +890,39 @@ fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
 
 /// One set in plain sentences.
 fn measured_sentence(set: &MeasuredSet) -> String {
-    let mut text = if set.name.is_empty() { String::new() } else { format!("{}: ", capitalised(&set.name)) };
+    let mut words = Vec::new();
+    if !set.name.is_empty() {
+        words.push(format!("{}:", capitalised(&set.name)));
+    }
     if set.pairs > 0 {
-        text.push_str(&format!("fitted on {}", counted(set.pairs, "pair", "pairs")));
-        text.push_str(if set.items > 0 { ", measured on " } else { "." });
+        let then = if set.items > 0 { ", measured on" } else { "." };
+        words.push(format!("fitted on {}{then}", counted(set.pairs, "pair", "pairs")));
     }
     if set.items > 0 {
-        text.push_str(&counted(set.items, "item", "items"));
-        if let Some(classes) = set.classes {
-            text.push_str(&format!(" of {}", counted(classes, "class", "classes")));
-        }
-        text.push_str(&format!(" with {}", counted(set.queries, "query", "queries")));
-        text.push_str(if set.leave_one_out { ", each an item left out of its own answer." } else { "." });
-        text.push_str(&match set.left_out_queries {
-            0 => " Every query has a relevant item.".to_string(),
+        words.push(counted(set.items, "item", "items"));
+        words.extend(set.classes.map(|classes| format!("of {}", counted(classes, "class", "classes"))));
+        let how = if set.leave_one_out { ", each an item left out of its own answer." } else { "." };
+        words.push(format!("with {}{how}", counted(set.queries, "query", "queries")));
+        words.push(match set.left_out_queries {
+            0 => "Every query has a relevant item.".into(),
             left_out => {
                 format!(
-                    " {} without a relevant item counted in no mean.",
+                    "{} without a relevant item counted in no mean.",
                     counted(left_out, "query", "queries")
                 )
             }
         });
-        text.push_str(&match set.overlapping_items {
-            0 if set.pairs > 0 => " No item is among the pairs.".to_string(),
-            0 => String::new(),
-            overlap => format!(
-                " {} also among the pairs, so the numbers are too good.",
-                if overlap == 1 {
-                    "1\u{a0}item is".into()
-                } else {
-                    format!("{}\u{a0}items are", count(overlap))
-                }
-            ),
-        });
+        match set.overlapping_items {
+            0 if set.pairs > 0 => words.push("No item is among the pairs.".into()),
+            0 => {}
+            1 => words.push("1\u{a0}item is also among the pairs, so the numbers are too good.".into()),
+            overlap => words.push(format!(
+                "{}\u{a0}items are also among the pairs, so the numbers are too good.",
+                count(overlap)
+            )),
+        }
     }
-    text
+    words.join(" ")
 }
 
 fn warnings_section(report: &Report) -> Option<Section<'_>> {
@@ -934,7 +935,7 @@ fn warnings_section(report: &Report) -> Option<Section<'_>> {
     Some(Section { id: "warnings", title: "Warnings", blocks })
 }
 
-fn provenance_section<'a>(report: &Report) -> Option<Section<'a>> {
+fn provenance_section<'a>(report: &Report) -> Section<'a> {
     let code = |heading: &str| column(heading, Kind::Code);
     let inputs = Table {
         caption: "Inputs".into(),
@@ -979,11 +980,7 @@ fn provenance_section<'a>(report: &Report) -> Option<Section<'a>> {
             .collect(),
     };
     let tables = [inputs, facts].into_iter().filter(|table| !table.rows.is_empty());
-    Some(Section {
-        id: "provenance",
-        title: "Inputs and versions",
-        blocks: tables.map(Block::Table).collect(),
-    })
+    Section { id: "provenance", title: "Inputs and versions", blocks: tables.map(Block::Table).collect() }
 }
 
 fn colophon(report: &Report) -> String {

@@ -71,12 +71,10 @@ fn exact_curve(start: f64, end: f64, bend: i32, dip: f64, seed: u64) -> Vec<f64>
         .collect()
 }
 
-fn series(
-    method: &str,
-    order: &str,
-    curves: &[(&str, f64, f64, i32, f64, Option<f64>)],
-    seed: u64,
-) -> CurveSeries {
+/// Metric, start, end, bend, dip and the do-nothing line of a curve of the fixture.
+type Shape<'a> = (&'a str, f64, f64, i32, f64, Option<f64>);
+
+fn series(method: &str, order: &str, curves: &[Shape<'_>], seed: u64) -> CurveSeries {
     let display = display_points(2001);
     let fractions: Vec<f64> = display.iter().map(|&index| index as f64 / 2000.0).collect();
     let mut metrics = BTreeMap::new();
@@ -303,27 +301,29 @@ fn empty() -> Report {
     Report::new("", CreatedBy::default(), Spaces { old: space.clone(), new: space })
 }
 
-/// Every text of the fixture replaced by markup, every number by one that cannot be drawn.
+/// The value with every free text replaced by `attack`.
+fn replaced(value: serde_json::Value, key: &str, attack: &str) -> serde_json::Value {
+    use serde_json::Value;
+    // These have a closed set of values, or are keys of other fields.
+    const CLOSED: [&str; 6] = ["distance", "unit", "severity", "kind", "id", "metric"];
+    match value {
+        Value::String(_) if !CLOSED.contains(&key) => attack.into(),
+        Value::Array(items) => items.into_iter().map(|item| replaced(item, key, attack)).collect(),
+        Value::Object(fields) => {
+            let field = |(name, item): (String, Value)| {
+                let item = replaced(item, &name, attack);
+                (name, item)
+            };
+            fields.into_iter().map(field).collect()
+        }
+        other => other,
+    }
+}
+
+/// Every text of the fixture replaced by markup, many numbers by ones that cannot be drawn.
 fn hostile() -> Report {
     let attack = "<script>alert(\"1\")</script>|`*[x](y)\n</svg>'&amp;\u{0}\u{202e}";
     let value: serde_json::Value = serde_json::from_str(&json(&fixture())).unwrap();
-    fn replaced(value: serde_json::Value, key: &str, attack: &str) -> serde_json::Value {
-        use serde_json::Value;
-        // These have a closed set of values; the others are free text.
-        const CLOSED: [&str; 6] = ["distance", "unit", "severity", "kind", "id", "metric"];
-        match value {
-            Value::String(_) if !CLOSED.contains(&key) => attack.into(),
-            Value::Array(items) => items.into_iter().map(|item| replaced(item, key, attack)).collect(),
-            Value::Object(fields) => fields
-                .into_iter()
-                .map(|(name, item)| {
-                    let item = replaced(item, &name, attack);
-                    (name, item)
-                })
-                .collect(),
-            other => other,
-        }
-    }
     let mut report: Report = serde_json::from_value(replaced(value, "", attack)).unwrap();
     let bad = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e308, -1e308];
     for (number, series) in report.curves.iter_mut().enumerate() {
