@@ -20,7 +20,7 @@ use crate::text::escape_html;
 ///     x: Axis::percent("re-embedded, %"),
 ///     y: Axis::percent("mAP, %"),
 ///     lines: vec![Line::new("sigma", vec![(0.0, 37.0), (50.0, 48.0), (100.0, 53.0)])],
-///     levels: vec![Level { name: "do nothing".into(), value: 34.2 }],
+///     levels: vec![Level { name: "do nothing".into(), value: 34.2, dotted: false }],
 ///     ..Chart::default()
 /// };
 /// assert!(rehang_report::svg_curve(&chart).starts_with("<svg "));
@@ -86,10 +86,12 @@ impl Line {
 /// How a line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Look {
-    /// Colour, dashes and marker of its place among the lines; the first line is the widest.
+    /// Colour, dashes and marker of its place among the lines; the first line is the main one.
     #[default]
     Ordinary,
-    /// Colour, dashes and marker of this number.
+    /// The main line: solid, wide, with its name in bold.
+    Main,
+    /// Colour, dashes and marker of this number; `Main` has number 0.
     Numbered(usize),
     /// As `Numbered`, with a marker at every point.
     Dotted(usize),
@@ -104,6 +106,8 @@ pub struct Level {
     pub name: String,
     /// Where it is.
     pub value: f64,
+    /// Whether it is dotted instead of dashed, so that two levels can be told apart.
+    pub dotted: bool,
 }
 
 /// A point to be noted.
@@ -120,7 +124,10 @@ pub struct Note {
 impl Chart {
     /// Whether there is anything to draw.
     pub fn is_empty(&self) -> bool {
-        !self.lines.iter().any(|line| line.points.iter().any(|&(x, y)| shown(x).is_some() && shown(y).is_some()))
+        !self
+            .lines
+            .iter()
+            .any(|line| line.points.iter().any(|&(x, y)| shown(x).is_some() && shown(y).is_some()))
     }
 
     /// The description, or one made from the lines.
@@ -133,7 +140,8 @@ impl Chart {
             let mut ends = line.points.iter().filter(|(x, y)| shown(*x).is_some() && shown(*y).is_some());
             if let Some(first) = ends.next() {
                 let last = ends.next_back().unwrap_or(first);
-                let _ = write!(text, " {}: from {} to {}.", line.name, significant(first.1), significant(last.1));
+                let _ =
+                    write!(text, " {}: from {} to {}.", line.name, significant(first.1), significant(last.1));
             }
         }
         for level in self.levels.iter().filter(|level| shown(level.value).is_some()) {
@@ -173,15 +181,25 @@ pub(crate) fn draw(chart: &Chart, canvas: Canvas, id: &str) -> String {
             Canvas::Narrow => "narrow",
             Canvas::Standalone => "standalone",
         },
-        size = if canvas == Canvas::Standalone { format!(" width=\"{width}\" height=\"{height}\"") } else { String::new() },
+        size = if canvas == Canvas::Standalone {
+            format!(" width=\"{width}\" height=\"{height}\"")
+        } else {
+            String::new()
+        },
         title = escape_html(&chart.title),
         text = escape_html(&chart.described()),
     );
     if canvas == Canvas::Standalone {
-        let rules =
-            chart_rules(EITHER.paper, EITHER.ink, EITHER.soft, EITHER.rule, |index| EITHER.lines[index].to_string());
+        let rules = chart_rules(EITHER.paper, EITHER.ink, EITHER.soft, EITHER.rule, |index| {
+            EITHER.lines[index].to_string()
+        });
         let _ = write!(svg, "<style>{rules}</style>");
-        let _ = write!(svg, "<text class=\"strong\" x=\"{}\" y=\"16\">{}</text>", layout.left, escape_html(&chart.title));
+        let _ = write!(
+            svg,
+            "<text class=\"strong\" x=\"{}\" y=\"22\">{}</text>",
+            coordinate(layout.edge),
+            escape_html(&chart.title)
+        );
     }
     layout.draw_axes(chart, &mut svg);
     layout.draw_levels(chart, &mut svg);
@@ -199,14 +217,17 @@ pub(crate) fn draw(chart: &Chart, canvas: Canvas, id: &str) -> String {
 /// The lines and levels of a chart with a sample of each, as an HTML list.
 pub(crate) fn legend(chart: &Chart) -> String {
     let mut html = String::from("<ul class=\"legend\" aria-hidden=\"true\">");
-    let sample = |inner: &str| format!("<svg class=\"rh sample\" viewBox=\"0 0 36 12\" width=\"36\" height=\"12\">{inner}</svg>");
+    let sample = |inner: &str| {
+        format!("<svg class=\"rh sample\" viewBox=\"0 0 36 12\" width=\"36\" height=\"12\">{inner}</svg>")
+    };
     for (index, line) in chart.lines.iter().enumerate().filter(|(_, line)| !line.name.is_empty()) {
         let style = Style::of(line.look, index);
         let inner = format!("{}{}", style.stroke("M1 6H35"), style.dot(18.0, 6.0, 3.6, ""));
         let _ = write!(html, "<li>{}{}</li>", sample(&inner), escape_html(&line.name));
     }
-    for (index, level) in chart.levels.iter().enumerate().filter(|(_, level)| shown(level.value).is_some()) {
-        let inner = format!("<path class=\"level\" d=\"M1 6H35\" stroke-dasharray=\"{}\"/>", level_dashes(index));
+    for level in chart.levels.iter().filter(|level| shown(level.value).is_some()) {
+        let inner =
+            format!("<path class=\"level\" d=\"M1 6H35\" stroke-dasharray=\"{}\"/>", level_dashes(level));
         let _ = write!(html, "<li>{}{}</li>", sample(&inner), escape_html(&level_label(level)));
     }
     html.push_str("</ul>");
@@ -225,7 +246,8 @@ impl Style {
     fn of(look: Look, place: usize) -> Self {
         match look {
             Look::Ordinary => Self { number: Some(place), wide: place == 0, every_point: false },
-            Look::Numbered(number) => Self { number: Some(number), wide: number == 0, every_point: false },
+            Look::Main => Self { number: Some(0), wide: true, every_point: false },
+            Look::Numbered(number) => Self { number: Some(number), wide: false, every_point: false },
             Look::Dotted(number) => Self { number: Some(number), wide: false, every_point: true },
             Look::Quiet => Self { number: None, wide: false, every_point: false },
         }
@@ -236,7 +258,8 @@ impl Style {
             return format!("<path class=\"line quiet\" d=\"{path}\" stroke-dasharray=\"4 3\"/>");
         };
         let dashes = dashes(number);
-        let dashes = if dashes.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dashes}\"") };
+        let dashes =
+            if dashes.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dashes}\"") };
         let wide = if self.wide { " main" } else { "" };
         format!("<path class=\"line s{}{wide}\" d=\"{path}\"{dashes}/>", number % STYLES)
     }
@@ -258,7 +281,8 @@ impl Style {
 /// A label right of the plot.
 struct Label {
     text: String,
-    /// Where the line ends.
+    /// Where the line ends, from the left and from the top.
+    end_x: f64,
     end: f64,
     /// Breaks ties between lines that end at the same place: lines that were higher before come first.
     height_before: f64,
@@ -269,6 +293,8 @@ struct Label {
 struct Layout {
     width: f64,
     height: f64,
+    /// Where titles begin.
+    edge: f64,
     left: f64,
     right: f64,
     top: f64,
@@ -280,27 +306,35 @@ struct Layout {
 impl Layout {
     fn of(chart: &Chart, canvas: Canvas) -> Self {
         let points = || chart.lines.iter().flat_map(|line| line.points.iter());
-        let bands = chart.lines.iter().flat_map(|line| line.band.iter()).flat_map(|&(_, low, high)| [low, high]);
+        let bands =
+            chart.lines.iter().flat_map(|line| line.band.iter()).flat_map(|&(_, low, high)| [low, high]);
         let levels = chart.levels.iter().map(|level| level.value);
         let heights = points().map(|&(_, y)| y).chain(bands).chain(levels);
         let (width, height, x_ticks) = match canvas {
             Canvas::Wide => (800.0, 400.0, 6),
             Canvas::Narrow => (360.0, 300.0, 4),
-            Canvas::Standalone => (800.0, 420.0, 6),
+            Canvas::Standalone => (800.0, 430.0, 6),
         };
         let x = Span::around(points().map(|&(x, _)| x), chart.x.scale, chart.x.bounds, x_ticks);
         let y = Span::around(heights, chart.y.scale, chart.y.bounds, 5);
         let tick_width = y.ticks.iter().map(|(_, text)| text_width(text)).fold(0.0, f64::max);
-        let names = chart.lines.iter().map(|line| line.name.clone()).chain(chart.levels.iter().map(level_label));
+        let names =
+            chart.lines.iter().map(|line| line.name.clone()).chain(chart.levels.iter().map(level_label));
         let label_width = names.map(|name| text_width(&shortened(&name))).fold(0.0, f64::max);
-        let title = if canvas == Canvas::Standalone { 24.0 } else { 0.0 };
+        // A page has margins of its own, a picture needs some; and it carries its title.
+        let (title, edge) = if canvas == Canvas::Standalone { (30.0, 14.0) } else { (0.0, 0.0) };
         Self {
             width,
             height,
-            left: (tick_width + 14.0).max(30.0),
-            right: if canvas == Canvas::Narrow { width - 14.0 } else { width - label_width - LEADER_WIDTH - 14.0 },
+            edge,
+            left: edge + (tick_width + 14.0).max(30.0),
+            right: if canvas == Canvas::Narrow {
+                width - 14.0
+            } else {
+                width - label_width - LEADER_WIDTH - 14.0 - edge
+            },
             top: 30.0 + title,
-            bottom: height - 44.0,
+            bottom: height - 44.0 - edge / 2.0,
             x,
             y,
         }
@@ -324,9 +358,10 @@ impl Layout {
         for (value, text) in &self.y.ticks {
             let Some(y) = self.down(*value) else { continue };
             let text = if chart.y.mirrored { text.trim_start_matches('−') } else { text };
+            let class = if chart.y.mirrored && *value == 0.0 { "axis" } else { "grid" };
             let _ = write!(
                 svg,
-                "<path class=\"grid\" d=\"M{left} {y}H{right}\"/><text class=\"soft\" x=\"{x}\" y=\"{base}\" text-anchor=\"end\">{text}</text>",
+                "<path class=\"{class}\" d=\"M{left} {y}H{right}\"/><text class=\"soft\" x=\"{x}\" y=\"{base}\" text-anchor=\"end\">{text}</text>",
                 y = coordinate(y),
                 x = coordinate(self.left - 8.0),
                 base = coordinate(y + 4.0),
@@ -349,14 +384,14 @@ impl Layout {
             x = coordinate(f64::midpoint(self.left, self.right)),
             base = coordinate(self.bottom + 38.0),
             text = escape_html(&chart.x.label),
-            edge = coordinate((self.left - 22.0).max(2.0)),
+            edge = coordinate(self.edge),
             above = coordinate(self.top - 14.0),
             label = escape_html(&chart.y.label),
         );
     }
 
     fn draw_levels(&self, chart: &Chart, svg: &mut String) {
-        for (index, level) in chart.levels.iter().enumerate() {
+        for level in &chart.levels {
             let Some(y) = self.down(level.value) else { continue };
             let _ = write!(
                 svg,
@@ -364,7 +399,7 @@ impl Layout {
                 coordinate(self.left),
                 coordinate(y),
                 coordinate(self.right),
-                level_dashes(index),
+                level_dashes(level),
             );
         }
     }
@@ -380,12 +415,9 @@ impl Layout {
             if edge.len() < 2 {
                 continue;
             }
-            let around = edge.iter().map(|(_, high)| high).chain(edge.iter().rev().map(|(low, _)| low));
             let mut path = String::new();
-            for (x, y) in around {
-                let command = if path.is_empty() { 'M' } else { 'L' };
-                let _ = write!(path, "{command}{} {}", coordinate(*x), coordinate(*y));
-            }
+            write_path(&edge.iter().map(|&(_, high)| high).collect::<Vec<_>>(), 'M', &mut path);
+            write_path(&edge.iter().rev().map(|&(low, _)| low).collect::<Vec<_>>(), 'L', &mut path);
             let _ = write!(svg, "<path class=\"band f{}\" d=\"{path}Z\"/>", number % STYLES);
         }
     }
@@ -394,7 +426,8 @@ impl Layout {
         let Some(note) = &chart.note else { return };
         let Some((x, y)) = self.at(note.x, note.y) else { return };
         // The text stands on the side of the line that has room for it.
-        let (anchor, shift) = if x + text_width(&note.text) + 10.0 > self.right { ("end", -6.0) } else { ("start", 6.0) };
+        let (anchor, shift) =
+            if x + text_width(&note.text) + 10.0 > self.right { ("end", -6.0) } else { ("start", 6.0) };
         let _ = write!(
             svg,
             "<path class=\"axis\" d=\"M{x} {y}V{bottom}\" stroke-dasharray=\"2 3\"/><text class=\"soft halo\" x=\"{text_x}\" y=\"{base}\" text-anchor=\"{anchor}\">{text}</text>",
@@ -412,12 +445,8 @@ impl Layout {
         let style = Style::of(line.look, index);
         let placed: Vec<Option<(f64, f64)>> = line.points.iter().map(|&(x, y)| self.at(x, y)).collect();
         let mut path = String::new();
-        let mut begun = false;
-        for point in &placed {
-            if let Some((x, y)) = point {
-                let _ = write!(path, "{}{} {}", if begun { 'L' } else { 'M' }, coordinate(*x), coordinate(*y));
-            }
-            begun = point.is_some();
+        for stretch in placed.split(Option::is_none) {
+            write_path(&stretch.iter().copied().flatten().collect::<Vec<_>>(), 'M', &mut path);
         }
         if path.is_empty() {
             return;
@@ -428,8 +457,11 @@ impl Layout {
             (0..placed.len()).collect()
         } else {
             let shift = (index as f64 + 0.5) / chart.lines.len() as f64;
-            let mut kept: Vec<usize> =
-                (0..7).map(|step| ((step as f64 + shift) / 7.0 * placed.len().saturating_sub(1) as f64).round() as usize).collect();
+            let mut kept: Vec<usize> = (0..7)
+                .map(|step| {
+                    ((step as f64 + shift) / 7.0 * placed.len().saturating_sub(1) as f64).round() as usize
+                })
+                .collect();
             kept.dedup();
             kept
         };
@@ -438,40 +470,57 @@ impl Layout {
                 let (value_x, value_y) = line.points[at];
                 let value_y = if chart.y.mirrored { value_y.abs() } else { value_y };
                 let name = if line.name.is_empty() { String::new() } else { format!("{}: ", line.name) };
-                let text = format!("{name}{} at {}", value_text(value_y, &chart.y), value_text(value_x, &chart.x));
+                let text =
+                    format!("{name}{} at {}", value_text(value_y, &chart.y), value_text(value_x, &chart.x));
                 svg.push_str(&style.dot(x, y, 3.6, &text));
             }
         }
     }
 
     fn draw_labels(&self, chart: &Chart, canvas: Canvas, svg: &mut String) {
-        let levels = chart.levels.iter().filter_map(|level| {
-            let end = self.down(level.value)?;
-            Some(Label { text: level_label(level), end, height_before: end, style: None, strong: false })
-        });
         if canvas == Canvas::Narrow {
-            // A phone has no room beside the plot: levels are named on their line, lines in the legend.
-            for label in levels {
-                let base = if label.end < self.top + 16.0 { label.end + 14.0 } else { label.end - 5.0 };
+            // A phone has no room beside the plot: lines are named in the legend, levels on their line. All curves end
+            // near the new model's level (dotted) and begin near the other one, so each is named at its other end.
+            for level in &chart.levels {
+                let Some(y) = self.down(level.value) else { continue };
+                let base = if y < self.top + 16.0 { y + 14.0 } else { y - 5.0 };
+                let (x, anchor) =
+                    if level.dotted { (self.left + 2.0, "start") } else { (self.right - 2.0, "end") };
                 let _ = write!(
                     svg,
-                    "<text class=\"soft halo\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-                    coordinate(self.right - 2.0),
+                    "<text class=\"soft halo\" x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
+                    coordinate(x),
                     coordinate(base),
-                    escape_html(&label.text),
+                    escape_html(&level_label(level)),
                 );
             }
             return;
         }
-        let lines = chart.lines.iter().enumerate().filter(|(_, line)| !line.name.is_empty()).filter_map(|(index, line)| {
-            let heights: Vec<f64> = line.points.iter().filter_map(|&(x, y)| self.at(x, y)).map(|(_, y)| y).collect();
-            let style = Style::of(line.look, index);
+        let lines = chart.lines.iter().enumerate().filter(|(_, line)| !line.name.is_empty()).filter_map(
+            |(index, line)| {
+                let placed: Vec<(f64, f64)> =
+                    line.points.iter().filter_map(|&(x, y)| self.at(x, y)).collect();
+                let &(end_x, end) = placed.last()?;
+                let style = Style::of(line.look, index);
+                Some(Label {
+                    text: shortened(&line.name),
+                    end_x,
+                    end,
+                    height_before: placed.iter().map(|(_, y)| y).sum::<f64>() / placed.len() as f64,
+                    strong: style.wide,
+                    style: Some(style),
+                })
+            },
+        );
+        let levels = chart.levels.iter().filter_map(|level| {
+            let end = self.down(level.value)?;
             Some(Label {
-                text: shortened(&line.name),
-                end: *heights.last()?,
-                height_before: heights.iter().sum::<f64>() / heights.len() as f64,
-                strong: style.wide,
-                style: Some(style),
+                text: level_label(level),
+                end_x: self.right,
+                end,
+                height_before: end,
+                style: None,
+                strong: false,
             })
         });
         let mut labels: Vec<Label> = lines.chain(levels).collect();
@@ -488,8 +537,12 @@ impl Layout {
             .collect();
         let spread = spread_apart(&wanted, LABEL_GAP, self.top - 6.0, self.bottom + 6.0);
         for (label, y) in labels.iter().zip(spread) {
-            let (begin, end) = (self.right + 3.0, self.right + LEADER_WIDTH - 8.0);
-            let class = label.style.as_ref().and_then(|style| style.number).map_or("axis".into(), |number| format!("s{}", number % STYLES));
+            let (begin, end) = (label.end_x + 3.0, self.right + LEADER_WIDTH - 8.0);
+            let class = label
+                .style
+                .as_ref()
+                .and_then(|style| style.number)
+                .map_or("axis".into(), |number| format!("s{}", number % STYLES));
             let _ = write!(
                 svg,
                 "<path class=\"leader {class}\" d=\"M{} {}L{} {}\"/>",
@@ -504,7 +557,13 @@ impl Layout {
             let _ = write!(
                 svg,
                 "<text class=\"{}\" x=\"{}\" y=\"{}\">{}</text>",
-                if label.strong { "strong" } else if label.style.is_some() { "label" } else { "soft" },
+                if label.strong {
+                    "strong"
+                } else if label.style.is_some() {
+                    "label"
+                } else {
+                    "soft"
+                },
                 coordinate(end + 12.0),
                 coordinate(y + 4.0),
                 escape_html(&label.text),
@@ -513,12 +572,43 @@ impl Layout {
     }
 }
 
-fn level_dashes(index: usize) -> &'static str {
-    ["6 4", "1.5 4", "10 3 2 3", "3 3"][index % 4]
+/// Writes points as a path, without those that lie within a sixth of a pixel of the line through their neighbours: no
+/// eye sees them, and they are most of a page's size.
+fn write_path(points: &[(f64, f64)], begin: char, path: &mut String) {
+    const TOLERANCE: f64 = 0.16;
+    let mut keep = vec![false; points.len()];
+    let mut stretches = vec![(0, points.len().saturating_sub(1))];
+    // Douglas and Peucker's method: a stretch is one straight line unless a point is too far from it.
+    while let Some((first, last)) = stretches.pop() {
+        let Some((&from, &to)) = points.get(first).zip(points.get(last)) else { continue };
+        (keep[first], keep[last]) = (true, true);
+        let (dx, dy) = (to.0 - from.0, to.1 - from.1);
+        let length = dx.hypot(dy).max(1e-9);
+        let distance = |&(x, y): &(f64, f64)| (dx * (y - from.1) - dy * (x - from.0)).abs() / length;
+        let between = (first + 1..last).map(|index| (index, distance(&points[index])));
+        if let Some((index, _)) =
+            between.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|&(_, far)| far > TOLERANCE)
+        {
+            stretches.extend([(first, index), (index, last)]);
+        }
+    }
+    let mut command = begin;
+    for (x, y) in points.iter().zip(&keep).filter(|(_, keep)| **keep).map(|(point, _)| point) {
+        let _ = write!(path, "{command}{} {}", coordinate(*x), coordinate(*y));
+        command = 'L';
+    }
+}
+
+fn level_dashes(level: &Level) -> &'static str {
+    if level.dotted { "1.5 4" } else { "6 4" }
 }
 
 fn level_label(level: &Level) -> String {
-    format!("{} {}", level.name, if level.value.abs() < 1.0 { significant(level.value) } else { decimal(level.value, 1) })
+    format!(
+        "{} {}",
+        level.name,
+        if level.value.abs() < 1.0 { significant(level.value) } else { decimal(level.value, 1) }
+    )
 }
 
 fn value_text(value: f64, axis: &Axis) -> String {
@@ -541,7 +631,8 @@ fn shortened(name: &str) -> String {
 fn text_width(text: &str) -> f64 {
     text.chars()
         .map(|character| match character {
-            'i' | 'l' | 'j' | 't' | 'f' | 'r' | 'I' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' | ' ' | '·' | '(' | ')' => 4.2,
+            'i' | 'l' | 'j' | 't' | 'f' | 'r' | 'I' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' | ' '
+            | '·' | '(' | ')' => 4.2,
             'm' | 'w' | 'M' | 'W' | '@' | '%' => 11.0,
             'A'..='Z' => 8.6,
             _ if character.is_ascii() => 7.3,
@@ -556,18 +647,23 @@ mod tests {
 
     #[test]
     fn a_line_breaks_where_it_is_not_defined() {
-        let points = vec![(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, f64::INFINITY), (f64::NAN, 1.0)];
+        let points =
+            vec![(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, f64::INFINITY), (f64::NAN, 1.0)];
         let band = vec![(0.0, f64::NEG_INFINITY, 2.0), (1.0, 0.5, 2.5), (3.0, 0.5, f64::NAN)];
         let chart = Chart {
             lines: vec![Line { band, ..Line::new("line", points) }],
-            levels: vec![Level { name: "level".into(), value: f64::NAN }],
+            levels: vec![Level { name: "level".into(), value: f64::NAN, dotted: false }],
             note: Some(Note { x: f64::NAN, y: 1.0, text: "note".into() }),
             ..Chart::default()
         };
         for canvas in [Canvas::Wide, Canvas::Narrow, Canvas::Standalone] {
             let svg = draw(&chart, canvas, "id");
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-            let path = svg.split("class=\"line s0 main\" d=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+            let path = svg
+                .split("class=\"line s0 main\" d=\"")
+                .nth(1)
+                .and_then(|rest| rest.split('"').next())
+                .unwrap();
             assert_eq!(path.matches('M').count(), 2, "{path}");
         }
     }

@@ -3,8 +3,8 @@
 //! Everything that is said is decided here, once, so that the two forms cannot say different things.
 
 use rehang::report::{
-    Band, Calibration, Comparison, CurveSeries, Estimate, GroupCurves, GroupStudy, MeasuredSet, Metric, MetricCurve,
-    Report, Severity, Spread, Unit, Warning,
+    Band, Calibration, Comparison, CurveSeries, Estimate, Flips, GroupCurves, GroupStudy, MeasuredSet,
+    Metric, MetricCurve, Report, Severity, Spread, Unit, Warning,
 };
 
 use crate::chart::{Axis, Chart, Level, Line, Look, Note};
@@ -25,6 +25,8 @@ pub(crate) struct Document<'a> {
     pub(crate) key_numbers: Vec<KeyNumber>,
     /// Warnings that stand at the top.
     pub(crate) severe: Vec<&'a Warning>,
+    /// How many warnings there are below.
+    pub(crate) warnings: usize,
     pub(crate) sections: Vec<Section<'a>>,
     /// What made the report, in one line.
     pub(crate) colophon: String,
@@ -34,10 +36,10 @@ pub(crate) struct Document<'a> {
 pub(crate) struct KeyNumber {
     pub(crate) label: &'static str,
     pub(crate) value: String,
-    /// Empty, `%`, ….
-    pub(crate) unit: &'static str,
-    /// Which metric it is, and the same number of the others.
-    pub(crate) remark: String,
+    /// What the number is of, with its unit: `% mAP`.
+    pub(crate) unit: String,
+    /// The same number of the other metrics.
+    pub(crate) others: Vec<String>,
 }
 
 pub(crate) struct Section<'a> {
@@ -106,7 +108,7 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         further_section(report, &further),
         measured_section(report),
         warnings_section(report),
-        provenance_section(report),
+        Some(provenance_section(report)),
     ];
     let (advice, verdict) = verdict(report);
     Document {
@@ -116,6 +118,7 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         verdict,
         key_numbers: key_numbers(report),
         severe: report.warnings.iter().filter(|warning| warning.severity == Severity::Severe).collect(),
+        warnings: report.warnings.len(),
         sections: sections.into_iter().flatten().collect(),
         colophon: colophon(report),
     }
@@ -133,12 +136,17 @@ pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
         Unit::Percent => format!("{}, %", metric.name),
         Unit::Number => metric.name.clone(),
     };
-    let levels = [("do nothing", &report.do_nothing), ("new model", &report.new_model)];
-    let note = curves.first().filter(|(_, first, _)| is_headline(report, first)).and_then(|(_, series, curve)| {
-        let at = curve.passes_do_nothing_at.filter(|&at| at > 0.0)?;
-        let nearest = series.fractions.iter().position(|&fraction| fraction >= at)?;
-        Some(Note { x: at * 100.0, y: *curve.values.get(nearest)?, text: format!("above doing nothing from {}", fraction(at)) })
-    });
+    let levels = [("do nothing", &report.do_nothing, false), ("new model", &report.new_model, true)];
+    let note =
+        curves.first().filter(|(_, first, _)| is_headline(report, first)).and_then(|(_, series, curve)| {
+            let at = curve.passes_do_nothing_at.filter(|&at| at > 0.0)?;
+            let nearest = series.fractions.iter().position(|&fraction| fraction >= at)?;
+            Some(Note {
+                x: at * 100.0,
+                y: *curve.values.get(nearest)?,
+                text: format!("better than doing nothing from {}", fraction(at)),
+            })
+        });
     Some(Chart {
         title: format!("{} while the gallery is re-embedded", metric.name),
         description: String::new(),
@@ -154,12 +162,14 @@ pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
                 name: series.name(),
                 points: against_percent(&series.fractions, &curve.values),
                 band: curve.band.as_ref().map_or_else(Vec::new, |band| band_points(&series.fractions, band)),
-                look: Look::Numbered(*place),
+                look: look(*place),
             })
             .collect(),
         levels: levels
             .into_iter()
-            .filter_map(|(name, scores)| Some(Level { name: name.into(), value: shown(*scores.get(id)?)? }))
+            .filter_map(|(name, scores, dotted)| {
+                Some(Level { name: name.into(), value: shown(*scores.get(id)?)?, dotted })
+            })
             .collect(),
         note,
     })
@@ -172,6 +182,11 @@ fn curves_of<'a>(report: &'a Report, id: &str) -> Vec<(usize, &'a CurveSeries, &
         .enumerate()
         .filter_map(|(place, series)| Some((place, series, series.metrics.get(id)?)))
         .collect()
+}
+
+/// The look of a curve by its place: the headline curve, which comes first, is the main one.
+fn look(place: usize) -> Look {
+    if place == 0 { Look::Main } else { Look::Numbered(place) }
 }
 
 /// All curves, the headline curve first.
@@ -196,7 +211,10 @@ fn measured_metrics(report: &Report) -> Vec<&Metric> {
 
 fn verdict(report: &Report) -> (&'static str, String) {
     let (Some(series), Some(metric)) = (report.headline_curve(), report.headline_metric()) else {
-        return ("No verdict", "No curve was measured, so nothing can be said about this upgrade yet.".into());
+        return (
+            "No verdict",
+            "No curve was measured, so nothing can be said about this upgrade yet.".into(),
+        );
     };
     let Some(curve) = series.metrics.get(&metric.id) else { return ("No verdict", String::new()) };
     let say = |value| metric_with_unit(value, metric.unit);
@@ -222,16 +240,16 @@ fn verdict(report: &Report) -> (&'static str, String) {
         Some(at) if curve.start < nothing => (
             "Re-embed first, then switch",
             format!(
-                "At once, {name} would fall from {nothing_text} to {start}; it stays above doing nothing when {} of the \
-                 gallery is re-embedded, and ends at {end}.",
+                "At once, {name} would fall from {nothing_text} to {start}; it is better than doing nothing from {} of the \
+                 gallery on, and ends at {end}.",
                 fraction(at)
             ),
         ),
         Some(at) => (
             "Re-embed first, then switch",
             format!(
-                "{name} starts at {start} against {nothing_text} for doing nothing, dips below it on the way, and stays \
-                 above it when {} of the gallery is re-embedded; it ends at {end}.",
+                "{name} starts at {start} against {nothing_text} for doing nothing, but dips below it on the way; it is better \
+                 for good from {} of the gallery on, and ends at {end}.",
                 fraction(at)
             ),
         ),
@@ -246,21 +264,22 @@ fn verdict(report: &Report) -> (&'static str, String) {
 }
 
 fn key_numbers(report: &Report) -> Vec<KeyNumber> {
-    let (Some(series), Some(first)) = (report.headline_curve(), report.headline_metric()) else { return Vec::new() };
+    let (Some(series), Some(first)) = (report.headline_curve(), report.headline_metric()) else {
+        return Vec::new();
+    };
     let others: Vec<&Metric> = report
         .metrics
         .iter()
         .filter(|metric| metric.primary && metric.id != first.id && series.metrics.contains_key(&metric.id))
         .collect();
-    let number = |label, value: &dyn Fn(&Metric) -> f64| {
-        let others: Vec<String> =
-            others.iter().map(|other| format!("{} {}", other.name, metric(value(other), other.unit))).collect();
-        KeyNumber {
-            label,
-            value: metric(value(first), first.unit),
-            unit: if first.unit == Unit::Percent && value(first).is_finite() { "%" } else { "" },
-            remark: [vec![first.name.clone()], others].concat().join(" · "),
-        }
+    let number = |label, value: &dyn Fn(&Metric) -> f64| KeyNumber {
+        label,
+        value: metric(value(first), first.unit),
+        unit: if first.unit == Unit::Percent { format!("%\u{a0}{}", first.name) } else { first.name.clone() },
+        others: others
+            .iter()
+            .map(|other| format!("{}\u{a0}{}", other.name, metric(value(other), other.unit)))
+            .collect(),
     };
     let along = |pick: fn(&MetricCurve) -> f64| {
         move |metric: &Metric| series.metrics.get(&metric.id).map_or(f64::NAN, pick)
@@ -271,17 +290,21 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
         number("Fully re-embedded", &along(|curve| curve.end)),
     ];
     if report.do_nothing.get(&first.id).is_some_and(|value| value.is_finite()) {
-        let passes = |metric: &Metric| match series.metrics.get(&metric.id).and_then(|curve| curve.passes_do_nothing_at) {
-            Some(at) => fraction(at),
-            None => "never".into(),
+        let passes = |metric: &Metric| {
+            let at = series.metrics.get(&metric.id).and_then(|curve| curve.passes_do_nothing_at);
+            at.map_or_else(|| "never".into(), fraction)
         };
-        let others: Vec<String> = others.iter().map(|other| format!("{} {}", other.name, passes(other))).collect();
-        let value = passes(first);
+        let at = passes(first);
+        let (value, unit) = at.split_once('\u{a0}').unwrap_or((&at, ""));
         numbers.push(KeyNumber {
-            label: "Above doing nothing from",
-            unit: if value.ends_with('%') { "%" } else { "" },
-            value: value.trim_end_matches(['%', '\u{a0}']).into(),
-            remark: [vec![format!("{} ", first.name).trim().to_string()], others].concat().join(" · "),
+            label: "Beats doing nothing from",
+            value: value.into(),
+            unit: if unit.is_empty() {
+                format!("by {}", first.name)
+            } else {
+                format!("{unit}\u{a0}by {}", first.name)
+            },
+            others: others.iter().map(|other| format!("{}\u{a0}{}", other.name, passes(other))).collect(),
         });
     }
     numbers
@@ -293,14 +316,17 @@ fn curves_section<'a>(report: &Report, metrics: &[&Metric]) -> Option<Section<'a
     for metric in metrics {
         if let Some(chart) = metric_chart(report, &metric.id) {
             blocks.push(Block::Text(metric.about.clone()));
-            blocks.push(Block::Chart(Box::new(chart), vec![along_table(report, metric), landmarks_table(report, metric)]));
+            blocks.push(Block::Chart(
+                Box::new(chart),
+                vec![along_table(report, metric), landmarks_table(report, metric)],
+            ));
         }
     }
     if blocks.is_empty() {
         return None;
     }
     let intro = format!(
-        "Queries use the new model from the switch on, at 0 %. Each line is one method and order: how good the answers are \
+        "Queries use the new model from the switch on, at 0\u{a0}%. Each line is one method and order: how good the answers are \
          while the gallery moves from adapted to native vectors, and its curve is exact at every fraction.{about_bands}"
     );
     blocks.insert(0, Block::Text(intro));
@@ -335,7 +361,11 @@ fn along_table(report: &Report, of: &Metric) -> Table {
 }
 
 /// Series at 0, 10, …, 100 %: one row a fraction, one column a series.
-fn sampled_table(caption: String, series: &[(String, &[f64], &[f64])], write: &dyn Fn(f64) -> String) -> Table {
+fn sampled_table(
+    caption: String,
+    series: &[(String, &[f64], &[f64])],
+    write: &dyn Fn(f64) -> String,
+) -> Table {
     let mut columns = vec![column("re-embedded, %", Kind::Number)];
     columns.extend(series.iter().map(|(name, _, _)| column(name, Kind::Number)));
     let rows = (0..=10).map(|step| {
@@ -383,7 +413,7 @@ fn landmarks_table(report: &Report, of: &Metric) -> Table {
             column("at the switch", Kind::Number),
             column("lowest", Kind::Number),
             column("at the end", Kind::Number),
-            column("above doing nothing from", Kind::Number),
+            column("better than doing nothing from", Kind::Number),
         ],
         rows: rows.collect(),
     }
@@ -412,9 +442,11 @@ fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
             strong: is_headline(report, series),
         })
         .collect();
-    for (name, scores) in [("do nothing", &report.do_nothing), ("new model, fully native", &report.new_model)] {
+    for (name, scores) in [("do nothing", &report.do_nothing), ("new model, fully native", &report.new_model)]
+    {
         if metrics.iter().any(|metric| scores.contains_key(&metric.id)) {
-            let value = |of: &&Metric| metric(scores.get(&of.id).copied().unwrap_or(f64::NAN), of.unit).into();
+            let value =
+                |of: &&Metric| metric(scores.get(&of.id).copied().unwrap_or(f64::NAN), of.unit).into();
             rows.push(Row {
                 cells: std::iter::once(name.to_string().into()).chain(metrics.iter().map(value)).collect(),
                 strong: false,
@@ -422,9 +454,8 @@ fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
         }
     }
     let percent = metrics.iter().all(|metric| metric.unit == Unit::Percent);
-    let estimates = || {
-        report.curves.iter().flat_map(|series| series.metrics.values()).map(|curve| &curve.area)
-    };
+    let estimates =
+        || report.curves.iter().flat_map(|series| series.metrics.values()).map(|curve| &curve.area);
     let table = Table {
         caption: format!("Area under each curve{}", if percent { ", %" } else { "" }),
         columns,
@@ -441,8 +472,12 @@ fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
 fn spread_sentence<'e>(estimates: impl Iterator<Item = &'e Estimate>) -> String {
     let mut remarks: Vec<String> = estimates
         .filter_map(|estimate| match estimate.spread? {
-            Spread::Deviation { runs, .. } => Some(format!("± is one standard deviation over {}", counted(runs, "run", "runs"))),
-            Spread::Interval { level, .. } => Some(format!("a range is a {} bootstrap interval over the queries", fraction(level))),
+            Spread::Deviation { runs, .. } => {
+                Some(format!("± is one standard deviation over {}", counted(runs, "run", "runs")))
+            }
+            Spread::Interval { level, .. } => {
+                Some(format!("a range is a {} bootstrap interval over the queries", fraction(level)))
+            }
         })
         .collect();
     remarks.sort();
@@ -450,11 +485,18 @@ fn spread_sentence<'e>(estimates: impl Iterator<Item = &'e Estimate>) -> String 
     if remarks.is_empty() {
         return String::new();
     }
-    let text = remarks.join("; ");
+    format!(" {}.", capitalised(&remarks.join("; ")))
+}
+
+/// The text with its first letter as a capital.
+fn capitalised(text: &str) -> String {
     let mut characters = text.chars();
     let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
-    format!(" {first}{}.", characters.as_str())
+    format!("{first}{}", characters.as_str())
 }
+
+/// Which of the series of flips.
+type FlipSeries = fn(&Flips) -> &[f64];
 
 fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
     let mut blocks = Vec::new();
@@ -472,14 +514,14 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
                 name: series.name(),
                 points: against_percent(&series.fractions, &flips.positive),
                 band: Vec::new(),
-                look: Look::Numbered(*place),
+                look: look(*place),
             });
             let below: Vec<f64> = flips.negative.iter().map(|value| -value).collect();
             lines.push(Line {
                 name: String::new(),
                 points: against_percent(&series.fractions, &below),
                 band: Vec::new(),
-                look: Look::Numbered(*place),
+                look: look(*place),
             });
         }
         let chart = Chart {
@@ -500,20 +542,21 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
             levels: Vec::new(),
             note: None,
         };
-        let columns: Vec<(String, &[f64], &[f64])> = curves
-            .iter()
-            .flat_map(|(_, series, flips)| {
-                let name = series.name();
-                let fractions = series.fractions.as_slice();
-                let rate = (!flips.negative_flip_rate.is_empty())
-                    .then(|| (format!("{name} NFR"), fractions, flips.negative_flip_rate.as_slice()));
-                [(format!("{name} ▲"), fractions, flips.positive.as_slice()), (format!("{name} ▼"), fractions, flips.negative.as_slice())]
-                    .into_iter()
-                    .chain(rate)
-            })
-            .collect();
-        let table = sampled_table(format!("{} flips, %", of.name), &columns, &|value| decimal(value, 1));
-        blocks.push(Block::Chart(Box::new(chart), vec![table]));
+        let kinds: [(&str, FlipSeries); 3] = [
+            ("▲ wrong at the switch, right now, % of all queries", |flips| &flips.positive),
+            ("▼ right at the switch, wrong now, % of all queries", |flips| &flips.negative),
+            ("NFR, % of the queries that the old gallery answered right", |flips| &flips.negative_flip_rate),
+        ];
+        let tables = kinds.into_iter().filter_map(|(what, pick)| {
+            let columns: Vec<(String, &[f64], &[f64])> = curves
+                .iter()
+                .filter(|(_, _, flips)| !pick(flips).is_empty())
+                .map(|(_, series, flips)| (series.name(), series.fractions.as_slice(), pick(flips)))
+                .collect();
+            let caption = format!("{} flips: {what}", of.name);
+            (!columns.is_empty()).then(|| sampled_table(caption, &columns, &|value| decimal(value, 1)))
+        });
+        blocks.push(Block::Chart(Box::new(chart), tables.collect()));
     }
     if blocks.is_empty() {
         return None;
@@ -536,7 +579,11 @@ fn comparison_section<'a>(comparison: &Comparison) -> Section<'a> {
         .candidates
         .iter()
         .map(|candidate| {
-            let name = if candidate.chosen { format!("{} (kept)", candidate.method) } else { candidate.method.clone() };
+            let name = if candidate.chosen {
+                format!("{} (kept)", candidate.method)
+            } else {
+                candidate.method.clone()
+            };
             let scores = comparison.columns.iter().map(|of| match candidate.scores.get(&of.id) {
                 Some(estimate) => estimate_cell(estimate, of.unit),
                 None => UNDEFINED.to_string().into(),
@@ -580,8 +627,10 @@ fn calibration_section<'a>(calibration: &Calibration) -> Option<Section<'a>> {
         ("the discriminative loss", calibration.kendall_tau.discriminative),
         ("their sum", calibration.kendall_tau.sum),
     ];
-    let taus: Vec<String> =
-        taus.into_iter().filter_map(|(with, tau)| Some(format!("{} with {with}", decimal(tau?, 2)))).collect();
+    let taus: Vec<String> = taus
+        .into_iter()
+        .filter_map(|(with, tau)| Some(format!("{} with {with}", decimal(tau?, 2))))
+        .collect();
     if !taus.is_empty() {
         sentences.push(format!(
             "Kendall's τ of σ² is {}; 1 means that σ² ranks the items exactly as their errors do, 0 that it knows nothing.",
@@ -639,7 +688,8 @@ fn calibration_section<'a>(calibration: &Calibration) -> Option<Section<'a>> {
 
 fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a>> {
     let headline = groups.headline_curve()?;
-    let metric_name = report.metrics.iter().find(|of| of.id == groups.metric).map_or(groups.metric.as_str(), |of| &of.name);
+    let metric_name =
+        report.metrics.iter().find(|of| of.id == groups.metric).map_or(groups.metric.as_str(), |of| &of.name);
     let mut blocks = vec![Block::Text(format!(
         "An order decides whose items improve first. Here the gallery is split into groups, and {metric_name} is measured on \
          the queries of each."
@@ -689,9 +739,11 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
             .iter()
             .map(|curve| (curve.name(), curve.fractions.as_slice(), curve.gap.as_slice()))
             .collect();
-        let table = sampled_table("Gap between the best and the worst group, percentage points".into(), &series, &|value| {
-            decimal(value, 1)
-        });
+        let table = sampled_table(
+            "Gap between the best and the worst group, percentage points".into(),
+            &series,
+            &|value| decimal(value, 1),
+        );
         blocks.push(Block::Chart(Box::new(gap_chart), vec![table]));
     }
 
@@ -706,7 +758,10 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
         blocks.push(Block::Text(
             "An order that does not look at groups takes each of them at its share of the gallery, where every line ends.".into(),
         ));
-        let along = table_of(format!("Share of each group among the items re-embedded so far, {}, %", headline.name()), &headline.share);
+        let along = table_of(
+            format!("Share of each group among the items re-embedded so far, {}, %", headline.name()),
+            &headline.share,
+        );
         blocks.push(Block::Chart(Box::new(share), vec![along, first_items_table(groups)]));
     }
     Some(Section { id: "groups", title: "Groups", blocks })
@@ -715,13 +770,17 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
 fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
     let gap_of = |values: &[f64]| {
         let values = || values.iter().copied().filter(|value| value.is_finite());
-        let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
+        let (low, high) =
+            (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
         (low <= high).then_some(high - low)
     };
-    let level = |name: &str, values: &[f64]| gap_of(values).map(|value| Level { name: name.into(), value });
+    let level = |name: &str, values: &[f64], dotted| {
+        gap_of(values).map(|value| Level { name: name.into(), value, dotted })
+    };
     let headline = groups.headline_curve();
     let first = headline.into_iter();
-    let others = groups.curves.iter().filter(|curve| headline.is_none_or(|headline| !std::ptr::eq(headline, *curve)));
+    let others =
+        groups.curves.iter().filter(|curve| headline.is_none_or(|headline| !std::ptr::eq(headline, *curve)));
     Chart {
         title: format!("Gap in {metric_name} between the best and the worst group"),
         x: Axis::percent("re-embedded, % of the gallery"),
@@ -730,7 +789,10 @@ fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
             .chain(others)
             .map(|curve: &GroupCurves| Line::new(curve.name(), against_percent(&curve.fractions, &curve.gap)))
             .collect(),
-        levels: [level("do nothing", &groups.do_nothing), level("new model", &groups.new_model)].into_iter().flatten().collect(),
+        levels: [level("do nothing", &groups.do_nothing, false), level("new model", &groups.new_model, true)]
+            .into_iter()
+            .flatten()
+            .collect(),
         ..Chart::default()
     }
 }
@@ -750,7 +812,11 @@ fn group_levels_table(groups: &GroupStudy, metric_name: &str) -> Option<Table> {
     }
     let rows = groups.names.iter().enumerate().map(|(group, name)| Row {
         cells: std::iter::once(name.clone().into())
-            .chain(columns.iter().map(|(_, values)| decimal(values.get(group).copied().unwrap_or(f64::NAN), 1).into()))
+            .chain(
+                columns
+                    .iter()
+                    .map(|(_, values)| decimal(values.get(group).copied().unwrap_or(f64::NAN), 1).into()),
+            )
             .collect(),
         strong: false,
     });
@@ -768,7 +834,9 @@ fn first_items_table(groups: &GroupStudy) -> Table {
     let mut columns = vec![column("method · order", Kind::Text)];
     let cuts = [0.1, 0.25, 0.5];
     for name in &groups.names {
-        columns.extend(cuts.iter().map(|&cut| column(&format!("{name}, first {}", fraction(cut)), Kind::Number)));
+        columns.extend(
+            cuts.iter().map(|&cut| column(&format!("{name}, first {}", fraction(cut)), Kind::Number)),
+        );
     }
     let mut rows: Vec<Row> = groups
         .curves
@@ -803,7 +871,10 @@ fn further_section<'a>(report: &Report, metrics: &[&Metric]) -> Option<Section<'
     for of in metrics {
         if let Some(chart) = metric_chart(report, &of.id) {
             blocks.push(Block::Text(of.about.clone()));
-            blocks.push(Block::Chart(Box::new(chart), vec![along_table(report, of), landmarks_table(report, of)]));
+            blocks.push(Block::Chart(
+                Box::new(chart),
+                vec![along_table(report, of), landmarks_table(report, of)],
+            ));
         }
     }
     (!blocks.is_empty()).then_some(Section { id: "further", title: "Further metrics", blocks })
@@ -819,34 +890,39 @@ fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
 
 /// One set in plain sentences.
 fn measured_sentence(set: &MeasuredSet) -> String {
-    let mut text = if set.name.is_empty() { String::new() } else { format!("{}: ", set.name) };
+    let mut words = Vec::new();
+    if !set.name.is_empty() {
+        words.push(format!("{}:", capitalised(&set.name)));
+    }
     if set.pairs > 0 {
-        text.push_str(&format!("fitted on {}", counted(set.pairs, "pair", "pairs")));
-        text.push_str(if set.items > 0 { ", measured on " } else { "." });
+        let then = if set.items > 0 { ", measured on" } else { "." };
+        words.push(format!("fitted on {}{then}", counted(set.pairs, "pair", "pairs")));
     }
     if set.items > 0 {
-        text.push_str(&counted(set.items, "item", "items"));
-        if let Some(classes) = set.classes {
-            text.push_str(&format!(" of {}", counted(classes, "class", "classes")));
-        }
-        text.push_str(&format!(" with {}", counted(set.queries, "query", "queries")));
-        text.push_str(if set.leave_one_out { ", each an item left out of its own answer." } else { "." });
-        text.push_str(&match set.left_out_queries {
-            0 => " Every query has a relevant item.".to_string(),
+        words.push(counted(set.items, "item", "items"));
+        words.extend(set.classes.map(|classes| format!("of {}", counted(classes, "class", "classes"))));
+        let how = if set.leave_one_out { ", each an item left out of its own answer." } else { "." };
+        words.push(format!("with {}{how}", counted(set.queries, "query", "queries")));
+        words.push(match set.left_out_queries {
+            0 => "Every query has a relevant item.".into(),
             left_out => {
-                format!(" {} without a relevant item counted in no mean.", counted(left_out, "query", "queries"))
+                format!(
+                    "{} without a relevant item counted in no mean.",
+                    counted(left_out, "query", "queries")
+                )
             }
         });
-        text.push_str(&match set.overlapping_items {
-            0 if set.pairs > 0 => " No item is among the pairs.".to_string(),
-            0 => String::new(),
-            overlap => format!(
-                " {} also among the pairs, so the numbers are too good.",
-                if overlap == 1 { "1\u{a0}item is".into() } else { format!("{}\u{a0}items are", count(overlap)) }
-            ),
-        });
+        match set.overlapping_items {
+            0 if set.pairs > 0 => words.push("No item is among the pairs.".into()),
+            0 => {}
+            1 => words.push("1\u{a0}item is also among the pairs, so the numbers are too good.".into()),
+            overlap => words.push(format!(
+                "{}\u{a0}items are also among the pairs, so the numbers are too good.",
+                count(overlap)
+            )),
+        }
     }
-    text
+    words.join(" ")
 }
 
 fn warnings_section(report: &Report) -> Option<Section<'_>> {
@@ -859,7 +935,7 @@ fn warnings_section(report: &Report) -> Option<Section<'_>> {
     Some(Section { id: "warnings", title: "Warnings", blocks })
 }
 
-fn provenance_section<'a>(report: &Report) -> Option<Section<'a>> {
+fn provenance_section<'a>(report: &Report) -> Section<'a> {
     let code = |heading: &str| column(heading, Kind::Code);
     let inputs = Table {
         caption: "Inputs".into(),
@@ -904,7 +980,7 @@ fn provenance_section<'a>(report: &Report) -> Option<Section<'a>> {
             .collect(),
     };
     let tables = [inputs, facts].into_iter().filter(|table| !table.rows.is_empty());
-    Some(Section { id: "provenance", title: "Inputs and versions", blocks: tables.map(Block::Table).collect() })
+    Section { id: "provenance", title: "Inputs and versions", blocks: tables.map(Block::Table).collect() }
 }
 
 fn colophon(report: &Report) -> String {

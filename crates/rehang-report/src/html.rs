@@ -6,6 +6,7 @@ use rehang::report::{Severity, Warning};
 
 use crate::chart::{Canvas, Chart, draw, legend};
 use crate::document::{Block, Cell, Document, Kind, Table};
+use crate::numbers::counted;
 use crate::palette::{DARK, LIGHT, Palette, chart_rules};
 use crate::text::escape_html;
 
@@ -39,16 +40,22 @@ pub(crate) fn write(document: &Document<'_>) -> String {
     if !document.key_numbers.is_empty() {
         html.push_str("<dl class=\"numbers\">\n");
         for number in &document.key_numbers {
-            let unit = if number.unit.is_empty() { String::new() } else { format!("<small>\u{202f}{}</small>", number.unit) };
+            let others: Vec<String> =
+                number.others.iter().map(|other| format!("<span>{}</span>", escape_html(other))).collect();
             let _ = writeln!(
                 html,
-                "<div><dt>{}</dt><dd class=\"value\">{}{unit}</dd><dd>{}</dd></div>",
+                "<div><dt>{}</dt><dd class=\"value\">{} <small>{}</small></dd><dd>{}</dd></div>",
                 escape_html(number.label),
                 escape_html(&number.value),
-                escape_html(&number.remark),
+                escape_html(&number.unit),
+                others.join(" · "),
             );
         }
         html.push_str("</dl>\n");
+    }
+    if document.warnings > 0 {
+        let warnings = counted(document.warnings, "warning", "warnings");
+        let _ = writeln!(html, "<p class=\"more\">Read with care: <a href=\"#warnings\">{warnings}</a>.</p>");
     }
     html.push_str("</section>\n");
     let mut charts = 0;
@@ -70,7 +77,11 @@ pub(crate) fn write(document: &Document<'_>) -> String {
         }
         html.push_str("</section>\n");
     }
-    let _ = write!(html, "</main>\n<footer><p>{}</p></footer>\n</body>\n</html>\n", escape_html(&document.colophon));
+    let _ = write!(
+        html,
+        "</main>\n<footer><p>{}</p></footer>\n</body>\n</html>\n",
+        escape_html(&document.colophon)
+    );
     html
 }
 
@@ -86,7 +97,9 @@ fn style_sheet() -> String {
         }
         text
     };
-    let charts = chart_rules("var(--paper)", "var(--ink)", "var(--soft)", "var(--rule)", |index| format!("var(--line{index})"));
+    let charts = chart_rules("var(--paper)", "var(--ink)", "var(--soft)", "var(--rule)", |index| {
+        format!("var(--line{index})")
+    });
     format!(
         ":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{charts}\n{STYLE}",
         light = variables(LIGHT),
@@ -119,7 +132,8 @@ fn write_table(table: &Table, html: &mut String) {
     if table.columns.iter().any(|column| !column.heading.is_empty()) {
         html.push_str("<thead><tr>");
         for column in &table.columns {
-            let _ = write!(html, "<th scope=\"col\"{}>{}</th>", class(column.kind), escape_html(&column.heading));
+            let _ =
+                write!(html, "<th scope=\"col\"{}>{}</th>", class(column.kind), escape_html(&column.heading));
         }
         html.push_str("</tr></thead>\n");
     }

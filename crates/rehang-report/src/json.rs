@@ -10,7 +10,9 @@ use serde_json::ser::{Formatter, Serializer};
 pub(crate) fn write(report: &Report) -> String {
     let mut bytes = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut bytes, ObjectsIndented::default());
-    report.serialize(&mut serializer).expect("report data are strings, numbers, lists, and maps with string keys");
+    report
+        .serialize(&mut serializer)
+        .expect("report data are strings, numbers, lists, and maps with string keys");
     bytes.push(b'\n');
     String::from_utf8(bytes).expect("serde_json writes UTF-8")
 }

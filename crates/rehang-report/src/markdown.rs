@@ -9,17 +9,23 @@ use crate::text::{escape_markdown, markdown_code};
 
 pub(crate) fn write(document: &Document<'_>) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "# {}\n\n{}\n", escape_markdown(document.title), escape_markdown(&document.subtitle));
-    let _ = writeln!(text, "**{}.** {}\n", escape_markdown(document.advice), escape_markdown(&document.verdict));
+    let _ =
+        writeln!(text, "# {}\n\n{}\n", escape_markdown(document.title), escape_markdown(&document.subtitle));
+    let _ =
+        writeln!(text, "**{}.** {}\n", escape_markdown(document.advice), escape_markdown(&document.verdict));
     for warning in &document.severe {
         write_warning(warning, &mut text);
     }
     if !document.key_numbers.is_empty() {
         text.push_str("| | | |\n|---|--:|---|\n");
         for number in &document.key_numbers {
-            let unit = if number.unit.is_empty() { String::new() } else { format!("\u{a0}{}", number.unit) };
-            let value = escape_markdown(&format!("{}{unit}", number.value));
-            let _ = writeln!(text, "| {} | **{value}** | {} |", number.label, escape_markdown(&number.remark));
+            let value = escape_markdown(&format!("{}\u{a0}{}", number.value, number.unit));
+            let _ = writeln!(
+                text,
+                "| {} | **{value}** | {} |",
+                number.label,
+                escape_markdown(&number.others.join(" · "))
+            );
         }
         text.push('\n');
     }

@@ -117,9 +117,11 @@ mod tests {
 
     #[test]
     fn spread_stands_behind_the_number() {
-        let over_seeds = Estimate { value: 45.0, spread: Some(Spread::Deviation { deviation: 0.26, runs: 3 }) };
+        let over_seeds =
+            Estimate { value: 45.0, spread: Some(Spread::Deviation { deviation: 0.26, runs: 3 }) };
         assert_eq!(spread(&over_seeds, Unit::Percent), "±\u{a0}0.3");
-        let over_queries = Estimate { value: 45.0, spread: Some(Spread::Interval { low: 44.0, high: 46.2, level: 0.95 }) };
+        let over_queries =
+            Estimate { value: 45.0, spread: Some(Spread::Interval { low: 44.0, high: 46.2, level: 0.95 }) };
         assert_eq!(spread(&over_queries, Unit::Percent), "44.0–46.2");
         assert_eq!(spread(&f64::NAN.into(), Unit::Percent), "");
     }

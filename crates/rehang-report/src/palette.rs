@@ -66,14 +66,26 @@ pub(crate) fn marker(index: usize, x: f64, y: f64, radius: f64) -> String {
         format!("<polygon points=\"{}\"", points.trim_end())
     };
     match index % STYLES {
-        0 => format!("<circle cx=\"{}\" cy=\"{}\" r=\"{}\"", coordinate(x), coordinate(y), coordinate(radius)),
+        0 => {
+            format!("<circle cx=\"{}\" cy=\"{}\" r=\"{}\"", coordinate(x), coordinate(y), coordinate(radius))
+        }
         1 => polygon(&[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)]),
         2 => polygon(&[(0.0, -1.2), (1.1, 0.8), (-1.1, 0.8)]),
         3 => polygon(&[(0.0, -1.3), (1.1, 0.0), (0.0, 1.3), (-1.1, 0.0)]),
         4 => polygon(&[(0.0, 1.2), (1.1, -0.8), (-1.1, -0.8)]),
         5 => polygon(&[
-            (-0.4, -1.2), (0.4, -1.2), (0.4, -0.4), (1.2, -0.4), (1.2, 0.4), (0.4, 0.4),
-            (0.4, 1.2), (-0.4, 1.2), (-0.4, 0.4), (-1.2, 0.4), (-1.2, -0.4), (-0.4, -0.4),
+            (-0.4, -1.2),
+            (0.4, -1.2),
+            (0.4, -0.4),
+            (1.2, -0.4),
+            (1.2, 0.4),
+            (0.4, 0.4),
+            (0.4, 1.2),
+            (-0.4, 1.2),
+            (-0.4, 0.4),
+            (-1.2, 0.4),
+            (-1.2, -0.4),
+            (-0.4, -0.4),
         ]),
         6 => polygon(&[(-1.3, -0.55), (1.3, -0.55), (1.3, 0.55), (-1.3, 0.55)]),
         _ => polygon(&[(-0.55, -1.3), (0.55, -1.3), (0.55, 1.3), (-0.55, 1.3)]),
@@ -141,7 +153,11 @@ mod tests {
         }
         for background in [LIGHT.paper, DARK.paper, "#0d1117"] {
             for line in EITHER.lines.into_iter().chain([EITHER.ink, EITHER.soft]) {
-                assert!(contrast(line, background) > 3.0, "{line} on {background}: {}", contrast(line, background));
+                assert!(
+                    contrast(line, background) > 3.0,
+                    "{line} on {background}: {}",
+                    contrast(line, background)
+                );
             }
         }
     }

@@ -45,14 +45,21 @@ impl Span {
     fn linear(low: f64, high: f64, bounds: Option<(f64, f64)>, tick_count: usize) -> Self {
         let bounded = |value: f64| bounds.map_or(value, |(least, most)| value.clamp(least, most));
         // A flat curve gets room above and below; otherwise its line would lie on an axis.
-        let room = if high - low > 1e-9 * high.abs().max(1.0) { 0.02 * (high - low) } else { (0.1 * high.abs()).max(1.0) };
+        let room = if high - low > 1e-9 * high.abs().max(1.0) {
+            0.02 * (high - low)
+        } else {
+            (0.1 * high.abs()).max(1.0)
+        };
         let (low, high) = (bounded(low - room), bounded(high + room));
         let step = round_step((high - low) / tick_count.max(1) as f64);
         let (first, last) = (bounded((low / step).floor() * step), bounded((high / step).ceil() * step));
         let decimals = (-step.log10().floor()).clamp(0.0, 9.0) as usize;
         let begin = (first / step).ceil() as i64;
         let end = ((last / step) + 1e-9).floor() as i64;
-        let ticks = (begin..=end).map(|index| index as f64 * step).map(|tick| (tick, decimal(tick, decimals))).collect();
+        let ticks = (begin..=end)
+            .map(|index| index as f64 * step)
+            .map(|tick| (tick, decimal(tick, decimals)))
+            .collect();
         Self { scale: Scale::Linear, low: first, high: last, ticks }
     }
 
@@ -60,7 +67,13 @@ impl Span {
         let (low, high) = (low / 1.15, high * 1.15);
         let decades = high.log10() - low.log10();
         // Few decades need ticks between the powers of ten, many need only some of the powers.
-        let multiples: &[f64] = if decades > 3.0 { &[1.0] } else if decades > 1.2 { &[1.0, 3.0] } else { &[1.0, 2.0, 3.0, 5.0, 7.0] };
+        let multiples: &[f64] = if decades > 3.0 {
+            &[1.0]
+        } else if decades > 1.2 {
+            &[1.0, 3.0]
+        } else {
+            &[1.0, 2.0, 3.0, 5.0, 7.0]
+        };
         let every = ((decades / 6.0).ceil() as i32).max(1);
         let (begin, end) = (low.log10().floor() as i32, high.log10().ceil() as i32);
         let ticks = (begin..=end)
@@ -87,7 +100,11 @@ impl Span {
 /// The smallest of 1, 2, 5 times a power of ten that is not below `step`.
 fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.abs().max(1e-12).log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|multiple| multiple * power).find(|&round| round >= step * 0.999_999).unwrap_or(power * 10.0)
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|multiple| multiple * power)
+        .find(|&round| round >= step * 0.999_999)
+        .unwrap_or(power * 10.0)
 }
 
 fn log_label(value: f64) -> String {
@@ -153,7 +170,10 @@ mod tests {
             for scale in [Scale::Linear, Scale::Log] {
                 for bounds in [None, Some((0.0, 100.0))] {
                     let span = Span::around(values.iter().copied(), scale, bounds, 5);
-                    assert!(span.low.is_finite() && span.high.is_finite() && span.low < span.high, "{values:?} {span:?}");
+                    assert!(
+                        span.low.is_finite() && span.high.is_finite() && span.low < span.high,
+                        "{values:?} {span:?}"
+                    );
                     assert!(span.ticks.len() < 30, "{values:?} {span:?}");
                     for &value in values {
                         assert!(span.position(value).is_none_or(|position| (0.0..=1.0).contains(&position)));
