@@ -23,6 +23,33 @@ pub fn folds(n: usize, k: usize, seed: u64) -> Vec<usize> {
     fold
 }
 
+/// Deals whole groups out to `k` folds: `[n]` numbers in `0..k`, all items of a group in one fold.
+///
+/// Groups are drawn in random order and each goes to the fold that is smallest so far (the first among equals).
+/// Negative groups ("not known") are dealt out item by item, like [`folds`].
+///
+/// ```
+/// let fold = rehang_train::folds::group_folds(&[4, 4, 9, 9, 7, 7], 3, 1);
+/// assert!(fold[0] == fold[1] && fold[2] == fold[3] && fold[0] != fold[2]);
+/// ```
+pub fn group_folds(groups: &[i64], k: usize, seed: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..groups.len()).collect();
+    order.sort_by_key(|&item| groups[item]);
+    let mut members: Vec<&[usize]> =
+        order.chunk_by(|&a, &b| groups[a] == groups[b] && groups[a] >= 0).collect();
+    members.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+    let mut sizes = vec![0_usize; k.max(1)];
+    let mut fold = vec![0; groups.len()];
+    for items in members {
+        let smallest = (0..sizes.len()).min_by_key(|&f| sizes[f]).unwrap_or(0);
+        sizes[smallest] += items.len();
+        for &item in items {
+            fold[item] = smallest;
+        }
+    }
+    fold
+}
+
 /// A seeded split of pairs for choosing among methods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldOut {

@@ -124,20 +124,26 @@ pub enum Uncertainty {
 /// `log σ²` as a linear function of a few features, each known when the adapter is applied.
 ///
 /// Features of an item with (scaled) old vector `o`, in this order:
-/// 1. the mean log residual of its `neighbours` nearest anchors (by Euclidean distance in the scaled old space),
-/// 2. the log of the mean distance to these anchors,
+/// 1. one a column of `anchor_values`: the mean of that column over the `neighbours` nearest anchors (by Euclidean
+///    distance in the scaled old space; the first ones among equals),
+/// 2. the log of the mean Euclidean distance to these anchors,
 /// 3. the log of the raw output's length `‖raw(o)‖`,
-/// 4. where there is a head: the entropy of the new head's softmax at h(o).
+/// 4. the log of the raw output's distance from the mean of the new vectors, `‖raw(o) − centre‖`,
+/// 5. where there is a head: the entropy (in nats) of the head's softmax at h(o), and
+/// 6. one minus its largest probability.
 ///
+/// A length of 0 counts as the smallest normal single-precision number, so that its log is finite.
 /// `log σ² = intercept + Σ coefficient·(feature − mean)`, clamped to `[log_minimum, log_maximum]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutOfFold {
     /// Old vectors (scaled as the map's input) whose out-of-fold residual is known, `[m, d_old]`.
     pub anchors: Matrix,
-    /// The log of each anchor's out-of-fold squared error, `[m]`.
-    pub log_residuals: Vec<f32>,
+    /// What is known of every anchor, `[m, values]`, such as the log of its out-of-fold squared error.
+    pub anchor_values: Matrix,
     /// How many nearest anchors are looked at.
     pub neighbours: usize,
+    /// The mean of the new vectors, `[d_new]`.
+    pub centre: Vec<f32>,
     /// The constant term.
     pub intercept: f32,
     /// One coefficient a feature.
@@ -148,8 +154,28 @@ pub struct OutOfFold {
     pub log_minimum: f32,
     /// Largest `log σ²` given.
     pub log_maximum: f32,
-    /// The head whose entropy is the fourth feature.
+    /// The head of the last two features, its temperature already divided into weight and bias.
     pub head: Option<crate::Head>,
+}
+
+impl OutOfFold {
+    /// The features of one item from what was measured on it, in the order of the documentation of [`OutOfFold`].
+    /// Whoever fits the coefficients calls this too, so that both sides mean the same numbers.
+    ///
+    /// `head` is the entropy and the largest probability, where there is a head.
+    pub fn features(
+        mean_values: impl IntoIterator<Item = f64>,
+        mean_distance: f64,
+        raw_norm: f64,
+        centre_distance: f64,
+        head: Option<(f64, f64)>,
+    ) -> impl Iterator<Item = f64> {
+        let log = |length: f64| length.max(f64::from(f32::MIN_POSITIVE)).ln();
+        mean_values
+            .into_iter()
+            .chain([log(mean_distance), log(raw_norm), log(centre_distance)])
+            .chain(head.into_iter().flat_map(|(entropy, largest)| [entropy, 1.0 - largest]))
+    }
 }
 
 /// What is known about how an adapter was made; written into its file and shown in reports.

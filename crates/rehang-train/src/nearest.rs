@@ -1,0 +1,70 @@
+//! Nearest anchors by Euclidean distance.
+
+use rayon::prelude::*;
+use rehang::{Matrix, Result};
+
+use crate::linear_algebra::BLOCK_ROWS;
+use crate::outputs::multiply_transposed;
+
+/// Anchors made ready for finding the nearest ones.
+pub(crate) struct NearestAnchors {
+    anchors: Matrix,
+    squares: Vec<f64>,
+}
+
+impl NearestAnchors {
+    pub(crate) fn new(anchors: &Matrix) -> Result<Self> {
+        anchors.check_finite("anchors")?;
+        let squares = anchors.norms().iter().map(|norm| norm * norm).collect();
+        Ok(Self { anchors: anchors.clone(), squares })
+    }
+
+    /// The `count` nearest anchors of every query, nearest first, as (distance, anchor); `leave_out(query)` is
+    /// passed over.
+    pub(crate) fn search(
+        &self,
+        queries: &Matrix,
+        count: usize,
+        leave_out: impl Fn(usize) -> Option<usize> + Sync,
+    ) -> Result<Vec<Vec<(f64, usize)>>> {
+        let (m, d) = (self.anchors.rows(), queries.columns());
+        Ok(queries
+            .as_slice()
+            .par_chunks((BLOCK_ROWS / 4 * d).max(1))
+            .enumerate()
+            .flat_map_iter(|(block, rows)| {
+                let n = rows.len() / d;
+                let mut products = vec![0.0_f32; n * m];
+                multiply_transposed(rows, n, &self.anchors, &mut products);
+                (0..n)
+                    .map(|row| {
+                        let query = &rows[row * d..(row + 1) * d];
+                        let own = leave_out(block * (BLOCK_ROWS / 4) + row);
+                        let mut scores: Vec<(f64, usize)> = (0..m)
+                            .filter(|&anchor| Some(anchor) != own)
+                            .map(|anchor| {
+                                (self.squares[anchor] - 2.0 * f64::from(products[row * m + anchor]), anchor)
+                            })
+                            .collect();
+                        let keep = (count + 8).min(scores.len());
+                        if keep > 0 && keep < scores.len() {
+                            scores.select_nth_unstable_by(keep - 1, |a, b| {
+                                a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
+                            });
+                            scores.truncate(keep);
+                        }
+                        for (score, anchor) in &mut scores {
+                            let pairs = query.iter().zip(self.anchors.row(*anchor));
+                            let square: f64 =
+                                pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();
+                            *score = square.sqrt();
+                        }
+                        scores.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+                        scores.truncate(count);
+                        scores
+                    })
+                    .collect::<Vec<_>>()
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,529 @@
+//! σ² from out-of-fold residuals.
+//!
+//! Uncertainty that is trained on the pairs that the map was trained on is over-optimistic: there the map is right.
+//! So the map is fitted several times, each time without a part of the pairs, and what it does on the part left out
+//! ([`cross_fit`]) says how wrong it is on items like these. A regression of the log squared error on a few features
+//! that are known for any old vector ([`rehang::adapter::OutOfFold`]) carries that to the gallery ([`fit`]).
+//!
+//! Two kinds of leaving out give two signals: items left out at random ask how wrong the map is on a new item of a
+//! known kind; whole classes (or clusters) left out ask how wrong it is on a kind that it never saw. Only the first is
+//! what σ² is fitted to; the second is one more feature.
+
+use faer::Mat;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+use rehang::adapter::{Geometry, InputScaling, Map, OutOfFold, Uncertainty};
+use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::folds::folds;
+use crate::kendall::tau_b;
+use crate::linear_algebra::{eigen, input_factor, product};
+use crate::nearest::NearestAnchors;
+use crate::outputs::{conformed, raw_outputs, squared_errors};
+
+/// Fits once for every fold, without the fold's pairs, and gives the raw outputs of these maps on the pairs that each
+/// had not seen: `[n, d_new]`, in the order of the pairs.
+///
+/// `fold` names the fold of every pair (see [`crate::folds::folds`] and [`crate::folds::group_folds`]).
+///
+/// # Errors
+///
+/// [`ErrorKind::CountMismatch`] where there is not one fold a pair, [`ErrorKind::InvalidOption`] where a fold holds
+/// every pair, what `fit` says, and [`ErrorKind::Cancelled`].
+pub fn cross_fit(
+    pairs: &Pairs,
+    fold: &[usize],
+    mut fit: impl FnMut(&Pairs) -> Result<Map>,
+    progress: &Progress,
+) -> Result<Matrix> {
+    if fold.len() != pairs.len() {
+        return Err(ErrorKind::CountMismatch {
+            left: "pairs".into(),
+            left_count: pairs.len(),
+            right: "folds".into(),
+            right_count: fold.len(),
+        }
+        .into());
+    }
+    let count = fold.iter().max().map_or(0, |last| last + 1);
+    let mut outputs = Matrix::zeros(pairs.len(), pairs.new_vectors().dimension());
+    for f in 0..count {
+        progress.check()?;
+        let part = |inside: bool| -> Vec<usize> {
+            (0..fold.len()).filter(|&item| (fold[item] == f) == inside).collect()
+        };
+        let (left_out, fitted) = (part(true), part(false));
+        if left_out.is_empty() {
+            continue;
+        }
+        if fitted.is_empty() {
+            return Err(Error::option("folds", count, "at least two that hold pairs"));
+        }
+        let map = fit(&pairs.select(&fitted)).map_err(|error| error.context(format!("fold {f}")))?;
+        let held_out = pairs.select(&left_out);
+        let raw = raw_outputs(&map, held_out.old().matrix(), held_out.side())?;
+        for (row, &item) in left_out.iter().enumerate() {
+            outputs.row_mut(item).copy_from_slice(raw.row(row));
+        }
+    }
+    Ok(outputs)
+}
+
+/// How σ² is learned.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `neighbours` | 10 | nearest anchors whose residuals are averaged | ≥ 1 |
+/// | `anchors_max` | 4096 | pairs kept in the adapter to look at | ≥ 2 |
+/// | `sample_max` | 20000 | pairs that the regression is fitted on | ≥ 10 |
+/// | `seed` | 0 | which pairs those are | – |
+#[derive(Debug, Clone, PartialEq)]
+pub struct UncertaintyParameters {
+    /// How many nearest anchors are looked at.
+    pub neighbours: usize,
+    /// The most anchors that are kept.
+    pub anchors_max: usize,
+    /// The most pairs that the regression is fitted on.
+    pub sample_max: usize,
+    /// Draws anchors, sample and the folds in which the regression itself is checked.
+    pub seed: u64,
+}
+
+impl Default for UncertaintyParameters {
+    fn default() -> Self {
+        Self { neighbours: 10, anchors_max: 4096, sample_max: 20_000, seed: 0 }
+    }
+}
+
+/// Out-of-fold evidence about a map: what it gives for pairs that it was not fitted on.
+#[derive(Debug, Clone, Copy)]
+pub struct Evidence<'a> {
+    /// Raw outputs with items left out at random, `[n, d_new]`.
+    pub items_left_out: &'a Matrix,
+    /// Raw outputs with whole classes or clusters left out, `[n, d_new]`.
+    pub groups_left_out: Option<&'a Matrix>,
+    /// How outputs conform to the new space.
+    pub geometry: &'a Geometry,
+    /// What old vectors go through first, in the map that σ² is for.
+    pub input: InputScaling,
+    /// A classifier head of the new space, whose doubt about h(o) is a feature.
+    pub head: Option<&'a Head>,
+}
+
+/// One row of a calibration table: items of similar σ².
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CalibrationRow {
+    /// How many pairs.
+    pub items: usize,
+    /// Mean of σ².
+    pub predicted: f64,
+    /// Mean of the true squared error.
+    pub actual: f64,
+}
+
+/// How good σ² is on pairs that its regression had not seen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// How many pairs were looked at.
+    pub items: usize,
+    /// Kendall's τ-b of σ² with the true squared error: 1 is the true order, 0 is chance.
+    pub kendall_tau: f64,
+    /// Mean of σ² over the mean of the true squared error; 1 is calibrated.
+    pub ratio: f64,
+    /// Mean squared error, the level that both are about.
+    pub mean_squared_error: f64,
+    /// Ten groups of as many pairs each, by increasing σ²; fewer where there are fewer pairs.
+    pub rows: Vec<CalibrationRow>,
+}
+
+impl Calibration {
+    /// Compares predictions with what happened, item by item.
+    pub fn of(predicted: &[f64], actual: &[f64]) -> Self {
+        let mean =
+            |values: &mut dyn Iterator<Item = f64>, count: usize| values.sum::<f64>() / count.max(1) as f64;
+        let mut order: Vec<usize> = (0..predicted.len()).collect();
+        order.sort_by(|&a, &b| predicted[a].total_cmp(&predicted[b]));
+        let groups = predicted.len().min(10);
+        let rows = (0..groups)
+            .map(|group| {
+                let items = &order[group * order.len() / groups..(group + 1) * order.len() / groups];
+                CalibrationRow {
+                    items: items.len(),
+                    predicted: mean(&mut items.iter().map(|&item| predicted[item]), items.len()),
+                    actual: mean(&mut items.iter().map(|&item| actual[item]), items.len()),
+                }
+            })
+            .collect();
+        let (sum_predicted, sum_actual) = (predicted.iter().sum::<f64>(), actual.iter().sum::<f64>());
+        Self {
+            items: predicted.len(),
+            kendall_tau: tau_b(predicted, actual),
+            ratio: if sum_actual > 0.0 { sum_predicted / sum_actual } else { 1.0 },
+            mean_squared_error: sum_actual / actual.len().max(1) as f64,
+            rows,
+        }
+    }
+}
+
+/// σ² with the proof of how good it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FittedUncertainty {
+    /// What goes into the adapter.
+    pub uncertainty: Uncertainty,
+    /// How it does on pairs that the regression left out.
+    pub calibration: Calibration,
+}
+
+/// The fewest pairs that a regression is fitted on; below, σ² is the mean squared error for every item.
+const PAIRS_MIN: usize = 30;
+
+/// Learns σ² from out-of-fold evidence on the pairs.
+///
+/// 1. The target of pair i is `log ‖vᵢ − h₋ᵢ(oᵢ)‖²`, h₋ᵢ being fitted without it.
+/// 2. Features are those of [`OutOfFold`]; a pair is never its own neighbour. Values of an anchor are the log of its
+///    squared error, the same with its group left out (where that evidence is given), and the log of how far the new
+///    vectors of its neighbourhood are from its own: where similar old vectors scatter in the new space, no map can
+///    be right. The head's logits are divided by the temperature under which its softmax on out-of-fold outputs best
+///    fits its own answer on the native vectors.
+/// 3. A linear regression on standardised features, penalised lightly (10⁻³ of their variance).
+/// 4. The constant is moved so that the mean of σ² is the mean squared error, both measured on pairs that the
+///    regression left out; σ² is clamped to the range of what was predicted there, widened by a factor of two.
+///
+/// With fewer than 30 pairs, or errors that are all the same, σ² is the mean squared error for every item.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidOption`] for parameters out of range, [`ErrorKind::CountMismatch`] for evidence of other
+/// pairs, [`ErrorKind::Cancelled`].
+pub fn fit(
+    pairs: &Pairs,
+    evidence: Evidence<'_>,
+    parameters: &UncertaintyParameters,
+    progress: &Progress,
+) -> Result<FittedUncertainty> {
+    progress.check()?;
+    check(pairs, &evidence, parameters)?;
+    let new = pairs.new_vectors().matrix();
+    let outputs = conformed(evidence.geometry, evidence.items_left_out.clone());
+    let errors = squared_errors(&outputs, new);
+    let mean_error = errors.iter().sum::<f64>() / errors.len() as f64;
+    let varies = errors.iter().any(|&error| (error - mean_error).abs() > 1e-9 * mean_error);
+    if pairs.len() < PAIRS_MIN || !varies {
+        let variance = (mean_error as f32).max(f32::MIN_POSITIVE);
+        let calibration = Calibration::of(&vec![f64::from(variance); errors.len()], &errors);
+        return Ok(FittedUncertainty { uncertainty: Uncertainty::Constant { variance }, calibration });
+    }
+    let log_error = |error: f64| error.max(1e-9 * mean_error).ln();
+
+    let anchors = sample(pairs.len(), parameters.anchors_max, parameters.seed);
+    let scaled = scaled_inputs(pairs.old().matrix(), evidence.input);
+    let anchor_rows = scaled.select(&anchors);
+    let search = NearestAnchors::new(&anchor_rows)?;
+    let mut values: Vec<Vec<f32>> =
+        vec![anchors.iter().map(|&item| log_error(errors[item]) as f32).collect()];
+    if let Some(raw) = evidence.groups_left_out {
+        let errors =
+            squared_errors(&conformed(evidence.geometry, raw.select(&anchors)), &new.select(&anchors));
+        values.push(errors.into_iter().map(|error| log_error(error) as f32).collect());
+    }
+    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors), parameters.neighbours)?);
+    let anchor_values = Matrix::from_fn(anchors.len(), values.len(), |anchor, value| values[value][anchor]);
+
+    let rows = sample(pairs.len(), parameters.sample_max, parameters.seed.wrapping_add(1));
+    let head =
+        evidence.head.map(|head| sharpened(head, &outputs.select(&rows), &new.select(&rows))).transpose()?;
+    let mut fitted = OutOfFold {
+        anchors: anchor_rows,
+        anchor_values,
+        neighbours: parameters.neighbours,
+        centre: column_means(new),
+        intercept: 0.0,
+        coefficients: Vec::new(),
+        means: Vec::new(),
+        log_minimum: f32::NEG_INFINITY,
+        log_maximum: f32::INFINITY,
+        head,
+    };
+    progress.check()?;
+    let leave_out = |row: usize| anchors.binary_search(&rows[row]).ok();
+    let features = features(
+        &fitted,
+        &search,
+        &scaled.select(&rows),
+        &evidence.items_left_out.select(&rows),
+        &outputs.select(&rows),
+        leave_out,
+    )?;
+    let actual: Vec<f64> = rows.iter().map(|&item| errors[item]).collect();
+    let targets: Vec<f64> = actual.iter().map(|&error| log_error(error)).collect();
+
+    let mut predicted = vec![0.0; rows.len()];
+    let fold = folds(rows.len(), 5, parameters.seed);
+    for f in 0..5 {
+        let part: Vec<usize> = (0..rows.len()).filter(|&row| fold[row] != f).collect();
+        let regression = Regression::fit(&features, &targets, &part)?;
+        for row in (0..rows.len()).filter(|&row| fold[row] == f) {
+            predicted[row] = regression.predict(&features[row]);
+        }
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let exponentials: Vec<f64> = predicted.iter().map(|log| log.exp()).collect();
+    // The exponential of a mean of logs is below the mean: this factor makes up for it.
+    let correction = (mean(&actual) / mean(&exponentials)).ln();
+    let predicted: Vec<f64> = predicted.iter().map(|log| (log + correction).exp()).collect();
+    let smallest = predicted.iter().copied().fold(f64::INFINITY, f64::min);
+    let largest = predicted.iter().copied().fold(0.0, f64::max);
+
+    let all: Vec<usize> = (0..rows.len()).collect();
+    let regression = Regression::fit(&features, &targets, &all)?;
+    fitted.intercept = (regression.intercept + correction) as f32;
+    fitted.coefficients = regression.coefficients.iter().map(|&value| value as f32).collect();
+    fitted.means = regression.means.iter().map(|&value| value as f32).collect();
+    fitted.log_minimum = (smallest / 2.0).ln() as f32;
+    fitted.log_maximum = (largest * 2.0).ln() as f32;
+    Ok(FittedUncertainty {
+        uncertainty: Uncertainty::OutOfFold(fitted),
+        calibration: Calibration::of(&predicted, &actual),
+    })
+}
+
+fn check(pairs: &Pairs, evidence: &Evidence<'_>, parameters: &UncertaintyParameters) -> Result<()> {
+    if parameters.neighbours == 0 {
+        return Err(Error::option("neighbours of σ²", 0, "at least 1"));
+    }
+    if parameters.anchors_max < 2 || parameters.sample_max < 10 {
+        let value = format!("{} anchors, sample of {}", parameters.anchors_max, parameters.sample_max);
+        return Err(Error::option("size of σ²", value, "at least 2 anchors and a sample of 10"));
+    }
+    for raw in [Some(evidence.items_left_out), evidence.groups_left_out].into_iter().flatten() {
+        if raw.rows() != pairs.len() {
+            return Err(ErrorKind::CountMismatch {
+                left: "pairs".into(),
+                left_count: pairs.len(),
+                right: "out-of-fold outputs".into(),
+                right_count: raw.rows(),
+            }
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// At most `limit` of `n` items, drawn at random, increasing.
+fn sample(n: usize, limit: usize, seed: u64) -> Vec<usize> {
+    let mut items: Vec<usize> = (0..n).collect();
+    if n > limit {
+        items.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        items.truncate(limit);
+        items.sort_unstable();
+    }
+    items
+}
+
+fn scaled_inputs(old: &Matrix, scaling: InputScaling) -> Matrix {
+    let mut scaled = old.clone();
+    for row in 0..scaled.rows() {
+        let row = scaled.row_mut(row);
+        let factor = input_factor(scaling, row);
+        row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+    }
+    scaled
+}
+
+fn column_means(rows: &Matrix) -> Vec<f32> {
+    let mut sums = vec![0.0_f64; rows.columns()];
+    for row in 0..rows.rows() {
+        sums.iter_mut().zip(rows.row(row)).for_each(|(sum, &value)| *sum += f64::from(value));
+    }
+    sums.into_iter().map(|sum| (sum / rows.rows().max(1) as f64) as f32).collect()
+}
+
+/// For every anchor the log of the mean squared distance of its new vector from those of its nearest other anchors.
+fn local_spread(
+    search: &NearestAnchors,
+    anchors: &Matrix,
+    new: &Matrix,
+    neighbours: usize,
+) -> Result<Vec<f32>> {
+    let found = search.search(anchors, neighbours, Some)?;
+    let spread: Vec<f64> = found
+        .par_iter()
+        .enumerate()
+        .map(|(anchor, near)| {
+            let distance = |other: usize| -> f64 {
+                let pairs = new.row(anchor).iter().zip(new.row(other));
+                pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum()
+            };
+            near.iter().map(|&(_, other)| distance(other)).sum::<f64>() / near.len().max(1) as f64
+        })
+        .collect();
+    let mean = spread.iter().sum::<f64>() / spread.len().max(1) as f64;
+    let floor = (1e-9 * mean).max(f64::from(f32::MIN_POSITIVE));
+    Ok(spread.into_iter().map(|value| value.max(floor).ln() as f32).collect())
+}
+
+/// The features of every row: `[n][features]`.
+fn features(
+    model: &OutOfFold,
+    search: &NearestAnchors,
+    scaled: &Matrix,
+    raw: &Matrix,
+    outputs: &Matrix,
+    leave_out: impl Fn(usize) -> Option<usize> + Sync,
+) -> Result<Vec<Vec<f64>>> {
+    let found = search.search(scaled, model.neighbours, leave_out)?;
+    Ok(found
+        .par_iter()
+        .enumerate()
+        .map(|(row, near)| {
+            let count = near.len().max(1) as f64;
+            let mean_values = (0..model.anchor_values.columns()).map(|value| {
+                near.iter().map(|&(_, anchor)| f64::from(model.anchor_values.row(anchor)[value])).sum::<f64>()
+                    / count
+            });
+            let mean_distance = near.iter().map(|&(distance, _)| distance).sum::<f64>() / count;
+            let raw = raw.row(row);
+            let from_centre: Vec<f32> = raw.iter().zip(&model.centre).map(|(a, b)| a - b).collect();
+            let doubt = model.head.as_ref().map(|head| {
+                let probabilities = softmax(&logits(head, outputs.row(row)), 1.0);
+                let entropy = probabilities.iter().map(|&p| if p > 0.0 { -p * p.ln() } else { 0.0 }).sum();
+                (entropy, probabilities.iter().copied().fold(0.0, f64::max))
+            });
+            OutOfFold::features(
+                mean_values,
+                mean_distance,
+                rehang::norm(raw),
+                rehang::norm(&from_centre),
+                doubt,
+            )
+            .collect()
+        })
+        .collect())
+}
+
+/// The logits of a head for one vector, without any training margin.
+fn logits(head: &Head, v: &[f32]) -> Vec<f64> {
+    let length = rehang::norm(v);
+    (0..head.classes())
+        .map(|class| {
+            let weight = head.weight().row(class);
+            let product: f64 = weight.iter().zip(v).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+            match head.kind() {
+                HeadKind::Softmax => product + f64::from(head.bias()[class]),
+                HeadKind::ArcFace { scale, .. } => {
+                    let lengths = length * rehang::norm(weight);
+                    if lengths > 0.0 { f64::from(scale) * product / lengths } else { 0.0 }
+                }
+            }
+        })
+        .collect()
+}
+
+fn softmax(logits: &[f64], temperature: f64) -> Vec<f64> {
+    let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = logits.iter().map(|logit| ((logit - largest) / temperature).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.into_iter().map(|weight| weight / total).collect()
+}
+
+/// The head with its logits divided by the temperature T that minimises the mean cross-entropy of its softmax on
+/// adapted vectors against its own answer on the native ones. T is found within e^±5 to three digits.
+fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Result<Head> {
+    /// More items make the temperature no better.
+    const ITEMS_MAX: usize = 2000;
+    let step = adapted.rows().div_ceil(ITEMS_MAX).max(1);
+    let cases: Vec<(Vec<f64>, usize)> = (0..adapted.rows())
+        .step_by(step)
+        .collect::<Vec<_>>()
+        .into_par_iter()
+        .map(|row| {
+            let answer = logits(head, native.row(row));
+            let answer = (0..answer.len())
+                .fold(0, |best, class| if answer[class] > answer[best] { class } else { best });
+            (logits(head, adapted.row(row)), answer)
+        })
+        .collect();
+    let loss = |log_temperature: f64| -> f64 {
+        let temperature = log_temperature.exp();
+        let losses: Vec<f64> = cases
+            .par_iter()
+            .map(|(logits, answer)| {
+                let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = logits.iter().map(|logit| ((logit - largest) / temperature).exp()).sum();
+                total.ln() - (logits[*answer] - largest) / temperature
+            })
+            .collect();
+        losses.iter().sum()
+    };
+    // Golden section: the loss is convex in 1/T, so it has one valley in log T.
+    let ratio = (5.0_f64.sqrt() - 1.0) / 2.0;
+    let (mut low, mut high) = (-5.0_f64, 5.0_f64);
+    let (mut a, mut b) = (high - ratio * (high - low), low + ratio * (high - low));
+    let (mut loss_a, mut loss_b) = (loss(a), loss(b));
+    while high - low > 1e-3 {
+        if loss_a <= loss_b {
+            (high, b, loss_b) = (b, a, loss_a);
+            a = high - ratio * (high - low);
+            loss_a = loss(a);
+        } else {
+            (low, a, loss_a) = (a, b, loss_b);
+            b = low + ratio * (high - low);
+            loss_b = loss(b);
+        }
+    }
+    let factor = (-0.5 * (low + high)).exp() as f32;
+    let times = |value: &f32| value * factor;
+    match head.kind() {
+        HeadKind::Softmax => {
+            let weight = head.weight().as_slice().iter().map(times).collect();
+            let bias = head.bias().iter().map(times).collect();
+            Head::new(Matrix::new(head.dimension(), weight)?, Some(bias), HeadKind::Softmax)
+        }
+        HeadKind::ArcFace { scale, margin } => {
+            let kind = HeadKind::ArcFace { scale: scale * factor, margin };
+            Head::new(head.weight().clone(), Some(head.bias().to_vec()), kind)
+        }
+    }
+}
+
+/// A linear regression on standardised features with a light penalty; coefficients are in the features' own units.
+struct Regression {
+    means: Vec<f64>,
+    coefficients: Vec<f64>,
+    intercept: f64,
+}
+
+impl Regression {
+    fn fit(features: &[Vec<f64>], targets: &[f64], rows: &[usize]) -> Result<Self> {
+        const PENALTY: f64 = 1e-3;
+        let (n, p) = (rows.len().max(1) as f64, features.first().map_or(0, Vec::len));
+        let mean = |value: &dyn Fn(usize) -> f64| rows.iter().map(|&row| value(row)).sum::<f64>() / n;
+        let means: Vec<f64> = (0..p).map(|j| mean(&|row| features[row][j])).collect();
+        let deviations: Vec<f64> =
+            (0..p).map(|j| mean(&|row| (features[row][j] - means[j]).powi(2)).sqrt()).collect();
+        let intercept = mean(&|row| targets[row]);
+        // A feature that does not vary gets the coefficient 0.
+        let scale = |j: usize| if deviations[j] > 1e-12 { 1.0 / deviations[j] } else { 0.0 };
+        let z = |row: usize, j: usize| (features[row][j] - means[j]) * scale(j);
+        let gram = Mat::from_fn(p, p, |i, j| {
+            mean(&|row| z(row, i) * z(row, j)) + if i == j { PENALTY } else { 0.0 }
+        });
+        let shared = Mat::from_fn(p, 1, |i, _| mean(&|row| z(row, i) * (targets[row] - intercept)));
+        let (values, vectors) = eigen(gram.as_ref(), "regression of the log residuals")?;
+        let mut projected = product(vectors.transpose(), shared.as_ref());
+        for (i, value) in values.iter().enumerate() {
+            projected[(i, 0)] /= value.max(PENALTY);
+        }
+        let solution = product(vectors.as_ref(), projected.as_ref());
+        let coefficients = (0..p).map(|j| solution[(j, 0)] * scale(j)).collect();
+        Ok(Self { means, coefficients, intercept })
+    }
+
+    fn predict(&self, features: &[f64]) -> f64 {
+        let terms = features.iter().zip(&self.means).zip(&self.coefficients);
+        self.intercept + terms.map(|((value, mean), coefficient)| coefficient * (value - mean)).sum::<f64>()
+    }
+}
