@@ -1,10 +1,36 @@
 //! Adapters: the map h from old vectors to the new space, with an uncertainty σ² for every output.
 //!
 //! An [`Adapter`] is data. Fitting one is `rehang-train`'s work; this module holds what it is made of, applies it
-//! (module [`apply`](self)) and keeps it as a file.
+//! ([`apply`], or an [`Applier`] for streams), and keeps it as a file ([`Adapter::save`], [`Adapter::load`]).
+//!
+//! What happens to an old vector `o`:
+//!
+//! 1. it is scaled as [`InputScaling`] says and goes through the [`Map`]: the raw output `raw(o)` `[d_new]`;
+//! 2. [`Uncertainty`] gives σ², an estimate of `‖v − h(o)‖²`;
+//! 3. [`Geometry`] turns the raw output into `h(o)`, which lies where vectors of the new space lie.
+//!
+//! The length `‖raw(o)‖` is kept as well: where the new space is normalised, a short raw output says that the
+//! adapter is unsure, and no head has to be trained for that.
+
+mod apply;
+mod expansion;
+mod file;
+mod geometry;
+mod guard;
+mod kernel;
+mod out_of_fold;
+mod uncertainty;
+
+pub use apply::{Adapted, Applier, apply};
+pub use expansion::KernelExpansion;
+pub use geometry::Geometry;
+pub use guard::{DRIFT_ROWS_MIN, Drift, InputStatistics, MEAN_SHIFT_MAX, SPREAD_SHIFT_MAX, input_drift};
+pub use out_of_fold::{NearestAnchors, OutOfFold};
+pub use uncertainty::{LOG_VARIANCE_LIMIT, Uncertainty};
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::space::Space;
 use crate::vectors::Matrix;
 
@@ -65,117 +91,10 @@ pub struct Map {
     pub second: Option<SecondBranch>,
     /// Layers on the (concatenated) branches.
     pub mixer: Vec<Dense>,
-    /// A layer from the (scaled) old vector straight to the output, which is added.
+    /// A layer without ReLU from the (scaled) old vector straight to the output, which is added.
     pub skip: Option<Dense>,
     /// A sum of kernels around known old vectors, which is added.
     pub kernel: Option<KernelExpansion>,
-}
-
-/// `Σ_j a_j · exp(−γ‖x − c_j‖²)` over centres c_j: the non-linear part of kernel ridge regression.
-#[derive(Debug, Clone, PartialEq)]
-pub struct KernelExpansion {
-    /// Centres c_j: old vectors of pairs, scaled as the map's input, `[m, d_old]`.
-    pub centres: Matrix,
-    /// Coefficients a_j, `[m, d_new]`.
-    pub coefficients: Matrix,
-    /// γ, per squared length of the scaled old vectors.
-    pub gamma: f32,
-}
-
-/// How a raw output is put into the new space.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "kind")]
-pub enum Geometry {
-    /// It stays as it is (the published recipe).
-    Raw,
-    /// It is scaled to length 1: for spaces whose vectors are normalised. A zero output becomes `fallback`.
-    Sphere {
-        /// The direction that a zero output gets: the normalised mean of the new vectors, `[d_new]`.
-        fallback: Vec<f32>,
-    },
-    /// Its length is replaced by the native length of the same rank: piecewise linear between quantiles.
-    MatchedNorms {
-        /// Lengths of raw outputs at equally spaced ranks (out-of-fold), increasing.
-        raw: Vec<f32>,
-        /// Lengths of native vectors at the same ranks, increasing.
-        native: Vec<f32>,
-    },
-}
-
-/// Where σ² of an output comes from. σ² estimates the squared error `‖v − h(o)‖²` in the new space.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Uncertainty {
-    /// The same σ² for every item: nothing better was learned.
-    Constant {
-        /// σ².
-        variance: f32,
-    },
-    /// The published head ψ: `log σ² = ⟨weight, raw(o)⟩ + bias`, one linear layer on the raw output.
-    Linear {
-        /// Weight, `[d_new]`.
-        weight: Vec<f32>,
-        /// Bias.
-        bias: f32,
-    },
-    /// Learned from out-of-fold residuals (`rehang-train::uncertainty`).
-    OutOfFold(OutOfFold),
-}
-
-/// `log σ²` as a linear function of a few features, each known when the adapter is applied.
-///
-/// Features of an item with (scaled) old vector `o`, in this order:
-/// 1. one a column of `anchor_values`: the mean of that column over the `neighbours` nearest anchors (by Euclidean
-///    distance in the scaled old space; the first ones among equals),
-/// 2. the log of the mean Euclidean distance to these anchors,
-/// 3. the log of the raw output's length `‖raw(o)‖`,
-/// 4. the log of the raw output's distance from the mean of the new vectors, `‖raw(o) − centre‖`,
-/// 5. where there is a head: the entropy (in nats) of the head's softmax at h(o), and
-/// 6. one minus its largest probability.
-///
-/// A length of 0 counts as the smallest normal single-precision number, so that its log is finite.
-/// `log σ² = intercept + Σ coefficient·(feature − mean)`, clamped to `[log_minimum, log_maximum]`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OutOfFold {
-    /// Old vectors (scaled as the map's input) whose out-of-fold residual is known, `[m, d_old]`.
-    pub anchors: Matrix,
-    /// What is known of every anchor, `[m, values]`, such as the log of its out-of-fold squared error.
-    pub anchor_values: Matrix,
-    /// How many nearest anchors are looked at.
-    pub neighbours: usize,
-    /// The mean of the new vectors, `[d_new]`.
-    pub centre: Vec<f32>,
-    /// The constant term.
-    pub intercept: f32,
-    /// One coefficient a feature.
-    pub coefficients: Vec<f32>,
-    /// The mean of each feature over the pairs.
-    pub means: Vec<f32>,
-    /// Smallest `log σ²` given.
-    pub log_minimum: f32,
-    /// Largest `log σ²` given.
-    pub log_maximum: f32,
-    /// The head of the last two features, its temperature already divided into weight and bias.
-    pub head: Option<crate::Head>,
-}
-
-impl OutOfFold {
-    /// The features of one item from what was measured on it, in the order of the documentation of [`OutOfFold`].
-    /// Whoever fits the coefficients calls this too, so that both sides mean the same numbers.
-    ///
-    /// `head` is the entropy and the largest probability, where there is a head.
-    pub fn features(
-        mean_values: impl IntoIterator<Item = f64>,
-        mean_distance: f64,
-        raw_norm: f64,
-        centre_distance: f64,
-        head: Option<(f64, f64)>,
-    ) -> impl Iterator<Item = f64> {
-        let log = |length: f64| length.max(f64::from(f32::MIN_POSITIVE)).ln();
-        mean_values
-            .into_iter()
-            .chain([log(mean_distance), log(raw_norm), log(centre_distance)])
-            .chain(head.into_iter().flat_map(|(entropy, largest)| [entropy, 1.0 - largest]))
-    }
 }
 
 /// What is known about how an adapter was made; written into its file and shown in reports.
@@ -196,6 +115,34 @@ pub struct Training {
 }
 
 /// The map h from one space to another with its uncertainty: all that is needed to turn old vectors into new ones.
+///
+/// The fields are public so that whoever fits one can simply write it down; [`Adapter::check`] says whether they
+/// agree with each other, and nothing is applied or saved before it has succeeded.
+///
+/// ```
+/// use rehang::adapter::{self, Adapter, Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+/// use rehang::{Distance, Matrix, Progress, Space, Vectors};
+///
+/// // Swaps two coordinates and adds 1 to the first.
+/// let layer = Dense { weight: Matrix::new(2, vec![0.0, 1.0, 1.0, 0.0])?, bias: vec![1.0, 0.0], relu: false };
+/// let adapter = Adapter {
+///     old: Space::new("old", 2, Distance::L2, false),
+///     new: Space::new("new", 2, Distance::L2, false),
+///     map: Map { input: InputScaling::AsIs, branch: vec![], second: None, mixer: vec![layer], skip: None, kernel: None },
+///     geometry: Geometry::Raw,
+///     uncertainty: Uncertainty::Constant { variance: 0.25 },
+///     input_statistics: None,
+///     training: Training::default(),
+/// };
+/// let old = Vectors::new(adapter.old.clone(), Matrix::new(2, vec![3.0, 5.0])?, "old vectors")?;
+/// let adapted = adapter::apply(&adapter, &old, None, &Progress::default())?;
+/// assert_eq!(adapted.vectors.matrix().as_slice(), &[6.0, 3.0]);
+/// assert_eq!(adapted.variance, [0.25]);
+///
+/// // A file is the same adapter again.
+/// assert_eq!(Adapter::from_bytes(&adapter.to_bytes()?, "a.safetensors")?, adapter);
+/// # Ok::<(), rehang::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adapter {
     /// The space it reads.
@@ -208,6 +155,133 @@ pub struct Adapter {
     pub geometry: Geometry,
     /// Where σ² comes from.
     pub uncertainty: Uncertainty,
+    /// What the old vectors looked like that it was fitted on, so that others are noticed ([`input_drift`]);
+    /// `None` where nothing was fitted.
+    pub input_statistics: Option<InputStatistics>,
     /// How it was made.
     pub training: Training,
+}
+
+impl Adapter {
+    /// Says whether all parts agree: widths from layer to layer, lengths of biases, numbers finite, σ² positive.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WidthMismatch`] and [`ErrorKind::CountMismatch`] for shapes that do not agree,
+    /// [`ErrorKind::NotFinite`] for NaN or infinite numbers, [`ErrorKind::Empty`] for a space without coordinates,
+    /// [`ErrorKind::InvalidOption`] for settings out of their range; the part is named.
+    pub fn check(&self) -> Result<()> {
+        let (d_old, d_new) = (self.old.dimension, self.new.dimension);
+        for (name, dimension) in [("the old space", d_old), ("the new space", d_new)] {
+            if dimension == 0 {
+                return Err(ErrorKind::Empty { what: name.into() }.into());
+            }
+        }
+        self.map.check(d_old, d_new)?;
+        self.geometry.check(d_new)?;
+        self.uncertainty.check(d_old, d_new)?;
+        if let Some(statistics) = &self.input_statistics {
+            statistics.check(d_old)?;
+        }
+        Ok(())
+    }
+
+    /// Width of the side information that has to come with every old vector; `None` where none is read.
+    pub fn side_dimension(&self) -> Option<usize> {
+        self.map.side_dimension(self.old.dimension, self.new.dimension)
+    }
+
+    /// The space of what comes out: the new space, but for the published recipe (or matched lengths) in a normalised
+    /// space, whose outputs are not of length 1 and therefore do not claim to be.
+    pub fn output_space(&self) -> Space {
+        let normalised = self.new.normalised && matches!(self.geometry, Geometry::Sphere { .. });
+        Space { normalised, ..self.new.clone() }
+    }
+}
+
+impl Map {
+    /// Width of what the first branch gives.
+    fn branch_width(&self, d_old: usize) -> usize {
+        self.branch.last().map_or(d_old, |layer| layer.weight.rows())
+    }
+
+    /// Width of what the mixer takes; without layers it is the output itself.
+    fn mixer_width(&self, d_new: usize) -> usize {
+        self.mixer.first().map_or(d_new, |layer| layer.weight.columns())
+    }
+
+    /// Width of the side information; `None` where the map reads none.
+    fn side_dimension(&self, d_old: usize, d_new: usize) -> Option<usize> {
+        let second = self.second.as_ref().filter(|second| second.input == BranchInput::Side)?;
+        let appended = || self.mixer_width(d_new).saturating_sub(self.branch_width(d_old));
+        Some(second.layers.first().map_or_else(appended, |layer| layer.weight.columns()))
+    }
+
+    fn check(&self, d_old: usize, d_new: usize) -> Result<()> {
+        let mut width = check_layers("branch", &self.branch, d_old)?;
+        if let Some(second) = &self.second {
+            let input = match second.input {
+                BranchInput::Old => d_old,
+                BranchInput::Side => self.side_dimension(d_old, d_new).unwrap_or(0),
+            };
+            if input == 0 {
+                return Err(ErrorKind::Empty { what: "side information of the second branch".into() }.into());
+            }
+            width += check_layers("second branch", &second.layers, input)?;
+        }
+        let output = check_layers("mixer", &self.mixer, width)?;
+        expect_width("output of the map", d_new, output)?;
+        if let Some(skip) = &self.skip {
+            if skip.relu {
+                return Err(Error::option("ReLU of the skip layer", true, "false"));
+            }
+            let output = check_layers("skip", std::slice::from_ref(skip), d_old)?;
+            expect_width("output of the skip layer", d_new, output)?;
+        }
+        if let Some(kernel) = &self.kernel {
+            kernel.check(d_old, d_new)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks layers that follow each other from a width of `input`, and gives the width that comes out.
+fn check_layers(name: &str, layers: &[Dense], input: usize) -> Result<usize> {
+    let mut width = input;
+    for (index, layer) in layers.iter().enumerate() {
+        let what = format!("{name} layer {index}");
+        expect_width(&format!("input of {what}"), width, layer.weight.columns())?;
+        if layer.weight.rows() == 0 {
+            return Err(ErrorKind::Empty { what }.into());
+        }
+        layer.weight.check_finite(&format!("weight of {what}"))?;
+        expect_count(&format!("bias of {what}"), layer.bias.len(), "outputs", layer.weight.rows())?;
+        expect_finite(&format!("bias of {what}"), &layer.bias)?;
+        width = layer.weight.rows();
+    }
+    Ok(width)
+}
+
+/// Fails where a width is not the one needed.
+fn expect_width(what: &str, expected: usize, received: usize) -> Result<()> {
+    if expected == received {
+        return Ok(());
+    }
+    Err(ErrorKind::WidthMismatch { what: what.into(), expected, received }.into())
+}
+
+/// Fails where two lists that go item by item have different lengths.
+fn expect_count(left: &str, left_count: usize, right: &str, right_count: usize) -> Result<()> {
+    if left_count == right_count {
+        return Ok(());
+    }
+    Err(ErrorKind::CountMismatch { left: left.into(), left_count, right: right.into(), right_count }.into())
+}
+
+/// Fails on the first NaN or infinite number of a list.
+fn expect_finite(what: &str, values: &[f32]) -> Result<()> {
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(column) => Err(ErrorKind::NotFinite { what: what.into(), row: 0, column }.into()),
+    }
 }

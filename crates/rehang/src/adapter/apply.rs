@@ -1,0 +1,404 @@
+//! Applying an adapter: panels of rows, layer after layer, on all threads.
+
+use std::sync::{Mutex, PoisonError};
+
+use rayon::prelude::*;
+
+use super::kernel::{Begin, Packed, RowsRef};
+use super::expansion::PreparedExpansion;
+use super::out_of_fold::{Lengths, Scratch as OutOfFoldScratch};
+use super::uncertainty::{Prepared, dot, linear_variance};
+use super::{Adapter, BranchInput, Dense, Geometry, InputScaling, expect_count};
+use crate::error::{Error, ErrorKind, Result};
+use crate::progress::Progress;
+use crate::space::Space;
+use crate::vectors::{Matrix, Vectors, normalise};
+
+/// Most rows that one thread takes through all layers at a time. The widest activations of the published network
+/// (2,048 numbers a row) are then 3 MiB: enough rows for every weight that is read, few enough for the cache.
+const PANEL_ROWS_MAX: usize = 384;
+
+/// Fewest rows worth a thread of their own.
+const PANEL_ROWS_MIN: usize = 24;
+
+/// Rows between two looks at whether the caller asked to stop.
+const BLOCK_ROWS: usize = 16 * 1024;
+
+/// What [`apply`] gives, row by row as the old vectors.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Adapted {
+    /// h(o), `[n, d_new]`, in [`Adapter::output_space`].
+    pub vectors: Vectors,
+    /// σ², `[n]`: finite and above 0.
+    pub variance: Vec<f32>,
+    /// Length of each raw output, before it was put into the new space's geometry, `[n]`.
+    pub raw_norms: Vec<f32>,
+}
+
+/// Applies an adapter to old vectors `[n, d_old]` (and side information `[n, d_side]` where its map reads some):
+/// `[n, d_new]` with a σ² and a raw length for every row.
+///
+/// Zero vectors are legal in a raw space and go through the map like all others. The result does not depend on the
+/// number of threads. For files larger than memory, make an [`Applier`] and feed it batch by batch.
+///
+/// # Errors
+///
+/// As [`Applier::new`], [`Adapter::expect_input`] and [`Applier::apply_rows`]; [`ErrorKind::Cancelled`] where a stop was
+/// asked for through `progress`.
+pub fn apply(adapter: &Adapter, old: &Vectors, side: Option<&Matrix>, progress: &Progress) -> Result<Adapted> {
+    adapter.expect_input(old.space())?;
+    let applier = Applier::new(adapter)?;
+    let count = old.len();
+    if let (Some(side), Some(width)) = (side, applier.d_side()) {
+        super::expect_width("side information", width, side.columns())?;
+        expect_count("old vectors", count, "side information", side.rows())?;
+    }
+    progress.begin("applying the adapter", "vectors", count as u64);
+    let (d_old, d_new) = (applier.d_old(), applier.d_new());
+    let mut vectors = Matrix::zeros(count, d_new);
+    let mut variance = vec![0.0; count];
+    let mut raw_norms = vec![0.0; count];
+    for first in (0..count).step_by(BLOCK_ROWS) {
+        progress.check()?;
+        let end = (first + BLOCK_ROWS).min(count);
+        let side_rows = side.map(|side| &side.as_slice()[first * side.columns()..end * side.columns()]);
+        applier.apply_rows(
+            first,
+            &old.matrix().as_slice()[first * d_old..end * d_old],
+            side_rows,
+            &mut vectors.as_mut_slice()[first * d_new..end * d_new],
+            &mut variance[first..end],
+            &mut raw_norms[first..end],
+        )?;
+        progress.advance((end - first) as u64);
+    }
+    let vectors = Vectors::new(adapter.output_space(), vectors, "adapted vectors")?;
+    Ok(Adapted { vectors, variance, raw_norms })
+}
+
+/// A layer made ready.
+struct Layer {
+    packed: Packed,
+    relu: bool,
+}
+
+impl Layer {
+    fn new(dense: &Dense) -> Self {
+        let weight = |output: usize, input: usize| dense.weight.row(output)[input];
+        let packed = Packed::new(dense.weight.rows(), dense.weight.columns(), weight, &dense.bias);
+        Self { packed, relu: dense.relu }
+    }
+
+    fn all(layers: &[Dense]) -> Vec<Self> {
+        layers.iter().map(Self::new).collect()
+    }
+}
+
+/// An adapter made ready for many rows: checked, its weights packed in the order in which they are read.
+///
+/// Takes about as much memory as the adapter itself, plus a few megabytes a thread.
+///
+/// # Same rows, same bits
+///
+/// Every row's result is computed by the same sequence of operations, whatever batch it comes in and however many
+/// threads there are. So a stream may be cut anywhere.
+pub struct Applier {
+    old: Space,
+    new: Space,
+    d_side: Option<usize>,
+    input: InputScaling,
+    branch: Vec<Layer>,
+    second: Option<(BranchInput, Vec<Layer>)>,
+    mixer: Vec<Layer>,
+    skip: Option<Layer>,
+    kernel: Option<PreparedExpansion>,
+    geometry: Geometry,
+    uncertainty: Prepared,
+    widths: Widths,
+    /// Buffers that no thread uses at the moment; as many as threads ever worked at once.
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+/// Widths inside the map.
+#[derive(Clone, Copy)]
+struct Widths {
+    old: usize,
+    branch: usize,
+    second: usize,
+    /// The widest output of a layer that is followed by another.
+    hidden: usize,
+}
+
+/// Buffers of one thread. Rows are [`padded`] apart.
+#[derive(Default)]
+struct Scratch {
+    old: Vec<f32>,
+    joined: Vec<f32>,
+    hidden: [Vec<f32>; 2],
+    kernel: Vec<f32>,
+    centre_distances: Vec<f64>,
+    out_of_fold: OutOfFoldScratch,
+}
+
+/// Distance between rows of `width` numbers in a buffer. Rows of a power of two would all fall into the same few sets
+/// of the cache; a line more spreads them.
+fn padded(width: usize) -> usize {
+    width.next_multiple_of(16) + 16
+}
+
+/// Rows of one panel: what goes in and where it comes out.
+struct Panel<'a> {
+    first_row: usize,
+    old: &'a [f32],
+    side: Option<&'a [f32]>,
+    vectors: &'a mut [f32],
+    variance: &'a mut [f32],
+    raw_norms: &'a mut [f32],
+}
+
+impl Applier {
+    /// Makes an adapter ready.
+    ///
+    /// # Errors
+    ///
+    /// As [`Adapter::check`].
+    pub fn new(adapter: &Adapter) -> Result<Self> {
+        adapter.check()?;
+        let map = &adapter.map;
+        let second = map.second.as_ref();
+        let d_side = adapter.side_dimension();
+        let second_input = second.map_or(0, |second| match second.input {
+            BranchInput::Old => adapter.old.dimension,
+            BranchInput::Side => d_side.unwrap_or(0),
+        });
+        let lists = [Some(&map.branch), second.map(|second| &second.layers), Some(&map.mixer)];
+        let widths = Widths {
+            old: adapter.old.dimension,
+            branch: map.branch.last().map_or(adapter.old.dimension, |layer| layer.weight.rows()),
+            second: second.map_or(0, |second| second.layers.last().map_or(second_input, |layer| layer.weight.rows())),
+            hidden: lists.into_iter().flatten().flatten().map(|layer| layer.weight.rows()).max().unwrap_or(0),
+        };
+        Ok(Self {
+            old: adapter.old.clone(),
+            new: adapter.new.clone(),
+            d_side,
+            input: map.input,
+            branch: Layer::all(&map.branch),
+            second: second.map(|second| (second.input, Layer::all(&second.layers))),
+            mixer: Layer::all(&map.mixer),
+            skip: map.skip.as_ref().map(Layer::new),
+            kernel: map.kernel.as_ref().map(PreparedExpansion::new),
+            geometry: adapter.geometry.clone(),
+            uncertainty: Prepared::new(&adapter.uncertainty)?,
+            widths,
+            scratch: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Width of the rows that go in.
+    pub fn d_old(&self) -> usize {
+        self.old.dimension
+    }
+
+    /// Width of the rows that come out.
+    pub fn d_new(&self) -> usize {
+        self.new.dimension
+    }
+
+    /// Width of the side information that goes in with every row; `None` where none is read.
+    pub fn d_side(&self) -> Option<usize> {
+        self.d_side
+    }
+
+    /// Applies the adapter to a batch: `n = variance.len()` rows of `old` `[n, d_old]` and `side` `[n, d_side]` into
+    /// `vectors` `[n, d_new]`, `variance` `[n]` (σ²) and `raw_norms` `[n]` (lengths before the geometry).
+    ///
+    /// `first_row` is where the batch begins in the whole file: errors name rows of the file. A batch without rows
+    /// does nothing. Memory beside the slices is bounded and reused from call to call. After an error the contents of
+    /// the three outputs mean nothing.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::WidthMismatch`] / [`ErrorKind::CountMismatch`]: a slice has not the size that `n` rows need.
+    /// - [`ErrorKind::MissingInput`]: the map reads side information and none is given.
+    /// - [`ErrorKind::InvalidOption`]: side information is given and the map reads none.
+    /// - [`ErrorKind::NotFinite`]: a number going in is NaN or infinite, or one coming out is (a vector far too long
+    ///   for this adapter); the first such row is named.
+    pub fn apply_rows(
+        &self,
+        first_row: usize,
+        old: &[f32],
+        side: Option<&[f32]>,
+        vectors: &mut [f32],
+        variance: &mut [f32],
+        raw_norms: &mut [f32],
+    ) -> Result<()> {
+        let count = variance.len();
+        let (d_old, d_new) = (self.d_old(), self.d_new());
+        expect_count("numbers of old vectors", old.len(), "numbers needed", count * d_old)?;
+        expect_count("numbers of adapted vectors", vectors.len(), "numbers needed", count * d_new)?;
+        expect_count("raw lengths", raw_norms.len(), "σ²", count)?;
+        let d_side = match (side, self.d_side) {
+            (None, None) => 0,
+            (Some(side), Some(width)) => {
+                expect_count("numbers of side information", side.len(), "numbers needed", count * width)?;
+                width
+            }
+            (None, Some(_)) => return Err(Error::missing("side information", "this adapter")),
+            (Some(_), None) => {
+                return Err(Error::option("side information", "given", "none: this adapter was fitted without"));
+            }
+        };
+        if count == 0 {
+            return Ok(());
+        }
+        let rows = panel_rows(count, rayon::current_num_threads());
+        let results: Vec<Result<()>> = vectors
+            .par_chunks_mut(rows * d_new)
+            .zip(variance.par_chunks_mut(rows))
+            .zip(raw_norms.par_chunks_mut(rows))
+            .enumerate()
+            .map(|(panel, ((vectors, variance), raw_norms))| {
+                let range = panel * rows..panel * rows + variance.len();
+                let panel = Panel {
+                    first_row: first_row + range.start,
+                    old: &old[range.start * d_old..range.end * d_old],
+                    side: side.map(|side| &side[range.start * d_side..range.end * d_side]),
+                    vectors,
+                    variance,
+                    raw_norms,
+                };
+                // A panic of another thread leaves a buffer in no bad state: every panel writes before it reads.
+                let pool = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut scratch = pool().pop().unwrap_or_default();
+                let result = self.apply_panel(panel, &mut scratch);
+                pool().push(scratch);
+                result
+            })
+            .collect();
+        // The first in the order of rows, whichever thread met one first.
+        results.into_iter().collect()
+    }
+
+    fn apply_panel(&self, panel: Panel<'_>, scratch: &mut Scratch) -> Result<()> {
+        let Panel { first_row, old, side, vectors, variance, raw_norms } = panel;
+        let (count, d_new, widths) = (variance.len(), self.d_new(), self.widths);
+        let Scratch { old: scaled, joined, hidden, kernel, centre_distances, out_of_fold } = scratch;
+
+        let old_stride = padded(widths.old);
+        grow(scaled, count * old_stride);
+        for (row, values) in old.chunks_exact(widths.old).enumerate() {
+            expect_finite_row("old vectors", first_row + row, values)?;
+            let target = &mut scaled[row * old_stride..row * old_stride + widths.old];
+            target.copy_from_slice(values);
+            if self.input == InputScaling::UnitLength {
+                normalise(target);
+            }
+        }
+        let scaled = RowsRef::new(scaled, old_stride);
+        if let (Some(side), Some(width)) = (side, self.d_side) {
+            for (row, values) in side.chunks_exact(width).enumerate() {
+                expect_finite_row("side information", first_row + row, values)?;
+            }
+        }
+
+        for buffer in hidden.iter_mut() {
+            grow(buffer, count * padded(widths.hidden));
+        }
+        let mixer_width = widths.branch + widths.second;
+        if self.branch.is_empty() && self.second.is_none() {
+            run_layers(&self.mixer, scaled, widths.old, count, hidden, vectors, d_new);
+        } else {
+            let stride = padded(mixer_width);
+            grow(joined, count * stride);
+            run_layers(&self.branch, scaled, widths.old, count, hidden, joined, stride);
+            if let Some((input, layers)) = &self.second {
+                let (rows, width) = match (input, side, self.d_side) {
+                    (BranchInput::Side, Some(side), Some(width)) => (RowsRef::new(side, width), width),
+                    _ => (scaled, widths.old),
+                };
+                run_layers(layers, rows, width, count, hidden, &mut joined[widths.branch..], stride);
+            }
+            run_layers(&self.mixer, RowsRef::new(joined, stride), mixer_width, count, hidden, vectors, d_new);
+        }
+        if let Some(skip) = &self.skip {
+            let begin = Begin::OutputPlusBias;
+            skip.packed.multiply(scaled, count, 0..d_new, vectors, d_new, begin, false);
+        }
+        if let Some(expansion) = &self.kernel {
+            expansion.add(scaled, count, vectors, kernel);
+        }
+        centre_distances.clear();
+
+        for (row, raw) in vectors.chunks_exact_mut(d_new).enumerate() {
+            expect_finite_row("the adapter's output", first_row + row, raw)?;
+            let raw_norm = dot(raw, raw).sqrt();
+            // A length beyond single precision is kept as its largest number: it is only looked at, never scaled by.
+            raw_norms[row] = raw_norm.min(f64::from(f32::MAX)) as f32;
+            match &self.uncertainty {
+                Prepared::Constant(constant) => variance[row] = *constant,
+                Prepared::Linear { weight, bias } => variance[row] = linear_variance(weight, *bias, raw),
+                Prepared::OutOfFold(learned) => centre_distances.push(learned.centre_distance(raw)),
+            }
+            self.geometry.conform(raw, raw_norm);
+        }
+        if let Prepared::OutOfFold(learned) = &self.uncertainty {
+            let lengths = Lengths { raw_norms, centre_distances };
+            learned.variances(scaled, RowsRef::new(vectors, d_new), &lengths, variance, out_of_fold);
+        }
+        Ok(())
+    }
+}
+
+/// Rows of a panel: equal panels, a whole number of them for every thread where the batch is large enough.
+fn panel_rows(count: usize, threads: usize) -> usize {
+    let panels = count.div_ceil(PANEL_ROWS_MAX).next_multiple_of(threads.max(1));
+    count.div_ceil(panels).max(PANEL_ROWS_MIN).next_multiple_of(6)
+}
+
+/// Makes a buffer at least `length` long; its contents mean nothing.
+fn grow(buffer: &mut Vec<f32>, length: usize) {
+    if buffer.len() < length {
+        buffer.resize(length, 0.0);
+    }
+}
+
+/// Fails where a row has a NaN or infinite number.
+fn expect_finite_row(what: &str, row: usize, values: &[f32]) -> Result<()> {
+    // Without a branch inside, the loop over a row is a few vector instructions; the column is looked for only then.
+    if values.iter().fold(true, |finite, value| finite & value.is_finite()) {
+        return Ok(());
+    }
+    let column = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
+    Err(ErrorKind::NotFinite { what: what.into(), row, column }.into())
+}
+
+/// Takes `count` rows through layers into the first columns of `output`'s rows; without layers they are copied.
+fn run_layers(
+    layers: &[Layer],
+    input: RowsRef<'_>,
+    width: usize,
+    count: usize,
+    hidden: &mut [Vec<f32>; 2],
+    output: &mut [f32],
+    output_stride: usize,
+) {
+    let Some((last, before)) = layers.split_last() else {
+        for row in 0..count {
+            output[row * output_stride..row * output_stride + width].copy_from_slice(input.row(row, width));
+        }
+        return;
+    };
+    let [left, right] = hidden;
+    let (mut from, mut to) = (left, right);
+    let mut from_stride = 0;
+    for (index, layer) in before.iter().enumerate() {
+        let source = if index == 0 { input } else { RowsRef::new(from, from_stride) };
+        let outputs = layer.packed.outputs();
+        layer.packed.multiply(source, count, 0..outputs, to, padded(outputs), Begin::Bias, layer.relu);
+        (from, to) = (to, from);
+        from_stride = padded(outputs);
+    }
+    let source = if before.is_empty() { input } else { RowsRef::new(from, from_stride) };
+    last.packed.multiply(source, count, 0..last.packed.outputs(), output, output_stride, Begin::Bias, last.relu);
+}

@@ -1,0 +1,125 @@
+//! σ²: how wrong an output is expected to be.
+
+use super::out_of_fold::{OutOfFold, PreparedOutOfFold};
+use super::{expect_finite, expect_width};
+use crate::error::{Error, Result};
+
+/// Bound of `|log σ²|`. It keeps σ² finite and above 0 in single precision (`e^60 ≈ 1e26`) whatever a head says about
+/// a vector far from what it was fitted on; it lies far outside every σ² that means something.
+pub const LOG_VARIANCE_LIMIT: f64 = 60.0;
+
+/// Where σ² of an output comes from. σ² estimates the squared error `‖v − h(o)‖²` in the new space.
+///
+/// It is finite and above 0 for every vector that an adapter accepts.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Uncertainty {
+    /// The same σ² for every item: nothing better was learned.
+    Constant {
+        /// σ², above 0.
+        variance: f32,
+    },
+    /// The published head ψ (FastFill §4.2): `log σ² = ⟨weight, raw(o)⟩ + bias`, one linear layer on the raw output,
+    /// limited to ±[`LOG_VARIANCE_LIMIT`].
+    Linear {
+        /// Weight, `[d_new]`.
+        weight: Vec<f32>,
+        /// Bias.
+        bias: f32,
+    },
+    /// Learned from out-of-fold residuals (`rehang-train::uncertainty`).
+    OutOfFold(OutOfFold),
+}
+
+impl Uncertainty {
+    /// The name in files and reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Constant { .. } => "constant",
+            Self::Linear { .. } => "linear",
+            Self::OutOfFold(_) => "out-of-fold",
+        }
+    }
+
+    pub(super) fn check(&self, d_old: usize, d_new: usize) -> Result<()> {
+        match self {
+            Self::Constant { variance } if variance.is_finite() && *variance > 0.0 => Ok(()),
+            Self::Constant { variance } => Err(Error::option("constant σ²", variance, "a finite number above 0")),
+            Self::Linear { weight, bias } => {
+                expect_width("weight of the σ² head", d_new, weight.len())?;
+                expect_finite("weight of the σ² head", weight)?;
+                expect_finite("bias of the σ² head", &[*bias])
+            }
+            Self::OutOfFold(learned) => learned.check(d_old, d_new),
+        }
+    }
+}
+
+/// An [`Uncertainty`] made ready for many rows.
+pub(super) enum Prepared {
+    Constant(f32),
+    Linear { weight: Vec<f32>, bias: f32 },
+    OutOfFold(Box<PreparedOutOfFold>),
+}
+
+impl Prepared {
+    pub(super) fn new(uncertainty: &Uncertainty) -> Result<Self> {
+        Ok(match uncertainty {
+            Uncertainty::Constant { variance } => Self::Constant(*variance),
+            Uncertainty::Linear { weight, bias } => Self::Linear { weight: weight.clone(), bias: *bias },
+            Uncertainty::OutOfFold(learned) => Self::OutOfFold(Box::new(PreparedOutOfFold::new(learned)?)),
+        })
+    }
+}
+
+/// `e^log` as a σ²: limited, so finite and above 0.
+pub(super) fn variance_of_log(log: f64) -> f32 {
+    log.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT).exp() as f32
+}
+
+/// σ² of the published head for one raw output.
+pub(super) fn linear_variance(weight: &[f32], bias: f32, raw: &[f32]) -> f32 {
+    variance_of_log(dot(weight, raw) + f64::from(bias))
+}
+
+/// `⟨a, b⟩` in double precision: eight sums side by side, joined in a fixed order.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
+    let mut sums = [0.0_f64; 8];
+    let (a_chunks, b_chunks) = (a.chunks_exact(8), b.chunks_exact(8));
+    let rest: f64 = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+    for (x, y) in a_chunks.zip(b_chunks) {
+        for lane in 0..8 {
+            sums[lane] += f64::from(x[lane]) * f64::from(y[lane]);
+        }
+    }
+    sums.iter().sum::<f64>() + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variance_is_finite_and_positive_whatever_its_log() {
+        for log in [f64::NEG_INFINITY, -1e9, 0.0, 1e9, f64::INFINITY] {
+            let variance = variance_of_log(log);
+            assert!(variance.is_finite() && variance > 0.0, "log {log} gives {variance}");
+        }
+    }
+
+    #[test]
+    fn a_constant_has_to_be_above_zero() {
+        for variance in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            assert!(Uncertainty::Constant { variance }.check(1, 1).is_err());
+        }
+    }
+
+    #[test]
+    fn dots_of_any_length_agree_with_the_plain_sum() {
+        for length in 0..40 {
+            let a: Vec<f32> = (0..length).map(|i| i as f32 * 0.5 - 3.0).collect();
+            let b: Vec<f32> = (0..length).map(|i| 2.0 - i as f32).collect();
+            let plain: f64 = a.iter().zip(&b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+            assert_eq!(dot(&a, &b), plain);
+        }
+    }
+}
