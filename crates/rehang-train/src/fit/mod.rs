@@ -31,6 +31,8 @@
 //! resumed from its checkpoint gives the map of one that was not.
 
 mod batches;
+#[doc(hidden)]
+pub mod bench;
 mod checkpoint;
 mod objective;
 mod parameters;

@@ -84,16 +84,16 @@ pub fn fit_network(
 }
 
 /// What is fixed for the whole fit.
-struct Fit {
-    layout: Layout,
-    old: Preparation,
-    side: Option<Preparation>,
-    variance: f64,
+pub(crate) struct Fit {
+    pub layout: Layout,
+    pub old: Preparation,
+    pub side: Option<Preparation>,
+    pub variance: f64,
     mean: Vec<f32>,
 }
 
 impl Fit {
-    fn new(pairs: &Pairs, parameters: &NetworkParameters) -> Result<Self> {
+    pub(crate) fn new(pairs: &Pairs, parameters: &NetworkParameters) -> Result<Self> {
         let new = pairs.new_vectors().matrix();
         let variance = total_variance(new);
         let relative = parameters.loss.squared == SquaredScale::RelativeToVariance || parameters.standardise;
@@ -125,7 +125,7 @@ impl Fit {
     }
 
     /// The state before the first step.
-    fn initial(&self, parameters: &NetworkParameters) -> Result<Snapshot> {
+    pub(crate) fn initial(&self, parameters: &NetworkParameters) -> Result<Snapshot> {
         let mut state = State::initial(&self.layout, parameters.seed);
         let last = &self.layout.layers[self.layout.mixer.end - 1];
         if let Architecture::ResidualMlp { .. } = parameters.architecture {
@@ -199,44 +199,13 @@ fn train(
         objective,
         batch: Batch::default(),
     });
-    let schedule = Schedule {
-        rate: parameters.learning_rate,
-        epochs: parameters.epochs,
-        warm_up_epochs: parameters.warm_up_epochs,
-        pace: parameters.pace,
-    };
-    let warm_up = match parameters.loss.uncertainty {
-        UncertaintyLoss::Joint { warm_up_epochs, .. } => warm_up_epochs,
-        UncertaintyLoss::Off => 0,
-    };
     let mut batch = Batch::default();
     while !so_far.is_finished(parameters) {
         let epoch = so_far.history.len();
-        let mut generator = epoch_generator(parameters.seed, epoch);
-        let order = permutation(data.len(), &mut generator);
-        let steps = steps(&order, parameters.batch);
-        let (mut sum, mut rate) = (0.0, 0.0);
-        for (number, indices) in steps.iter().enumerate() {
-            progress.check()?;
-            batch.gather(data, indices);
-            batch.disturb(parameters, &mut generator);
-            rate = schedule.rate(epoch, number, steps.len());
-            let step_number = epoch * steps.len() + number;
-            let step = Step {
-                rate,
-                live: epoch < parameters.freeze_statistics_from,
-                dropout: Dropout { rate: parameters.dropout, key: parameters.seed ^ ((step_number as u64) << 20) },
-                stage: if epoch < warm_up { Stage::WarmUp } else { Stage::Joint },
-            };
-            let loss = trainer.step(&batch, step)?;
-            if !loss.objective.is_finite() {
-                return Err(ErrorKind::Diverged { what: "the loss".into(), step: step_number }.into());
-            }
-            sum += loss.objective;
-        }
+        let (training, rate) = run_epoch(trainer.as_mut(), parameters, data, &mut batch, epoch, progress)?;
         let mut line = EpochLoss {
             epoch,
-            training: sum / data.len() as f64,
+            training,
             held_out: None,
             learning_rate: rate,
         };
@@ -264,6 +233,50 @@ fn train(
         progress.advance(1);
     }
     Ok(())
+}
+
+/// All steps of one epoch. Gives the mean of what was minimised and the rate of the last step.
+pub(crate) fn run_epoch(
+    trainer: &mut dyn Trainer,
+    parameters: &NetworkParameters,
+    data: &Data<'_>,
+    batch: &mut Batch,
+    epoch: usize,
+    progress: &Progress,
+) -> Result<(f64, f64)> {
+    let schedule = Schedule {
+        rate: parameters.learning_rate,
+        epochs: parameters.epochs,
+        warm_up_epochs: parameters.warm_up_epochs,
+        pace: parameters.pace,
+    };
+    let warm_up = match parameters.loss.uncertainty {
+        UncertaintyLoss::Joint { warm_up_epochs, .. } => warm_up_epochs,
+        UncertaintyLoss::Off => 0,
+    };
+    let mut generator = epoch_generator(parameters.seed, epoch);
+    let order = permutation(data.len(), &mut generator);
+    let steps = steps(&order, parameters.batch);
+    let (mut sum, mut rate) = (0.0, 0.0);
+    for (number, indices) in steps.iter().enumerate() {
+        progress.check()?;
+        batch.gather(data, indices);
+        batch.disturb(parameters, &mut generator);
+        rate = schedule.rate(epoch, number, steps.len());
+        let step_number = epoch * steps.len() + number;
+        let step = Step {
+            rate,
+            live: epoch < parameters.freeze_statistics_from,
+            dropout: Dropout { rate: parameters.dropout, key: parameters.seed ^ ((step_number as u64) << 20) },
+            stage: if epoch < warm_up { Stage::WarmUp } else { Stage::Joint },
+        };
+        let loss = trainer.step(batch, step)?;
+        if !loss.objective.is_finite() {
+            return Err(ErrorKind::Diverged { what: "the loss".into(), step: step_number }.into());
+        }
+        sum += loss.objective;
+    }
+    Ok((sum / data.len() as f64, rate))
 }
 
 /// The held-out pairs and what it takes to measure them.
