@@ -1,0 +1,140 @@
+//! A trained network as the artefact's map: BatchNorm, standardisation and gain folded into weights and biases.
+
+use rehang::adapter::{Dense, InputScaling, Map, SecondBranch};
+use rehang::{Matrix, Result, normalise};
+
+use super::normalisation::EPSILON;
+use super::{Layer, LayerKind, Layout, Source, State};
+
+/// What is done to a vector before the network sees it: `(scaled(x) − mean)/deviation`, coordinate by coordinate.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Preparation {
+    pub scaling: InputScaling,
+    /// `[d]`; empty where nothing is standardised.
+    pub mean: Vec<f32>,
+    /// `[d]`, all positive; empty where nothing is standardised.
+    pub deviation: Vec<f32>,
+}
+
+impl Preparation {
+    /// Scales as told and leaves the rest.
+    pub(crate) fn scaling_only(scaling: InputScaling) -> Self {
+        Self { scaling, mean: Vec::new(), deviation: Vec::new() }
+    }
+
+    /// Measures mean and deviation of every (scaled) coordinate. A constant coordinate gets the deviation 1.
+    pub(crate) fn measured(scaling: InputScaling, rows: &Matrix) -> Self {
+        let scaled = Self::scaling_only(scaling).apply(rows);
+        let n = scaled.rows().max(1) as f64;
+        let mut mean = vec![0.0_f64; scaled.columns()];
+        for row in 0..scaled.rows() {
+            for (mean, &value) in mean.iter_mut().zip(scaled.row(row)) {
+                *mean += f64::from(value) / n;
+            }
+        }
+        let mut variance = vec![0.0_f64; scaled.columns()];
+        for row in 0..scaled.rows() {
+            for ((variance, &mean), &value) in variance.iter_mut().zip(&mean).zip(scaled.row(row)) {
+                *variance += (f64::from(value) - mean).powi(2) / n;
+            }
+        }
+        let largest = variance.iter().copied().fold(0.0, f64::max);
+        let deviation = variance
+            .into_iter()
+            // A coordinate that hardly moves carries rounding noise; blowing it up to variance 1 would feed the noise.
+            .map(|variance| if variance > 1e-10 * largest { variance.sqrt() as f32 } else { 1.0 })
+            .collect();
+        Self { scaling, mean: mean.into_iter().map(|mean| mean as f32).collect(), deviation }
+    }
+
+    /// The prepared rows.
+    pub(crate) fn apply(&self, rows: &Matrix) -> Matrix {
+        let mut rows = rows.clone();
+        for row in 0..rows.rows() {
+            let row = rows.row_mut(row);
+            if self.scaling == InputScaling::UnitLength {
+                normalise(row);
+            }
+            for ((value, &mean), &deviation) in row.iter_mut().zip(&self.mean).zip(&self.deviation) {
+                *value = (*value - mean) / deviation;
+            }
+        }
+        rows
+    }
+
+    /// A layer on scaled vectors as the same layer on prepared ones.
+    pub(crate) fn enter(&self, layer: &Dense) -> Dense {
+        self.change(layer, |weight, mean, deviation| (weight * deviation, weight * mean))
+    }
+
+    /// A layer on prepared vectors as the same layer on scaled ones.
+    pub(crate) fn leave(&self, layer: &Dense) -> Dense {
+        self.change(layer, |weight, mean, deviation| (weight / deviation, -weight / deviation * mean))
+    }
+
+    fn change(&self, layer: &Dense, change: impl Fn(f64, f64, f64) -> (f64, f64)) -> Dense {
+        let mut layer = layer.clone();
+        if self.mean.is_empty() {
+            return layer;
+        }
+        for output in 0..layer.weight.rows() {
+            let mut bias = f64::from(layer.bias[output]);
+            for (input, weight) in layer.weight.row_mut(output).iter_mut().enumerate() {
+                let (changed, moved) =
+                    change(f64::from(*weight), f64::from(self.mean[input]), f64::from(self.deviation[input]));
+                *weight = changed as f32;
+                bias += moved;
+            }
+            layer.bias[output] = bias as f32;
+        }
+        layer
+    }
+}
+
+/// One layer with BatchNorm (running statistics) and gain folded in.
+fn folded(layer: &Layer, state: &State) -> Result<Dense> {
+    let mut weight = Matrix::new(layer.inputs, state.parameters[layer.weight.clone()].to_vec())?;
+    let shift = &state.parameters[layer.shift.clone()];
+    let mut bias = Vec::with_capacity(layer.outputs);
+    for output in 0..layer.outputs {
+        let (slope, intercept) = match layer.kind {
+            LayerKind::Block => {
+                let variance = f64::from(state.running_variance[layer.statistics.start + output]);
+                let mean = f64::from(state.running_mean[layer.statistics.start + output]);
+                let slope = f64::from(state.parameters[layer.scale.start + output]) / (variance + EPSILON).sqrt();
+                (slope, f64::from(shift[output]) - mean * slope)
+            }
+            LayerKind::Output => (f64::from(layer.gain), f64::from(layer.gain) * f64::from(shift[output])),
+        };
+        for weight in weight.row_mut(output) {
+            *weight = (f64::from(*weight) * slope) as f32;
+        }
+        bias.push(intercept as f32);
+    }
+    Ok(Dense { weight, bias, relu: layer.kind == LayerKind::Block })
+}
+
+/// The whole network as a map on unprepared vectors.
+pub(crate) fn fold(layout: &Layout, state: &State, old: &Preparation, side: Option<&Preparation>) -> Result<Map> {
+    let dense = |number: usize| -> Result<Dense> {
+        let layer = &layout.layers[number];
+        let plain = folded(layer, state)?;
+        Ok(match (layer.source, side) {
+            (Source::Old, _) => old.leave(&plain),
+            (Source::Side, Some(side)) => side.leave(&plain),
+            _ => plain,
+        })
+    };
+    let stack = |range: std::ops::Range<usize>| range.map(dense).collect::<Result<Vec<Dense>>>();
+    let second = match &layout.second {
+        Some((input, range)) => Some(SecondBranch { input: *input, layers: stack(range.clone())? }),
+        None => None,
+    };
+    Ok(Map {
+        input: old.scaling,
+        branch: stack(layout.branch.clone())?,
+        second,
+        mixer: stack(layout.mixer.clone())?,
+        skip: layout.skip.map(dense).transpose()?,
+    })
+}
