@@ -3,14 +3,19 @@
 //! This crate knows no deep-learning framework, no database, no network and no clock, and it prints nothing.
 
 pub mod adapter;
+mod clusters;
+pub mod curve;
 mod error;
 mod head;
+pub mod order;
 mod pairs;
 mod progress;
 mod space;
+pub mod statistics;
 mod vectors;
 
 pub use adapter::Adapter;
+pub use clusters::{Clusters, k_means};
 pub use error::{Error, ErrorKind, Result};
 pub use head::{Head, HeadKind};
 pub use pairs::Pairs;
