@@ -3,17 +3,22 @@
 //! This crate knows no deep-learning framework, no database, no network and no clock, and it prints nothing.
 
 pub mod adapter;
+mod clusters;
+pub mod curve;
 mod error;
 pub mod files;
 mod head;
+pub mod order;
 mod pairs;
 mod progress;
 pub mod report;
 mod space;
+pub mod statistics;
 pub mod study;
 mod vectors;
 
 pub use adapter::Adapter;
+pub use clusters::{Clusters, k_means};
 pub use error::{Error, ErrorKind, Result};
 pub use head::{Head, HeadKind};
 pub use pairs::Pairs;

@@ -1,0 +1,152 @@
+//! k-means, for pseudo-classes where there are no labels and for orders that cover a gallery.
+
+use rand::rand_core::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+
+use crate::curve::{Panels, Processor, QueryTiles, distances};
+use crate::error::{Error, ErrorKind, Result};
+use crate::space::Distance;
+use crate::statistics::below;
+use crate::vectors::Matrix;
+
+/// Items whose distances to the centres are computed together.
+const BLOCK: usize = 64;
+/// Centres are found on at most this many items a cluster.
+const SAMPLE_PER_CLUSTER: usize = 64;
+
+/// A partition of items into clusters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Clusters {
+    /// Centre of each cluster, `[k, d]`.
+    pub centres: Matrix,
+    /// The cluster of each item, `[n]`.
+    pub of_item: Vec<u32>,
+}
+
+/// k-means by Lloyd's algorithm in squared Euclidean distance: `[n, d] → k` clusters.
+///
+/// Centres start at `count` items drawn without replacement, move `rounds` times to the mean of their items, and are
+/// found on an evenly spaced sample of at most 64 items a cluster; then every item goes to its nearest centre (equal
+/// distances: the lower number). A cluster without items keeps its centre. `count` is lowered to the number of items.
+/// Same input and seed, same bits, whatever the number of threads.
+///
+/// # Errors
+///
+/// [`ErrorKind::Empty`] without items, [`ErrorKind::InvalidOption`] for 0 clusters, [`ErrorKind::NotFinite`].
+///
+/// ```
+/// use rehang::{Matrix, k_means};
+///
+/// let vectors = Matrix::new(1, vec![0.0, 0.1, 9.0, 9.1])?;
+/// let clusters = k_means(&vectors, 2, 5, 1)?;
+/// assert_eq!(clusters.of_item[0], clusters.of_item[1]);
+/// assert_ne!(clusters.of_item[0], clusters.of_item[2]);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+pub fn k_means(vectors: &Matrix, count: usize, rounds: usize, seed: u64) -> Result<Clusters> {
+    let items = vectors.rows();
+    if items == 0 {
+        return Err(ErrorKind::Empty { what: "the set of vectors to cluster".into() }.into());
+    }
+    if count == 0 {
+        return Err(Error::option("clusters", count, "1 or more"));
+    }
+    vectors.check_finite("vectors to cluster")?;
+    let count = count.min(items);
+    let sample_size = items.min(count.saturating_mul(SAMPLE_PER_CLUSTER));
+    let sample: Vec<usize> =
+        (0..sample_size).map(|i| (i as u128 * items as u128 / sample_size as u128) as usize).collect();
+
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut drawn = sample.clone();
+    for place in 0..count {
+        let other = place + below(&mut random, sample_size - place);
+        drawn.swap(place, other);
+    }
+    let mut centres = vectors.select(&drawn[..count]);
+    for _ in 0..rounds {
+        let of_sample = nearest_centres(vectors, &sample, &centres);
+        let mut sums = vec![0.0; count * vectors.columns()];
+        let mut sizes = vec![0_u32; count];
+        for (&item, &cluster) in sample.iter().zip(&of_sample) {
+            sizes[cluster as usize] += 1;
+            let sum = &mut sums[cluster as usize * vectors.columns()..];
+            for (sum, &value) in sum.iter_mut().zip(vectors.row(item)) {
+                *sum += f64::from(value);
+            }
+        }
+        for (cluster, &size) in sizes.iter().enumerate().filter(|(_, size)| **size > 0) {
+            let sum = &sums[cluster * vectors.columns()..];
+            for (value, sum) in centres.row_mut(cluster).iter_mut().zip(sum) {
+                *value = (sum / f64::from(size)) as f32;
+            }
+        }
+    }
+    let all: Vec<usize> = (0..items).collect();
+    let of_item = nearest_centres(vectors, &all, &centres);
+    Ok(Clusters { centres, of_item })
+}
+
+/// The nearest centre of each named item.
+fn nearest_centres(vectors: &Matrix, items: &[usize], centres: &Matrix) -> Vec<u32> {
+    let all: Vec<usize> = (0..centres.rows()).collect();
+    let panels = Panels::new(centres, &all);
+    let processor = Processor::detect();
+    let blocks: Vec<Vec<u32>> = items
+        .par_chunks(BLOCK)
+        .map_init(
+            || (QueryTiles::default(), vec![0.0; BLOCK * centres.rows()]),
+            |(tiles, out), items| {
+                tiles.fill(vectors, items);
+                let out = &mut out[..items.len() * centres.rows()];
+                distances(processor, tiles, &panels, Distance::L2, out);
+                let nearest = |line: &[f64]| {
+                    let first = (f64::INFINITY, 0);
+                    let step = |best: (f64, u32), (place, &value): (usize, &f64)| {
+                        if value < best.0 { (value, place as u32) } else { best }
+                    };
+                    line.iter().enumerate().fold(first, step).1
+                };
+                out.chunks(centres.rows()).map(nearest).collect()
+            },
+        )
+        .collect();
+    blocks.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blobs_are_found_and_threads_do_not_matter() {
+        let vectors = Matrix::from_fn(300, 2, |row, column| {
+            let offset = (row * 37 + column * 11) % 10;
+            (row % 3) as f32 * 100.0 + offset as f32
+        });
+        let run = || k_means(&vectors, 3, 20, 3).unwrap();
+        let clusters = run();
+        let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(run);
+        assert_eq!(clusters, alone);
+        for cluster in 0..3 {
+            let members = clusters.of_item.iter().filter(|&&of| of == cluster).count();
+            assert!(members <= 300, "cluster {cluster}");
+        }
+        // Items of one cluster are nearer to their centre than to any other.
+        for item in 0..300 {
+            let distance = |centre: usize| -> f32 {
+                clusters.centres.row(centre).iter().zip(vectors.row(item)).map(|(a, b)| (a - b).powi(2)).sum()
+            };
+            let own = distance(clusters.of_item[item] as usize);
+            assert!((0..3).all(|centre| own <= distance(centre)));
+        }
+    }
+
+    #[test]
+    fn equal_vectors_and_more_clusters_than_items_are_no_problem() {
+        let vectors = Matrix::zeros(3, 2);
+        assert_eq!(k_means(&vectors, 9, 4, 0).unwrap().of_item, [0, 0, 0]);
+        assert!(k_means(&Matrix::default(), 2, 4, 0).is_err());
+    }
+}

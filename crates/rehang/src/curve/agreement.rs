@@ -1,0 +1,141 @@
+//! Agreement with the fully native gallery: a curve that needs no labels.
+
+use serde::Serialize;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::progress::Progress;
+use crate::space::Distance;
+use crate::vectors::Matrix;
+
+use super::input::{Blocks, check_vectors, percent_line};
+use super::line::Line;
+use super::relevance::Positive;
+use super::sweep::{self, Depths, Query, Totals, Workspace};
+use super::{Panels, Processor};
+
+/// Agreement@k at every one of the n + 1 states of a backfill.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AgreementCurve {
+    /// The depth k; smaller than asked for where a ranking has fewer items.
+    pub depth: usize,
+    /// Share of the k nearest items that are also among the k nearest of the fully native gallery, in percent. Ends at
+    /// 100.
+    pub line: Line,
+    /// Area of every query's own agreement, in percent.
+    pub per_query: Vec<f64>,
+}
+
+/// The agreement@k curve: how much of what a user sees at each state is what they will see in the end.
+///
+/// Needs no labels. Every query counts. `queries` is `None` where the gallery is its own query set and each query
+/// leaves itself out.
+///
+/// ```
+/// use rehang::curve::agreement;
+/// use rehang::{Distance, Matrix, Progress};
+///
+/// let native = Matrix::new(1, vec![0.0, 1.0, 5.0, 6.0])?;
+/// let adapted = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
+/// let queries = Matrix::new(1, vec![0.0, 6.0])?;
+/// let agreement =
+///     agreement(&native, &adapted, &[1, 2, 0, 3], Some(&queries), Distance::L2, 2, &Progress::default())?;
+/// assert_eq!(agreement.line.values(), [50.0, 75.0, 100.0, 100.0, 100.0]);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`super::curve()`], for vectors, order and depth.
+pub fn agreement(
+    native: &Matrix,
+    adapted: &Matrix,
+    order: &[usize],
+    queries: Option<&Matrix>,
+    distance: Distance,
+    depth: usize,
+    progress: &Progress,
+) -> Result<AgreementCurve> {
+    let items = native.rows();
+    check_vectors(native, Some(adapted), queries)?;
+    crate::order::check_permutation(order, items)?;
+    let depth_max = items - usize::from(queries.is_none());
+    if depth == 0 {
+        return Err(Error::option("the depth of agreement@k", depth, "1 or more"));
+    }
+    if depth_max == 0 {
+        return Err(ErrorKind::Empty { what: "the gallery without the query itself".into() }.into());
+    }
+    let depth = depth.min(depth_max);
+    let depths = Depths::new(None, None, Some(depth));
+    let processor = Processor::detect();
+    let (native_panels, adapted_panels) = (Panels::new(native, order), Panels::new(adapted, order));
+    let columns: Vec<u32> = order.iter().map(|&item| item as u32).collect();
+    let mut times = vec![0; items];
+    for (time, &item) in order.iter().enumerate() {
+        times[item] = time as u32;
+    }
+    let counted: Vec<usize> = (0..queries.map_or(items, Matrix::rows)).collect();
+    progress.begin("agreement", "queries", counted.len() as u64);
+    let blocks = Blocks {
+        processor,
+        queries: queries.unwrap_or(native),
+        counted: &counted,
+        native: &native_panels,
+        adapted: Some(&adapted_panels),
+        distance,
+    };
+    let (values, totals) = blocks.run(
+        progress,
+        || (Workspace::default(), Totals::new(items, &depths, false, 0), Vec::new()),
+        |(work, totals, nearest), query, native, adapted| {
+            let own = if queries.is_none() { Some(times[query]) } else { None };
+            find_nearest(native, &columns, own, depth, nearest);
+            let mut positives: Vec<Positive> =
+                nearest.iter().map(|&(_, _, time)| Positive { time, gain: 1.0 }).collect();
+            positives.sort_unstable_by_key(|positive| positive.time);
+            let query = Query {
+                native,
+                adapted,
+                items: &columns,
+                positives: &positives,
+                ignored: own.as_slice(),
+                group: None,
+                baseline: [false; 2],
+                cuts: &[],
+            };
+            sweep::sweep(processor, work, &query, &depths, totals).areas[3]
+        },
+    )?;
+    let mut sums = Totals::new(items, &depths, false, 0);
+    for (_, totals, _) in &totals {
+        sums.add(totals);
+    }
+    Ok(AgreementCurve {
+        depth,
+        line: percent_line(&sums.recall, counted.len() as f64 * sweep::UNIT),
+        per_query: values.into_iter().map(|area| 100.0 * area).collect(),
+    })
+}
+
+/// The `depth` nearest columns by (distance, gallery index), as (distance, gallery index, column).
+fn find_nearest(
+    distances: &[f64],
+    items: &[u32],
+    own: Option<u32>,
+    depth: usize,
+    nearest: &mut Vec<(f64, u32, u32)>,
+) {
+    nearest.clear();
+    let mut farthest = f64::INFINITY;
+    for (time, (&distance, &item)) in (0_u32..).zip(distances.iter().zip(items)) {
+        if distance > farthest || Some(time) == own {
+            continue;
+        }
+        let place = nearest.partition_point(|&(other, index, _)| (other, index) < (distance, item));
+        nearest.insert(place, (distance, item, time));
+        nearest.truncate(depth);
+        if nearest.len() == depth {
+            farthest = nearest[depth - 1].0;
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The metrics of a gallery that stays as it is.
+
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::progress::Progress;
+use crate::space::Distance;
+use crate::vectors::Matrix;
+
+use super::input::{Blocks, check_vectors};
+use super::relevance::{Answers, QueryCount, Relevance};
+use super::sweep::{self, Query, Ranking, Workspace};
+use super::{CurveOptions, Panels, Processor, check_depths};
+
+/// Metrics of one gallery and one query set, in percent; definitions as in [the module](super).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Queries counted and left out.
+    pub queries: QueryCount,
+    /// CMC top-1.
+    pub top1: f64,
+    /// CMC top-5.
+    pub top5: f64,
+    /// Mean average precision.
+    pub map: f64,
+    /// mAP@k, where asked for.
+    pub map_at: Option<f64>,
+    /// nDCG@k, where asked for.
+    pub ndcg_at: Option<f64>,
+    /// recall@k, where asked for.
+    pub recall_at: Option<f64>,
+    /// Every counted query's own numbers.
+    pub per_query: QueryRanks,
+}
+
+/// What one ranking says about every counted query.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct QueryRanks {
+    /// The counted queries, ascending.
+    pub queries: Vec<usize>,
+    /// Rank of the first right answer of each, from 1.
+    pub first_rank: Vec<usize>,
+    /// Average precision of each, in percent.
+    pub precision: Vec<f64>,
+}
+
+impl Evaluation {
+    /// CMC top-k: the share of queries with a right answer among the k nearest, in percent.
+    pub fn top(&self, depth: usize) -> f64 {
+        let ranks = &self.per_query.first_rank;
+        100.0 * ranks.iter().filter(|&&rank| rank <= depth).count() as f64 / ranks.len() as f64
+    }
+}
+
+/// The metrics of a gallery `[n, d]` for queries `[m, d]` (`None`: the gallery itself, leaving each query out).
+///
+/// The depths of `options` choose further metrics; its kept cuts are not used.
+///
+/// ```
+/// use rehang::curve::{CurveOptions, Relevance, evaluate};
+/// use rehang::{Distance, Matrix, Progress};
+///
+/// let gallery = Matrix::new(1, vec![0.0, 1.0, 2.0])?;
+/// let labels = [0, 1, 0];
+/// let relevance = Relevance::Labels { gallery: &labels, queries: None };
+/// let options = CurveOptions::default();
+/// let result = evaluate(&gallery, None, relevance, Distance::L2, &options, &Progress::default())?;
+/// // The item in the middle is alone in its class: no right answer exists, so it is not counted.
+/// assert_eq!((result.queries.counted, result.queries.without_positives), (2, 1));
+/// assert_eq!((result.top1, result.top(2), result.map), (0.0, 100.0, 50.0));
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`super::curve()`].
+pub fn evaluate(
+    gallery: &Matrix,
+    queries: Option<&Matrix>,
+    relevance: Relevance<'_>,
+    distance: Distance,
+    options: &CurveOptions,
+    progress: &Progress,
+) -> Result<Evaluation> {
+    check_vectors(gallery, None, queries)?;
+    let depths = check_depths(options)?;
+    let order: Vec<usize> = (0..gallery.rows()).collect();
+    let answers = Answers::new(relevance, &order, queries.map(Matrix::rows))?;
+    let panels = Panels::new(gallery, &order);
+    let columns: Vec<u32> = (0..gallery.rows() as u32).collect();
+    progress.begin("evaluation", "queries", answers.counted.len() as u64);
+    let blocks = Blocks {
+        processor: Processor::detect(),
+        queries: queries.unwrap_or(gallery),
+        counted: &answers.counted,
+        native: &panels,
+        adapted: None,
+        distance,
+    };
+    let (rankings, _) = blocks.run(
+        progress,
+        || (Workspace::default(), Vec::new(), Vec::new()),
+        |(work, positives, ignored), place, native, _| {
+            answers.of(answers.counted[place], positives, ignored);
+            let query = Query {
+                native,
+                adapted: &[],
+                items: &columns,
+                positives,
+                ignored,
+                group: None,
+                baseline: [false; 2],
+                cuts: &[],
+            };
+            sweep::rank(work, &query, &depths)
+        },
+    )?;
+    let mean = |value: &dyn Fn(&Ranking) -> f64| {
+        100.0 * rankings.iter().map(value).sum::<f64>() / rankings.len() as f64
+    };
+    let within = |ranking: &Ranking, depth: usize| if ranking.first_rank <= depth { 1.0 } else { 0.0 };
+    Ok(Evaluation {
+        queries: answers.count,
+        top1: mean(&|ranking| within(ranking, 1)),
+        top5: mean(&|ranking| within(ranking, 5)),
+        map: mean(&|ranking| ranking.precision),
+        map_at: options.map_at.map(|_| mean(&|ranking| ranking.head.map)),
+        ndcg_at: options.ndcg_at.map(|_| mean(&|ranking| ranking.head.ndcg)),
+        recall_at: options.recall_at.map(|_| mean(&|ranking| ranking.head.recall)),
+        per_query: QueryRanks {
+            first_rank: rankings.iter().map(|ranking| ranking.first_rank).collect(),
+            precision: rankings.iter().map(|ranking| 100.0 * ranking.precision).collect(),
+            queries: answers.counted,
+        },
+    })
+}

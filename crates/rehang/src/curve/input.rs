@@ -1,0 +1,144 @@
+//! What every metric shares: checks of the vectors, and the walk over blocks of queries.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use rayon::prelude::*;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::progress::Progress;
+use crate::space::Distance;
+use crate::vectors::Matrix;
+
+use super::line::Line;
+use super::relevance::expect_count;
+use super::{COUNT_MAX, Panels, Processor, QueryTiles, distances};
+
+/// Fails where the vectors of a gallery and of its queries cannot be compared.
+pub(crate) fn check_vectors(native: &Matrix, adapted: Option<&Matrix>, queries: Option<&Matrix>) -> Result<()> {
+    let named = [("gallery vectors", Some(native)), ("adapted vectors", adapted), ("query vectors", queries)];
+    for (what, vectors) in named {
+        let Some(vectors) = vectors else { continue };
+        if vectors.rows() == 0 {
+            return Err(ErrorKind::Empty { what: what.into() }.into());
+        }
+        if vectors.columns() != native.columns() {
+            return Err(ErrorKind::WidthMismatch {
+                what: what.into(),
+                expected: native.columns(),
+                received: vectors.columns(),
+            }
+            .into());
+        }
+        if vectors.rows() > COUNT_MAX {
+            return Err(Error::option(
+                format!("the number of {what}"),
+                vectors.rows(),
+                format!("at most {COUNT_MAX}"),
+            ));
+        }
+        vectors.check_finite(what)?;
+    }
+    if let Some(adapted) = adapted {
+        expect_count("adapted vectors", adapted.rows(), "new vectors", native.rows())?;
+    }
+    Ok(())
+}
+
+/// Queries whose distances are computed together: enough to keep a panel of the gallery in the nearest cache, few
+/// enough that a block's distances stay small beside the vectors.
+fn block_queries(items: usize) -> usize {
+    if items <= 1 << 16 { 32 } else { 8 }
+}
+
+/// The queries of one metric, block by block.
+pub(crate) struct Blocks<'a> {
+    pub(crate) processor: Processor,
+    pub(crate) queries: &'a Matrix,
+    /// Rows of `queries` that count.
+    pub(crate) counted: &'a [usize],
+    pub(crate) native: &'a Panels,
+    pub(crate) adapted: Option<&'a Panels>,
+    pub(crate) distance: Distance,
+}
+
+/// Buffers of one thread.
+struct Slot<S> {
+    tiles: QueryTiles,
+    native: Vec<f64>,
+    adapted: Vec<f64>,
+    state: S,
+}
+
+impl Blocks<'_> {
+    /// Calls `each(state, i, distances to native, distances to adapted)` for every counted query i, with one state a
+    /// thread; returns the answers by query, and the states in no particular order.
+    pub(crate) fn run<S: Send, R: Send>(
+        &self,
+        progress: &Progress,
+        state: impl Fn() -> S,
+        each: impl Fn(&mut S, usize, &[f64], &[f64]) -> R + Sync,
+    ) -> Result<(Vec<R>, Vec<S>)> {
+        let items = self.native.count();
+        let rows = block_queries(items);
+        let blocks = self.counted.len().div_ceil(rows);
+        // A thread only ever takes its own slot, so the locks are never waited for.
+        let slots: Vec<Mutex<Slot<S>>> = (0..rayon::current_num_threads().min(blocks).max(1))
+            .map(|_| {
+                Mutex::new(Slot {
+                    tiles: QueryTiles::default(),
+                    native: vec![0.0; rows * items],
+                    adapted: vec![0.0; if self.adapted.is_some() { rows * items } else { 0 }],
+                    state: state(),
+                })
+            })
+            .collect();
+        let answers: Vec<Vec<R>> = (0..blocks)
+            .into_par_iter()
+            .map(|block| {
+                progress.check()?;
+                let slot = rayon::current_thread_index().unwrap_or(0) % slots.len();
+                let mut slot = slots[slot].lock().unwrap_or_else(PoisonError::into_inner);
+                let slot = &mut *slot;
+                let first = block * rows;
+                let queries = &self.counted[first..self.counted.len().min(first + rows)];
+                slot.tiles.fill(self.queries, queries);
+                let length = queries.len() * items;
+                let native = &mut slot.native[..length];
+                distances(self.processor, &slot.tiles, self.native, self.distance, native);
+                let adapted = &mut slot.adapted[..if self.adapted.is_some() { length } else { 0 }];
+                if let Some(panels) = self.adapted {
+                    distances(self.processor, &slot.tiles, panels, self.distance, adapted);
+                }
+                let answers = (0..queries.len())
+                    .map(|query| {
+                        let line = query * items..(query + 1) * items;
+                        let adapted = if self.adapted.is_some() { &adapted[line.clone()] } else { &[] };
+                        each(&mut slot.state, first + query, &native[line], adapted)
+                    })
+                    .collect();
+                progress.advance(queries.len() as u64);
+                Ok(answers)
+            })
+            .collect::<Result<_>>()?;
+        let states = slots
+            .into_iter()
+            .map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner).state)
+            .collect();
+        Ok((answers.into_iter().flatten().collect(), states))
+    }
+}
+
+/// Changes from cut to cut as a line in percent of `whole`.
+pub(crate) fn percent_line(changes: &[i64], whole: f64) -> Line {
+    let mut sum = 0;
+    Line::new(
+        changes
+            .iter()
+            .map(|change| {
+                sum += change;
+                100.0 * sum as f64 / whole
+            })
+            .collect(),
+    )
+}

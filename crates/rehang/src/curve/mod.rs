@@ -1,0 +1,553 @@
+//! The exact backfilling curve, and the same metrics for a gallery that stays as it is.
+//!
+//! While a gallery is backfilled in an order π, its first c items carry native vectors and the rest adapted ones. The
+//! **curve** of a metric is its value at every c from 0 to n (FastFill §5.1), its **area** their mean. [`curve()`]
+//! computes all n + 1 values exactly; a grid is only a way of showing them ([`Line::grid`]).
+//!
+//! # Definitions
+//!
+//! A **ranking** holds the gallery items by ascending (distance, gallery index): equal distances are ranked by index.
+//! Where the gallery is its own query set, the query itself is left out by its index. Queries without a right answer
+//! are left out of every mean and counted in [`QueryCount`]. Values are percent, 0 to 100.
+//!
+//! | metric | of one query with P right answers at ranks r_1 < … < r_P |
+//! |---|---|
+//! | top-k (CMC) | 1 where r_1 ≤ k |
+//! | mAP | `1/P · Σ_i i / r_i` |
+//! | mAP@k | `1/min(P, k) · Σ_{r_i ≤ k} i / r_i` (Google Landmarks v2) |
+//! | nDCG@k | `Σ_{r_i ≤ k} gain_i / log2(r_i + 1)` over its largest possible value (linear gain, as trec_eval) |
+//! | recall@k | share of right answers with r_i ≤ k |
+//! | agreement@k | share of the k nearest items that are also among the k nearest of the fully native gallery |
+//!
+//! # Cost
+//!
+//! Two products `[m, d] × [d, n]`, then for every query one pass over the gallery in which an item costs a few
+//! nanoseconds plus the right answers it overtakes (`sweep.rs`). Distances exist for one block of queries at a time:
+//! memory is the vectors in `f32`, once more packed, and a few `f64` lines a thread. The results have the same bits
+//! whatever the number of threads and whatever the processor.
+
+mod agreement;
+mod distances;
+mod evaluate;
+mod input;
+mod line;
+mod processor;
+mod relevance;
+mod sweep;
+mod thresholds;
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::space::Distance;
+use crate::statistics::{Interval, bootstrap_means};
+use crate::vectors::Matrix;
+
+pub use agreement::{AgreementCurve, agreement};
+pub use evaluate::{Evaluation, evaluate};
+pub use line::{Grid, Line, grid_cuts};
+pub use relevance::{Qrels, QueryCount, Relevance};
+
+pub(crate) use distances::{Panels, QueryTiles, distances};
+pub(crate) use processor::Processor;
+
+use input::{Blocks, check_vectors, percent_line};
+use relevance::{Answers, expect_count};
+use sweep::{Depths, Query, QueryValues, Totals, Workspace};
+
+/// The most items, and the most queries, that one curve may have (2^22): sums are 64-bit integers.
+pub const COUNT_MAX: usize = 1 << 22;
+/// The most groups of queries that one curve may have.
+pub const GROUPS_MAX: usize = 64;
+
+/// What a curve is computed from.
+///
+/// All vectors are of the new model's space (the adapted ones by way of an adapter); whoever reads them checks that
+/// once ([`crate::Space::expect_same`]).
+#[derive(Debug, Clone, Copy)]
+pub struct CurveInput<'a> {
+    /// The gallery after the backfill, `[n, d]`.
+    pub native: &'a Matrix,
+    /// The gallery before the backfill, `[n, d]`.
+    pub adapted: &'a Matrix,
+    /// A permutation of `0..n`; `order[0]` is re-embedded first.
+    pub order: &'a [usize],
+    /// Query vectors, `[m, d]`; `None` where the gallery is its own query set and each query leaves itself out.
+    pub queries: Option<&'a Matrix>,
+    /// What is a right answer.
+    pub relevance: Relevance<'a>,
+    /// How vectors are compared.
+    pub distance: Distance,
+    /// A group of each query, `[m]`, for the gap between groups; a negative one means "no group".
+    pub groups: Option<&'a [i64]>,
+    /// The search as it is today, for the do-nothing line.
+    pub do_nothing: Option<DoNothing<'a>>,
+}
+
+/// The search as it is before the upgrade: the old model's queries in the old model's gallery.
+#[derive(Debug, Clone, Copy)]
+pub struct DoNothing<'a> {
+    /// The old model's gallery, `[n, d_old]`.
+    pub gallery: &'a Matrix,
+    /// The old model's queries, `[m, d_old]`; `None` where the gallery is its own query set.
+    pub queries: Option<&'a Matrix>,
+    /// How the old model's vectors are compared.
+    pub distance: Distance,
+}
+
+/// What to compute beside top-1, top-5, mAP and flips.
+///
+/// | name | default | purpose |
+/// |---|---|---|
+/// | `map_at` | none | depth of mAP@k |
+/// | `ndcg_at` | none | depth of nDCG@k |
+/// | `recall_at` | none | depth of recall@k |
+/// | `kept_cuts` | 0 | evenly spaced cuts at which every query's own values are kept, for [`Curve::bands`]; 22 is a good number |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CurveOptions {
+    /// Depth of mAP@k; 1 or more.
+    pub map_at: Option<usize>,
+    /// Depth of nDCG@k; 1 or more.
+    pub ndcg_at: Option<usize>,
+    /// Depth of recall@k; 1 or more.
+    pub recall_at: Option<usize>,
+    /// Cuts at which every query's own values are kept.
+    pub kept_cuts: usize,
+}
+
+/// A metric that looks at the first `depth` ranks only.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LineAt {
+    /// The depth k.
+    pub depth: usize,
+    /// The metric at every cut.
+    pub line: Line,
+}
+
+/// Queries that change between right and wrong, against a reference state (the start, or the do-nothing gallery).
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Flips {
+    /// Queries that the reference answers.
+    pub right: usize,
+    /// Wrong in the reference and right at each cut, `[n + 1]`.
+    pub positive: Vec<u64>,
+    /// Right in the reference and wrong at each cut, `[n + 1]`.
+    pub negative: Vec<u64>,
+    /// Negative flip rate `|Q⁺(reference) ∩ Q⁻(cut)| / |Q⁺(reference)|` in percent (RACT eq. 12); 0 where the reference
+    /// answers no query.
+    pub rate: Line,
+}
+
+/// Flips of top-1 and of top-5.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct FlipsByDepth {
+    /// Right means answered at rank 1.
+    pub top1: Flips,
+    /// Right means answered within rank 5.
+    pub top5: Flips,
+}
+
+/// Top-1 of the queries of one group.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GroupLine {
+    /// The group's number.
+    pub group: i64,
+    /// Its queries that count.
+    pub queries: usize,
+    /// Their top-1.
+    pub top1: Line,
+}
+
+/// Every counted query's own numbers, in percent: what intervals over queries are drawn from.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct PerQuery {
+    /// The counted queries, ascending.
+    pub queries: Vec<usize>,
+    /// Area of top-1 of each.
+    pub top1: Vec<f64>,
+    /// Area of top-5 of each.
+    pub top5: Vec<f64>,
+    /// Area of average precision of each.
+    pub map: Vec<f64>,
+    /// Cuts at which values are kept.
+    pub cuts: Vec<usize>,
+    /// Top-1, top-5 and average precision of each query at each kept cut, three times `[queries, cuts]`.
+    #[serde(skip)]
+    pub at_cuts: [Vec<f32>; 3],
+}
+
+/// Intervals over queries for the three areas.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct AreaIntervals {
+    /// Of the area of top-1.
+    pub top1: Interval,
+    /// Of the area of top-5.
+    pub top5: Interval,
+    /// Of the area of mAP.
+    pub map: Interval,
+}
+
+/// Intervals over queries along the curve.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Bands {
+    /// The cuts.
+    pub cuts: Vec<usize>,
+    /// Of top-1 at each cut.
+    pub top1: Vec<Interval>,
+    /// Of top-5 at each cut.
+    pub top5: Vec<Interval>,
+    /// Of mAP at each cut.
+    pub map: Vec<Interval>,
+}
+
+/// The do-nothing line, and the flips against it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DoNothingLine {
+    /// What the search is worth today.
+    pub evaluation: Evaluation,
+    /// Queries that the search of today answers and the gallery under backfill does not, and the other way round.
+    pub flips: FlipsByDepth,
+}
+
+/// Every metric at every one of the n + 1 states of a backfill.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Curve {
+    /// Gallery size n.
+    pub items: usize,
+    /// Queries counted and left out.
+    pub queries: QueryCount,
+    /// CMC top-1.
+    pub top1: Line,
+    /// CMC top-5.
+    pub top5: Line,
+    /// Mean average precision.
+    pub map: Line,
+    /// mAP@k, where asked for.
+    pub map_at: Option<LineAt>,
+    /// nDCG@k, where asked for.
+    pub ndcg_at: Option<LineAt>,
+    /// recall@k, where asked for.
+    pub recall_at: Option<LineAt>,
+    /// Flips against the start of the backfill.
+    pub flips: FlipsByDepth,
+    /// The search of today, where given.
+    pub do_nothing: Option<DoNothingLine>,
+    /// Top-1 of each group, by ascending group; empty without groups.
+    pub groups: Vec<GroupLine>,
+    /// Best minus worst group's top-1, where there are groups.
+    pub gap: Option<Line>,
+    /// Every counted query's own areas.
+    pub per_query: PerQuery,
+}
+
+impl Curve {
+    /// Percentile bootstrap intervals over queries of the three areas; see [`bootstrap_means`].
+    pub fn area_intervals(&self, resamples: usize, level: f64, seed: u64) -> Result<AreaIntervals> {
+        let columns = [&self.per_query.top1, &self.per_query.top5, &self.per_query.map];
+        let queries = self.per_query.queries.len();
+        let values: Vec<f64> = (0..queries).flat_map(|query| columns.map(|column| column[query])).collect();
+        let intervals = bootstrap_means(&values, 3, resamples, level, seed)?;
+        Ok(AreaIntervals { top1: intervals[0], top5: intervals[1], map: intervals[2] })
+    }
+
+    /// Percentile bootstrap intervals over queries at the kept cuts; see [`bootstrap_means`].
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::MissingInput`] where no cuts were kept ([`CurveOptions::kept_cuts`]).
+    pub fn bands(&self, resamples: usize, level: f64, seed: u64) -> Result<Bands> {
+        let cuts = self.per_query.cuts.clone();
+        if cuts.is_empty() {
+            return Err(Error::missing("kept cuts", "a band over queries"));
+        }
+        let band = |values: &[f32]| {
+            let values: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
+            bootstrap_means(&values, cuts.len(), resamples, level, seed)
+        };
+        let [top1, top5, map] = &self.per_query.at_cuts;
+        let (top1, top5, map) = (band(top1)?, band(top5)?, band(map)?);
+        Ok(Bands { cuts, top1, top5, map })
+    }
+}
+
+/// The exact backfilling curve: `[n, d]` native, `[n, d]` adapted, an order and queries → n + 1 values of each metric.
+///
+/// Definitions of the metrics and of ties are those of [this module](self).
+///
+/// ```
+/// use rehang::curve::{CurveInput, CurveOptions, Relevance, curve};
+/// use rehang::{Distance, Matrix, Progress};
+///
+/// // Four items on a line, two of each class. The adapter swaps the items in the middle.
+/// let native = Matrix::new(1, vec![0.0, 1.0, 5.0, 6.0])?;
+/// let adapted = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
+/// let labels = [0, 0, 1, 1];
+/// let input = CurveInput {
+///     native: &native,
+///     adapted: &adapted,
+///     order: &[1, 2, 0, 3],
+///     queries: None,
+///     relevance: Relevance::Labels { gallery: &labels, queries: None },
+///     distance: Distance::L2,
+///     groups: None,
+///     do_nothing: None,
+/// };
+/// let curve = curve(&input, &CurveOptions::default(), &Progress::default())?;
+/// assert_eq!(curve.top1.values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
+/// assert_eq!(curve.top1.area(), 70.0);
+/// assert_eq!(curve.flips.top1.positive, [0, 2, 4, 4, 4]);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Vectors that are empty, hold NaN or differ in width or number; an order that is no permutation; labels of another
+/// number; a depth of 0; more than [`COUNT_MAX`] items or queries, or [`GROUPS_MAX`] groups; no query with a right
+/// answer. [`crate::ErrorKind::Cancelled`] where `progress` asks to stop.
+pub fn curve(input: &CurveInput<'_>, options: &CurveOptions, progress: &Progress) -> Result<Curve> {
+    curve_on(Processor::detect(), input, options, progress)
+}
+
+fn curve_on(
+    processor: Processor,
+    input: &CurveInput<'_>,
+    options: &CurveOptions,
+    progress: &Progress,
+) -> Result<Curve> {
+    let items = input.native.rows();
+    check_vectors(input.native, Some(input.adapted), input.queries)?;
+    crate::order::check_permutation(input.order, items)?;
+    let depths = check_depths(options)?;
+    let answers = Answers::new(input.relevance, input.order, input.queries.map(Matrix::rows))?;
+    let groups = Groups::new(input.groups, &answers)?;
+    let today = match input.do_nothing {
+        None => None,
+        Some(today) => {
+            expect_count("old vectors", today.gallery.rows(), "new vectors", items)?;
+            match (today.queries, input.queries) {
+                (None, None) => {}
+                (Some(old), Some(new)) => expect_count("old queries", old.rows(), "new queries", new.rows())?,
+                (None, Some(_)) => return Err(Error::missing("old query vectors", "the do-nothing line")),
+                (Some(_), None) => return Err(Error::missing("new query vectors", "a set of old queries")),
+            }
+            Some(evaluate(today.gallery, today.queries, input.relevance, today.distance, options, progress)?)
+        }
+    };
+    let cuts = if options.kept_cuts == 0 { Vec::new() } else { grid_cuts(items, options.kept_cuts) };
+
+    let native = Panels::new(input.native, input.order);
+    let adapted = Panels::new(input.adapted, input.order);
+    let columns: Vec<u32> = input.order.iter().map(|&item| item as u32).collect();
+    progress.begin("curve", "queries", answers.counted.len() as u64);
+    let blocks = Blocks {
+        processor,
+        queries: input.queries.unwrap_or(input.native),
+        counted: &answers.counted,
+        native: &native,
+        adapted: Some(&adapted),
+        distance: input.distance,
+    };
+    let (per_query, totals) = blocks.run(
+        progress,
+        || {
+            let totals = Totals::new(items, &depths, today.is_some(), groups.names.len());
+            (Workspace::default(), totals, Vec::new(), Vec::new())
+        },
+        |(work, totals, positives, ignored), place, native, adapted| {
+            answers.of(answers.counted[place], positives, ignored);
+            let first_rank = today.as_ref().map_or(usize::MAX, |today| today.per_query.first_rank[place]);
+            let query = Query {
+                native,
+                adapted,
+                items: &columns,
+                positives,
+                ignored,
+                group: groups.of_query[place],
+                baseline: sweep::HIT_DEPTHS.map(|depth| today.is_some() && first_rank as f64 <= depth),
+                cuts: &cuts,
+            };
+            sweep::sweep(processor, work, &query, &depths, totals)
+        },
+    )?;
+    let mut sums = Totals::new(items, &depths, today.is_some(), groups.names.len());
+    for (_, totals, _, _) in &totals {
+        sums.add(totals);
+    }
+    Ok(assemble(items, &answers, options, &sums, &groups, today, &per_query, cuts))
+}
+
+/// Turns sums over queries into percent.
+fn assemble(
+    items: usize,
+    answers: &Answers<'_>,
+    options: &CurveOptions,
+    sums: &Totals,
+    groups: &Groups,
+    today: Option<Evaluation>,
+    per_query: &[QueryValues],
+    cuts: Vec<usize>,
+) -> Curve {
+    let counted = answers.counted.len();
+    let fixed = |changes: &[i64]| percent_line(changes, counted as f64 * sweep::UNIT);
+    let line_at = |depth: Option<usize>, changes: &[i64]| {
+        depth.map(|depth| LineAt { depth, line: fixed(changes) })
+    };
+    let hits = [0, 1].map(|slot| running(&sums.hits[slot]));
+    let flips = |reference: [usize; 2], lost: &[Vec<i64>; 2]| {
+        let [top1, top5] = [0, 1].map(|slot| {
+            let negative = running(&lost[slot]);
+            let right = reference[slot];
+            let positive = hits[slot].iter().zip(&negative).map(|(hit, lost)| hit + lost - right as u64).collect();
+            let rate = negative.iter().map(|&lost| 100.0 * lost as f64 / right.max(1) as f64).collect();
+            Flips { right, positive, negative, rate: Line::new(rate) }
+        });
+        FlipsByDepth { top1, top5 }
+    };
+    let start_right = [0, 1].map(|slot| hits[slot][0] as usize);
+    let do_nothing = today.map(|evaluation| {
+        let right = sweep::HIT_DEPTHS
+            .map(|depth| evaluation.per_query.first_rank.iter().filter(|&&rank| rank as f64 <= depth).count());
+        DoNothingLine { flips: flips(right, &sums.lost_to_baseline), evaluation }
+    });
+    let group_lines: Vec<GroupLine> = groups
+        .names
+        .iter()
+        .zip(&groups.sizes)
+        .zip(&sums.groups)
+        .map(|((&group, &queries), changes)| GroupLine {
+            group,
+            queries,
+            top1: percent_line(changes, queries as f64),
+        })
+        .collect();
+    let gap = (!group_lines.is_empty()).then(|| {
+        let gap_at = |cut: usize| {
+            let values = group_lines.iter().map(|group| group.top1.values()[cut]);
+            values.clone().fold(0.0, f64::max) - values.fold(100.0, f64::min)
+        };
+        Line::new((0..=items).map(gap_at).collect())
+    });
+    let area = |slot: usize| per_query.iter().map(|query| 100.0 * query.areas[slot]).collect();
+    let at_cuts = [0, 1, 2].map(|slot| {
+        per_query.iter().flat_map(|query| query.at_cuts.iter().map(move |values| 100.0 * values[slot])).collect()
+    });
+    Curve {
+        items,
+        queries: answers.count,
+        top1: percent_line(&sums.hits[0], counted as f64),
+        top5: percent_line(&sums.hits[1], counted as f64),
+        map: fixed(&sums.precision),
+        map_at: line_at(options.map_at, &sums.map),
+        ndcg_at: line_at(options.ndcg_at, &sums.ndcg),
+        recall_at: line_at(options.recall_at, &sums.recall),
+        flips: flips(start_right, &sums.lost),
+        do_nothing,
+        groups: group_lines,
+        gap,
+        per_query: PerQuery {
+            queries: answers.counted.clone(),
+            top1: area(0),
+            top5: area(1),
+            map: area(2),
+            cuts,
+            at_cuts,
+        },
+    }
+}
+
+/// Running sums of changes that never become negative.
+fn running(changes: &[i64]) -> Vec<u64> {
+    let mut sum = 0;
+    changes
+        .iter()
+        .map(|change| {
+            sum += change;
+            sum as u64
+        })
+        .collect()
+}
+
+/// The depths asked for, checked.
+fn check_depths(options: &CurveOptions) -> Result<Depths> {
+    for (name, depth) in [("mAP@k", options.map_at), ("nDCG@k", options.ndcg_at), ("recall@k", options.recall_at)] {
+        if let Some(depth) = depth
+            && !(1..=COUNT_MAX).contains(&depth)
+        {
+            return Err(Error::option(format!("the depth of {name}"), depth, format!("1 to {COUNT_MAX}")));
+        }
+    }
+    Ok(Depths::new(options.map_at, options.ndcg_at, options.recall_at))
+}
+
+/// Groups of the counted queries.
+struct Groups {
+    /// Ascending group numbers.
+    names: Vec<i64>,
+    /// Counted queries of each group.
+    sizes: Vec<usize>,
+    /// Position in `names` of every counted query.
+    of_query: Vec<Option<usize>>,
+}
+
+impl Groups {
+    fn new(groups: Option<&[i64]>, answers: &Answers<'_>) -> Result<Self> {
+        let Some(groups) = groups else {
+            return Ok(Self {
+                names: Vec::new(),
+                sizes: Vec::new(),
+                of_query: vec![None; answers.counted.len()],
+            });
+        };
+        expect_count("groups", groups.len(), "queries", answers.count.given)?;
+        let counted = answers.counted.iter().map(|&query| groups[query]);
+        let mut names: Vec<i64> = counted.clone().filter(|&group| group >= 0).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.len() > GROUPS_MAX {
+            return Err(Error::option("groups", names.len(), format!("at most {GROUPS_MAX} different groups")));
+        }
+        let of_query: Vec<Option<usize>> = counted.map(|group| names.binary_search(&group).ok()).collect();
+        let mut sizes = vec![0; names.len()];
+        for group in of_query.iter().flatten() {
+            sizes[*group] += 1;
+        }
+        Ok(Self { names, sizes, of_query })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_processor_gives_the_same_bits() {
+        let mut state = 7_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / 16777216.0
+        };
+        let native = Matrix::from_fn(150, 9, |_, _| next());
+        let adapted = Matrix::from_fn(150, 9, |row, column| native.row(row)[column] + 0.2 * next());
+        let labels: Vec<i64> = (0..150).map(|item| item % 7).collect();
+        let order: Vec<usize> = (0..150).map(|item| item * 7 % 150).collect();
+        for distance in Distance::ALL {
+            let input = CurveInput {
+                native: &native,
+                adapted: &adapted,
+                order: &order,
+                queries: None,
+                relevance: Relevance::Labels { gallery: &labels, queries: None },
+                distance,
+                groups: None,
+                do_nothing: None,
+            };
+            let options = CurveOptions { map_at: Some(10), ndcg_at: Some(10), recall_at: Some(10), kept_cuts: 5 };
+            let curves: Vec<Curve> = Processor::available()
+                .into_iter()
+                .map(|processor| curve_on(processor, &input, &options, &Progress::default()).unwrap())
+                .collect();
+            assert!(curves.iter().all(|curve| *curve == curves[0]));
+        }
+    }
+}

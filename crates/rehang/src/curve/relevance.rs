@@ -1,0 +1,248 @@
+//! Which gallery items are right answers to which query.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// What makes a gallery item a right answer to a query.
+#[derive(Debug, Clone, Copy)]
+pub enum Relevance<'a> {
+    /// Items with the query's label. A negative label means "unknown": such an item is never relevant, and such a
+    /// query is left out and counted.
+    Labels {
+        /// One label a gallery item, `[n]`.
+        gallery: &'a [i64],
+        /// One label a query, `[m]`; `None` where the gallery is its own query set.
+        queries: Option<&'a [i64]>,
+    },
+    /// Items that were judged, query by query.
+    Judgements(&'a Qrels),
+}
+
+/// Judgements: for every query the gallery items that were judged, with a gain each.
+///
+/// | gain | meaning |
+/// |---|---|
+/// | above 0 | relevant; nDCG uses the size, the other metrics only the sign |
+/// | 0 | judged and not relevant, the same as not judged |
+/// | below 0 | ignored ("junk"): taken out of the ranking of that query |
+///
+/// ```
+/// use rehang::curve::Qrels;
+///
+/// let qrels = Qrels::new(vec![vec![(0, 1.0), (7, 3.0)], vec![]])?;
+/// assert_eq!(qrels.len(), 2);
+/// // One item judged twice for one query is an error, since the two may disagree.
+/// assert!(Qrels::new(vec![vec![(4, 1.0), (4, 2.0)]]).is_err());
+/// # Ok::<(), rehang::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Qrels {
+    queries: Vec<Vec<(usize, f64)>>,
+}
+
+impl Qrels {
+    /// Judgements of each query as (gallery index, gain).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Duplicate`] where an item is judged twice for a query, [`ErrorKind::NotFinite`] for a gain that is
+    /// NaN or infinite.
+    pub fn new(mut queries: Vec<Vec<(usize, f64)>>) -> Result<Self> {
+        for (query, judged) in queries.iter_mut().enumerate() {
+            judged.sort_by_key(|&(item, _)| item);
+            if let Some(pair) = judged.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+                return Err(ErrorKind::Duplicate {
+                    what: format!("the judgements of query {query}"),
+                    value: format!("item {}", pair[0].0),
+                }
+                .into());
+            }
+            if let Some(column) = judged.iter().position(|&(_, gain)| !gain.is_finite()) {
+                return Err(ErrorKind::NotFinite { what: "gains of judgements".into(), row: query, column }.into());
+            }
+        }
+        Ok(Self { queries })
+    }
+
+    /// Queries that these judgements speak of, the ones without any judgement included.
+    pub fn len(&self) -> usize {
+        self.queries.len()
+    }
+
+    /// Whether there is no query.
+    pub fn is_empty(&self) -> bool {
+        self.queries.is_empty()
+    }
+
+    /// The judgements of one query, by gallery index.
+    pub fn query(&self, query: usize) -> &[(usize, f64)] {
+        &self.queries[query]
+    }
+}
+
+/// How many queries a mean is over, and why the others were left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct QueryCount {
+    /// Queries given.
+    pub given: usize,
+    /// Queries that every mean is over.
+    pub counted: usize,
+    /// Queries left out because the gallery holds no right answer to them.
+    pub without_positives: usize,
+    /// Queries left out because their label is unknown (negative).
+    pub unlabelled: usize,
+}
+
+/// A right answer to a query.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Positive {
+    /// When the item is backfilled (its column in the distances).
+    pub(crate) time: u32,
+    /// Its gain, above 0.
+    pub(crate) gain: f64,
+}
+
+/// Right answers by backfill time, and the queries that have any.
+pub(crate) struct Answers<'a> {
+    kind: Kind<'a>,
+    /// Backfill time of every gallery item.
+    times: Vec<u32>,
+    /// Whether query i is gallery item i.
+    leave_one_out: bool,
+    /// Queries with at least one right answer, ascending.
+    pub(crate) counted: Vec<usize>,
+    pub(crate) count: QueryCount,
+}
+
+enum Kind<'a> {
+    /// Times of the items of each label, ascending; label of each query.
+    Labels { classes: HashMap<i64, Vec<u32>>, queries: &'a [i64] },
+    Judgements(&'a Qrels),
+}
+
+impl<'a> Answers<'a> {
+    /// Checks `relevance` against the number of items and queries; `queries` is `None` for leave-one-out.
+    pub(crate) fn new(relevance: Relevance<'a>, order: &[usize], queries: Option<usize>) -> Result<Self> {
+        let mut times = vec![0; order.len()];
+        for (time, &item) in order.iter().enumerate() {
+            times[item] = time as u32;
+        }
+        let given = queries.unwrap_or(order.len());
+        let kind = match relevance {
+            Relevance::Labels { gallery, queries: query_labels } => {
+                expect_count("gallery labels", gallery.len(), "gallery vectors", order.len())?;
+                let query_labels = match (queries, query_labels) {
+                    (None, None) => gallery,
+                    (Some(_), Some(labels)) => labels,
+                    (None, Some(_)) => {
+                        return Err(Error::missing("a query set", "query labels"));
+                    }
+                    (Some(_), None) => return Err(Error::missing("query labels", "a query set of its own")),
+                };
+                expect_count("query labels", query_labels.len(), "query vectors", given)?;
+                let mut classes: HashMap<i64, Vec<u32>> = HashMap::new();
+                for (time, &item) in order.iter().enumerate() {
+                    if gallery[item] >= 0 {
+                        classes.entry(gallery[item]).or_default().push(time as u32);
+                    }
+                }
+                Kind::Labels { classes, queries: query_labels }
+            }
+            Relevance::Judgements(qrels) => {
+                expect_count("judgements", qrels.len(), "query vectors", given)?;
+                for query in 0..qrels.len() {
+                    if let Some(&(item, _)) = qrels.query(query).iter().find(|(item, _)| *item >= order.len()) {
+                        return Err(Error::corrupt(
+                            format!("judgements of query {query}"),
+                            format!("item {item} is judged, but the gallery has {} items", order.len()),
+                        ));
+                    }
+                }
+                Kind::Judgements(qrels)
+            }
+        };
+        let mut answers = Self {
+            kind,
+            times,
+            leave_one_out: queries.is_none(),
+            counted: Vec::new(),
+            count: QueryCount { given, ..QueryCount::default() },
+        };
+        for query in 0..given {
+            if answers.is_unlabelled(query) {
+                answers.count.unlabelled += 1;
+            } else if answers.has_positive(query) {
+                answers.counted.push(query);
+            } else {
+                answers.count.without_positives += 1;
+            }
+        }
+        answers.count.counted = answers.counted.len();
+        if answers.counted.is_empty() {
+            return Err(ErrorKind::Empty { what: "the set of queries with a right answer in the gallery".into() }
+                .into());
+        }
+        Ok(answers)
+    }
+
+    fn is_unlabelled(&self, query: usize) -> bool {
+        matches!(&self.kind, Kind::Labels { queries, .. } if queries[query] < 0)
+    }
+
+    fn has_positive(&self, query: usize) -> bool {
+        match &self.kind {
+            Kind::Labels { classes, queries } => {
+                classes.get(&queries[query]).is_some_and(|class| class.len() > usize::from(self.leave_one_out))
+            }
+            Kind::Judgements(qrels) => qrels
+                .query(query)
+                .iter()
+                .any(|&(item, gain)| gain > 0.0 && !(self.leave_one_out && item == query)),
+        }
+    }
+
+    /// Fills in the right answers to a query by ascending time, and the columns that are not in its ranking.
+    pub(crate) fn of(&self, query: usize, positives: &mut Vec<Positive>, ignored: &mut Vec<u32>) {
+        positives.clear();
+        ignored.clear();
+        let own = self.leave_one_out.then(|| self.times[query]);
+        ignored.extend(own);
+        match &self.kind {
+            Kind::Labels { classes, queries } => {
+                let class = classes.get(&queries[query]).map_or(&[][..], Vec::as_slice);
+                positives.extend(
+                    class
+                        .iter()
+                        .filter(|&&time| Some(time) != own)
+                        .map(|&time| Positive { time, gain: 1.0 }),
+                );
+            }
+            Kind::Judgements(qrels) => {
+                for &(item, gain) in qrels.query(query) {
+                    let time = self.times[item];
+                    if Some(time) == own {
+                        continue;
+                    }
+                    if gain > 0.0 {
+                        positives.push(Positive { time, gain });
+                    } else if gain < 0.0 {
+                        ignored.push(time);
+                    }
+                }
+                positives.sort_by_key(|positive| positive.time);
+                ignored.sort_unstable();
+            }
+        }
+    }
+}
+
+/// Fails where two things that go row by row differ in length.
+pub(crate) fn expect_count(left: &str, left_count: usize, right: &str, right_count: usize) -> Result<()> {
+    if left_count == right_count {
+        return Ok(());
+    }
+    Err(ErrorKind::CountMismatch { left: left.into(), left_count, right: right.into(), right_count }.into())
+}

@@ -1,0 +1,521 @@
+//! Orders: which item of a gallery is re-embedded first.
+//!
+//! An order is a permutation with scores, the largest score first, ties by index. Orders cannot see evaluation labels;
+//! [`Policy::Oracle`] looks at the true errors and exists for evaluation only.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rand::rand_core::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::clusters::k_means;
+use crate::curve::{Panels, Processor, QueryTiles, distances};
+use crate::error::{Error, ErrorKind, Result};
+use crate::head::{Head, HeadKind};
+use crate::space::Distance;
+use crate::statistics::{below, check_finite};
+use crate::vectors::Matrix;
+
+/// Items whose logits are computed together.
+const BLOCK: usize = 64;
+/// Rounds of k-means behind [`Policy::Coverage`].
+const CLUSTER_ROUNDS: usize = 10;
+/// The most clusters behind [`Policy::Coverage`].
+const CLUSTERS_MAX: usize = 4096;
+
+/// How an order is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Predicted squared error σ² (FastFill §4.3). Needs `sigma`.
+    Sigma,
+    /// A shuffle. Needs `seed` only.
+    Random,
+    /// `1 − p¹`, the classifier's doubt about its best class (RACT eq. 9). Needs `classified`.
+    LeastConfidence,
+    /// `1 − (p¹ − p²)`, how close the two best classes are (RACT eq. 10). Needs `classified`.
+    Margin,
+    /// `−Σ p log p` (RACT eq. 11). Needs `classified`.
+    Entropy,
+    /// The true squared error ("cheating" order of FastFill). Needs `squared_errors`; for evaluation only, since nobody
+    /// has them before the backfill is done.
+    Oracle,
+    /// Round robin over k-means clusters of the gallery, the largest σ² first inside each. A query needs one near
+    /// native item for top-1 and all of them for mAP, so an order that reaches every corner early serves both. Needs
+    /// `sigma` and `vectors`.
+    Coverage,
+}
+
+impl Policy {
+    /// Every policy, in the order of the documentation.
+    pub const ALL: [Self; 7] = [
+        Self::Sigma,
+        Self::Random,
+        Self::LeastConfidence,
+        Self::Margin,
+        Self::Entropy,
+        Self::Oracle,
+        Self::Coverage,
+    ];
+
+    /// The name used in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sigma => "sigma",
+            Self::Random => "random",
+            Self::LeastConfidence => "least-confidence",
+            Self::Margin => "margin",
+            Self::Entropy => "entropy",
+            Self::Oracle => "oracle",
+            Self::Coverage => "coverage",
+        }
+    }
+
+    /// Whether this order uses what nobody knows before the backfill is done.
+    pub fn is_evaluation_only(self) -> bool {
+        self == Self::Oracle
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|policy| policy.name()).collect();
+            Error::option("policy", text, names.join(", "))
+        })
+    }
+}
+
+/// What an order may be made from; each policy says what it needs.
+///
+/// | name | default | purpose |
+/// |---|---|---|
+/// | `items` | 0 | gallery size n |
+/// | `sigma` | none | predicted squared error σ² of each item, `[n]` |
+/// | `squared_errors` | none | true squared error of each item, `[n]` (evaluation only) |
+/// | `classified` | none | a head and the vectors it classifies: the new head with adapted vectors, or the old head with old vectors (RACT runs the new head on old vectors, which share its space there) |
+/// | `vectors` | none | vectors whose space is to be covered, `[n, d]` |
+/// | `clusters` | none | clusters for coverage; `⌈√n⌉`, at most 4096, where not given |
+/// | `seed` | 0 | of shuffles and of k-means |
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OrderInput<'a> {
+    /// Gallery size n.
+    pub items: usize,
+    /// Predicted squared error of each item.
+    pub sigma: Option<&'a [f64]>,
+    /// True squared error of each item.
+    pub squared_errors: Option<&'a [f64]>,
+    /// A head and the vectors it classifies.
+    pub classified: Option<(&'a Head, &'a Matrix)>,
+    /// Vectors whose space is to be covered.
+    pub vectors: Option<&'a Matrix>,
+    /// Clusters for coverage.
+    pub clusters: Option<usize>,
+    /// Seed of shuffles and of k-means.
+    pub seed: u64,
+}
+
+/// An order of a gallery.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Order {
+    /// `permutation[0]` is re-embedded first.
+    pub permutation: Vec<usize>,
+    /// What each item was ranked by, `[n]` in gallery order. Orders without a score of their own (random, coverage)
+    /// have `1 − place/n`, so that sorting by score gives the permutation for every policy.
+    pub scores: Vec<f64>,
+}
+
+impl Order {
+    /// The order with the largest score first; equal scores by index.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFinite`] where a score is NaN or infinite: such an item has no place.
+    pub fn by_scores(scores: Vec<f64>, what: &str) -> Result<Self> {
+        check_finite(what, &scores, 1)?;
+        let mut permutation: Vec<usize> = (0..scores.len()).collect();
+        // Adding 0 turns −0 into 0, so that the two tie; the sort is stable.
+        permutation.sort_by(|&a, &b| (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)));
+        Ok(Self { permutation, scores })
+    }
+
+    fn by_places(permutation: Vec<usize>) -> Self {
+        let count = permutation.len();
+        let mut scores = vec![0.0; count];
+        for (place, &item) in permutation.iter().enumerate() {
+            scores[item] = 1.0 - place as f64 / count as f64;
+        }
+        Self { permutation, scores }
+    }
+}
+
+/// Orders a gallery.
+///
+/// ```
+/// use rehang::order::{OrderInput, Policy, order};
+///
+/// let sigma = [0.1, 0.7, 0.7, 0.9];
+/// let input = OrderInput { items: 4, sigma: Some(&sigma), ..OrderInput::default() };
+/// assert_eq!(order(Policy::Sigma, &input)?.permutation, [3, 1, 2, 0]);
+/// // What a policy needs and does not get is named.
+/// let error = order(Policy::Entropy, &input).unwrap_err();
+/// assert!(error.to_string().starts_with("the order \"entropy\" needs a classifier head"));
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::MissingInput`] for what the policy needs, [`ErrorKind::CountMismatch`] where it is not of n items,
+/// [`ErrorKind::NotFinite`] for NaN, [`ErrorKind::WidthMismatch`] between head and vectors, [`ErrorKind::Empty`]
+/// for an empty gallery.
+pub fn order(policy: Policy, input: &OrderInput<'_>) -> Result<Order> {
+    if input.items == 0 {
+        return Err(ErrorKind::Empty { what: "the gallery to order".into() }.into());
+    }
+    let needed = |what: &str| Error::missing(what, format!("the order {:?}", policy.name()));
+    let of_items = |what: &str, count: usize| {
+        if count == input.items {
+            return Ok(());
+        }
+        Err(Error::from(ErrorKind::CountMismatch {
+            left: what.into(),
+            left_count: count,
+            right: "the gallery".into(),
+            right_count: input.items,
+        }))
+    };
+    let scores = |values: Option<&[f64]>, what: &str| -> Result<Vec<f64>> {
+        let values = values.ok_or_else(|| needed(what))?;
+        of_items(what, values.len())?;
+        Ok(values.to_vec())
+    };
+    match policy {
+        Policy::Sigma => Order::by_scores(scores(input.sigma, "predicted errors σ²")?, "predicted errors σ²"),
+        Policy::Oracle => {
+            Order::by_scores(scores(input.squared_errors, "true squared errors")?, "true squared errors")
+        }
+        Policy::Random => {
+            let mut random = ChaCha8Rng::seed_from_u64(input.seed);
+            let mut permutation: Vec<usize> = (0..input.items).collect();
+            for place in 0..input.items {
+                let other = place + below(&mut random, input.items - place);
+                permutation.swap(place, other);
+            }
+            Ok(Order::by_places(permutation))
+        }
+        Policy::LeastConfidence | Policy::Margin | Policy::Entropy => {
+            let (head, vectors) =
+                input.classified.ok_or_else(|| needed("a classifier head and vectors it classifies"))?;
+            of_items("vectors to classify", vectors.rows())?;
+            let doubts = probabilities(head, vectors, |p| match policy {
+                Policy::LeastConfidence => 1.0 - best_two(p).0,
+                Policy::Margin => 1.0 - (best_two(p).0 - best_two(p).1),
+                _ => p.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln()).sum(),
+            })?;
+            Order::by_scores(doubts, "class probabilities")
+        }
+        Policy::Coverage => {
+            let sigma = Order::by_scores(scores(input.sigma, "predicted errors σ²")?, "predicted errors σ²")?;
+            let vectors = input.vectors.ok_or_else(|| needed("vectors to cover"))?;
+            of_items("vectors to cover", vectors.rows())?;
+            let count = input
+                .clusters
+                .unwrap_or_else(|| ((input.items as f64).sqrt().ceil() as usize).min(CLUSTERS_MAX));
+            let clusters = k_means(vectors, count, CLUSTER_ROUNDS, input.seed)?;
+            Ok(Order::by_places(round_robin(&sigma.permutation, &clusters.of_item)))
+        }
+    }
+}
+
+/// Items by rounds: round r holds the r-th item of every cluster; inside clusters and rounds `ranked` decides.
+fn round_robin(ranked: &[usize], of_item: &[u32]) -> Vec<usize> {
+    let clusters = of_item.iter().max().map_or(0, |&largest| largest as usize + 1);
+    let mut taken = vec![0_usize; clusters];
+    let mut rounds: Vec<(usize, usize)> = ranked
+        .iter()
+        .map(|&item| {
+            let round = &mut taken[of_item[item] as usize];
+            *round += 1;
+            (*round, item)
+        })
+        .collect();
+    rounds.sort_by_key(|&(round, _)| round);
+    rounds.into_iter().map(|(_, item)| item).collect()
+}
+
+/// The two largest probabilities; the second is 0 where there is one class only.
+fn best_two(probabilities: &[f64]) -> (f64, f64) {
+    probabilities.iter().fold((0.0, 0.0), |(first, second), &p| {
+        if p > first { (p, first) } else { (first, f64::max(second, p)) }
+    })
+}
+
+/// Softmax probabilities of every vector, given to `score`: `[n, d] → [n, classes] → [n]`.
+fn probabilities(head: &Head, vectors: &Matrix, score: impl Fn(&[f64]) -> f64 + Sync) -> Result<Vec<f64>> {
+    if vectors.columns() != head.dimension() {
+        return Err(ErrorKind::WidthMismatch {
+            what: "vectors to classify".into(),
+            expected: head.dimension(),
+            received: vectors.columns(),
+        }
+        .into());
+    }
+    vectors.check_finite("vectors to classify")?;
+    let classes = head.classes();
+    let panels = Panels::new(head.weight(), &(0..classes).collect::<Vec<_>>());
+    let processor = Processor::detect();
+    let items: Vec<usize> = (0..vectors.rows()).collect();
+    let scores: Vec<Vec<f64>> = items
+        .par_chunks(BLOCK)
+        .map_init(
+            || (QueryTiles::default(), vec![0.0; BLOCK * classes]),
+            |(tiles, out), items| {
+                tiles.fill(vectors, items);
+                let out = &mut out[..items.len() * classes];
+                let (distance, scale) = match head.kind() {
+                    HeadKind::Softmax => (Distance::Dot, 1.0),
+                    HeadKind::ArcFace { scale, .. } => (Distance::Cosine, f64::from(scale)),
+                };
+                distances(processor, tiles, &panels, distance, out);
+                out.chunks_mut(classes)
+                    .map(|line| {
+                        // Distances are −⟨w, v⟩ or 1 − cos; the constant 1 drops out of a softmax.
+                        for (value, bias) in line.iter_mut().zip(head.bias()) {
+                            *value = scale * -*value + f64::from(*bias);
+                        }
+                        let largest = line.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                        let mut sum = 0.0;
+                        for value in line.iter_mut() {
+                            *value = (*value - largest).exp();
+                            sum += *value;
+                        }
+                        for value in line.iter_mut() {
+                            *value /= sum;
+                        }
+                        score(line)
+                    })
+                    .collect()
+            },
+        )
+        .collect();
+    Ok(scores.into_iter().flatten().collect())
+}
+
+/// Fails where `order` is not a permutation of `0..items`, naming what is missing, twice or outside.
+///
+/// # Errors
+///
+/// [`ErrorKind::CountMismatch`], [`ErrorKind::Duplicate`], [`ErrorKind::Corrupt`] for an index outside the gallery.
+pub fn check_permutation(order: &[usize], items: usize) -> Result<()> {
+    if order.len() != items {
+        return Err(ErrorKind::CountMismatch {
+            left: "the order".into(),
+            left_count: order.len(),
+            right: "the gallery".into(),
+            right_count: items,
+        }
+        .into());
+    }
+    let mut seen = vec![false; items];
+    for &item in order {
+        match seen.get_mut(item) {
+            None => return Err(Error::corrupt("the order", format!("item {item} is outside the gallery of {items}"))),
+            Some(true) => {
+                return Err(ErrorKind::Duplicate { what: "the order".into(), value: format!("item {item}") }.into());
+            }
+            Some(seen) => *seen = true,
+        }
+    }
+    Ok(())
+}
+
+/// An order as it is read from a file (`int64`), checked to be a permutation of `0..items`.
+///
+/// # Errors
+///
+/// As [`check_permutation`]; a negative index counts as outside.
+pub fn permutation(values: &[i64], items: usize) -> Result<Vec<usize>> {
+    let order: Vec<usize> = values
+        .iter()
+        .map(|&value| {
+            usize::try_from(value)
+                .map_err(|_| Error::corrupt("the order", format!("item {value} is outside the gallery of {items}")))
+        })
+        .collect::<Result<_>>()?;
+    check_permutation(&order, items)?;
+    Ok(order)
+}
+
+/// Where the items of one group stand in an order (FastFill App. F).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GroupPlaces {
+    /// The group's number.
+    pub group: i64,
+    /// Its items.
+    pub items: usize,
+    /// Mean place from 0 (first) to 1 (last); 0.5 on average for an order that does not look at the group.
+    pub mean_place: f64,
+    /// Share of the group's items that are done at each asked fraction, 0 to 1.
+    pub done: Vec<f64>,
+    /// Share of the items done at each asked fraction that are of this group, 0 to 1; 0 where nothing is done.
+    pub share: Vec<f64>,
+}
+
+/// Who comes first in an order: places of each group's items, and its part in the first ⌊x·n⌋ items for every
+/// fraction x of `fractions`. Groups by ascending number, negative ones (no group) left out.
+///
+/// ```
+/// let places = rehang::order::group_places(&[2, 3, 0, 1], &[0, 0, 1, 1], &[0.5])?;
+/// // Both items of group 1 come first.
+/// assert_eq!((places[1].mean_place, places[1].done[0]), (0.25, 1.0));
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`check_permutation`], and [`ErrorKind::InvalidOption`] for a fraction outside 0 to 1.
+pub fn group_places(order: &[usize], groups: &[i64], fractions: &[f64]) -> Result<Vec<GroupPlaces>> {
+    check_permutation(order, groups.len())?;
+    if let Some(fraction) = fractions.iter().find(|fraction| !(0.0..=1.0).contains(*fraction)) {
+        return Err(Error::option("fraction", fraction, "a number from 0 to 1"));
+    }
+    let count = order.len();
+    let firsts: Vec<usize> = fractions.iter().map(|fraction| (fraction * count as f64) as usize).collect();
+    let mut names: Vec<i64> = groups.iter().copied().filter(|&group| group >= 0).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut places: Vec<Vec<usize>> = vec![Vec::new(); names.len()];
+    for (place, &item) in order.iter().enumerate() {
+        if let Ok(group) = names.binary_search(&groups[item]) {
+            places[group].push(place);
+        }
+    }
+    Ok(names
+        .into_iter()
+        .zip(places)
+        .map(|(group, places)| {
+            let items = places.len();
+            let sum: f64 = places.iter().map(|&place| place as f64 + 0.5).sum();
+            let done = |first: usize| places.partition_point(|&place| place < first) as f64;
+            GroupPlaces {
+                group,
+                items,
+                mean_place: sum / count as f64 / items as f64,
+                done: firsts.iter().map(|&first| done(first) / items as f64).collect(),
+                share: firsts.iter().map(|&first| done(first) / first.max(1) as f64).collect(),
+            }
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(items: usize) -> OrderInput<'static> {
+        OrderInput { items, ..OrderInput::default() }
+    }
+
+    #[test]
+    fn names_round_trip_and_unknown_ones_list_what_exists() {
+        for policy in Policy::ALL {
+            assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy);
+        }
+        let error = "best".parse::<Policy>().unwrap_err();
+        assert!(error.to_string().contains("least-confidence"));
+    }
+
+    #[test]
+    fn a_nan_among_the_predicted_errors_is_named_by_its_row() {
+        let sigma = [1.0, f64::NAN];
+        let error = order(Policy::Sigma, &OrderInput { sigma: Some(&sigma), ..input(2) }).unwrap_err();
+        assert_eq!(
+            *error.kind(),
+            ErrorKind::NotFinite { what: "predicted errors σ²".into(), row: 1, column: 0 }
+        );
+    }
+
+    #[test]
+    fn the_three_doubts_are_those_of_the_equations() {
+        // Probabilities (1/2, 1/4, 1/4), (1/3, 1/3, 1/3) and nearly (1, 0, 0).
+        let weight = Matrix::new(1, vec![1.0, 0.0, 0.0]).unwrap();
+        let head = Head::new(weight, None, HeadKind::Softmax).unwrap();
+        let vectors = Matrix::new(1, vec![2.0_f32.ln(), 0.0, 20.0]).unwrap();
+        let run = |policy| order(policy, &OrderInput { classified: Some((&head, &vectors)), ..input(3) }).unwrap();
+        let near = |a: &[f64], b: [f64; 3]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
+        let third = 1.0 / 3.0;
+        assert!(near(&run(Policy::LeastConfidence).scores, [0.5, 1.0 - third, 0.0]));
+        assert!(near(&run(Policy::Margin).scores, [0.75, 1.0, 0.0]));
+        assert!(near(&run(Policy::Entropy).scores, [1.5 * 2.0_f64.ln(), 3.0_f64.ln(), 0.0]));
+        assert_eq!(run(Policy::Entropy).permutation, [1, 0, 2]);
+    }
+
+    #[test]
+    fn a_cosine_head_does_not_look_at_lengths() {
+        let weight = Matrix::new(2, vec![1.0, 0.0, 0.0, 5.0]).unwrap();
+        let head = Head::new(weight, None, HeadKind::ArcFace { scale: 4.0, margin: 0.5 }).unwrap();
+        let vectors = Matrix::new(2, vec![1.0, 0.0, 9.0, 0.0, 1.0, 1.0]).unwrap();
+        let scores =
+            order(Policy::LeastConfidence, &OrderInput { classified: Some((&head, &vectors)), ..input(3) })
+                .unwrap()
+                .scores;
+        let expected = 1.0 - 4.0_f64.exp() / (4.0_f64.exp() + 1.0);
+        assert!((scores[0] - expected).abs() < 1e-12 && (scores[1] - expected).abs() < 1e-12);
+        assert!((scores[2] - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_single_class_leaves_no_doubt() {
+        let head = Head::new(Matrix::zeros(1, 2), None, HeadKind::Softmax).unwrap();
+        let vectors = Matrix::zeros(2, 2);
+        for policy in [Policy::LeastConfidence, Policy::Margin, Policy::Entropy] {
+            let made = order(policy, &OrderInput { classified: Some((&head, &vectors)), ..input(2) }).unwrap();
+            assert_eq!((made.scores, made.permutation), (vec![0.0, 0.0], vec![0, 1]));
+        }
+    }
+
+    #[test]
+    fn shuffles_are_permutations_and_follow_the_seed() {
+        let make = |seed| order(Policy::Random, &OrderInput { seed, ..input(100) }).unwrap();
+        check_permutation(&make(1).permutation, 100).unwrap();
+        assert_eq!(make(1), make(1));
+        assert_ne!(make(1), make(2));
+        let again = Order::by_scores(make(1).scores, "scores").unwrap();
+        assert_eq!(again.permutation, make(1).permutation);
+    }
+
+    #[test]
+    fn coverage_visits_every_cluster_before_it_comes_back() {
+        // Two far clusters; the first has the larger errors throughout.
+        let vectors = Matrix::new(1, vec![0.0, 0.1, 0.2, 50.0, 50.1, 50.2]).unwrap();
+        let sigma = [9.0, 7.0, 8.0, 1.0, 3.0, 2.0];
+        let input =
+            OrderInput { sigma: Some(&sigma), vectors: Some(&vectors), clusters: Some(2), ..input(6) };
+        assert_eq!(order(Policy::Coverage, &input).unwrap().permutation, [0, 4, 2, 5, 1, 3]);
+    }
+
+    #[test]
+    fn what_is_no_permutation_is_refused_with_the_reason() {
+        assert!(permutation(&[1, 0, 2], 3).is_ok());
+        assert!(permutation(&[0, 1], 3).unwrap_err().is_mismatch());
+        assert!(permutation(&[0, 1, 1], 3).unwrap_err().to_string().contains("item 1"));
+        assert!(permutation(&[0, 1, 3], 3).unwrap_err().to_string().contains("outside"));
+        assert!(permutation(&[0, 1, -1], 3).unwrap_err().to_string().contains("-1"));
+    }
+
+    #[test]
+    fn an_empty_gallery_has_no_order() {
+        assert!(order(Policy::Random, &input(0)).is_err());
+    }
+}

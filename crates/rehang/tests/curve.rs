@@ -1,0 +1,549 @@
+//! The curve against a brute-force twin: at every cut the distances are put together anew, sorted, and read off.
+
+use proptest::prelude::*;
+use rehang::curve::{
+    Curve, CurveInput, CurveOptions, DoNothing, Line, Qrels, Relevance, agreement, curve, evaluate,
+};
+use rehang::{Distance, ErrorKind, Matrix, Progress};
+
+/// The distance of the definition; written like the product's, since ties are decided by the last bit.
+fn distance(q: &[f32], g: &[f32], kind: Distance) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum() };
+    match kind {
+        Distance::L2 => (dot(q, q) + dot(g, g) - 2.0 * dot(q, g)).max(0.0),
+        Distance::Cosine => {
+            let lengths = dot(q, q).sqrt() * dot(g, g).sqrt();
+            if lengths == 0.0 { 1.0 } else { 1.0 - dot(q, g) / lengths }
+        }
+        Distance::Dot => -dot(q, g),
+    }
+}
+
+/// Right and wrong answers of one query, as gains (negative: not in the ranking).
+type Gains = Vec<f64>;
+
+/// Metrics of one query at one state.
+#[derive(Clone, Copy, Default)]
+struct Point {
+    top1: f64,
+    top5: f64,
+    ap: f64,
+    map_at: f64,
+    ndcg_at: f64,
+    recall_at: f64,
+}
+
+const DEPTH: usize = 3;
+
+fn point(distances: &[f64], gains: &Gains) -> Point {
+    let mut ranked: Vec<usize> = (0..distances.len()).filter(|&item| gains[item] >= 0.0).collect();
+    ranked.sort_by(|&a, &b| distances[a].partial_cmp(&distances[b]).unwrap().then(a.cmp(&b)));
+    let ranks: Vec<usize> = (1..=ranked.len()).filter(|&rank| gains[ranked[rank - 1]] > 0.0).collect();
+    let precision = |(index, &rank): (usize, &usize)| (index + 1) as f64 / rank as f64;
+    let gain_at = |rank: usize, gain: f64| gain / ((rank + 1) as f64).log2();
+    let mut best: Vec<f64> = gains.iter().copied().filter(|&gain| gain > 0.0).collect();
+    best.sort_by(|a, b| b.total_cmp(a));
+    let ideal: f64 = best.iter().take(DEPTH).enumerate().map(|(i, &gain)| gain_at(i + 1, gain)).sum();
+    let count = ranks.len() as f64;
+    let head = || ranks.iter().enumerate().filter(|(_, rank)| **rank <= DEPTH);
+    Point {
+        top1: f64::from(u8::from(ranks[0] <= 1)),
+        top5: f64::from(u8::from(ranks[0] <= 5)),
+        ap: ranks.iter().enumerate().map(precision).sum::<f64>() / count,
+        map_at: head().map(precision).sum::<f64>() / count.min(DEPTH as f64),
+        ndcg_at: head().map(|(_, &rank)| gain_at(rank, gains[ranked[rank - 1]])).sum::<f64>() / ideal,
+        recall_at: head().count() as f64 / count,
+    }
+}
+
+/// Every query's metrics at every cut: `[cuts][counted queries]`.
+fn twin(case: &Case, gains: &[Gains], counted: &[usize]) -> Vec<Vec<Point>> {
+    let queries = case.queries.as_ref().unwrap_or(&case.native);
+    (0..=case.native.rows())
+        .map(|cut| {
+            let mut gallery = case.adapted.clone();
+            for &item in &case.order[..cut] {
+                gallery.row_mut(item).copy_from_slice(case.native.row(item));
+            }
+            counted
+                .iter()
+                .map(|&query| {
+                    let distances: Vec<f64> = (0..gallery.rows())
+                        .map(|item| distance(queries.row(query), gallery.row(item), case.distance))
+                        .collect();
+                    point(&distances, &gains[query])
+                })
+                .collect()
+        })
+        .collect()
+}
+
+/// Everything that a curve can be computed from, with labels or judgements.
+#[derive(Debug, Clone)]
+struct Case {
+    native: Matrix,
+    adapted: Matrix,
+    old: Matrix,
+    queries: Option<Matrix>,
+    order: Vec<usize>,
+    labels: Vec<i64>,
+    query_labels: Vec<i64>,
+    groups: Vec<i64>,
+    judgements: Option<Vec<Vec<(usize, f64)>>>,
+    distance: Distance,
+}
+
+impl Case {
+    fn query_count(&self) -> usize {
+        self.queries.as_ref().map_or(self.native.rows(), Matrix::rows)
+    }
+
+    fn gains(&self) -> Vec<Gains> {
+        (0..self.query_count())
+            .map(|query| {
+                let mut gains = vec![0.0; self.native.rows()];
+                if let Some(judgements) = &self.judgements {
+                    for &(item, gain) in &judgements[query] {
+                        gains[item] = gain;
+                    }
+                } else {
+                    let own = if self.queries.is_some() { self.query_labels[query] } else { self.labels[query] };
+                    for (gain, &label) in gains.iter_mut().zip(&self.labels) {
+                        *gain = if own >= 0 && own == label { 1.0 } else { 0.0 };
+                    }
+                }
+                if self.queries.is_none() {
+                    gains[query] = -1.0;
+                }
+                gains
+            })
+            .collect()
+    }
+}
+
+fn matrix(rows: usize, columns: usize) -> impl Strategy<Value = Matrix> {
+    // Small whole numbers: inner products are exact, so ties are ties on both sides, and duplicates are frequent.
+    prop::collection::vec(-2_i8..=2, rows * columns)
+        .prop_map(move |values| Matrix::new(columns, values.into_iter().map(f32::from).collect()).unwrap())
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    (1_usize..40, 1_usize..5, prop::option::of(1_usize..12), 1_i64..5, 0_usize..3, any::<bool>()).prop_flat_map(
+        |(items, columns, queries, classes, kind, judged)| {
+            let query_count = queries.unwrap_or(items);
+            let judgement = (0..items, prop::sample::select(vec![-1.0, 0.0, 1.0, 2.0, 3.5]));
+            let judgements = prop::collection::vec(
+                prop::collection::btree_map(judgement.0, judgement.1, 0..8)
+                    .prop_map(|judged| judged.into_iter().collect::<Vec<_>>()),
+                query_count,
+            );
+            (
+                (matrix(items, columns), matrix(items, columns), matrix(items, 2)),
+                queries.map_or(Just(None).boxed(), |m| matrix(m, columns).prop_map(Some).boxed()),
+                Just((0..items).collect::<Vec<_>>()).prop_shuffle(),
+                prop::collection::vec(-1..classes, items),
+                prop::collection::vec(-1..classes, query_count),
+                prop::collection::vec(-1_i64..3, query_count),
+                judgements.prop_map(move |judgements| judged.then_some(judgements)),
+                Just(Distance::ALL[kind]),
+            )
+        },
+    )
+    .prop_map(|((native, adapted, old), queries, order, labels, query_labels, groups, judgements, distance)| Case {
+        native,
+        adapted,
+        old,
+        queries,
+        order,
+        labels,
+        query_labels,
+        groups,
+        judgements,
+        distance,
+    })
+}
+
+fn close(line: &Line, expected: impl Fn(usize) -> f64) -> Result<(), TestCaseError> {
+    for (cut, &value) in line.values().iter().enumerate() {
+        let expected = expected(cut);
+        prop_assert!((value - expected).abs() < 1e-9, "cut {cut}: {value} against {expected}");
+    }
+    Ok(())
+}
+
+fn mean(points: &[Point], metric: fn(&Point) -> f64) -> f64 {
+    100.0 * points.iter().map(metric).sum::<f64>() / points.len() as f64
+}
+
+fn check(case: &Case) -> Result<(), TestCaseError> {
+    let gains = case.gains();
+    let qrels = case.judgements.as_ref().map(|judgements| Qrels::new(judgements.clone()).unwrap());
+    let relevance = qrels.as_ref().map_or(
+        Relevance::Labels {
+            gallery: &case.labels,
+            queries: case.queries.is_some().then_some(&case.query_labels[..]),
+        },
+        Relevance::Judgements,
+    );
+    // Old queries live in the old space; their number is what matters here.
+    let old_queries =
+        case.queries.as_ref().map(|queries| Matrix::from_fn(queries.rows(), 2, |row, column| (row + column) as f32));
+    let input = CurveInput {
+        native: &case.native,
+        adapted: &case.adapted,
+        order: &case.order,
+        queries: case.queries.as_ref(),
+        relevance,
+        distance: case.distance,
+        groups: Some(&case.groups),
+        do_nothing: Some(DoNothing { gallery: &case.old, queries: old_queries.as_ref(), distance: Distance::L2 }),
+    };
+    let options = CurveOptions {
+        map_at: Some(DEPTH),
+        ndcg_at: Some(DEPTH),
+        recall_at: Some(DEPTH),
+        kept_cuts: 4,
+    };
+    let result = curve(&input, &options, &Progress::default());
+    let counted: Vec<usize> =
+        (0..gains.len()).filter(|&query| gains[query].iter().any(|&gain| gain > 0.0)).collect();
+    if counted.is_empty() {
+        let is_empty = matches!(result.unwrap_err().kind(), ErrorKind::Empty { .. });
+        prop_assert!(is_empty);
+        return Ok(());
+    }
+    let made = result.unwrap();
+    let points = twin(case, &gains, &counted);
+
+    prop_assert_eq!(&made.per_query.queries, &counted);
+    prop_assert_eq!(made.queries.given, gains.len());
+    prop_assert_eq!(made.queries.counted, counted.len());
+    prop_assert_eq!(
+        made.queries.given,
+        made.queries.counted + made.queries.without_positives + made.queries.unlabelled
+    );
+    prop_assert_eq!(made.top1.values().len(), case.native.rows() + 1);
+    close(&made.top1, |cut| mean(&points[cut], |point| point.top1))?;
+    close(&made.top5, |cut| mean(&points[cut], |point| point.top5))?;
+    close(&made.map, |cut| mean(&points[cut], |point| point.ap))?;
+    close(&made.map_at.as_ref().unwrap().line, |cut| mean(&points[cut], |point| point.map_at))?;
+    close(&made.ndcg_at.as_ref().unwrap().line, |cut| mean(&points[cut], |point| point.ndcg_at))?;
+    close(&made.recall_at.as_ref().unwrap().line, |cut| mean(&points[cut], |point| point.recall_at))?;
+
+    // Flips against the start, and against the search of today.
+    let today = made.do_nothing.as_ref().unwrap();
+    let today_points: Vec<Point> = counted
+        .iter()
+        .map(|&query| {
+            let vector = old_queries.as_ref().unwrap_or(&case.old).row(query);
+            let distances: Vec<f64> =
+                (0..case.old.rows()).map(|item| distance(vector, case.old.row(item), Distance::L2)).collect();
+            point(&distances, &gains[query])
+        })
+        .collect();
+    prop_assert!((today.evaluation.map - mean(&today_points, |point| point.ap)).abs() < 1e-9);
+    let metrics: [fn(&Point) -> f64; 2] = [|point| point.top1, |point| point.top5];
+    for (reference, by_depth) in [(&points[0], &made.flips), (&today_points, &today.flips)] {
+        for (metric, flips) in metrics.iter().zip([&by_depth.top1, &by_depth.top5]) {
+            let right = reference.iter().filter(|point| metric(point) > 0.0).count();
+            prop_assert_eq!(flips.right, right);
+            for cut in 0..points.len() {
+                let pairs = || reference.iter().zip(&points[cut]).map(|(a, b)| (metric(a), metric(b)));
+                let negative = pairs().filter(|&pair| pair == (1.0, 0.0)).count();
+                prop_assert_eq!(flips.negative[cut], negative as u64);
+                prop_assert_eq!(flips.positive[cut], pairs().filter(|&pair| pair == (0.0, 1.0)).count() as u64);
+                let rate = 100.0 * negative as f64 / right.max(1) as f64;
+                prop_assert!((flips.rate.values()[cut] - rate).abs() < 1e-9);
+            }
+        }
+    }
+
+    // Groups and their gap.
+    let members = |group: i64| -> Vec<usize> {
+        (0..counted.len()).filter(|&place| case.groups[counted[place]] == group).collect()
+    };
+    let group_top1 = |group: i64, cut: usize| {
+        let chosen: Vec<Point> = members(group).into_iter().map(|place| points[cut][place]).collect();
+        mean(&chosen, |point| point.top1)
+    };
+    let present: Vec<i64> = (0..3).filter(|&group| !members(group).is_empty()).collect();
+    prop_assert_eq!(made.groups.iter().map(|group| group.group).collect::<Vec<_>>(), present.clone());
+    for group in &made.groups {
+        prop_assert_eq!(group.queries, members(group.group).len());
+        close(&group.top1, |cut| group_top1(group.group, cut))?;
+    }
+    prop_assert_eq!(made.gap.is_some(), !present.is_empty());
+    if let Some(gap) = &made.gap {
+        close(gap, |cut| {
+            let values: Vec<f64> = present.iter().map(|&group| group_top1(group, cut)).collect();
+            values.iter().copied().fold(0.0, f64::max) - values.iter().copied().fold(100.0, f64::min)
+        })?;
+    }
+
+    // Every query's own numbers.
+    for place in 0..counted.len() {
+        let area = |metric: fn(&Point) -> f64| {
+            100.0 * points.iter().map(|points| metric(&points[place])).sum::<f64>() / points.len() as f64
+        };
+        prop_assert!((made.per_query.top1[place] - area(|point| point.top1)).abs() < 1e-9);
+        prop_assert!((made.per_query.top5[place] - area(|point| point.top5)).abs() < 1e-9);
+        prop_assert!((made.per_query.map[place] - area(|point| point.ap)).abs() < 1e-9);
+        for (column, &cut) in made.per_query.cuts.iter().enumerate() {
+            let kept = |metric: usize| {
+                f64::from(made.per_query.at_cuts[metric][place * made.per_query.cuts.len() + column])
+            };
+            prop_assert!((kept(0) - 100.0 * points[cut][place].top1).abs() < 1e-4);
+            prop_assert!((kept(1) - 100.0 * points[cut][place].top5).abs() < 1e-4);
+            prop_assert!((kept(2) - 100.0 * points[cut][place].ap).abs() < 1e-4);
+        }
+    }
+
+    // A gallery that stays as it is: the two ends of the curve.
+    for (gallery, cut) in [(&case.adapted, 0), (&case.native, points.len() - 1)] {
+        let queries = case.queries.as_ref().unwrap_or(&case.native);
+        if cut == 0 && case.queries.is_none() {
+            // Leaving itself out, the gallery would be searched with adapted queries here.
+            continue;
+        }
+        let queries = case.queries.is_some().then_some(queries);
+        let result =
+            evaluate(gallery, queries, relevance, case.distance, &options, &Progress::default()).unwrap();
+        prop_assert!((result.top1 - made.top1.values()[cut]).abs() < 1e-9);
+        prop_assert!((result.top5 - made.top5.values()[cut]).abs() < 1e-9);
+        prop_assert!((result.map - made.map.values()[cut]).abs() < 1e-9);
+        prop_assert!((result.map_at.unwrap() - made.map_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9);
+        prop_assert!((result.ndcg_at.unwrap() - made.ndcg_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9);
+        prop_assert!(
+            (result.recall_at.unwrap() - made.recall_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9
+        );
+    }
+
+    check_agreement(case)
+}
+
+fn check_agreement(case: &Case) -> Result<(), TestCaseError> {
+    let queries = case.queries.as_ref();
+    let result = agreement(
+        &case.native,
+        &case.adapted,
+        &case.order,
+        queries,
+        case.distance,
+        DEPTH,
+        &Progress::default(),
+    );
+    if queries.is_none() && case.native.rows() == 1 {
+        prop_assert!(result.is_err());
+        return Ok(());
+    }
+    let made = result.unwrap();
+    let vectors = queries.unwrap_or(&case.native);
+    let nearest = |query: usize, gallery: &Matrix| -> Vec<usize> {
+        let mut ranked: Vec<(f64, usize)> = (0..gallery.rows())
+            .filter(|&item| queries.is_some() || item != query)
+            .map(|item| (distance(vectors.row(query), gallery.row(item), case.distance), item))
+            .collect();
+        ranked.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        ranked.into_iter().take(made.depth).map(|(_, item)| item).collect()
+    };
+    close(&made.line, |cut| {
+        let mut gallery = case.adapted.clone();
+        for &item in &case.order[..cut] {
+            gallery.row_mut(item).copy_from_slice(case.native.row(item));
+        }
+        let shared: usize = (0..vectors.rows())
+            .map(|query| {
+                let end = nearest(query, &case.native);
+                nearest(query, &gallery).iter().filter(|item| end.contains(item)).count()
+            })
+            .sum();
+        100.0 * shared as f64 / (made.depth * vectors.rows()) as f64
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn the_curve_is_what_sorting_anew_at_every_cut_gives(case in case()) {
+        check(&case)?;
+    }
+}
+
+/// Numbers that look random and are the same everywhere.
+fn noise(seed: u64) -> impl FnMut() -> f32 {
+    let mut state = seed;
+    move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / 8388608.0 - 1.0
+    }
+}
+
+fn plain_case(items: usize, columns: usize, classes: i64, spread: f32) -> Case {
+    let mut noise = noise(items as u64);
+    let native =
+        Matrix::from_fn(items, columns, |row, column| {
+            let class = row as i64 * 7 % classes;
+            ((class * 31 + column as i64 * 17) % 11) as f32 / 5.0 + noise()
+        });
+    let adapted = Matrix::from_fn(items, columns, |row, column| native.row(row)[column] + spread * noise());
+    Case {
+        old: Matrix::from_fn(items, 2, |row, column| native.row(row)[column % columns]),
+        queries: None,
+        order: (0..items).map(|place| place * 101 % items).collect(),
+        labels: (0..items as i64).map(|item| item * 7 % classes).collect(),
+        query_labels: Vec::new(),
+        groups: (0..items as i64).map(|item| item % 2).collect(),
+        judgements: None,
+        distance: Distance::L2,
+        native,
+        adapted,
+    }
+}
+
+#[test]
+fn a_gallery_with_more_than_one_block_of_queries_and_registers_of_answers_is_exact() {
+    check(&plain_case(211, 6, 3, 0.8)).unwrap();
+    check(&plain_case(130, 6, 13, 2.0)).unwrap();
+}
+
+#[test]
+fn all_equal_vectors_are_ranked_by_index() {
+    let mut case = plain_case(50, 3, 4, 0.0);
+    case.native = Matrix::zeros(50, 3);
+    case.adapted = Matrix::zeros(50, 3);
+    case.old = Matrix::zeros(50, 2);
+    for distance in Distance::ALL {
+        case.distance = distance;
+        check(&case).unwrap();
+    }
+}
+
+#[test]
+fn one_item_is_enough_for_a_query_set_of_its_own_and_too_few_to_leave_itself_out() {
+    let mut case = plain_case(1, 1, 1, 0.5);
+    check(&case).unwrap();
+    case.queries = Some(Matrix::zeros(2, 1));
+    case.query_labels = vec![0, 5];
+    case.groups = vec![0, 0];
+    check(&case).unwrap();
+}
+
+#[test]
+fn a_wide_gallery_of_duplicates_keeps_ties_through_the_sums() {
+    // 90 items of 129 fractional coordinates, but only 10 different vectors: equal vectors must get equal bits.
+    let mut noise = noise(3);
+    let few = Matrix::from_fn(10, 129, |_, _| noise());
+    let mut case = plain_case(90, 129, 6, 0.0);
+    case.native = few.select(&(0..90).map(|item| item * 7 % 10).collect::<Vec<_>>());
+    case.adapted = few.select(&(0..90).map(|item| item * 3 % 10).collect::<Vec<_>>());
+    for distance in Distance::ALL {
+        case.distance = distance;
+        check(&case).unwrap();
+    }
+}
+
+fn curve_of(case: &Case) -> Curve {
+    let input = CurveInput {
+        native: &case.native,
+        adapted: &case.adapted,
+        order: &case.order,
+        queries: None,
+        relevance: Relevance::Labels { gallery: &case.labels, queries: None },
+        distance: case.distance,
+        groups: None,
+        do_nothing: None,
+    };
+    curve(&input, &CurveOptions { kept_cuts: 5, ..CurveOptions::default() }, &Progress::default()).unwrap()
+}
+
+#[test]
+fn the_number_of_threads_does_not_change_a_bit() {
+    let case = plain_case(400, 5, 9, 1.0);
+    let with = |threads| {
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| curve_of(&case))
+    };
+    let one = with(1);
+    assert_eq!(one, with(3));
+    assert_eq!(one, curve_of(&case));
+}
+
+#[test]
+fn intervals_hold_areas_and_bands_hold_curves() {
+    let case = plain_case(300, 5, 9, 1.0);
+    let curve = curve_of(&case);
+    let areas = curve.area_intervals(300, 0.95, 1).unwrap();
+    assert!((areas.map.estimate - curve.map.area()).abs() < 1e-9);
+    assert!((areas.top1.estimate - curve.top1.area()).abs() < 1e-9);
+    assert!(areas.map.low < areas.map.estimate && areas.map.estimate < areas.map.high);
+    let bands = curve.bands(100, 0.95, 1).unwrap();
+    assert_eq!(bands.cuts, curve.map.grid(5).cuts);
+    for (interval, value) in bands.map.iter().zip(curve.map.grid(5).values) {
+        assert!((interval.estimate - value).abs() < 1e-4);
+        assert!(interval.low <= value && value <= interval.high);
+    }
+}
+
+#[test]
+fn every_kind_of_wrong_input_is_one_clear_error() {
+    let case = plain_case(6, 2, 2, 0.1);
+    let labels = Relevance::Labels { gallery: &case.labels, queries: None };
+    let good = CurveInput {
+        native: &case.native,
+        adapted: &case.adapted,
+        order: &case.order,
+        queries: None,
+        relevance: labels,
+        distance: Distance::L2,
+        groups: None,
+        do_nothing: None,
+    };
+    let fails = |input: CurveInput<'_>| curve(&input, &CurveOptions::default(), &Progress::default()).unwrap_err();
+    assert!(curve(&good, &CurveOptions::default(), &Progress::default()).is_ok());
+
+    let (empty, narrow) = (Matrix::default(), Matrix::zeros(6, 1));
+    let short = Matrix::zeros(5, 2);
+    let mut broken = case.adapted.clone();
+    broken.row_mut(4)[1] = f32::NAN;
+    let three = [0, 1, 0];
+    let unknown = [-1; 6];
+    assert!(matches!(fails(CurveInput { native: &empty, ..good }).kind(), ErrorKind::Empty { .. }));
+    assert!(matches!(fails(CurveInput { adapted: &narrow, ..good }).kind(), ErrorKind::WidthMismatch { .. }));
+    assert!(matches!(fails(CurveInput { adapted: &short, ..good }).kind(), ErrorKind::CountMismatch { .. }));
+    assert_eq!(
+        *fails(CurveInput { adapted: &broken, ..good }).kind(),
+        ErrorKind::NotFinite { what: "adapted vectors".into(), row: 4, column: 1 }
+    );
+    assert!(matches!(
+        fails(CurveInput { order: &[0, 1, 2, 3, 4, 4], ..good }).kind(),
+        ErrorKind::Duplicate { .. }
+    ));
+    assert!(matches!(
+        fails(CurveInput { relevance: Relevance::Labels { gallery: &three, queries: None }, ..good }).kind(),
+        ErrorKind::CountMismatch { .. }
+    ));
+    assert!(matches!(
+        fails(CurveInput { relevance: Relevance::Labels { gallery: &unknown, queries: None }, ..good }).kind(),
+        ErrorKind::Empty { .. }
+    ));
+    assert!(matches!(fails(CurveInput { queries: Some(&short), ..good }).kind(), ErrorKind::MissingInput { .. }));
+    assert!(matches!(fails(CurveInput { groups: Some(&three), ..good }).kind(), ErrorKind::CountMismatch { .. }));
+    let outside = Qrels::new(vec![vec![(9, 1.0)]; 6]).unwrap();
+    assert!(matches!(
+        fails(CurveInput { relevance: Relevance::Judgements(&outside), ..good }).kind(),
+        ErrorKind::Corrupt { .. }
+    ));
+    let today = DoNothing { gallery: &short, queries: None, distance: Distance::L2 };
+    assert!(matches!(
+        fails(CurveInput { do_nothing: Some(today), ..good }).kind(),
+        ErrorKind::CountMismatch { .. }
+    ));
+    let zero = CurveOptions { ndcg_at: Some(0), ..CurveOptions::default() };
+    assert!(matches!(
+        curve(&good, &zero, &Progress::default()).unwrap_err().kind(),
+        ErrorKind::InvalidOption { .. }
+    ));
+    let stopped = Progress::default();
+    stopped.cancel();
+    assert!(curve(&good, &CurveOptions::default(), &stopped).unwrap_err().is_cancelled());
+}
