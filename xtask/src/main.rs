@@ -1,2 +1,26 @@
 //! Studies and generated files of the rehang repository.
-fn main() {}
+//!
+//! `cargo xtask demo-data` trains the two encoders of the demo and writes everything in `demo/` that is not taken from
+//! scikit-learn by `scripts/extract-digits.py`.
+
+mod demo_data;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["demo-data"] => demo_data::run(),
+        _ => {
+            eprintln!("usage: cargo xtask demo-data");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("Error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -4,9 +4,11 @@
 
 pub mod adapter;
 mod error;
+pub mod files;
 mod head;
 mod pairs;
 mod progress;
+pub mod report;
 mod space;
 mod vectors;
 

@@ -1,0 +1,129 @@
+//! The progress bar: reads a [`Progress`] from another thread and shows rate and time left on stderr.
+
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rehang::{Progress, ProgressSnapshot};
+
+/// Work that is done before this time shows no bar at all: a bar that flashes by tells nobody anything.
+const QUIET_FOR: Duration = Duration::from_secs(1);
+const REDRAW_EVERY: Duration = Duration::from_millis(120);
+/// A log gets a line this often; a terminal gets a bar.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Does `work` while its progress is shown on stderr.
+///
+/// Ctrl-C is left to the system: every output appears by a rename, so an interrupted run leaves nothing half-written.
+pub fn with_bar<T>(work: impl FnOnce(&Progress) -> T) -> T {
+    let progress = Progress::default();
+    let watched = progress.clone();
+    let (finished, wait) = mpsc::channel::<()>();
+    let watcher = thread::spawn(move || {
+        let started = Instant::now();
+        let mut view: Box<dyn View> =
+            if std::io::stderr().is_terminal() { Box::new(Bar::default()) } else { Box::new(Lines::new()) };
+        while wait.recv_timeout(REDRAW_EVERY) == Err(RecvTimeoutError::Timeout) {
+            if started.elapsed() >= QUIET_FOR {
+                view.show(&watched.snapshot());
+            }
+        }
+        view.close();
+    });
+    let outcome = work(&progress);
+    drop(finished);
+    // The watcher only draws; should it have panicked, the result is still good.
+    drop(watcher.join());
+    outcome
+}
+
+trait View {
+    fn show(&mut self, now: &ProgressSnapshot);
+    fn close(&mut self);
+}
+
+#[derive(Default)]
+struct Bar {
+    stage: String,
+    bar: Option<ProgressBar>,
+}
+
+impl View for Bar {
+    fn show(&mut self, now: &ProgressSnapshot) {
+        if now.stage.is_empty() {
+            return;
+        }
+        if self.stage != now.stage {
+            self.close();
+            self.stage.clone_from(&now.stage);
+            let bar = ProgressBar::with_draw_target(Some(now.total), ProgressDrawTarget::stderr());
+            let template = if now.total > 0 {
+                "{prefix} {wide_bar} {pos}/{len} {msg} ({per_sec}, {eta} left)"
+            } else {
+                "{prefix} {spinner} {pos} {msg} ({per_sec}, {elapsed})"
+            };
+            bar.set_style(
+                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
+            bar.set_prefix(now.stage.clone());
+            self.bar = Some(bar);
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_message(if now.note.is_empty() {
+                now.unit.to_string()
+            } else {
+                format!("{} {}", now.unit, now.note)
+            });
+            bar.set_position(now.done);
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+struct Lines {
+    stage: String,
+    stage_started: Instant,
+    last: Instant,
+}
+
+impl Lines {
+    fn new() -> Self {
+        Self { stage: String::new(), stage_started: Instant::now(), last: Instant::now() }
+    }
+}
+
+impl View for Lines {
+    fn show(&mut self, now: &ProgressSnapshot) {
+        if self.stage != now.stage {
+            self.stage.clone_from(&now.stage);
+            self.stage_started = Instant::now();
+        } else if self.last.elapsed() < LINE_EVERY || now.stage.is_empty() {
+            return;
+        } else {
+            self.last = Instant::now();
+            let seconds = self.stage_started.elapsed().as_secs_f64();
+            let rate = now.done as f64 / seconds.max(1e-9);
+            let left = if now.total > now.done && rate > 0.0 {
+                format!(", {:.0} s left", (now.total - now.done) as f64 / rate)
+            } else {
+                String::new()
+            };
+            let total = if now.total > 0 { format!("/{}", now.total) } else { String::new() };
+            let line = format!(
+                "{}: {}{total} {} {} ({rate:.1}/s{left})",
+                now.stage, now.done, now.unit, now.note
+            );
+            // A closed stderr must not stop the work.
+            drop(writeln!(std::io::stderr(), "{line}"));
+        }
+    }
+
+    fn close(&mut self) {}
+}

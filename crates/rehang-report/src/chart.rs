@@ -1,0 +1,581 @@
+//! Charts as inline SVG: lines with bands, levels, a note at a point, and labels at the ends of the lines.
+//!
+//! A [`Chart`] says what is shown; [`draw`] lays it out for a wide page, for a narrow screen or as a file of its own.
+//! Values that are not finite are left out: a line breaks there, and nothing of them reaches the SVG.
+
+use std::fmt::Write;
+
+use crate::numbers::{decimal, shown, significant};
+use crate::palette::{EITHER, STYLES, chart_rules, coordinate, dashes, marker};
+use crate::scale::{Scale, Span, spread_apart};
+use crate::text::escape_html;
+
+/// What a chart shows.
+///
+/// ```
+/// use rehang_report::{Axis, Chart, Level, Line};
+///
+/// let chart = Chart {
+///     title: "mAP while the gallery is re-embedded".into(),
+///     x: Axis::percent("re-embedded, %"),
+///     y: Axis::percent("mAP, %"),
+///     lines: vec![Line::new("sigma", vec![(0.0, 37.0), (50.0, 48.0), (100.0, 53.0)])],
+///     levels: vec![Level { name: "do nothing".into(), value: 34.2 }],
+///     ..Chart::default()
+/// };
+/// assert!(rehang_report::svg_curve(&chart).starts_with("<svg "));
+/// ```
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Chart {
+    /// What it is, in a few words.
+    pub title: String,
+    /// What can be seen in it, for those who cannot see it; made from the lines where it is empty.
+    pub description: String,
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The vertical axis.
+    pub y: Axis,
+    /// The lines, the most important one first.
+    pub lines: Vec<Line>,
+    /// Horizontal lines across the whole chart, such as doing nothing.
+    pub levels: Vec<Level>,
+    /// A point to be noted, with a line down to the horizontal axis.
+    pub note: Option<Note>,
+}
+
+/// One axis of a chart.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Axis {
+    /// What it shows, with its unit.
+    pub label: String,
+    /// How values are spread along it.
+    pub scale: Scale,
+    /// Values that the axis never crosses, whatever the data are.
+    pub bounds: Option<(f64, f64)>,
+    /// Whether ticks below zero are written without their sign (a chart that is mirrored at zero).
+    pub mirrored: bool,
+}
+
+impl Axis {
+    /// A linear axis for percent, which never leaves 0–100.
+    pub fn percent(label: impl Into<String>) -> Self {
+        Self { label: label.into(), bounds: Some((0.0, 100.0)), ..Self::default() }
+    }
+}
+
+/// One line of a chart.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Line {
+    /// Its name; a line without one is not labelled.
+    pub name: String,
+    /// Its points `(x, y)`, with x increasing.
+    pub points: Vec<(f64, f64)>,
+    /// A band around it: `(x, low, high)`; empty for none.
+    pub band: Vec<(f64, f64, f64)>,
+    /// How it looks.
+    pub look: Look,
+}
+
+impl Line {
+    /// A line by its name and points, with the look of its place among the lines.
+    pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.into(), points, ..Self::default() }
+    }
+}
+
+/// How a line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Look {
+    /// Colour, dashes and marker of its place among the lines; the first line is the widest.
+    #[default]
+    Ordinary,
+    /// Colour, dashes and marker of this number.
+    Numbered(usize),
+    /// As `Numbered`, with a marker at every point.
+    Dotted(usize),
+    /// Grey and thin, without markers: a line to compare with.
+    Quiet,
+}
+
+/// A horizontal line across a chart.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Level {
+    /// Its name.
+    pub name: String,
+    /// Where it is.
+    pub value: f64,
+}
+
+/// A point to be noted.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Note {
+    /// Where.
+    pub x: f64,
+    /// Where.
+    pub y: f64,
+    /// What is to be noted, in a few words.
+    pub text: String,
+}
+
+impl Chart {
+    /// Whether there is anything to draw.
+    pub fn is_empty(&self) -> bool {
+        !self.lines.iter().any(|line| line.points.iter().any(|&(x, y)| shown(x).is_some() && shown(y).is_some()))
+    }
+
+    /// The description, or one made from the lines.
+    fn described(&self) -> String {
+        if !self.description.is_empty() {
+            return self.description.clone();
+        }
+        let mut text = format!("{} against {}.", self.y.label, self.x.label);
+        for line in self.lines.iter().filter(|line| !line.name.is_empty()) {
+            let mut ends = line.points.iter().filter(|(x, y)| shown(*x).is_some() && shown(*y).is_some());
+            if let Some(first) = ends.next() {
+                let last = ends.next_back().unwrap_or(first);
+                let _ = write!(text, " {}: from {} to {}.", line.name, significant(first.1), significant(last.1));
+            }
+        }
+        for level in self.levels.iter().filter(|level| shown(level.value).is_some()) {
+            let _ = write!(text, " {}: {}.", level.name, significant(level.value));
+        }
+        text
+    }
+}
+
+/// Where a chart is to be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Canvas {
+    /// On a page of ordinary width: labels stand right of the lines.
+    Wide,
+    /// On a phone: no labels at the lines; the page shows [`legend`] instead.
+    Narrow,
+    /// In a file of its own, with its colours in it.
+    Standalone,
+}
+
+/// Label height with its distance to the next one.
+const LABEL_GAP: f64 = 16.0;
+/// Between the plot and the labels right of it: room for the leaders.
+const LEADER_WIDTH: f64 = 30.0;
+
+/// The chart as an SVG element; `id` must be unique in the page.
+pub(crate) fn draw(chart: &Chart, canvas: Canvas, id: &str) -> String {
+    let layout = Layout::of(chart, canvas);
+    let mut svg = String::new();
+    let (width, height) = (layout.width, layout.height);
+    let _ = write!(
+        svg,
+        "<svg class=\"rh {class}\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\"{size} role=\"img\" \
+         aria-labelledby=\"{id}-title {id}-text\"><title id=\"{id}-title\">{title}</title><desc id=\"{id}-text\">{text}</desc>",
+        class = match canvas {
+            Canvas::Wide => "wide",
+            Canvas::Narrow => "narrow",
+            Canvas::Standalone => "standalone",
+        },
+        size = if canvas == Canvas::Standalone { format!(" width=\"{width}\" height=\"{height}\"") } else { String::new() },
+        title = escape_html(&chart.title),
+        text = escape_html(&chart.described()),
+    );
+    if canvas == Canvas::Standalone {
+        let rules =
+            chart_rules(EITHER.paper, EITHER.ink, EITHER.soft, EITHER.rule, |index| EITHER.lines[index].to_string());
+        let _ = write!(svg, "<style>{rules}</style>");
+        let _ = write!(svg, "<text class=\"strong\" x=\"{}\" y=\"16\">{}</text>", layout.left, escape_html(&chart.title));
+    }
+    layout.draw_axes(chart, &mut svg);
+    layout.draw_levels(chart, &mut svg);
+    layout.draw_bands(chart, &mut svg);
+    layout.draw_note(chart, &mut svg);
+    // The first line is the most important one, so it is drawn last and lies on top.
+    for index in (0..chart.lines.len()).rev() {
+        layout.draw_line(chart, index, &mut svg);
+    }
+    layout.draw_labels(chart, canvas, &mut svg);
+    svg.push_str("</svg>");
+    svg
+}
+
+/// The lines and levels of a chart with a sample of each, as an HTML list.
+pub(crate) fn legend(chart: &Chart) -> String {
+    let mut html = String::from("<ul class=\"legend\" aria-hidden=\"true\">");
+    let sample = |inner: &str| format!("<svg class=\"rh sample\" viewBox=\"0 0 36 12\" width=\"36\" height=\"12\">{inner}</svg>");
+    for (index, line) in chart.lines.iter().enumerate().filter(|(_, line)| !line.name.is_empty()) {
+        let style = Style::of(line.look, index);
+        let inner = format!("{}{}", style.stroke("M1 6H35"), style.dot(18.0, 6.0, 3.6, ""));
+        let _ = write!(html, "<li>{}{}</li>", sample(&inner), escape_html(&line.name));
+    }
+    for (index, level) in chart.levels.iter().enumerate().filter(|(_, level)| shown(level.value).is_some()) {
+        let inner = format!("<path class=\"level\" d=\"M1 6H35\" stroke-dasharray=\"{}\"/>", level_dashes(index));
+        let _ = write!(html, "<li>{}{}</li>", sample(&inner), escape_html(&level_label(level)));
+    }
+    html.push_str("</ul>");
+    html
+}
+
+/// How one line is drawn.
+struct Style {
+    /// Its number in the palette; `None` for a quiet line.
+    number: Option<usize>,
+    wide: bool,
+    every_point: bool,
+}
+
+impl Style {
+    fn of(look: Look, place: usize) -> Self {
+        match look {
+            Look::Ordinary => Self { number: Some(place), wide: place == 0, every_point: false },
+            Look::Numbered(number) => Self { number: Some(number), wide: number == 0, every_point: false },
+            Look::Dotted(number) => Self { number: Some(number), wide: false, every_point: true },
+            Look::Quiet => Self { number: None, wide: false, every_point: false },
+        }
+    }
+
+    fn stroke(&self, path: &str) -> String {
+        let Some(number) = self.number else {
+            return format!("<path class=\"line quiet\" d=\"{path}\" stroke-dasharray=\"4 3\"/>");
+        };
+        let dashes = dashes(number);
+        let dashes = if dashes.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dashes}\"") };
+        let wide = if self.wide { " main" } else { "" };
+        format!("<path class=\"line s{}{wide}\" d=\"{path}\"{dashes}/>", number % STYLES)
+    }
+
+    /// A marker with a text that is shown when it is pointed at; nothing for a quiet line.
+    fn dot(&self, x: f64, y: f64, radius: f64, text: &str) -> String {
+        let Some(number) = self.number else { return String::new() };
+        let shape = marker(number, x, y, radius);
+        let class = number % STYLES;
+        if text.is_empty() {
+            format!("{shape} class=\"f{class}\"/>")
+        } else {
+            let name = &shape[1..shape.find(' ').unwrap_or(shape.len())];
+            format!("{shape} class=\"f{class}\"><title>{}</title></{name}>", escape_html(text))
+        }
+    }
+}
+
+/// A label right of the plot.
+struct Label {
+    text: String,
+    /// Where the line ends.
+    end: f64,
+    /// Breaks ties between lines that end at the same place: lines that were higher before come first.
+    height_before: f64,
+    style: Option<Style>,
+    strong: bool,
+}
+
+struct Layout {
+    width: f64,
+    height: f64,
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    x: Span,
+    y: Span,
+}
+
+impl Layout {
+    fn of(chart: &Chart, canvas: Canvas) -> Self {
+        let points = || chart.lines.iter().flat_map(|line| line.points.iter());
+        let bands = chart.lines.iter().flat_map(|line| line.band.iter()).flat_map(|&(_, low, high)| [low, high]);
+        let levels = chart.levels.iter().map(|level| level.value);
+        let heights = points().map(|&(_, y)| y).chain(bands).chain(levels);
+        let (width, height, x_ticks) = match canvas {
+            Canvas::Wide => (800.0, 400.0, 6),
+            Canvas::Narrow => (360.0, 300.0, 4),
+            Canvas::Standalone => (800.0, 420.0, 6),
+        };
+        let x = Span::around(points().map(|&(x, _)| x), chart.x.scale, chart.x.bounds, x_ticks);
+        let y = Span::around(heights, chart.y.scale, chart.y.bounds, 5);
+        let tick_width = y.ticks.iter().map(|(_, text)| text_width(text)).fold(0.0, f64::max);
+        let names = chart.lines.iter().map(|line| line.name.clone()).chain(chart.levels.iter().map(level_label));
+        let label_width = names.map(|name| text_width(&shortened(&name))).fold(0.0, f64::max);
+        let title = if canvas == Canvas::Standalone { 24.0 } else { 0.0 };
+        Self {
+            width,
+            height,
+            left: (tick_width + 14.0).max(30.0),
+            right: if canvas == Canvas::Narrow { width - 14.0 } else { width - label_width - LEADER_WIDTH - 14.0 },
+            top: 30.0 + title,
+            bottom: height - 44.0,
+            x,
+            y,
+        }
+    }
+
+    fn at(&self, x: f64, y: f64) -> Option<(f64, f64)> {
+        let (x, y) = (self.x.position(x)?, self.y.position(y)?);
+        Some((self.left + x * (self.right - self.left), self.bottom - y * (self.bottom - self.top)))
+    }
+
+    fn across(&self, x: f64) -> f64 {
+        self.x.position(x).map_or(self.left, |x| self.left + x * (self.right - self.left))
+    }
+
+    fn down(&self, y: f64) -> Option<f64> {
+        self.y.position(y).map(|y| self.bottom - y * (self.bottom - self.top))
+    }
+
+    fn draw_axes(&self, chart: &Chart, svg: &mut String) {
+        let (left, right, bottom) = (coordinate(self.left), coordinate(self.right), coordinate(self.bottom));
+        for (value, text) in &self.y.ticks {
+            let Some(y) = self.down(*value) else { continue };
+            let text = if chart.y.mirrored { text.trim_start_matches('−') } else { text };
+            let _ = write!(
+                svg,
+                "<path class=\"grid\" d=\"M{left} {y}H{right}\"/><text class=\"soft\" x=\"{x}\" y=\"{base}\" text-anchor=\"end\">{text}</text>",
+                y = coordinate(y),
+                x = coordinate(self.left - 8.0),
+                base = coordinate(y + 4.0),
+                text = escape_html(text),
+            );
+        }
+        let _ = write!(svg, "<path class=\"axis\" d=\"M{left} {bottom}H{right}\"/>");
+        for (value, text) in &self.x.ticks {
+            let _ = write!(
+                svg,
+                "<path class=\"axis\" d=\"M{x} {bottom}v5\"/><text class=\"soft\" x=\"{x}\" y=\"{base}\" text-anchor=\"middle\">{text}</text>",
+                x = coordinate(self.across(*value)),
+                base = coordinate(self.bottom + 19.0),
+                text = escape_html(text),
+            );
+        }
+        let _ = write!(
+            svg,
+            "<text class=\"soft\" x=\"{x}\" y=\"{base}\" text-anchor=\"middle\">{text}</text><text class=\"soft\" x=\"{edge}\" y=\"{above}\">{label}</text>",
+            x = coordinate(f64::midpoint(self.left, self.right)),
+            base = coordinate(self.bottom + 38.0),
+            text = escape_html(&chart.x.label),
+            edge = coordinate((self.left - 22.0).max(2.0)),
+            above = coordinate(self.top - 14.0),
+            label = escape_html(&chart.y.label),
+        );
+    }
+
+    fn draw_levels(&self, chart: &Chart, svg: &mut String) {
+        for (index, level) in chart.levels.iter().enumerate() {
+            let Some(y) = self.down(level.value) else { continue };
+            let _ = write!(
+                svg,
+                "<path class=\"level\" d=\"M{} {}H{}\" stroke-dasharray=\"{}\"/>",
+                coordinate(self.left),
+                coordinate(y),
+                coordinate(self.right),
+                level_dashes(index),
+            );
+        }
+    }
+
+    fn draw_bands(&self, chart: &Chart, svg: &mut String) {
+        for (index, line) in chart.lines.iter().enumerate().rev() {
+            let Some(number) = Style::of(line.look, index).number else { continue };
+            let edge: Vec<_> = line
+                .band
+                .iter()
+                .filter_map(|&(x, low, high)| Some((self.at(x, low.min(high))?, self.at(x, low.max(high))?)))
+                .collect();
+            if edge.len() < 2 {
+                continue;
+            }
+            let around = edge.iter().map(|(_, high)| high).chain(edge.iter().rev().map(|(low, _)| low));
+            let mut path = String::new();
+            for (x, y) in around {
+                let command = if path.is_empty() { 'M' } else { 'L' };
+                let _ = write!(path, "{command}{} {}", coordinate(*x), coordinate(*y));
+            }
+            let _ = write!(svg, "<path class=\"band f{}\" d=\"{path}Z\"/>", number % STYLES);
+        }
+    }
+
+    fn draw_note(&self, chart: &Chart, svg: &mut String) {
+        let Some(note) = &chart.note else { return };
+        let Some((x, y)) = self.at(note.x, note.y) else { return };
+        // The text stands on the side of the line that has room for it.
+        let (anchor, shift) = if x + text_width(&note.text) + 10.0 > self.right { ("end", -6.0) } else { ("start", 6.0) };
+        let _ = write!(
+            svg,
+            "<path class=\"axis\" d=\"M{x} {y}V{bottom}\" stroke-dasharray=\"2 3\"/><text class=\"soft halo\" x=\"{text_x}\" y=\"{base}\" text-anchor=\"{anchor}\">{text}</text>",
+            x = coordinate(x),
+            y = coordinate(y),
+            bottom = coordinate(self.bottom),
+            text_x = coordinate(x + shift),
+            base = coordinate(self.bottom - 8.0),
+            text = escape_html(&note.text),
+        );
+    }
+
+    fn draw_line(&self, chart: &Chart, index: usize, svg: &mut String) {
+        let line = &chart.lines[index];
+        let style = Style::of(line.look, index);
+        let placed: Vec<Option<(f64, f64)>> = line.points.iter().map(|&(x, y)| self.at(x, y)).collect();
+        let mut path = String::new();
+        let mut begun = false;
+        for point in &placed {
+            if let Some((x, y)) = point {
+                let _ = write!(path, "{}{} {}", if begun { 'L' } else { 'M' }, coordinate(*x), coordinate(*y));
+            }
+            begun = point.is_some();
+        }
+        if path.is_empty() {
+            return;
+        }
+        svg.push_str(&style.stroke(&path));
+        // Markers of different lines stand at different places, so that lines which coincide can be told apart.
+        let kept: Vec<usize> = if style.every_point {
+            (0..placed.len()).collect()
+        } else {
+            let shift = (index as f64 + 0.5) / chart.lines.len() as f64;
+            let mut kept: Vec<usize> =
+                (0..7).map(|step| ((step as f64 + shift) / 7.0 * placed.len().saturating_sub(1) as f64).round() as usize).collect();
+            kept.dedup();
+            kept
+        };
+        for at in kept {
+            if let Some((x, y)) = placed[at] {
+                let (value_x, value_y) = line.points[at];
+                let value_y = if chart.y.mirrored { value_y.abs() } else { value_y };
+                let name = if line.name.is_empty() { String::new() } else { format!("{}: ", line.name) };
+                let text = format!("{name}{} at {}", value_text(value_y, &chart.y), value_text(value_x, &chart.x));
+                svg.push_str(&style.dot(x, y, 3.6, &text));
+            }
+        }
+    }
+
+    fn draw_labels(&self, chart: &Chart, canvas: Canvas, svg: &mut String) {
+        let levels = chart.levels.iter().filter_map(|level| {
+            let end = self.down(level.value)?;
+            Some(Label { text: level_label(level), end, height_before: end, style: None, strong: false })
+        });
+        if canvas == Canvas::Narrow {
+            // A phone has no room beside the plot: levels are named on their line, lines in the legend.
+            for label in levels {
+                let base = if label.end < self.top + 16.0 { label.end + 14.0 } else { label.end - 5.0 };
+                let _ = write!(
+                    svg,
+                    "<text class=\"soft halo\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+                    coordinate(self.right - 2.0),
+                    coordinate(base),
+                    escape_html(&label.text),
+                );
+            }
+            return;
+        }
+        let lines = chart.lines.iter().enumerate().filter(|(_, line)| !line.name.is_empty()).filter_map(|(index, line)| {
+            let heights: Vec<f64> = line.points.iter().filter_map(|&(x, y)| self.at(x, y)).map(|(_, y)| y).collect();
+            let style = Style::of(line.look, index);
+            Some(Label {
+                text: shortened(&line.name),
+                end: *heights.last()?,
+                height_before: heights.iter().sum::<f64>() / heights.len() as f64,
+                strong: style.wide,
+                style: Some(style),
+            })
+        });
+        let mut labels: Vec<Label> = lines.chain(levels).collect();
+        // A twentieth of the mean height decides between lines that end almost together, as all curves of one
+        // gallery do: at 100 % there is only one gallery.
+        labels.sort_by(|a, b| (a.end + 0.05 * a.height_before).total_cmp(&(b.end + 0.05 * b.height_before)));
+        let mut highest = f64::NEG_INFINITY;
+        let wanted: Vec<f64> = labels
+            .iter()
+            .map(|label| {
+                highest = highest.max(label.end);
+                highest
+            })
+            .collect();
+        let spread = spread_apart(&wanted, LABEL_GAP, self.top - 6.0, self.bottom + 6.0);
+        for (label, y) in labels.iter().zip(spread) {
+            let (begin, end) = (self.right + 3.0, self.right + LEADER_WIDTH - 8.0);
+            let class = label.style.as_ref().and_then(|style| style.number).map_or("axis".into(), |number| format!("s{}", number % STYLES));
+            let _ = write!(
+                svg,
+                "<path class=\"leader {class}\" d=\"M{} {}L{} {}\"/>",
+                coordinate(begin),
+                coordinate(label.end),
+                coordinate(end),
+                coordinate(y),
+            );
+            if let Some(style) = &label.style {
+                svg.push_str(&style.dot(end + 4.0, y, 3.6, ""));
+            }
+            let _ = write!(
+                svg,
+                "<text class=\"{}\" x=\"{}\" y=\"{}\">{}</text>",
+                if label.strong { "strong" } else if label.style.is_some() { "label" } else { "soft" },
+                coordinate(end + 12.0),
+                coordinate(y + 4.0),
+                escape_html(&label.text),
+            );
+        }
+    }
+}
+
+fn level_dashes(index: usize) -> &'static str {
+    ["6 4", "1.5 4", "10 3 2 3", "3 3"][index % 4]
+}
+
+fn level_label(level: &Level) -> String {
+    format!("{} {}", level.name, if level.value.abs() < 1.0 { significant(level.value) } else { decimal(level.value, 1) })
+}
+
+fn value_text(value: f64, axis: &Axis) -> String {
+    match axis.bounds {
+        Some(_) => format!("{} %", decimal(value, 1)),
+        None => significant(value),
+    }
+}
+
+/// A name that fits beside a plot.
+fn shortened(name: &str) -> String {
+    const LONGEST: usize = 30;
+    if name.chars().count() <= LONGEST {
+        return name.into();
+    }
+    name.chars().take(LONGEST - 1).chain(['…']).collect()
+}
+
+/// About how wide a text is at 12 pixels; fonts differ, so this is on the wide side.
+fn text_width(text: &str) -> f64 {
+    text.chars()
+        .map(|character| match character {
+            'i' | 'l' | 'j' | 't' | 'f' | 'r' | 'I' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' | ' ' | '·' | '(' | ')' => 4.2,
+            'm' | 'w' | 'M' | 'W' | '@' | '%' => 11.0,
+            'A'..='Z' => 8.6,
+            _ if character.is_ascii() => 7.3,
+            _ => 9.5,
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_breaks_where_it_is_not_defined() {
+        let points = vec![(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, f64::INFINITY), (f64::NAN, 1.0)];
+        let band = vec![(0.0, f64::NEG_INFINITY, 2.0), (1.0, 0.5, 2.5), (3.0, 0.5, f64::NAN)];
+        let chart = Chart {
+            lines: vec![Line { band, ..Line::new("line", points) }],
+            levels: vec![Level { name: "level".into(), value: f64::NAN }],
+            note: Some(Note { x: f64::NAN, y: 1.0, text: "note".into() }),
+            ..Chart::default()
+        };
+        for canvas in [Canvas::Wide, Canvas::Narrow, Canvas::Standalone] {
+            let svg = draw(&chart, canvas, "id");
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+            let path = svg.split("class=\"line s0 main\" d=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+            assert_eq!(path.matches('M').count(), 2, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_chart_of_nothing_is_still_a_chart() {
+        let chart = Chart::default();
+        assert!(chart.is_empty());
+        assert!(draw(&chart, Canvas::Wide, "id").ends_with("</svg>"));
+    }
+}

@@ -1,0 +1,938 @@
+//! A report told as a document: sections of paragraphs, tables and charts, which HTML and Markdown only write down.
+//!
+//! Everything that is said is decided here, once, so that the two forms cannot say different things.
+
+use rehang::report::{
+    Band, Calibration, Comparison, CurveSeries, Estimate, GroupCurves, GroupStudy, MeasuredSet, Metric, MetricCurve,
+    Report, Severity, Spread, Unit, Warning,
+};
+
+use crate::chart::{Axis, Chart, Level, Line, Look, Note};
+use crate::numbers::{
+    UNDEFINED, count, counted, decimal, fraction, metric, metric_with_unit, shown, significant, spread,
+};
+use crate::scale::Scale;
+
+/// A whole document.
+pub(crate) struct Document<'a> {
+    pub(crate) title: &'a str,
+    /// Old and new space, and how many items.
+    pub(crate) subtitle: String,
+    /// What to do, in a word or three.
+    pub(crate) advice: &'static str,
+    /// Why, in one sentence.
+    pub(crate) verdict: String,
+    pub(crate) key_numbers: Vec<KeyNumber>,
+    /// Warnings that stand at the top.
+    pub(crate) severe: Vec<&'a Warning>,
+    pub(crate) sections: Vec<Section<'a>>,
+    /// What made the report, in one line.
+    pub(crate) colophon: String,
+}
+
+/// One of the numbers at the top.
+pub(crate) struct KeyNumber {
+    pub(crate) label: &'static str,
+    pub(crate) value: String,
+    /// Empty, `%`, ….
+    pub(crate) unit: &'static str,
+    /// Which metric it is, and the same number of the others.
+    pub(crate) remark: String,
+}
+
+pub(crate) struct Section<'a> {
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) blocks: Vec<Block<'a>>,
+}
+
+pub(crate) enum Block<'a> {
+    Text(String),
+    Table(Table),
+    /// A chart with the tables that say the same.
+    Chart(Box<Chart>, Vec<Table>),
+    Warning(&'a Warning),
+}
+
+/// A table; its unit is said once, in the caption.
+pub(crate) struct Table {
+    pub(crate) caption: String,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<Row>,
+}
+
+pub(crate) struct Column {
+    pub(crate) heading: String,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Text,
+    Number,
+    Code,
+}
+
+#[derive(Default)]
+pub(crate) struct Row {
+    pub(crate) cells: Vec<Cell>,
+    /// The row that matters most.
+    pub(crate) strong: bool,
+}
+
+pub(crate) struct Cell {
+    pub(crate) text: String,
+    /// Spread or place of the number, written smaller.
+    pub(crate) aside: String,
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self { text, aside: String::new() }
+    }
+}
+
+/// Tells `report` as a document.
+pub(crate) fn document(report: &Report) -> Document<'_> {
+    let (primary, further): (Vec<&Metric>, Vec<&Metric>) =
+        measured_metrics(report).into_iter().partition(|metric| metric.primary);
+    let sections = [
+        curves_section(report, &primary),
+        areas_section(report),
+        flips_section(report),
+        report.comparison.as_ref().map(comparison_section),
+        report.calibration.as_ref().and_then(calibration_section),
+        report.groups.as_ref().and_then(|groups| groups_section(report, groups)),
+        further_section(report, &further),
+        measured_section(report),
+        warnings_section(report),
+        provenance_section(report),
+    ];
+    let (advice, verdict) = verdict(report);
+    Document {
+        title: &report.title,
+        subtitle: format!("{} → {}", report.spaces.old, report.spaces.new),
+        advice,
+        verdict,
+        key_numbers: key_numbers(report),
+        severe: report.warnings.iter().filter(|warning| warning.severity == Severity::Severe).collect(),
+        sections: sections.into_iter().flatten().collect(),
+        colophon: colophon(report),
+    }
+}
+
+/// The chart of one metric along every curve of a report, with bands and with the lines of doing nothing and of the new
+/// model. `None` where no curve has that metric.
+pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
+    let metric = report.metrics.iter().find(|metric| metric.id == id)?;
+    let curves = curves_of(report, id);
+    if curves.is_empty() {
+        return None;
+    }
+    let axis_label = match metric.unit {
+        Unit::Percent => format!("{}, %", metric.name),
+        Unit::Number => metric.name.clone(),
+    };
+    let levels = [("do nothing", &report.do_nothing), ("new model", &report.new_model)];
+    let note = curves.first().filter(|(_, first, _)| is_headline(report, first)).and_then(|(_, series, curve)| {
+        let at = curve.passes_do_nothing_at.filter(|&at| at > 0.0)?;
+        let nearest = series.fractions.iter().position(|&fraction| fraction >= at)?;
+        Some(Note { x: at * 100.0, y: *curve.values.get(nearest)?, text: format!("above doing nothing from {}", fraction(at)) })
+    });
+    Some(Chart {
+        title: format!("{} while the gallery is re-embedded", metric.name),
+        description: String::new(),
+        x: Axis::percent("re-embedded, % of the gallery"),
+        y: Axis {
+            label: axis_label,
+            bounds: (metric.unit == Unit::Percent).then_some((0.0, 100.0)),
+            ..Axis::default()
+        },
+        lines: curves
+            .iter()
+            .map(|(place, series, curve)| Line {
+                name: series.name(),
+                points: against_percent(&series.fractions, &curve.values),
+                band: curve.band.as_ref().map_or_else(Vec::new, |band| band_points(&series.fractions, band)),
+                look: Look::Numbered(*place),
+            })
+            .collect(),
+        levels: levels
+            .into_iter()
+            .filter_map(|(name, scores)| Some(Level { name: name.into(), value: shown(*scores.get(id)?)? }))
+            .collect(),
+        note,
+    })
+}
+
+/// The curves that have a metric, the headline curve first; each with its place among the looks.
+fn curves_of<'a>(report: &'a Report, id: &str) -> Vec<(usize, &'a CurveSeries, &'a MetricCurve)> {
+    ordered_curves(report)
+        .into_iter()
+        .enumerate()
+        .filter_map(|(place, series)| Some((place, series, series.metrics.get(id)?)))
+        .collect()
+}
+
+/// All curves, the headline curve first.
+fn ordered_curves(report: &Report) -> Vec<&CurveSeries> {
+    let headline = report.headline_curve().into_iter();
+    headline.chain(report.curves.iter().filter(|series| !is_headline(report, series))).collect()
+}
+
+fn is_headline(report: &Report, series: &CurveSeries) -> bool {
+    report.headline_curve().is_some_and(|headline| std::ptr::eq(headline, series))
+}
+
+/// The metrics that any curve or level has.
+fn measured_metrics(report: &Report) -> Vec<&Metric> {
+    let has = |metric: &&Metric| {
+        report.curves.iter().any(|series| series.metrics.contains_key(&metric.id))
+            || report.do_nothing.contains_key(&metric.id)
+            || report.new_model.contains_key(&metric.id)
+    };
+    report.metrics.iter().filter(has).collect()
+}
+
+fn verdict(report: &Report) -> (&'static str, String) {
+    let (Some(series), Some(metric)) = (report.headline_curve(), report.headline_metric()) else {
+        return ("No verdict", "No curve was measured, so nothing can be said about this upgrade yet.".into());
+    };
+    let Some(curve) = series.metrics.get(&metric.id) else { return ("No verdict", String::new()) };
+    let say = |value| metric_with_unit(value, metric.unit);
+    let (name, start, end) = (&metric.name, say(curve.start), say(curve.end));
+    let Some(nothing) = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite()) else {
+        return (
+            "Compare with today first",
+            format!(
+                "{name} is {start} at the switch and {end} when everything is re-embedded; today's quality was not measured, \
+                 so the report cannot say whether that is better."
+            ),
+        );
+    };
+    let nothing_text = say(nothing);
+    match curve.passes_do_nothing_at {
+        Some(at) if at <= 0.0 => (
+            "Switch now",
+            format!(
+                "Before anything is re-embedded, {name} is {start} against {nothing_text} for doing nothing; it never falls \
+                 below that line, and ends at {end}."
+            ),
+        ),
+        Some(at) if curve.start < nothing => (
+            "Re-embed first, then switch",
+            format!(
+                "At once, {name} would fall from {nothing_text} to {start}; it stays above doing nothing when {} of the \
+                 gallery is re-embedded, and ends at {end}.",
+                fraction(at)
+            ),
+        ),
+        Some(at) => (
+            "Re-embed first, then switch",
+            format!(
+                "{name} starts at {start} against {nothing_text} for doing nothing, dips below it on the way, and stays \
+                 above it when {} of the gallery is re-embedded; it ends at {end}.",
+                fraction(at)
+            ),
+        ),
+        None => (
+            "Do not switch",
+            format!(
+                "Even with everything re-embedded, {name} is {end} against {nothing_text} for doing nothing, \
+                 so this upgrade does not pay."
+            ),
+        ),
+    }
+}
+
+fn key_numbers(report: &Report) -> Vec<KeyNumber> {
+    let (Some(series), Some(first)) = (report.headline_curve(), report.headline_metric()) else { return Vec::new() };
+    let others: Vec<&Metric> = report
+        .metrics
+        .iter()
+        .filter(|metric| metric.primary && metric.id != first.id && series.metrics.contains_key(&metric.id))
+        .collect();
+    let number = |label, value: &dyn Fn(&Metric) -> f64| {
+        let others: Vec<String> =
+            others.iter().map(|other| format!("{} {}", other.name, metric(value(other), other.unit))).collect();
+        KeyNumber {
+            label,
+            value: metric(value(first), first.unit),
+            unit: if first.unit == Unit::Percent && value(first).is_finite() { "%" } else { "" },
+            remark: [vec![first.name.clone()], others].concat().join(" · "),
+        }
+    };
+    let along = |pick: fn(&MetricCurve) -> f64| {
+        move |metric: &Metric| series.metrics.get(&metric.id).map_or(f64::NAN, pick)
+    };
+    let mut numbers = vec![
+        number("Doing nothing", &|metric| report.do_nothing.get(&metric.id).copied().unwrap_or(f64::NAN)),
+        number("At the switch", &along(|curve| curve.start)),
+        number("Fully re-embedded", &along(|curve| curve.end)),
+    ];
+    if report.do_nothing.get(&first.id).is_some_and(|value| value.is_finite()) {
+        let passes = |metric: &Metric| match series.metrics.get(&metric.id).and_then(|curve| curve.passes_do_nothing_at) {
+            Some(at) => fraction(at),
+            None => "never".into(),
+        };
+        let others: Vec<String> = others.iter().map(|other| format!("{} {}", other.name, passes(other))).collect();
+        let value = passes(first);
+        numbers.push(KeyNumber {
+            label: "Above doing nothing from",
+            unit: if value.ends_with('%') { "%" } else { "" },
+            value: value.trim_end_matches(['%', '\u{a0}']).into(),
+            remark: [vec![format!("{} ", first.name).trim().to_string()], others].concat().join(" · "),
+        });
+    }
+    numbers
+}
+
+fn curves_section<'a>(report: &Report, metrics: &[&Metric]) -> Option<Section<'a>> {
+    let mut blocks = Vec::new();
+    let about_bands = bands_sentence(report);
+    for metric in metrics {
+        if let Some(chart) = metric_chart(report, &metric.id) {
+            blocks.push(Block::Text(metric.about.clone()));
+            blocks.push(Block::Chart(Box::new(chart), vec![along_table(report, metric), landmarks_table(report, metric)]));
+        }
+    }
+    if blocks.is_empty() {
+        return None;
+    }
+    let intro = format!(
+        "Queries use the new model from the switch on, at 0 %. Each line is one method and order: how good the answers are \
+         while the gallery moves from adapted to native vectors, and its curve is exact at every fraction.{about_bands}"
+    );
+    blocks.insert(0, Block::Text(intro));
+    Some(Section { id: "curves", title: "What every percent buys", blocks })
+}
+
+fn bands_sentence(report: &Report) -> String {
+    let mut about: Vec<&str> = report
+        .curves
+        .iter()
+        .flat_map(|series| series.metrics.values())
+        .filter_map(|curve| curve.band.as_ref())
+        .map(|band| band.about.as_str())
+        .filter(|about| !about.is_empty())
+        .collect();
+    about.sort_unstable();
+    about.dedup();
+    if about.is_empty() { String::new() } else { format!(" Shaded: {}.", about.join("; ")) }
+}
+
+/// Eleven points of each curve of one metric.
+fn along_table(report: &Report, of: &Metric) -> Table {
+    let curves = curves_of(report, &of.id);
+    sampled_table(
+        format!("{}{} by share of the gallery that is re-embedded", of.name, unit_remark(of.unit)),
+        &curves
+            .iter()
+            .map(|(_, series, curve)| (series.name(), series.fractions.as_slice(), curve.values.as_slice()))
+            .collect::<Vec<_>>(),
+        &|value| metric(value, of.unit),
+    )
+}
+
+/// Series at 0, 10, …, 100 %: one row a fraction, one column a series.
+fn sampled_table(caption: String, series: &[(String, &[f64], &[f64])], write: &dyn Fn(f64) -> String) -> Table {
+    let mut columns = vec![column("re-embedded, %", Kind::Number)];
+    columns.extend(series.iter().map(|(name, _, _)| column(name, Kind::Number)));
+    let rows = (0..=10).map(|step| {
+        let at = f64::from(step) / 10.0;
+        let cells = series.iter().map(|(_, fractions, values)| write(value_at(fractions, values, at)).into());
+        Row { cells: std::iter::once((step * 10).to_string().into()).chain(cells).collect(), strong: false }
+    });
+    Table { caption, columns, rows: rows.collect() }
+}
+
+/// The value at the fraction nearest to `at`; NaN where none is near.
+fn value_at(fractions: &[f64], values: &[f64], at: f64) -> f64 {
+    fractions
+        .iter()
+        .zip(values)
+        .filter(|(fraction, _)| fraction.is_finite())
+        .min_by(|a, b| (a.0 - at).abs().total_cmp(&(b.0 - at).abs()))
+        .filter(|(fraction, _)| (*fraction - at).abs() <= 0.05)
+        .map_or(f64::NAN, |(_, &value)| value)
+}
+
+/// Start, lowest point, end and crossing of each curve of one metric.
+fn landmarks_table(report: &Report, of: &Metric) -> Table {
+    let rows = curves_of(report, &of.id).into_iter().map(|(_, series, curve)| Row {
+        cells: vec![
+            series.name().into(),
+            metric(curve.start, of.unit).into(),
+            Cell {
+                text: metric(curve.minimum.value, of.unit),
+                aside: if shown(curve.minimum.fraction).is_some() {
+                    format!("at {}", fraction(curve.minimum.fraction))
+                } else {
+                    String::new()
+                },
+            },
+            metric(curve.end, of.unit).into(),
+            curve.passes_do_nothing_at.map_or_else(|| UNDEFINED.into(), fraction).into(),
+        ],
+        strong: is_headline(report, series),
+    });
+    Table {
+        caption: format!("{}{}: start, lowest point and end of each curve", of.name, unit_remark(of.unit)),
+        columns: vec![
+            column("method · order", Kind::Text),
+            column("at the switch", Kind::Number),
+            column("lowest", Kind::Number),
+            column("at the end", Kind::Number),
+            column("above doing nothing from", Kind::Number),
+        ],
+        rows: rows.collect(),
+    }
+}
+
+fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
+    let metrics: Vec<&Metric> = report
+        .metrics
+        .iter()
+        .filter(|metric| report.curves.iter().any(|series| series.metrics.contains_key(&metric.id)))
+        .collect();
+    if metrics.is_empty() {
+        return None;
+    }
+    let mut columns = vec![column("method · order", Kind::Text)];
+    columns.extend(metrics.iter().map(|metric| column(&metric.name, Kind::Number)));
+    let mut rows: Vec<Row> = ordered_curves(report)
+        .into_iter()
+        .map(|series| Row {
+            cells: std::iter::once(series.name().into())
+                .chain(metrics.iter().map(|metric| match series.metrics.get(&metric.id) {
+                    Some(curve) => estimate_cell(&curve.area, metric.unit),
+                    None => UNDEFINED.to_string().into(),
+                }))
+                .collect(),
+            strong: is_headline(report, series),
+        })
+        .collect();
+    for (name, scores) in [("do nothing", &report.do_nothing), ("new model, fully native", &report.new_model)] {
+        if metrics.iter().any(|metric| scores.contains_key(&metric.id)) {
+            let value = |of: &&Metric| metric(scores.get(&of.id).copied().unwrap_or(f64::NAN), of.unit).into();
+            rows.push(Row {
+                cells: std::iter::once(name.to_string().into()).chain(metrics.iter().map(value)).collect(),
+                strong: false,
+            });
+        }
+    }
+    let percent = metrics.iter().all(|metric| metric.unit == Unit::Percent);
+    let estimates = || {
+        report.curves.iter().flat_map(|series| series.metrics.values()).map(|curve| &curve.area)
+    };
+    let table = Table {
+        caption: format!("Area under each curve{}", if percent { ", %" } else { "" }),
+        columns,
+        rows,
+    };
+    let text = format!(
+        "The area is the mean over all fractions: what the gallery is worth on average while it is re-embedded.{}",
+        spread_sentence(estimates())
+    );
+    Some(Section { id: "areas", title: "Areas", blocks: vec![Block::Text(text), Block::Table(table)] })
+}
+
+/// What the numbers behind the estimates are.
+fn spread_sentence<'e>(estimates: impl Iterator<Item = &'e Estimate>) -> String {
+    let mut remarks: Vec<String> = estimates
+        .filter_map(|estimate| match estimate.spread? {
+            Spread::Deviation { runs, .. } => Some(format!("± is one standard deviation over {}", counted(runs, "run", "runs"))),
+            Spread::Interval { level, .. } => Some(format!("a range is a {} bootstrap interval over the queries", fraction(level))),
+        })
+        .collect();
+    remarks.sort();
+    remarks.dedup();
+    if remarks.is_empty() {
+        return String::new();
+    }
+    let text = remarks.join("; ");
+    let mut characters = text.chars();
+    let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
+    format!(" {first}{}.", characters.as_str())
+}
+
+fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
+    let mut blocks = Vec::new();
+    for of in &report.metrics {
+        let curves: Vec<_> = curves_of(report, &of.id)
+            .into_iter()
+            .filter_map(|(place, series, curve)| Some((place, series, curve.flips.as_ref()?)))
+            .collect();
+        if curves.is_empty() {
+            continue;
+        }
+        let mut lines = Vec::new();
+        for (place, series, flips) in &curves {
+            lines.push(Line {
+                name: series.name(),
+                points: against_percent(&series.fractions, &flips.positive),
+                band: Vec::new(),
+                look: Look::Numbered(*place),
+            });
+            let below: Vec<f64> = flips.negative.iter().map(|value| -value).collect();
+            lines.push(Line {
+                name: String::new(),
+                points: against_percent(&series.fractions, &below),
+                band: Vec::new(),
+                look: Look::Numbered(*place),
+            });
+        }
+        let chart = Chart {
+            title: format!("{} flips while the gallery is re-embedded", of.name),
+            description: format!(
+                "Above zero: queries that were wrong at the switch and are right now; below zero: queries that were right and \
+                 are wrong now; both in percent of all queries, by {}.",
+                of.name
+            ),
+            x: Axis::percent("re-embedded, % of the gallery"),
+            y: Axis {
+                label: "▲ became right   ▼ became wrong, % of queries".into(),
+                bounds: Some((-100.0, 100.0)),
+                mirrored: true,
+                ..Axis::default()
+            },
+            lines,
+            levels: Vec::new(),
+            note: None,
+        };
+        let columns: Vec<(String, &[f64], &[f64])> = curves
+            .iter()
+            .flat_map(|(_, series, flips)| {
+                let name = series.name();
+                let fractions = series.fractions.as_slice();
+                let rate = (!flips.negative_flip_rate.is_empty())
+                    .then(|| (format!("{name} NFR"), fractions, flips.negative_flip_rate.as_slice()));
+                [(format!("{name} ▲"), fractions, flips.positive.as_slice()), (format!("{name} ▼"), fractions, flips.negative.as_slice())]
+                    .into_iter()
+                    .chain(rate)
+            })
+            .collect();
+        let table = sampled_table(format!("{} flips, %", of.name), &columns, &|value| decimal(value, 1));
+        blocks.push(Block::Chart(Box::new(chart), vec![table]));
+    }
+    if blocks.is_empty() {
+        return None;
+    }
+    let text = "A rising curve can still hurt: a flip is a query whose answer changed since the switch, from wrong to right (▲) or \
+                from right to wrong (▼). NFR is the negative flip rate: of the queries that the old gallery answered right, the \
+                share that is wrong now.";
+    blocks.insert(0, Block::Text(text.into()));
+    Some(Section { id: "flips", title: "Answers that change", blocks })
+}
+
+fn comparison_section<'a>(comparison: &Comparison) -> Section<'a> {
+    let mut columns = vec![column("method", Kind::Text)];
+    columns.extend(comparison.columns.iter().map(|of| column(&of.name, Kind::Number)));
+    let remarks = comparison.candidates.iter().any(|candidate| !candidate.remark.is_empty());
+    if remarks {
+        columns.push(column("remark", Kind::Text));
+    }
+    let rows = comparison
+        .candidates
+        .iter()
+        .map(|candidate| {
+            let name = if candidate.chosen { format!("{} (kept)", candidate.method) } else { candidate.method.clone() };
+            let scores = comparison.columns.iter().map(|of| match candidate.scores.get(&of.id) {
+                Some(estimate) => estimate_cell(estimate, of.unit),
+                None => UNDEFINED.to_string().into(),
+            });
+            Row {
+                cells: std::iter::once(name.into())
+                    .chain(scores)
+                    .chain(remarks.then(|| candidate.remark.clone().into()))
+                    .collect(),
+                strong: candidate.chosen,
+            }
+        })
+        .collect();
+    let percent = comparison.columns.iter().all(|of| of.unit == Unit::Percent);
+    let caption = format!("Methods on held-out pairs{}", if percent { ", %" } else { "" });
+    let estimates = comparison.candidates.iter().flat_map(|candidate| candidate.scores.values());
+    let text = format!("{}{}", comparison.about, spread_sentence(estimates));
+    let blocks = vec![Block::Text(text.trim().into()), Block::Table(Table { caption, columns, rows })];
+    Section { id: "methods", title: "Which method, and why", blocks }
+}
+
+fn calibration_section<'a>(calibration: &Calibration) -> Option<Section<'a>> {
+    let points: Vec<(f64, f64)> = calibration.bins.iter().map(|bin| (bin.predicted, bin.actual)).collect();
+    let usable = |value: f64| shown(value).is_some_and(|value| value > 0.0);
+    let all = || points.iter().filter(|(x, y)| usable(*x) && usable(*y)).flat_map(|&(x, y)| [x, y]);
+    let (low, high) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
+    let mut sentences = Vec::new();
+    if shown(calibration.ratio).is_some() {
+        let meaning = match calibration.ratio {
+            ratio if ratio < 0.9 => "errors are larger than predicted: over-confident",
+            ratio if ratio > 1.1 => "errors are smaller than predicted: over-cautious",
+            _ => "about right",
+        };
+        sentences.push(format!(
+            "Mean predicted error divided by mean true error is {} ({meaning}).",
+            decimal(calibration.ratio, 2)
+        ));
+    }
+    let taus = [
+        ("the squared distance", calibration.kendall_tau.l2),
+        ("the discriminative loss", calibration.kendall_tau.discriminative),
+        ("their sum", calibration.kendall_tau.sum),
+    ];
+    let taus: Vec<String> =
+        taus.into_iter().filter_map(|(with, tau)| Some(format!("{} with {with}", decimal(tau?, 2)))).collect();
+    if !taus.is_empty() {
+        sentences.push(format!(
+            "Kendall's τ of σ² is {}; 1 means that σ² ranks the items exactly as their errors do, 0 that it knows nothing.",
+            taus.join(", ")
+        ));
+    }
+    if sentences.is_empty() && low > high {
+        return None;
+    }
+    let mut blocks = vec![Block::Text(sentences.join(" "))];
+    if low <= high {
+        let table = Table {
+            caption: "Squared error in bins of σ²".into(),
+            columns: vec![
+                column("predicted (σ²)", Kind::Number),
+                column("true", Kind::Number),
+                column("true / predicted", Kind::Number),
+                column("items", Kind::Number),
+            ],
+            rows: calibration
+                .bins
+                .iter()
+                .map(|bin| Row {
+                    cells: vec![
+                        significant(bin.predicted).into(),
+                        significant(bin.actual).into(),
+                        decimal(bin.actual / bin.predicted, 2).into(),
+                        count(bin.items).into(),
+                    ],
+                    strong: false,
+                })
+                .collect(),
+        };
+        let chart = Chart {
+            title: "Predicted and true error".into(),
+            description: String::new(),
+            x: Axis { label: "predicted squared error (σ²)".into(), scale: Scale::Log, ..Axis::default() },
+            y: Axis { label: "true squared error".into(), scale: Scale::Log, ..Axis::default() },
+            lines: vec![
+                Line { name: "bins of items".into(), points, look: Look::Dotted(0), ..Line::default() },
+                Line {
+                    name: "predicted = true".into(),
+                    points: vec![(low, low), (high, high)],
+                    look: Look::Quiet,
+                    ..Line::default()
+                },
+            ],
+            levels: Vec::new(),
+            note: None,
+        };
+        blocks.push(Block::Chart(Box::new(chart), vec![table]));
+    }
+    Some(Section { id: "calibration", title: "Does it know where it is wrong?", blocks })
+}
+
+fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a>> {
+    let headline = groups.headline_curve()?;
+    let metric_name = report.metrics.iter().find(|of| of.id == groups.metric).map_or(groups.metric.as_str(), |of| &of.name);
+    let mut blocks = vec![Block::Text(format!(
+        "An order decides whose items improve first. Here the gallery is split into groups, and {metric_name} is measured on \
+         the queries of each."
+    ))];
+
+    let by_group = |values: &[Vec<f64>]| -> Vec<(String, Vec<f64>)> {
+        groups.names.iter().cloned().zip(values.iter().cloned()).collect()
+    };
+    let lines_of = |values: &[Vec<f64>]| -> Vec<Line> {
+        let named = by_group(values).into_iter().enumerate();
+        named
+            .map(|(place, (name, values))| Line {
+                name,
+                points: against_percent(&headline.fractions, &values),
+                look: Look::Numbered(place),
+                ..Line::default()
+            })
+            .collect()
+    };
+    let table_of = |caption: String, values: &[Vec<f64>]| {
+        let named = by_group(values);
+        let series: Vec<(String, &[f64], &[f64])> = named
+            .iter()
+            .map(|(name, values)| (name.clone(), headline.fractions.as_slice(), values.as_slice()))
+            .collect();
+        sampled_table(caption, &series, &|value| decimal(value, 1))
+    };
+
+    let quality = Chart {
+        title: format!("{metric_name} by group, {}", headline.name()),
+        x: Axis::percent("re-embedded, % of the gallery"),
+        y: Axis::percent(format!("{metric_name}, %")),
+        lines: lines_of(&headline.values),
+        ..Chart::default()
+    };
+    if !quality.is_empty() {
+        let along = table_of(format!("{metric_name} by group, {}, %", headline.name()), &headline.values);
+        let mut tables = vec![along];
+        tables.extend(group_levels_table(groups, metric_name));
+        blocks.push(Block::Chart(Box::new(quality), tables));
+    }
+
+    let gap_chart = gap_chart(groups, metric_name);
+    if !gap_chart.is_empty() {
+        let series: Vec<(String, &[f64], &[f64])> = groups
+            .curves
+            .iter()
+            .map(|curve| (curve.name(), curve.fractions.as_slice(), curve.gap.as_slice()))
+            .collect();
+        let table = sampled_table("Gap between the best and the worst group, percentage points".into(), &series, &|value| {
+            decimal(value, 1)
+        });
+        blocks.push(Block::Chart(Box::new(gap_chart), vec![table]));
+    }
+
+    let share = Chart {
+        title: format!("Who is re-embedded first, {}", headline.name()),
+        x: Axis::percent("re-embedded, % of the gallery"),
+        y: Axis::percent("share of each group so far, %"),
+        lines: lines_of(&headline.share),
+        ..Chart::default()
+    };
+    if !share.is_empty() {
+        blocks.push(Block::Text(
+            "An order that does not look at groups takes each of them at its share of the gallery, where every line ends.".into(),
+        ));
+        let along = table_of(format!("Share of each group among the items re-embedded so far, {}, %", headline.name()), &headline.share);
+        blocks.push(Block::Chart(Box::new(share), vec![along, first_items_table(groups)]));
+    }
+    Some(Section { id: "groups", title: "Groups", blocks })
+}
+
+fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
+    let gap_of = |values: &[f64]| {
+        let values = || values.iter().copied().filter(|value| value.is_finite());
+        let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
+        (low <= high).then_some(high - low)
+    };
+    let level = |name: &str, values: &[f64]| gap_of(values).map(|value| Level { name: name.into(), value });
+    let headline = groups.headline_curve();
+    let first = headline.into_iter();
+    let others = groups.curves.iter().filter(|curve| headline.is_none_or(|headline| !std::ptr::eq(headline, *curve)));
+    Chart {
+        title: format!("Gap in {metric_name} between the best and the worst group"),
+        x: Axis::percent("re-embedded, % of the gallery"),
+        y: Axis { label: "gap, percentage points".into(), bounds: Some((0.0, 100.0)), ..Axis::default() },
+        lines: first
+            .chain(others)
+            .map(|curve: &GroupCurves| Line::new(curve.name(), against_percent(&curve.fractions, &curve.gap)))
+            .collect(),
+        levels: [level("do nothing", &groups.do_nothing), level("new model", &groups.new_model)].into_iter().flatten().collect(),
+        ..Chart::default()
+    }
+}
+
+/// Each group's share of the gallery, and its quality today and in the native gallery.
+fn group_levels_table(groups: &GroupStudy, metric_name: &str) -> Option<Table> {
+    let columns: Vec<(String, &[f64])> = [
+        ("share of the gallery".to_string(), groups.gallery_share.as_slice()),
+        (format!("{metric_name}, do nothing"), groups.do_nothing.as_slice()),
+        (format!("{metric_name}, new model"), groups.new_model.as_slice()),
+    ]
+    .into_iter()
+    .filter(|(_, values)| !values.is_empty())
+    .collect();
+    if columns.is_empty() {
+        return None;
+    }
+    let rows = groups.names.iter().enumerate().map(|(group, name)| Row {
+        cells: std::iter::once(name.clone().into())
+            .chain(columns.iter().map(|(_, values)| decimal(values.get(group).copied().unwrap_or(f64::NAN), 1).into()))
+            .collect(),
+        strong: false,
+    });
+    Some(Table {
+        caption: "The groups, %".into(),
+        rows: rows.collect(),
+        columns: std::iter::once(column("group", Kind::Text))
+            .chain(columns.iter().map(|(name, _)| column(name, Kind::Number)))
+            .collect(),
+    })
+}
+
+/// The share of each group among the first items of every order.
+fn first_items_table(groups: &GroupStudy) -> Table {
+    let mut columns = vec![column("method · order", Kind::Text)];
+    let cuts = [0.1, 0.25, 0.5];
+    for name in &groups.names {
+        columns.extend(cuts.iter().map(|&cut| column(&format!("{name}, first {}", fraction(cut)), Kind::Number)));
+    }
+    let mut rows: Vec<Row> = groups
+        .curves
+        .iter()
+        .filter(|curve| !curve.share.is_empty())
+        .map(|curve| Row {
+            cells: std::iter::once(curve.name().into())
+                .chain((0..groups.names.len()).flat_map(|group| {
+                    let share = curve.share.get(group).map_or(&[][..], Vec::as_slice);
+                    cuts.iter().map(|&cut| decimal(value_at(&curve.fractions, share, cut), 1).into())
+                }))
+                .collect(),
+            strong: false,
+        })
+        .collect();
+    if !groups.gallery_share.is_empty() {
+        rows.push(Row {
+            cells: std::iter::once("the whole gallery".to_string().into())
+                .chain((0..groups.names.len()).flat_map(|group| {
+                    let share = groups.gallery_share.get(group).copied().unwrap_or(f64::NAN);
+                    cuts.iter().map(move |_| decimal(share, 1).into())
+                }))
+                .collect(),
+            strong: false,
+        });
+    }
+    Table { caption: "Share of each group among the first items of every order, %".into(), columns, rows }
+}
+
+fn further_section<'a>(report: &Report, metrics: &[&Metric]) -> Option<Section<'a>> {
+    let mut blocks = Vec::new();
+    for of in metrics {
+        if let Some(chart) = metric_chart(report, &of.id) {
+            blocks.push(Block::Text(of.about.clone()));
+            blocks.push(Block::Chart(Box::new(chart), vec![along_table(report, of), landmarks_table(report, of)]));
+        }
+    }
+    (!blocks.is_empty()).then_some(Section { id: "further", title: "Further metrics", blocks })
+}
+
+fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
+    if report.measured_on.is_empty() {
+        return None;
+    }
+    let blocks = report.measured_on.iter().map(|set| Block::Text(measured_sentence(set))).collect();
+    Some(Section { id: "measured", title: "What was measured on what", blocks })
+}
+
+/// One set in plain sentences.
+fn measured_sentence(set: &MeasuredSet) -> String {
+    let mut text = if set.name.is_empty() { String::new() } else { format!("{}: ", set.name) };
+    if set.pairs > 0 {
+        text.push_str(&format!("fitted on {}", counted(set.pairs, "pair", "pairs")));
+        text.push_str(if set.items > 0 { ", measured on " } else { "." });
+    }
+    if set.items > 0 {
+        text.push_str(&counted(set.items, "item", "items"));
+        if let Some(classes) = set.classes {
+            text.push_str(&format!(" of {}", counted(classes, "class", "classes")));
+        }
+        text.push_str(&format!(" with {}", counted(set.queries, "query", "queries")));
+        text.push_str(if set.leave_one_out { ", each an item left out of its own answer." } else { "." });
+        text.push_str(&match set.left_out_queries {
+            0 => " Every query has a relevant item.".to_string(),
+            left_out => {
+                format!(" {} without a relevant item counted in no mean.", counted(left_out, "query", "queries"))
+            }
+        });
+        text.push_str(&match set.overlapping_items {
+            0 if set.pairs > 0 => " No item is among the pairs.".to_string(),
+            0 => String::new(),
+            overlap => format!(
+                " {} also among the pairs, so the numbers are too good.",
+                if overlap == 1 { "1\u{a0}item is".into() } else { format!("{}\u{a0}items are", count(overlap)) }
+            ),
+        });
+    }
+    text
+}
+
+fn warnings_section(report: &Report) -> Option<Section<'_>> {
+    if report.warnings.is_empty() {
+        return None;
+    }
+    let mut warnings: Vec<&Warning> = report.warnings.iter().collect();
+    warnings.sort_by_key(|warning| std::cmp::Reverse(warning.severity));
+    let blocks = warnings.into_iter().map(Block::Warning).collect();
+    Some(Section { id: "warnings", title: "Warnings", blocks })
+}
+
+fn provenance_section<'a>(report: &Report) -> Option<Section<'a>> {
+    let code = |heading: &str| column(heading, Kind::Code);
+    let inputs = Table {
+        caption: "Inputs".into(),
+        columns: vec![
+            column("role", Kind::Text),
+            code("path"),
+            column("rows", Kind::Number),
+            column("width", Kind::Number),
+            code("fingerprint"),
+        ],
+        rows: report
+            .inputs
+            .iter()
+            .map(|input| Row {
+                cells: vec![
+                    input.role.clone().into(),
+                    input.path.clone().into(),
+                    count(input.rows).into(),
+                    input.dimension.map_or_else(|| UNDEFINED.into(), count).into(),
+                    input.fingerprint.clone().into(),
+                ],
+                strong: false,
+            })
+            .collect(),
+    };
+    let made = &report.created_by;
+    let seeds: Vec<String> = made.seeds.iter().map(u64::to_string).collect();
+    let facts = [
+        ("version", made.version.clone()),
+        ("command", made.command.clone()),
+        (if seeds.len() == 1 { "seed" } else { "seeds" }, seeds.join(", ")),
+        ("old space", report.spaces.old.to_string()),
+        ("new space", report.spaces.new.to_string()),
+    ];
+    let facts = Table {
+        caption: "Made by".into(),
+        columns: vec![column("", Kind::Text), code("")],
+        rows: facts
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| Row { cells: vec![name.to_string().into(), value.into()], strong: false })
+            .collect(),
+    };
+    let tables = [inputs, facts].into_iter().filter(|table| !table.rows.is_empty());
+    Some(Section { id: "provenance", title: "Inputs and versions", blocks: tables.map(Block::Table).collect() })
+}
+
+fn colophon(report: &Report) -> String {
+    let version = &report.created_by.version;
+    if version.is_empty() { "Made by rehang.".into() } else { format!("Made by rehang {version}.") }
+}
+
+fn column(heading: &str, kind: Kind) -> Column {
+    Column { heading: heading.into(), kind }
+}
+
+fn estimate_cell(estimate: &Estimate, unit: Unit) -> Cell {
+    Cell { text: metric(estimate.value, unit), aside: spread(estimate, unit) }
+}
+
+fn unit_remark(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Percent => ", %",
+        Unit::Number => "",
+    }
+}
+
+/// Points of a line over fractions in percent.
+fn against_percent(fractions: &[f64], values: &[f64]) -> Vec<(f64, f64)> {
+    fractions.iter().zip(values).map(|(fraction, &value)| (fraction * 100.0, value)).collect()
+}
+
+fn band_points(fractions: &[f64], band: &Band) -> Vec<(f64, f64, f64)> {
+    let edges = band.low.iter().zip(&band.high);
+    fractions.iter().zip(edges).map(|(fraction, (&low, &high))| (fraction * 100.0, low, high)).collect()
+}

@@ -1,0 +1,494 @@
+//! One report, all three exporters side by side, compared with committed files; and what must hold for every page.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rehang::report::{
+    Band, Calibration, CalibrationBin, Candidate, Comparison, CreatedBy, CurveSeries, Estimate, Flips, GroupCurves,
+    GroupStudy, Input, KendallTau, MeasuredSet, Metric, MetricCurve, Report, Severity, Spaces, Spread, Unit, Warning,
+    display_points,
+};
+use rehang::{Distance, Space};
+use rehang_report::{Look, html, json, markdown, metric_chart, svg_curve};
+
+/// Compares `actual` with a committed file; with `REHANG_BLESS=1` in the environment it is written instead.
+#[allow(clippy::disallowed_methods)] // A test reads and writes its own committed files.
+fn assert_as_committed(name: &str, actual: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
+    if std::env::var_os("REHANG_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, actual).unwrap();
+        return;
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    if let Some(line) = (0..).zip(committed.lines().zip(actual.lines())).find(|(_, (old, new))| old != new) {
+        let (number, (old, new)) = line;
+        let shorten = |text: &str| text.chars().take(300).collect::<String>();
+        panic!(
+            "{} differs from what is rendered, first in line {}:\n- {}\n+ {}\nIf that is wanted, run the test again with REHANG_BLESS=1.",
+            path.display(),
+            number + 1,
+            shorten(old),
+            shorten(new)
+        );
+    }
+    assert!(
+        committed == actual,
+        "{} is missing or has another length; if that is wanted, run the test again with REHANG_BLESS=1",
+        path.display()
+    );
+}
+
+/// Four decimals, so that every platform and JSON reader has the same number.
+fn rounded(value: f64) -> f64 {
+    (value * 10_000.0).round() / 10_000.0
+}
+
+/// A pseudo-random number in [−1, 1] for each index.
+fn noise(seed: u64, index: usize) -> f64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index as u64 + 1);
+    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (state ^ (state >> 31)) as f64 / u64::MAX as f64 * 2.0 - 1.0
+}
+
+/// A curve over 2,000 items from `start` to `end`: `bend` < 1 rises early, and `dip` is taken off around 15 %.
+fn exact_curve(start: f64, end: f64, bend: i32, dip: f64, seed: u64) -> Vec<f64> {
+    let mut wander = 0.0;
+    (0..=2000)
+        .map(|step| {
+            let alpha = f64::from(step) / 2000.0;
+            wander = 0.985 * wander + 0.05 * noise(seed, step as usize);
+            let rise = 1.0 - (1.0 - alpha).powi(bend);
+            let hollow = dip * 27.0 / 4.0 * alpha * (1.0 - alpha) * (1.0 - alpha) * if alpha < 0.3 { 1.0 } else { 0.3 / alpha };
+            let inside = 4.0 * alpha * (1.0 - alpha);
+            rounded(start + (end - start) * rise - hollow + wander * inside)
+        })
+        .collect()
+}
+
+fn series(method: &str, order: &str, curves: &[(&str, f64, f64, i32, f64, Option<f64>)], seed: u64) -> CurveSeries {
+    let display = display_points(2001);
+    let fractions: Vec<f64> = display.iter().map(|&index| index as f64 / 2000.0).collect();
+    let mut metrics = BTreeMap::new();
+    for (number, &(id, start, end, bend, dip, nothing)) in curves.iter().enumerate() {
+        let exact = exact_curve(start, end, bend, dip, seed * 10 + number as u64);
+        let area = Estimate {
+            value: rounded(exact.iter().sum::<f64>() / 2001.0),
+            spread: Some(Spread::Deviation { deviation: rounded(0.2 + 0.1 * noise(seed, number)), runs: 3 }),
+        };
+        let mut curve = MetricCurve::from_exact(&exact, area, nothing, &display);
+        if order != "random" || method == "fct" {
+            let width = |index: usize| 0.5 + 0.9 * (1.0 - fractions[index]);
+            curve.band = Some(Band {
+                about: "± 1 sd over 3 seeds".into(),
+                low: curve.values.iter().enumerate().map(|(index, value)| rounded(value - width(index))).collect(),
+                high: curve.values.iter().enumerate().map(|(index, value)| rounded(value + width(index))).collect(),
+            });
+        }
+        if id == "top1" {
+            let along = |scale: f64, bend: i32| -> Vec<f64> {
+                fractions.iter().map(|alpha| rounded(scale * (1.0 - (1.0 - alpha).powi(bend)))).collect()
+            };
+            let lost = 2.0 + seed as f64 * 0.6;
+            curve.flips = Some(Flips {
+                positive: along(end - start + lost, bend + 1),
+                negative: along(lost, 2),
+                negative_flip_rate: along(lost * 1.7, 2),
+            });
+        }
+        metrics.insert(id.to_string(), curve);
+    }
+    CurveSeries { method: method.into(), order: order.into(), fractions, metrics }
+}
+
+fn scores(values: &[(&str, f64)]) -> BTreeMap<String, f64> {
+    values.iter().map(|&(id, value)| (id.to_string(), value)).collect()
+}
+
+/// A report with everything in it: five curves, a dip, bands, flips, a group study.
+fn fixture() -> Report {
+    let spaces = Spaces {
+        old: Space::new("resnet18-2019", 128, Distance::L2, false),
+        new: Space::new("resnet50-2026", 128, Distance::L2, false),
+    };
+    let created_by = CreatedBy {
+        version: "0.1.0".into(),
+        command: "rehang report --old old.npy --new new.npy --labels labels.npy".into(),
+        seeds: vec![0, 1, 2],
+    };
+    let mut report = Report::new("Grocery images, seen classes", created_by, spaces);
+    report.metrics = vec![
+        Metric::map(),
+        Metric::top1(),
+        Metric::top5(),
+        Metric::ndcg_at(10),
+        Metric::agreement_at(10),
+    ];
+    report.do_nothing = scores(&[("map", 34.2), ("top1", 69.5), ("top5", 86.3), ("ndcg@10", 51.4)]);
+    report.new_model = scores(&[("map", 53.4), ("top1", 87.0), ("top5", 95.1), ("ndcg@10", 70.2), ("agreement@10", 100.0)]);
+    let curves = |starts: [f64; 5], bend: i32, dip: f64| {
+        [
+            ("map", starts[0], 53.4, bend, dip, Some(34.2)),
+            ("top1", starts[1], 87.0, bend + 1, dip, Some(69.5)),
+            ("top5", starts[2], 95.1, bend + 1, dip * 0.6, Some(86.3)),
+            ("ndcg@10", starts[3], 70.2, bend, dip, Some(51.4)),
+            ("agreement@10", starts[4], 100.0, bend, dip, None),
+        ]
+    };
+    let learned = [31.6, 66.9, 84.8, 48.9, 38.0];
+    let closed = [28.9, 43.0, 71.5, 40.2, 29.5];
+    report.curves = vec![
+        series("procrustes", "random", &curves(closed, 1, 3.0), 1),
+        series("fastfill", "random", &curves(learned, 1, 1.5), 2),
+        series("fastfill", "sigma", &curves(learned, 2, -1.0), 3),
+        series("fastfill", "oracle", &curves(learned, 3, -1.5), 4),
+        series("fct", "random", &curves([30.1, 55.2, 79.0, 44.0, 33.3], 1, 6.5), 5),
+    ];
+    report.headline = 2;
+    report.inputs = [("old", Some(128)), ("new", Some(128)), ("labels", None)]
+        .into_iter()
+        .map(|(role, dimension)| Input {
+            role: role.into(),
+            path: format!("shared/data/grocery/eval_{role}.npy"),
+            rows: 2016,
+            dimension,
+            fingerprint: format!("xxh3:{:016x}{:016x}", role.len() * 0x1234_5678_9abc, role.len() * 0xfedc_ba98),
+        })
+        .collect();
+    report.measured_on = vec![MeasuredSet {
+        name: "evaluation".into(),
+        pairs: 2358,
+        items: 2016,
+        queries: 1998,
+        leave_one_out: true,
+        classes: Some(81),
+        left_out_queries: 18,
+        overlapping_items: 0,
+    }];
+    report.comparison = Some(comparison());
+    report.calibration = Some(Calibration {
+        bins: (0..10)
+            .map(|bin| CalibrationBin {
+                predicted: rounded(0.04 * 1.55f64.powi(bin)),
+                actual: rounded(0.055 * 1.42f64.powi(bin) * (1.0 + 0.12 * noise(9, bin as usize))),
+                items: 236 - usize::from(bin > 7),
+            })
+            .collect(),
+        ratio: 0.87,
+        kendall_tau: KendallTau { l2: Some(0.316), discriminative: Some(0.208), sum: Some(0.291) },
+    });
+    report.groups = Some(group_study());
+    report.warnings = vec![
+        Warning {
+            id: "curve-dips".into(),
+            severity: Severity::Caution,
+            seen: "The curve of fct · random falls 2.3 points below its own start at 10 %.".into(),
+            may_mean: "Adapted and native vectors are not at the same scale, so the first native items are misplaced.".into(),
+            remedy: "Put the adapter's output into the new space's geometry (the default of this version).".into(),
+        },
+        Warning {
+            id: "few-queries".into(),
+            severity: Severity::Note,
+            seen: "There are 1,998 queries.".into(),
+            may_mean: "Differences below about 1 point are within the noise.".into(),
+            remedy: "Measure on more queries before deciding between close methods.".into(),
+        },
+    ];
+    report
+}
+
+fn comparison() -> Comparison {
+    let column = |id: &str, name: &str, unit| Metric { id: id.into(), name: name.into(), unit, ..Metric::default() };
+    let candidate = |method: &str, map: f64, start: f64, tau: f64, remark: &str| Candidate {
+        method: method.into(),
+        chosen: method == "fastfill",
+        scores: [("area", map, 0.3), ("start", start, 0.4), ("tau", tau, 0.01)]
+            .into_iter()
+            .filter(|(_, value, _)| value.is_finite())
+            .map(|(id, value, deviation)| {
+                (id.to_string(), Estimate { value, spread: Some(Spread::Deviation { deviation, runs: 3 }) })
+            })
+            .collect(),
+        remark: remark.into(),
+    };
+    Comparison {
+        about: "Every method that applies, on the 20 % of the pairs that were held out; the largest area of mAP is kept.".into(),
+        columns: vec![
+            column("area", "mAP area, %", Unit::Percent),
+            column("start", "mAP at the switch, %", Unit::Percent),
+            column("tau", "τ of σ²", Unit::Number),
+        ],
+        candidates: vec![
+            candidate("do-nothing", 34.2, 34.2, f64::NAN, ""),
+            candidate("procrustes", 40.9, 28.9, 0.224, ""),
+            candidate("ridge", 41.3, 31.5, 0.312, ""),
+            candidate("low-rank", f64::NAN, f64::NAN, f64::NAN, "not fitted: the rank equals the width"),
+            candidate("fct", 40.2, 30.1, 0.11, "no uncertainty of its own"),
+            candidate("fastfill", 44.6, 31.6, 0.316, ""),
+        ],
+    }
+}
+
+fn group_study() -> GroupStudy {
+    let fractions: Vec<f64> = (0..=100).map(|step| f64::from(step) / 100.0).collect();
+    let curves = [("sigma", 3, 0.72), ("random", 1, 0.5)];
+    let curve = |(order, bend, first): (&str, i32, f64)| {
+        let along = |start: f64, end: f64, bend: i32| -> Vec<f64> {
+            fractions.iter().map(|alpha| rounded(start + (end - start) * (1.0 - (1.0 - alpha).powi(bend)))).collect()
+        };
+        let values = vec![along(58.0, 84.9, bend), along(66.1, 87.0, 1), along(71.3, 89.2, 1)];
+        let gap = (0..fractions.len())
+            .map(|at| {
+                let at = values.iter().map(|group| group[at]);
+                rounded(at.clone().fold(0.0, f64::max) - at.fold(100.0, f64::min))
+            })
+            .collect();
+        let share = |start: f64, end: f64| -> Vec<f64> {
+            fractions
+                .iter()
+                .map(|&alpha| if alpha == 0.0 { f64::NAN } else { rounded(100.0 * (start + (end - start) * alpha)) })
+                .collect()
+        };
+        let rest = 1.0 - first;
+        GroupCurves {
+            method: "fastfill".into(),
+            order: order.into(),
+            fractions: fractions.clone(),
+            gap,
+            share: vec![share(first, 0.5), share(rest * 0.6, 0.3), share(rest * 0.4, 0.2)],
+            values,
+        }
+    };
+    GroupStudy {
+        names: vec!["refrigerated".into(), "fruit".into(), "packaged".into()],
+        metric: "top1".into(),
+        gallery_share: vec![50.0, 30.0, 20.0],
+        do_nothing: vec![61.2, 70.4, 77.7],
+        new_model: vec![84.9, 87.0, 89.2],
+        curves: curves.into_iter().map(curve).collect(),
+        headline: 0,
+    }
+}
+
+/// A report without anything that is optional.
+fn empty() -> Report {
+    let space = Space::new("model", 2, Distance::Dot, false);
+    Report::new("", CreatedBy::default(), Spaces { old: space.clone(), new: space })
+}
+
+/// Every text of the fixture replaced by markup, every number by one that cannot be drawn.
+fn hostile() -> Report {
+    let attack = "<script>alert(\"1\")</script>|`*[x](y)\n</svg>'&amp;\u{0}\u{202e}";
+    let value: serde_json::Value = serde_json::from_str(&json(&fixture())).unwrap();
+    fn replaced(value: serde_json::Value, key: &str, attack: &str) -> serde_json::Value {
+        use serde_json::Value;
+        // These have a closed set of values; the others are free text.
+        const CLOSED: [&str; 6] = ["distance", "unit", "severity", "kind", "id", "metric"];
+        match value {
+            Value::String(_) if !CLOSED.contains(&key) => attack.into(),
+            Value::Array(items) => items.into_iter().map(|item| replaced(item, key, attack)).collect(),
+            Value::Object(fields) => {
+                fields.into_iter().map(|(name, item)| { let item = replaced(item, &name, attack); (name, item) }).collect()
+            }
+            other => other,
+        }
+    }
+    let mut report: Report = serde_json::from_value(replaced(value, "", attack)).unwrap();
+    let bad = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e308, -1e308];
+    for (number, series) in report.curves.iter_mut().enumerate() {
+        for curve in series.metrics.values_mut() {
+            for (index, value) in curve.values.iter_mut().enumerate() {
+                if number == 0 || index % 7 == 0 {
+                    *value = bad[index % bad.len()];
+                }
+            }
+            if let Some(band) = &mut curve.band {
+                band.low[3] = f64::NAN;
+                band.high[4] = f64::INFINITY;
+                band.high.truncate(50);
+            }
+            curve.start = bad[number];
+            curve.minimum.value = bad[number];
+            curve.minimum.fraction = bad[number];
+            curve.area.value = bad[number];
+            curve.passes_do_nothing_at = Some(bad[number]);
+        }
+        series.fractions[10] = f64::NAN;
+    }
+    report.do_nothing.insert("top1".into(), f64::NAN);
+    report.new_model.insert("top1".into(), f64::INFINITY);
+    if let Some(calibration) = &mut report.calibration {
+        calibration.ratio = f64::NAN;
+        calibration.bins[0].predicted = 0.0;
+        calibration.bins[1].actual = -1.0;
+        calibration.bins[2].predicted = f64::INFINITY;
+        calibration.kendall_tau.l2 = Some(f64::NAN);
+    }
+    if let Some(groups) = &mut report.groups {
+        groups.curves[0].values.truncate(1);
+        groups.curves[0].gap = vec![f64::NAN; 3];
+        groups.curves[1].share[0][5] = f64::INFINITY;
+        groups.gallery_share.truncate(1);
+    }
+    report.headline = 77;
+    report
+}
+
+/// Checks that every element that is opened is closed in order, as in XML, and that attributes are quoted.
+fn assert_well_formed(page: &str) {
+    const VOID: [&str; 3] = ["meta", "br", "hr"];
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = page.strip_prefix("<!DOCTYPE html>").unwrap_or(page);
+    while let Some(at) = rest.find('<') {
+        assert!(!rest[..at].contains('>') || open.last() == Some(&"style"), "a bare > in {:?}", &rest[..at]);
+        let end = at + rest[at..].find('>').expect("a tag that ends");
+        let tag = &rest[at + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "closed out of order");
+            continue;
+        }
+        assert_eq!(tag.matches('"').count() % 2, 0, "an attribute that is not closed: {tag}");
+        let outside: String = tag.split('"').step_by(2).collect();
+        assert!(!outside.contains(['<', '\'']), "a strange tag: {tag}");
+        let name = tag.split([' ', '/', '\n']).next().unwrap();
+        assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric()), "a strange tag: {tag}");
+        if !tag.ends_with('/') && !VOID.contains(&name) {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "not closed: {open:?}");
+    let mut ids: Vec<&str> = page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "an id stands twice");
+}
+
+/// What holds for every page and picture, whatever the data.
+fn assert_self_contained(page: &str) {
+    let without_namespace = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+    for forbidden in ["http:", "https:", "//", "url(", "@import", "<script", "<link", "<img", "src=", "href=", "onload"] {
+        assert!(!without_namespace.contains(forbidden), "{forbidden} in a page");
+    }
+    for svg in page.split("<svg ").skip(1) {
+        let svg = svg.split("</svg>").next().unwrap();
+        for element in svg.split('<').filter(|element| !element.starts_with(['/', 't', 'd'])) {
+            let tag = element.split('>').next().unwrap();
+            assert!(!tag.contains("NaN") && !tag.contains("inf"), "not a number in {tag}");
+        }
+    }
+}
+
+#[test]
+fn the_three_exporters_give_what_is_committed() {
+    let report = fixture();
+    assert_as_committed("report.html", &html(&report));
+    assert_as_committed("report.md", &markdown(&report));
+    assert_as_committed("report.json", &json(&report));
+    assert_as_committed("curve.svg", &svg_curve(&metric_chart(&report, "map").unwrap()));
+}
+
+#[test]
+fn a_report_without_measurements_is_still_a_report() {
+    let report = empty();
+    assert_as_committed("empty.md", &markdown(&report));
+    let page = html(&report);
+    assert_well_formed(&page);
+    assert!(page.contains("No curve was measured") && !page.contains("<figure"), "{page}");
+}
+
+#[test]
+fn every_page_is_well_formed_and_needs_nothing_else() {
+    for report in [fixture(), empty()] {
+        let page = html(&report);
+        assert_well_formed(&page);
+        assert_self_contained(&page);
+    }
+    let picture = svg_curve(&metric_chart(&fixture(), "top1").unwrap());
+    assert_well_formed(&picture);
+    assert_self_contained(&picture);
+}
+
+#[test]
+fn text_from_data_stays_text_and_numbers_that_cannot_be_drawn_are_not() {
+    let report = hostile();
+    let page = html(&report);
+    assert!(page.contains("&lt;script&gt;"));
+    assert_well_formed(&page);
+    assert_self_contained(&page);
+    assert!(!page.contains('\0') && !page.contains('\u{202e}'));
+
+    let text = markdown(&report);
+    assert!(!text.contains('\0'), "{text}");
+    // Fingerprints, paths and commands are code, where markup is text.
+    let prose: String = text.lines().filter(|line| !line.contains('`')).collect();
+    assert!(!prose.contains("<script") && !prose.replace("\\]", "").contains("]("), "{prose}");
+    let picture = svg_curve(&metric_chart(&report, "map").unwrap());
+    assert_well_formed(&picture);
+    assert_self_contained(&picture);
+}
+
+#[test]
+fn json_gives_the_same_report_back() {
+    let report = fixture();
+    let back: Report = serde_json::from_str(&json(&report)).unwrap();
+    assert_eq!(json(&back), json(&report));
+    assert_eq!(html(&back), html(&report));
+    let hostile = hostile();
+    let back: Report = serde_json::from_str(&json(&hostile)).unwrap();
+    assert_eq!(json(&back), json(&hostile));
+}
+
+#[test]
+fn the_verdict_follows_the_curve() {
+    let verdict_of = |nothing: Option<f64>, start: f64, passes: Option<f64>| {
+        let mut report = fixture();
+        report.do_nothing.remove("map");
+        if let Some(nothing) = nothing {
+            report.do_nothing.insert("map".into(), nothing);
+        }
+        let curve = report.curves[2].metrics.get_mut("map").unwrap();
+        curve.start = start;
+        curve.passes_do_nothing_at = passes;
+        let text = markdown(&report);
+        text.lines().find(|line| line.starts_with("**")).unwrap().replace('\u{a0}', " ")
+    };
+    let cases = [
+        (Some(30.0), 31.0, Some(0.0), "**Switch now.** Before anything is re-embedded, mAP is 31.0 % against 30.0 %"),
+        (Some(40.0), 31.0, Some(0.25), "**Re-embed first, then switch.** At once, mAP would fall from 40.0 % to 31.0 %"),
+        (Some(40.0), 41.0, Some(0.25), "**Re-embed first, then switch.** mAP starts at 41.0 % against 40.0 %"),
+        (Some(60.0), 31.0, None, "**Do not switch.** Even with everything re-embedded, mAP is 53.4 % against 60.0 %"),
+        (None, 31.0, None, "**Compare with today first.** mAP is 31.0 % at the switch and 53.4 %"),
+    ];
+    for (nothing, start, passes, expected) in cases {
+        let verdict = verdict_of(nothing, start, passes);
+        assert!(verdict.starts_with(expected), "{verdict}");
+    }
+}
+
+#[test]
+fn a_severe_warning_stands_before_the_numbers() {
+    let mut report = fixture();
+    report.warnings.push(Warning {
+        id: "train-test-overlap".into(),
+        severity: Severity::Severe,
+        seen: "812 of 2,016 items are also among the pairs.".into(),
+        may_mean: "The adapter has seen them, so the curve is too good.".into(),
+        remedy: "Measure on items that were not among the pairs.".into(),
+    });
+    for text in [html(&report), markdown(&report)] {
+        assert!(text.find("812 of 2,016").unwrap() < text.find("At the switch").unwrap());
+    }
+}
+
+#[test]
+fn the_headline_curve_keeps_its_look_in_every_chart() {
+    let report = fixture();
+    for metric in &report.metrics {
+        let chart = metric_chart(&report, &metric.id).unwrap();
+        assert_eq!((chart.lines[0].name.as_str(), chart.lines[0].look), ("fastfill · sigma", Look::Numbered(0)));
+    }
+    assert!(metric_chart(&report, "no such metric").is_none());
+}

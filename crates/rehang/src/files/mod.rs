@@ -1,0 +1,438 @@
+//! Users' own files: vectors, labels, ids and orders, in and out.
+//!
+//! | Extension | Vectors | One value a row (labels, σ², orders, ids) |
+//! |---|---|---|
+//! | `.npy` | read and written | read; `f32` and `int64` written |
+//! | `.parquet`, `.pq` | read and written, with ids | read |
+//! | `.fvecs` | read and written | read (`f32`) |
+//! | `.bvecs`, `.ivecs` | read | read (integers) |
+//! | `.safetensors` | read and written | read |
+//! | `.txt`, `.tsv`, `.csv`, `.ids` | no | one a line |
+//! | `.jsonl` | no | ids: field `_id`, or else `id` |
+//!
+//! A column of a Parquet file and a tensor of a safetensors file are named behind a `#`: `gallery.parquet#embedding`.
+//! The name may be left out where there is one answer only. The exact rules stand in `docs/formats.md`.
+//!
+//! Sizes that a header claims are held against the length of the file before anything is allocated. Outputs appear
+//! whole or not at all, see [`AtomicFile`]. Files that are larger than memory are for [`stream`].
+
+mod atomic;
+mod element;
+pub mod join;
+mod npy;
+mod parquet;
+pub mod qrels;
+mod raw;
+mod safetensors;
+pub mod stream;
+mod text;
+mod vecs;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use fs_err::File;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::vectors::{Labels, Matrix};
+
+pub use atomic::AtomicFile;
+pub use stream::{Columns, IdKind, Ids};
+pub use text::read_lines;
+
+/// Widest vector that is read from a file that states its width itself; anything wider is taken for damage.
+const WIDTH_MAX: usize = 1 << 20;
+
+/// Numbers a batch holds when a whole file is read: 4 MiB of `f32`.
+const BATCH_NUMBERS: usize = 1 << 20;
+
+/// The formats, by what a file's name ends in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Npy,
+    Parquet,
+    Fvecs,
+    Bvecs,
+    Ivecs,
+    Safetensors,
+    Text,
+    JsonLines,
+}
+
+impl Format {
+    /// What a file of vectors may be called.
+    const VECTORS: &'static str =
+        "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs or .safetensors";
+
+    fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+        Some(match extension.as_str() {
+            "npy" => Self::Npy,
+            "parquet" | "pq" => Self::Parquet,
+            "fvecs" => Self::Fvecs,
+            "bvecs" => Self::Bvecs,
+            "ivecs" => Self::Ivecs,
+            "safetensors" => Self::Safetensors,
+            "txt" | "tsv" | "csv" | "ids" => Self::Text,
+            "jsonl" | "ndjson" => Self::JsonLines,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Npy => ".npy",
+            Self::Parquet => ".parquet",
+            Self::Fvecs => ".fvecs",
+            Self::Bvecs => ".bvecs",
+            Self::Ivecs => ".ivecs",
+            Self::Safetensors => ".safetensors",
+            Self::Text => "text",
+            Self::JsonLines => ".jsonl",
+        })
+    }
+}
+
+/// A file, and the column or tensor in it where it has several: `PATH` or `PATH#NAME`.
+///
+/// ```
+/// use rehang::files::VectorSource;
+///
+/// let source: VectorSource = "gallery.parquet#embedding".parse()?;
+/// assert_eq!(source.path.to_str(), Some("gallery.parquet"));
+/// assert_eq!(source.column.as_deref(), Some("embedding"));
+/// assert_eq!(source.to_string(), "gallery.parquet#embedding");
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Paths with a `#`
+///
+/// What stands in front of the last `#` is the path, unless a file exists under the whole name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VectorSource {
+    /// The file.
+    pub path: PathBuf,
+    /// The column of a Parquet file, or the tensor of a safetensors file.
+    pub column: Option<String>,
+}
+
+impl VectorSource {
+    /// The source that `PATH` or `PATH#NAME` stands for.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidOption`] for an empty path or an empty name.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (path, column) = match text.rsplit_once('#') {
+            Some((path, column)) if !Path::new(text).exists() => (path, Some(column)),
+            _ => (text, None),
+        };
+        if path.is_empty() || column == Some("") {
+            return Err(Error::option("an input", text, "PATH or PATH#COLUMN"));
+        }
+        Ok(Self { path: path.into(), column: column.map(str::to_string) })
+    }
+
+    /// A file in which nothing has to be named.
+    pub fn path(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), column: None }
+    }
+
+    fn format(&self, wanted: &str) -> Result<Format> {
+        // A missing or unreadable file says so, whatever its name ends in.
+        open(&self.path)?;
+        Format::of(&self.path)
+            .ok_or_else(|| Error::option(format!("a file of {wanted}"), self.path.display(), Format::VECTORS))
+    }
+
+    fn check_column(&self, format: Format) -> Result<()> {
+        if self.column.is_some() && !matches!(format, Format::Parquet | Format::Safetensors) {
+            return Err(Error::option(
+                "an input",
+                self,
+                format!("no #NAME: a {format} file has no columns to name"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for VectorSource {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl From<&Path> for VectorSource {
+    fn from(path: &Path) -> Self {
+        Self::path(path)
+    }
+}
+
+impl fmt::Display for VectorSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        match &self.column {
+            Some(column) => write!(f, "#{column}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A file that is open, with its length.
+struct Opened {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl Opened {
+    fn empty(&self) -> Error {
+        ErrorKind::Empty { what: self.path.display().to_string() }.into()
+    }
+}
+
+/// Opens a regular file. Folders, devices and pipes are refused before they are opened, since a pipe would block.
+fn open(path: &Path) -> Result<Opened> {
+    let named = |error: &std::io::Error| Error::io("read", path, error);
+    let metadata = fs_err::metadata(path).map_err(|error| named(&error))?;
+    let refuse = |reason: &str| -> Result<Opened> {
+        Err(ErrorKind::Io { action: "read", path: path.to_path_buf(), reason: reason.into() }.into())
+    };
+    if metadata.is_dir() {
+        return refuse("it is a folder; give a file");
+    }
+    if !metadata.is_file() {
+        return refuse("it is a device or a pipe; write it to a file first");
+    }
+    let file = File::open(path).map_err(|error| named(&error))?;
+    Ok(Opened { path: path.to_path_buf(), file, bytes: metadata.len() })
+}
+
+/// One value a row, as a file has them.
+enum Scalars {
+    Integers(Vec<i64>),
+    Floats(Vec<f64>),
+    Texts(Vec<String>),
+}
+
+/// What is looked for in a file of several columns.
+struct Wish {
+    /// What it is, in words.
+    what: &'static str,
+    /// Names that are taken before any other.
+    names: &'static [&'static str],
+    /// Whether columns of whole numbers, of other numbers and of text can be it.
+    accepts: [bool; 3],
+}
+
+const LABELS: Wish = Wish { what: "labels", names: &["label", "labels"], accepts: [true, false, true] };
+const NUMBERS: Wish = Wish { what: "numbers", names: &["sigma2"], accepts: [true, true, false] };
+const ORDER: Wish = Wish { what: "an order", names: &["order"], accepts: [true, false, false] };
+const IDS: Wish = Wish { what: "ids", names: &["id", "_id"], accepts: [true, false, true] };
+
+/// One value a row of any file.
+fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
+    let format = source.format(wish.what)?;
+    source.check_column(format)?;
+    match format {
+        Format::Npy => npy::read_scalars(&source.path),
+        Format::Parquet => parquet::read_scalars(source, wish),
+        Format::Fvecs | Format::Bvecs | Format::Ivecs => vecs::read_scalars(&source.path, format),
+        Format::Safetensors => safetensors::read_scalars(source),
+        Format::Text => text::read_scalars(&source.path),
+        Format::JsonLines => text::read_json_field(&source.path, wish.names).map(Scalars::Texts),
+    }
+}
+
+/// Vectors of one file, `[n, d]`, as `f32`.
+///
+/// Numbers of other types are rounded to the nearest `f32`. NaN and infinite numbers are read as they are;
+/// [`crate::Vectors::new`] and [`Matrix::check_finite`] name them.
+///
+/// # Errors
+///
+/// As [`stream::open`]; [`ErrorKind::Corrupt`] with the row where rows differ in width or lack numbers.
+pub fn read_matrix(source: &VectorSource) -> Result<Matrix> {
+    read_matrices(std::slice::from_ref(source))
+}
+
+/// Vectors of several files, one below the other in the order given.
+///
+/// # Errors
+///
+/// As [`read_matrix`]; [`ErrorKind::WidthMismatch`], naming the file that is not as wide as the first.
+pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
+    let mut reader = stream::open_all(sources)?;
+    let width = reader.width();
+    let names = || sources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let mut data = Vec::new();
+    let needed = usize::try_from(reader.rows_total()).ok().and_then(|rows| rows.checked_mul(width));
+    if needed.is_none_or(|numbers| data.try_reserve_exact(numbers).is_err()) {
+        return Err(Error::corrupt(
+            names(),
+            format!("{} rows of {width} numbers do not fit into memory", reader.rows_total()),
+        ));
+    }
+    let mut batch = stream::RowBatch::default();
+    while reader.next_batch((BATCH_NUMBERS / width).max(1), &mut batch)? > 0 {
+        data.extend_from_slice(&batch.vectors);
+    }
+    Matrix::new(width, data)
+}
+
+/// Ids of the items of a file, one a row, as text; `None` where the file holds vectors alone.
+///
+/// From Parquet: the column that is named, or else `id`, or else `_id`. From text: one a line. From `.jsonl`: `_id`,
+/// or else `id`. From `.npy` and `.ivecs`: a one-dimensional array of integers or text.
+///
+/// # Errors
+///
+/// As [`stream::open`]; [`ErrorKind::Corrupt`] for ids that are neither whole numbers nor text, or that are missing
+/// in a row.
+pub fn read_ids(source: &VectorSource) -> Result<Option<Vec<String>>> {
+    let format = source.format("ids")?;
+    if format == Format::JsonLines {
+        return text::read_json_ids(&source.path).map(Some);
+    }
+    if format == Format::Parquet && source.column.is_none() && !parquet::has_ids(source)? {
+        return Ok(None);
+    }
+    if format == Format::Text {
+        // Ids such as 007 are text; only whole columns of other files are known to be numbers.
+        return read_lines(&source.path).and_then(|lines| no_empty_ids(source, lines)).map(Some);
+    }
+    match read_scalars(source, &IDS)? {
+        Scalars::Integers(ids) => Ok(Some(Ids::Integers(ids).into_strings())),
+        Scalars::Texts(ids) => no_empty_ids(source, ids).map(Some),
+        Scalars::Floats(_) => Err(Error::corrupt(source, "ids are whole numbers or text, and these are not")),
+    }
+}
+
+fn no_empty_ids(source: &VectorSource, ids: Vec<String>) -> Result<Vec<String>> {
+    match ids.iter().position(String::is_empty) {
+        Some(row) => Err(Error::corrupt(source, format!("the id in row {row} is empty (rows count from 0)"))),
+        None => Ok(ids),
+    }
+}
+
+/// Labels (or groups), one a row.
+///
+/// Whole numbers are taken as they are; text is numbered in the order in which it first appears. From Parquet: the
+/// column that is named, or else `label`, or else the only column that can be one.
+///
+/// # Errors
+///
+/// As [`stream::open`]; [`ErrorKind::Corrupt`] for numbers that are not whole.
+pub fn read_labels(source: &VectorSource) -> Result<Labels> {
+    match read_scalars(source, &LABELS)? {
+        Scalars::Integers(labels) => Ok(labels),
+        Scalars::Texts(labels) => Ok(text::number_texts(&labels)),
+        Scalars::Floats(_) => {
+            Err(Error::corrupt(source, "labels are whole numbers or text, and these are fractions"))
+        }
+    }
+}
+
+/// One number a row, as `f32`: σ², for example. NaN and infinite numbers are read as they are.
+///
+/// From Parquet: the column that is named, or else `sigma2`, or else the only column of numbers that are not `id`.
+///
+/// # Errors
+///
+/// As [`stream::open`]; [`ErrorKind::Corrupt`] for text.
+pub fn read_f32_column(source: &VectorSource) -> Result<Vec<f32>> {
+    match read_scalars(source, &NUMBERS)? {
+        Scalars::Integers(values) => Ok(values.into_iter().map(|value| value as f32).collect()),
+        Scalars::Floats(values) => Ok(values.into_iter().map(|value| value as f32).collect()),
+        Scalars::Texts(_) => Err(Error::corrupt(source, "it holds text where numbers are needed")),
+    }
+}
+
+/// An order: every row number from 0 to n − 1 once, the first to be re-embedded in front.
+///
+/// # Errors
+///
+/// As [`stream::open`]; [`ErrorKind::Duplicate`] for a row that is named twice; [`ErrorKind::Corrupt`] for a number
+/// that is no row.
+pub fn read_order(source: &VectorSource) -> Result<Vec<usize>> {
+    let Scalars::Integers(numbers) = read_scalars(source, &ORDER)? else {
+        return Err(Error::corrupt(source, "an order is made of whole numbers, and this is not"));
+    };
+    let mut seen = vec![false; numbers.len()];
+    let mut order = Vec::with_capacity(numbers.len());
+    for (position, &number) in numbers.iter().enumerate() {
+        let Some(row) = usize::try_from(number).ok().filter(|&row| row < numbers.len()) else {
+            return Err(Error::corrupt(
+                source,
+                format!(
+                    "position {position} names row {number}, and rows go from 0 to {}",
+                    numbers.len() - 1
+                ),
+            ));
+        };
+        if std::mem::replace(&mut seen[row], true) {
+            return Err(
+                ErrorKind::Duplicate { what: source.to_string(), value: format!("row {number}") }.into()
+            );
+        }
+        order.push(row);
+    }
+    Ok(order)
+}
+
+/// Writes vectors, and ids beside them where the format has columns (Parquet); the format follows the extension.
+///
+/// # Errors
+///
+/// As [`stream::create`]; [`ErrorKind::CountMismatch`] where there is not one id a row.
+pub fn write_matrix(path: impl AsRef<Path>, matrix: &Matrix, ids: Option<&Ids>) -> Result<()> {
+    let columns = Columns { width: matrix.columns(), ids: ids.map(Ids::kind), sigma2: false };
+    let mut writer = stream::create(path, columns)?;
+    writer.write(matrix.as_slice(), ids, None)?;
+    writer.commit().map(|_| ())
+}
+
+/// Writes numbers as a one-dimensional `.npy` of `f32`.
+///
+/// # Errors
+///
+/// As [`stream::F32Writer::create`].
+pub fn write_f32(path: impl AsRef<Path>, values: &[f32]) -> Result<()> {
+    let mut writer = stream::F32Writer::create(path)?;
+    writer.write(values)?;
+    writer.commit().map(|_| ())
+}
+
+/// Writes an order as a one-dimensional `.npy` of `int64`.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`], [`ErrorKind::InvalidOption`] for another extension than `.npy`.
+pub fn write_order(path: impl AsRef<Path>, order: &[usize]) -> Result<()> {
+    let rows: Vec<i64> = order.iter().map(|&row| row as i64).collect();
+    write_labels(path, &rows)
+}
+
+/// Writes labels as a one-dimensional `.npy` of `int64`.
+///
+/// # Errors
+///
+/// As [`write_order`].
+pub fn write_labels(path: impl AsRef<Path>, labels: &[i64]) -> Result<()> {
+    let path = path.as_ref();
+    expect_npy(path, "an output of whole numbers")?;
+    npy::write_integers(path, labels)
+}
+
+fn expect_npy(path: &Path, what: &str) -> Result<()> {
+    if Format::of(path) == Some(Format::Npy) {
+        return Ok(());
+    }
+    Err(Error::option(what, path.display(), "a name that ends in .npy"))
+}

@@ -1,0 +1,409 @@
+//! NumPy's `.npy`: a header written as a Python dictionary, then the numbers.
+//!
+//! The header is read here rather than by a crate because the header of an untrusted file decides how much is
+//! allocated: every size is held against the length of the file first, and nesting is refused instead of followed.
+
+use std::io::Read;
+use std::path::Path;
+
+use super::element::{Element, Meaning};
+use super::raw::{Layout, RawRows};
+use super::stream::{Ids, RowWriter};
+use super::{AtomicFile, Opened, Scalars, open};
+use crate::error::{Error, Result};
+
+/// The first bytes of every `.npy` file.
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// Longest header that is read. NumPy itself distrusts headers above 10,000 bytes.
+const HEADER_BYTES_MAX: usize = 1 << 16;
+
+/// Length of the header that is written: NumPy's own for one- and two-dimensional arrays, with room for any shape.
+const HEADER_BYTES: usize = 128;
+
+/// What an array holds.
+enum Content {
+    Numbers(Element),
+    /// Fixed-width text: bytes a character, characters an entry, and the byte order of wide characters.
+    Text {
+        unit: usize,
+        length: usize,
+        big_endian: bool,
+    },
+}
+
+struct Header {
+    content: Content,
+    fortran: bool,
+    shape: Vec<usize>,
+    offset: u64,
+}
+
+/// A two-dimensional array of numbers as rows.
+pub(super) fn open_rows(path: &Path) -> Result<RawRows> {
+    let (opened, header) = open_array(path)?;
+    let Content::Numbers(element) = header.content else {
+        return Err(Error::corrupt(path.display(), "it holds text where vectors (numbers) are needed"));
+    };
+    let &[rows, columns] = header.shape.as_slice() else {
+        return Err(Error::corrupt(
+            path.display(),
+            format!(
+                "its shape is {}; vectors are two-dimensional, [rows, coordinates]",
+                shown(&header.shape)
+            ),
+        ));
+    };
+    if columns == 0 {
+        return Err(Error::corrupt(path.display(), "its rows have no coordinates (shape [n, 0])"));
+    }
+    if rows == 0 {
+        return Err(opened.empty());
+    }
+    // A single column or row is the same in both orders.
+    let layout = if header.fortran { Layout::Columns } else { Layout::Rows };
+    Ok(RawRows::new(path.to_path_buf(), opened.file, header.offset, (rows, columns), element, layout))
+}
+
+/// A one-dimensional array (`[n]`, or `[n, 1]`) of numbers or text.
+pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
+    let (mut opened, header) = open_array(path)?;
+    let count = match *header.shape.as_slice() {
+        [count] | [count, 1] => count,
+        _ => {
+            return Err(Error::corrupt(
+                path.display(),
+                format!("its shape is {}; one value a row is needed, [rows]", shown(&header.shape)),
+            ));
+        }
+    };
+    if count == 0 {
+        return Err(opened.empty());
+    }
+    match header.content {
+        Content::Numbers(element) => {
+            let mut rows = RawRows::new(
+                path.to_path_buf(),
+                opened.file,
+                header.offset,
+                (count, 1),
+                element,
+                Layout::Rows,
+            );
+            if element.is_integer() {
+                rows.integers()?.map(Scalars::Integers).ok_or_else(|| too_large(path))
+            } else {
+                rows.floats().map(Scalars::Floats)
+            }
+        }
+        Content::Text { unit, length, big_endian } => {
+            let mut bytes = vec![0; count * length * unit];
+            opened.file.read_exact(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
+            bytes
+                .chunks_exact(length * unit)
+                .enumerate()
+                .map(|(row, entry)| {
+                    text_entry(entry, unit, big_endian)
+                        .ok_or_else(|| Error::corrupt(path.display(), format!("row {row} is not text")))
+                })
+                .collect::<Result<_>>()
+                .map(Scalars::Texts)
+        }
+    }
+}
+
+/// The error for integers that 64 bits with a sign cannot hold.
+pub(super) fn too_large(path: &Path) -> Error {
+    Error::corrupt(path.display(), format!("it holds an integer above {}", i64::MAX))
+}
+
+/// One entry of a text array, without the zeros it is filled up with.
+fn text_entry(entry: &[u8], unit: usize, big_endian: bool) -> Option<String> {
+    if unit == 1 {
+        let end = entry.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        return String::from_utf8(entry[..end].to_vec()).ok();
+    }
+    let (characters, _) = entry.as_chunks::<4>();
+    let mut text = String::new();
+    for &bytes in characters {
+        let code = if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
+        text.push(char::from_u32(code)?);
+    }
+    text.truncate(text.trim_end_matches('\0').len());
+    Some(text)
+}
+
+fn shown(shape: &[usize]) -> String {
+    format!("{shape:?}")
+}
+
+/// Opens an array and holds its header against the length of the file. The file stands at the first number.
+fn open_array(path: &Path) -> Result<(Opened, Header)> {
+    let mut opened = open(path)?;
+    if opened.bytes == 0 {
+        return Err(opened.empty());
+    }
+    let corrupt = |detail: String| Error::corrupt(path.display(), detail);
+    let mut take = |count: usize| -> Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        opened
+            .file
+            .read_exact(&mut bytes)
+            .map_err(|_| corrupt("it ends inside the header of a .npy file".into()))?;
+        Ok(bytes)
+    };
+    let start = take(8.min(opened.bytes as usize))?;
+    if start.len() < 8 || !start.starts_with(MAGIC) {
+        return Err(corrupt("it is no .npy file (its first bytes are not \\x93NUMPY)".into()));
+    }
+    let (length, before) = match start[6] {
+        1 => {
+            let size = take(2)?;
+            (usize::from(u16::from_le_bytes([size[0], size[1]])), 10)
+        }
+        2 | 3 => {
+            let size = take(4)?;
+            (u32::from_le_bytes([size[0], size[1], size[2], size[3]]) as usize, 12)
+        }
+        version => return Err(corrupt(format!("version {version} of the .npy format is not known"))),
+    };
+    if length > HEADER_BYTES_MAX {
+        return Err(corrupt(format!("its header claims {length} bytes; at most {HEADER_BYTES_MAX} are read")));
+    }
+    let text = take(length)?;
+    let text = std::str::from_utf8(&text).map_err(|_| corrupt("its header is not text".into()))?;
+    let (description, fortran, shape) = Literal { rest: text }.dictionary().map_err(corrupt)?;
+    let content = content(&description).map_err(corrupt)?;
+    let size = match content {
+        Content::Numbers(element) => element.bytes(),
+        Content::Text { unit, length, .. } => unit * length,
+    };
+    let offset = (before + length) as u64;
+    let claimed = shape
+        .iter()
+        .try_fold(size, |product, &side| product.checked_mul(side))
+        .map(|bytes| bytes as u64);
+    let held = opened.bytes - offset;
+    if claimed != Some(held) {
+        let problem = match claimed {
+            Some(claimed) if claimed < held => "there is more in the file",
+            _ => "the file is truncated or its header is wrong",
+        };
+        let needed = claimed.map_or_else(|| "more bytes than can be counted".into(), |n| format!("{n} bytes"));
+        return Err(corrupt(format!(
+            "shape {} of {description} needs {needed} and {held} are there: {problem}",
+            shown(&shape)
+        )));
+    }
+    Ok((opened, Header { content, fortran, shape, offset }))
+}
+
+/// What a type description such as `<f4` stands for.
+fn content(description: &str) -> Result<Content, String> {
+    let refused = || {
+        let words = match description.trim_start_matches(['<', '>', '|', '=']).chars().next() {
+            Some('O') => "Python objects, which are pickled code and never loaded",
+            Some('c') => "complex numbers",
+            Some('M' | 'm') => "dates or durations",
+            Some('V' | '[') => "records",
+            _ => "a type that is not known",
+        };
+        format!("its numbers are of type {description}: {words}; save it as float32 or an integer type")
+    };
+    let mut characters = description.chars();
+    let big_endian = match characters.next() {
+        Some('<' | '|') => false,
+        Some('>') => true,
+        // NumPy writes the byte order out; a file with "=" was not written by NumPy, and means this machine's.
+        Some('=') => cfg!(target_endian = "big"),
+        _ => return Err(refused()),
+    };
+    let kind = characters.next().ok_or_else(refused)?;
+    let size: usize = characters.as_str().parse().map_err(|_| refused())?;
+    let meaning = match kind {
+        'f' => Meaning::Float,
+        'i' => Meaning::Signed,
+        'u' => Meaning::Unsigned,
+        'b' => Meaning::Boolean,
+        'S' | 'U' => {
+            let unit = if kind == 'U' { 4 } else { 1 };
+            if size == 0 || size > HEADER_BYTES_MAX {
+                return Err(refused());
+            }
+            return Ok(Content::Text { unit, length: size, big_endian });
+        }
+        _ => return Err(refused()),
+    };
+    Element::new(meaning, size, big_endian).map(Content::Numbers).ok_or_else(refused)
+}
+
+/// Reads the one Python dictionary that a header may hold: text keys; a text, a truth value and a tuple as values.
+struct Literal<'a> {
+    rest: &'a str,
+}
+
+impl Literal<'_> {
+    fn dictionary(mut self) -> Result<(String, bool, Vec<usize>), String> {
+        let wrong = || String::from("its header is no .npy header");
+        let (mut description, mut fortran, mut shape) = (None, None, None);
+        if !self.eat('{') {
+            return Err(wrong());
+        }
+        while !self.eat('}') {
+            let key = self.text().ok_or_else(wrong)?;
+            if !self.eat(':') {
+                return Err(wrong());
+            }
+            let twice = match key.as_str() {
+                "descr" if self.peek() == Some('[') => {
+                    return Err("it holds records of several fields; save one array of plain numbers".into());
+                }
+                "descr" => description.replace(self.text().ok_or_else(wrong)?).is_some(),
+                "fortran_order" => fortran.replace(self.truth().ok_or_else(wrong)?).is_some(),
+                "shape" => shape.replace(self.tuple().ok_or_else(wrong)?).is_some(),
+                _ => return Err(format!("its header has the unknown key {key:?}")),
+            };
+            if twice {
+                return Err(format!("its header has the key {key:?} twice"));
+            }
+            if !self.eat(',') && self.peek() != Some('}') {
+                return Err(wrong());
+            }
+        }
+        if !self.rest.trim().is_empty() {
+            return Err(wrong());
+        }
+        match (description, fortran, shape) {
+            (Some(description), Some(fortran), Some(shape)) => Ok((description, fortran, shape)),
+            _ => Err("its header lacks one of 'descr', 'fortran_order' and 'shape'".into()),
+        }
+    }
+
+    fn peek(&mut self) -> Option<char> {
+        self.rest = self.rest.trim_start();
+        self.rest.chars().next()
+    }
+
+    fn eat(&mut self, wanted: char) -> bool {
+        let found = self.peek() == Some(wanted);
+        if found {
+            self.rest = &self.rest[wanted.len_utf8()..];
+        }
+        found
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let quote = self.peek().filter(|quote| matches!(quote, '\'' | '"'))?;
+        let inside = &self.rest[1..];
+        let end = inside.find(quote)?;
+        self.rest = &inside[end + 1..];
+        Some(inside[..end].to_string())
+    }
+
+    fn truth(&mut self) -> Option<bool> {
+        self.peek()?;
+        for (word, value) in [("True", true), ("False", false)] {
+            if let Some(rest) = self.rest.strip_prefix(word) {
+                self.rest = rest;
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn tuple(&mut self) -> Option<Vec<usize>> {
+        let mut sides = Vec::new();
+        if !self.eat('(') {
+            return None;
+        }
+        while !self.eat(')') {
+            self.peek()?;
+            let digits = self.rest.bytes().take_while(u8::is_ascii_digit).count();
+            sides.push(self.rest[..digits].parse().ok()?);
+            self.rest = &self.rest[digits..];
+            // Python 2 wrote long integers with an L behind them.
+            self.rest = self.rest.strip_prefix('L').unwrap_or(self.rest);
+            if !self.eat(',') && self.peek() != Some(')') {
+                return None;
+            }
+        }
+        Some(sides)
+    }
+}
+
+/// The header of an array that is written in C order, always 128 bytes long, as NumPy writes it.
+fn header(description: &str, shape: &str) -> Vec<u8> {
+    let mut header = Vec::with_capacity(HEADER_BYTES);
+    header.extend_from_slice(MAGIC);
+    header.extend_from_slice(&[1, 0]);
+    header.extend_from_slice(&((HEADER_BYTES - 10) as u16).to_le_bytes());
+    header.extend_from_slice(
+        format!("{{'descr': '{description}', 'fortran_order': False, 'shape': {shape}, }}").as_bytes(),
+    );
+    header.resize(HEADER_BYTES - 1, b' ');
+    header.push(b'\n');
+    header
+}
+
+/// Writes numbers as they come; how many rows there are is put into the header at the end.
+#[derive(Debug)]
+pub(super) struct NpyWriter {
+    file: AtomicFile,
+    /// `None` for a one-dimensional array.
+    width: Option<usize>,
+    description: &'static str,
+    rows: u64,
+    buffer: Vec<u8>,
+}
+
+impl NpyWriter {
+    /// A `[rows, width]` array of `f32`, or a `[rows]` array where there is no width.
+    pub(super) fn create(path: &Path, width: Option<usize>) -> Result<Self> {
+        Self::create_of(path, width, "<f4")
+    }
+
+    fn create_of(path: &Path, width: Option<usize>, description: &'static str) -> Result<Self> {
+        let mut file = AtomicFile::create(path)?;
+        file.put(&[b' '; HEADER_BYTES])?;
+        Ok(Self { file, width, description, rows: 0, buffer: Vec::new() })
+    }
+
+    pub(super) fn put(&mut self, values: &[f32]) -> Result<()> {
+        self.buffer.clear();
+        self.buffer.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        self.rows += (values.len() / self.width.unwrap_or(1)) as u64;
+        self.file.put(&self.buffer)
+    }
+
+    pub(super) fn finish(mut self) -> Result<u64> {
+        let shape = match self.width {
+            Some(width) => format!("({}, {width})", self.rows),
+            None => format!("({},)", self.rows),
+        };
+        self.file.overwrite_start(&header(self.description, &shape))?;
+        self.file.commit()?;
+        Ok(self.rows)
+    }
+}
+
+impl RowWriter for NpyWriter {
+    fn write(&mut self, vectors: &[f32], _ids: Option<&Ids>, _sigma2: Option<&[f32]>) -> Result<()> {
+        self.put(vectors)
+    }
+
+    fn commit(self: Box<Self>) -> Result<u64> {
+        self.finish()
+    }
+}
+
+/// Writes a one-dimensional array of `int64`.
+pub(super) fn write_integers(path: &Path, values: &[i64]) -> Result<()> {
+    let mut writer = NpyWriter::create_of(path, None, "<i8")?;
+    for chunk in values.chunks(1 << 16) {
+        writer.buffer.clear();
+        writer.buffer.extend(chunk.iter().flat_map(|value| value.to_le_bytes()));
+        writer.rows += chunk.len() as u64;
+        writer.file.put(&writer.buffer)?;
+    }
+    writer.finish().map(|_| ())
+}

@@ -1,0 +1,944 @@
+//! Parquet: vectors as a column of lists of equal length, ids and other values in columns beside it.
+//!
+//! Columns are read below the Arrow layer. A column of vectors is one stream of numbers cut into rows by repetition
+//! levels; where every row is complete, the numbers already are the matrix, so they are decoded straight into the
+//! batch and the levels are only counted. Building Arrow lists first would touch every number several times.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::parquet::arrow::{ArrowSchemaConverter, add_encoded_arrow_schema_to_metadata};
+use ::parquet::basic::{Compression, ConvertedType, Encoding, LogicalType, Type as Physical};
+use ::parquet::column::page::{Page, PageMetadata, PageReader};
+use ::parquet::column::reader::ColumnReaderImpl;
+use ::parquet::data_type::{
+    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArrayType, FloatType, Int32Type,
+    Int64Type,
+};
+use ::parquet::errors::ParquetError;
+use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
+use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use ::parquet::file::writer::SerializedFileWriter;
+use arrow_schema::{DataType as ArrowType, Field, Schema};
+use half::f16;
+
+use super::stream::{Columns, IdKind, Ids, RowBatch, RowReader, RowWriter};
+use super::{AtomicFile, Scalars, VectorSource, WIDTH_MAX, Wish, open};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Most values a page may claim. Pages hold about 1 MiB; this is what keeps a damaged count from filling memory.
+const PAGE_VALUES_MAX: usize = 1 << 28;
+
+/// Rows of a scalar column that are read at once.
+const SCALAR_ROWS: usize = 1 << 16;
+
+/// Bytes of vectors a row group holds when written; it is what the writer keeps in memory.
+const GROUP_BYTES: usize = 32 << 20;
+
+/// Rows a row group has at most.
+const GROUP_ROWS_MAX: usize = 1 << 16;
+
+/// Values that are encoded at once: whole rows of about a tenth of a page.
+const WRITE_VALUES: usize = 1 << 15;
+
+/// Names of the columns that are written.
+const VECTOR: &str = "vector";
+const ID: &str = "id";
+const SIGMA2: &str = "sigma2";
+
+type Reader = Arc<SerializedFileReader<std::fs::File>>;
+
+/// What the values of a column are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Value {
+    Float16,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    /// Unsigned, kept in a signed word of the same size.
+    UInt32,
+    UInt64,
+    Boolean,
+    Text,
+    Other,
+}
+
+impl Value {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Float16 => "float16",
+            Self::Float32 => "float32",
+            Self::Float64 => "float64",
+            Self::Int32 | Self::Int64 | Self::UInt32 | Self::UInt64 => "integers",
+            Self::Boolean => "truth values",
+            Self::Text => "text",
+            Self::Other => "another type",
+        }
+    }
+
+    fn is_integer(self) -> bool {
+        matches!(self, Self::Int32 | Self::Int64 | Self::UInt32 | Self::UInt64 | Self::Boolean)
+    }
+
+    fn is_float(self) -> bool {
+        matches!(self, Self::Float16 | Self::Float32 | Self::Float64)
+    }
+
+    fn id_kind(self) -> Option<IdKind> {
+        match self {
+            // Unsigned 64-bit ids may not fit, so they travel as text.
+            Self::Text | Self::UInt64 => Some(IdKind::Text),
+            Self::Int32 | Self::Int64 | Self::UInt32 => Some(IdKind::Integer),
+            _ => None,
+        }
+    }
+}
+
+/// How many values a row of a column has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    One,
+    List,
+    /// Structures, maps, lists of lists.
+    Nested,
+}
+
+/// A column as the user sees it.
+#[derive(Debug, Clone)]
+struct Column {
+    name: String,
+    leaf: usize,
+    shape: Shape,
+    value: Value,
+}
+
+/// A file that is open, and its columns.
+struct Table {
+    source: VectorSource,
+    reader: Reader,
+    columns: Vec<Column>,
+    rows: usize,
+}
+
+/// Runs code of the Parquet crate on data that nobody vouches for; a panic in there becomes an error as well.
+fn guarded<T>(source: &VectorSource, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(Error::corrupt(source, "its content is damaged (the decoder gave up)")))
+}
+
+fn damaged(source: &VectorSource, error: &ParquetError) -> Error {
+    if let ParquetError::External(inner) = error
+        && let Some(io) = inner.downcast_ref::<std::io::Error>()
+    {
+        return Error::io("read", &source.path, io);
+    }
+    Error::corrupt(source, error)
+}
+
+impl Table {
+    fn open(source: &VectorSource) -> Result<Self> {
+        let opened = open(&source.path)?;
+        if opened.bytes == 0 {
+            return Err(opened.empty());
+        }
+        let (file, _) = opened.file.into_parts();
+        let reader = guarded(source, || {
+            SerializedFileReader::new(file).map_err(|error| match error {
+                ParquetError::External(_) => damaged(source, &error),
+                _ => Error::corrupt(source, format!("it is no Parquet file, or truncated ({error})")),
+            })
+        })?;
+        let metadata = reader.metadata();
+        let schema = metadata.file_metadata().schema_descr();
+        let mut columns: Vec<Column> = Vec::new();
+        for leaf in 0..schema.num_columns() {
+            let description = schema.column(leaf);
+            let parts = description.path().parts();
+            let Some(name) = parts.first() else { continue };
+            let shape = match (description.max_rep_level(), parts.len()) {
+                (0, 1) => Shape::One,
+                (1, _) => Shape::List,
+                _ => Shape::Nested,
+            };
+            if let Some(last) = columns.last_mut()
+                && last.name == *name
+            {
+                // A second leaf below one name makes it a structure.
+                last.shape = Shape::Nested;
+                continue;
+            }
+            let integer = matches!(description.logical_type_ref(), None | Some(LogicalType::Integer(_)));
+            let unsigned = matches!(
+                description.converted_type(),
+                ConvertedType::UINT_8 | ConvertedType::UINT_16 | ConvertedType::UINT_32 | ConvertedType::UINT_64
+            );
+            let counted = unsigned
+                || matches!(
+                    description.converted_type(),
+                    ConvertedType::NONE
+                        | ConvertedType::INT_8
+                        | ConvertedType::INT_16
+                        | ConvertedType::INT_32
+                        | ConvertedType::INT_64
+                );
+            let value = match description.physical_type() {
+                Physical::FLOAT => Value::Float32,
+                Physical::DOUBLE => Value::Float64,
+                Physical::BOOLEAN => Value::Boolean,
+                Physical::INT32 if integer && unsigned => Value::UInt32,
+                Physical::INT64 if integer && unsigned => Value::UInt64,
+                Physical::INT32 if integer && counted => Value::Int32,
+                Physical::INT64 if integer && counted => Value::Int64,
+                Physical::BYTE_ARRAY if description.converted_type() != ConvertedType::DECIMAL => Value::Text,
+                Physical::FIXED_LEN_BYTE_ARRAY
+                    if description.type_length() == 2
+                        && matches!(description.logical_type_ref(), Some(LogicalType::Float16)) =>
+                {
+                    Value::Float16
+                }
+                _ => Value::Other,
+            };
+            columns.push(Column { name: name.clone(), leaf, shape, value });
+        }
+        let mut rows = 0_usize;
+        for group in metadata.row_groups() {
+            let count = usize::try_from(group.num_rows())
+                .ok()
+                .and_then(|count| rows.checked_add(count))
+                .ok_or_else(|| Error::corrupt(source, "its row counts are damaged"))?;
+            rows = count;
+        }
+        if rows == 0 {
+            return Err(ErrorKind::Empty { what: source.to_string() }.into());
+        }
+        Ok(Self { source: source.clone(), reader: Arc::new(reader), columns, rows })
+    }
+
+    fn corrupt(&self, detail: impl std::fmt::Display) -> Error {
+        Error::corrupt(&self.source, detail)
+    }
+
+    /// The columns there are, in words.
+    fn listed(&self) -> String {
+        let described: Vec<String> = self
+            .columns
+            .iter()
+            .map(|column| match column.shape {
+                Shape::One => format!("{} ({})", column.name, column.value.name()),
+                Shape::List => format!("{} (list of {})", column.name, column.value.name()),
+                Shape::Nested => format!("{} (nested)", column.name),
+            })
+            .collect();
+        if described.is_empty() { "no columns".into() } else { described.join(", ") }
+    }
+
+    fn named(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == name)
+    }
+
+    /// The column that is named in the source, or else the answer of `choose`.
+    fn pick<'a>(
+        &'a self,
+        what: &str,
+        fits: impl Fn(&Column) -> bool,
+        preferred: &[&str],
+    ) -> Result<&'a Column> {
+        if let Some(name) = &self.source.column {
+            let column = self.named(name).ok_or_else(|| {
+                self.corrupt(format!("there is no column {name:?}; it has {}", self.listed()))
+            })?;
+            if !fits(column) {
+                return Err(self.corrupt(format!(
+                    "column {name:?} cannot be {what}; the columns are {}",
+                    self.listed()
+                )));
+            }
+            return Ok(column);
+        }
+        if let Some(column) = preferred.iter().find_map(|name| self.named(name).filter(|column| fits(column))) {
+            return Ok(column);
+        }
+        let mut fitting = self.columns.iter().filter(|column| fits(column) && column.name != ID);
+        match (fitting.next(), fitting.next()) {
+            (Some(column), None) => Ok(column),
+            (None, _) => Err(self.corrupt(format!("no column can be {what}; it has {}", self.listed()))),
+            (Some(_), Some(_)) => Err(self.corrupt(format!(
+                "several columns can be {what}; name one as {}#COLUMN: it has {}",
+                self.source.path.display(),
+                self.listed()
+            ))),
+        }
+    }
+
+    fn leaf<T: DataType>(&self, column: &Column) -> Leaf<T> {
+        let description = self.reader.metadata().file_metadata().schema_descr().column(column.leaf);
+        Leaf {
+            source: self.source.clone(),
+            reader: Arc::clone(&self.reader),
+            leaf: column.leaf,
+            nullable: description.max_def_level() > i16::from(column.shape == Shape::List),
+            group: 0,
+            rows_left: 0,
+            next_row: 0,
+            current: None,
+            name: column.name.clone(),
+            definition: Vec::new(),
+            repetition: Vec::new(),
+        }
+    }
+}
+
+/// The pages of a column chunk, held against the number of values that the footer gives for the chunk.
+struct BoundedPages {
+    inner: Box<dyn PageReader>,
+    values_left: usize,
+}
+
+impl BoundedPages {
+    fn check(&mut self, page: Option<Page>) -> Result<Option<Page>, ParquetError> {
+        if let Some(page) = &page
+            && page.is_data_page()
+        {
+            let values = page.num_values() as usize;
+            if values > PAGE_VALUES_MAX || values > self.values_left {
+                return Err(ParquetError::General("a page claims more values than its column has".into()));
+            }
+            self.values_left -= values;
+        }
+        Ok(page)
+    }
+}
+
+impl Iterator for BoundedPages {
+    type Item = Result<Page, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for BoundedPages {
+    fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        let page = self.inner.get_next_page()?;
+        self.check(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
+        self.inner.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        self.inner.skip_next_page()
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool, ParquetError> {
+        self.inner.at_record_boundary()
+    }
+}
+
+/// The values of one column over all row groups, from front to back.
+struct Leaf<T: DataType> {
+    source: VectorSource,
+    reader: Reader,
+    leaf: usize,
+    name: String,
+    nullable: bool,
+    group: usize,
+    rows_left: usize,
+    next_row: usize,
+    current: Option<ColumnReaderImpl<T>>,
+    definition: Vec<i16>,
+    repetition: Vec<i16>,
+}
+
+impl<T: DataType> Leaf<T> {
+    fn corrupt(&self, detail: impl std::fmt::Display) -> Error {
+        Error::corrupt(&self.source, format!("column {:?}: {detail}", self.name))
+    }
+
+    /// Appends the values of at most `rows` more rows to `values`; every row must have `width` values and no null.
+    /// Returns how many rows; 0 at the end.
+    fn read(&mut self, rows: usize, width: usize, values: &mut Vec<T::T>) -> Result<usize> {
+        let mut done = 0;
+        while done < rows {
+            if self.rows_left == 0 {
+                if !self.open_group()? {
+                    break;
+                }
+                continue;
+            }
+            let wanted = (rows - done).min(self.rows_left);
+            let (read, levels) = self.read_some(wanted, values)?;
+            // Every row begins with repetition level 0. As many zeros as rows, and one at each multiple of the
+            // width, leave no room for a row of another width.
+            let regular = read == wanted
+                && levels == read * width
+                && (width == 1 || self.repetition.iter().step_by(width).all(|&level| level == 0));
+            if !regular {
+                return Err(self.irregular(read, width));
+            }
+            self.rows_left -= read;
+            self.next_row += read;
+            done += read;
+        }
+        Ok(done)
+    }
+
+    /// How many values the first row has.
+    fn first_width(&mut self) -> Result<usize> {
+        while self.rows_left == 0 {
+            if !self.open_group()? {
+                return Err(self.corrupt("it has no rows"));
+            }
+        }
+        let mut values = Vec::new();
+        let (_, levels) = self.read_some(1, &mut values)?;
+        Ok(levels)
+    }
+
+    /// Reads rows of the open row group; returns rows and values. Nulls and empty lists are errors.
+    fn read_some(&mut self, rows: usize, values: &mut Vec<T::T>) -> Result<(usize, usize)> {
+        self.definition.clear();
+        self.repetition.clear();
+        let Some(reader) = &mut self.current else { return Ok((0, 0)) };
+        let (records, present, levels) = reader
+            .read_records(rows, Some(&mut self.definition), Some(&mut self.repetition), values)
+            .map_err(|error| {
+                let place = format!("column {:?}, from row {} on", self.name, self.next_row);
+                damaged(&self.source, &error).context(place)
+            })?;
+        if self.nullable && present != levels {
+            let full = self.definition.iter().copied().max().unwrap_or(0);
+            let at = self.definition.iter().position(|&level| level != full).unwrap_or(0);
+            let before = self.repetition.iter().take(at + 1).filter(|&&level| level == 0).count();
+            let row = self.next_row + if self.repetition.is_empty() { at } else { before.saturating_sub(1) };
+            return Err(self.corrupt(format!(
+                "row {row} is null, empty, or holds a null (rows count from 0); drop the row or fill it"
+            )));
+        }
+        if present != levels {
+            return Err(self.corrupt(format!("a row from {} on is an empty list", self.next_row)));
+        }
+        Ok((records, levels))
+    }
+
+    /// Goes on to the next row group; `false` at the end.
+    fn open_group(&mut self) -> Result<bool> {
+        let metadata = self.reader.metadata();
+        if self.group >= metadata.num_row_groups() {
+            return Ok(false);
+        }
+        let group = metadata.row_group(self.group);
+        let chunk = group.column(self.leaf);
+        if matches!(
+            chunk.compression(),
+            Compression::GZIP(_) | Compression::BROTLI(_) | Compression::LZO
+        ) {
+            return Err(self.corrupt(format!(
+                "it is compressed with {}; write the file with snappy, zstd, lz4 or no compression",
+                chunk.compression()
+            )));
+        }
+        let values_left =
+            usize::try_from(chunk.num_values()).map_err(|_| self.corrupt("its number of values is damaged"))?;
+        self.rows_left =
+            usize::try_from(group.num_rows()).map_err(|_| self.corrupt("its number of rows is damaged"))?;
+        let inner = self
+            .reader
+            .get_row_group(self.group)
+            .and_then(|group| group.get_column_page_reader(self.leaf))
+            .map_err(|error| damaged(&self.source, &error))?;
+        let description = metadata.file_metadata().schema_descr().column(self.leaf);
+        self.current =
+            Some(ColumnReaderImpl::new(description, Box::new(BoundedPages { inner, values_left })));
+        self.group += 1;
+        Ok(true)
+    }
+
+    /// The error for rows that are not all `width` wide; the levels of the last read are still there.
+    fn irregular(&self, rows: usize, width: usize) -> Error {
+        let mut row = self.next_row;
+        let mut count = 0;
+        for (at, &level) in self.repetition.iter().enumerate() {
+            if level == 0 && at > 0 {
+                if count != width {
+                    break;
+                }
+                row += 1;
+                count = 0;
+            }
+            count += 1;
+        }
+        if count == width || self.repetition.is_empty() {
+            return self.corrupt(format!(
+                "it ends after {} rows of a row group that claims more",
+                self.next_row + rows
+            ));
+        }
+        self.corrupt(format!(
+            "row {row} has {count} numbers where the first row has {width} (rows count from 0)"
+        ))
+    }
+}
+
+/// A column of lists of numbers, by the type of the numbers.
+enum VectorLeaf {
+    Float16(Leaf<FixedLenByteArrayType>),
+    Float32(Leaf<FloatType>),
+    Float64(Leaf<DoubleType>),
+    Int32(Leaf<Int32Type>),
+    Int64(Leaf<Int64Type>),
+    UInt32(Leaf<Int32Type>),
+    UInt64(Leaf<Int64Type>),
+    Boolean(Leaf<BoolType>),
+}
+
+impl VectorLeaf {
+    fn new(table: &Table, column: &Column) -> Result<Self> {
+        Ok(match column.value {
+            Value::Float16 => Self::Float16(table.leaf(column)),
+            Value::Float32 => Self::Float32(table.leaf(column)),
+            Value::Float64 => Self::Float64(table.leaf(column)),
+            Value::Int32 => Self::Int32(table.leaf(column)),
+            Value::Int64 => Self::Int64(table.leaf(column)),
+            Value::UInt32 => Self::UInt32(table.leaf(column)),
+            Value::UInt64 => Self::UInt64(table.leaf(column)),
+            Value::Boolean => Self::Boolean(table.leaf(column)),
+            Value::Text | Value::Other => {
+                return Err(table.corrupt(format!("column {:?} does not hold numbers", column.name)));
+            }
+        })
+    }
+
+    fn first_width(&mut self) -> Result<usize> {
+        match self {
+            Self::Float16(leaf) => leaf.first_width(),
+            Self::Float32(leaf) => leaf.first_width(),
+            Self::Float64(leaf) => leaf.first_width(),
+            Self::Int32(leaf) | Self::UInt32(leaf) => leaf.first_width(),
+            Self::Int64(leaf) | Self::UInt64(leaf) => leaf.first_width(),
+            Self::Boolean(leaf) => leaf.first_width(),
+        }
+    }
+
+    fn read(&mut self, rows: usize, width: usize, out: &mut Vec<f32>) -> Result<usize> {
+        fn convert<T: DataType>(
+            leaf: &mut Leaf<T>,
+            (rows, width): (usize, usize),
+            out: &mut Vec<f32>,
+            number: impl Fn(&T::T) -> f32,
+        ) -> Result<usize> {
+            let mut values = Vec::new();
+            let read = leaf.read(rows, width, &mut values)?;
+            out.extend(values.iter().map(number));
+            Ok(read)
+        }
+        let size = (rows, width);
+        match self {
+            Self::Float32(leaf) => leaf.read(rows, width, out),
+            Self::Float64(leaf) => convert(leaf, size, out, |&value| value as f32),
+            Self::Float16(leaf) => convert(leaf, size, out, |value| half(value.data()).to_f32()),
+            Self::Int32(leaf) => convert(leaf, size, out, |&value| value as f32),
+            Self::Int64(leaf) => convert(leaf, size, out, |&value| value as f32),
+            Self::UInt32(leaf) => convert(leaf, size, out, |&value| value.cast_unsigned() as f32),
+            Self::UInt64(leaf) => convert(leaf, size, out, |&value| value.cast_unsigned() as f32),
+            Self::Boolean(leaf) => convert(leaf, size, out, |&value| f32::from(u8::from(value))),
+        }
+    }
+}
+
+/// A half-precision number from its two bytes; the schema guarantees the length.
+fn half(bytes: &[u8]) -> f16 {
+    match *bytes {
+        [low, high] => f16::from_le_bytes([low, high]),
+        _ => f16::NAN,
+    }
+}
+
+/// A column of one value a row that can be ids, labels or numbers.
+enum ScalarLeaf {
+    Int32(Leaf<Int32Type>),
+    Int64(Leaf<Int64Type>),
+    UInt32(Leaf<Int32Type>),
+    UInt64(Leaf<Int64Type>),
+    Boolean(Leaf<BoolType>),
+    Text(Leaf<ByteArrayType>),
+    Float(VectorLeaf),
+}
+
+impl ScalarLeaf {
+    fn new(table: &Table, column: &Column) -> Result<Self> {
+        Ok(match column.value {
+            Value::Int32 => Self::Int32(table.leaf(column)),
+            Value::Int64 => Self::Int64(table.leaf(column)),
+            Value::UInt32 => Self::UInt32(table.leaf(column)),
+            Value::UInt64 => Self::UInt64(table.leaf(column)),
+            Value::Boolean => Self::Boolean(table.leaf(column)),
+            Value::Text => Self::Text(table.leaf(column)),
+            Value::Float16 | Value::Float32 | Value::Float64 | Value::Other => {
+                Self::Float(VectorLeaf::new(table, column)?)
+            }
+        })
+    }
+
+    /// The next values, at most `rows`; none at the end.
+    fn read(&mut self, rows: usize) -> Result<Scalars> {
+        fn all<T: DataType>(leaf: &mut Leaf<T>, rows: usize) -> Result<Vec<T::T>> {
+            let mut values = Vec::new();
+            leaf.read(rows, 1, &mut values)?;
+            Ok(values)
+        }
+        Ok(match self {
+            Self::Int32(leaf) => Scalars::Integers(all(leaf, rows)?.into_iter().map(i64::from).collect()),
+            Self::Int64(leaf) => Scalars::Integers(all(leaf, rows)?),
+            Self::UInt32(leaf) => {
+                Scalars::Integers(all(leaf, rows)?.into_iter().map(|value| value.cast_unsigned().into()).collect())
+            }
+            Self::UInt64(leaf) => Scalars::Texts(
+                all(leaf, rows)?.into_iter().map(|value| value.cast_unsigned().to_string()).collect(),
+            ),
+            Self::Boolean(leaf) => Scalars::Integers(all(leaf, rows)?.into_iter().map(i64::from).collect()),
+            Self::Text(leaf) => {
+                let first = leaf.next_row;
+                let texts = all(leaf, rows)?
+                    .iter()
+                    .enumerate()
+                    .map(|(row, bytes)| {
+                        text(bytes).ok_or_else(|| leaf.corrupt(format!("row {} is not UTF-8", first + row)))
+                    })
+                    .collect::<Result<_>>()?;
+                Scalars::Texts(texts)
+            }
+            Self::Float(VectorLeaf::Float64(leaf)) => Scalars::Floats(all(leaf, rows)?),
+            Self::Float(leaf) => {
+                let mut values = Vec::new();
+                leaf.read(rows, 1, &mut values)?;
+                Scalars::Floats(values.into_iter().map(f64::from).collect())
+            }
+        })
+    }
+}
+
+fn text(bytes: &ByteArray) -> Option<String> {
+    std::str::from_utf8(bytes.data()).ok().map(str::to_string)
+}
+
+/// Whether the file has a column of ids.
+pub(super) fn has_ids(source: &VectorSource) -> Result<bool> {
+    let table = Table::open(source)?;
+    Ok([ID, "_id"].iter().any(|name| table.named(name).is_some()))
+}
+
+/// A column with one value a row.
+pub(super) fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
+    let table = Table::open(source)?;
+    let [integers, floats, texts] = wish.accepts;
+    let fits = |column: &Column| {
+        column.shape == Shape::One
+            && ((integers && column.value.is_integer())
+                || (floats && column.value.is_float())
+                || (texts && column.value == Value::Text))
+    };
+    let column = table.pick(wish.what, fits, wish.names)?;
+    guarded(source, || {
+        let mut leaf = ScalarLeaf::new(&table, column)?;
+        let mut all = leaf.read(SCALAR_ROWS)?;
+        let mut read = all.len();
+        while read < table.rows {
+            let more = leaf.read(SCALAR_ROWS)?;
+            let count = more.len();
+            if count == 0 {
+                return Err(table.corrupt(format!("column {:?} ends after {read} rows", column.name)));
+            }
+            read += count;
+            match (&mut all, more) {
+                (Scalars::Integers(all), Scalars::Integers(more)) => all.extend(more),
+                (Scalars::Floats(all), Scalars::Floats(more)) => all.extend(more),
+                (Scalars::Texts(all), Scalars::Texts(more)) => all.extend(more),
+                _ => return Err(table.corrupt("its columns change their type")),
+            }
+        }
+        // Unsigned 64-bit numbers come as text, for ids; as labels and the like they are numbers.
+        if let Scalars::Texts(texts) = &all
+            && column.value == Value::UInt64
+            && let Some(numbers) = texts.iter().map(|text| text.parse().ok()).collect()
+        {
+            return Ok(Scalars::Integers(numbers));
+        }
+        Ok(all)
+    })
+}
+
+impl Scalars {
+    fn len(&self) -> usize {
+        match self {
+            Self::Integers(values) => values.len(),
+            Self::Floats(values) => values.len(),
+            Self::Texts(values) => values.len(),
+        }
+    }
+}
+
+/// A column of vectors, with the ids beside it where there are any.
+pub(super) struct ParquetRows {
+    source: VectorSource,
+    vectors: VectorLeaf,
+    ids: Option<(ScalarLeaf, IdKind)>,
+    width: usize,
+    rows: usize,
+    next_row: usize,
+}
+
+impl ParquetRows {
+    pub(super) fn open(source: &VectorSource) -> Result<Self> {
+        let table = Table::open(source)?;
+        let fits = |column: &Column| {
+            column.shape == Shape::List && !matches!(column.value, Value::Text | Value::Other)
+        };
+        let column = table.pick("vectors (lists of numbers)", fits, &[])?;
+        guarded(source, || {
+            let width = VectorLeaf::new(&table, column)?.first_width()?;
+            if width == 0 || width > WIDTH_MAX {
+                return Err(table.corrupt(format!(
+                    "the first row of column {:?} has {width} numbers; 1 to {WIDTH_MAX} can be read",
+                    column.name
+                )));
+            }
+            let ids = match table.named(ID) {
+                Some(id) if id.shape == Shape::One => match id.value.id_kind() {
+                    Some(kind) => Some((ScalarLeaf::new(&table, id)?, kind)),
+                    None => None,
+                },
+                _ => None,
+            };
+            Ok(Self {
+                source: source.clone(),
+                vectors: VectorLeaf::new(&table, column)?,
+                ids,
+                width,
+                rows: table.rows,
+                next_row: 0,
+            })
+        })
+    }
+}
+
+impl RowReader for ParquetRows {
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn rows_total(&self) -> u64 {
+        self.rows as u64
+    }
+
+    fn id_kind(&self) -> Option<IdKind> {
+        self.ids.as_ref().map(|(_, kind)| *kind)
+    }
+
+    fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize> {
+        let wanted = rows_max.max(1).min(self.rows - self.next_row);
+        batch.begin(self.next_row as u64, None);
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let source = self.source.clone();
+        guarded(&source, || {
+            let read = self.vectors.read(wanted, self.width, &mut batch.vectors)?;
+            if read != wanted {
+                return Err(Error::corrupt(&source, format!("it ends after {} rows", self.next_row + read)));
+            }
+            if let Some((ids, _)) = &mut self.ids {
+                let ids = match ids.read(wanted)? {
+                    Scalars::Integers(ids) => Ids::Integers(ids),
+                    Scalars::Texts(ids) => Ids::Texts(ids),
+                    Scalars::Floats(_) => return Err(Error::corrupt(&source, "its ids are fractions")),
+                };
+                if ids.len() != wanted {
+                    return Err(Error::corrupt(
+                        &source,
+                        format!("column {ID:?} ends after {} rows", self.next_row + ids.len()),
+                    ));
+                }
+                batch.ids = Some(ids);
+            }
+            self.next_row += wanted;
+            Ok(wanted)
+        })
+    }
+}
+
+/// Writes `vector` (`FixedSizeList<f32>`), and `id` and `sigma2` where they are asked for.
+pub(super) struct ParquetWriter {
+    path: PathBuf,
+    writer: SerializedFileWriter<AtomicFile>,
+    columns: Columns,
+    group_rows: usize,
+    vectors: Vec<f32>,
+    ids: Option<Ids>,
+    sigma2: Vec<f32>,
+    definition: Vec<i16>,
+    repetition: Vec<i16>,
+    rows: u64,
+}
+
+fn write_error(path: &Path, error: &ParquetError) -> Error {
+    if let ParquetError::External(inner) = error
+        && let Some(io) = inner.downcast_ref::<std::io::Error>()
+    {
+        return Error::io("write", path, io);
+    }
+    ErrorKind::Io { action: "write", path: path.to_path_buf(), reason: error.to_string() }.into()
+}
+
+impl ParquetWriter {
+    pub(super) fn create(path: &Path, columns: Columns) -> Result<Self> {
+        let wide = || Error::option("width", columns.width, format!("at most {WIDTH_MAX}"));
+        let width = i32::try_from(columns.width)
+            .ok()
+            .filter(|_| columns.width <= WIDTH_MAX)
+            .ok_or_else(wide)?;
+        let file = AtomicFile::create(path)?;
+        let mut fields = Vec::new();
+        match columns.ids {
+            Some(IdKind::Integer) => fields.push(Field::new(ID, ArrowType::Int64, false)),
+            Some(IdKind::Text) => fields.push(Field::new(ID, ArrowType::Utf8, false)),
+            None => {}
+        }
+        let element = Arc::new(Field::new("element", ArrowType::Float32, false));
+        fields.push(Field::new(VECTOR, ArrowType::FixedSizeList(element, width), false));
+        if columns.sigma2 {
+            fields.push(Field::new(SIGMA2, ArrowType::Float32, false));
+        }
+        let schema = Schema::new(fields);
+        // Coordinates repeat too seldom for dictionaries, hardly compress, and their extremes help no reader.
+        let mut properties = WriterProperties::builder()
+            .set_created_by(concat!("rehang ", env!("CARGO_PKG_VERSION")).into())
+            .set_compression(Compression::UNCOMPRESSED)
+            .set_dictionary_enabled(false)
+            .set_encoding(Encoding::PLAIN)
+            .set_statistics_enabled(EnabledStatistics::None)
+            .set_write_batch_size(WRITE_VALUES)
+            .build();
+        add_encoded_arrow_schema_to_metadata(&schema, &mut properties);
+        let writer = ArrowSchemaConverter::new()
+            .convert(&schema)
+            .and_then(|schema| {
+                SerializedFileWriter::new(file, schema.root_schema_ptr(), Arc::new(properties))
+            })
+            .map_err(|error| write_error(path, &error))?;
+        let group_rows = (GROUP_BYTES / (columns.width * 4)).clamp(1, GROUP_ROWS_MAX);
+        Ok(Self {
+            path: path.to_path_buf(),
+            writer,
+            columns,
+            group_rows,
+            vectors: Vec::new(),
+            ids: columns.ids.map(Ids::none),
+            sigma2: Vec::new(),
+            definition: Vec::new(),
+            repetition: Vec::new(),
+            rows: 0,
+        })
+    }
+
+    /// Writes what is collected as one row group.
+    fn write_group(&mut self) -> Result<()> {
+        if self.vectors.is_empty() {
+            return Ok(());
+        }
+        self.encode_group().map_err(|error| write_error(&self.path, &error))?;
+        self.rows += (self.vectors.len() / self.columns.width) as u64;
+        self.vectors.clear();
+        self.sigma2.clear();
+        if let Some(ids) = &mut self.ids {
+            ids.clear();
+        }
+        Ok(())
+    }
+
+    fn encode_group(&mut self) -> Result<(), ParquetError> {
+        let width = self.columns.width;
+        if self.definition.len() < self.vectors.len() {
+            self.definition.resize(self.vectors.len(), 1);
+            self.repetition = (0..self.vectors.len()).map(|at| i16::from(at % width != 0)).collect();
+        }
+        let mut group = self.writer.next_row_group()?;
+        while let Some(mut column) = group.next_column()? {
+            // Columns come in the order of the schema; each is recognised by its type and by what is left.
+            let name = column_name(&mut column);
+            match (name.as_str(), &self.ids) {
+                (ID, Some(Ids::Integers(ids))) => {
+                    column.typed::<Int64Type>().write_batch(ids, None, None)?;
+                }
+                (ID, Some(Ids::Texts(ids))) => {
+                    let texts: Vec<ByteArray> = ids.iter().map(|id| ByteArray::from(id.as_str())).collect();
+                    column.typed::<ByteArrayType>().write_batch(&texts, None, None)?;
+                }
+                (SIGMA2, _) => {
+                    column.typed::<FloatType>().write_batch(&self.sigma2, None, None)?;
+                }
+                _ => {
+                    let levels = self.vectors.len();
+                    column.typed::<FloatType>().write_batch(
+                        &self.vectors,
+                        Some(&self.definition[..levels]),
+                        Some(&self.repetition[..levels]),
+                    )?;
+                }
+            }
+            column.close()?;
+        }
+        group.close()?;
+        Ok(())
+    }
+}
+
+/// The name of the column that is about to be written.
+fn column_name(column: &mut ::parquet::file::writer::SerializedColumnWriter<'_>) -> String {
+    use ::parquet::column::writer::ColumnWriter;
+
+    let description = match column.untyped() {
+        ColumnWriter::Int64ColumnWriter(writer) => writer.get_descriptor(),
+        ColumnWriter::ByteArrayColumnWriter(writer) => writer.get_descriptor(),
+        ColumnWriter::FloatColumnWriter(writer) => writer.get_descriptor(),
+        _ => return String::new(),
+    };
+    description.path().parts().first().cloned().unwrap_or_default()
+}
+
+impl RowWriter for ParquetWriter {
+    fn write(&mut self, vectors: &[f32], ids: Option<&Ids>, sigma2: Option<&[f32]>) -> Result<()> {
+        let width = self.columns.width;
+        let rows = vectors.len() / width;
+        let mut first = 0;
+        while first < rows {
+            let held = self.vectors.len() / width;
+            let take = (self.group_rows - held).min(rows - first);
+            self.vectors.extend_from_slice(&vectors[first * width..(first + take) * width]);
+            if let (Some(held), Some(ids)) = (&mut self.ids, ids) {
+                held.append(match ids {
+                    Ids::Integers(ids) => Ids::Integers(ids[first..first + take].to_vec()),
+                    Ids::Texts(ids) => Ids::Texts(ids[first..first + take].to_vec()),
+                });
+            }
+            if let Some(sigma2) = sigma2 {
+                self.sigma2.extend_from_slice(&sigma2[first..first + take]);
+            }
+            first += take;
+            if held + take == self.group_rows {
+                self.write_group()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<u64> {
+        self.write_group()?;
+        let file = self.writer.into_inner().map_err(|error| write_error(&self.path, &error))?;
+        file.commit()?;
+        Ok(self.rows)
+    }
+}

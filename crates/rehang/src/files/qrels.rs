@@ -1,0 +1,123 @@
+//! Relevance judgements: which gallery items answer which query, and how well.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::join::MissingPolicy;
+use super::read_lines;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How many unknown ids are named.
+const EXAMPLES_MAX: usize = 5;
+
+/// Judgements with ids replaced by rows.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Qrels {
+    /// For every query, in the order of the query ids: the gallery items that were judged and their gains, in the
+    /// order of the file. A query without judgements has an empty list.
+    pub judged: Vec<Vec<(usize, f32)>>,
+    /// Judgements about a query or an item that is not there (kept out; always 0 with [`MissingPolicy::Error`]).
+    pub unknown: usize,
+}
+
+impl Qrels {
+    /// How many queries have at least one item with a gain above 0.
+    pub fn queries_with_answers(&self) -> usize {
+        self.judged.iter().filter(|items| items.iter().any(|&(_, gain)| gain > 0.0)).count()
+    }
+}
+
+/// Reads judgements, tab- or blank-separated: `query-id corpus-id score`, with a header line or without (BEIR), or
+/// `query-id iteration item-id score` (TREC).
+///
+/// A score below 0, by which TREC marks junk, becomes a gain of 0.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`], [`ErrorKind::Empty`] for a file without judgements, [`ErrorKind::Corrupt`] for a line that is
+/// none, [`ErrorKind::Duplicate`] for ids or judgements that are there twice, [`ErrorKind::Unmatched`] for ids that
+/// are not among `query_ids` and `item_ids` where the policy is [`MissingPolicy::Error`], or where nothing is left.
+pub fn read_qrels(
+    path: impl AsRef<Path>,
+    query_ids: &[String],
+    item_ids: &[String],
+    policy: MissingPolicy,
+) -> Result<Qrels> {
+    let path = path.as_ref();
+    let queries = rows_of("query ids", query_ids)?;
+    let items = rows_of("gallery ids", item_ids)?;
+    let mut qrels = Qrels { judged: vec![Vec::new(); query_ids.len()], unknown: 0 };
+    let mut seen = HashMap::new();
+    let mut examples: Vec<String> = Vec::new();
+    let mut judgements = 0;
+    for (number, line) in read_lines(path)?.iter().enumerate() {
+        let line = line.trim();
+        if line.is_empty() {
+            continue;
+        }
+        let corrupt =
+            |detail: String| Error::corrupt(path.display(), format!("line {}: {detail}", number + 1));
+        // Ids may hold blanks where a tab separates the fields.
+        let fields: Vec<&str> =
+            if line.contains('\t') { line.split('\t').map(str::trim).collect() } else { line.split_whitespace().collect() };
+        let (query, item, score) = match *fields.as_slice() {
+            [query, item, score] | [query, _, item, score] => (query, item, score),
+            _ => {
+                return Err(corrupt(format!(
+                    "it has {} fields where query-id, corpus-id and score are needed",
+                    fields.len()
+                )));
+            }
+        };
+        let gain = match score.parse::<f32>() {
+            Ok(score) if score.is_finite() => score.max(0.0),
+            // The first line may name the fields.
+            Err(_) if number == 0 => continue,
+            _ => return Err(corrupt(format!("its score {score:?} is no number"))),
+        };
+        judgements += 1;
+        match (queries.get(query), items.get(item)) {
+            (Some(&query_row), Some(&item_row)) => {
+                if seen.insert((query_row, item_row), number).is_some() {
+                    return Err(ErrorKind::Duplicate {
+                        what: path.display().to_string(),
+                        value: format!("the judgement of query {query:?} on item {item:?}"),
+                    }
+                    .into());
+                }
+                qrels.judged[query_row].push((item_row, gain));
+            }
+            (known_query, _) => {
+                qrels.unknown += 1;
+                if examples.len() < EXAMPLES_MAX {
+                    examples.push(match known_query {
+                        None => format!("query {query:?} (line {})", number + 1),
+                        Some(_) => format!("item {item:?} (line {})", number + 1),
+                    });
+                }
+            }
+        }
+    }
+    if judgements == 0 {
+        return Err(ErrorKind::Empty { what: path.display().to_string() }.into());
+    }
+    if qrels.unknown == judgements || (policy == MissingPolicy::Error && qrels.unknown > 0) {
+        return Err(ErrorKind::Unmatched {
+            what: format!("the {judgements} judgements of {}", path.display()),
+            count: qrels.unknown,
+            examples,
+        }
+        .into());
+    }
+    Ok(qrels)
+}
+
+fn rows_of<'a>(what: &str, ids: &'a [String]) -> Result<HashMap<&'a str, usize>> {
+    let mut rows = HashMap::with_capacity(ids.len());
+    for (row, id) in ids.iter().enumerate() {
+        if rows.insert(id.as_str(), row).is_some() {
+            return Err(ErrorKind::Duplicate { what: what.into(), value: format!("id {id:?}") }.into());
+        }
+    }
+    Ok(rows)
+}

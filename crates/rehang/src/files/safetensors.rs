@@ -1,0 +1,197 @@
+//! Tensors in `.safetensors`: 8 bytes of header length, a JSON header, then the numbers of all tensors.
+
+use std::io::Read;
+use std::path::Path;
+
+use ::safetensors::Dtype;
+use ::safetensors::tensor::Metadata;
+
+use super::element::{Element, Meaning};
+use super::raw::{Layout, RawRows};
+use super::stream::{Ids, RowWriter};
+use super::{AtomicFile, Scalars, VectorSource, npy, open};
+use crate::error::{Error, Result};
+
+/// Longest header that is read; the format's own limit.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+
+/// Length of the header that is written, with the 8 bytes in front: room for any shape, and numbers begin aligned.
+const HEADER_BYTES: usize = 192;
+
+/// Name of the tensor that is written.
+const TENSOR: &str = "vectors";
+
+/// Opens a tensor that has `dimensions` sides: the one that is named, or else the only one there is.
+fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Result<(RawRows, Vec<usize>)> {
+    let path = &source.path;
+    let mut opened = open(path)?;
+    if opened.bytes == 0 {
+        return Err(opened.empty());
+    }
+    let corrupt = |detail: String| Error::corrupt(source, detail);
+    let mut prefix = [0; 8];
+    opened
+        .file
+        .read_exact(&mut prefix)
+        .map_err(|_| corrupt("it is no safetensors file (shorter than 8 bytes)".into()))?;
+    let length = u64::from_le_bytes(prefix);
+    if length > HEADER_BYTES_MAX || length > opened.bytes - 8 {
+        return Err(corrupt(format!(
+            "its header claims {length} bytes and {} follow: it is truncated, or no safetensors file",
+            opened.bytes - 8
+        )));
+    }
+    let mut json = vec![0; length as usize];
+    opened.file.read_exact(&mut json).map_err(|error| Error::io("read", path, &error))?;
+    let metadata: Metadata = serde_json::from_slice(&json)
+        .map_err(|error| corrupt(format!("its header is no safetensors header ({error})")))?;
+    let names = metadata.offset_keys();
+    let listed = || {
+        let tensors: Vec<String> = names
+            .iter()
+            .filter_map(|name| {
+                metadata.info(name).map(|info| format!("{name} {:?} of {}", info.shape, info.dtype))
+            })
+            .collect();
+        if tensors.is_empty() { "no tensors".into() } else { tensors.join(", ") }
+    };
+    let name = if let Some(name) = &source.column {
+        name
+    } else {
+        let mut fitting = names
+            .iter()
+            .filter(|name| metadata.info(name).is_some_and(|info| dimensions.contains(&info.shape.len())));
+        match (fitting.next(), fitting.next()) {
+            (Some(name), None) => name,
+            (None, _) => return Err(corrupt(format!("there is no {wanted}; it holds {}", listed()))),
+            (Some(_), Some(_)) => {
+                return Err(corrupt(format!(
+                    "there are several {wanted}s; name one as {}#TENSOR: it holds {}",
+                    path.display(),
+                    listed()
+                )));
+            }
+        }
+    };
+    let Some(info) = metadata.info(name) else {
+        return Err(corrupt(format!("there is no tensor {name:?}; it holds {}", listed())));
+    };
+    if !dimensions.contains(&info.shape.len()) {
+        return Err(corrupt(format!(
+            "tensor {name:?} has shape {:?} where a {wanted} is needed",
+            info.shape
+        )));
+    }
+    let element = match info.dtype {
+        Dtype::F16 => Element::new(Meaning::Float, 2, false),
+        Dtype::F32 => Element::new(Meaning::Float, 4, false),
+        Dtype::F64 => Element::new(Meaning::Float, 8, false),
+        Dtype::BF16 => Element::new(Meaning::BrainFloat, 2, false),
+        Dtype::BOOL => Element::new(Meaning::Boolean, 1, false),
+        Dtype::U8 => Element::new(Meaning::Unsigned, 1, false),
+        Dtype::U16 => Element::new(Meaning::Unsigned, 2, false),
+        Dtype::U32 => Element::new(Meaning::Unsigned, 4, false),
+        Dtype::U64 => Element::new(Meaning::Unsigned, 8, false),
+        Dtype::I8 => Element::new(Meaning::Signed, 1, false),
+        Dtype::I16 => Element::new(Meaning::Signed, 2, false),
+        Dtype::I32 => Element::new(Meaning::Signed, 4, false),
+        Dtype::I64 => Element::new(Meaning::Signed, 8, false),
+        _ => None,
+    };
+    let Some(element) = element else {
+        return Err(corrupt(format!(
+            "tensor {name:?} is of type {}; save it as F32 or an integer type",
+            info.dtype
+        )));
+    };
+    let (begin, end) = info.data_offsets;
+    let claimed = info.shape.iter().try_fold(element.bytes(), |product, &side| product.checked_mul(side));
+    if claimed.is_none() || end.checked_sub(begin) != claimed {
+        return Err(corrupt(format!("shape and size of tensor {name:?} do not agree")));
+    }
+    let held = opened.bytes - 8 - length;
+    if end as u64 > held {
+        return Err(corrupt(format!(
+            "tensor {name:?} ends at byte {end} and {held} bytes are there: it is truncated"
+        )));
+    }
+    let shape = info.shape.clone();
+    let rows = shape[0];
+    let columns = shape.get(1).copied().unwrap_or(1);
+    if columns == 0 {
+        return Err(corrupt(format!("the rows of tensor {name:?} have no coordinates")));
+    }
+    if rows == 0 {
+        return Err(opened.empty());
+    }
+    let offset = 8 + length + begin as u64;
+    let block =
+        RawRows::new(path.clone(), opened.file, offset, (rows, columns), element, Layout::Rows);
+    Ok((block, shape))
+}
+
+/// A two-dimensional tensor as rows.
+pub(super) fn open_rows(source: &VectorSource) -> Result<RawRows> {
+    open_tensor(source, &[2], "two-dimensional tensor").map(|(rows, _)| rows)
+}
+
+/// A one-dimensional tensor, or one of shape `[n, 1]`.
+pub(super) fn read_scalars(source: &VectorSource) -> Result<Scalars> {
+    // A file with one matrix and one column beside it has one answer, so only a named tensor may be [n, 1].
+    let dimensions: &[usize] = if source.column.is_some() { &[1, 2] } else { &[1] };
+    let (mut rows, shape) = open_tensor(source, dimensions, "one-dimensional tensor")?;
+    if rows.columns != 1 {
+        return Err(Error::corrupt(
+            source,
+            format!("its shape is {shape:?}; one value a row is needed, [rows]"),
+        ));
+    }
+    if rows.element.is_integer() {
+        rows.integers()?.map(Scalars::Integers).ok_or_else(|| npy::too_large(&source.path))
+    } else {
+        rows.floats().map(Scalars::Floats)
+    }
+}
+
+/// Writes one tensor, `vectors`, as rows come; its shape is put into the header at the end.
+#[derive(Debug)]
+pub(super) struct SafetensorsWriter {
+    file: AtomicFile,
+    width: usize,
+    rows: u64,
+    buffer: Vec<u8>,
+}
+
+impl SafetensorsWriter {
+    pub(super) fn create(path: &Path, width: usize) -> Result<Self> {
+        let mut file = AtomicFile::create(path)?;
+        file.put(&[b' '; HEADER_BYTES])?;
+        Ok(Self { file, width, rows: 0, buffer: Vec::new() })
+    }
+}
+
+impl RowWriter for SafetensorsWriter {
+    fn write(&mut self, vectors: &[f32], _ids: Option<&Ids>, _sigma2: Option<&[f32]>) -> Result<()> {
+        self.buffer.clear();
+        self.buffer.extend(vectors.iter().flat_map(|value| value.to_le_bytes()));
+        self.rows += (vectors.len() / self.width) as u64;
+        self.file.put(&self.buffer)
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<u64> {
+        let bytes = self.rows * self.width as u64 * 4;
+        let mut header = ((HEADER_BYTES - 8) as u64).to_le_bytes().to_vec();
+        header.extend_from_slice(
+            format!(
+                r#"{{"{TENSOR}":{{"dtype":"F32","shape":[{},{}],"data_offsets":[0,{bytes}]}}}}"#,
+                self.rows, self.width
+            )
+            .as_bytes(),
+        );
+        // The format allows spaces behind the header, which is what makes its length known in advance.
+        header.resize(HEADER_BYTES, b' ');
+        self.file.overwrite_start(&header)?;
+        self.file.commit()?;
+        Ok(self.rows)
+    }
+}

@@ -1,0 +1,88 @@
+//! Text files with one value a line, and JSON lines.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::{Scalars, open};
+use crate::error::{Error, Result};
+
+/// The lines of a UTF-8 file, without line ends and byte-order mark; one empty last line does not count.
+///
+/// # Errors
+///
+/// [`crate::ErrorKind::Io`], [`crate::ErrorKind::Empty`] for a file without a line, [`crate::ErrorKind::Corrupt`] for
+/// a file that is not UTF-8.
+pub fn read_lines(path: impl AsRef<Path>) -> Result<Vec<String>> {
+    let path = path.as_ref();
+    let opened = open(path)?;
+    let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        Error::corrupt(
+            path.display(),
+            format!("byte {} is not UTF-8; save it as UTF-8 text", error.utf8_error().valid_up_to()),
+        )
+    })?;
+    let lines: Vec<String> =
+        text.strip_prefix('\u{feff}').unwrap_or(&text).lines().map(str::to_string).collect();
+    if lines.is_empty() {
+        return Err(opened.empty());
+    }
+    Ok(lines)
+}
+
+/// One value a line: integers where every line is one, else text.
+pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
+    let mut lines = read_lines(path)?;
+    for (row, line) in lines.iter_mut().enumerate() {
+        *line = line.trim().to_string();
+        if line.is_empty() {
+            return Err(Error::corrupt(path.display(), format!("line {} is empty", row + 1)));
+        }
+    }
+    if let Some(integers) = lines.iter().map(|line| line.parse().ok()).collect() {
+        return Ok(Scalars::Integers(integers));
+    }
+    if let Some(floats) = lines.iter().map(|line| line.parse().ok()).collect() {
+        return Ok(Scalars::Floats(floats));
+    }
+    Ok(Scalars::Texts(lines))
+}
+
+/// The ids of a file with one JSON object a line: its `_id`, or else its `id`; text or a whole number.
+pub(super) fn read_json_ids(path: &Path) -> Result<Vec<String>> {
+    read_json_field(path, &["_id", "id"])
+}
+
+/// One field of every object of a file of JSON lines: the first of `names` that the object has.
+pub(super) fn read_json_field(path: &Path, names: &[&str]) -> Result<Vec<String>> {
+    let lines = read_lines(path)?;
+    let at = |row: usize, detail: String| Error::corrupt(path.display(), format!("line {}: {detail}", row + 1));
+    lines
+        .iter()
+        .enumerate()
+        .map(|(row, line)| {
+            let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line)
+                .map_err(|error| at(row, format!("it is no JSON object ({error})")))?;
+            match names.iter().find_map(|&name| object.get(name)) {
+                Some(serde_json::Value::String(text)) => Ok(text.clone()),
+                Some(serde_json::Value::Number(number)) if number.is_i64() || number.is_u64() => {
+                    Ok(number.to_string())
+                }
+                Some(_) => Err(at(row, format!("its {} is neither text nor a whole number", names.join(" or ")))),
+                None => Err(at(row, format!("it has no {}", names.join(" or ")))),
+            }
+        })
+        .collect()
+}
+
+/// Numbers for texts, in the order in which they first appear.
+pub(super) fn number_texts(texts: &[String]) -> Vec<i64> {
+    let mut numbers: HashMap<&str, i64> = HashMap::new();
+    texts
+        .iter()
+        .map(|text| {
+            let next = numbers.len() as i64;
+            *numbers.entry(text).or_insert(next)
+        })
+        .collect()
+}

@@ -1,0 +1,702 @@
+//! Report data: everything that a report says, before it is put into HTML, Markdown or JSON.
+//!
+//! These are plain values. The crate `rehang-report` renders them and needs to know nothing else; their serde form is
+//! the JSON report. The names of the fields are part of that format, and [`FORMAT_VERSION`] counts its changes.
+//!
+//! # Units
+//!
+//! Qualities (top-1, mAP, flips, …) and shares of groups are in percent, 0–100. Fractions of a gallery are in `[0, 1]`.
+//! A number that is not defined is NaN here and `null` in JSON; reading `null` gives NaN again.
+//!
+//! # Metrics have names, not fields
+//!
+//! A labelled gallery has top-1, top-5 and mAP; one with graded relevance has nDCG@10 and recall@k; one without
+//! labels has only agreement@k. So a [`Report`] lists its [`Metric`]s, and everything that is measured is a map from
+//! [`Metric::id`] to a value.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Space;
+
+/// Version of the JSON form; it grows when a field changes its meaning or goes away, not when one is added.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// How many points of an exact curve a report keeps at most: one every half percent.
+pub const DISPLAY_POINTS: usize = 201;
+
+/// One value for each metric, by [`Metric::id`].
+pub type Scores = BTreeMap<String, f64>;
+
+/// A whole report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`FORMAT_VERSION`] of the writer.
+    pub format_version: u32,
+    /// What the report is about, in a few words.
+    pub title: String,
+    /// What made it.
+    pub created_by: CreatedBy,
+    /// The two spaces of the upgrade.
+    pub spaces: Spaces,
+    /// Files that were read, with their fingerprints.
+    #[serde(default)]
+    pub inputs: Vec<Input>,
+    /// What was measured on what.
+    #[serde(default)]
+    pub measured_on: Vec<MeasuredSet>,
+    /// The metrics, in the order in which they are shown; the first one carries the verdict.
+    #[serde(default)]
+    pub metrics: Vec<Metric>,
+    /// Quality of the gallery and the queries of today: old queries on old vectors.
+    #[serde(default, deserialize_with = "nullable::map")]
+    pub do_nothing: Scores,
+    /// Quality of a gallery that is fully native: new queries on new vectors.
+    #[serde(default, deserialize_with = "nullable::map")]
+    pub new_model: Scores,
+    /// Backfilling curves, one for each method and order.
+    #[serde(default)]
+    pub curves: Vec<CurveSeries>,
+    /// Which of `curves` the verdict speaks about.
+    #[serde(default)]
+    pub headline: usize,
+    /// The methods that were tried on held-out pairs, where a choice was made (`auto`).
+    #[serde(default)]
+    pub comparison: Option<Comparison>,
+    /// How well σ² predicts the true error.
+    #[serde(default)]
+    pub calibration: Option<Calibration>,
+    /// Quality by group of items.
+    #[serde(default)]
+    pub groups: Option<GroupStudy>,
+    /// What the reader should be careful about.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
+}
+
+impl Report {
+    /// A report on these two spaces in which nothing is measured yet.
+    pub fn new(title: impl Into<String>, created_by: CreatedBy, spaces: Spaces) -> Self {
+        Self {
+            format_version: FORMAT_VERSION,
+            title: title.into(),
+            created_by,
+            spaces,
+            inputs: Vec::new(),
+            measured_on: Vec::new(),
+            metrics: Vec::new(),
+            do_nothing: Scores::new(),
+            new_model: Scores::new(),
+            curves: Vec::new(),
+            headline: 0,
+            comparison: None,
+            calibration: None,
+            groups: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// The curve that the verdict speaks about; `None` where there is no curve.
+    pub fn headline_curve(&self) -> Option<&CurveSeries> {
+        self.curves.get(self.headline).or_else(|| self.curves.first())
+    }
+
+    /// The metric that the verdict speaks about: the first one that the headline curve has.
+    pub fn headline_metric(&self) -> Option<&Metric> {
+        let curve = self.headline_curve()?;
+        self.metrics.iter().find(|metric| curve.metrics.contains_key(&metric.id))
+    }
+}
+
+/// What made a report.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CreatedBy {
+    /// Version of rehang.
+    pub version: String,
+    /// The command that was run.
+    pub command: String,
+    /// The seeds of everything random, in the order of the runs.
+    #[serde(default)]
+    pub seeds: Vec<u64>,
+}
+
+/// The two spaces of an upgrade.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spaces {
+    /// The space that the gallery lives in today.
+    pub old: Space,
+    /// The space that it moves to.
+    pub new: Space,
+}
+
+/// A file that went into a report.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Input {
+    /// What it is for: "old", "new", "labels", "adapter", ….
+    pub role: String,
+    /// Where it was read.
+    pub path: String,
+    /// Rows in it.
+    pub rows: usize,
+    /// Width of a row, where rows are vectors.
+    #[serde(default)]
+    pub dimension: Option<usize>,
+    /// Fingerprint of its content.
+    pub fingerprint: String,
+}
+
+/// A set of items that something was fitted or measured on.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MeasuredSet {
+    /// Its name, such as "evaluation".
+    pub name: String,
+    /// Pairs that the adapter was fitted on.
+    pub pairs: usize,
+    /// Items of the gallery that was measured.
+    pub items: usize,
+    /// Queries.
+    pub queries: usize,
+    /// Whether the queries are the gallery's own items, each left out of its own answer.
+    #[serde(default)]
+    pub leave_one_out: bool,
+    /// Classes among the items, where they have labels.
+    #[serde(default)]
+    pub classes: Option<usize>,
+    /// Queries left out of every mean because nothing in the gallery is relevant to them.
+    #[serde(default)]
+    pub left_out_queries: usize,
+    /// Items of the gallery that are also among the pairs.
+    #[serde(default)]
+    pub overlapping_items: usize,
+}
+
+/// What the values of a metric are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Percent, 0–100.
+    #[default]
+    Percent,
+    /// A number without a unit.
+    Number,
+}
+
+/// A quality that is measured, and how to speak about it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Metric {
+    /// Its key in every map of this report: `top1`, `top5`, `map`, `ndcg@10`, ….
+    pub id: String,
+    /// Its name for people.
+    pub name: String,
+    /// What it means, in one sentence.
+    pub about: String,
+    /// What its values are; more is better for all of them.
+    #[serde(default)]
+    pub unit: Unit,
+    /// Whether it belongs with the first charts; the others come under "further metrics".
+    #[serde(default)]
+    pub primary: bool,
+}
+
+impl Metric {
+    /// Mean average precision: id `map`.
+    pub fn map() -> Self {
+        Self::primary(
+            "map",
+            "mAP",
+            "Mean average precision: how high all relevant items rank, averaged over the queries.",
+        )
+    }
+
+    /// Top-1 (CMC at 1): id `top1`.
+    pub fn top1() -> Self {
+        Self::primary("top1", "Top-1", "Share of queries whose nearest item is relevant.")
+    }
+
+    /// Top-5 (CMC at 5): id `top5`.
+    pub fn top5() -> Self {
+        Self::primary("top5", "Top-5", "Share of queries with a relevant item among the five nearest.")
+    }
+
+    /// Mean average precision over the `k` nearest: id `map@k`.
+    pub fn map_at(k: usize) -> Self {
+        Self::further(
+            format!("map@{k}"),
+            format!("mAP@{k}"),
+            format!("Mean average precision over the {k} nearest items."),
+        )
+    }
+
+    /// Normalised discounted cumulative gain over the `k` nearest: id `ndcg@k`.
+    pub fn ndcg_at(k: usize) -> Self {
+        Self::further(
+            format!("ndcg@{k}"),
+            format!("nDCG@{k}"),
+            format!("Normalised discounted cumulative gain of the {k} nearest items."),
+        )
+    }
+
+    /// Recall over the `k` nearest: id `recall@k`.
+    pub fn recall_at(k: usize) -> Self {
+        Self::further(
+            format!("recall@{k}"),
+            format!("Recall@{k}"),
+            format!("Share of the relevant items that are among the {k} nearest."),
+        )
+    }
+
+    /// Agreement with the fully native gallery over the `k` nearest, which needs no labels: id `agreement@k`.
+    pub fn agreement_at(k: usize) -> Self {
+        Self::further(
+            format!("agreement@{k}"),
+            format!("Agreement@{k}"),
+            format!(
+                "Share of the {k} nearest items that the fully native gallery would also give; needs no labels."
+            ),
+        )
+    }
+
+    fn primary(id: &str, name: &str, about: &str) -> Self {
+        Self { id: id.into(), name: name.into(), about: about.into(), unit: Unit::Percent, primary: true }
+    }
+
+    fn further(id: String, name: String, about: String) -> Self {
+        Self { id, name, about, unit: Unit::Percent, primary: false }
+    }
+}
+
+/// A number with what is known about its spread.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// The number.
+    #[serde(deserialize_with = "nullable::one")]
+    pub value: f64,
+    /// Its spread, where it was measured.
+    #[serde(default)]
+    pub spread: Option<Spread>,
+}
+
+impl From<f64> for Estimate {
+    fn from(value: f64) -> Self {
+        Self { value, spread: None }
+    }
+}
+
+/// How far a number may be off.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Spread {
+    /// Standard deviation over several runs; the number is their mean.
+    Deviation {
+        /// Standard deviation.
+        #[serde(deserialize_with = "nullable::one")]
+        deviation: f64,
+        /// How many runs.
+        runs: usize,
+    },
+    /// A bootstrap interval over the queries.
+    Interval {
+        /// Lower end.
+        #[serde(deserialize_with = "nullable::one")]
+        low: f64,
+        /// Upper end.
+        #[serde(deserialize_with = "nullable::one")]
+        high: f64,
+        /// Coverage, such as 0.95.
+        level: f64,
+    },
+}
+
+/// The backfilling curve of one method and one order, for every metric that was measured.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct CurveSeries {
+    /// The adapter's method, such as `fastfill`.
+    pub method: String,
+    /// The order in which items are re-embedded, such as `sigma`.
+    pub order: String,
+    /// Fractions of the gallery that are re-embedded, increasing from 0 to 1, at most [`DISPLAY_POINTS`].
+    #[serde(deserialize_with = "nullable::many")]
+    pub fractions: Vec<f64>,
+    /// The curve of each metric at these fractions, by [`Metric::id`].
+    pub metrics: BTreeMap<String, MetricCurve>,
+}
+
+impl CurveSeries {
+    /// Method and order in a few words.
+    pub fn name(&self) -> String {
+        match (self.method.is_empty(), self.order.is_empty()) {
+            (_, true) => self.method.clone(),
+            (true, false) => self.order.clone(),
+            (false, false) => format!("{} · {}", self.method, self.order),
+        }
+    }
+}
+
+/// One metric along one curve.
+///
+/// `area`, `start`, `end`, `minimum` and the crossing are those of the exact curve at all n+1 fractions; `values`
+/// shows some of its points.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MetricCurve {
+    /// The metric at the series' fractions.
+    #[serde(deserialize_with = "nullable::many")]
+    pub values: Vec<f64>,
+    /// A band around it at the same fractions.
+    #[serde(default)]
+    pub band: Option<Band>,
+    /// Mean over all fractions (the papers' M̃).
+    pub area: Estimate,
+    /// At the switch: nothing is re-embedded yet.
+    #[serde(deserialize_with = "nullable::one")]
+    pub start: f64,
+    /// With everything re-embedded.
+    #[serde(deserialize_with = "nullable::one")]
+    pub end: f64,
+    /// The lowest point.
+    pub minimum: Point,
+    /// The first fraction from which on the curve never falls below the do-nothing line; `None` where it ends below
+    /// it, or where doing nothing was not measured.
+    #[serde(default)]
+    pub passes_do_nothing_at: Option<f64>,
+    /// Queries whose answer changed, where the metric has right and wrong answers (top-1, top-5).
+    #[serde(default)]
+    pub flips: Option<Flips>,
+}
+
+impl MetricCurve {
+    /// The display form of an exact curve: `exact[k]` is the metric with `k` of the `exact.len() − 1` items
+    /// re-embedded, `display` are the points to keep (see [`display_points`]), `area` is the caller's mean.
+    ///
+    /// An empty curve gives NaN everywhere; indices beyond it are left out.
+    ///
+    /// ```
+    /// use rehang::report::{MetricCurve, display_points};
+    ///
+    /// let exact = [30.0, 20.0, 40.0, 50.0, 60.0];
+    /// let curve = MetricCurve::from_exact(&exact, 40.0.into(), Some(35.0), &display_points(exact.len()));
+    /// assert_eq!((curve.start, curve.end), (30.0, 60.0));
+    /// assert_eq!((curve.minimum.value, curve.minimum.fraction), (20.0, 0.25));
+    /// assert_eq!(curve.passes_do_nothing_at, Some(0.5));
+    /// ```
+    pub fn from_exact(exact: &[f64], area: Estimate, do_nothing: Option<f64>, display: &[usize]) -> Self {
+        let last = exact.len().saturating_sub(1).max(1);
+        let fraction = |index: usize| index as f64 / last as f64;
+        let lowest =
+            exact.iter().enumerate().filter(|(_, value)| !value.is_nan()).min_by(|a, b| a.1.total_cmp(b.1));
+        Self {
+            values: display.iter().filter_map(|&index| exact.get(index).copied()).collect(),
+            band: None,
+            area,
+            start: exact.first().copied().unwrap_or(f64::NAN),
+            end: exact.last().copied().unwrap_or(f64::NAN),
+            minimum: lowest.map_or(Point { fraction: f64::NAN, value: f64::NAN }, |(index, &value)| Point {
+                fraction: fraction(index),
+                value,
+            }),
+            passes_do_nothing_at: do_nothing.and_then(|line| stays_above_from(exact, line)).map(fraction),
+            flips: None,
+        }
+    }
+}
+
+/// Indices of the points of an exact curve that a report keeps: all of them up to [`DISPLAY_POINTS`], otherwise that
+/// many at equal distances, the first and the last among them.
+///
+/// ```
+/// assert_eq!(rehang::report::display_points(3), [0, 1, 2]);
+/// let points = rehang::report::display_points(10_001);
+/// assert_eq!((points.len(), points[1], points[200]), (201, 50, 10_000));
+/// ```
+pub fn display_points(points: usize) -> Vec<usize> {
+    if points <= DISPLAY_POINTS {
+        return (0..points).collect();
+    }
+    let (steps, last) = (DISPLAY_POINTS - 1, points - 1);
+    // Rounded in whole numbers, so that every platform keeps the same points.
+    (0..=steps)
+        .map(|step| ((step as u128 * last as u128 + steps as u128 / 2) / steps as u128) as usize)
+        .collect()
+}
+
+/// The first index from which on no value is below `line`; `None` where the last one is (NaN counts as below).
+///
+/// ```
+/// use rehang::report::stays_above_from;
+///
+/// assert_eq!(stays_above_from(&[5.0, 3.0, 4.0, 6.0], 4.0), Some(2));
+/// assert_eq!(stays_above_from(&[5.0, 3.0], 4.0), None);
+/// assert_eq!(stays_above_from(&[], 4.0), None);
+/// ```
+pub fn stays_above_from(values: &[f64], line: f64) -> Option<usize> {
+    let above = values.iter().rev().take_while(|&&value| value >= line).count();
+    (above > 0).then(|| values.len() - above)
+}
+
+/// A value at a fraction.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// The fraction of the gallery that is re-embedded.
+    #[serde(deserialize_with = "nullable::one")]
+    pub fraction: f64,
+    /// The value there.
+    #[serde(deserialize_with = "nullable::one")]
+    pub value: f64,
+}
+
+/// A band around a curve, at the curve's fractions.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Band {
+    /// What it is, such as "95 % bootstrap interval over queries" or "± 1 sd over 3 seeds".
+    pub about: String,
+    /// Lower edge.
+    #[serde(deserialize_with = "nullable::many")]
+    pub low: Vec<f64>,
+    /// Upper edge.
+    #[serde(deserialize_with = "nullable::many")]
+    pub high: Vec<f64>,
+}
+
+/// Queries whose answer changed against the start of the curve, in percent, at the curve's fractions.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Flips {
+    /// Wrong at the start and right here, in percent of all queries.
+    #[serde(deserialize_with = "nullable::many")]
+    pub positive: Vec<f64>,
+    /// Right at the start and wrong here, in percent of all queries.
+    #[serde(deserialize_with = "nullable::many")]
+    pub negative: Vec<f64>,
+    /// Negative flip rate against the old gallery, in percent of the queries that were right there (RACT eq. 12).
+    #[serde(default, deserialize_with = "nullable::many")]
+    pub negative_flip_rate: Vec<f64>,
+}
+
+/// The methods that were tried before one was kept.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Comparison {
+    /// What they were compared on and by which number, in one sentence.
+    pub about: String,
+    /// The columns of the table.
+    pub columns: Vec<Metric>,
+    /// The methods, in the order in which they are shown.
+    pub candidates: Vec<Candidate>,
+}
+
+/// One method that was tried.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Its name.
+    pub method: String,
+    /// Whether it was kept.
+    #[serde(default)]
+    pub chosen: bool,
+    /// Its number in each column, by [`Metric::id`]; a missing one was not measured.
+    #[serde(default)]
+    pub scores: BTreeMap<String, Estimate>,
+    /// A short remark, such as why it was not fitted.
+    #[serde(default)]
+    pub remark: String,
+}
+
+/// How well σ² predicts the true squared error.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Items in bins of increasing σ².
+    pub bins: Vec<CalibrationBin>,
+    /// Mean σ² divided by the mean true error; 1 is right, below 1 is over-confident.
+    #[serde(deserialize_with = "nullable::one")]
+    pub ratio: f64,
+    /// Kendall τ-b of σ² with the true errors.
+    #[serde(default)]
+    pub kendall_tau: KendallTau,
+}
+
+/// One bin of a calibration.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CalibrationBin {
+    /// Mean σ².
+    #[serde(deserialize_with = "nullable::one")]
+    pub predicted: f64,
+    /// Mean true squared error.
+    #[serde(deserialize_with = "nullable::one")]
+    pub actual: f64,
+    /// How many items.
+    pub items: usize,
+}
+
+/// Kendall τ-b of σ² with each kind of true error, in `[−1, 1]`; `None` where that error was not measured.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct KendallTau {
+    /// With the squared distance `‖v − h(o)‖²`.
+    #[serde(default)]
+    pub l2: Option<f64>,
+    /// With the discriminative loss through the new head.
+    #[serde(default)]
+    pub discriminative: Option<f64>,
+    /// With their sum.
+    #[serde(default)]
+    pub sum: Option<f64>,
+}
+
+/// Quality by group of items, along the curves.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct GroupStudy {
+    /// Names of the groups, `[g]`; every list over groups has this order.
+    pub names: Vec<String>,
+    /// The metric that is split by group, by [`Metric::id`].
+    pub metric: String,
+    /// Share of each group in the gallery, in percent, `[g]`.
+    #[serde(deserialize_with = "nullable::many")]
+    pub gallery_share: Vec<f64>,
+    /// Quality of each group when nothing is done, `[g]`; empty where not measured.
+    #[serde(default, deserialize_with = "nullable::many")]
+    pub do_nothing: Vec<f64>,
+    /// Quality of each group in the fully native gallery, `[g]`; empty where not measured.
+    #[serde(default, deserialize_with = "nullable::many")]
+    pub new_model: Vec<f64>,
+    /// The curves, one for each method and order.
+    pub curves: Vec<GroupCurves>,
+    /// Which of `curves` is shown group by group.
+    #[serde(default)]
+    pub headline: usize,
+}
+
+impl GroupStudy {
+    /// The curve that is shown group by group; `None` where there is no curve.
+    pub fn headline_curve(&self) -> Option<&GroupCurves> {
+        self.curves.get(self.headline).or_else(|| self.curves.first())
+    }
+}
+
+/// Groups along one curve.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct GroupCurves {
+    /// The adapter's method.
+    pub method: String,
+    /// The order in which items are re-embedded.
+    pub order: String,
+    /// Fractions of the gallery that are re-embedded, increasing from 0 to 1.
+    #[serde(deserialize_with = "nullable::many")]
+    pub fractions: Vec<f64>,
+    /// Quality of each group at these fractions, `[g][fractions]`.
+    #[serde(deserialize_with = "nullable::table")]
+    pub values: Vec<Vec<f64>>,
+    /// Best group minus worst group, `[fractions]`.
+    #[serde(deserialize_with = "nullable::many")]
+    pub gap: Vec<f64>,
+    /// Share of each group among the items re-embedded so far, in percent, `[g][fractions]`; undefined at 0.
+    #[serde(default, deserialize_with = "nullable::table")]
+    pub share: Vec<Vec<f64>>,
+}
+
+impl GroupCurves {
+    /// Method and order in a few words.
+    pub fn name(&self) -> String {
+        CurveSeries { method: self.method.clone(), order: self.order.clone(), ..CurveSeries::default() }
+            .name()
+    }
+}
+
+/// How much a warning weighs; later ones weigh more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Good to know.
+    #[default]
+    Note,
+    /// The numbers may say less than they seem to.
+    Caution,
+    /// The numbers must not be acted on before this is settled. Shown at the top.
+    Severe,
+}
+
+/// Something that the reader should be careful about: what was seen, what it may mean, what to try.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Warning {
+    /// A stable name for scripts, such as `few-queries`.
+    pub id: String,
+    /// How much it weighs.
+    pub severity: Severity,
+    /// What was seen.
+    pub seen: String,
+    /// What it may mean.
+    pub may_mean: String,
+    /// What to try; `try` in JSON.
+    #[serde(rename = "try")]
+    pub remedy: String,
+}
+
+/// Reading numbers that are `null` where they are not defined: JSON has no NaN.
+mod nullable {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer};
+
+    fn number(value: Option<f64>) -> f64 {
+        value.unwrap_or(f64::NAN)
+    }
+
+    pub(super) fn one<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        Option::deserialize(from).map(number)
+    }
+
+    pub(super) fn many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+        Ok(Vec::deserialize(from)?.into_iter().map(number).collect())
+    }
+
+    pub(super) fn table<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Vec<f64>>, D::Error> {
+        let rows: Vec<Vec<Option<f64>>> = Vec::deserialize(from)?;
+        Ok(rows.into_iter().map(|row| row.into_iter().map(number).collect()).collect())
+    }
+
+    pub(super) fn map<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+        let values: BTreeMap<String, Option<f64>> = BTreeMap::deserialize(from)?;
+        Ok(values.into_iter().map(|(id, value)| (id, number(value))).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Distance;
+
+    #[test]
+    fn numbers_that_are_not_defined_survive_json() {
+        let space = Space::new("model", 2, Distance::L2, false);
+        let mut report =
+            Report::new("title", CreatedBy::default(), Spaces { old: space.clone(), new: space });
+        report.do_nothing.insert("map".into(), f64::NAN);
+        let mut series = CurveSeries { fractions: vec![0.0, 1.0], ..CurveSeries::default() };
+        series.metrics.insert("map".into(), MetricCurve::from_exact(&[], f64::NAN.into(), None, &[0]));
+        report.curves.push(series);
+        let text = serde_json::to_string(&report).unwrap();
+        let back: Report = serde_json::from_str(&text).unwrap();
+        assert!(back.do_nothing["map"].is_nan() && back.curves[0].metrics["map"].start.is_nan());
+        assert_eq!(serde_json::to_string(&back).unwrap(), text);
+    }
+
+    #[test]
+    fn a_report_with_only_the_required_fields_can_be_read() {
+        let space = r#"{"model":"m","dimension":2,"distance":"l2","normalised":false}"#;
+        let text = format!(
+            r#"{{"format_version":1,"title":"t","created_by":{{"version":"0","command":""}},"spaces":{{"old":{space},"new":{space}}}}}"#
+        );
+        let report: Report = serde_json::from_str(&text).unwrap();
+        assert!(report.headline_curve().is_none() && report.headline_metric().is_none());
+    }
+
+    #[test]
+    fn display_points_keep_both_ends_and_never_repeat() {
+        for points in [0, 1, 2, 200, 201, 202, 203, 400, 401, 1_000_003] {
+            let kept = display_points(points);
+            assert!(
+                kept.len() <= DISPLAY_POINTS && kept.windows(2).all(|pair| pair[0] < pair[1]),
+                "{points}"
+            );
+            assert_eq!(
+                (kept.first().copied(), kept.last().copied()),
+                ((points > 0).then_some(0), points.checked_sub(1))
+            );
+        }
+    }
+}
