@@ -1,15 +1,17 @@
 //! Fits rehang's adapters: closed forms, FCT and FastFill, and the uncertainty of each.
 
-#[cfg(test)]
+mod auto;
 mod burn_network;
 pub mod closed_form;
 pub mod fit;
 pub mod folds;
 pub mod geometry;
+pub mod guards;
 pub mod head_fit;
-mod kendall;
+pub mod kendall;
 pub mod kernel_ridge;
 mod linear_algebra;
+mod method;
 mod nearest;
 pub mod network;
 pub mod objectives;
@@ -17,11 +19,19 @@ mod optimise;
 mod optimiser;
 mod outputs;
 pub mod pseudo_classes;
+#[cfg(test)]
+mod real_data;
+mod retrieval;
 mod schedule;
 #[cfg(test)]
 mod test_data;
 pub mod uncertainty;
 mod vectorised;
 
+pub use auto::{
+    Candidate, FitParameters, Fitted, FittedMap, OwnEvidence, Selection, SelectionRow,
+    closed_form_candidates, fit_with,
+};
+pub use method::Method;
 pub use optimiser::WeightDecay;
 pub use schedule::Pace;

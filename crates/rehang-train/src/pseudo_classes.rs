@@ -4,8 +4,9 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use rehang::{Error, Labels, Matrix, Progress, Result};
+use rehang::{Error, ErrorKind, Head, HeadKind, Labels, Matrix, Progress, Result};
 
+use crate::head_fit::class_numbers;
 use crate::linear_algebra::BLOCK_ROWS;
 use crate::outputs::multiply_transposed;
 
@@ -79,6 +80,44 @@ pub fn k_means(vectors: &Matrix, parameters: &ClusterParameters, progress: &Prog
     }
     let labels = nearest(vectors, &centres).into_iter().map(|label| label as i64).collect();
     Ok(Clusters { labels, centres })
+}
+
+/// A head from class means: `logit_c(v) = −‖v − mean_c‖² / variance` but for what is the same for every class, so
+/// weight `2·mean_c/variance` and bias `−‖mean_c‖²/variance`, the variance being that of vectors within their class.
+///
+/// It needs no fitting, works for clusters as for classes, and is what σ² is learned with where a model ships without
+/// a head. Negative labels are left out. Where vectors do not vary within classes, distances are taken as they are.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::CountMismatch`] where there is not one label a vector, [`rehang::ErrorKind::MissingInput`]
+/// where no label is known.
+pub fn centroid_head(vectors: &Matrix, labels: &[i64]) -> Result<Head> {
+    if labels.len() != vectors.rows() {
+        return Err(ErrorKind::CountMismatch {
+            left: "new vectors".into(),
+            left_count: vectors.rows(),
+            right: "labels".into(),
+            right_count: labels.len(),
+        }
+        .into());
+    }
+    let (numbers, known) = class_numbers(labels);
+    if known.is_empty() {
+        return Err(Error::missing("labels that are not negative", "a head of class means"));
+    }
+    let rows: Vec<usize> = (0..labels.len()).filter(|&row| numbers[row].is_some()).collect();
+    let classes: Vec<usize> = rows.iter().filter_map(|&row| numbers[row]).collect();
+    let rows = vectors.select(&rows);
+    let mut means = Matrix::zeros(known.len(), vectors.columns());
+    move_centres(&rows, &classes, &mut means);
+    let within =
+        (0..rows.rows()).map(|row| squared_distance(rows.row(row), means.row(classes[row]))).sum::<f64>()
+            / rows.rows() as f64;
+    let factor = if within > 0.0 { 1.0 / within } else { 1.0 };
+    let bias = means.norms().iter().map(|norm| (-norm * norm * factor) as f32).collect();
+    means.as_mut_slice().iter_mut().for_each(|value| *value = (2.0 * f64::from(*value) * factor) as f32);
+    Head::new(means, Some(bias), HeadKind::Softmax)
 }
 
 /// k-means++: each next centre is drawn with a probability in proportion to the squared distance to the centres so

@@ -27,7 +27,8 @@ use crate::outputs::{conformed, raw_outputs, squared_errors};
 /// Fits once for every fold, without the fold's pairs, and gives the raw outputs of these maps on the pairs that each
 /// had not seen: `[n, d_new]`, in the order of the pairs.
 ///
-/// `fold` names the fold of every pair (see [`crate::folds::folds`] and [`crate::folds::group_folds`]).
+/// `fold` names the fold of every pair (see [`crate::folds::folds`] and [`crate::folds::group_folds`]); `fit` gets the
+/// pairs to fit on and which of all pairs they are.
 ///
 /// # Errors
 ///
@@ -36,7 +37,7 @@ use crate::outputs::{conformed, raw_outputs, squared_errors};
 pub fn cross_fit(
     pairs: &Pairs,
     fold: &[usize],
-    mut fit: impl FnMut(&Pairs) -> Result<Map>,
+    mut fit: impl FnMut(&Pairs, &[usize]) -> Result<Map>,
     progress: &Progress,
 ) -> Result<Matrix> {
     if fold.len() != pairs.len() {
@@ -62,7 +63,7 @@ pub fn cross_fit(
         if fitted.is_empty() {
             return Err(Error::option("folds", count, "at least two that hold pairs"));
         }
-        let map = fit(&pairs.select(&fitted)).map_err(|error| error.context(format!("fold {f}")))?;
+        let map = fit(&pairs.select(&fitted), &fitted).map_err(|error| error.context(format!("fold {f}")))?;
         let held_out = pairs.select(&left_out);
         let raw = raw_outputs(&map, held_out.old().matrix(), held_out.side())?;
         for (row, &item) in left_out.iter().enumerate() {
@@ -525,5 +526,126 @@ impl Regression {
     fn predict(&self, features: &[f64]) -> f64 {
         let terms = features.iter().zip(&self.means).zip(&self.coefficients);
         self.intercept + terms.map(|((value, mean), coefficient)| coefficient * (value - mean)).sum::<f64>()
+    }
+}
+
+/// `log σ²` of items that are none of the anchors; what an adapter gives for new items.
+#[cfg(test)]
+pub(crate) fn predict(
+    model: &OutOfFold,
+    input: InputScaling,
+    old: &Matrix,
+    raw: &Matrix,
+    outputs: &Matrix,
+) -> Vec<f64> {
+    let search = NearestAnchors::new(&model.anchors).unwrap();
+    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_| None).unwrap();
+    rows.iter()
+        .map(|row| {
+            let terms = row.iter().zip(&model.means).zip(&model.coefficients);
+            let sum: f64 = terms
+                .map(|((value, mean), coefficient)| f64::from(*coefficient) * (value - f64::from(*mean)))
+                .sum();
+            (f64::from(model.intercept) + sum).clamp(model.log_minimum.into(), model.log_maximum.into())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::closed_form::ridge::{self, RidgeParameters};
+    use crate::test_data::{pairs as make, random_matrix};
+
+    /// Old vectors in two clouds; in the second one the map has nothing to go by.
+    fn two_clouds(n: usize, seed: u64) -> Pairs {
+        let noise = random_matrix(n, 3, seed);
+        let surprise = random_matrix(n, 2, seed + 1);
+        let far = |r: usize| if r % 2 == 0 { 0.0 } else { 1.0 };
+        let old = Matrix::from_fn(n, 3, |r, c| noise.row(r)[c] + 20.0 * far(r));
+        let new = Matrix::from_fn(n, 2, |r, c| noise.row(r)[c] + (0.05 + far(r)) * surprise.row(r)[c]);
+        make(old, new, None)
+    }
+
+    fn ridge_map(pairs: &Pairs) -> Result<Map> {
+        Ok(ridge::fit(pairs, &RidgeParameters::default(), &Progress::default())?.map)
+    }
+
+    fn evidence<'a>(raw: &'a Matrix, input: InputScaling) -> Evidence<'a> {
+        Evidence { items_left_out: raw, groups_left_out: None, geometry: &Geometry::Raw, input, head: None }
+    }
+
+    #[test]
+    fn out_of_fold_outputs_are_those_of_maps_that_had_not_seen_the_pair() {
+        let data = two_clouds(60, 1);
+        let fold = folds(60, 3, 0);
+        let outputs = cross_fit(&data, &fold, |pairs, _| ridge_map(pairs), &Progress::default()).unwrap();
+        let item = 17;
+        let others: Vec<usize> = (0..60).filter(|&other| fold[other] != fold[item]).collect();
+        let map = ridge_map(&data.select(&others)).unwrap();
+        let alone = raw_outputs(&map, data.select(&[item]).old().matrix(), None).unwrap();
+        assert!(crate::test_data::largest_difference(&alone, &outputs.select(&[item])) < 1e-6);
+        assert!(cross_fit(&data, &[0; 60], |pairs, _| ridge_map(pairs), &Progress::default()).is_err());
+    }
+
+    #[test]
+    fn the_cloud_that_cannot_be_predicted_is_found_and_calibrated() {
+        let data = two_clouds(900, 5);
+        let map = ridge_map(&data).unwrap();
+        let raw =
+            cross_fit(&data, &folds(900, 5, 0), |pairs, _| ridge_map(pairs), &Progress::default()).unwrap();
+        let fitted =
+            fit(&data, evidence(&raw, map.input), &UncertaintyParameters::default(), &Progress::default())
+                .unwrap();
+        assert!(fitted.calibration.kendall_tau > 0.4, "{}", fitted.calibration.kendall_tau);
+        assert!((fitted.calibration.ratio - 1.0).abs() < 1e-9);
+        let Uncertainty::OutOfFold(model) = fitted.uncertainty else { panic!("a regression is expected") };
+
+        let fresh = two_clouds(400, 50);
+        let raw = raw_outputs(&map, fresh.old().matrix(), None).unwrap();
+        let predicted: Vec<f64> = predict(&model, map.input, fresh.old().matrix(), &raw, &raw)
+            .iter()
+            .map(|log| log.exp())
+            .collect();
+        let actual = squared_errors(&raw, fresh.new_vectors().matrix());
+        let seen = Calibration::of(&predicted, &actual);
+        assert!(seen.kendall_tau > 0.4 && (0.7..1.4).contains(&seen.ratio), "{seen:?}");
+    }
+
+    #[test]
+    fn few_pairs_and_exact_maps_get_a_constant() {
+        let data = two_clouds(20, 1);
+        let raw = random_matrix(20, 2, 9);
+        let constant = fit(
+            &data,
+            evidence(&raw, InputScaling::AsIs),
+            &UncertaintyParameters::default(),
+            &Progress::default(),
+        );
+        assert!(
+            matches!(constant.unwrap().uncertainty, Uncertainty::Constant { variance } if variance > 0.0)
+        );
+        let data = two_clouds(100, 1);
+        let exact = data.new_vectors().matrix().clone();
+        let constant = fit(
+            &data,
+            evidence(&exact, InputScaling::AsIs),
+            &UncertaintyParameters::default(),
+            &Progress::default(),
+        );
+        assert!(
+            matches!(constant.unwrap().uncertainty, Uncertainty::Constant { variance } if variance > 0.0)
+        );
+    }
+
+    #[test]
+    fn a_head_is_sharpened_to_the_certainty_that_adapted_vectors_deserve() {
+        let native = random_matrix(500, 3, 1);
+        let noise = random_matrix(500, 3, 2);
+        let adapted = Matrix::from_fn(500, 3, |r, c| native.row(r)[c] + noise.row(r)[c]);
+        let weight = Matrix::from_fn(3, 3, |r, c| if r == c { 100.0 } else { 0.0 });
+        let head = Head::new(weight, None, HeadKind::Softmax).unwrap();
+        let soft = sharpened(&head, &adapted, &native).unwrap();
+        assert!((0.3..4.0).contains(&soft.weight().row(0)[0]), "{}", soft.weight().row(0)[0]);
     }
 }

@@ -1,0 +1,728 @@
+//! From pairs to an adapter: methods are compared on held-out pairs, one is kept and fitted on all, and its σ² is
+//! learned from what it does on pairs that it has not seen.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use rehang::adapter::{Adapter, Geometry, InputScaling, Map, Training, Uncertainty};
+use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
+use crate::folds::{HeldOut, folds, group_folds, hold_out};
+use crate::geometry::{self, GeometryKind};
+use crate::guards::{self, Finding, Severity};
+use crate::head_fit::class_numbers;
+use crate::kernel_ridge::fit_kernel_ridge;
+use crate::method::Method;
+use crate::outputs::{conformed, raw_outputs, relative_error};
+use crate::pseudo_classes::{ClusterParameters, centroid_head, k_means};
+use crate::retrieval::{Quality, Relevance, own, upgrade};
+use crate::uncertainty::{self, Calibration, Evidence, UncertaintyParameters, cross_fit};
+
+/// What a method gives.
+#[derive(Debug, Clone)]
+pub struct FittedMap {
+    /// The map.
+    pub map: Map,
+    /// Choices that were made, by name, for the adapter's record.
+    pub choices: BTreeMap<String, String>,
+    /// How outputs conform, where the method says so itself (the published recipe: raw); `None` measures it.
+    pub geometry: Option<Geometry>,
+    /// Out-of-fold outputs, where the method has them for free; `None` cross-fits.
+    pub evidence: Option<OwnEvidence>,
+    /// σ², where the method learns it together with the map; `None` learns it from out-of-fold residuals.
+    pub uncertainty: Option<Uncertainty>,
+}
+
+impl From<ClosedForm> for FittedMap {
+    fn from(closed: ClosedForm) -> Self {
+        Self { map: closed.map, choices: closed.choices, geometry: None, evidence: None, uncertainty: None }
+    }
+}
+
+/// Out-of-fold outputs that a method has without fitting again.
+#[derive(Debug, Clone)]
+pub struct OwnEvidence {
+    /// The pairs that they are about, increasing.
+    pub rows: Vec<usize>,
+    /// Raw outputs with items left out one by one, `[rows, d_new]`.
+    pub items_left_out: Matrix,
+    /// Raw outputs with whole groups left out, `[rows, d_new]`.
+    pub groups_left_out: Option<Matrix>,
+}
+
+/// Fits one method on pairs. The second argument is the group (class or cluster) of every pair.
+pub type FitFunction<'a> = Box<dyn Fn(&Pairs, &[i64], &Progress) -> Result<FittedMap> + 'a>;
+
+/// A method that can be compared with others.
+pub struct Candidate<'a> {
+    /// Its name.
+    pub method: Method,
+    /// Whether a fit takes long, so that it is cross-fitted with items left out only and not with groups as well.
+    pub slow: bool,
+    /// How it is fitted. Must give the same map for the same pairs.
+    pub fit: FitFunction<'a>,
+}
+
+/// How an adapter is fitted.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `method` | auto | which map | – |
+/// | `seed` | 0 | splits, folds, samples | – |
+/// | `held_out` | 0.2 | part of the pairs (and of the classes) that methods are compared on | 0.01 ..= 0.5 |
+/// | `folds` | 5 | how often a map is fitted again for out-of-fold residuals | ≥ 2 |
+/// | `compare` | true | compare with the closed forms even where the method is named | – |
+/// | `geometry` | measured | how outputs conform to a raw new space | – |
+/// | `uncertainty` | see there | how σ² is learned | – |
+#[derive(Debug, Clone, PartialEq)]
+pub struct FitParameters {
+    /// The method.
+    pub method: Method,
+    /// The seed of everything random.
+    pub seed: u64,
+    /// The part of the pairs that is held out while methods are compared; the map that is kept is fitted on all.
+    pub held_out: f64,
+    /// Folds of the cross-fit.
+    pub folds: usize,
+    /// Whether a named method is compared with the closed forms, so that the table says what it is worth.
+    pub compare: bool,
+    /// How outputs conform; `None` measures it on the held-out pairs.
+    pub geometry: Option<GeometryKind>,
+    /// How σ² is learned.
+    pub uncertainty: UncertaintyParameters,
+}
+
+impl Default for FitParameters {
+    fn default() -> Self {
+        Self {
+            method: Method::Auto,
+            seed: 0,
+            held_out: 0.2,
+            folds: 5,
+            compare: true,
+            geometry: None,
+            uncertainty: UncertaintyParameters::default(),
+        }
+    }
+}
+
+/// One method in the table of a selection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SelectionRow {
+    /// The method.
+    pub method: Method,
+    /// How its outputs conform to the new space.
+    pub geometry: Option<GeometryKind>,
+    /// Squared error on held-out pairs as a part of the new vectors' variance.
+    pub relative_error: f64,
+    /// The criterion with every held-out vector adapted, percent.
+    pub start: f64,
+    /// The criterion as the mean over a growing native part, percent: what the winner is chosen by.
+    pub area: f64,
+    /// How long its fit took. The only number here that differs from run to run.
+    pub seconds: f64,
+    /// Why it could not be fitted; the numbers are 0 then.
+    pub failure: Option<String>,
+}
+
+/// How methods did on held-out pairs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Selection {
+    /// What `start` and `area` are: `"mAP"` where there are labels, else `"agreement@10"` with the native gallery.
+    pub criterion: String,
+    /// Held-out items: of classes that have pairs, and of classes that have none.
+    pub held_out: (usize, usize),
+    /// Old queries in the old gallery, percent: what nobody has to do anything for.
+    pub do_nothing: f64,
+    /// New queries in the new gallery, percent: what the end of the upgrade reaches.
+    pub native: f64,
+    /// One row a method and geometry, in the order they were tried.
+    pub rows: Vec<SelectionRow>,
+    /// The row that was kept.
+    pub kept: Option<usize>,
+}
+
+/// An adapter with everything that was learned about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fitted {
+    /// The adapter.
+    pub adapter: Adapter,
+    /// How methods compared; `None` where there were too few pairs to hold any out, or no comparison was asked for.
+    pub selection: Option<Selection>,
+    /// How good σ² is on pairs that it had not seen; `None` for a σ² that was learned together with the map.
+    pub calibration: Option<Calibration>,
+    /// What the guards found.
+    pub findings: Vec<Finding>,
+}
+
+/// The methods with a formula, the simplest first.
+pub fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
+    let quick = |method, fit: FitFunction<'static>| Candidate { method, slow: false, fit };
+    vec![
+        quick(
+            Method::DoNothing,
+            Box::new(|pairs, _, _| {
+                Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
+            }),
+        ),
+        quick(
+            Method::Procrustes,
+            Box::new(|pairs, _, progress| {
+                Ok(procrustes::fit(pairs, &procrustes::ProcrustesParameters::default(), progress)?.into())
+            }),
+        ),
+        quick(
+            Method::Ridge,
+            Box::new(|pairs, _, progress| {
+                Ok(ridge::fit(pairs, &ridge::RidgeParameters::default(), progress)?.into())
+            }),
+        ),
+        quick(
+            Method::LowRank,
+            Box::new(move |pairs, _, progress| {
+                let parameters =
+                    low_rank::LowRankParameters { seed, ..low_rank::LowRankParameters::default() };
+                Ok(low_rank::fit(pairs, &parameters, progress)?.into())
+            }),
+        ),
+        quick(
+            Method::KernelRidge,
+            Box::new(move |pairs, groups, progress| kernel(pairs, groups, seed, progress)),
+        ),
+    ]
+}
+
+/// Kernel ridge with its exact leave-one-out outputs.
+fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
+    // A pair without a known group is a group of its own.
+    let (numbers, known) = class_numbers(groups);
+    let mut next = known.len();
+    let groups: Vec<usize> = numbers
+        .into_iter()
+        .map(|number| {
+            number.unwrap_or_else(|| {
+                next += 1;
+                next - 1
+            })
+        })
+        .collect();
+    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
+    let fitted = fit_kernel_ridge(old, new, Some(&groups), InputScaling::UnitLength, seed, progress)?;
+    let centres = fitted.centres.clone();
+    let targets = new.select(&centres);
+    let centre_groups: Vec<usize> = centres.iter().map(|&row| groups[row]).collect();
+    let evidence = OwnEvidence {
+        items_left_out: fitted.leave_one_out(&targets),
+        groups_left_out: Some(fitted.leave_group_out(&targets, &centre_groups)),
+        rows: centres,
+    };
+    let choices = BTreeMap::from([
+        ("gamma".into(), fitted.gamma.to_string()),
+        ("lambda".into(), fitted.lambda.to_string()),
+        ("centres".into(), evidence.rows.len().to_string()),
+    ]);
+    Ok(FittedMap { map: fitted.map, choices, geometry: None, evidence: Some(evidence), uncertainty: None })
+}
+
+/// Fits an adapter with a closed form (or with the best of them).
+///
+/// # Errors
+///
+/// As [`fit_with`].
+pub fn fit(
+    pairs: &Pairs,
+    head: Option<&Head>,
+    parameters: &FitParameters,
+    progress: &Progress,
+) -> Result<Fitted> {
+    fit_with(pairs, head, parameters, &[], progress)
+}
+
+/// Fits an adapter with one of the closed forms or of `more` methods.
+///
+/// 1. A part of the pairs is held out ([`hold_out`]: of every class, and some classes as a whole). Every method is
+///    fitted on the rest; its table row says how it does on the part held out, for every way to conform to the new
+///    space that is open. The criterion is the mean over a growing native part of the mAP by label, or, without
+///    labels, of the agreement of the first ten results with the native gallery; seen and unseen classes count the
+///    same.
+/// 2. The best row is kept (of the named method's rows, where one is named) and fitted on all pairs.
+/// 3. σ² is learned from out-of-fold residuals ([`crate::uncertainty`]). Where no head is given, the doubt of a head
+///    made of class means (or of k-means centres, without labels) is used.
+///
+/// A method that fails is kept in the table with its reason; only where the one to keep fails, this fails.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::InvalidOption`] for parameters out of range and for a method that is neither a closed form nor
+/// among `more`, [`rehang::ErrorKind::WidthMismatch`] for a head of another width, what the method itself says, and
+/// [`rehang::ErrorKind::Cancelled`].
+pub fn fit_with(
+    pairs: &Pairs,
+    head: Option<&Head>,
+    parameters: &FitParameters,
+    more: &[Candidate<'_>],
+    progress: &Progress,
+) -> Result<Fitted> {
+    let closed = closed_form_candidates(parameters.seed);
+    let candidates: Vec<&Candidate<'_>> = closed.iter().chain(more).collect();
+    check(pairs, head, parameters, &candidates)?;
+    let groups = groups(pairs, parameters.seed, progress)?;
+    let mut findings = guards::pairs(pairs);
+    findings.extend(guards::direction(pairs, parameters.seed, progress)?);
+
+    let named = |candidate: &&&Candidate<'_>| candidate.method == parameters.method;
+    let tried: Vec<&Candidate<'_>> = match parameters.method {
+        Method::Auto => candidates.clone(),
+        _ if parameters.compare => closed
+            .iter()
+            .chain(more.iter().filter(|candidate| candidate.method == parameters.method))
+            .collect(),
+        _ => candidates.iter().filter(named).copied().collect(),
+    };
+    let selection =
+        if parameters.method == Method::Auto || parameters.compare || parameters.geometry.is_none() {
+            select(pairs, &groups, &tried, parameters, progress)?
+        } else {
+            None
+        };
+    let row = selection.as_ref().and_then(|selection| Some(&selection.rows[selection.kept?]));
+    let method = match (parameters.method, row) {
+        (Method::Auto, Some(row)) => row.method,
+        // Too few pairs to compare on: the map that can do least harm with few pairs.
+        (Method::Auto, None) => Method::Procrustes,
+        (method, _) => method,
+    };
+    if let Some(selection) = &selection {
+        findings.extend(selection_findings(selection, parameters.method));
+    }
+    let kind = parameters
+        .geometry
+        .or_else(|| row.and_then(|row| row.geometry))
+        .unwrap_or_else(|| GeometryKind::options(pairs.new_vectors().space())[0]);
+    let candidate = candidates
+        .iter()
+        .find(|candidate| candidate.method == method)
+        .ok_or_else(|| Error::option("method", method, "a method of this build"))?;
+
+    let fitted = (candidate.fit)(pairs, &groups, progress)
+        .map_err(|error| error.context(format!("fitting {method}")))?;
+    let finished = finish(pairs, head, &groups, candidate, fitted, kind, parameters, progress)?;
+    Ok(Fitted { adapter: finished.0, selection, calibration: finished.1, findings })
+}
+
+fn check(
+    pairs: &Pairs,
+    head: Option<&Head>,
+    parameters: &FitParameters,
+    candidates: &[&Candidate<'_>],
+) -> Result<()> {
+    if !(0.01..=0.5).contains(&parameters.held_out) {
+        return Err(Error::option("held-out part", parameters.held_out, "a number from 0.01 to 0.5"));
+    }
+    if parameters.folds < 2 {
+        return Err(Error::option("folds", parameters.folds, "at least 2"));
+    }
+    if parameters.method != Method::Auto && candidates.iter().all(|other| other.method != parameters.method) {
+        let known: Vec<&str> = candidates.iter().map(|candidate| candidate.method.name()).collect();
+        return Err(Error::option("method", parameters.method, format!("one of {}", known.join(", "))));
+    }
+    let d_new = pairs.new_vectors().dimension();
+    match head {
+        Some(head) if head.dimension() != d_new => Err(rehang::ErrorKind::WidthMismatch {
+            what: "head weight".into(),
+            expected: d_new,
+            received: head.dimension(),
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// The class of every pair, or its cluster where there are no labels.
+fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
+    match pairs.labels() {
+        Some(labels) if labels.iter().any(|&label| label >= 0) => Ok(labels.to_vec()),
+        _ => {
+            let parameters = ClusterParameters { seed, ..ClusterParameters::default() };
+            Ok(k_means(pairs.new_vectors().matrix(), &parameters, progress)?.labels)
+        }
+    }
+}
+
+/// One held-out part made ready for measuring.
+struct Part {
+    pairs: Pairs,
+    relevance: Relevance,
+}
+
+/// Items of a part that are measured at most; more change no choice and cost time by their square.
+const PART_ITEMS_MAX: usize = 1500;
+
+/// Held-out items below which nothing is compared.
+const PART_ITEMS_MIN: usize = 20;
+
+fn part(pairs: &Pairs, items: &[usize], seed: u64) -> Option<Part> {
+    if items.len() < PART_ITEMS_MIN {
+        return None;
+    }
+    let sample = folds(items.len(), items.len().div_ceil(PART_ITEMS_MAX), seed);
+    let items: Vec<usize> =
+        items.iter().zip(sample).filter(|&(_, fold)| fold == 0).map(|(&item, _)| item).collect();
+    let pairs = pairs.select(&items);
+    let by_label = pairs.labels().map(Relevance::by_label).filter(|relevance| !relevance.is_empty());
+    let new = pairs.new_vectors();
+    let relevance = by_label.unwrap_or_else(|| Relevance::by_native(new.matrix(), new.space()));
+    Some(Part { pairs, relevance })
+}
+
+fn select(
+    pairs: &Pairs,
+    groups: &[i64],
+    candidates: &[&Candidate<'_>],
+    parameters: &FitParameters,
+    progress: &Progress,
+) -> Result<Option<Selection>> {
+    let labels = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
+    let HeldOut { fitted, seen, unseen } =
+        hold_out(pairs.len(), labels, parameters.held_out, parameters.seed);
+    let parts: Vec<Part> =
+        [&seen, &unseen].into_iter().filter_map(|items| part(pairs, items, parameters.seed)).collect();
+    if parts.is_empty() || fitted.len() < PART_ITEMS_MIN {
+        return Ok(None);
+    }
+    let fitted_pairs = pairs.select(&fitted);
+    let fitted_groups: Vec<i64> = fitted.iter().map(|&item| groups[item]).collect();
+    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+    let line = |vectors: &dyn Fn(&Part) -> rehang::Vectors| {
+        mean(
+            parts
+                .iter()
+                .map(|part| {
+                    let vectors = vectors(part);
+                    own(vectors.matrix(), vectors.space().distance, &part.relevance)
+                })
+                .collect(),
+        )
+    };
+    let mut selection = Selection {
+        criterion: if labels.is_some() { "mAP" } else { "agreement@10" }.into(),
+        held_out: (seen.len(), unseen.len()),
+        do_nothing: line(&|part| part.pairs.old().clone()),
+        native: line(&|part| part.pairs.new_vectors().clone()),
+        rows: Vec::new(),
+        kept: None,
+    };
+    for candidate in candidates {
+        progress.check()?;
+        let started = Instant::now();
+        let fitted = (candidate.fit)(&fitted_pairs, &fitted_groups, progress);
+        let seconds = started.elapsed().as_secs_f64();
+        let measured =
+            fitted.and_then(|fitted| measure(&fitted, &parts, parameters, seconds, candidate.method));
+        match measured {
+            Ok(rows) => selection.rows.extend(rows),
+            Err(error) if error.is_cancelled() => return Err(error),
+            Err(error) => selection.rows.push(SelectionRow {
+                method: candidate.method,
+                geometry: None,
+                relative_error: 0.0,
+                start: 0.0,
+                area: 0.0,
+                seconds,
+                failure: Some(error.to_string()),
+            }),
+        }
+    }
+    let wanted = |row: &SelectionRow| {
+        row.failure.is_none() && (parameters.method == Method::Auto || parameters.method == row.method)
+    };
+    for (index, row) in selection.rows.iter().enumerate().filter(|(_, row)| wanted(row)) {
+        // The first of equals is the simplest.
+        if selection.kept.is_none_or(|kept| row.area > selection.rows[kept].area) {
+            selection.kept = Some(index);
+        }
+    }
+    Ok(Some(selection))
+}
+
+/// The rows of one fitted method: one for every geometry that is open to it.
+fn measure(
+    fitted: &FittedMap,
+    parts: &[Part],
+    parameters: &FitParameters,
+    seconds: f64,
+    method: Method,
+) -> Result<Vec<SelectionRow>> {
+    let raw = parts
+        .iter()
+        .map(|part| raw_outputs(&fitted.map, part.pairs.old().matrix(), part.pairs.side()))
+        .collect::<Result<Vec<Matrix>>>()?;
+    let space = parts[0].pairs.new_vectors().space();
+    let kinds: Vec<Option<GeometryKind>> = match (&fitted.geometry, parameters.geometry) {
+        (Some(_), _) => vec![None],
+        (None, Some(kind)) => vec![Some(kind)],
+        (None, None) => GeometryKind::options(space).iter().copied().map(Some).collect(),
+    };
+    let mut rows = Vec::new();
+    for kind in kinds {
+        let (mut qualities, mut errors): (Vec<Quality>, Vec<f64>) = (Vec::new(), Vec::new());
+        for (part, raw) in parts.iter().zip(&raw) {
+            let native = part.pairs.new_vectors();
+            let own = kind.map(|kind| geometry::fit(kind, raw, native));
+            let Some(geometry) = own.as_ref().or(fitted.geometry.as_ref()) else { continue };
+            let outputs = conformed(geometry, raw.clone());
+            outputs.check_finite("adapted vectors")?;
+            errors.push(relative_error(&outputs, &part.pairs));
+            qualities.push(upgrade(native.matrix(), &outputs, space, &part.relevance, parameters.seed));
+        }
+        let count = qualities.len().max(1) as f64;
+        rows.push(SelectionRow {
+            method,
+            geometry: kind,
+            relative_error: errors.iter().sum::<f64>() / count,
+            start: qualities.iter().map(|quality| quality.start).sum::<f64>() / count,
+            area: qualities.iter().map(|quality| quality.area).sum::<f64>() / count,
+            seconds,
+            failure: None,
+        });
+    }
+    Ok(rows)
+}
+
+/// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together.
+fn finish(
+    pairs: &Pairs,
+    head: Option<&Head>,
+    groups: &[i64],
+    candidate: &Candidate<'_>,
+    fitted: FittedMap,
+    kind: GeometryKind,
+    parameters: &FitParameters,
+    progress: &Progress,
+) -> Result<(Adapter, Option<Calibration>)> {
+    let native = pairs.new_vectors();
+    let needs_evidence =
+        fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
+    let evidence = match fitted.evidence {
+        Some(evidence) => Some(evidence),
+        None if needs_evidence && pairs.len() >= 2 => {
+            Some(cross_fitted(pairs, groups, candidate, parameters, progress)?)
+        }
+        None => None,
+    };
+    let empty = Matrix::default();
+    let raw = evidence.as_ref().map_or(&empty, |evidence| &evidence.items_left_out);
+    let conform = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, raw, native));
+    let (uncertainty, calibration) = match (fitted.uncertainty, &evidence) {
+        (Some(uncertainty), _) => (uncertainty, None),
+        (None, Some(evidence)) => {
+            let own_head = match head {
+                Some(_) => None,
+                None => Some(centroid_head(native.matrix(), groups)?),
+            };
+            let seen = Evidence {
+                items_left_out: &evidence.items_left_out,
+                groups_left_out: evidence.groups_left_out.as_ref(),
+                geometry: &conform,
+                input: fitted.map.input,
+                head: head.or(own_head.as_ref()),
+            };
+            let learned =
+                uncertainty::fit(&pairs.select(&evidence.rows), seen, &parameters.uncertainty, progress)?;
+            (learned.uncertainty, Some(learned.calibration))
+        }
+        // A single pair: the map is right on it and nothing else is known.
+        (None, None) => (Uncertainty::Constant { variance: 1.0 }, None),
+    };
+    let fingerprints = [("old", pairs.old().matrix().fingerprint()), ("new", native.matrix().fingerprint())];
+    let adapter = Adapter {
+        old: pairs.old().space().clone(),
+        new: native.space().clone(),
+        map: fitted.map,
+        geometry: conform,
+        uncertainty,
+        training: Training {
+            method: candidate.method.name().into(),
+            seed: parameters.seed,
+            pairs: pairs.len(),
+            inputs: fingerprints.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
+            hyper_parameters: fitted.choices,
+            version: env!("CARGO_PKG_VERSION").into(),
+        },
+    };
+    Ok((adapter, calibration))
+}
+
+fn cross_fitted(
+    pairs: &Pairs,
+    groups: &[i64],
+    candidate: &Candidate<'_>,
+    parameters: &FitParameters,
+    progress: &Progress,
+) -> Result<OwnEvidence> {
+    let outputs = |fold: &[usize]| {
+        let fit = |fitted: &Pairs, items: &[usize]| {
+            let groups: Vec<i64> = items.iter().map(|&item| groups[item]).collect();
+            Ok((candidate.fit)(fitted, &groups, progress)?.map)
+        };
+        cross_fit(pairs, fold, fit, progress)
+    };
+    let k = parameters.folds.min(pairs.len());
+    let items_left_out = outputs(&folds(pairs.len(), k, parameters.seed))?;
+    let fold = group_folds(groups, k, parameters.seed);
+    let several = fold.iter().any(|&f| f != fold[0]);
+    let groups_left_out = if candidate.slow || !several { None } else { Some(outputs(&fold)?) };
+    Ok(OwnEvidence { rows: (0..pairs.len()).collect(), items_left_out, groups_left_out })
+}
+
+/// What the table says in words: a named method that loses, a switch that has to wait, lengths that were left alone.
+fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let Some(kept) = selection.kept.map(|kept| &selection.rows[kept]) else { return findings };
+    let criterion = &selection.criterion;
+    let best = selection
+        .rows
+        .iter()
+        .filter(|row| row.failure.is_none())
+        .reduce(|best, row| if row.area > best.area { row } else { best });
+    if let Some(best) = best
+        && asked != Method::Auto
+        && best.method != kept.method
+    {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            code: "better-method".into(),
+            message: format!(
+                "{} does better than {} on held-out pairs ({criterion} {:.1} against {:.1} over the upgrade)",
+                best.method, kept.method, best.area, kept.area
+            ),
+            evidence: vec![("best".into(), best.area), ("kept".into(), kept.area)],
+        });
+    }
+    let learned = |row: &&SelectionRow| row.method != Method::DoNothing && row.failure.is_none();
+    if asked == Method::Auto
+        && kept.method == Method::DoNothing
+        && selection.rows.iter().any(|row| learned(&row))
+    {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            code: "do-nothing-wins".into(),
+            message: "no learned map does better than the old vectors as they are; old vectors are kept"
+                .into(),
+            evidence: vec![("kept".into(), kept.area)],
+        });
+    }
+    findings.extend(guards::gain(&guards::CurveSummary {
+        measure: format!("{criterion} on held-out pairs"),
+        do_nothing: selection.do_nothing,
+        start: kept.start,
+        area: kept.area,
+        minimum: kept.start,
+        end: selection.native,
+    }));
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_data::{affine, pairs as make, random_matrix};
+
+    /// Pairs with an exactly linear map and some noise, in ten classes.
+    fn linear(n: usize, labelled: bool) -> Pairs {
+        let labels: Vec<i64> = (0..n as i64).map(|item| item % 10).collect();
+        let noise = random_matrix(n, 6, 1);
+        let old = Matrix::from_fn(n, 6, |r, c| noise.row(r)[c] + 2.0 * ((r % 10 + c * 3) % 7) as f32);
+        let clean = affine(&old, &random_matrix(4, 6, 2), &[0.5; 4]);
+        let noise = random_matrix(n, 4, 3);
+        let new = Matrix::from_fn(n, 4, |r, c| clean.row(r)[c] + 0.1 * noise.row(r)[c]);
+        make(old, new, labelled.then_some(labels))
+    }
+
+    fn with(method: Method) -> FitParameters {
+        FitParameters { method, ..FitParameters::default() }
+    }
+
+    #[test]
+    fn a_linear_relation_is_found_to_be_one() {
+        for labelled in [false, true] {
+            let fitted =
+                fit(&linear(600, labelled), None, &with(Method::Auto), &Progress::default()).unwrap();
+            let selection = fitted.selection.unwrap();
+            assert_eq!(selection.criterion, if labelled { "mAP" } else { "agreement@10" });
+            assert_eq!(selection.held_out.1 > 0, labelled);
+            let kept = &selection.rows[selection.kept.unwrap()];
+            assert!(kept.relative_error < 0.01, "{kept:?}");
+            assert!(kept.method != Method::DoNothing && kept.method != Method::Procrustes);
+            let calibration = fitted.calibration.unwrap();
+            assert!((calibration.ratio - 1.0).abs() < 1e-6, "{}", calibration.ratio);
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_adapter_for_any_number_of_threads() {
+        let data = linear(300, true);
+        let run = |threads| {
+            rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .build()
+                .unwrap()
+                .install(|| fit(&data, None, &with(Method::Auto), &Progress::default()).unwrap())
+        };
+        assert_eq!(run(1).adapter, run(3).adapter);
+    }
+
+    #[test]
+    fn a_named_method_is_kept_even_where_it_loses_and_that_is_said() {
+        let fitted = fit(&linear(400, false), None, &with(Method::DoNothing), &Progress::default()).unwrap();
+        assert_eq!(fitted.adapter.training.method, "do-nothing");
+        assert!(fitted.findings.iter().any(|finding| finding.code == "better-method"));
+    }
+
+    #[test]
+    fn doing_nothing_is_kept_where_nothing_beats_it() {
+        let rows = random_matrix(300, 5, 1);
+        let fitted =
+            fit(&make(rows.clone(), rows, None), None, &with(Method::Auto), &Progress::default()).unwrap();
+        assert_eq!(fitted.adapter.training.method, "do-nothing");
+        assert!(fitted.findings.iter().any(|finding| finding.code == "do-nothing-wins"));
+        assert!(fitted.findings.iter().any(|finding| finding.code == "no-gain"));
+    }
+
+    #[test]
+    fn a_handful_of_pairs_is_fitted_and_said_to_be_too_few() {
+        for n in [1, 2, 5, 12] {
+            let fitted = fit(&linear(n, false), None, &with(Method::Auto), &Progress::default()).unwrap();
+            assert!(fitted.selection.is_none());
+            assert!(matches!(fitted.adapter.uncertainty, Uncertainty::Constant { .. }));
+            assert!(fitted.findings.iter().any(|finding| finding.code == "few-pairs"));
+        }
+    }
+
+    #[test]
+    fn a_method_that_fails_stays_in_the_table_with_its_reason() {
+        let failing = Candidate {
+            method: Method::Fct,
+            slow: true,
+            fit: Box::new(|_, _, _| Err(Error::missing("courage", "this method"))),
+        };
+        let data = linear(300, false);
+        let more = [failing];
+        let fitted = fit_with(&data, None, &with(Method::Auto), &more, &Progress::default()).unwrap();
+        let rows = fitted.selection.unwrap().rows;
+        let row = rows.iter().find(|row| row.method == Method::Fct).unwrap();
+        assert!(row.failure.as_ref().unwrap().contains("courage"));
+        assert!(fit_with(&data, None, &with(Method::Fct), &more, &Progress::default()).is_err());
+        assert!(fit(&data, None, &with(Method::Fct), &Progress::default()).is_err());
+    }
+
+    #[test]
+    fn a_stop_is_heard() {
+        let progress = Progress::default();
+        progress.cancel();
+        let error = fit(&linear(300, false), None, &with(Method::Auto), &progress).unwrap_err();
+        assert!(error.is_cancelled());
+    }
+}

@@ -1,0 +1,465 @@
+//! What is wrong, or may be, with pairs, a map or a result: said before it costs a night.
+//!
+//! A guard never stops anything. It gives [`Finding`]s; whoever calls decides what to do with them.
+
+use std::collections::HashMap;
+
+use rehang::adapter::{Geometry, Map};
+use rehang::{Matrix, Pairs, Progress, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::closed_form::InputChoice;
+use crate::closed_form::ridge::{self, RidgeParameters};
+use crate::folds::folds;
+use crate::outputs::{conformed, raw_outputs, relative_error};
+use crate::retrieval::{Relevance, own};
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Good to know.
+    Note,
+    /// A result may be worse than it looks.
+    Warning,
+    /// A result is not to be relied on.
+    Problem,
+}
+
+/// Something that was found: what it is, what it may mean, and the numbers that show it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// A stable name for scripts, such as `swapped` or `overlap`.
+    pub code: String,
+    /// What was seen, what it may mean, and what to try.
+    pub message: String,
+    /// The numbers, by name.
+    pub evidence: Vec<(String, f64)>,
+}
+
+impl Finding {
+    fn new(severity: Severity, code: &str, message: impl Into<String>, evidence: &[(&str, f64)]) -> Self {
+        let evidence = evidence.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        Self { severity, code: code.into(), message: message.into(), evidence }
+    }
+}
+
+/// Fewer pairs than this are too few for any learned map to be judged.
+const PAIRS_MIN: usize = 50;
+
+/// Looks at the pairs alone: too few of them, rows that are zero or all equal, columns that never vary, items that
+/// are there twice.
+pub fn pairs(pairs: &Pairs) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let (n, d_old) = (pairs.len(), pairs.old().dimension());
+    if n < PAIRS_MIN {
+        findings.push(Finding::new(
+            Severity::Problem,
+            "few-pairs",
+            format!("there are only {n} pairs; embed at least a few hundred items with both models"),
+            &[("pairs", n as f64)],
+        ));
+    } else if n < 2 * d_old {
+        findings.push(Finding::new(
+            Severity::Warning,
+            "few-pairs",
+            format!("{n} pairs are few for old vectors of {d_old} coordinates; more pairs will give a better adapter"),
+            &[("pairs", n as f64), ("coordinates", d_old as f64)],
+        ));
+    }
+    for (side, rows) in [("old", pairs.old().matrix()), ("new", pairs.new_vectors().matrix())] {
+        findings.extend(degenerate(side, rows));
+    }
+    findings
+}
+
+fn degenerate(side: &str, rows: &Matrix) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let n = rows.rows();
+    let constant = (0..rows.columns())
+        .filter(|&column| (1..n).all(|row| rows.row(row)[column] == rows.row(0)[column]))
+        .count();
+    if n > 1 && constant == rows.columns() {
+        findings.push(Finding::new(
+            Severity::Problem,
+            "constant-vectors",
+            format!("all {side} vectors are the same; check how they were made"),
+            &[("rows", n as f64)],
+        ));
+        return findings;
+    }
+    if n > 1 && constant > 0 {
+        findings.push(Finding::new(
+            Severity::Note,
+            "constant-columns",
+            format!("{constant} of {} coordinates of the {side} vectors never vary", rows.columns()),
+            &[("constant", constant as f64), ("coordinates", rows.columns() as f64)],
+        ));
+    }
+    let zeros = (0..n).filter(|&row| is_zero(rows.row(row))).count();
+    if zeros > 0 {
+        findings.push(Finding::new(
+            if zeros * 20 > n { Severity::Warning } else { Severity::Note },
+            "zero-vectors",
+            format!(
+                "{zeros} of {n} {side} vectors are zero; such items have no content that the model knows"
+            ),
+            &[("zero", zeros as f64), ("rows", n as f64)],
+        ));
+    }
+    let twice = n - zeros - RowIndex::new(rows).distinct;
+    if twice * 10 > n {
+        findings.push(Finding::new(
+            Severity::Warning,
+            "duplicate-vectors",
+            format!("{twice} of {n} {side} vectors repeat another one; held-out numbers will look better than they are"),
+            &[("repeated", twice as f64), ("rows", n as f64)],
+        ));
+    }
+    findings
+}
+
+/// Looks for old and new being swapped, on at most 2,000 pairs.
+///
+/// A better model knows what the worse one knows and more. So (a) where there are labels, the new vectors retrieve
+/// their own classes better than the old ones do; (b) a linear map predicts the old vectors from the new ones better
+/// than the other way round. (a) decides where it is known: a new model that retrieves clearly worse is a warning. (b)
+/// alone is a note, since a difference in width or in training can bring it about as well.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::Diverged`] where a fit fails, [`rehang::ErrorKind::Cancelled`].
+pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<Finding>> {
+    const ITEMS_MAX: usize = 2_000;
+    if pairs.len() < PAIRS_MIN {
+        return Ok(Vec::new());
+    }
+    let parts = folds(pairs.len(), pairs.len().div_ceil(ITEMS_MAX), seed);
+    let items: Vec<usize> = (0..pairs.len()).filter(|&item| parts[item] == 0).collect();
+    let sample = pairs.select(&items);
+    if let Some(labels) = sample.labels() {
+        let relevance = Relevance::by_label(labels);
+        if !relevance.is_empty() {
+            let quality =
+                |vectors: &rehang::Vectors| own(vectors.matrix(), vectors.space().distance, &relevance);
+            let (old, new) = (quality(sample.old()), quality(sample.new_vectors()));
+            if old > new + 2.0 {
+                return Ok(vec![Finding::new(
+                    Severity::Warning,
+                    "swapped",
+                    format!(
+                        "old vectors find their classes better than new ones (mAP {old:.1} against {new:.1}); old \
+                         and new may be swapped, or the new model is no gain for these items"
+                    ),
+                    &[("old_map", old), ("new_map", new)],
+                )]);
+            }
+            return Ok(Vec::new());
+        }
+    }
+    let swapped = Pairs::new(sample.new_vectors().clone(), sample.old().clone(), None, None)?;
+    let forward = explained(&sample, seed, progress)?;
+    let backward = explained(&swapped, seed, progress)?;
+    if forward > backward + 0.1 {
+        return Ok(vec![Finding::new(
+            Severity::Note,
+            "swapped",
+            format!(
+                "old vectors predict new ones better (R² {forward:.2}) than new ones predict old ones (R² \
+                 {backward:.2}); usually it is the other way round, so check that they are not swapped"
+            ),
+            &[("r2_old_to_new", forward), ("r2_new_to_old", backward)],
+        )]);
+    }
+    Ok(Vec::new())
+}
+
+/// R² of a ridge map on a held-out fifth.
+fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
+    let fold = folds(pairs.len(), 5, seed);
+    let part = |held_out: bool| -> Vec<usize> {
+        (0..pairs.len()).filter(|&item| (fold[item] == 0) == held_out).collect()
+    };
+    let (fitted, held_out) = (pairs.select(&part(false)), pairs.select(&part(true)));
+    let parameters = RidgeParameters { input: InputChoice::Measured, ..RidgeParameters::default() };
+    let map = ridge::fit(&fitted, &parameters, progress)?.map;
+    Ok(1.0 - relative_error(&raw_outputs(&map, held_out.old().matrix(), None)?, &held_out))
+}
+
+/// Looks at a finished map on pairs that it was not fitted on: does it carry old vectors to their new ones, or does it
+/// do so only the wrong way round?
+///
+/// A map of the wrong direction fails silently: its outputs are vectors like any other. It is a problem where outputs
+/// are no nearer to the new vectors than their mean is, and a sign of swapped files where the map, applied to the new
+/// vectors (widths permitting), comes near the old ones.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::WidthMismatch`] where the map does not fit the pairs, [`rehang::ErrorKind::MissingInput`] for
+/// missing side information.
+pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Vec<Finding>> {
+    let outputs = conformed(geometry, raw_outputs(map, pairs.old().matrix(), pairs.side())?);
+    let forward = relative_error(&outputs, pairs);
+    if forward < 1.0 {
+        return Ok(Vec::new());
+    }
+    if pairs.old().dimension() == pairs.new_vectors().dimension() {
+        let swapped =
+            Pairs::new(pairs.new_vectors().clone(), pairs.old().clone(), None, pairs.side().cloned())?;
+        let outputs = conformed(geometry, raw_outputs(map, swapped.old().matrix(), swapped.side())?);
+        let backward = relative_error(&outputs, &swapped);
+        if backward < 1.0 {
+            return Ok(vec![Finding::new(
+                Severity::Problem,
+                "wrong-direction",
+                format!(
+                    "the adapter carries new vectors to old ones (error {:.0} % of their variance), not old ones to \
+                     new ones ({:.0} %); swap old and new",
+                    100.0 * backward,
+                    100.0 * forward
+                ),
+                &[("error_old_to_new", forward), ("error_new_to_old", backward)],
+            )]);
+        }
+    }
+    Ok(vec![Finding::new(
+        Severity::Problem,
+        "no-better-than-the-mean",
+        format!(
+            "adapted vectors are no nearer to the native ones than their mean is (error {:.0} % of the variance); \
+             the pairs may be in different orders, or old and new are swapped",
+            100.0 * forward
+        ),
+        &[("error_old_to_new", forward)],
+    )])
+}
+
+/// Looks for evaluation items among the pairs: rows with the very same bits. Zero rows say nothing and do not count.
+///
+/// `old` and `new` are the evaluation's vectors, whichever there are; vectors of another width share none.
+pub fn overlap(pairs: &Pairs, old: Option<&Matrix>, new: Option<&Matrix>) -> Vec<Finding> {
+    let sides = [("old", pairs.old().matrix(), old), ("new", pairs.new_vectors().matrix(), new)];
+    let mut findings = Vec::new();
+    for (side, known, evaluated) in sides {
+        let Some(evaluated) = evaluated.filter(|rows| rows.columns() == known.columns()) else { continue };
+        let index = RowIndex::new(known);
+        let shared: Vec<usize> =
+            (0..evaluated.rows()).filter(|&row| index.contains(evaluated.row(row))).collect();
+        if let Some(first) = shared.first() {
+            let share = shared.len() as f64 / evaluated.rows() as f64;
+            findings.push(Finding::new(
+                if share > 0.01 { Severity::Problem } else { Severity::Warning },
+                "overlap",
+                format!(
+                    "{} of {} evaluation items (row {first} first) have {side} vectors that are among the pairs; \
+                     numbers on them are too good, so leave them out of one of the two",
+                    shared.len(),
+                    evaluated.rows()
+                ),
+                &[("shared", shared.len() as f64), ("evaluated", evaluated.rows() as f64)],
+            ));
+        }
+    }
+    findings
+}
+
+/// What a curve says about one measure, in percent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CurveSummary {
+    /// The measure's name ("mAP", "top-1", "agreement@10").
+    pub measure: String,
+    /// Old queries in the old gallery: doing nothing.
+    pub do_nothing: f64,
+    /// New queries, every gallery vector adapted.
+    pub start: f64,
+    /// The mean over the curve.
+    pub area: f64,
+    /// The lowest point of the curve.
+    pub minimum: f64,
+    /// New queries, every gallery vector native.
+    pub end: f64,
+}
+
+/// Looks for a gain that is not there: a new model that is no better, a curve that is below doing nothing at its start
+/// or on the whole, a curve that dips below its own start.
+///
+/// Differences below 0.1 points do not count.
+pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
+    const POINTS: f64 = 0.1;
+    let CurveSummary { measure, do_nothing, start, area, minimum, end } = curve;
+    let evidence = [
+        ("do_nothing", *do_nothing),
+        ("start", *start),
+        ("area", *area),
+        ("minimum", *minimum),
+        ("end", *end),
+    ];
+    let mut findings = Vec::new();
+    let mut add =
+        |severity, code, message: String| findings.push(Finding::new(severity, code, message, &evidence));
+    if *end <= do_nothing + POINTS {
+        add(
+            Severity::Problem,
+            "no-gain",
+            format!(
+                "{measure}: the new model reaches {end:.1} and doing nothing has {do_nothing:.1}; do not upgrade for this measure"
+            ),
+        );
+    } else if *area <= do_nothing + POINTS {
+        add(
+            Severity::Warning,
+            "gain-is-late",
+            format!(
+                "{measure}: over the whole upgrade quality averages {area:.1}, below doing nothing ({do_nothing:.1}); \
+                 switch queries late"
+            ),
+        );
+    } else if *start < do_nothing - POINTS {
+        add(
+            Severity::Warning,
+            "start-below-do-nothing",
+            format!(
+                "{measure}: right after the switch quality is {start:.1}, below doing nothing ({do_nothing:.1}); \
+                 re-embed some items before the switch"
+            ),
+        );
+    }
+    if *minimum < start - POINTS && *minimum < *end {
+        add(
+            Severity::Warning,
+            "curve-dips",
+            format!(
+                "{measure}: the curve falls to {minimum:.1} after starting at {start:.1}; mixed vectors disturb each other"
+            ),
+        );
+    }
+    findings
+}
+
+/// Rows by a hash of their bits, to find equal ones.
+struct RowIndex<'a> {
+    rows: &'a Matrix,
+    by_hash: HashMap<u64, Vec<usize>>,
+    /// Rows that differ from each other, zero rows aside.
+    distinct: usize,
+}
+
+impl<'a> RowIndex<'a> {
+    fn new(rows: &'a Matrix) -> Self {
+        let mut index = Self { rows, by_hash: HashMap::new(), distinct: 0 };
+        for row in 0..rows.rows() {
+            if !is_zero(rows.row(row)) && !index.contains(rows.row(row)) {
+                index.by_hash.entry(hash(rows.row(row))).or_default().push(row);
+                index.distinct += 1;
+            }
+        }
+        index
+    }
+
+    fn contains(&self, row: &[f32]) -> bool {
+        let same =
+            |&other: &usize| self.rows.row(other).iter().zip(row).all(|(a, b)| a.to_bits() == b.to_bits());
+        !is_zero(row) && self.by_hash.get(&hash(row)).is_some_and(|rows| rows.iter().any(same))
+    }
+}
+
+/// FNV-1a over the bits; equality is checked on the rows themselves.
+fn hash(row: &[f32]) -> u64 {
+    row.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, value| {
+        (hash ^ u64::from(value.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+fn is_zero(row: &[f32]) -> bool {
+    row.iter().all(|&value| value == 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_data::{affine, pairs as make, random_matrix};
+
+    fn codes(findings: &[Finding]) -> Vec<&str> {
+        findings.iter().map(|finding| finding.code.as_str()).collect()
+    }
+
+    /// A rich new space of eight coordinates, of which the old model sees three.
+    fn upgrade() -> (Matrix, Matrix, Vec<i64>) {
+        let labels: Vec<i64> = (0..400).map(|item| item % 8).collect();
+        let noise = random_matrix(400, 8, 1);
+        let new = Matrix::from_fn(400, 8, |r, c| noise.row(r)[c] + if c == r % 8 { 5.0 } else { 0.0 });
+        let old = affine(&new, &random_matrix(3, 8, 2), &[0.0; 3]);
+        (old, new, labels)
+    }
+
+    #[test]
+    fn swapped_pairs_are_noticed_with_and_without_labels() {
+        let (old, new, labels) = upgrade();
+        for labels in [Some(labels), None] {
+            let right = make(old.clone(), new.clone(), labels.clone());
+            assert!(direction(&right, 0, &Progress::default()).unwrap().is_empty());
+            let wrong = make(new.clone(), old.clone(), labels);
+            assert_eq!(codes(&direction(&wrong, 0, &Progress::default()).unwrap()), ["swapped"]);
+        }
+    }
+
+    #[test]
+    fn a_map_of_the_wrong_direction_is_told_from_a_useless_one() {
+        let old = random_matrix(200, 4, 3);
+        let new = affine(&old, &random_matrix(4, 4, 4), &[3.0; 4]);
+        let right = make(old.clone(), new.clone(), None);
+        let wrong = make(new.clone(), old.clone(), None);
+        let fit =
+            |pairs: &Pairs| ridge::fit(pairs, &RidgeParameters::default(), &Progress::default()).unwrap().map;
+        assert!(map_direction(&fit(&right), &Geometry::Raw, &right).unwrap().is_empty());
+        assert_eq!(codes(&map_direction(&fit(&wrong), &Geometry::Raw, &right).unwrap()), ["wrong-direction"]);
+        let shuffled: Vec<usize> = (0..200).map(|row| (row * 77 + 5) % 200).collect();
+        let mixed = make(old.select(&shuffled), new, None);
+        let found = map_direction(&fit(&right), &Geometry::Raw, &mixed).unwrap();
+        assert_eq!(codes(&found), ["no-better-than-the-mean"]);
+    }
+
+    #[test]
+    fn evaluation_items_among_the_pairs_are_counted() {
+        let (old, new, _) = upgrade();
+        let mut evaluation = random_matrix(10, 3, 9);
+        assert!(overlap(&make(old.clone(), new.clone(), None), Some(&evaluation), None).is_empty());
+        evaluation.row_mut(4).copy_from_slice(old.row(17));
+        let found = overlap(&make(old, new, None), Some(&evaluation), Some(&random_matrix(3, 2, 1)));
+        assert_eq!(found[0].evidence[0], ("shared".into(), 1.0));
+        assert_eq!(found[0].severity, Severity::Problem);
+    }
+
+    #[test]
+    fn zero_rows_are_no_overlap() {
+        let rows = Matrix::zeros(60, 3);
+        let data = make(rows.clone(), random_matrix(60, 2, 1), None);
+        assert!(overlap(&data, Some(&rows), None).is_empty());
+        assert_eq!(codes(&pairs(&data)), ["constant-vectors"]);
+    }
+
+    #[test]
+    fn a_gain_that_is_not_there_is_said() {
+        let curve = |start, area, minimum, end| CurveSummary {
+            measure: "mAP".into(),
+            do_nothing: 50.0,
+            start,
+            area,
+            minimum,
+            end,
+        };
+        assert!(gain(&curve(55.0, 60.0, 55.0, 70.0)).is_empty());
+        assert_eq!(codes(&gain(&curve(40.0, 45.0, 40.0, 49.0))), ["no-gain"]);
+        assert_eq!(codes(&gain(&curve(30.0, 45.0, 30.0, 60.0))), ["gain-is-late"]);
+        assert_eq!(codes(&gain(&curve(45.0, 55.0, 40.0, 60.0))), ["start-below-do-nothing", "curve-dips"]);
+    }
+
+    #[test]
+    fn few_and_repeated_pairs_are_said() {
+        let old = Matrix::from_fn(40, 2, |row, column| (row / 2 + column) as f32);
+        let found = pairs(&make(old, random_matrix(40, 3, 1), None));
+        assert_eq!(codes(&found), ["few-pairs", "duplicate-vectors"]);
+    }
+}
