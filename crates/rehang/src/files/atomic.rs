@@ -51,12 +51,16 @@ impl AtomicFile {
             ErrorKind::Io { action: "write", path: path.to_path_buf(), reason: reason.into() }.into()
         };
         let target = match fs_err::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => return Err(refuse("it is a folder; give the name of a file")),
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(refuse("it is a folder; give the name of a file"));
+            }
             Ok(metadata) if !metadata.is_file() => {
                 return Err(refuse("it is a device or a pipe; give the name of a file"));
             }
             Ok(metadata) if metadata.permissions().readonly() => {
-                return Err(refuse("the file that is there is read-only; allow writing or give another name"));
+                return Err(refuse(
+                    "the file that is there is read-only; allow writing or give another name",
+                ));
             }
             Ok(_) => fs_err::canonicalize(path).map_err(|error| Error::io("write", path, &error))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_path_buf(),

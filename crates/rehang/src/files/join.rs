@@ -85,7 +85,11 @@ pub fn by_id(
         let mut examples = named(left, left_ids, &joined.left_only);
         examples.extend(named(right, right_ids, &joined.right_only));
         return Err(ErrorKind::Unmatched {
-            what: format!("the ids of {left} ({} rows) and {right} ({} rows)", left_ids.len(), right_ids.len()),
+            what: format!(
+                "the ids of {left} ({} rows) and {right} ({} rows)",
+                left_ids.len(),
+                right_ids.len()
+            ),
             count: joined.left_only.len() + joined.right_only.len(),
             examples,
         }
@@ -153,7 +157,10 @@ mod tests {
         let (once, twice) = (ids("a b"), ids("b a b"));
         for (left, right) in [(&once, &twice), (&twice, &once)] {
             let error = by_id(("left", left), ("right", right), MissingPolicy::KeepCommon).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::Duplicate { value, .. } if value == "id \"b\""), "{error}");
+            assert!(
+                matches!(error.kind(), ErrorKind::Duplicate { value, .. } if value == "id \"b\""),
+                "{error}"
+            );
         }
     }
 

@@ -68,14 +68,11 @@ pub(super) fn open_rows(path: &Path) -> Result<RawRows> {
 /// A one-dimensional array (`[n]`, or `[n, 1]`) of numbers or text.
 pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
     let (mut opened, header) = open_array(path)?;
-    let count = match *header.shape.as_slice() {
-        [count] | [count, 1] => count,
-        _ => {
-            return Err(Error::corrupt(
-                path.display(),
-                format!("its shape is {}; one value a row is needed, [rows]", shown(&header.shape)),
-            ));
-        }
+    let ([count] | [count, 1]) = *header.shape.as_slice() else {
+        return Err(Error::corrupt(
+            path.display(),
+            format!("its shape is {}; one value a row is needed, [rows]", shown(&header.shape)),
+        ));
     };
     if count == 0 {
         return Err(opened.empty());
@@ -168,7 +165,9 @@ fn open_array(path: &Path) -> Result<(Opened, Header)> {
         version => return Err(corrupt(format!("version {version} of the .npy format is not known"))),
     };
     if length > HEADER_BYTES_MAX {
-        return Err(corrupt(format!("its header claims {length} bytes; at most {HEADER_BYTES_MAX} are read")));
+        return Err(corrupt(format!(
+            "its header claims {length} bytes; at most {HEADER_BYTES_MAX} are read"
+        )));
     }
     let text = take(length)?;
     let text = std::str::from_utf8(&text).map_err(|_| corrupt("its header is not text".into()))?;
@@ -179,17 +178,16 @@ fn open_array(path: &Path) -> Result<(Opened, Header)> {
         Content::Text { unit, length, .. } => unit * length,
     };
     let offset = (before + length) as u64;
-    let claimed = shape
-        .iter()
-        .try_fold(size, |product, &side| product.checked_mul(side))
-        .map(|bytes| bytes as u64);
+    let claimed =
+        shape.iter().try_fold(size, |product, &side| product.checked_mul(side)).map(|bytes| bytes as u64);
     let held = opened.bytes - offset;
     if claimed != Some(held) {
         let problem = match claimed {
             Some(claimed) if claimed < held => "there is more in the file",
             _ => "the file is truncated or its header is wrong",
         };
-        let needed = claimed.map_or_else(|| "more bytes than can be counted".into(), |n| format!("{n} bytes"));
+        let needed =
+            claimed.map_or_else(|| "more bytes than can be counted".into(), |n| format!("{n} bytes"));
         return Err(corrupt(format!(
             "shape {} of {description} needs {needed} and {held} are there: {problem}",
             shown(&shape)

@@ -172,7 +172,10 @@ impl Table {
             let integer = matches!(description.logical_type_ref(), None | Some(LogicalType::Integer(_)));
             let unsigned = matches!(
                 description.converted_type(),
-                ConvertedType::UINT_8 | ConvertedType::UINT_16 | ConvertedType::UINT_32 | ConvertedType::UINT_64
+                ConvertedType::UINT_8
+                    | ConvertedType::UINT_16
+                    | ConvertedType::UINT_32
+                    | ConvertedType::UINT_64
             );
             let counted = unsigned
                 || matches!(
@@ -204,6 +207,17 @@ impl Table {
         }
         let mut rows = 0_usize;
         for group in metadata.row_groups() {
+            // The Parquet crate takes these numbers on trust.
+            let placed = group.columns().iter().all(|chunk| {
+                let start = chunk.dictionary_page_offset().unwrap_or(i64::MAX).min(chunk.data_page_offset());
+                let end = start.checked_add(chunk.compressed_size());
+                start >= 0
+                    && chunk.compressed_size() >= 0
+                    && end.is_some_and(|end| end.cast_unsigned() <= opened.bytes)
+            });
+            if !placed {
+                return Err(Error::corrupt(source, "its footer places a column outside of the file"));
+            }
             let count = usize::try_from(group.num_rows())
                 .ok()
                 .and_then(|count| rows.checked_add(count))
@@ -257,7 +271,8 @@ impl Table {
             }
             return Ok(column);
         }
-        if let Some(column) = preferred.iter().find_map(|name| self.named(name).filter(|column| fits(column))) {
+        if let Some(column) = preferred.iter().find_map(|name| self.named(name).filter(|column| fits(column)))
+        {
             return Ok(column);
         }
         let mut fitting = self.columns.iter().filter(|column| fits(column) && column.name != ID);
@@ -277,7 +292,7 @@ impl Table {
         Leaf {
             source: self.source.clone(),
             reader: Arc::clone(&self.reader),
-            leaf: column.leaf,
+            column: column.leaf,
             nullable: description.max_def_level() > i16::from(column.shape == Shape::List),
             group: 0,
             rows_left: 0,
@@ -294,13 +309,22 @@ impl Table {
 struct BoundedPages {
     inner: Box<dyn PageReader>,
     values_left: usize,
+    dictionary: bool,
 }
 
 impl BoundedPages {
     fn check(&mut self, page: Option<Page>) -> Result<Option<Page>, ParquetError> {
+        if page.as_ref().is_some_and(Page::is_dictionary_page) {
+            self.dictionary = true;
+        }
         if let Some(page) = &page
             && page.is_data_page()
         {
+            if matches!(page.encoding(), Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY)
+                && !self.dictionary
+            {
+                return Err(ParquetError::General("a page refers to a dictionary that is not there".into()));
+            }
             let values = page.num_values() as usize;
             if values > PAGE_VALUES_MAX || values > self.values_left {
                 return Err(ParquetError::General("a page claims more values than its column has".into()));
@@ -342,7 +366,7 @@ impl PageReader for BoundedPages {
 struct Leaf<T: DataType> {
     source: VectorSource,
     reader: Reader,
-    leaf: usize,
+    column: usize,
     name: String,
     nullable: bool,
     group: usize,
@@ -431,28 +455,27 @@ impl<T: DataType> Leaf<T> {
             return Ok(false);
         }
         let group = metadata.row_group(self.group);
-        let chunk = group.column(self.leaf);
-        if matches!(
-            chunk.compression(),
-            Compression::GZIP(_) | Compression::BROTLI(_) | Compression::LZO
-        ) {
+        let chunk = group.column(self.column);
+        if matches!(chunk.compression(), Compression::GZIP(_) | Compression::BROTLI(_) | Compression::LZO) {
             return Err(self.corrupt(format!(
                 "it is compressed with {}; write the file with snappy, zstd, lz4 or no compression",
                 chunk.compression()
             )));
         }
-        let values_left =
-            usize::try_from(chunk.num_values()).map_err(|_| self.corrupt("its number of values is damaged"))?;
+        let values_left = usize::try_from(chunk.num_values())
+            .map_err(|_| self.corrupt("its number of values is damaged"))?;
         self.rows_left =
             usize::try_from(group.num_rows()).map_err(|_| self.corrupt("its number of rows is damaged"))?;
         let inner = self
             .reader
             .get_row_group(self.group)
-            .and_then(|group| group.get_column_page_reader(self.leaf))
+            .and_then(|group| group.get_column_page_reader(self.column))
             .map_err(|error| damaged(&self.source, &error))?;
-        let description = metadata.file_metadata().schema_descr().column(self.leaf);
-        self.current =
-            Some(ColumnReaderImpl::new(description, Box::new(BoundedPages { inner, values_left })));
+        let description = metadata.file_metadata().schema_descr().column(self.column);
+        self.current = Some(ColumnReaderImpl::new(
+            description,
+            Box::new(BoundedPages { inner, values_left, dictionary: false }),
+        ));
         self.group += 1;
         Ok(true)
     }
@@ -593,9 +616,9 @@ impl ScalarLeaf {
         Ok(match self {
             Self::Int32(leaf) => Scalars::Integers(all(leaf, rows)?.into_iter().map(i64::from).collect()),
             Self::Int64(leaf) => Scalars::Integers(all(leaf, rows)?),
-            Self::UInt32(leaf) => {
-                Scalars::Integers(all(leaf, rows)?.into_iter().map(|value| value.cast_unsigned().into()).collect())
-            }
+            Self::UInt32(leaf) => Scalars::Integers(
+                all(leaf, rows)?.into_iter().map(|value| value.cast_unsigned().into()).collect(),
+            ),
             Self::UInt64(leaf) => Scalars::Texts(
                 all(leaf, rows)?.into_iter().map(|value| value.cast_unsigned().to_string()).collect(),
             ),
@@ -796,10 +819,8 @@ fn write_error(path: &Path, error: &ParquetError) -> Error {
 impl ParquetWriter {
     pub(super) fn create(path: &Path, columns: Columns) -> Result<Self> {
         let wide = || Error::option("width", columns.width, format!("at most {WIDTH_MAX}"));
-        let width = i32::try_from(columns.width)
-            .ok()
-            .filter(|_| columns.width <= WIDTH_MAX)
-            .ok_or_else(wide)?;
+        let width =
+            i32::try_from(columns.width).ok().filter(|_| columns.width <= WIDTH_MAX).ok_or_else(wide)?;
         let file = AtomicFile::create(path)?;
         let mut fields = Vec::new();
         match columns.ids {

@@ -58,16 +58,16 @@ pub fn read_qrels(
         let corrupt =
             |detail: String| Error::corrupt(path.display(), format!("line {}: {detail}", number + 1));
         // Ids may hold blanks where a tab separates the fields.
-        let fields: Vec<&str> =
-            if line.contains('\t') { line.split('\t').map(str::trim).collect() } else { line.split_whitespace().collect() };
-        let (query, item, score) = match *fields.as_slice() {
-            [query, item, score] | [query, _, item, score] => (query, item, score),
-            _ => {
-                return Err(corrupt(format!(
-                    "it has {} fields where query-id, corpus-id and score are needed",
-                    fields.len()
-                )));
-            }
+        let fields: Vec<&str> = if line.contains('\t') {
+            line.split('\t').map(str::trim).collect()
+        } else {
+            line.split_whitespace().collect()
+        };
+        let ([query, item, score] | [query, _, item, score]) = *fields.as_slice() else {
+            return Err(corrupt(format!(
+                "it has {} fields where query-id, corpus-id and score are needed",
+                fields.len()
+            )));
         };
         let gain = match score.parse::<f32>() {
             Ok(score) if score.is_finite() => score.max(0.0),

@@ -104,16 +104,12 @@ fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Res
             info.dtype
         )));
     };
-    let (begin, end) = info.data_offsets;
-    let claimed = info.shape.iter().try_fold(element.bytes(), |product, &side| product.checked_mul(side));
-    if claimed.is_none() || end.checked_sub(begin) != claimed {
-        return Err(corrupt(format!("shape and size of tensor {name:?} do not agree")));
-    }
-    let held = opened.bytes - 8 - length;
-    if end as u64 > held {
-        return Err(corrupt(format!(
-            "tensor {name:?} ends at byte {end} and {held} bytes are there: it is truncated"
-        )));
+    // Parsing the header has checked that sizes fit their shapes and follow each other without gaps.
+    let (begin, _) = info.data_offsets;
+    let (needed, held) = (metadata.data_len() as u64, opened.bytes - 8 - length);
+    if needed != held {
+        let problem = if held < needed { "it is truncated" } else { "there is more in the file" };
+        return Err(corrupt(format!("its tensors need {needed} bytes and {held} are there: {problem}")));
     }
     let shape = info.shape.clone();
     let rows = shape[0];
@@ -125,8 +121,7 @@ fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Res
         return Err(opened.empty());
     }
     let offset = 8 + length + begin as u64;
-    let block =
-        RawRows::new(path.clone(), opened.file, offset, (rows, columns), element, Layout::Rows);
+    let block = RawRows::new(path.clone(), opened.file, offset, (rows, columns), element, Layout::Rows);
     Ok((block, shape))
 }
 

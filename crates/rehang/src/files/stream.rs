@@ -336,7 +336,7 @@ struct Checked {
 impl RowWriter for Checked {
     fn write(&mut self, vectors: &[f32], ids: Option<&Ids>, sigma2: Option<&[f32]>) -> Result<()> {
         let Columns { width, ids: kind, sigma2: has_sigma2 } = self.columns;
-        if vectors.len() % width != 0 {
+        if !vectors.len().is_multiple_of(width) {
             return Err(ErrorKind::WidthMismatch {
                 what: "rows to write".into(),
                 expected: width,

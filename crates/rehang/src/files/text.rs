@@ -56,7 +56,8 @@ pub(super) fn read_json_ids(path: &Path) -> Result<Vec<String>> {
 /// One field of every object of a file of JSON lines: the first of `names` that the object has.
 pub(super) fn read_json_field(path: &Path, names: &[&str]) -> Result<Vec<String>> {
     let lines = read_lines(path)?;
-    let at = |row: usize, detail: String| Error::corrupt(path.display(), format!("line {}: {detail}", row + 1));
+    let at =
+        |row: usize, detail: String| Error::corrupt(path.display(), format!("line {}: {detail}", row + 1));
     lines
         .iter()
         .enumerate()
@@ -68,7 +69,9 @@ pub(super) fn read_json_field(path: &Path, names: &[&str]) -> Result<Vec<String>
                 Some(serde_json::Value::Number(number)) if number.is_i64() || number.is_u64() => {
                     Ok(number.to_string())
                 }
-                Some(_) => Err(at(row, format!("its {} is neither text nor a whole number", names.join(" or ")))),
+                Some(_) => {
+                    Err(at(row, format!("its {} is neither text nor a whole number", names.join(" or "))))
+                }
                 None => Err(at(row, format!("it has no {}", names.join(" or ")))),
             }
         })

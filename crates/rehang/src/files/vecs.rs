@@ -52,7 +52,7 @@ impl VecsRows {
             )));
         };
         let record = (PREFIX_BYTES + width * bytes) as u64;
-        if opened.bytes % record != 0 {
+        if !opened.bytes.is_multiple_of(record) {
             return Err(corrupt(format!(
                 "{} bytes are no whole number of rows of {width} coordinates ({record} bytes each): it is truncated, \
                  or its rows differ in width",
