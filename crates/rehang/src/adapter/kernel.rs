@@ -114,6 +114,21 @@ impl Packed {
         begin: Begin,
         relu: bool,
     ) {
+        self.multiply_with(instructions(), input, rows, range, output, output_stride, begin, relu);
+    }
+
+    /// [`Packed::multiply`] with an instruction set that the processor has.
+    fn multiply_with(
+        &self,
+        instructions: Instructions,
+        input: RowsRef<'_>,
+        rows: usize,
+        range: std::ops::Range<usize>,
+        output: &mut [f32],
+        output_stride: usize,
+        begin: Begin,
+        relu: bool,
+    ) {
         if rows == 0 || range.is_empty() {
             return;
         }
@@ -136,7 +151,7 @@ impl Packed {
         };
         // SAFETY: the asserts above; the instruction set is present where its path is chosen.
         unsafe {
-            match instructions() {
+            match instructions {
                 #[cfg(target_arch = "x86_64")]
                 Instructions::Avx512 => avx512::run(&task),
                 #[cfg(target_arch = "x86_64")]
@@ -265,18 +280,33 @@ enum Instructions {
     Portable,
 }
 
-/// The widest instruction set of this processor; the standard library caches the answer.
-fn instructions() -> Instructions {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if std::arch::is_x86_feature_detected!("avx512f") {
-            return Instructions::Avx512;
-        }
-        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-            return Instructions::Avx2;
+impl Instructions {
+    /// Every path that is built, the widest first.
+    const ALL: &'static [Self] = &[
+        #[cfg(target_arch = "x86_64")]
+        Self::Avx512,
+        #[cfg(target_arch = "x86_64")]
+        Self::Avx2,
+        Self::Portable,
+    ];
+
+    /// Whether this processor has it; the standard library caches the answer.
+    fn is_present(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => std::arch::is_x86_feature_detected!("avx512f"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => {
+                std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+            }
+            Self::Portable => true,
         }
     }
-    Instructions::Portable
+}
+
+/// The widest instruction set of this processor.
+fn instructions() -> Instructions {
+    Instructions::ALL.iter().copied().find(|set| set.is_present()).unwrap_or(Instructions::Portable)
 }
 
 /// Calls `micro::<ROWS, LINES>` for the row and line counts of a block.
@@ -513,6 +543,92 @@ mod portable {
                     *block.output.add(row * block.output_stride + lane) = sum;
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers between −1 and 1 that need no generator: fractional parts of multiples of the golden ratio.
+    fn numbers(count: usize, offset: usize) -> Vec<f32> {
+        (0..count).map(|at| (((at + offset) as f64 * 0.618_033_988_749_895).fract() * 2.0 - 1.0) as f32).collect()
+    }
+
+    #[test]
+    fn every_instruction_set_agrees_with_plain_loops_and_touches_nothing_else() {
+        const MARK: f32 = 77.0;
+        for (rows, inputs, outputs) in
+            [(1, 1, 1), (2, 3, 5), (5, 7, 16), (6, 64, 17), (7, 191, 64), (13, 193, 65), (12, 400, 130), (8, 5, 600)]
+        {
+            let (input, weight, bias) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 9), numbers(outputs, 5));
+            let packed = Packed::new(outputs, inputs, |output, at| weight[output * inputs + at], &bias);
+            for begin in [Begin::Bias, Begin::OutputPlusBias] {
+                for relu in [false, true] {
+                    let mut first: Option<Vec<f32>> = None;
+                    for &set in Instructions::ALL.iter().filter(|set| set.is_present()) {
+                        let stride = outputs + 3;
+                        let mut output = vec![MARK; rows * stride];
+                        let rows_in = RowsRef::new(&input, inputs);
+                        packed.multiply_with(set, rows_in, rows, 0..outputs, &mut output, stride, begin, relu);
+                        for row in 0..rows {
+                            for column in 0..stride {
+                                let received = output[row * stride + column];
+                                if column >= outputs {
+                                    assert_eq!(received, MARK, "{set:?} wrote behind its columns");
+                                    continue;
+                                }
+                                let sum: f64 = (0..inputs)
+                                    .map(|at| f64::from(input[row * inputs + at]) * f64::from(weight[column * inputs + at]))
+                                    .sum();
+                                let sum = sum
+                                    + f64::from(bias[column])
+                                    + if begin == Begin::Bias { 0.0 } else { f64::from(MARK) };
+                                let expected = if relu { sum.max(0.0) } else { sum };
+                                let error = (f64::from(received) - expected).abs();
+                                assert!(error < 2e-5 * sum.abs().max(10.0), "{set:?} {rows}x{inputs}x{outputs}: {received} for {expected}");
+                            }
+                        }
+                        // The portable path of a build without FMA rounds twice a step; all others agree in bits.
+                        let rounds_once = set != Instructions::Portable
+                            || cfg!(any(not(target_arch = "x86_64"), target_feature = "fma"));
+                        match &first {
+                            None => first = Some(output),
+                            Some(first) if rounds_once => assert_eq!(*first, output, "{set:?} gives other bits"),
+                            Some(_) => {}
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn some_columns_are_the_same_as_all_of_them() {
+        let (rows, inputs, outputs) = (9, 33, 150);
+        let (input, weight, bias) = (numbers(rows * inputs, 2), numbers(outputs * inputs, 3), numbers(outputs, 4));
+        let packed = Packed::new(outputs, inputs, |output, at| weight[output * inputs + at], &bias);
+        let rows_in = RowsRef::new(&input, inputs);
+        let mut whole = vec![0.0; rows * outputs];
+        packed.multiply(rows_in, rows, 0..outputs, &mut whole, outputs, Begin::Bias, false);
+        for range in [0..64, 64..128, 128..150, 64..150] {
+            let mut part = vec![0.0; rows * range.len()];
+            packed.multiply(rows_in, rows, range.clone(), &mut part, range.len(), Begin::Bias, false);
+            for row in 0..rows {
+                let expected = &whole[row * outputs..][range.clone()];
+                assert_eq!(part[row * range.len()..(row + 1) * range.len()], *expected, "{range:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_relu_keeps_a_nan_visible() {
+        for &set in Instructions::ALL.iter().filter(|set| set.is_present()) {
+            let packed = Packed::new(1, 2, |_, _| 1.0, &[0.0]);
+            let (input, mut output) = ([f32::INFINITY, f32::NEG_INFINITY], [0.0]);
+            packed.multiply_with(set, RowsRef::new(&input, 2), 1, 0..1, &mut output, 1, Begin::Bias, true);
+            assert!(output[0].is_nan(), "{set:?}");
         }
     }
 }

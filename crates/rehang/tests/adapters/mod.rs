@@ -1,0 +1,158 @@
+//! Small adapters of every kind, made from a seed; shared by the tests and by `examples/write_golden.rs`.
+#![allow(dead_code, reason = "each user of this module needs a part of it")]
+
+use std::collections::BTreeMap;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rehang::adapter::{
+    Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, Map, OutOfFold, SecondBranch, Training,
+    Uncertainty,
+};
+use rehang::{Distance, Head, HeadKind, Matrix, Space};
+
+/// Numbers between −1 and 1.
+pub fn matrix(random: &mut ChaCha8Rng, rows: usize, columns: usize) -> Matrix {
+    Matrix::from_fn(rows, columns, |_, _| random.random_range(-1.0..1.0))
+}
+
+pub fn vector(random: &mut ChaCha8Rng, length: usize) -> Vec<f32> {
+    (0..length).map(|_| random.random_range(-1.0..1.0)).collect()
+}
+
+/// A layer whose outputs are about as large as its inputs.
+pub fn dense(random: &mut ChaCha8Rng, inputs: usize, outputs: usize, relu: bool) -> Dense {
+    let scale = (3.0 / inputs as f32).sqrt();
+    let mut weight = matrix(random, outputs, inputs);
+    weight.as_mut_slice().iter_mut().for_each(|value| *value *= scale);
+    Dense { weight, bias: vector(random, outputs), relu }
+}
+
+/// Layers through `widths`; every layer but the last has a ReLU.
+pub fn layers(random: &mut ChaCha8Rng, widths: &[usize], last_relu: bool) -> Vec<Dense> {
+    let pairs: Vec<_> = widths.windows(2).collect();
+    (0..pairs.len())
+        .map(|index| dense(random, pairs[index][0], pairs[index][1], last_relu || index + 1 < pairs.len()))
+        .collect()
+}
+
+/// Which parts an adapter has.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    pub input: InputScaling,
+    pub branch_layers: usize,
+    pub second: Option<(BranchInput, usize)>,
+    pub mixer_layers: usize,
+    pub skip: bool,
+    pub geometry: usize,
+    pub uncertainty: usize,
+}
+
+/// An adapter of a kind: old width, new width, side width, hidden width.
+pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidden]: [usize; 4]) -> Adapter {
+    let chain = |input: usize, count: usize, output: usize| {
+        let mut widths = vec![input];
+        widths.extend(std::iter::repeat_n(hidden, count.saturating_sub(1)));
+        widths.extend((count > 0).then_some(output));
+        widths
+    };
+    // Without a mixer the branches are the output, so their widths are chosen to fit.
+    let has_mixer = kind.mixer_layers > 0;
+    let branch = chain(d_old, kind.branch_layers, if has_mixer || kind.second.is_some() { hidden } else { d_new });
+    let branch_width = *branch.last().unwrap();
+    let second = kind.second.map(|(input, count)| {
+        let width = if input == BranchInput::Old { d_old } else { d_side };
+        (input, chain(width, count, hidden + 1))
+    });
+    let joined = branch_width + second.as_ref().map_or(0, |(_, widths)| *widths.last().unwrap());
+    let mixer = chain(joined, kind.mixer_layers, d_new);
+    let d_new = if has_mixer { d_new } else { joined };
+    let map = Map {
+        input: kind.input,
+        branch: layers(random, &branch, true),
+        second: second.map(|(input, widths)| SecondBranch { input, layers: layers(random, &widths, true) }),
+        mixer: layers(random, &mixer, false),
+        skip: kind.skip.then(|| dense(random, d_old, d_new, false)),
+    };
+    let geometry = match kind.geometry {
+        0 => Geometry::Raw,
+        1 => {
+            let mut fallback = vector(random, d_new);
+            if !rehang::normalise(&mut fallback) {
+                fallback[0] = 1.0;
+            }
+            Geometry::Sphere { fallback }
+        }
+        _ => Geometry::MatchedNorms { raw: vec![0.5, 1.0, 1.5, 1.5, 4.0], native: vec![2.0, 2.5, 3.0, 4.0, 8.0] },
+    };
+    let uncertainty = match kind.uncertainty {
+        0 => Uncertainty::Constant { variance: 0.125 },
+        1 => Uncertainty::Linear { weight: vector(random, d_new), bias: -1.5 },
+        which => {
+            let kinds = [None, Some(HeadKind::Softmax), Some(HeadKind::ArcFace { scale: 16.0, margin: 0.5 })];
+            let head = kinds[which - 2].map(|kind| {
+                let bias = vector(random, 5);
+                Head::new(matrix(random, 5, d_new), (kind == HeadKind::Softmax).then_some(bias), kind).unwrap()
+            });
+            let features = 3 + usize::from(head.is_some());
+            Uncertainty::OutOfFold(OutOfFold {
+                anchors: matrix(random, 12, d_old),
+                log_residuals: vector(random, 12),
+                neighbours: 3,
+                intercept: -0.25,
+                coefficients: vector(random, features),
+                means: vector(random, features),
+                log_minimum: -4.0,
+                log_maximum: 4.0,
+                head,
+            })
+        }
+    };
+    let old = matrix(random, 40, d_old);
+    let normalised = matches!(geometry, Geometry::Sphere { .. });
+    Adapter {
+        old: Space::new("old model", d_old, Distance::L2, false),
+        new: Space::new("new model", d_new, if normalised { Distance::Cosine } else { Distance::L2 }, normalised),
+        map,
+        geometry,
+        uncertainty,
+        input_statistics: (kind.branch_layers > 0).then(|| InputStatistics::of(&old)),
+        training: Training {
+            method: "fixture".into(),
+            seed: 7,
+            pairs: 40,
+            inputs: BTreeMap::from([("old".into(), old.fingerprint())]),
+            hyper_parameters: BTreeMap::from([("epochs".into(), "80".into())]),
+            version: "0.1.0".into(),
+        },
+    }
+}
+
+/// One adapter for each kind of map, geometry and uncertainty, by the name of its golden file.
+pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
+    let (as_is, unit) = (InputScaling::AsIs, InputScaling::UnitLength);
+    let kind = |input, branch_layers, second, mixer_layers, skip, geometry, uncertainty| Kind {
+        input,
+        branch_layers,
+        second,
+        mixer_layers,
+        skip,
+        geometry,
+        uncertainty,
+    };
+    let kinds = [
+        ("linear-raw-constant", kind(as_is, 0, None, 1, false, 0, 0)),
+        ("residual-sphere-linear", kind(unit, 0, None, 2, true, 1, 1)),
+        ("two-branches-matched-out-of-fold", kind(as_is, 2, Some((BranchInput::Old, 2)), 3, false, 2, 2)),
+        ("side-raw-softmax", kind(unit, 1, Some((BranchInput::Side, 1)), 2, false, 0, 3)),
+        ("plain-side-sphere-arcface", kind(as_is, 1, Some((BranchInput::Side, 0)), 1, true, 1, 4)),
+    ];
+    kinds
+        .into_iter()
+        .enumerate()
+        .map(|(seed, (name, kind))| {
+            let mut random = ChaCha8Rng::seed_from_u64(seed as u64);
+            (name, adapter(&mut random, kind, [5, 4, 3, 7]))
+        })
+        .collect()
+}
