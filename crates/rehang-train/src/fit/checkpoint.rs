@@ -61,8 +61,10 @@ pub(crate) fn identity(pairs: &Pairs, held_out: Option<&Data<'_>>, parameters: &
     let head = short.loss.head.take();
     let skip = short.skip.take();
     let labels: Vec<f32> = pairs.labels().unwrap_or(&[]).iter().map(|&label| label as f32).collect();
-    let print = |matrix: Option<&rehang::Matrix>| matrix.map_or_else(|| "none".into(), rehang::Matrix::fingerprint);
-    let column = |values: &[f32]| rehang::Matrix::from_fn(values.len(), 1, |row, _| values[row]).fingerprint();
+    let print =
+        |matrix: Option<&rehang::Matrix>| matrix.map_or_else(|| "none".into(), rehang::Matrix::fingerprint);
+    let column =
+        |values: &[f32]| rehang::Matrix::from_fn(values.len(), 1, |row, _| values[row]).fingerprint();
     format!(
         "version={} old={} new={} side={} labels={} held-out={}/{} head={}/{}/{:?} skip={}/{} {short:?}",
         env!("CARGO_PKG_VERSION"),
@@ -109,8 +111,10 @@ pub(crate) fn write(path: &Path, identity: &str, checkpoint: &Checkpoint) -> Res
             Ok((*name, TensorView::new(*kind, vec![count], bytes).map_err(whole)?))
         })
         .collect::<Result<Vec<_>>>()?;
-    let metadata =
-        HashMap::from([("format".to_owned(), FORMAT.to_owned()), ("identity".to_owned(), identity.to_owned())]);
+    let metadata = HashMap::from([
+        ("format".to_owned(), FORMAT.to_owned()),
+        ("identity".to_owned(), identity.to_owned()),
+    ]);
     let bytes = serialize(views, Some(metadata)).map_err(whole)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file =

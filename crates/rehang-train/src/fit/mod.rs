@@ -46,6 +46,8 @@ pub use run::fit_network;
 
 pub(crate) use batches::Batch;
 pub(crate) use objective::{BatchLoss, Objective, Stage, uncertainty_of};
+#[cfg(test)]
+pub(crate) use trainer::FusedTrainer;
 pub(crate) use trainer::{Snapshot, Step, Trainer};
 
 #[cfg(test)]

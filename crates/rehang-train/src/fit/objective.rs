@@ -88,7 +88,13 @@ impl Objective {
     /// L of every row (before uncertainty) and its derivative with respect to the raw output, `[rows, d]`.
     ///
     /// Rows are the first `labels.len()` (or `targets.len()/d`) of `outputs`.
-    pub(crate) fn plain(&mut self, outputs: &[f32], targets: &[f32], labels: &[i64], gradient: &mut [f32]) -> &[f32] {
+    pub(crate) fn plain(
+        &mut self,
+        outputs: &[f32],
+        targets: &[f32],
+        labels: &[i64],
+        gradient: &mut [f32],
+    ) -> &[f32] {
         let d = self.d;
         let rows = targets.len() / d;
         let (outputs, gradient) = (&outputs[..rows * d], &mut gradient[..rows * d]);

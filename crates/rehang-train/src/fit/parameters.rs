@@ -44,10 +44,12 @@ pub enum UncertaintyLoss {
 
 impl UncertaintyLoss {
     /// The reference form: both weights ½, no warm-up, and a bound that only stops `f32` from overflowing.
-    pub const REFERENCE: Self = Self::Joint { loss_weight: 0.5, log_weight: 0.5, bound: 60.0, warm_up_epochs: 0 };
+    pub const REFERENCE: Self =
+        Self::Joint { loss_weight: 0.5, log_weight: 0.5, bound: 60.0, warm_up_epochs: 0 };
 
     /// Ours for scale-free losses: σ² within e^±4 of the loss's unit, and ten epochs of warm-up.
-    pub const BOUNDED: Self = Self::Joint { loss_weight: 0.5, log_weight: 0.5, bound: 4.0, warm_up_epochs: 10 };
+    pub const BOUNDED: Self =
+        Self::Joint { loss_weight: 0.5, log_weight: 0.5, bound: 4.0, warm_up_epochs: 10 };
 }
 
 /// The loss of one pair: `L = squared_weight·L_l2 + discriminative_weight·L_disc`.
@@ -270,7 +272,12 @@ impl NetworkParameters {
         let discriminative = loss.discriminative_weight;
         within("discriminative weight", discriminative.into(), discriminative >= 0.0, weight)?;
         let some = loss.squared_weight + discriminative > 0.0;
-        within("squared weight", loss.squared_weight.into(), some, "above 0 where there is no discriminative part")?;
+        within(
+            "squared weight",
+            loss.squared_weight.into(),
+            some,
+            "above 0 where there is no discriminative part",
+        )?;
         let smoothing = loss.label_smoothing;
         within("label smoothing", smoothing.into(), (0.0..=1.0).contains(&smoothing), "from 0 to 1")?;
         if let UncertaintyLoss::Joint { loss_weight, log_weight, bound, .. } = loss.uncertainty {
@@ -292,7 +299,12 @@ impl NetworkParameters {
         within("mixup", self.mixup, (0.0..=1.0).contains(&self.mixup), "from 0 to 1")?;
         let both = self.mixup > 0.0 && discriminative > 0.0;
         within("mixup", self.mixup, !both, "0 where there is a discriminative part")?;
-        within("checkpoint every", self.checkpoint_every as f64, self.checkpoint_every >= 1, "at least 1 epoch")?;
+        within(
+            "checkpoint every",
+            self.checkpoint_every as f64,
+            self.checkpoint_every >= 1,
+            "at least 1 epoch",
+        )?;
         if let Some(EarlyStop { patience }) = self.early_stop {
             within("patience", patience as f64, patience >= 1, "at least 1 epoch")?;
         }
@@ -353,7 +365,9 @@ impl CheckedNetworkParameters {
             held_out.old().space().expect_same(pairs.old().space())?;
             held_out.new_vectors().space().expect_same(pairs.new_vectors().space())?;
             match (pairs.side(), held_out.side()) {
-                (Some(side), Some(other)) => width("held-out side information", side.columns(), other.columns())?,
+                (Some(side), Some(other)) => {
+                    width("held-out side information", side.columns(), other.columns())?
+                }
                 (Some(_), None) => return Err(Error::missing("side information", "the held-out pairs")),
                 _ => {}
             }

@@ -62,7 +62,8 @@ pub fn fit_network(
     };
     // The loss of the last step says nothing about what that step did to the weights.
     if !state.parameters.iter().chain(&state.running_variance).all(|value| value.is_finite()) {
-        let steps = (last + 1) * steps(&permutation(data.len(), &mut epoch_generator(0, 0)), parameters.batch).len();
+        let steps =
+            (last + 1) * steps(&permutation(data.len(), &mut epoch_generator(0, 0)), parameters.batch).len();
         return Err(ErrorKind::Diverged { what: "the weights".into(), step: steps }.into());
     }
     let psi = fit.layout.uncertainty.clone().map(|range| {
@@ -111,7 +112,8 @@ impl Fit {
                 Preparation::scaling_only(scaling)
             }
         };
-        let widths = Widths { old: pairs.old().dimension(), new: new.columns(), side: side.map(Matrix::columns) };
+        let widths =
+            Widths { old: pairs.old().dimension(), new: new.columns(), side: side.map(Matrix::columns) };
         let gain = if parameters.standardise { (variance / widths.new as f64).sqrt() as f32 } else { 1.0 };
         let with_uncertainty = parameters.loss.uncertainty != UncertaintyLoss::Off;
         let with_skip = parameters.skip.is_some();
@@ -189,9 +191,13 @@ fn train(
             capacity,
             so_far.snapshot.clone(),
         )),
-        device => {
-            crate::burn_network::trainer(&fit.layout, parameters, fit.variance, so_far.snapshot.clone(), device)?
-        }
+        device => crate::burn_network::trainer(
+            &fit.layout,
+            parameters,
+            fit.variance,
+            so_far.snapshot.clone(),
+            device,
+        )?,
     };
     let mut evaluation = held_out.map(|held_out| Evaluation {
         data: held_out,
@@ -203,12 +209,7 @@ fn train(
     while !so_far.is_finished(parameters) {
         let epoch = so_far.history.len();
         let (training, rate) = run_epoch(trainer.as_mut(), parameters, data, &mut batch, epoch, progress)?;
-        let mut line = EpochLoss {
-            epoch,
-            training,
-            held_out: None,
-            learning_rate: rate,
-        };
+        let mut line = EpochLoss { epoch, training, held_out: None, learning_rate: rate };
         if let Some(evaluation) = &mut evaluation {
             let mut state = trainer.snapshot()?.state;
             let loss = evaluation.mean_loss(&fit.layout, &mut state);
@@ -267,7 +268,10 @@ pub(crate) fn run_epoch(
         let step = Step {
             rate,
             live: epoch < parameters.freeze_statistics_from,
-            dropout: Dropout { rate: parameters.dropout, key: parameters.seed ^ ((step_number as u64) << 20) },
+            dropout: Dropout {
+                rate: parameters.dropout,
+                key: parameters.seed ^ ((step_number as u64) << 20),
+            },
             stage: if epoch < warm_up { Stage::WarmUp } else { Stage::Joint },
         };
         let loss = trainer.step(batch, step)?;

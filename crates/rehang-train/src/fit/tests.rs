@@ -16,7 +16,8 @@ fn pairs(n: usize, d_old: usize, d_new: usize, side: bool) -> Pairs {
         let sum: f32 = (0..d_old).map(|i| old.row(row)[i] * mixing[column * d_old + i]).sum();
         sum.tanh() + 0.2 * old.row(row)[0] * old.row(row)[1]
     });
-    let labels = (0..n).map(|row| i64::from(old.row(row)[0] > 0.0) + 2 * i64::from(old.row(row)[1] > 0.0)).collect();
+    let labels =
+        (0..n).map(|row| i64::from(old.row(row)[0] > 0.0) + 2 * i64::from(old.row(row)[1] > 0.0)).collect();
     let side = side.then(|| Matrix::new(3, numbers(n * 3, 5)).unwrap());
     let old = Vectors::measured("old", Distance::L2, old, "old vectors").unwrap();
     let new = Vectors::measured("new", Distance::L2, new, "new vectors").unwrap();
@@ -75,14 +76,12 @@ fn apply(map: &Map, old: &[f32], side: &[f32]) -> Vec<f64> {
 
 #[test]
 fn every_parameters_gradient_agrees_with_finite_differences() {
-    let skip = Dense {
-        weight: Matrix::new(4, numbers(20, 9)).unwrap(),
-        bias: numbers(5, 10),
-        relu: false,
-    };
+    let skip = Dense { weight: Matrix::new(4, numbers(20, 9)).unwrap(), bias: numbers(5, 10), relu: false };
     let mixer = Architecture::Mixer { hidden: 7, branch_factor: 2 };
     let residual = Architecture::ResidualMlp { hidden: 6, layers: 2 };
-    for (architecture, with_side, with_skip) in [(mixer, false, false), (mixer, true, false), (residual, false, true)] {
+    for (architecture, with_side, with_skip) in
+        [(mixer, false, false), (mixer, true, false), (residual, false, true)]
+    {
         for live in [true, false] {
             for dropout in [0.0, 0.3] {
                 let pairs = pairs(17, 4, 5, with_side);
@@ -94,13 +93,17 @@ fn every_parameters_gradient_agrees_with_finite_differences() {
                 let layout = Layout::new(architecture, widths, 0.7, with_skip, true);
                 let mut state = State::initial(&layout, 3);
                 // Away from the initial 0 and 1, where mistakes would not show.
-                for (value, noise) in state.running_mean.iter_mut().zip(numbers(layout.statistics_count, 11)) {
+                for (value, noise) in state.running_mean.iter_mut().zip(numbers(layout.statistics_count, 11))
+                {
                     *value = 0.1 * noise;
                 }
                 for layer in &layout.layers {
                     let range = layer.scale.clone();
                     let noise = numbers(range.len(), 12);
-                    state.parameters[range].iter_mut().zip(noise).for_each(|(value, noise)| *value += 0.3 * noise);
+                    state.parameters[range]
+                        .iter_mut()
+                        .zip(noise)
+                        .for_each(|(value, noise)| *value += 0.3 * noise);
                 }
                 let mut batch = Batch::default();
                 let preparation = crate::network::Preparation::scaling_only(InputScaling::AsIs);
@@ -320,12 +323,18 @@ fn the_bounded_uncertainty_does_not_collapse_where_the_loss_is_tiny() {
         squared: SquaredScale::RelativeToVariance,
         discriminative_weight: 0.0,
         head: None,
-        uncertainty: UncertaintyLoss::Joint { loss_weight: 0.5, log_weight: 0.5, bound: 4.0, warm_up_epochs: 3 },
+        uncertainty: UncertaintyLoss::Joint {
+            loss_weight: 0.5,
+            log_weight: 0.5,
+            bound: 4.0,
+            warm_up_epochs: 3,
+        },
         ..NetworkParameters::fct().loss
     };
     parameters.epochs = 60;
     parameters.freeze_statistics_from = 30;
-    let fitted = fit_network(&pairs, Some(&pairs), &parameters.check().unwrap(), &Progress::default(), None).unwrap();
+    let fitted =
+        fit_network(&pairs, Some(&pairs), &parameters.check().unwrap(), &Progress::default(), None).unwrap();
     let last = fitted.history.last().unwrap();
     assert!(last.held_out.unwrap() < 0.05, "{last:?}");
     assert!(last.training >= -0.5 * 4.0);
@@ -346,17 +355,23 @@ fn what_does_not_fit_together_is_said_before_anything_starts() {
     let pairs = pairs(60, 4, 5, false);
     let error = |parameters: NetworkParameters, pairs: &Pairs| {
         let checked = parameters.check();
-        let fitted = checked.and_then(|checked| fit_network(pairs, None, &checked, &Progress::default(), None));
+        let fitted =
+            checked.and_then(|checked| fit_network(pairs, None, &checked, &Progress::default(), None));
         fitted.map(|_| ()).unwrap_err()
     };
     let mut parameters = small();
     parameters.loss.head = Some(head(4, HeadKind::Softmax));
-    assert!(matches!(error(parameters, &pairs).kind(), ErrorKind::WidthMismatch { expected: 5, received: 4, .. }));
+    assert!(matches!(
+        error(parameters, &pairs).kind(),
+        ErrorKind::WidthMismatch { expected: 5, received: 4, .. }
+    ));
     let mut parameters = small();
     parameters.loss.head = None;
     assert!(matches!(error(parameters, &pairs).kind(), ErrorKind::MissingInput { .. }));
     let unlabelled = Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), None, None).unwrap();
-    assert!(matches!(error(small(), &unlabelled).kind(), ErrorKind::MissingInput { input, .. } if input == "labels"));
+    assert!(
+        matches!(error(small(), &unlabelled).kind(), ErrorKind::MissingInput { input, .. } if input == "labels")
+    );
     let mut parameters = small();
     parameters.early_stop = Some(EarlyStop { patience: 1 });
     assert!(matches!(error(parameters, &pairs).kind(), ErrorKind::MissingInput { .. }));

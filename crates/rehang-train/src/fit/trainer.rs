@@ -71,14 +71,8 @@ impl FusedTrainer {
         workspace.forward(layout, state, batch.inputs(), batch.rows, step.live, step.dropout);
         let (outputs, output_gradient) = workspace.output_and_gradient(layout);
         let uncertainty = uncertainty_of(layout.uncertainty.as_ref(), &state.parameters, gradient);
-        let loss = objective.evaluate(
-            outputs,
-            &batch.new,
-            &batch.labels,
-            step.stage,
-            uncertainty,
-            output_gradient,
-        );
+        let loss =
+            objective.evaluate(outputs, &batch.new, &batch.labels, step.stage, uncertainty, output_gradient);
         workspace.backward(layout, state, batch.inputs(), batch.rows, self.frozen, gradient);
         (loss, gradient)
     }
@@ -105,7 +99,9 @@ pub(crate) fn groups(layout: &Layout, frozen: Option<usize>) -> Vec<Group> {
             return;
         }
         match groups.last_mut() {
-            Some(last) if last.matrix == matrix && last.range.end == range.start => last.range.end = range.end,
+            Some(last) if last.matrix == matrix && last.range.end == range.start => {
+                last.range.end = range.end
+            }
             _ => groups.push(Group { range: range.clone(), matrix }),
         }
     };

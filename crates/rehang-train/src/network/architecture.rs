@@ -151,7 +151,12 @@ impl Layout {
                 let window = Window { offset: 0, stride: 2 * branch_width, columns: branch_width };
                 layout.block(Source::Node(first), branch_factor * widths.old, joined, window);
                 layout.branch = 0..2;
-                layout.block(second_source, second_width, second, Window::dense(branch_factor * second_width));
+                layout.block(
+                    second_source,
+                    second_width,
+                    second,
+                    Window::dense(branch_factor * second_width),
+                );
                 let window = Window { offset: branch_width, ..window };
                 layout.block(Source::Node(second), branch_factor * second_width, joined, window);
                 layout.second = Some((second_input, 2..4));

@@ -101,7 +101,8 @@ fn folded(layer: &Layer, state: &State) -> Result<Dense> {
             LayerKind::Block => {
                 let variance = f64::from(state.running_variance[layer.statistics.start + output]);
                 let mean = f64::from(state.running_mean[layer.statistics.start + output]);
-                let slope = f64::from(state.parameters[layer.scale.start + output]) / (variance + EPSILON).sqrt();
+                let slope =
+                    f64::from(state.parameters[layer.scale.start + output]) / (variance + EPSILON).sqrt();
                 (slope, f64::from(shift[output]) - mean * slope)
             }
             LayerKind::Output => (f64::from(layer.gain), f64::from(layer.gain) * f64::from(shift[output])),
@@ -115,7 +116,12 @@ fn folded(layer: &Layer, state: &State) -> Result<Dense> {
 }
 
 /// The whole network as a map on unprepared vectors.
-pub(crate) fn fold(layout: &Layout, state: &State, old: &Preparation, side: Option<&Preparation>) -> Result<Map> {
+pub(crate) fn fold(
+    layout: &Layout,
+    state: &State,
+    old: &Preparation,
+    side: Option<&Preparation>,
+) -> Result<Map> {
     let dense = |number: usize| -> Result<Dense> {
         let layer = &layout.layers[number];
         let plain = folded(layer, state)?;

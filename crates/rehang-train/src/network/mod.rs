@@ -23,6 +23,7 @@ pub(crate) mod product;
 pub use architecture::{Architecture, Widths};
 pub(crate) use architecture::{Layer, LayerKind, Layout, Source};
 pub(crate) use fold::{Preparation, fold};
+pub(crate) use normalisation::EPSILON as VARIANCE_EPSILON;
 pub(crate) use pass::{Dropout, Inputs, Workspace};
 
 use rand::{RngExt, SeedableRng};

@@ -41,7 +41,7 @@ impl Mask {
     }
 
     /// Zeroes the dropped ones of a row of units whose first has number `first` in the batch, and scales the rest.
-    fn apply(self, row: &mut [f32], first: usize) {
+    pub(crate) fn apply(self, row: &mut [f32], first: usize) {
         for (unit, value) in row.iter_mut().enumerate() {
             let hash = mix(self.key ^ (first + unit) as u64);
             *value = if (hash >> 32) as u32 >= self.threshold { *value * self.keep_scale } else { 0.0 };
@@ -145,9 +145,12 @@ pub(crate) fn forward(
     }
     let (slope, intercept) = (&*slope, &rest[..columns]);
     let out = &mut out[..rows * window.stride];
-    out.par_chunks_mut(ROWS * window.stride).zip(z[..rows * columns].par_chunks(ROWS * columns)).enumerate().for_each(
-        |(chunk, (out, z))| activate(z, slope, intercept, mask, chunk * ROWS * columns, out, window),
-    );
+    out.par_chunks_mut(ROWS * window.stride)
+        .zip(z[..rows * columns].par_chunks(ROWS * columns))
+        .enumerate()
+        .for_each(|(chunk, (out, z))| {
+            activate(z, slope, intercept, mask, chunk * ROWS * columns, out, window)
+        });
 }
 
 /// Turns the gradient of the activations into that of `z`, in place, and gives dγ and dβ.

@@ -19,6 +19,15 @@ impl Dropout {
     /// Nothing is dropped.
     pub(crate) const NONE: Self = Self { rate: 0.0, key: 0 };
 
+    /// The factor of every unit of one layer's batch: 0, or 1/(1 − rate).
+    pub(crate) fn factors(self, layer: usize, count: usize) -> Vec<f32> {
+        let mut factors = vec![1.0; count];
+        if self.rate > 0.0 {
+            self.mask(layer).apply(&mut factors, 0);
+        }
+        factors
+    }
+
     fn mask(self, layer: usize) -> Mask {
         if self.rate > 0.0 { Mask::new(self.rate, mix(self.key ^ mix(layer as u64))) } else { Mask::NONE }
     }
@@ -119,7 +128,14 @@ impl Workspace {
                 }
                 LayerKind::Output => {
                     let accumulate = Some(number) == layout.skip;
-                    product::forward(rows, input, weight, (&mut target, layer.window), layer.gain, accumulate);
+                    product::forward(
+                        rows,
+                        input,
+                        weight,
+                        (&mut target, layer.window),
+                        layer.gain,
+                        accumulate,
+                    );
                     target[..rows * layer.outputs].par_chunks_mut(64 * layer.outputs).for_each(|rows| {
                         for row in rows.chunks_exact_mut(layer.outputs) {
                             for (value, &shift) in row.iter_mut().zip(shift) {

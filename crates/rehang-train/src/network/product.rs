@@ -26,7 +26,9 @@ impl Window {
 
     /// Whether `rows` rows lie inside `length` numbers.
     fn fits(self, rows: usize, length: usize) -> bool {
-        rows == 0 || (self.columns <= self.stride && self.offset + (rows - 1) * self.stride + self.columns <= length)
+        rows == 0
+            || (self.columns <= self.stride
+                && self.offset + (rows - 1) * self.stride + self.columns <= length)
     }
 }
 
@@ -119,7 +121,11 @@ pub(crate) fn input_gradient(
         (rows, inputs, outputs),
         &mut out[out_window.offset..],
         out_window.stride,
-        &Operand { data: &gradient[gradient_window.offset..], row_step: gradient_window.stride, column_step: 1 },
+        &Operand {
+            data: &gradient[gradient_window.offset..],
+            row_step: gradient_window.stride,
+            column_step: 1,
+        },
         &Operand { data: weight, row_step: inputs, column_step: 1 },
         factor,
         accumulate,
@@ -141,7 +147,11 @@ pub(crate) fn weight_gradient(
         (outputs, inputs, rows),
         out,
         inputs,
-        &Operand { data: &gradient[gradient_window.offset..], row_step: 1, column_step: gradient_window.stride },
+        &Operand {
+            data: &gradient[gradient_window.offset..],
+            row_step: 1,
+            column_step: gradient_window.stride,
+        },
         &Operand { data: &input[input_window.offset..], row_step: input_window.stride, column_step: 1 },
         factor,
         false,
@@ -186,7 +196,8 @@ mod tests {
             weight_gradient(n, (&y, out_window), (&x, input_window), &mut dw, 2.0);
             for i in 0..inputs {
                 for r in 0..n {
-                    let sum: f32 = (0..outputs).map(|o| y[1 + r * (outputs + 4) + o] * w[o * inputs + i]).sum();
+                    let sum: f32 =
+                        (0..outputs).map(|o| y[1 + r * (outputs + 4) + o] * w[o * inputs + i]).sum();
                     assert!((sum - dx[2 + r * (inputs + 3) + i]).abs() < 1e-3);
                 }
                 for o in 0..outputs {

@@ -12,7 +12,12 @@ pub mod uncertainty;
 #[cfg(test)]
 pub(crate) mod finite_differences {
     /// Compares a gradient with central differences of the function at `point`, in every coordinate.
-    pub(crate) fn check(point: &[f32], gradient: &[f32], tolerance: f64, mut value: impl FnMut(&[f32]) -> f64) {
+    pub(crate) fn check(
+        point: &[f32],
+        gradient: &[f32],
+        tolerance: f64,
+        mut value: impl FnMut(&[f32]) -> f64,
+    ) {
         let step = 1e-2_f32;
         let mut moved = point.to_vec();
         for coordinate in 0..point.len() {
