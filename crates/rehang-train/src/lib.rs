@@ -13,6 +13,7 @@ pub mod kernel_ridge;
 mod linear_algebra;
 mod method;
 mod nearest;
+pub mod networks;
 pub mod network;
 pub mod objectives;
 mod optimise;
@@ -33,5 +34,6 @@ pub use auto::{
     closed_form_candidates, fit_with,
 };
 pub use method::Method;
+pub use networks::{LossParts, NetworkOptions, UncertaintySource, fit_adapter};
 pub use optimiser::WeightDecay;
 pub use schedule::Pace;

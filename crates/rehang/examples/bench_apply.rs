@@ -39,6 +39,7 @@ fn adapters() -> Vec<(&'static str, Adapter)> {
         second: Some(SecondBranch { input: BranchInput::Old, layers: chain(&mut random, &[128, 256, 256], true) }),
         mixer: chain(&mut random, &[512, 2048, 2048, 128], false),
         skip: None,
+        kernel: None,
     };
     let dmu = Map {
         input: InputScaling::AsIs,
@@ -46,6 +47,7 @@ fn adapters() -> Vec<(&'static str, Adapter)> {
         second: None,
         mixer: chain(&mut random, &[1024, 1024, 1024, 1024, 1024], false),
         skip: None,
+        kernel: None,
     };
     [("fct", fct, 128), ("dmu", dmu, 1024)]
         .into_iter()

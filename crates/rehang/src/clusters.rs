@@ -45,6 +45,19 @@ pub struct Clusters {
 /// # Ok::<(), rehang::Error>(())
 /// ```
 pub fn k_means(vectors: &Matrix, count: usize, rounds: usize, seed: u64) -> Result<Clusters> {
+    weighted_k_means(vectors, &vec![1.0; vectors.rows()], count, rounds, seed)
+}
+
+/// As [`k_means`], with centres at the weighted means of their items: where weights are large, centres lie denser.
+///
+/// Weights must be positive; `[n]`.
+pub(crate) fn weighted_k_means(
+    vectors: &Matrix,
+    weights: &[f64],
+    count: usize,
+    rounds: usize,
+    seed: u64,
+) -> Result<Clusters> {
     let items = vectors.rows();
     if items == 0 {
         return Err(ErrorKind::Empty { what: "the set of vectors to cluster".into() }.into());
@@ -68,18 +81,19 @@ pub fn k_means(vectors: &Matrix, count: usize, rounds: usize, seed: u64) -> Resu
     for _ in 0..rounds {
         let of_sample = nearest_centres(vectors, &sample, &centres);
         let mut sums = vec![0.0; count * vectors.columns()];
-        let mut sizes = vec![0_u32; count];
+        let mut sizes = vec![0.0; count];
         for (&item, &cluster) in sample.iter().zip(&of_sample) {
-            sizes[cluster as usize] += 1;
+            let weight = weights[item];
+            sizes[cluster as usize] += weight;
             let sum = &mut sums[cluster as usize * vectors.columns()..];
             for (sum, &value) in sum.iter_mut().zip(vectors.row(item)) {
-                *sum += f64::from(value);
+                *sum += weight * f64::from(value);
             }
         }
-        for (cluster, &size) in sizes.iter().enumerate().filter(|(_, size)| **size > 0) {
+        for (cluster, &size) in sizes.iter().enumerate().filter(|(_, size)| **size > 0.0) {
             let sum = &sums[cluster * vectors.columns()..];
             for (value, sum) in centres.row_mut(cluster).iter_mut().zip(sum) {
-                *value = (sum / f64::from(size)) as f32;
+                *value = (sum / size) as f32;
             }
         }
     }

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::clusters::k_means;
+use crate::clusters::weighted_k_means;
 use crate::curve::{Panels, Processor, QueryTiles, distances};
 use crate::error::{Error, ErrorKind, Result};
 use crate::head::{Head, HeadKind};
@@ -22,9 +22,11 @@ use crate::vectors::Matrix;
 /// Items whose logits are computed together.
 const BLOCK: usize = 64;
 /// Rounds of k-means behind [`Policy::Coverage`].
-const CLUSTER_ROUNDS: usize = 10;
+const CLUSTER_ROUNDS: usize = 15;
+/// One item of this many covers.
+const COVER_SHARE: usize = 10;
 /// The most clusters behind [`Policy::Coverage`].
-const CLUSTERS_MAX: usize = 4096;
+const CLUSTERS_MAX: usize = 2048;
 
 /// How an order is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,9 +45,12 @@ pub enum Policy {
     /// The true squared error ("cheating" order of FastFill). Needs `squared_errors`; for evaluation only, since nobody
     /// has them before the backfill is done.
     Oracle,
-    /// Round robin over k-means clusters of the gallery, the largest σ² first inside each. A query needs one near
-    /// native item for top-1 and all of them for mAP, so an order that reaches every corner early serves both. Needs
-    /// `sigma` and `vectors`.
+    /// Cover, then dig: first the item nearest to the centre of each of `n/10` clusters of the gallery (k-means, every
+    /// item weighted by its dig score), then the rest, both by dig score. A query needs one near native item for top-1
+    /// and all of them for mAP, so an order that reaches every corner early serves both.
+    ///
+    /// The dig score is `H(p) · (1 − (p¹ − p²))`, entropy times margin through a head (the adapter carries one even
+    /// where the model came without); σ² where there is none. Needs `vectors`, and `classified` or `sigma`.
     Coverage,
 }
 
@@ -106,7 +111,7 @@ impl FromStr for Policy {
 /// | `squared_errors` | none | true squared error of each item, `[n]` (evaluation only) |
 /// | `classified` | none | a head and the vectors it classifies: the new head with adapted vectors, or the old head with old vectors (RACT runs the new head on old vectors, which share its space there) |
 /// | `vectors` | none | vectors whose space is to be covered, `[n, d]` |
-/// | `clusters` | none | clusters for coverage; `⌈√n⌉`, at most 4096, where not given |
+/// | `clusters` | none | clusters for coverage; `⌈n/10⌉`, at most 2048, where not given |
 /// | `seed` | 0 | of shuffles and of k-means |
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OrderInput<'a> {
@@ -221,37 +226,58 @@ pub fn order(policy: Policy, input: &OrderInput<'_>) -> Result<Order> {
             let doubts = probabilities(head, vectors, |p| match policy {
                 Policy::LeastConfidence => 1.0 - best_two(p).0,
                 Policy::Margin => 1.0 - (best_two(p).0 - best_two(p).1),
-                _ => p.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln()).sum(),
+                _ => entropy(p),
             })?;
             Order::by_scores(doubts, "class probabilities")
         }
         Policy::Coverage => {
-            let sigma = Order::by_scores(scores(input.sigma, "predicted errors σ²")?, "predicted errors σ²")?;
             let vectors = input.vectors.ok_or_else(|| needed("vectors to cover"))?;
             of_items("vectors to cover", vectors.rows())?;
-            let count = input
-                .clusters
-                .unwrap_or_else(|| ((input.items as f64).sqrt().ceil() as usize).min(CLUSTERS_MAX));
-            let clusters = k_means(vectors, count, CLUSTER_ROUNDS, input.seed)?;
-            Ok(Order::by_places(round_robin(&sigma.permutation, &clusters.of_item)))
+            let dig = match input.classified {
+                Some((head, classified)) => {
+                    of_items("vectors to classify", classified.rows())?;
+                    probabilities(head, classified, |p| {
+                        let (first, second) = best_two(p);
+                        entropy(p) * (1.0 - (first - second))
+                    })?
+                }
+                None => scores(input.sigma, "a classifier head or predicted errors σ²")?,
+            };
+            let ranked = Order::by_scores(dig, "dig scores")?;
+            let count = input.clusters.unwrap_or_else(|| input.items.div_ceil(COVER_SHARE).min(CLUSTERS_MAX));
+            Ok(Order::by_places(cover_then_dig(&ranked, vectors, count, input.seed)?))
         }
     }
 }
 
-/// Items by rounds: round r holds the r-th item of every cluster; inside clusters and rounds `ranked` decides.
-fn round_robin(ranked: &[usize], of_item: &[u32]) -> Vec<usize> {
-    let clusters = of_item.iter().max().map_or(0, |&largest| largest as usize + 1);
-    let mut taken = vec![0_usize; clusters];
-    let mut rounds: Vec<(usize, usize)> = ranked
-        .iter()
-        .map(|&item| {
-            let round = &mut taken[of_item[item] as usize];
-            *round += 1;
-            (*round, item)
-        })
-        .collect();
-    rounds.sort_by_key(|&(round, _)| round);
-    rounds.into_iter().map(|(_, item)| item).collect()
+/// The ranked items, those that are nearest to the centres of `count` weighted clusters first.
+fn cover_then_dig(ranked: &Order, vectors: &Matrix, count: usize, seed: u64) -> Result<Vec<usize>> {
+    // σ² of all items may be 0, and weights must not all be.
+    let smallest = ranked.scores.iter().copied().fold(0.0, f64::max) * 1e-6 + f64::MIN_POSITIVE;
+    let weights: Vec<f64> = ranked.scores.iter().map(|&score| score.max(smallest)).collect();
+    let clusters = weighted_k_means(vectors, &weights, count, CLUSTER_ROUNDS, seed)?;
+    let mut nearest: Vec<Option<(f64, usize)>> = vec![None; clusters.centres.rows()];
+    for (item, &cluster) in clusters.of_item.iter().enumerate() {
+        let centre = clusters.centres.row(cluster as usize).iter();
+        let distance: f64 =
+            vectors.row(item).iter().zip(centre).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();
+        let best = &mut nearest[cluster as usize];
+        if best.is_none_or(|(smallest, _)| distance < smallest) {
+            *best = Some((distance, item));
+        }
+    }
+    let mut covers = vec![false; vectors.rows()];
+    for (_, item) in nearest.into_iter().flatten() {
+        covers[item] = true;
+    }
+    let covers = &covers;
+    let part = |wanted: bool| ranked.permutation.iter().copied().filter(move |&item| covers[item] == wanted);
+    Ok(part(true).chain(part(false)).collect())
+}
+
+/// `−Σ p ln p`.
+fn entropy(probabilities: &[f64]) -> f64 {
+    probabilities.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln()).sum()
 }
 
 /// The two largest probabilities; the second is 0 where there is one class only.

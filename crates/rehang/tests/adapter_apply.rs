@@ -54,11 +54,20 @@ fn slow_raw(map: &Map, old: &[f32], side: Option<&[f32]>) -> Vec<f64> {
     if let Some(skip) = &map.skip {
         raw.iter_mut().zip(slow_layers(std::slice::from_ref(skip), &old)).for_each(|(sum, added)| *sum += added);
     }
+    if let Some(kernel) = &map.kernel {
+        for centre in 0..kernel.centres.rows() {
+            let row = kernel.centres.row(centre).iter();
+            let distance: f64 = row.zip(&old).map(|(&c, o)| (f64::from(c) - o).powi(2)).sum();
+            let weight = (-f64::from(kernel.gamma) * distance).exp();
+            let added = kernel.coefficients.row(centre).iter().map(|&a| weight * f64::from(a));
+            raw.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+        }
+    }
     raw
 }
 
-/// The entropy of a head's softmax, straight from its definition.
-fn slow_entropy(head: &Head, v: &[f64]) -> f64 {
+/// The entropy of a head's softmax and one minus its largest probability, straight from their definitions.
+fn slow_doubt(head: &Head, v: &[f64]) -> [f64; 2] {
     let logits: Vec<f64> = (0..head.classes())
         .map(|class| {
             let w: Vec<f64> = head.weight().row(class).iter().map(|&value| f64::from(value)).collect();
@@ -70,7 +79,9 @@ fn slow_entropy(head: &Head, v: &[f64]) -> f64 {
         })
         .collect();
     let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
-    logits.iter().map(|logit| -(logit.exp() / sum) * (logit.exp() / sum).ln()).sum()
+    let probabilities: Vec<f64> = logits.iter().map(|logit| logit.exp() / sum).collect();
+    let entropy = probabilities.iter().map(|p| -p * p.ln()).sum();
+    [entropy, 1.0 - probabilities.iter().copied().fold(0.0, f64::max)]
 }
 
 fn slow_log_variance(adapter: &Adapter, old: &[f32], raw: &[f64], adapted: &[f64]) -> f64 {
@@ -81,20 +92,24 @@ fn slow_log_variance(adapter: &Adapter, old: &[f32], raw: &[f64], adapted: &[f64
         }
         Uncertainty::OutOfFold(learned) => {
             let old = slow_scaled(adapter.map.input, old);
-            let mut near: Vec<(f64, f64)> = (0..learned.anchors.rows())
+            let mut near: Vec<(f64, usize)> = (0..learned.anchors.rows())
                 .map(|anchor| {
                     let row = learned.anchors.row(anchor).iter();
                     let difference: Vec<f64> = row.zip(&old).map(|(&a, &o)| f64::from(a) - o).collect();
-                    (length(&difference), f64::from(learned.log_residuals[anchor]))
+                    (length(&difference), anchor)
                 })
                 .collect();
             near.sort_by(|left, right| left.0.total_cmp(&right.0));
             near.truncate(learned.neighbours);
             let count = near.len() as f64;
-            let residual = near.iter().map(|pair| pair.1).sum::<f64>() / count;
+            let value = |column: usize| {
+                near.iter().map(|pair| f64::from(learned.anchor_values.row(pair.1)[column])).sum::<f64>() / count
+            };
+            let from_centre: Vec<f64> = raw.iter().zip(&learned.centre).map(|(r, &c)| r - f64::from(c)).collect();
             let distance = near.iter().map(|pair| pair.0).sum::<f64>() / count;
-            let mut features = vec![residual, distance.ln(), length(raw).ln()];
-            features.extend(learned.head.as_ref().map(|head| slow_entropy(head, adapted)));
+            let mut features: Vec<f64> = (0..learned.anchor_values.columns()).map(value).collect();
+            features.extend([distance.ln(), length(raw).ln(), length(&from_centre).ln()]);
+            features.extend(learned.head.iter().flat_map(|head| slow_doubt(head, adapted)));
             let mut log = f64::from(learned.intercept);
             for (index, feature) in features.iter().enumerate() {
                 log += f64::from(learned.coefficients[index]) * (feature - f64::from(learned.means[index]));
@@ -158,6 +173,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
             second,
             mixer_layers,
             skip,
+            kernel: uncertainty % 2 == 1,
             geometry,
             uncertainty,
         },
@@ -208,6 +224,7 @@ fn wide_adapter() -> (Adapter, Matrix, Matrix) {
         second: Some((BranchInput::Side, 1)),
         mixer_layers: 3,
         skip: true,
+        kernel: true,
         geometry: 1,
         uncertainty: 3,
     };
@@ -384,7 +401,7 @@ fn parts_that_do_not_agree_are_named() {
         ("anchors of σ²", |learned| learned.anchors = Matrix::zeros(12, 4)),
         ("neighbours", |learned| learned.neighbours = 0),
         ("coefficients", |learned| learned.coefficients.push(1.0)),
-        ("residuals", |learned| learned.log_residuals[0] = f32::NAN),
+        ("values of the anchors", |learned| learned.anchor_values.row_mut(0)[0] = f32::NAN),
         ("limits of log σ²", |learned| learned.log_minimum = 5.0),
     ];
     for (part, change) in changes {

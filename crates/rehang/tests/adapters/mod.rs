@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{
-    Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, Map, OutOfFold, SecondBranch, Training,
+    Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold, SecondBranch, Training,
     Uncertainty,
 };
 use rehang::{Distance, Head, HeadKind, Matrix, Space};
@@ -44,6 +44,7 @@ pub struct Kind {
     pub second: Option<(BranchInput, usize)>,
     pub mixer_layers: usize,
     pub skip: bool,
+    pub kernel: bool,
     pub geometry: usize,
     pub uncertainty: usize,
 }
@@ -73,6 +74,11 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
         second: second.map(|(input, widths)| SecondBranch { input, layers: layers(random, &widths, true) }),
         mixer: layers(random, &mixer, false),
         skip: kind.skip.then(|| dense(random, d_old, d_new, false)),
+        kernel: kind.kernel.then(|| KernelExpansion {
+            centres: matrix(random, 9, d_old),
+            coefficients: matrix(random, 9, d_new),
+            gamma: 0.5,
+        }),
     };
     let geometry = match kind.geometry {
         0 => Geometry::Raw,
@@ -94,11 +100,12 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
                 let bias = vector(random, 5);
                 Head::new(matrix(random, 5, d_new), (kind == HeadKind::Softmax).then_some(bias), kind).unwrap()
             });
-            let features = 3 + usize::from(head.is_some());
+            let features = 2 + 3 + 2 * usize::from(head.is_some());
             Uncertainty::OutOfFold(OutOfFold {
                 anchors: matrix(random, 12, d_old),
-                log_residuals: vector(random, 12),
+                anchor_values: matrix(random, 12, 2),
                 neighbours: 3,
+                centre: vector(random, d_new),
                 intercept: -0.25,
                 coefficients: vector(random, features),
                 means: vector(random, features),
@@ -137,6 +144,7 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
         second,
         mixer_layers,
         skip,
+        kernel: false,
         geometry,
         uncertainty,
     };
@@ -145,6 +153,7 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
         ("residual-sphere-linear", kind(unit, 0, None, 2, true, 1, 1)),
         ("two-branches-matched-out-of-fold", kind(as_is, 2, Some((BranchInput::Old, 2)), 3, false, 2, 2)),
         ("side-raw-softmax", kind(unit, 1, Some((BranchInput::Side, 1)), 2, false, 0, 3)),
+        ("kernel-sphere-softmax", Kind { kernel: true, ..kind(unit, 0, None, 1, false, 1, 3) }),
         ("plain-side-sphere-arcface", kind(as_is, 1, Some((BranchInput::Side, 0)), 1, true, 1, 4)),
     ];
     kinds
