@@ -525,10 +525,13 @@ fn finish(
             let seen = Evidence {
                 items_left_out: &evidence.items_left_out,
                 groups_left_out: evidence.groups_left_out.as_ref(),
+                groups: &[],
                 geometry: &conform,
                 input: fitted.map.input,
                 head: head.or(own_head.as_ref()),
             };
+            let evidence_groups: Vec<i64> = evidence.rows.iter().map(|&row| groups[row]).collect();
+            let seen = Evidence { groups: &evidence_groups, ..seen };
             let learned =
                 uncertainty::fit(&pairs.select(&evidence.rows), seen, &parameters.uncertainty, progress)?;
             (learned.uncertainty, Some(learned.calibration))
@@ -654,7 +657,8 @@ mod tests {
             assert_eq!(selection.criterion, if labelled { "mAP" } else { "agreement@10" });
             assert_eq!(selection.held_out.1 > 0, labelled);
             let kept = &selection.rows[selection.kept.unwrap()];
-            assert!(kept.relative_error < 0.01, "{kept:?}");
+            assert!(selection.rows.iter().all(|row| row.area <= kept.area));
+            assert!(labelled || kept.relative_error < 0.01, "{kept:?}");
             assert!(kept.method != Method::DoNothing && kept.method != Method::Procrustes);
             let calibration = fitted.calibration.unwrap();
             assert!((calibration.ratio - 1.0).abs() < 1e-6, "{}", calibration.ratio);

@@ -6,8 +6,8 @@
 //! that are known for any old vector ([`rehang::adapter::OutOfFold`]) carries that to the gallery ([`fit`]).
 //!
 //! Two kinds of leaving out give two signals: items left out at random ask how wrong the map is on a new item of a
-//! known kind; whole classes (or clusters) left out ask how wrong it is on a kind that it never saw. Only the first is
-//! what σ² is fitted to; the second is one more feature.
+//! known kind; whole classes (or clusters) left out ask how wrong it is on a kind that it never saw. A gallery holds
+//! both, so the regression learns from both; its level is set by the first.
 
 use faer::Mat;
 use rand::SeedableRng;
@@ -106,6 +106,8 @@ pub struct Evidence<'a> {
     pub items_left_out: &'a Matrix,
     /// Raw outputs with whole classes or clusters left out, `[n, d_new]`.
     pub groups_left_out: Option<&'a Matrix>,
+    /// The class or cluster of every pair, `[n]`; negative where it is not known. Read with `groups_left_out` only.
+    pub groups: &'a [i64],
     /// How outputs conform to the new space.
     pub geometry: &'a Geometry,
     /// What old vectors go through first, in the map that σ² is for.
@@ -184,7 +186,10 @@ const PAIRS_MIN: usize = 30;
 /// Learns σ² from out-of-fold evidence on the pairs.
 ///
 /// 1. The target of pair i is `log ‖vᵢ − h₋ᵢ(oᵢ)‖²`, h₋ᵢ being fitted without it.
-/// 2. Features are those of [`OutOfFold`]; a pair is never its own neighbour. Values of an anchor are the log of its
+///    Where there is evidence with groups left out, every pair counts a second time with what happened then, so that
+///    the regression knows items of classes that no pair is of.
+/// 2. Features are those of [`OutOfFold`]; a pair is never its own neighbour, and where its group is left out no pair
+///    of the group is. Values of an anchor are the log of its
 ///    squared error, the same with its group left out (where that evidence is given), and the log of how far the new
 ///    vectors of its neighbourhood are from its own: where similar old vectors scatter in the new space, no map can
 ///    be right. The head's logits are divided by the temperature under which its softmax on out-of-fold outputs best
@@ -249,22 +254,33 @@ pub fn fit(
         head,
     };
     progress.check()?;
-    let leave_out = |row: usize| anchors.binary_search(&rows[row]).ok();
-    let features = features(
+    let scaled = scaled.select(&rows);
+    let itself = |row: usize, anchor: usize| anchors[anchor] == rows[row];
+    let mut features = features(
         &fitted,
         &search,
-        &scaled.select(&rows),
+        &scaled,
         &evidence.items_left_out.select(&rows),
         &outputs.select(&rows),
-        leave_out,
+        itself,
     )?;
     let actual: Vec<f64> = rows.iter().map(|&item| errors[item]).collect();
-    let targets: Vec<f64> = actual.iter().map(|&error| log_error(error)).collect();
+    let mut targets: Vec<f64> = actual.iter().map(|&error| log_error(error)).collect();
+    if let Some(raw) = evidence.groups_left_out {
+        let raw = raw.select(&rows);
+        let outputs = conformed(evidence.geometry, raw.clone());
+        let its_group = |row: usize, anchor: usize| {
+            let (row, anchor) = (rows[row], anchors[anchor]);
+            row == anchor || (evidence.groups[row] >= 0 && evidence.groups[row] == evidence.groups[anchor])
+        };
+        features.extend(self::features(&fitted, &search, &scaled, &raw, &outputs, its_group)?);
+        targets.extend(squared_errors(&outputs, &new.select(&rows)).into_iter().map(log_error));
+    }
 
     let mut predicted = vec![0.0; rows.len()];
     let fold = folds(rows.len(), 5, parameters.seed);
     for f in 0..5 {
-        let part: Vec<usize> = (0..rows.len()).filter(|&row| fold[row] != f).collect();
+        let part: Vec<usize> = (0..targets.len()).filter(|&row| fold[row % rows.len()] != f).collect();
         let regression = Regression::fit(&features, &targets, &part)?;
         for row in (0..rows.len()).filter(|&row| fold[row] == f) {
             predicted[row] = regression.predict(&features[row]);
@@ -278,7 +294,7 @@ pub fn fit(
     let smallest = predicted.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = predicted.iter().copied().fold(0.0, f64::max);
 
-    let all: Vec<usize> = (0..rows.len()).collect();
+    let all: Vec<usize> = (0..targets.len()).collect();
     let regression = Regression::fit(&features, &targets, &all)?;
     fitted.intercept = (regression.intercept + correction) as f32;
     fitted.coefficients = regression.coefficients.iter().map(|&value| value as f32).collect();
@@ -299,13 +315,15 @@ fn check(pairs: &Pairs, evidence: &Evidence<'_>, parameters: &UncertaintyParamet
         let value = format!("{} anchors, sample of {}", parameters.anchors_max, parameters.sample_max);
         return Err(Error::option("size of σ²", value, "at least 2 anchors and a sample of 10"));
     }
-    for raw in [Some(evidence.items_left_out), evidence.groups_left_out].into_iter().flatten() {
-        if raw.rows() != pairs.len() {
+    let grouped = evidence.groups_left_out.map(Matrix::rows);
+    let groups = grouped.map(|_| evidence.groups.len());
+    for rows in [Some(evidence.items_left_out.rows()), grouped, groups].into_iter().flatten() {
+        if rows != pairs.len() {
             return Err(ErrorKind::CountMismatch {
                 left: "pairs".into(),
                 left_count: pairs.len(),
                 right: "out-of-fold outputs".into(),
-                right_count: raw.rows(),
+                right_count: rows,
             }
             .into());
         }
@@ -349,7 +367,7 @@ fn local_spread(
     new: &Matrix,
     neighbours: usize,
 ) -> Result<Vec<f32>> {
-    let found = search.search(anchors, neighbours, Some)?;
+    let found = search.search(anchors, neighbours, |query, anchor| query == anchor)?;
     let spread: Vec<f64> = found
         .par_iter()
         .enumerate()
@@ -373,7 +391,7 @@ fn features(
     scaled: &Matrix,
     raw: &Matrix,
     outputs: &Matrix,
-    leave_out: impl Fn(usize) -> Option<usize> + Sync,
+    leave_out: impl Fn(usize, usize) -> bool + Sync,
 ) -> Result<Vec<Vec<f64>>> {
     let found = search.search(scaled, model.neighbours, leave_out)?;
     Ok(found
@@ -539,7 +557,7 @@ pub(crate) fn predict(
     outputs: &Matrix,
 ) -> Vec<f64> {
     let search = NearestAnchors::new(&model.anchors).unwrap();
-    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_| None).unwrap();
+    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_, _| false).unwrap();
     rows.iter()
         .map(|row| {
             let terms = row.iter().zip(&model.means).zip(&model.coefficients);
@@ -572,7 +590,14 @@ mod tests {
     }
 
     fn evidence<'a>(raw: &'a Matrix, input: InputScaling) -> Evidence<'a> {
-        Evidence { items_left_out: raw, groups_left_out: None, geometry: &Geometry::Raw, input, head: None }
+        Evidence {
+            items_left_out: raw,
+            groups_left_out: None,
+            groups: &[],
+            geometry: &Geometry::Raw,
+            input,
+            head: None,
+        }
     }
 
     #[test]
