@@ -26,9 +26,9 @@ impl NearestAnchors {
         queries: &Matrix,
         count: usize,
         leave_out: impl Fn(usize, usize) -> bool + Sync,
-    ) -> Result<Vec<Vec<(f64, usize)>>> {
+    ) -> Vec<Vec<(f64, usize)>> {
         let (m, d) = (self.anchors.rows(), queries.columns());
-        Ok(queries
+        queries
             .as_slice()
             .par_chunks((BLOCK_ROWS / 4 * d).max(1))
             .enumerate()
@@ -65,7 +65,7 @@ impl NearestAnchors {
                     })
                     .collect::<Vec<_>>()
             })
-            .collect())
+            .collect()
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     fn the_nearest_anchors_are_those_of_a_slow_search() {
         let (anchors, queries) = (random_matrix(70, 5, 1), random_matrix(300, 5, 2));
         let odd = |query: usize, anchor: usize| (query + anchor) % 2 == 1;
-        let found = NearestAnchors::new(&anchors).unwrap().search(&queries, 4, odd).unwrap();
+        let found = NearestAnchors::new(&anchors).unwrap().search(&queries, 4, odd);
         for (query, found) in found.iter().enumerate() {
             let distance = |anchor: usize| {
                 let pairs = queries.row(query).iter().zip(anchors.row(anchor));

@@ -22,7 +22,7 @@ use crate::folds::folds;
 use crate::kendall::tau_b;
 use crate::linear_algebra::{eigen, input_factor, product};
 use crate::nearest::NearestAnchors;
-use crate::outputs::{conformed, raw_outputs, squared_errors};
+use crate::outputs::{conformed, raw_outputs, scale, squared_errors};
 
 /// Fits once for every fold, without the fold's pairs, and gives the raw outputs of these maps on the pairs that each
 /// had not seen: `[n, d_new]`, in the order of the pairs.
@@ -235,7 +235,7 @@ pub fn fit(
             squared_errors(&conformed(evidence.geometry, raw.select(&anchors)), &new.select(&anchors));
         values.push(errors.into_iter().map(|error| log_error(error) as f32).collect());
     }
-    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors), parameters.neighbours)?);
+    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors), parameters.neighbours));
     let anchor_values = Matrix::from_fn(anchors.len(), values.len(), |anchor, value| values[value][anchor]);
 
     let rows = sample(pairs.len(), parameters.sample_max, parameters.seed.wrapping_add(1));
@@ -263,7 +263,7 @@ pub fn fit(
         &evidence.items_left_out.select(&rows),
         &outputs.select(&rows),
         itself,
-    )?;
+    );
     let actual: Vec<f64> = rows.iter().map(|&item| errors[item]).collect();
     let mut targets: Vec<f64> = actual.iter().map(|&error| log_error(error)).collect();
     if let Some(raw) = evidence.groups_left_out {
@@ -273,7 +273,7 @@ pub fn fit(
             let (row, anchor) = (rows[row], anchors[anchor]);
             row == anchor || (evidence.groups[row] >= 0 && evidence.groups[row] == evidence.groups[anchor])
         };
-        features.extend(self::features(&fitted, &search, &scaled, &raw, &outputs, its_group)?);
+        features.extend(self::features(&fitted, &search, &scaled, &raw, &outputs, its_group));
         targets.extend(squared_errors(&outputs, &new.select(&rows)).into_iter().map(log_error));
     }
 
@@ -347,7 +347,7 @@ fn scaled_inputs(old: &Matrix, scaling: InputScaling) -> Matrix {
     for row in 0..scaled.rows() {
         let row = scaled.row_mut(row);
         let factor = input_factor(scaling, row);
-        row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+        scale(row, factor);
     }
     scaled
 }
@@ -361,13 +361,8 @@ fn column_means(rows: &Matrix) -> Vec<f32> {
 }
 
 /// For every anchor the log of the mean squared distance of its new vector from those of its nearest other anchors.
-fn local_spread(
-    search: &NearestAnchors,
-    anchors: &Matrix,
-    new: &Matrix,
-    neighbours: usize,
-) -> Result<Vec<f32>> {
-    let found = search.search(anchors, neighbours, |query, anchor| query == anchor)?;
+fn local_spread(search: &NearestAnchors, anchors: &Matrix, new: &Matrix, neighbours: usize) -> Vec<f32> {
+    let found = search.search(anchors, neighbours, |query, anchor| query == anchor);
     let spread: Vec<f64> = found
         .par_iter()
         .enumerate()
@@ -381,7 +376,7 @@ fn local_spread(
         .collect();
     let mean = spread.iter().sum::<f64>() / spread.len().max(1) as f64;
     let floor = (1e-9 * mean).max(f64::from(f32::MIN_POSITIVE));
-    Ok(spread.into_iter().map(|value| value.max(floor).ln() as f32).collect())
+    spread.into_iter().map(|value| value.max(floor).ln() as f32).collect()
 }
 
 /// The features of every row: `[n][features]`.
@@ -392,9 +387,9 @@ fn features(
     raw: &Matrix,
     outputs: &Matrix,
     leave_out: impl Fn(usize, usize) -> bool + Sync,
-) -> Result<Vec<Vec<f64>>> {
-    let found = search.search(scaled, model.neighbours, leave_out)?;
-    Ok(found
+) -> Vec<Vec<f64>> {
+    let found = search.search(scaled, model.neighbours, leave_out);
+    found
         .par_iter()
         .enumerate()
         .map(|(row, near)| {
@@ -420,7 +415,7 @@ fn features(
             )
             .collect()
         })
-        .collect())
+        .collect()
 }
 
 /// The logits of a head for one vector, without any training margin.
@@ -557,7 +552,7 @@ pub(crate) fn predict(
     outputs: &Matrix,
 ) -> Vec<f64> {
     let search = NearestAnchors::new(&model.anchors).unwrap();
-    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_, _| false).unwrap();
+    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_, _| false);
     rows.iter()
         .map(|row| {
             let terms = row.iter().zip(&model.means).zip(&model.coefficients);
@@ -579,7 +574,7 @@ mod tests {
     fn two_clouds(n: usize, seed: u64) -> Pairs {
         let noise = random_matrix(n, 3, seed);
         let surprise = random_matrix(n, 2, seed + 1);
-        let far = |r: usize| if r % 2 == 0 { 0.0 } else { 1.0 };
+        let far = |r: usize| (r % 2) as f32;
         let old = Matrix::from_fn(n, 3, |r, c| noise.row(r)[c] + 20.0 * far(r));
         let new = Matrix::from_fn(n, 2, |r, c| noise.row(r)[c] + (0.05 + far(r)) * surprise.row(r)[c]);
         make(old, new, None)
@@ -589,7 +584,7 @@ mod tests {
         Ok(ridge::fit(pairs, &RidgeParameters::default(), &Progress::default())?.map)
     }
 
-    fn evidence<'a>(raw: &'a Matrix, input: InputScaling) -> Evidence<'a> {
+    fn evidence(raw: &Matrix, input: InputScaling) -> Evidence<'_> {
         Evidence {
             items_left_out: raw,
             groups_left_out: None,

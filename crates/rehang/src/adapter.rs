@@ -103,6 +103,8 @@ pub enum Geometry {
 }
 
 /// Where σ² of an output comes from. σ² estimates the squared error `‖v − h(o)‖²` in the new space.
+// An adapter holds one of these, so the space of a small variant is not worth a box.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Uncertainty {
     /// The same σ² for every item: nothing better was learned.
