@@ -67,7 +67,14 @@ fn pick(labels: &[i64], rows: &[usize]) -> Vec<i64> {
 }
 
 /// Full-batch gradient descent with momentum on the cross-entropy of the head.
-fn train(inputs: &Matrix, labels: &[i64], hidden: usize, outputs: usize, classes: usize, steps: usize) -> Encoder {
+fn train(
+    inputs: &Matrix,
+    labels: &[i64],
+    hidden: usize,
+    outputs: usize,
+    classes: usize,
+    steps: usize,
+) -> Encoder {
     let device = Device::flex().autodiff();
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
     let shapes = [

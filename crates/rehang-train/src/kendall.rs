@@ -82,7 +82,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_equals_the_count_over_all_pairs(items in prop::collection::vec((0_u8..6, 0_u8..6), 0..40)) {
-            let (a, b): (Vec<f64>, Vec<f64>) = items.into_iter().map(|(x, y)| (x.into(), y.into())).unzip();
+            let (a, b): (Vec<f64>, Vec<f64>) = items.into_iter().map(|(x, y)| (f64::from(x), f64::from(y))).unzip();
             prop_assert!((tau_b(&a, &b) - slow(&a, &b)).abs() < 1e-12);
         }
     }

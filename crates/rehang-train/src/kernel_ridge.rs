@@ -18,7 +18,7 @@
 
 use faer::linalg::cholesky::llt;
 use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
-use faer::{Mat, MatRef, Par};
+use faer::{Mat, MatRef, Par, Spec};
 use rand::SeedableRng;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
@@ -310,13 +310,13 @@ fn nystrom(
 /// Replaces a positive definite matrix by its lower Cholesky factor (the upper triangle is left as it is).
 fn factorise(matrix: &mut Mat<f64>, what: &str) -> Result<()> {
     let n = matrix.nrows();
-    let scratch = llt::factor::cholesky_in_place_scratch::<f64>(n, Par::Seq, Default::default());
+    let scratch = llt::factor::cholesky_in_place_scratch::<f64>(n, Par::Seq, Spec::default());
     llt::factor::cholesky_in_place(
         matrix.as_mut(),
         llt::factor::LltRegularization::default(),
         Par::Seq,
         faer::dyn_stack::MemStack::new(&mut faer::dyn_stack::MemBuffer::new(scratch)),
-        Default::default(),
+        Spec::default(),
     )
     .map(|_| ())
     .map_err(|_| ErrorKind::Diverged { what: what.into(), step: 0 }.into())
@@ -422,7 +422,9 @@ fn column_means(matrix: &Matrix) -> Vec<f64> {
             *mean += f64::from(value);
         }
     }
-    means.iter_mut().for_each(|mean| *mean /= matrix.rows() as f64);
+    for mean in &mut means {
+        *mean /= matrix.rows() as f64;
+    }
     means
 }
 

@@ -10,7 +10,7 @@ use faer::linalg::evd::{self, ComputeEigenvectors};
 use faer::linalg::matmul::matmul;
 use faer::linalg::matmul::triangular::{self, BlockStructure};
 use faer::linalg::svd::{self, ComputeSvdVectors};
-use faer::{Accum, Mat, MatRef, Par};
+use faer::{Accum, Mat, MatRef, Par, Spec};
 use rayon::prelude::*;
 use rehang::adapter::InputScaling;
 use rehang::{Error, ErrorKind, Matrix, Result};
@@ -202,14 +202,14 @@ pub(crate) fn eigen(a: MatRef<'_, f64>, what: &str) -> Result<(Vec<f64>, Mat<f64
     let mut vectors = Mat::zeros(n, n);
     let mut values = Diag::zeros(n);
     let scratch =
-        evd::self_adjoint_evd_scratch::<f64>(n, ComputeEigenvectors::Yes, Par::Seq, Default::default());
+        evd::self_adjoint_evd_scratch::<f64>(n, ComputeEigenvectors::Yes, Par::Seq, Spec::default());
     evd::self_adjoint_evd(
         a,
         values.as_mut(),
         Some(vectors.as_mut()),
         Par::Seq,
         MemStack::new(&mut MemBuffer::new(scratch)),
-        Default::default(),
+        Spec::default(),
     )
     .map_err(|_| diverged(what))?;
     let values = values.column_vector();
@@ -231,7 +231,7 @@ pub(crate) fn singular_values(a: MatRef<'_, f64>, what: &str) -> Result<(Mat<f64
         ComputeSvdVectors::Thin,
         ComputeSvdVectors::Thin,
         Par::Seq,
-        Default::default(),
+        Spec::default(),
     );
     svd::svd(
         a,
@@ -240,7 +240,7 @@ pub(crate) fn singular_values(a: MatRef<'_, f64>, what: &str) -> Result<(Mat<f64
         Some(v.as_mut()),
         Par::Seq,
         MemStack::new(&mut MemBuffer::new(scratch)),
-        Default::default(),
+        Spec::default(),
     )
     .map_err(|_| diverged(what))?;
     let values = values.column_vector();

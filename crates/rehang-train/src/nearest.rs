@@ -19,16 +19,16 @@ impl NearestAnchors {
         Ok(Self { anchors: anchors.clone(), squares })
     }
 
-    /// The `count` nearest anchors of every query, nearest first, as (distance, anchor); `leave_out(query)` is
-    /// passed over.
+    /// The `count` nearest anchors of every query, nearest first, as (distance, anchor), the first one among
+    /// equals; anchors for which `leave_out(query, anchor)` holds are passed over.
     pub(crate) fn search(
         &self,
         queries: &Matrix,
         count: usize,
-        leave_out: impl Fn(usize) -> Option<usize> + Sync,
-    ) -> Result<Vec<Vec<(f64, usize)>>> {
+        leave_out: impl Fn(usize, usize) -> bool + Sync,
+    ) -> Vec<Vec<(f64, usize)>> {
         let (m, d) = (self.anchors.rows(), queries.columns());
-        Ok(queries
+        queries
             .as_slice()
             .par_chunks((BLOCK_ROWS / 4 * d).max(1))
             .enumerate()
@@ -39,9 +39,9 @@ impl NearestAnchors {
                 (0..n)
                     .map(|row| {
                         let query = &rows[row * d..(row + 1) * d];
-                        let own = leave_out(block * (BLOCK_ROWS / 4) + row);
+                        let position = block * (BLOCK_ROWS / 4) + row;
                         let mut scores: Vec<(f64, usize)> = (0..m)
-                            .filter(|&anchor| Some(anchor) != own)
+                            .filter(|&anchor| !leave_out(position, anchor))
                             .map(|anchor| {
                                 (self.squares[anchor] - 2.0 * f64::from(products[row * m + anchor]), anchor)
                             })
@@ -65,6 +65,31 @@ impl NearestAnchors {
                     })
                     .collect::<Vec<_>>()
             })
-            .collect())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_data::random_matrix;
+
+    #[test]
+    fn the_nearest_anchors_are_those_of_a_slow_search() {
+        let (anchors, queries) = (random_matrix(70, 5, 1), random_matrix(300, 5, 2));
+        let odd = |query: usize, anchor: usize| (query + anchor) % 2 == 1;
+        let found = NearestAnchors::new(&anchors).unwrap().search(&queries, 4, odd);
+        for (query, found) in found.iter().enumerate() {
+            let distance = |anchor: usize| {
+                let pairs = queries.row(query).iter().zip(anchors.row(anchor));
+                pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum::<f64>().sqrt()
+            };
+            let mut slow: Vec<(f64, usize)> = (0..70)
+                .filter(|&anchor| !odd(query, anchor))
+                .map(|anchor| (distance(anchor), anchor))
+                .collect();
+            slow.sort_by(|a, b| a.0.total_cmp(&b.0));
+            assert_eq!(*found, slow[..4]);
+        }
     }
 }

@@ -11,9 +11,7 @@ use rehang::{Error, Head, Pairs, Progress, Result};
 
 use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, fit_with};
 use crate::closed_form::ridge;
-use crate::fit::{
-    Device, EarlyStop, FittedNetwork, NetworkParameters, UncertaintyLoss, fit_network,
-};
+use crate::fit::{Device, EarlyStop, FittedNetwork, NetworkParameters, UncertaintyLoss, fit_network};
 use crate::folds::hold_out;
 use crate::geometry::{self, GeometryKind};
 use crate::head_fit::{HeadParameters, fit_head};
@@ -170,7 +168,11 @@ pub fn fit_adapter(
         if affordable(method) {
             more.push(network(method));
         } else if parameters.method == Method::Auto {
-            more.push(Candidate { method, slow: true, fit: Box::new(move |_, _, _| Err(too_costly(method))) });
+            more.push(Candidate {
+                method,
+                slow: true,
+                fit: Box::new(move |_, _, _| Err(too_costly(method))),
+            });
         }
     }
     // The published recipe is for comparison: it takes part only where it is asked for.
@@ -180,13 +182,18 @@ pub fn fit_adapter(
     let mut fitted = fit_with(&pairs, head, parameters, &more, progress)?;
     if options.uncertainty == UncertaintySource::Off {
         let variance = fitted.calibration.as_ref().map_or(1.0, |calibration| calibration.mean_squared_error);
-        fitted.adapter.uncertainty = Uncertainty::Constant { variance: (variance as f32).max(f32::MIN_POSITIVE) };
+        fitted.adapter.uncertainty =
+            Uncertainty::Constant { variance: (variance as f32).max(f32::MIN_POSITIVE) };
     }
     Ok(fitted)
 }
 
 fn too_costly(method: Method) -> Error {
-    Error::option("method", method, "named with --method or tried with --thorough: it takes minutes on these pairs")
+    Error::option(
+        "method",
+        method,
+        "named with --method or tried with --thorough: it takes minutes on these pairs",
+    )
 }
 
 /// The pairs with pseudo-classes where a discriminative loss needs classes, and the head that is fitted to them.
@@ -199,8 +206,10 @@ fn with_classes(
 ) -> Result<(Pairs, Option<Head>)> {
     let discriminative = match parameters.method {
         Method::FastfillReference => pairs.labels().is_some() || asked_for_classes(options.loss),
-        Method::Fastfill => options.loss != LossParts::Squared
-            && (pairs.labels().is_some() || asked_for_classes(options.loss)),
+        Method::Fastfill => {
+            options.loss != LossParts::Squared
+                && (pairs.labels().is_some() || asked_for_classes(options.loss))
+        }
         Method::Auto => pairs.labels().is_some() && options.loss != LossParts::Squared,
         _ => false,
     };
@@ -211,10 +220,11 @@ fn with_classes(
     if let Some(labels) = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0)) {
         // Labels stay as they are for retrieval; the head's classes are the labels themselves where they are 0..C.
         let fitted = fit_head(new, labels, &HeadParameters::default(), progress)?;
-        let contiguous = fitted.classes.iter().enumerate().all(|(class, &label)| label == class as i64);
+        let contiguous = fitted.labels.iter().enumerate().all(|(class, &label)| label == class as i64);
         return Ok((pairs.clone(), contiguous.then_some(fitted.head)));
     }
-    let clusters = k_means(new, &ClusterParameters { seed: parameters.seed, ..ClusterParameters::default() }, progress)?;
+    let clusters =
+        k_means(new, &ClusterParameters { seed: parameters.seed, ..ClusterParameters::default() }, progress)?;
     let fitted = fit_head(new, &clusters.labels, &HeadParameters::default(), progress)?;
     let classed = Pairs::new(
         pairs.old().clone(),
@@ -268,7 +278,10 @@ fn network_parameters(
                 network.loss.squared_weight = 0.0;
             }
             LossParts::Both | LossParts::Discriminative => {
-                return Err(Error::missing("a head whose classes are the labels 0, 1, 2, …", "--loss disc and both"));
+                return Err(Error::missing(
+                    "a head whose classes are the labels 0, 1, 2, …",
+                    "--loss disc and both",
+                ));
             }
         }
         let joint = match (method, options.uncertainty) {
@@ -312,7 +325,8 @@ fn fit_one(
         _ => 1.0,
     };
     if method == Method::Fastfill {
-        choices.insert("discriminative weight".into(), if usable.is_some() { weight } else { 0.0 }.to_string());
+        choices
+            .insert("discriminative weight".into(), if usable.is_some() { weight } else { 0.0 }.to_string());
     }
     let parameters = |seed: u64| network_parameters(method, pairs, head, weight, seed, options, progress);
     let (fitted_on, held_out) = if options.early_stop.is_some() || options.seeds > 1 {
@@ -330,11 +344,8 @@ fn fit_one(
         });
         let fitted =
             fit_network(&fitted_on, held_out.as_ref(), &network.check()?, progress, checkpoint.as_deref())?;
-        let loss = fitted
-            .history
-            .get(fitted.best_epoch)
-            .and_then(|epoch| epoch.held_out)
-            .unwrap_or(f64::INFINITY);
+        let loss =
+            fitted.history.get(fitted.best_epoch).and_then(|epoch| epoch.held_out).unwrap_or(f64::INFINITY);
         if best.as_ref().is_none_or(|(smallest, _, _)| loss < *smallest) {
             best = Some((loss, seed, fitted));
         }
@@ -347,9 +358,8 @@ fn fit_one(
     choices.insert("network seed".into(), seed.to_string());
     choices.insert("batch".into(), used.batch.to_string());
     choices.insert("learning rate".into(), used.learning_rate.to_string());
-    if let Architecture::Mixer { hidden, .. } | Architecture::ResidualMlp { hidden, .. } = used.architecture {
-        choices.insert("hidden".into(), hidden.to_string());
-    }
+    let (Architecture::Mixer { hidden, .. } | Architecture::ResidualMlp { hidden, .. }) = used.architecture;
+    choices.insert("hidden".into(), hidden.to_string());
     // What the papers publish is their raw output; ours conforms to the space.
     let published = matches!(method, Method::Fct | Method::FastfillReference);
     Ok(FittedMap {
@@ -406,8 +416,7 @@ fn cost(method: Method, pairs: &Pairs, options: &NetworkOptions) -> f64 {
     let (d_old, d_new) = (pairs.old().dimension() as f64, pairs.new_vectors().dimension() as f64);
     let d_side = pairs.side().map_or(d_old, |side| side.columns() as f64);
     let branch = |width: f64| width * 2.0 * width + 2.0 * width * 2.0 * d_new;
-    let weights =
-        branch(d_old) + branch(d_side) + 4.0 * d_new * 2048.0 + 2048.0 * 2048.0 + 2048.0 * d_new;
+    let weights = branch(d_old) + branch(d_side) + 4.0 * d_new * 2048.0 + 2048.0 * 2048.0 + 2048.0 * d_new;
     let epochs = options.epochs.unwrap_or(80) as f64;
     let trials = if method == Method::Fastfill && pairs.labels().is_some() {
         (DISCRIMINATIVE_WEIGHTS.len() * TRIAL_EPOCHS) as f64

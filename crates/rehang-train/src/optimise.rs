@@ -80,7 +80,9 @@ fn descent(gradient: &[f64], memory: &VecDeque<(Vec<f64>, Vec<f64>, f64)>) -> Ve
     }
     if let Some((_, y, rho)) = memory.back() {
         let scale = 1.0 / (rho * dot(y, y));
-        q.iter_mut().for_each(|q| *q *= scale);
+        for q in &mut q {
+            *q *= scale;
+        }
     }
     for ((s, y, rho), alpha) in memory.iter().zip(alphas.into_iter().rev()) {
         let beta = rho * dot(y, &q);

@@ -39,7 +39,7 @@ fn panel(map: &Map, mut old: Matrix, side: Option<Matrix>) -> Result<Matrix> {
     for row in 0..old.rows() {
         let row = old.row_mut(row);
         let factor = input_factor(map.input, row);
-        row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+        scale(row, factor);
     }
     let kernel = map.kernel.as_ref().map(|kernel| expansion(kernel, &old)).transpose()?;
     let skipped = map.skip.as_ref().map(|skip| layer(skip, &old)).transpose()?;
@@ -125,6 +125,13 @@ pub(crate) fn multiply_transposed(x: &[f32], rows: usize, weight: &Matrix, out: 
     matmul(out, Accum::Replace, x, w.transpose(), 1.0_f32, Par::Seq);
 }
 
+/// Multiplies a row with a number, in double precision.
+pub(crate) fn scale(row: &mut [f32], factor: f64) {
+    for value in row {
+        *value = (f64::from(*value) * factor) as f32;
+    }
+}
+
 /// Puts one raw output into the new space, in place.
 pub(crate) fn conform(geometry: &Geometry, row: &mut [f32]) {
     match geometry {
@@ -138,7 +145,7 @@ pub(crate) fn conform(geometry: &Geometry, row: &mut [f32]) {
             let length = rehang::norm(row);
             if length > 0.0 {
                 let factor = f64::from(matched(raw, native, length as f32)) / length;
-                row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+                scale(row, factor);
             }
         }
     }
@@ -194,7 +201,9 @@ pub(crate) fn total_variance(rows: &Matrix) -> f64 {
     for row in 0..rows.rows() {
         mean.iter_mut().zip(rows.row(row)).for_each(|(sum, &value)| *sum += f64::from(value));
     }
-    mean.iter_mut().for_each(|sum| *sum /= n);
+    for sum in &mut mean {
+        *sum /= n;
+    }
     (0..rows.rows())
         .map(|row| rows.row(row).iter().zip(&mean).map(|(&v, m)| (f64::from(v) - m).powi(2)).sum::<f64>())
         .sum::<f64>()

@@ -90,13 +90,15 @@ impl Relevance {
     }
 }
 
+/// Queries whose distances are computed together.
+const ROWS: usize = 128;
+
 /// Distances of every query from every item, `[m, n]`.
 fn distances(queries: &Matrix, items: &Matrix, distance: Distance) -> Matrix {
     let norms = |rows: &Matrix| -> Vec<f32> { rows.norms().iter().map(|&norm| norm as f32).collect() };
     let (query_norms, item_norms) = (norms(queries), norms(items));
     let mut out = Matrix::zeros(queries.rows(), items.rows());
     let (d, n) = (queries.columns(), items.rows());
-    const ROWS: usize = 128;
     out.as_mut_slice().par_chunks_mut((ROWS * n).max(1)).enumerate().for_each(|(block, values)| {
         let rows = values.len() / n;
         let first = block * ROWS;

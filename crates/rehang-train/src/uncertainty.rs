@@ -6,8 +6,8 @@
 //! that are known for any old vector ([`rehang::adapter::OutOfFold`]) carries that to the gallery ([`fit`]).
 //!
 //! Two kinds of leaving out give two signals: items left out at random ask how wrong the map is on a new item of a
-//! known kind; whole classes (or clusters) left out ask how wrong it is on a kind that it never saw. Only the first is
-//! what σ² is fitted to; the second is one more feature.
+//! known kind; whole classes (or clusters) left out ask how wrong it is on a kind that it never saw. A gallery holds
+//! both, so the regression learns from both; its level is set by the first.
 
 use faer::Mat;
 use rand::SeedableRng;
@@ -22,7 +22,7 @@ use crate::folds::folds;
 use crate::kendall::tau_b;
 use crate::linear_algebra::{eigen, input_factor, product};
 use crate::nearest::NearestAnchors;
-use crate::outputs::{conformed, raw_outputs, squared_errors};
+use crate::outputs::{conformed, raw_outputs, scale, squared_errors};
 
 /// Fits once for every fold, without the fold's pairs, and gives the raw outputs of these maps on the pairs that each
 /// had not seen: `[n, d_new]`, in the order of the pairs.
@@ -106,6 +106,8 @@ pub struct Evidence<'a> {
     pub items_left_out: &'a Matrix,
     /// Raw outputs with whole classes or clusters left out, `[n, d_new]`.
     pub groups_left_out: Option<&'a Matrix>,
+    /// The class or cluster of every pair, `[n]`; negative where it is not known. Read with `groups_left_out` only.
+    pub groups: &'a [i64],
     /// How outputs conform to the new space.
     pub geometry: &'a Geometry,
     /// What old vectors go through first, in the map that σ² is for.
@@ -184,7 +186,10 @@ const PAIRS_MIN: usize = 30;
 /// Learns σ² from out-of-fold evidence on the pairs.
 ///
 /// 1. The target of pair i is `log ‖vᵢ − h₋ᵢ(oᵢ)‖²`, h₋ᵢ being fitted without it.
-/// 2. Features are those of [`OutOfFold`]; a pair is never its own neighbour. Values of an anchor are the log of its
+///    Where there is evidence with groups left out, every pair counts a second time with what happened then, so that
+///    the regression knows items of classes that no pair is of.
+/// 2. Features are those of [`OutOfFold`]; a pair is never its own neighbour, and where its group is left out no pair
+///    of the group is. Values of an anchor are the log of its
 ///    squared error, the same with its group left out (where that evidence is given), and the log of how far the new
 ///    vectors of its neighbourhood are from its own: where similar old vectors scatter in the new space, no map can
 ///    be right. The head's logits are divided by the temperature under which its softmax on out-of-fold outputs best
@@ -230,7 +235,7 @@ pub fn fit(
             squared_errors(&conformed(evidence.geometry, raw.select(&anchors)), &new.select(&anchors));
         values.push(errors.into_iter().map(|error| log_error(error) as f32).collect());
     }
-    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors), parameters.neighbours)?);
+    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors), parameters.neighbours));
     let anchor_values = Matrix::from_fn(anchors.len(), values.len(), |anchor, value| values[value][anchor]);
 
     let rows = sample(pairs.len(), parameters.sample_max, parameters.seed.wrapping_add(1));
@@ -249,22 +254,33 @@ pub fn fit(
         head,
     };
     progress.check()?;
-    let leave_out = |row: usize| anchors.binary_search(&rows[row]).ok();
-    let features = features(
+    let scaled = scaled.select(&rows);
+    let itself = |row: usize, anchor: usize| anchors[anchor] == rows[row];
+    let mut features = features(
         &fitted,
         &search,
-        &scaled.select(&rows),
+        &scaled,
         &evidence.items_left_out.select(&rows),
         &outputs.select(&rows),
-        leave_out,
-    )?;
+        itself,
+    );
     let actual: Vec<f64> = rows.iter().map(|&item| errors[item]).collect();
-    let targets: Vec<f64> = actual.iter().map(|&error| log_error(error)).collect();
+    let mut targets: Vec<f64> = actual.iter().map(|&error| log_error(error)).collect();
+    if let Some(raw) = evidence.groups_left_out {
+        let raw = raw.select(&rows);
+        let outputs = conformed(evidence.geometry, raw.clone());
+        let its_group = |row: usize, anchor: usize| {
+            let (row, anchor) = (rows[row], anchors[anchor]);
+            row == anchor || (evidence.groups[row] >= 0 && evidence.groups[row] == evidence.groups[anchor])
+        };
+        features.extend(self::features(&fitted, &search, &scaled, &raw, &outputs, its_group));
+        targets.extend(squared_errors(&outputs, &new.select(&rows)).into_iter().map(log_error));
+    }
 
     let mut predicted = vec![0.0; rows.len()];
     let fold = folds(rows.len(), 5, parameters.seed);
     for f in 0..5 {
-        let part: Vec<usize> = (0..rows.len()).filter(|&row| fold[row] != f).collect();
+        let part: Vec<usize> = (0..targets.len()).filter(|&row| fold[row % rows.len()] != f).collect();
         let regression = Regression::fit(&features, &targets, &part)?;
         for row in (0..rows.len()).filter(|&row| fold[row] == f) {
             predicted[row] = regression.predict(&features[row]);
@@ -278,7 +294,7 @@ pub fn fit(
     let smallest = predicted.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = predicted.iter().copied().fold(0.0, f64::max);
 
-    let all: Vec<usize> = (0..rows.len()).collect();
+    let all: Vec<usize> = (0..targets.len()).collect();
     let regression = Regression::fit(&features, &targets, &all)?;
     fitted.intercept = (regression.intercept + correction) as f32;
     fitted.coefficients = regression.coefficients.iter().map(|&value| value as f32).collect();
@@ -299,13 +315,15 @@ fn check(pairs: &Pairs, evidence: &Evidence<'_>, parameters: &UncertaintyParamet
         let value = format!("{} anchors, sample of {}", parameters.anchors_max, parameters.sample_max);
         return Err(Error::option("size of σ²", value, "at least 2 anchors and a sample of 10"));
     }
-    for raw in [Some(evidence.items_left_out), evidence.groups_left_out].into_iter().flatten() {
-        if raw.rows() != pairs.len() {
+    let grouped = evidence.groups_left_out.map(Matrix::rows);
+    let groups = grouped.map(|_| evidence.groups.len());
+    for rows in [Some(evidence.items_left_out.rows()), grouped, groups].into_iter().flatten() {
+        if rows != pairs.len() {
             return Err(ErrorKind::CountMismatch {
                 left: "pairs".into(),
                 left_count: pairs.len(),
                 right: "out-of-fold outputs".into(),
-                right_count: raw.rows(),
+                right_count: rows,
             }
             .into());
         }
@@ -329,7 +347,7 @@ fn scaled_inputs(old: &Matrix, scaling: InputScaling) -> Matrix {
     for row in 0..scaled.rows() {
         let row = scaled.row_mut(row);
         let factor = input_factor(scaling, row);
-        row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+        scale(row, factor);
     }
     scaled
 }
@@ -343,13 +361,8 @@ fn column_means(rows: &Matrix) -> Vec<f32> {
 }
 
 /// For every anchor the log of the mean squared distance of its new vector from those of its nearest other anchors.
-fn local_spread(
-    search: &NearestAnchors,
-    anchors: &Matrix,
-    new: &Matrix,
-    neighbours: usize,
-) -> Result<Vec<f32>> {
-    let found = search.search(anchors, neighbours, Some)?;
+fn local_spread(search: &NearestAnchors, anchors: &Matrix, new: &Matrix, neighbours: usize) -> Vec<f32> {
+    let found = search.search(anchors, neighbours, |query, anchor| query == anchor);
     let spread: Vec<f64> = found
         .par_iter()
         .enumerate()
@@ -363,7 +376,7 @@ fn local_spread(
         .collect();
     let mean = spread.iter().sum::<f64>() / spread.len().max(1) as f64;
     let floor = (1e-9 * mean).max(f64::from(f32::MIN_POSITIVE));
-    Ok(spread.into_iter().map(|value| value.max(floor).ln() as f32).collect())
+    spread.into_iter().map(|value| value.max(floor).ln() as f32).collect()
 }
 
 /// The features of every row: `[n][features]`.
@@ -373,10 +386,10 @@ fn features(
     scaled: &Matrix,
     raw: &Matrix,
     outputs: &Matrix,
-    leave_out: impl Fn(usize) -> Option<usize> + Sync,
-) -> Result<Vec<Vec<f64>>> {
-    let found = search.search(scaled, model.neighbours, leave_out)?;
-    Ok(found
+    leave_out: impl Fn(usize, usize) -> bool + Sync,
+) -> Vec<Vec<f64>> {
+    let found = search.search(scaled, model.neighbours, leave_out);
+    found
         .par_iter()
         .enumerate()
         .map(|(row, near)| {
@@ -402,7 +415,7 @@ fn features(
             )
             .collect()
         })
-        .collect())
+        .collect()
 }
 
 /// The logits of a head for one vector, without any training margin.
@@ -539,7 +552,7 @@ pub(crate) fn predict(
     outputs: &Matrix,
 ) -> Vec<f64> {
     let search = NearestAnchors::new(&model.anchors).unwrap();
-    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_| None).unwrap();
+    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_, _| false);
     rows.iter()
         .map(|row| {
             let terms = row.iter().zip(&model.means).zip(&model.coefficients);
@@ -561,7 +574,7 @@ mod tests {
     fn two_clouds(n: usize, seed: u64) -> Pairs {
         let noise = random_matrix(n, 3, seed);
         let surprise = random_matrix(n, 2, seed + 1);
-        let far = |r: usize| if r % 2 == 0 { 0.0 } else { 1.0 };
+        let far = |r: usize| (r % 2) as f32;
         let old = Matrix::from_fn(n, 3, |r, c| noise.row(r)[c] + 20.0 * far(r));
         let new = Matrix::from_fn(n, 2, |r, c| noise.row(r)[c] + (0.05 + far(r)) * surprise.row(r)[c]);
         make(old, new, None)
@@ -571,8 +584,15 @@ mod tests {
         Ok(ridge::fit(pairs, &RidgeParameters::default(), &Progress::default())?.map)
     }
 
-    fn evidence<'a>(raw: &'a Matrix, input: InputScaling) -> Evidence<'a> {
-        Evidence { items_left_out: raw, groups_left_out: None, geometry: &Geometry::Raw, input, head: None }
+    fn evidence(raw: &Matrix, input: InputScaling) -> Evidence<'_> {
+        Evidence {
+            items_left_out: raw,
+            groups_left_out: None,
+            groups: &[],
+            geometry: &Geometry::Raw,
+            input,
+            head: None,
+        }
     }
 
     #[test]

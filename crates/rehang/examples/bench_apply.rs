@@ -27,7 +27,9 @@ fn dense(random: &mut ChaCha8Rng, inputs: usize, outputs: usize, relu: bool) -> 
 }
 
 fn chain(random: &mut ChaCha8Rng, widths: &[usize], last_relu: bool) -> Vec<Dense> {
-    (1..widths.len()).map(|at| dense(random, widths[at - 1], widths[at], last_relu || at + 1 < widths.len())).collect()
+    (1..widths.len())
+        .map(|at| dense(random, widths[at - 1], widths[at], last_relu || at + 1 < widths.len()))
+        .collect()
 }
 
 /// The FCT adapter at 128 coordinates, and the widest head of DMU, each with a linear σ head.
@@ -36,7 +38,10 @@ fn adapters() -> Vec<(&'static str, Adapter)> {
     let fct = Map {
         input: InputScaling::AsIs,
         branch: chain(&mut random, &[128, 256, 256], true),
-        second: Some(SecondBranch { input: BranchInput::Old, layers: chain(&mut random, &[128, 256, 256], true) }),
+        second: Some(SecondBranch {
+            input: BranchInput::Old,
+            layers: chain(&mut random, &[128, 256, 256], true),
+        }),
         mixer: chain(&mut random, &[512, 2048, 2048, 128], false),
         skip: None,
         kernel: None,
@@ -87,7 +92,9 @@ fn processor_seconds() -> f64 {
     let threads = fs_err::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let nanoseconds = |text: String| text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
     let all: f64 = threads
-        .filter_map(|thread| fs_err::read_to_string(thread.path().join("schedstat")).ok().and_then(nanoseconds))
+        .filter_map(|thread| {
+            fs_err::read_to_string(thread.path().join("schedstat")).ok().and_then(nanoseconds)
+        })
         .sum();
     if stat.is_some() { all * 1e-9 } else { 0.0 }
 }
@@ -121,11 +128,25 @@ impl SquareProducts {
         // SAFETY: all three buffers hold size × size numbers.
         unsafe {
             gemm::gemm(
-                size, size, size,
-                self.product.as_mut_ptr(), stride, 1, false,
-                self.left.as_ptr(), stride, 1,
-                self.right.as_ptr(), stride, 1,
-                0.0_f32, 1.0_f32, false, false, false, parallelism,
+                size,
+                size,
+                size,
+                self.product.as_mut_ptr(),
+                stride,
+                1,
+                false,
+                self.left.as_ptr(),
+                stride,
+                1,
+                self.right.as_ptr(),
+                stride,
+                1,
+                0.0_f32,
+                1.0_f32,
+                false,
+                false,
+                false,
+                parallelism,
             );
         }
     }

@@ -9,8 +9,8 @@ use proptest::test_runner::RngSeed;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{
-    self, Adapter, Applier, BranchInput, Dense, Geometry, InputScaling, InputStatistics, LOG_VARIANCE_LIMIT, Map,
-    NearestAnchors, OutOfFold, Uncertainty, input_drift,
+    self, Adapter, Applier, BranchInput, Dense, Geometry, InputScaling, InputStatistics, LOG_VARIANCE_LIMIT,
+    Map, NearestAnchors, OutOfFold, Uncertainty, input_drift,
 };
 use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Space, Vectors};
 
@@ -48,11 +48,14 @@ fn slow_raw(map: &Map, old: &[f32], side: Option<&[f32]>) -> Vec<f64> {
     let mut joined = slow_layers(&map.branch, &old);
     if let Some(second) = &map.second {
         let side: Vec<f64> = side.unwrap_or_default().iter().map(|&value| f64::from(value)).collect();
-        joined.extend(slow_layers(&second.layers, if second.input == BranchInput::Old { &old } else { &side }));
+        joined
+            .extend(slow_layers(&second.layers, if second.input == BranchInput::Old { &old } else { &side }));
     }
     let mut raw = slow_layers(&map.mixer, &joined);
     if let Some(skip) = &map.skip {
-        raw.iter_mut().zip(slow_layers(std::slice::from_ref(skip), &old)).for_each(|(sum, added)| *sum += added);
+        raw.iter_mut()
+            .zip(slow_layers(std::slice::from_ref(skip), &old))
+            .for_each(|(sum, added)| *sum += added);
     }
     if let Some(kernel) = &map.kernel {
         for centre in 0..kernel.centres.rows() {
@@ -103,9 +106,11 @@ fn slow_log_variance(adapter: &Adapter, old: &[f32], raw: &[f64], adapted: &[f64
             near.truncate(learned.neighbours);
             let count = near.len() as f64;
             let value = |column: usize| {
-                near.iter().map(|pair| f64::from(learned.anchor_values.row(pair.1)[column])).sum::<f64>() / count
+                near.iter().map(|pair| f64::from(learned.anchor_values.row(pair.1)[column])).sum::<f64>()
+                    / count
             };
-            let from_centre: Vec<f64> = raw.iter().zip(&learned.centre).map(|(r, &c)| r - f64::from(c)).collect();
+            let from_centre: Vec<f64> =
+                raw.iter().zip(&learned.centre).map(|(r, &c)| r - f64::from(c)).collect();
             let distance = near.iter().map(|pair| pair.0).sum::<f64>() / count;
             let mut features: Vec<f64> = (0..learned.anchor_values.columns()).map(value).collect();
             features.extend([distance.ln(), length(raw).ln(), length(&from_centre).ln()]);
@@ -133,7 +138,10 @@ fn applied(adapter: &Adapter, old: &Matrix, side: Option<&Matrix>) -> (Matrix, V
 
 fn assert_near(received: f64, expected: f64, tolerance: f64, what: &str) {
     let scale = expected.abs().max(1.0);
-    assert!((received - expected).abs() <= tolerance * scale, "{what}: {received} where {expected} is expected");
+    assert!(
+        (received - expected).abs() <= tolerance * scale,
+        "{what}: {received} where {expected} is expected"
+    );
 }
 
 fn compare_with_slow(adapter: &Adapter, old: &Matrix, side: Option<&Matrix>) {
@@ -253,7 +261,10 @@ fn bits_depend_neither_on_threads_nor_on_the_cut_of_batches() {
         let rows: Vec<usize> = (first..first + size).collect();
         let (vectors, variance, raw_norms) = applied(&adapter, &old.select(&rows), Some(&side.select(&rows)));
         assert_eq!(vectors, whole.0.select(&rows), "rows {first} and {size} on");
-        assert_eq!((&variance[..], &raw_norms[..]), (&whole.1[first..first + size], &whole.2[first..first + size]));
+        assert_eq!(
+            (&variance[..], &raw_norms[..]),
+            (&whole.1[first..first + size], &whole.2[first..first + size])
+        );
         first += size;
     }
 }
@@ -272,7 +283,8 @@ fn a_row_that_is_not_finite_is_named_by_its_place_in_the_file() {
     old[5 * 250 + 2] = f32::INFINITY;
     old[5 * 270] = f32::NAN;
     let (mut vectors, mut variance, mut raw_norms) = (vec![0.0; 4 * 300], vec![0.0; 300], vec![0.0; 300]);
-    let error = applier.apply_rows(1000, &old, None, &mut vectors, &mut variance, &mut raw_norms).unwrap_err();
+    let error =
+        applier.apply_rows(1000, &old, None, &mut vectors, &mut variance, &mut raw_norms).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NotFinite { what: "old vectors".into(), row: 1250, column: 2 });
 }
 
@@ -284,7 +296,10 @@ fn an_overflow_is_an_error_and_not_a_zero() {
         .unwrap()
         .apply_rows(0, &old, None, &mut [0.0; 4], &mut [0.0], &mut [0.0])
         .unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotFinite { what, row: 0, .. } if what.contains("output")), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::NotFinite { what, row: 0, .. } if what.contains("output")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -292,7 +307,8 @@ fn side_information_is_neither_forgotten_nor_ignored() {
     let kinds = of_every_kind();
     let (plain, with_side) = (&kinds[0].1, &kinds[3].1);
     let old = |adapter: &Adapter| {
-        Vectors::new(adapter.old.clone(), Matrix::from_fn(2, 5, |row, column| (row + column) as f32), "old").unwrap()
+        Vectors::new(adapter.old.clone(), Matrix::from_fn(2, 5, |row, column| (row + column) as f32), "old")
+            .unwrap()
     };
     let run = |adapter: &Adapter, side: Option<Matrix>| {
         adapter::apply(adapter, &old(adapter), side.as_ref(), &Progress::default()).map(|_| ())

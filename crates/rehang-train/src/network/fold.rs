@@ -142,5 +142,6 @@ pub(crate) fn fold(
         second,
         mixer: stack(layout.mixer.clone())?,
         skip: layout.skip.map(dense).transpose()?,
+        kernel: None,
     })
 }
