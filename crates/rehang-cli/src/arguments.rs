@@ -123,7 +123,7 @@ pub struct Fit {
     /// Spaces.
     #[command(flatten)]
     pub spaces: SpaceNames,
-    /// auto, do-nothing, procrustes, ridge, low-rank, residual-mlp, fct, fastfill or fastfill-reference.
+    /// auto, do-nothing, procrustes, ridge, low-rank, kernel-ridge, residual-mlp, fct, fastfill or fastfill-reference.
     #[arg(long, default_value = "auto")]
     pub method: String,
     /// Which parts of the loss fastfill uses: l2, disc or both [default: what helps on held-out pairs].
@@ -147,9 +147,12 @@ pub struct Fit {
     /// Where learned methods train: cpu, flex, wgpu or cuda.
     #[arg(long, default_value = "cpu")]
     pub device: String,
-    /// Keep the state of the training in this file; an interrupted fit goes on from it.
-    #[arg(long, value_name = "FILE")]
-    pub checkpoint: Option<PathBuf>,
+    /// Keep the state of every training in this folder; an interrupted fit goes on from it.
+    #[arg(long, value_name = "FOLDER")]
+    pub checkpoints: Option<PathBuf>,
+    /// Let auto also fit networks that take minutes on these pairs.
+    #[arg(long)]
+    pub thorough: bool,
     /// Evaluation vectors (old model) that must not be among the pairs: warns where they are.
     #[arg(long, value_name = "FILE")]
     pub evaluation_old: Option<String>,
@@ -189,7 +192,7 @@ pub struct Transform {
 /// Options of `rehang order`.
 #[derive(Debug, Args)]
 pub struct Order {
-    /// sigma, random, coverage, least-confidence, margin, entropy or oracle (evaluation only).
+    /// coverage (recommended), sigma, random, least-confidence, margin, entropy or oracle (evaluation only).
     #[arg(long)]
     pub policy: String,
     /// σ² of every item, from `rehang transform`.
@@ -201,6 +204,9 @@ pub struct Order {
     /// New vectors, for the oracle only.
     #[arg(long, value_name = "FILE")]
     pub new: Option<String>,
+    /// Adapter file: its own head serves the coverage order where no other is given.
+    #[arg(long, value_name = "ADAPTER")]
+    pub adapter: Option<PathBuf>,
     /// Head files.
     #[command(flatten)]
     pub head: HeadFiles,
@@ -307,7 +313,12 @@ pub struct Report {
     #[command(flatten)]
     pub head: HeadFiles,
     /// Orders to compare, separated by commas.
-    #[arg(long, value_name = "ORDERS", value_delimiter = ',', default_value = "sigma,coverage,random,oracle")]
+    #[arg(
+        long,
+        value_name = "ORDERS",
+        value_delimiter = ',',
+        default_value = "coverage,sigma,random,oracle"
+    )]
     pub orders: Vec<String>,
     /// How many random orders the random line is averaged over.
     #[arg(long, default_value_t = 3)]

@@ -116,10 +116,8 @@ impl View for Lines {
                 String::new()
             };
             let total = if now.total > 0 { format!("/{}", now.total) } else { String::new() };
-            let line = format!(
-                "{}: {}{total} {} {} ({rate:.1}/s{left})",
-                now.stage, now.done, now.unit, now.note
-            );
+            let line =
+                format!("{}: {}{total} {} {} ({rate:.1}/s{left})", now.stage, now.done, now.unit, now.note);
             // A closed stderr must not stop the work.
             drop(writeln!(std::io::stderr(), "{line}"));
         }

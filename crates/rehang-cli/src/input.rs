@@ -86,7 +86,14 @@ impl Inputs {
     }
 
     /// Adds a file to the record.
-    pub fn note(&mut self, role: &str, path: &str, rows: usize, dimension: Option<usize>, fingerprint: String) {
+    pub fn note(
+        &mut self,
+        role: &str,
+        path: &str,
+        rows: usize,
+        dimension: Option<usize>,
+        fingerprint: String,
+    ) {
         self.read.push(Input { role: role.into(), path: path.into(), rows, dimension, fingerprint });
     }
 

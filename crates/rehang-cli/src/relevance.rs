@@ -52,7 +52,9 @@ impl Loaded {
                 inputs.labels("groups", path)?
             });
         }
-        if let (Some(path), Some(ids), Some(query_ids)) = (&arguments.qrels, &arguments.ids, &arguments.query_ids) {
+        if let (Some(path), Some(ids), Some(query_ids)) =
+            (&arguments.qrels, &arguments.ids, &arguments.query_ids)
+        {
             let ids = ids_of(ids)?;
             let query_ids = ids_of(query_ids)?;
             let judged = read_qrels(path, &query_ids, &ids, MissingPolicy::Error)?;

@@ -11,7 +11,7 @@ use crate::adapter::{self, Adapted, Adapter};
 use crate::curve::{
     Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Relevance, agreement, curve, evaluate,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::head::Head;
 use crate::order::{OrderInput, Policy, group_places, order};
 use crate::progress::Progress;
@@ -75,7 +75,7 @@ pub struct Contender<'a> {
 ///
 /// | name | default | purpose |
 /// |---|---|---|
-/// | `policies` | sigma, coverage, random, oracle | orders to compare; the first one carries the verdict |
+/// | `policies` | coverage, sigma, random, oracle | orders to compare; the first one carries the verdict |
 /// | `random_orders` | 3 | random orders that the random line is averaged over |
 /// | `bootstrap` | 1000 | resamples of the queries for intervals and bands; 0 for none |
 /// | `k` | 10 | depth of mAP@k, nDCG@k, recall@k and agreement@k |
@@ -97,7 +97,7 @@ pub struct StudyOptions {
 impl Default for StudyOptions {
     fn default() -> Self {
         Self {
-            policies: vec![Policy::Sigma, Policy::Coverage, Policy::Random, Policy::Oracle],
+            policies: vec![Policy::Coverage, Policy::Sigma, Policy::Random, Policy::Oracle],
             random_orders: 3,
             bootstrap: 1000,
             k: 10,
@@ -150,9 +150,9 @@ pub fn study(
         queries: ground.queries.map_or(items, |queries| queries.new.rows()),
         leave_one_out: ground.queries.is_none(),
         classes: classes(ground),
-        left_out_queries: native.as_ref().map_or(0, |evaluation| {
-            evaluation.queries.given - evaluation.queries.counted
-        }),
+        left_out_queries: native
+            .as_ref()
+            .map_or(0, |evaluation| evaluation.queries.given - evaluation.queries.counted),
         overlapping_items: 0,
     }];
 
@@ -160,16 +160,19 @@ pub fn study(
     for contender in contenders {
         let adapted = adapter::apply(contender.adapter, ground.old, ground.side, progress)
             .map_err(|error| error.context(format!("applying {}", contender.name)))?;
-        ground.new.space().expect_same(adapted.vectors.space()).map_err(|error| {
-            error.context(format!("measuring {} on this gallery", contender.name))
-        })?;
+        ground
+            .new
+            .space()
+            .expect_same(adapted.vectors.space())
+            .map_err(|error| error.context(format!("measuring {} on this gallery", contender.name)))?;
         let errors = true_errors(ground.new.matrix(), adapted.vectors.matrix());
         let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
         if report.calibration.is_none() {
             report.calibration = Some(study_calibration(ground, &adapted, &variance, &errors)?);
         }
         for &policy in &options.policies {
-            let orders = orders(ground, policy, &adapted, &variance, &errors, options)?;
+            let head = ground.head.or_else(|| contender.adapter.uncertainty.head());
+            let orders = orders(head, policy, &adapted, &variance, &errors, options)?;
             let mut curves = Vec::new();
             for permutation in &orders {
                 curves.push(one_curve(ground, &adapted, permutation, options, today.is_some(), progress)?);
@@ -253,7 +256,8 @@ fn today(ground: &Ground<'_>, options: &StudyOptions, progress: &Progress) -> Re
         Some(_) => return Ok(None),
     };
     let old = ground.old;
-    evaluate(old.matrix(), queries, relevance, old.space().distance, &depths(ground, options), progress).map(Some)
+    evaluate(old.matrix(), queries, relevance, old.space().distance, &depths(ground, options), progress)
+        .map(Some)
 }
 
 fn one_curve(
@@ -290,7 +294,7 @@ fn one_curve(
 
 /// The permutations of one policy: several for the random one.
 fn orders(
-    ground: &Ground<'_>,
+    head: Option<&Head>,
     policy: Policy,
     adapted: &Adapted,
     variance: &[f64],
@@ -304,7 +308,7 @@ fn orders(
                 items: variance.len(),
                 sigma: Some(variance),
                 squared_errors: Some(errors),
-                classified: ground.head.map(|head| (head, adapted.vectors.matrix())),
+                classified: head.map(|head| (head, adapted.vectors.matrix())),
                 vectors: Some(adapted.vectors.matrix()),
                 seed: options.seed + repetition,
                 ..OrderInput::default()
@@ -338,7 +342,8 @@ fn scores(evaluation: &Evaluation, options: &StudyOptions) -> Scores {
         ("top5".to_owned(), evaluation.top5),
         ("map".to_owned(), evaluation.map),
     ]);
-    let further = [("map", evaluation.map_at), ("ndcg", evaluation.ndcg_at), ("recall", evaluation.recall_at)];
+    let further =
+        [("map", evaluation.map_at), ("ndcg", evaluation.ndcg_at), ("recall", evaluation.recall_at)];
     for (name, value) in further {
         if let Some(value) = value {
             scores.insert(format!("{name}@{k}"), value);
@@ -455,8 +460,11 @@ fn add_intervals(
 ) -> Result<()> {
     let areas = curve.area_intervals(options.bootstrap, LEVEL, options.seed)?;
     let bands = curve.bands(options.bootstrap, LEVEL, options.seed)?;
-    let parts =
-        [("top1", areas.top1, &bands.top1), ("top5", areas.top5, &bands.top5), ("map", areas.map, &bands.map)];
+    let parts = [
+        ("top1", areas.top1, &bands.top1),
+        ("top5", areas.top5, &bands.top5),
+        ("map", areas.map, &bands.map),
+    ];
     for (id, area, band) in parts {
         if let Some(metric) = metrics.get_mut(id) {
             metric.area.spread = Some(Spread::Interval { low: area.low, high: area.high, level: LEVEL });
@@ -564,7 +572,8 @@ fn group_curve(
 ) -> Result<GroupCurves> {
     let points = curve.top1.values().len();
     let display = display_points(points);
-    let fractions: Vec<f64> = display.iter().map(|&point| point as f64 / (points - 1).max(1) as f64).collect();
+    let fractions: Vec<f64> =
+        display.iter().map(|&point| point as f64 / (points - 1).max(1) as f64).collect();
     let at = |line: &Line| display.iter().map(|&point| line.values()[point]).collect::<Vec<f64>>();
     // Only where the queries are the gallery's own items does an item have a query's group.
     let share = if ground.queries.is_none() {
@@ -620,7 +629,9 @@ fn group_study(
         metric: "top1".into(),
         gallery_share: names
             .iter()
-            .map(|&name| 100.0 * groups.iter().filter(|&&group| group == name).count() as f64 / grouped as f64)
+            .map(|&name| {
+                100.0 * groups.iter().filter(|&&group| group == name).count() as f64 / grouped as f64
+            })
             .collect(),
         do_nothing: top1(today),
         new_model: top1(native),
@@ -657,13 +668,20 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
             warn(
                 "left-out-queries",
                 Severity::Caution,
-                format!("{} of {} queries have no right answer in the gallery.", set.left_out_queries, set.queries),
+                format!(
+                    "{} of {} queries have no right answer in the gallery.",
+                    set.left_out_queries, set.queries
+                ),
                 "The numbers speak about the smaller part of the queries.",
                 "Check labels and ids; a wrong join looks like this.",
             );
         }
     }
-    if contenders.len() > 1 && contenders.iter().all(|contender| contender.adapter.training.seed == contenders[0].adapter.training.seed) {
+    if contenders.len() > 1
+        && contenders
+            .iter()
+            .all(|contender| contender.adapter.training.seed == contenders[0].adapter.training.seed)
+    {
         warn(
             "one-seed",
             Severity::Note,
@@ -729,7 +747,9 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
                 "Its order may still be good; compare it with the random order.",
             );
         }
-        if calibration.kendall_tau.l2.is_some_and(|tau| tau < 0.05) && options.policies.contains(&Policy::Sigma) {
+        if calibration.kendall_tau.l2.is_some_and(|tau| tau < 0.05)
+            && options.policies.contains(&Policy::Sigma)
+        {
             warn(
                 "uninformative-sigma",
                 Severity::Caution,
@@ -743,18 +763,4 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
         }
     }
     warnings
-}
-
-/// Fails where an order needs what this ground does not give, before anything expensive starts.
-///
-/// # Errors
-///
-/// [`ErrorKind::MissingInput`].
-pub fn check_policies(policies: &[Policy], head: bool) -> Result<()> {
-    let needs_head =
-        |policy: &&Policy| matches!(policy, Policy::LeastConfidence | Policy::Margin | Policy::Entropy);
-    match policies.iter().find(needs_head) {
-        Some(policy) if !head => Err(Error::missing("a classifier head", format!("the order \"{policy}\""))),
-        _ => Ok(()),
-    }
 }

@@ -123,7 +123,10 @@ fn labelled(exact: &ExactCurve, arguments: &Curve, k: usize) -> Result<(Map<Stri
         let [a, b, c] = [0, 1, 2].map(|line| one_decimal(of(line)));
         let _ = writeln!(text, "{name:<12} {a:>7} {b:>7} {c:>7}");
     };
-    let today = exact.do_nothing.as_ref().map(|today| [today.evaluation.top1, today.evaluation.top5, today.evaluation.map]);
+    let today = exact
+        .do_nothing
+        .as_ref()
+        .map(|today| [today.evaluation.top1, today.evaluation.top5, today.evaluation.map]);
     if let Some(today) = today {
         row("do nothing", &|line| today[line]);
     }
@@ -254,7 +257,10 @@ fn label_free(
     value.insert(format!("agreement@{}", result.depth), summary(&result.line));
     if let Some(points) = arguments.grid {
         let grid = result.line.grid(points);
-        value.insert("grid".into(), json!({ "cuts": grid.cuts, "agreement": grid.values, "mean": { "agreement": grid.mean } }));
+        value.insert(
+            "grid".into(),
+            json!({ "cuts": grid.cuts, "agreement": grid.values, "mean": { "agreement": grid.mean } }),
+        );
     }
     let text = format!(
         "{} items, no labels: agreement@{} with the fully native gallery, in percent\nstart {:.1}, minimum {:.1}, end {:.1}, area {:.1}\n",

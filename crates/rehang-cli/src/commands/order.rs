@@ -19,8 +19,7 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
         None => None,
         Some(path) => Some(files::read_f32_column(&files::VectorSource::parse(path)?)?),
     };
-    let sigma: Option<Vec<f64>> =
-        sigma.map(|values| values.iter().map(|&value| f64::from(value)).collect());
+    let sigma: Option<Vec<f64>> = sigma.map(|values| values.iter().map(|&value| f64::from(value)).collect());
     let adapted = match &arguments.adapted {
         None => None,
         Some(path) => Some(inputs.matrix_as_it_is("adapted", path)?),
@@ -29,7 +28,11 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
         None => None,
         Some(path) => Some(inputs.matrix_as_it_is("new", path)?),
     };
-    let head = inputs.head(&arguments.head)?;
+    let head = match (inputs.head(&arguments.head)?, &arguments.adapter) {
+        (Some(head), _) => Some(head),
+        (None, Some(path)) => rehang::Adapter::load(path)?.uncertainty.head().cloned(),
+        (None, None) => None,
+    };
     let errors = match (&new, &adapted) {
         (Some(new), Some(adapted)) => {
             if (new.rows(), new.columns()) != (adapted.rows(), adapted.columns()) {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rehang::files::{AtomicFile, VectorSource, read_matrix};
 use rehang::order::Policy;
 use rehang::report::Report as ReportData;
-use rehang::study::{Contender, Ground, Queries, StudyOptions, check_policies, overlap, overlap_warning, study};
+use rehang::study::{Contender, Ground, Queries, StudyOptions, overlap, overlap_warning, study};
 use rehang::{Adapter, Error, Result, Vectors};
 use serde_json::json;
 
@@ -33,7 +33,6 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     }
     let policies: Vec<Policy> =
         arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?;
-    check_policies(&policies, arguments.head.head_weight.is_some())?;
     let adapters: Vec<Adapter> = arguments.adapters.iter().map(Adapter::load).collect::<Result<_>>()?;
     let mut inputs = Inputs::new(&arguments.selection)?;
     let old = inputs.matrix("old", std::slice::from_ref(&arguments.old))?;
@@ -155,7 +154,8 @@ pub fn verdict(report: &ReportData) -> String {
 fn name(adapters: &[Adapter], place: usize, path: &PathBuf) -> String {
     let method = &adapters[place].training.method;
     if adapters.iter().filter(|adapter| adapter.training.method == *method).count() > 1 {
-        let stem = path.file_stem().map_or_else(|| path.display().to_string(), |stem| stem.to_string_lossy().into());
+        let stem =
+            path.file_stem().map_or_else(|| path.display().to_string(), |stem| stem.to_string_lossy().into());
         return format!("{method} ({stem})");
     }
     method.clone()
@@ -166,5 +166,8 @@ pub fn command() -> String {
     let quoted = |argument: String| {
         if argument.contains(' ') { format!("'{argument}'") } else { argument }
     };
-    std::iter::once("rehang".to_owned()).chain(std::env::args().skip(1).map(quoted)).collect::<Vec<_>>().join(" ")
+    std::iter::once("rehang".to_owned())
+        .chain(std::env::args().skip(1).map(quoted))
+        .collect::<Vec<_>>()
+        .join(" ")
 }

@@ -113,7 +113,14 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
         raw_norms.resize(count, 0.0);
         let side_rows = side.as_ref().map(|_| side_batch.vectors.as_slice());
         applier
-            .apply_rows(first_row as usize, &batch.vectors, side_rows, &mut out, &mut variance, &mut raw_norms)
+            .apply_rows(
+                first_row as usize,
+                &batch.vectors,
+                side_rows,
+                &mut out,
+                &mut variance,
+                &mut raw_norms,
+            )
             .map_err(|error| error.context(what.clone()))?;
         let ids = if columns.ids.is_some() { batch.ids.as_ref() } else { None };
         writer.write(&out, ids, columns.sigma2.then_some(variance.as_slice()))?;

@@ -23,7 +23,12 @@ impl KernelExpansion {
         }
         expect_width("centres of the kernel", d_old, self.centres.columns())?;
         expect_width("coefficients of the kernel", d_new, self.coefficients.columns())?;
-        expect_count("centres of the kernel", self.centres.rows(), "their coefficients", self.coefficients.rows())?;
+        expect_count(
+            "centres of the kernel",
+            self.centres.rows(),
+            "their coefficients",
+            self.coefficients.rows(),
+        )?;
         self.centres.check_finite("centres of the kernel")?;
         self.coefficients.check_finite("coefficients of the kernel")?;
         expect_finite("γ of the kernel", &[self.gamma])?;
@@ -92,7 +97,15 @@ impl PreparedExpansion {
                 }
             }
             let hidden = RowsRef::new(block, CENTRES);
-            coefficients.multiply(hidden, count, 0..self.d_new, output, self.d_new, Begin::OutputPlusBias, false);
+            coefficients.multiply(
+                hidden,
+                count,
+                0..self.d_new,
+                output,
+                self.d_new,
+                Begin::OutputPlusBias,
+                false,
+            );
         }
     }
 }
@@ -138,7 +151,8 @@ mod tests {
     #[test]
     fn an_expansion_is_its_formula_over_block_edges() {
         for centres in [1, 3, CENTRES - 1, CENTRES, CENTRES + 5] {
-            let wave = |seed: usize| move |row: usize, column: usize| ((row * 7 + column * 3 + seed) as f32).sin();
+            let wave =
+                |seed: usize| move |row: usize, column: usize| ((row * 7 + column * 3 + seed) as f32).sin();
             let expansion = KernelExpansion {
                 centres: Matrix::from_fn(centres, 3, wave(1)),
                 coefficients: Matrix::from_fn(centres, 5, wave(2)),
@@ -159,9 +173,13 @@ mod tests {
                             .zip(expansion.centres.row(centre))
                             .map(|(&a, &b)| f64::from(a - b).powi(2))
                             .sum();
-                        expected += f64::from(expansion.coefficients.row(centre)[column]) * (-0.7 * distance).exp();
+                        expected +=
+                            f64::from(expansion.coefficients.row(centre)[column]) * (-0.7 * distance).exp();
                     }
-                    assert!((f64::from(output[row * 5 + column]) - expected).abs() < 2e-4, "{centres} centres");
+                    assert!(
+                        (f64::from(output[row * 5 + column]) - expected).abs() < 2e-4,
+                        "{centres} centres"
+                    );
                 }
             }
         }

@@ -69,7 +69,12 @@ impl<'a> RowsRef<'a> {
 
 impl Packed {
     /// Packs a weight given number by number, `weight(output, input)`, and its bias `[outputs]`.
-    pub(super) fn new(outputs: usize, inputs: usize, weight: impl Fn(usize, usize) -> f32, bias: &[f32]) -> Self {
+    pub(super) fn new(
+        outputs: usize,
+        inputs: usize,
+        weight: impl Fn(usize, usize) -> f32,
+        bias: &[f32],
+    ) -> Self {
         debug_assert_eq!(bias.len(), outputs);
         let lines = outputs.div_ceil(LINE);
         let mut weights = Vec::with_capacity(lines * inputs);
@@ -85,7 +90,9 @@ impl Packed {
             }
         }
         let bias = (0..lines)
-            .map(|line| Line(std::array::from_fn(|lane| bias.get(line * LINE + lane).copied().unwrap_or(0.0))))
+            .map(|line| {
+                Line(std::array::from_fn(|lane| bias.get(line * LINE + lane).copied().unwrap_or(0.0)))
+            })
             .collect();
         Self { inputs, outputs, weights, bias }
     }
@@ -135,8 +142,14 @@ impl Packed {
         // The kernels below use pointers; these four checks are what makes every access of theirs lie inside.
         assert!(range.start % TILE == 0 && range.end <= self.outputs, "columns begin at a tile");
         assert!(range.end == self.outputs || range.end % TILE == 0, "columns end at a tile");
-        assert!((rows - 1) * input.stride + self.inputs <= input.data.len(), "input rows lie inside their buffer");
-        assert!((rows - 1) * output_stride + range.len() <= output.len(), "output rows lie inside their buffer");
+        assert!(
+            (rows - 1) * input.stride + self.inputs <= input.data.len(),
+            "input rows lie inside their buffer"
+        );
+        assert!(
+            (rows - 1) * output_stride + range.len() <= output.len(),
+            "output rows lie inside their buffer"
+        );
         let task = Task {
             packed: self,
             input: input.data.as_ptr(),
@@ -217,7 +230,12 @@ impl Task<'_> {
     ///
     /// The task's buffers hold what [`Packed::multiply`] checks.
     #[inline(always)]
-    unsafe fn for_each_block(&self, rows_step: usize, columns_step: usize, micro: impl Fn(usize, usize, Block)) {
+    unsafe fn for_each_block(
+        &self,
+        rows_step: usize,
+        columns_step: usize,
+        micro: impl Fn(usize, usize, Block),
+    ) {
         let inputs = self.packed.inputs;
         let weights = self.packed.weights.as_ptr().cast::<f32>();
         let bias = self.packed.bias.as_ptr().cast::<f32>();
@@ -249,7 +267,9 @@ impl Task<'_> {
                                     weight_stride: width,
                                     depth,
                                     bias: bias.add(tile + part),
-                                    output: self.output.add(row * self.output_stride + tile - self.first + part),
+                                    output: self
+                                        .output
+                                        .add(row * self.output_stride + tile - self.first + part),
                                     output_stride: self.output_stride,
                                     columns: existing,
                                     start,
@@ -328,8 +348,8 @@ macro_rules! dispatch {
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use std::arch::x86_64::{
-        __mmask16, _mm512_add_ps, _mm512_fmadd_ps, _mm512_load_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
-        _mm512_max_ps, _mm512_set1_ps, _mm512_setzero_ps,
+        __mmask16, _mm512_add_ps, _mm512_fmadd_ps, _mm512_load_ps, _mm512_mask_storeu_ps,
+        _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_set1_ps, _mm512_setzero_ps,
     };
 
     use super::{Block, LINE, Start, TILE, Task};
@@ -364,7 +384,9 @@ mod avx512 {
                     sums[row][line] = match block.start {
                         Start::Bias => bias,
                         Start::Output => _mm512_maskz_loadu_ps(mask[line], output),
-                        Start::OutputPlusBias => _mm512_add_ps(_mm512_maskz_loadu_ps(mask[line], output), bias),
+                        Start::OutputPlusBias => {
+                            _mm512_add_ps(_mm512_maskz_loadu_ps(mask[line], output), bias)
+                        }
                     };
                 }
             }
@@ -439,7 +461,8 @@ mod avx2 {
             }
             let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
             for row in 0..ROWS {
-                let output = if whole { block.output.add(row * block.output_stride) } else { edge[row].as_mut_ptr() };
+                let output =
+                    if whole { block.output.add(row * block.output_stride) } else { edge[row].as_mut_ptr() };
                 for half in 0..2 {
                     let bias = _mm256_load_ps(block.bias.add(half * 8));
                     sums[row][half] = match block.start {
@@ -463,7 +486,8 @@ mod avx2 {
             // The second operand is what a NaN leaves, so an overflow is not hidden as a zero.
             let floor = _mm256_setzero_ps();
             for row in 0..ROWS {
-                let output = if whole { block.output.add(row * block.output_stride) } else { edge[row].as_mut_ptr() };
+                let output =
+                    if whole { block.output.add(row * block.output_stride) } else { edge[row].as_mut_ptr() };
                 for half in 0..2 {
                     let sum = sums[row][half];
                     let sum = if block.relu { _mm256_max_ps(floor, sum) } else { sum };
@@ -504,7 +528,11 @@ mod portable {
     /// when compiling), the rounded-once form would be a slow call into the C library.
     #[inline(always)]
     fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
-        if cfg!(all(target_arch = "x86_64", not(target_feature = "fma"))) { a * b + c } else { a.mul_add(b, c) }
+        if cfg!(all(target_arch = "x86_64", not(target_feature = "fma"))) {
+            a * b + c
+        } else {
+            a.mul_add(b, c)
+        }
     }
 
     unsafe fn micro<const ROWS: usize>(block: Block) {
@@ -515,8 +543,11 @@ mod portable {
                 for lane in 0..LINE {
                     let bias = *block.bias.add(lane);
                     let exists = lane < block.columns;
-                    let output =
-                        if exists && block.start != Start::Bias { *block.output.add(row * block.output_stride + lane) } else { 0.0 };
+                    let output = if exists && block.start != Start::Bias {
+                        *block.output.add(row * block.output_stride + lane)
+                    } else {
+                        0.0
+                    };
                     sums[row][lane] = match block.start {
                         Start::Bias => bias,
                         Start::Output => output,
@@ -553,16 +584,26 @@ mod tests {
 
     /// Numbers between −1 and 1 that need no generator: fractional parts of multiples of the golden ratio.
     fn numbers(count: usize, offset: usize) -> Vec<f32> {
-        (0..count).map(|at| (((at + offset) as f64 * 0.618_033_988_749_895).fract() * 2.0 - 1.0) as f32).collect()
+        (0..count)
+            .map(|at| (((at + offset) as f64 * 0.618_033_988_749_895).fract() * 2.0 - 1.0) as f32)
+            .collect()
     }
 
     #[test]
     fn every_instruction_set_agrees_with_plain_loops_and_touches_nothing_else() {
         const MARK: f32 = 77.0;
-        for (rows, inputs, outputs) in
-            [(1, 1, 1), (2, 3, 5), (5, 7, 16), (6, 64, 17), (7, 191, 64), (13, 193, 65), (12, 400, 130), (8, 5, 600)]
-        {
-            let (input, weight, bias) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 9), numbers(outputs, 5));
+        for (rows, inputs, outputs) in [
+            (1, 1, 1),
+            (2, 3, 5),
+            (5, 7, 16),
+            (6, 64, 17),
+            (7, 191, 64),
+            (13, 193, 65),
+            (12, 400, 130),
+            (8, 5, 600),
+        ] {
+            let (input, weight, bias) =
+                (numbers(rows * inputs, 1), numbers(outputs * inputs, 9), numbers(outputs, 5));
             let packed = Packed::new(outputs, inputs, |output, at| weight[output * inputs + at], &bias);
             for begin in [Begin::Bias, Begin::OutputPlusBias] {
                 for relu in [false, true] {
@@ -571,7 +612,16 @@ mod tests {
                         let stride = outputs + 3;
                         let mut output = vec![MARK; rows * stride];
                         let rows_in = RowsRef::new(&input, inputs);
-                        packed.multiply_with(set, rows_in, rows, 0..outputs, &mut output, stride, begin, relu);
+                        packed.multiply_with(
+                            set,
+                            rows_in,
+                            rows,
+                            0..outputs,
+                            &mut output,
+                            stride,
+                            begin,
+                            relu,
+                        );
                         for row in 0..rows {
                             for column in 0..stride {
                                 let received = output[row * stride + column];
@@ -580,14 +630,20 @@ mod tests {
                                     continue;
                                 }
                                 let sum: f64 = (0..inputs)
-                                    .map(|at| f64::from(input[row * inputs + at]) * f64::from(weight[column * inputs + at]))
+                                    .map(|at| {
+                                        f64::from(input[row * inputs + at])
+                                            * f64::from(weight[column * inputs + at])
+                                    })
                                     .sum();
                                 let sum = sum
                                     + f64::from(bias[column])
                                     + if begin == Begin::Bias { 0.0 } else { f64::from(MARK) };
                                 let expected = if relu { sum.max(0.0) } else { sum };
                                 let error = (f64::from(received) - expected).abs();
-                                assert!(error < 2e-5 * sum.abs().max(10.0), "{set:?} {rows}x{inputs}x{outputs}: {received} for {expected}");
+                                assert!(
+                                    error < 2e-5 * sum.abs().max(10.0),
+                                    "{set:?} {rows}x{inputs}x{outputs}: {received} for {expected}"
+                                );
                             }
                         }
                         // The portable path of a build without FMA rounds twice a step; all others agree in bits.
@@ -595,7 +651,9 @@ mod tests {
                             || cfg!(any(not(target_arch = "x86_64"), target_feature = "fma"));
                         match &first {
                             None => first = Some(output),
-                            Some(first) if rounds_once => assert_eq!(*first, output, "{set:?} gives other bits"),
+                            Some(first) if rounds_once => {
+                                assert_eq!(*first, output, "{set:?} gives other bits")
+                            }
                             Some(_) => {}
                         }
                     }
@@ -607,7 +665,8 @@ mod tests {
     #[test]
     fn some_columns_are_the_same_as_all_of_them() {
         let (rows, inputs, outputs) = (9, 33, 150);
-        let (input, weight, bias) = (numbers(rows * inputs, 2), numbers(outputs * inputs, 3), numbers(outputs, 4));
+        let (input, weight, bias) =
+            (numbers(rows * inputs, 2), numbers(outputs * inputs, 3), numbers(outputs, 4));
         let packed = Packed::new(outputs, inputs, |output, at| weight[output * inputs + at], &bias);
         let rows_in = RowsRef::new(&input, inputs);
         let mut whole = vec![0.0; rows * outputs];

@@ -181,7 +181,12 @@ impl NearestAnchors {
                 (-0.5 * length * length) as f32
             })
             .collect();
-        let packed = Packed::new(anchors.rows(), anchors.columns(), |anchor, column| anchors.row(anchor)[column], &bias);
+        let packed = Packed::new(
+            anchors.rows(),
+            anchors.columns(),
+            |anchor, column| anchors.row(anchor)[column],
+            &bias,
+        );
         Ok(Self { anchors: anchors.clone(), packed })
     }
 
@@ -215,7 +220,11 @@ impl NearestAnchors {
                 self.find_candidates(queries, rows.len() / width, count.saturating_add(1), scratch);
                 (0..rows.len() / width)
                     .map(|row| {
-                        self.nearest_into(queries.row(row, width), &scratch.nearest[row], &mut scratch.neighbours);
+                        self.nearest_into(
+                            queries.row(row, width),
+                            &scratch.nearest[row],
+                            &mut scratch.neighbours,
+                        );
                         let skipped = leave_out(first + row);
                         let kept = scratch.neighbours.iter().filter(|(_, anchor)| Some(*anchor) != skipped);
                         kept.take(count).copied().collect()
@@ -242,7 +251,8 @@ impl NearestAnchors {
         neighbours.clear();
         neighbours.extend(candidates.0.iter().map(|&(_, anchor)| {
             let anchor = anchor as usize;
-            let differences = query.iter().zip(self.anchors.row(anchor)).map(|(&q, &a)| f64::from(q) - f64::from(a));
+            let differences =
+                query.iter().zip(self.anchors.row(anchor)).map(|(&q, &a)| f64::from(q) - f64::from(a));
             (differences.map(|difference| difference * difference).sum::<f64>().sqrt(), anchor)
         }));
         neighbours.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
@@ -300,7 +310,8 @@ impl PreparedHead {
         let (classes, width) = (head.classes(), head.dimension());
         match head.kind() {
             HeadKind::Softmax => {
-                let packed = Packed::new(classes, width, |class, at| head.weight().row(class)[at], head.bias());
+                let packed =
+                    Packed::new(classes, width, |class, at| head.weight().row(class)[at], head.bias());
                 Self { packed, cosine: false }
             }
             HeadKind::ArcFace { scale, .. } => {
@@ -310,7 +321,9 @@ impl PreparedHead {
                         if length > 0.0 { f64::from(scale) / length } else { 0.0 }
                     })
                     .collect();
-                let weight = |class: usize, at: usize| (f64::from(head.weight().row(class)[at]) * factors[class]) as f32;
+                let weight = |class: usize, at: usize| {
+                    (f64::from(head.weight().row(class)[at]) * factors[class]) as f32
+                };
                 Self { packed: Packed::new(classes, width, weight, &vec![0.0; classes]), cosine: true }
             }
         }
@@ -378,7 +391,8 @@ impl PreparedOutOfFold {
                 mean(neighbours.iter().map(|&(_, anchor)| f64::from(values.row(anchor)[column])).sum())
             });
             let distance: f64 = neighbours.iter().map(|&(distance, _)| distance).sum();
-            let head = self.head.as_ref().map(|_| (entropies[row].value(), entropies[row].largest_probability()));
+            let head =
+                self.head.as_ref().map(|_| (entropies[row].value(), entropies[row].largest_probability()));
             variance[row] = self.variance(OutOfFold::features(
                 means,
                 mean(distance),

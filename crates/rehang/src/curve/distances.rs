@@ -101,7 +101,9 @@ pub(crate) fn distances(
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Processor::Avx2 => unsafe { distances_avx2(queries, gallery, distance, out) },
-        Processor::Plain => blocks::<4, 12, { cfg!(target_arch = "aarch64") }>(queries, gallery, distance, out),
+        Processor::Plain => {
+            blocks::<4, 12, { cfg!(target_arch = "aarch64") }>(queries, gallery, distance, out)
+        }
     }
 }
 
@@ -131,7 +133,8 @@ fn blocks<const QUERIES: usize, const ITEMS: usize, const FUSED: bool>(
             let vectors = &queries.data[tile * depth * TILE..][..depth * TILE];
             for query_offset in (0..TILE).step_by(QUERIES) {
                 for item_offset in (0..PANEL).step_by(ITEMS) {
-                    let products = products::<QUERIES, ITEMS, FUSED>(vectors, query_offset, items, item_offset);
+                    let products =
+                        products::<QUERIES, ITEMS, FUSED>(vectors, query_offset, items, item_offset);
                     let first_item = panel * PANEL + item_offset;
                     let squares = &gallery.squares[first_item..first_item + ITEMS];
                     let width = ITEMS.min(count.saturating_sub(first_item));
@@ -243,7 +246,11 @@ mod tests {
                     }
                 }
                 for processor in Processor::available() {
-                    assert_eq!(all(processor, &queries, &gallery, distance), expected, "{processor:?} {m} {n} {d}");
+                    assert_eq!(
+                        all(processor, &queries, &gallery, distance),
+                        expected,
+                        "{processor:?} {m} {n} {d}"
+                    );
                 }
             }
         }

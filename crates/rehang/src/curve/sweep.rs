@@ -260,7 +260,12 @@ pub(crate) fn sweep(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,bmi1,bmi2")]
-fn sweep_avx512(work: &mut Workspace, query: &Query<'_>, depths: &Depths, totals: &mut Totals) -> QueryValues {
+fn sweep_avx512(
+    work: &mut Workspace,
+    query: &Query<'_>,
+    depths: &Depths,
+    totals: &mut Totals,
+) -> QueryValues {
     sweep_here(work, query, depths, totals)
 }
 
@@ -503,10 +508,9 @@ impl State {
         }
         if depths.deepest > 0.0 {
             let head = head(&work.ranks[..self.positives], &work.gains, self.ideal, depths);
-            for (old, new, changes) in [
-                (&mut self.map, head.map, &mut totals.map),
-                (&mut self.ndcg, head.ndcg, &mut totals.ndcg),
-            ] {
+            for (old, new, changes) in
+                [(&mut self.map, head.map, &mut totals.map), (&mut self.ndcg, head.ndcg, &mut totals.ndcg)]
+            {
                 let new = fixed(new);
                 if new != *old {
                     changes[cut] += new - *old;
@@ -524,7 +528,13 @@ impl State {
 
     /// Backfills the items that were listed.
     #[inline(always)]
-    fn follow_moves(&mut self, work: &mut Workspace, query: &Query<'_>, depths: &Depths, totals: &mut Totals) {
+    fn follow_moves(
+        &mut self,
+        work: &mut Workspace,
+        query: &Query<'_>,
+        depths: &Depths,
+        totals: &mut Totals,
+    ) {
         let moves = std::mem::take(&mut work.moves);
         for &Move { time, from, to } in &moves[..work.found] {
             work.histogram[from as usize] -= 1;
@@ -604,7 +614,8 @@ impl State {
     fn areas(&self, items: usize) -> [f64; 4] {
         let cuts = (items + 1) as f64;
         let [top1, top5] = self.hit_area.map(|area| area as f64 / cuts);
-        let [precision, recall] = [self.precision_area, self.recall_area].map(|area| area as f64 / UNIT / cuts);
+        let [precision, recall] =
+            [self.precision_area, self.recall_area].map(|area| area as f64 / UNIT / cuts);
         [top1, top5, precision, recall]
     }
 }

@@ -77,7 +77,9 @@ impl Thresholds {
             for (bucket, &distance) in buckets.iter_mut().zip(distances) {
                 *bucket = self.bucket(distance);
             }
-            for (((place, &distance), &item), &bucket) in places.iter_mut().zip(distances).zip(items).zip(&buckets) {
+            for (((place, &distance), &item), &bucket) in
+                places.iter_mut().zip(distances).zip(items).zip(&buckets)
+            {
                 let entry = self.table[bucket as usize];
                 let start = entry & !SEVERAL;
                 let key = self.keys[start as usize];

@@ -1,0 +1,177 @@
+//! `rehang demo`: a whole upgrade of a small gallery of handwritten digits, offline.
+//!
+//! The data travels inside the binary: the UCI digits (E. Alpaydin and C. Kaynak, 1998, CC BY 4.0) and what two small
+//! encoders made of them (`cargo xtask demo-data`). Everything is written to a folder first and then goes through the
+//! same verbs that a user would call, which are printed.
+
+use std::path::Path;
+
+use rehang::files::AtomicFile;
+use rehang::{Error, Result};
+use serde_json::json;
+
+use super::{Outcome, fit, one_decimal, print, report, say};
+use crate::arguments::{Demo, Fit, HeadFiles, Relevance, Report, RowSelection, SpaceNames};
+
+/// The files of the demo: name and content.
+const FILES: [(&str, &[u8]); 6] = [
+    ("label.npy", include_bytes!("../../../../demo/label.npy")),
+    ("role.npy", include_bytes!("../../../../demo/role.npy")),
+    ("old.npy", include_bytes!("../../../../demo/old.npy")),
+    ("new.npy", include_bytes!("../../../../demo/new.npy")),
+    ("head_weight.npy", include_bytes!("../../../../demo/head_weight.npy")),
+    ("head_bias.npy", include_bytes!("../../../../demo/head_bias.npy")),
+];
+
+/// Runs the demo.
+pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
+    let folder = &arguments.out;
+    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    for (name, bytes) in FILES {
+        let mut file = AtomicFile::create(folder.join(name))?;
+        file.put(bytes)?;
+        file.commit()?;
+    }
+    let path = |name: &str| folder.join(name).display().to_string();
+    if !json {
+        say(
+            "An old encoder knows five of the ten digits and sees few pixels; a new one knows all ten. 718 images were",
+        );
+        say(
+            "embedded by both (the pairs). 1,079 others are the gallery, embedded by the old encoder only. What now?",
+        );
+    }
+
+    step(
+        json,
+        &format!(
+            "rehang fit --old {0} --new {1} --labels {2} --rows {3}=0 -o {4}",
+            path("old.npy"),
+            path("new.npy"),
+            path("label.npy"),
+            path("role.npy"),
+            path("adapter.safetensors")
+        ),
+    );
+    let adapter = folder.join("adapter.safetensors");
+    let fitted = fit::make(&fit_arguments(&path, &adapter, "auto", arguments.seed))?;
+    let ridge = folder.join("ridge.safetensors");
+    fit::make(&fit_arguments(&path, &ridge, "ridge", arguments.seed))?;
+
+    step(
+        json,
+        &format!(
+            "rehang report {0} {1} --old {2} --new {3} --labels {4} --rows {5}=1 -o {6}",
+            path("adapter.safetensors"),
+            path("ridge.safetensors"),
+            path("old.npy"),
+            path("new.npy"),
+            path("label.npy"),
+            path("role.npy"),
+            path("report.html")
+        ),
+    );
+    let output = folder.join("report.html");
+    let made = report::make(&Report {
+        adapters: vec![adapter, ridge],
+        old: path("old.npy"),
+        new: path("new.npy"),
+        side: None,
+        pairs_old: None,
+        selection: RowSelection { rows: Some(format!("{}=1", path("role.npy"))) },
+        relevance: Relevance { labels: Some(path("label.npy")), k: 10, ..Relevance::default() },
+        head: head(&path),
+        orders: ["coverage", "sigma", "random", "oracle"].map(str::to_owned).to_vec(),
+        random_orders: 3,
+        seed: arguments.seed,
+        bootstrap: 1000,
+        title: "Rehanging a gallery of handwritten digits".into(),
+        output: vec![output.clone(), folder.join("report.md"), folder.join("report.json")],
+    })?;
+
+    let metric = made.headline_metric().map(|metric| (metric.id.clone(), metric.name.clone()));
+    let curve = made.headline_curve();
+    let (Some((id, name)), Some(curve)) = (metric, curve) else {
+        return Err(Error::corrupt("the demo's report", "it has no curve"));
+    };
+    let line = &curve.metrics[&id];
+    let today = made.do_nothing.get(&id).copied().unwrap_or(f64::NAN);
+    let value = json!({
+        "report": output.display().to_string(),
+        "metric": id,
+        "method": fitted.adapter.training.method,
+        "order": curve.order,
+        "do_nothing": today,
+        "at_switch": line.start,
+        "fully_native": line.end,
+        "area": line.area.value,
+        "passes_do_nothing_at": line.passes_do_nothing_at,
+    });
+    let crossing = line.passes_do_nothing_at.map_or_else(
+        || "It never passes doing nothing.".to_owned(),
+        |fraction| {
+            if fraction == 0.0 {
+                "The switch pays at once, before a single image is embedded again.".to_owned()
+            } else {
+                format!("The switch pays once {:.1} % of the gallery is embedded again.", 100.0 * fraction)
+            }
+        },
+    );
+    let text = format!(
+        "\n{name} in percent ({}, order {}):\n  {:>5}  do nothing: the old encoder for gallery and queries\n  {:>5}  at the \
+         switch: new queries, every gallery vector adapted\n  {:>5}  fully re-embedded\n{crossing}\n\nReport: {}\n",
+        fitted.adapter.training.method,
+        curve.order,
+        one_decimal(today),
+        one_decimal(line.start),
+        one_decimal(line.end),
+        output.display()
+    );
+    print(json, &value, &text)?;
+    Ok(Outcome::Done)
+}
+
+fn step(json: bool, command: &str) {
+    if !json {
+        say(&format!("\n$ {command}"));
+    }
+}
+
+fn head(path: &dyn Fn(&str) -> String) -> HeadFiles {
+    HeadFiles {
+        head_weight: Some(path("head_weight.npy")),
+        head_bias: Some(path("head_bias.npy")),
+        head_kind: "softmax".into(),
+    }
+}
+
+fn fit_arguments(path: &dyn Fn(&str) -> String, output: &Path, method: &str, seed: u64) -> Fit {
+    Fit {
+        old: vec![path("old.npy")],
+        new: vec![path("new.npy")],
+        labels: Some(path("label.npy")),
+        side: None,
+        old_ids: None,
+        new_ids: None,
+        keep_common: false,
+        selection: RowSelection { rows: Some(format!("{}=0", path("role.npy"))) },
+        head: head(path),
+        spaces: SpaceNames {
+            old_model: "digits-old".into(),
+            new_model: "digits-new".into(),
+            distance: "l2".into(),
+        },
+        method: method.into(),
+        loss: None,
+        uncertainty: None,
+        epochs: None,
+        early_stop: None,
+        seeds: 1,
+        seed,
+        device: "cpu".into(),
+        checkpoints: None,
+        thorough: false,
+        evaluation_old: None,
+        output: output.to_owned(),
+    }
+}

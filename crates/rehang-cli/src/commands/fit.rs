@@ -1,0 +1,253 @@
+//! `rehang fit`.
+
+use std::fmt::Write;
+
+use rehang::files::AtomicFile;
+use rehang::{Distance, Error, Head, Pairs, Result, Vectors};
+use rehang_train::fit::Device;
+use rehang_train::guards::Severity;
+use rehang_train::{FitParameters, Fitted, Method, NetworkOptions, Selection, fit_adapter};
+use serde_json::{Value, json};
+
+use super::{Outcome, one_decimal, print, say};
+use crate::arguments::Fit;
+use crate::bar::with_bar;
+use crate::input::{Inputs, join_by_id};
+
+/// Fits an adapter on pairs and writes it.
+pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
+    let fitted = make(arguments)?;
+    let refused = fitted.findings.iter().any(|finding| finding.severity == Severity::Problem);
+    print(json, &value(arguments, &fitted), &text(arguments, &fitted))?;
+    Ok(if refused { Outcome::WithRefusals } else { Outcome::Done })
+}
+
+/// Fits and writes; what was found is in the answer, and said on stderr where it is a warning.
+pub fn make(arguments: &Fit) -> Result<Fitted> {
+    let method: Method = arguments.method.parse()?;
+    let distance: Distance = arguments.spaces.distance.parse()?;
+    let options = network_options(arguments)?;
+    let parameters = FitParameters { method, seed: arguments.seed, ..FitParameters::default() };
+    // A bad output path fails now and not after the fit.
+    drop(AtomicFile::create(&arguments.output)?);
+
+    let mut inputs = Inputs::new(&arguments.selection)?;
+    let mut old = inputs.matrix("old", &arguments.old)?;
+    let mut new = inputs.matrix("new", &arguments.new)?;
+    let mut labels = match &arguments.labels {
+        None => None,
+        Some(path) => Some(inputs.labels("labels", path)?),
+    };
+    let mut side = match &arguments.side {
+        None => None,
+        Some(path) => Some(inputs.matrix("side", std::slice::from_ref(path))?),
+    };
+    if let (Some(old_ids), Some(new_ids)) = (&arguments.old_ids, &arguments.new_ids) {
+        if arguments.selection.rows.is_some() {
+            return Err(Error::option(
+                "--rows",
+                "given",
+                "nothing beside --old-ids: select rows in the files",
+            ));
+        }
+        let joined = join_by_id(old_ids, new_ids, arguments.keep_common)?;
+        let (left, right): (Vec<usize>, Vec<usize>) = joined.rows.iter().copied().unzip();
+        let within = |what: &str, rows: usize, chosen: &[usize]| match chosen.iter().max() {
+            Some(&last) if last >= rows => {
+                Err(Error::corrupt(what, format!("{rows} rows, and an id in row {last}")))
+            }
+            _ => Ok(()),
+        };
+        within("old vectors", old.rows(), &left)?;
+        within("new vectors", new.rows(), &right)?;
+        let dropped = joined.left_only.len() + joined.right_only.len();
+        if dropped > 0 {
+            say(&format!("{dropped} items that only one side has are left out."));
+        }
+        // Labels and side information go with the old vectors.
+        labels = labels.map(|labels| left.iter().map(|&row| labels[row]).collect());
+        side = side.map(|side| side.select(&left));
+        old = old.select(&left);
+        new = new.select(&right);
+    }
+    let head = inputs.head(&arguments.head)?;
+    let pairs = Pairs::new(
+        Vectors::measured(&arguments.spaces.old_model, distance, old, &arguments.old.join(", "))?,
+        Vectors::measured(&arguments.spaces.new_model, distance, new, &arguments.new.join(", "))?,
+        labels,
+        side,
+    )?;
+    if let Some(path) = &arguments.evaluation_old {
+        let evaluation = inputs.matrix_as_it_is("evaluation", path)?;
+        let overlapping = rehang::study::overlap(pairs.old().matrix(), &evaluation);
+        if overlapping > 0 {
+            say(&format!(
+                "Warning: {overlapping} of the {} evaluation items in {path} are among the pairs; whatever is \
+                 measured on them is too good.",
+                evaluation.rows()
+            ));
+        }
+    }
+    let mut fitted =
+        with_bar(|progress| fit_adapter(&pairs, head.as_ref(), &parameters, &options, progress))?;
+    for input in &inputs.read {
+        fitted.adapter.training.inputs.insert(input.role.clone(), input.fingerprint.clone());
+    }
+    fitted.adapter.save(&arguments.output)?;
+    for finding in &fitted.findings {
+        if finding.severity != Severity::Note {
+            say(&format!("Warning: {}.", finding.message.trim_end_matches('.')));
+        }
+    }
+    warn_about_head(head.as_ref(), &pairs);
+    Ok(fitted)
+}
+
+/// A head that classifies the new vectors badly belongs to another model or another numbering of the classes.
+fn warn_about_head(head: Option<&Head>, pairs: &Pairs) {
+    let (Some(head), Some(labels)) = (head, pairs.labels()) else { return };
+    let new = pairs.new_vectors().matrix();
+    let (mut right, mut known) = (0_usize, 0_usize);
+    for (row, &label) in labels.iter().enumerate().filter(|&(_, &label)| label >= 0) {
+        let logit = |class: usize| -> f64 {
+            let product: f64 = head
+                .weight()
+                .row(class)
+                .iter()
+                .zip(new.row(row))
+                .map(|(&w, &x)| f64::from(w) * f64::from(x))
+                .sum();
+            product + f64::from(head.bias()[class])
+        };
+        let best = (0..head.classes()).max_by(|&a, &b| logit(a).total_cmp(&logit(b)));
+        known += 1;
+        right += usize::from(best.is_some_and(|best| best as i64 == label));
+    }
+    if known > 0 && right * 5 < known {
+        say(&format!(
+            "Warning: the head classifies only {:.0} % of the new vectors as their labels say; does it belong to this \
+             model and this numbering of the classes?",
+            100.0 * right as f64 / known as f64
+        ));
+    }
+}
+
+fn network_options(arguments: &Fit) -> Result<NetworkOptions> {
+    let device = match arguments.device.as_str() {
+        "cpu" => Device::Cpu,
+        "flex" => Device::Flex,
+        "wgpu" => Device::Wgpu,
+        "cuda" => Device::Cuda,
+        other => return Err(Error::option("--device", other, "cpu, flex, wgpu or cuda")),
+    };
+    if arguments.epochs == Some(0) {
+        return Err(Error::option("--epochs", 0, "1 or more"));
+    }
+    if arguments.early_stop == Some(0) {
+        return Err(Error::option("--early-stop", 0, "1 epoch or more"));
+    }
+    let mut options = NetworkOptions {
+        epochs: arguments.epochs,
+        early_stop: arguments.early_stop,
+        seeds: arguments.seeds,
+        device,
+        thorough: arguments.thorough,
+        ..NetworkOptions::default()
+    };
+    if let Some(loss) = &arguments.loss {
+        options.loss = loss.parse()?;
+    }
+    if let Some(uncertainty) = &arguments.uncertainty {
+        options.uncertainty = uncertainty.parse()?;
+    }
+    if let Some(folder) = &arguments.checkpoints {
+        fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+        options.checkpoints = Some(folder.clone());
+    }
+    Ok(options)
+}
+
+fn value(arguments: &Fit, fitted: &Fitted) -> Value {
+    let training = &fitted.adapter.training;
+    json!({
+        "adapter": arguments.output.display().to_string(),
+        "method": training.method,
+        "seed": training.seed,
+        "pairs": training.pairs,
+        "old": fitted.adapter.old,
+        "new": fitted.adapter.new,
+        "geometry": fitted.adapter.geometry.name(),
+        "uncertainty": fitted.adapter.uncertainty.name(),
+        "held_out": fitted.selection,
+        "calibration": fitted.calibration,
+        "hyper_parameters": training.hyper_parameters,
+        "findings": fitted.findings,
+    })
+}
+
+fn text(arguments: &Fit, fitted: &Fitted) -> String {
+    let training = &fitted.adapter.training;
+    let mut text = String::new();
+    if let Some(selection) = &fitted.selection {
+        table(&mut text, selection);
+    }
+    if let Some(calibration) = &fitted.calibration {
+        let _ = writeln!(
+            text,
+            "σ² on pairs it had not seen: Kendall τ-b with the true error {:.2}, mean σ² / mean error {:.2}",
+            calibration.kendall_tau, calibration.ratio
+        );
+    }
+    let _ = writeln!(
+        text,
+        "{} fitted on {} pairs ({} → {}), written to {}",
+        training.method,
+        training.pairs,
+        fitted.adapter.old,
+        fitted.adapter.new,
+        arguments.output.display()
+    );
+    text
+}
+
+/// The methods on held-out pairs, and the two lines that they are held against.
+fn table(text: &mut String, selection: &Selection) {
+    let _ = writeln!(
+        text,
+        "On held-out pairs ({} of known classes, {} of classes left out), {} in percent:\n",
+        selection.held_out.0, selection.held_out.1, selection.criterion
+    );
+    let _ = writeln!(
+        text,
+        "  {:<16} {:<14} {:>8} {:>8} {:>8} {:>8}",
+        "method", "geometry", "start", "area", "error", "seconds"
+    );
+    for (place, row) in selection.rows.iter().enumerate() {
+        let mark = if selection.kept == Some(place) { '*' } else { ' ' };
+        let geometry = row.geometry.map_or("raw", rehang_train::geometry::GeometryKind::name);
+        match &row.failure {
+            Some(reason) => {
+                let _ = writeln!(text, "{mark} {:<16} left out: {reason}", row.method);
+            }
+            None => {
+                let _ = writeln!(
+                    text,
+                    "{mark} {:<16} {:<14} {:>8} {:>8} {:>8.3} {:>8}",
+                    row.method.name(),
+                    geometry,
+                    one_decimal(row.start),
+                    one_decimal(row.area),
+                    row.relative_error,
+                    one_decimal(row.seconds)
+                );
+            }
+        }
+    }
+    let _ = writeln!(
+        text,
+        "\n  do nothing (old queries, old vectors) {}, new model on everything {}\n  start: at the switch; area: \
+         mean over the whole backfill in random order; error: as a part of the new vectors' variance\n",
+        one_decimal(selection.do_nothing),
+        one_decimal(selection.native)
+    );
+}
