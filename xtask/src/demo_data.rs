@@ -35,9 +35,9 @@ pub fn run() -> Result<()> {
     let mut shuffled: Vec<usize> = (0..images.rows()).collect();
     shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(SEED));
     let training = &shuffled[..(images.rows() as f64 * TRAINING_SHARE) as usize];
-    let mut role = vec![1.0; images.rows()];
+    let mut role = vec![1; images.rows()];
     for &row in training {
-        role[row] = 0.0;
+        role[row] = 0;
     }
 
     let pixels = Matrix::from_fn(images.rows(), 64, |row, column| images.row(row)[column] / 16.0);
@@ -58,7 +58,7 @@ pub fn run() -> Result<()> {
     let weight = Matrix::from_fn(CLASSES, new.outputs, |class, column| head_weight[column * CLASSES + class]);
     files::write_matrix("demo/head_weight.npy", &weight, None)?;
     files::write_f32("demo/head_bias.npy", head_bias)?;
-    files::write_f32("demo/role.npy", &role)?;
+    files::write_labels("demo/role.npy", &role)?;
     Ok(())
 }
 
@@ -115,7 +115,7 @@ fn train(
         }
     }
     let parameters =
-        parameters.map(|tensor| tensor.into_data().to_vec::<f32>().expect("parameters are 32-bit floats"));
+        parameters.map(|tensor| tensor.into_data().try_to_vec::<f32>().expect("parameters are 32-bit floats"));
     Encoder { inputs: inputs.columns(), hidden, outputs, classes, parameters }
 }
 

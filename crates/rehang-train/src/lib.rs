@@ -31,7 +31,7 @@ mod vectorised;
 
 pub use auto::{
     Candidate, FitParameters, Fitted, FittedMap, OwnEvidence, Selection, SelectionRow,
-    closed_form_candidates, fit_with,
+    closed_form_candidates, fit, fit_with,
 };
 pub use method::Method;
 pub use networks::{LossParts, NetworkOptions, UncertaintySource, fit_adapter};
