@@ -114,8 +114,8 @@ fn train(
             *velocity = Some(next);
         }
     }
-    let parameters =
-        parameters.map(|tensor| tensor.into_data().try_to_vec::<f32>().expect("parameters are 32-bit floats"));
+    let parameters = parameters
+        .map(|tensor| tensor.into_data().try_to_vec::<f32>().expect("parameters are 32-bit floats"));
     Encoder { inputs: inputs.columns(), hidden, outputs, classes, parameters }
 }
 

@@ -2,8 +2,11 @@
 //!
 //! `cargo xtask demo-data` trains the two encoders of the demo and writes everything in `demo/` that is not taken from
 //! scikit-learn by `scripts/extract-digits.py`.
+//!
+//! `cargo xtask results` measures every method on real galleries and writes `docs/results.md`.
 
 mod demo_data;
+mod results;
 
 use std::process::ExitCode;
 
@@ -11,8 +14,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["demo-data"] => demo_data::run(),
+        ["results", rest @ ..] => results::run(rest),
         _ => {
-            eprintln!("usage: cargo xtask demo-data");
+            eprintln!("usage: cargo xtask demo-data | results [FOLDER] [SET…]");
             return ExitCode::from(2);
         }
     };

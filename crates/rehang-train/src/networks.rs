@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::adapter::{Geometry, Uncertainty};
+use rehang::adapter::{Adapter, Geometry, InputStatistics, Training, Uncertainty};
 use rehang::{Error, Head, Pairs, Progress, Result};
 
 use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, fit_with};
@@ -186,6 +186,43 @@ pub fn fit_adapter(
             Uncertainty::Constant { variance: (variance as f32).max(f32::MIN_POSITIVE) };
     }
     Ok(fitted)
+}
+
+/// Fits one method on all pairs without learning its σ² (every item gets the same): for studies of the map alone.
+///
+/// # Errors
+///
+/// As [`fit_adapter`]; [`rehang::ErrorKind::InvalidOption`] for a method that is no network.
+pub fn fit_map_only(
+    pairs: &Pairs,
+    head: Option<&Head>,
+    parameters: &FitParameters,
+    options: &NetworkOptions,
+    progress: &Progress,
+) -> Result<Adapter> {
+    let method = parameters.method;
+    if !matches!(method, Method::ResidualMlp | Method::Fct | Method::Fastfill | Method::FastfillReference) {
+        return Err(Error::option("method", method, "residual-mlp, fct, fastfill or fastfill-reference"));
+    }
+    let native = pairs.new_vectors();
+    let fitted = fit_one(method, pairs, head, parameters.seed, options, progress)?;
+    let kind = parameters.geometry.unwrap_or(GeometryKind::options(native.space())[0]);
+    Ok(Adapter {
+        old: pairs.old().space().clone(),
+        new: native.space().clone(),
+        map: fitted.map,
+        geometry: fitted.geometry.unwrap_or_else(|| geometry::fit(kind, native.matrix(), native)),
+        uncertainty: Uncertainty::Constant { variance: 1.0 },
+        input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
+        training: Training {
+            method: method.name().into(),
+            seed: parameters.seed,
+            pairs: pairs.len(),
+            hyper_parameters: fitted.choices,
+            version: env!("CARGO_PKG_VERSION").into(),
+            ..Training::default()
+        },
+    })
 }
 
 fn too_costly(method: Method) -> Error {

@@ -1,0 +1,362 @@
+//! `cargo xtask results [FOLDER] [SET…]`: the quality study of `docs/results.md`.
+//!
+//! Every (set, seed, method) is a unit of work whose numbers are appended to `bench/runs/results/units.jsonl` as soon as
+//! they are known; a unit that is there already is not done again. The table is made anew from the file at the end.
+//! `FOLDER` is where the galleries lie (default `../shared/data`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use rehang::adapter::{self, Adapter};
+use rehang::curve::{CurveInput, CurveOptions, Relevance, curve, evaluate};
+use rehang::files::{self, AtomicFile, VectorSource};
+use rehang::order::{OrderInput, Policy, order};
+use rehang::statistics::{kendall_tau_b, mean_sd};
+use rehang::study::true_errors;
+use rehang::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_train::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter};
+use serde::{Deserialize, Serialize};
+
+const UNITS: &str = "bench/runs/results/units.jsonl";
+const TABLE: &str = "docs/results.md";
+const SETS: [&str; 4] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77"];
+const PARTS: [&str; 2] = ["seen", "unseen"];
+const SEEDS: u64 = 3;
+
+/// What is fitted: a name in the table, and how.
+const METHODS: [&str; 9] = [
+    "do-nothing",
+    "procrustes",
+    "ridge",
+    "auto",
+    "fct",
+    "fastfill-reference",
+    "l2+disc",
+    "label-free",
+    "fastfill",
+];
+
+/// The numbers of one set, seed, method, part and order.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Row {
+    set: String,
+    seed: u64,
+    method: String,
+    part: String,
+    order: String,
+    /// Method that was kept, for `auto`.
+    kept: String,
+    /// Top-1 and mAP: mean over all fractions, at the start, the lowest, at the end.
+    area: [f64; 2],
+    start: [f64; 2],
+    minimum: [f64; 2],
+    end: [f64; 2],
+    /// Kendall τ-b of σ² with the true squared error; none where σ² is constant.
+    tau: Option<f64>,
+    seconds: f64,
+}
+
+/// Runs what is missing, then writes the table.
+pub fn run(arguments: &[&str]) -> Result<()> {
+    let folder = PathBuf::from(arguments.first().copied().unwrap_or("../shared/data"));
+    let sets: Vec<&str> = if arguments.len() > 1 { arguments[1..].to_vec() } else { SETS.to_vec() };
+    let mut rows = read_units()?;
+    for seed in 0..SEEDS {
+        for set in &sets {
+            let data = match Set::read(&folder, set) {
+                Ok(data) => data,
+                Err(error) => {
+                    eprintln!("{set} is skipped: {error}");
+                    continue;
+                }
+            };
+            for method in METHODS {
+                // What has no randomness is measured once; its random orders have seeds of their own.
+                if rows.iter().any(|row| row.set == *set && row.seed == seed && row.method == method) {
+                    continue;
+                }
+                let unit = measure(set, &data, method, seed)?;
+                append(&unit)?;
+                eprintln!("{set} seed {seed} {method}: {:.0} s", unit.first().map_or(0.0, |row| row.seconds));
+                rows.extend(unit);
+            }
+        }
+    }
+    write_table(&rows)
+}
+
+struct Part {
+    name: &'static str,
+    old: Vectors,
+    new: Vectors,
+    labels: Labels,
+}
+
+struct Set {
+    pairs: Pairs,
+    parts: Vec<Part>,
+    head: Head,
+}
+
+impl Set {
+    fn read(folder: &Path, set: &str) -> Result<Self> {
+        let folder = folder.join(set);
+        let matrix = |name: &str| files::read_matrix(&VectorSource::path(folder.join(name)));
+        let labels = |name: &str| files::read_labels(&VectorSource::path(folder.join(name)));
+        let head = Head::new(
+            matrix("head_new_weight.npy")?,
+            Some(files::read_f32_column(&VectorSource::path(folder.join("head_new_bias.npy")))?),
+            HeadKind::Softmax,
+        )?;
+        let vectors = |name: &str, rows: Matrix| Vectors::measured(name, Distance::L2, rows, name);
+        if set.starts_with("img_") {
+            let part = |name: &str| -> Result<(Vectors, Vectors, Labels)> {
+                Ok((
+                    vectors("old", matrix(&format!("{name}_old.npy"))?)?,
+                    vectors("new", matrix(&format!("{name}_new.npy"))?)?,
+                    labels(&format!("{name}_label.npy"))?,
+                ))
+            };
+            let (old, new, train) = part("train")?;
+            let parts = PARTS
+                .into_iter()
+                .map(|name| part(name).map(|(old, new, labels)| Part { name, old, new, labels }))
+                .collect::<Result<_>>()?;
+            return Ok(Self { pairs: Pairs::new(old, new, Some(train), None)?, parts, head });
+        }
+        let (old, new) = (matrix("old.npy")?, matrix("new.npy")?);
+        let (label, role) = (labels("label.npy")?, labels("role.npy")?);
+        let rows = |value: i64| -> Vec<usize> { (0..role.len()).filter(|&row| role[row] == value).collect() };
+        let pick = |rows: &[usize]| -> Result<(Vectors, Vectors, Labels)> {
+            Ok((
+                vectors("old", old.select(rows))?,
+                vectors("new", new.select(rows))?,
+                rows.iter().map(|&row| label[row]).collect(),
+            ))
+        };
+        let (train_old, train_new, train) = pick(&rows(0))?;
+        let parts = [(1, "seen"), (2, "unseen")]
+            .into_iter()
+            .map(|(value, name)| pick(&rows(value)).map(|(old, new, labels)| Part { name, old, new, labels }))
+            .collect::<Result<_>>()?;
+        Ok(Self { pairs: Pairs::new(train_old, train_new, Some(train), None)?, parts, head })
+    }
+}
+
+/// One unit: fits a method and measures it on both parts in every order that applies.
+fn measure(set: &str, data: &Set, method: &str, seed: u64) -> Result<Vec<Row>> {
+    let started = std::time::Instant::now();
+    let progress = Progress::default();
+    let (name, options, head) = match method {
+        "l2+disc" => (
+            Method::FastfillReference,
+            NetworkOptions {
+                uncertainty: UncertaintySource::OutOfFold,
+                loss: LossParts::Both,
+                ..NetworkOptions::default()
+            },
+            Some(&data.head),
+        ),
+        "label-free" => (
+            Method::FastfillReference,
+            NetworkOptions { loss: LossParts::Squared, ..NetworkOptions::default() },
+            None,
+        ),
+        other => (other.parse()?, NetworkOptions::default(), Some(&data.head)),
+    };
+    let parameters = FitParameters { method: name, seed, compare: false, ..FitParameters::default() };
+    let adapter = if method == "l2+disc" || method == "fct" {
+        // Only random and oracle orders are made of these, so their σ² is not learned.
+        rehang_train::networks::fit_map_only(&data.pairs, head, &parameters, &options, &progress)?
+    } else {
+        fit_adapter(&data.pairs, head, &parameters, &options, &progress)?.adapter
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let mut rows = Vec::new();
+    for part in &data.parts {
+        rows.extend(measure_part(set, part, method, seed, &adapter, &data.head, seconds, &progress)?);
+    }
+    Ok(rows)
+}
+
+fn measure_part(
+    set: &str,
+    part: &Part,
+    method: &str,
+    seed: u64,
+    adapter: &Adapter,
+    head: &Head,
+    seconds: f64,
+    progress: &Progress,
+) -> Result<Vec<Row>> {
+    let adapted = adapter::apply(adapter, &part.old, None, progress)?;
+    let errors = true_errors(part.new.matrix(), adapted.vectors.matrix());
+    let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
+    let tau = kendall_tau_b(&variance, &errors)?;
+    let relevance = Relevance::Labels { gallery: &part.labels, queries: None };
+    let policies: &[Policy] = match method {
+        "do-nothing" | "procrustes" | "ridge" | "l2+disc" | "fct" => &[Policy::Random],
+        "label-free" => &[Policy::Sigma, Policy::Random],
+        _ => &Policy::ALL,
+    };
+    let mut rows = Vec::new();
+    for &policy in policies {
+        let input = OrderInput {
+            items: part.new.len(),
+            sigma: Some(&variance),
+            squared_errors: Some(&errors),
+            classified: Some((head, adapted.vectors.matrix())),
+            vectors: Some(adapted.vectors.matrix()),
+            seed,
+            ..OrderInput::default()
+        };
+        // The default order looks through the adapter's own, tempered head.
+        let own = adapter.uncertainty.head().filter(|_| policy == Policy::Coverage);
+        let input = match own {
+            Some(own) => OrderInput { classified: Some((own, adapted.vectors.matrix())), ..input },
+            None => input,
+        };
+        let permutation = order(policy, &input)?.permutation;
+        let made = curve(
+            &CurveInput {
+                native: part.new.matrix(),
+                adapted: adapted.vectors.matrix(),
+                order: &permutation,
+                queries: None,
+                relevance,
+                distance: Distance::L2,
+                groups: None,
+                do_nothing: None,
+            },
+            &CurveOptions::default(),
+            progress,
+        )?;
+        let both = |of: &dyn Fn(&rehang::curve::Line) -> f64| [of(&made.top1), of(&made.map)];
+        rows.push(Row {
+            set: set.into(),
+            seed,
+            method: method.into(),
+            part: part.name.into(),
+            order: policy.name().into(),
+            kept: adapter.training.method.clone(),
+            area: both(&|line| line.area()),
+            start: both(&|line| line.start()),
+            minimum: both(&|line| line.min()),
+            end: both(&|line| line.end()),
+            tau,
+            seconds,
+        });
+    }
+    if method == "do-nothing" {
+        // The line that every curve is held against: old queries in the old gallery.
+        let today =
+            evaluate(part.old.matrix(), None, relevance, Distance::L2, &CurveOptions::default(), progress)?;
+        let line = [today.top1, today.map];
+        rows.push(Row {
+            set: set.into(),
+            seed,
+            method: "old model".into(),
+            part: part.name.into(),
+            order: "none".into(),
+            kept: String::new(),
+            area: line,
+            start: line,
+            minimum: line,
+            end: line,
+            tau: None,
+            seconds: 0.0,
+        });
+    }
+    Ok(rows)
+}
+
+fn read_units() -> Result<Vec<Row>> {
+    if !Path::new(UNITS).exists() {
+        return Ok(Vec::new());
+    }
+    files::read_lines(UNITS)?
+        .iter()
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| serde_json::from_str(line).map_err(|error| Error::corrupt(UNITS, error)))
+        .collect()
+}
+
+/// A unit is appended whole; a line that was cut by a crash is the last one and shows as a corrupt file.
+fn append(unit: &[Row]) -> Result<()> {
+    let failed = |error: &std::io::Error| Error::io("write", UNITS, error);
+    if let Some(folder) = Path::new(UNITS).parent() {
+        fs_err::create_dir_all(folder).map_err(|error| failed(&error))?;
+    }
+    let mut lines = String::new();
+    for row in unit {
+        let line = serde_json::to_string(row).map_err(|error| Error::corrupt(UNITS, error))?;
+        lines.push_str(&line);
+        lines.push('\n');
+    }
+    let mut file =
+        fs_err::OpenOptions::new().create(true).append(true).open(UNITS).map_err(|error| failed(&error))?;
+    file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| failed(&error))
+}
+
+/// `mean ± sd` over seeds; the mean alone for one seed.
+fn spread(values: &[f64]) -> String {
+    match mean_sd(values) {
+        None => "–".into(),
+        Some(only) if only.count == 1 => format!("{:.1}", only.mean),
+        Some(several) => format!("{:.1} ± {:.1}", several.mean, several.sd),
+    }
+}
+
+fn write_table(rows: &[Row]) -> Result<()> {
+    let mut text = String::from(include_str!("results_introduction.md"));
+    for set in SETS {
+        for part in PARTS {
+            let here: Vec<&Row> = rows.iter().filter(|row| row.set == set && row.part == part).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let seeds: BTreeSet<u64> = here.iter().map(|row| row.seed).collect();
+            let _ = writeln!(
+                text,
+                "\n## {set}, {part} classes\n\nTop-1 / mAP in percent; up to {} seeds, as the last column says.\n\n| \
+                 method | order | area | start | minimum | end | τ | seeds |\n|---|---|---|---|---|---|---|---|",
+                seeds.len()
+            );
+            let mut groups: BTreeMap<(usize, usize, String, String), Vec<&Row>> = BTreeMap::new();
+            for row in here {
+                let method = METHODS.iter().position(|name| *name == row.method).map_or(0, |place| place + 1);
+                let order = Policy::ALL.iter().position(|policy| policy.name() == row.order).unwrap_or(0);
+                groups.entry((method, order, row.method.clone(), row.order.clone())).or_default().push(row);
+            }
+            for ((_, _, method, order), rows) in groups {
+                let cell = |of: &dyn Fn(&Row) -> [f64; 2]| {
+                    let part =
+                        |index: usize| spread(&rows.iter().map(|row| of(row)[index]).collect::<Vec<_>>());
+                    format!("{} / {}", part(0), part(1))
+                };
+                let taus: Vec<f64> = rows.iter().filter_map(|row| row.tau).collect();
+                let tau = mean_sd(&taus).map_or("–".into(), |tau| format!("{:.2}", tau.mean));
+                let kept: BTreeSet<&str> = rows.iter().map(|row| row.kept.as_str()).collect();
+                let method = if method == "auto" {
+                    format!("auto ({})", kept.into_iter().collect::<Vec<_>>().join(", "))
+                } else {
+                    method
+                };
+                let _ = writeln!(
+                    text,
+                    "| {method} | {order} | {} | {} | {} | {} | {tau} | {} |",
+                    cell(&|row| row.area),
+                    cell(&|row| row.start),
+                    cell(&|row| row.minimum),
+                    cell(&|row| row.end),
+                    rows.len()
+                );
+            }
+        }
+    }
+    let mut file = AtomicFile::create(TABLE)?;
+    file.put(text.as_bytes())?;
+    file.commit()
+}
