@@ -256,9 +256,12 @@ fn round_robin(ranked: &[usize], of_item: &[u32]) -> Vec<usize> {
 
 /// The two largest probabilities; the second is 0 where there is one class only.
 fn best_two(probabilities: &[f64]) -> (f64, f64) {
-    probabilities.iter().fold((0.0, 0.0), |(first, second), &p| {
-        if p > first { (p, first) } else { (first, f64::max(second, p)) }
-    })
+    probabilities.iter().fold(
+        (0.0, 0.0),
+        |(first, second), &p| {
+            if p > first { (p, first) } else { (first, f64::max(second, p)) }
+        },
+    )
 }
 
 /// Softmax probabilities of every vector, given to `score`: `[n, d] → [n, classes] → [n]`.
@@ -330,9 +333,16 @@ pub fn check_permutation(order: &[usize], items: usize) -> Result<()> {
     let mut seen = vec![false; items];
     for &item in order {
         match seen.get_mut(item) {
-            None => return Err(Error::corrupt("the order", format!("item {item} is outside the gallery of {items}"))),
+            None => {
+                return Err(Error::corrupt(
+                    "the order",
+                    format!("item {item} is outside the gallery of {items}"),
+                ));
+            }
             Some(true) => {
-                return Err(ErrorKind::Duplicate { what: "the order".into(), value: format!("item {item}") }.into());
+                return Err(
+                    ErrorKind::Duplicate { what: "the order".into(), value: format!("item {item}") }.into()
+                );
             }
             Some(seen) => *seen = true,
         }
@@ -349,8 +359,9 @@ pub fn permutation(values: &[i64], items: usize) -> Result<Vec<usize>> {
     let order: Vec<usize> = values
         .iter()
         .map(|&value| {
-            usize::try_from(value)
-                .map_err(|_| Error::corrupt("the order", format!("item {value} is outside the gallery of {items}")))
+            usize::try_from(value).map_err(|_| {
+                Error::corrupt("the order", format!("item {value} is outside the gallery of {items}"))
+            })
         })
         .collect::<Result<_>>()?;
     check_permutation(&order, items)?;
@@ -452,7 +463,8 @@ mod tests {
         let weight = Matrix::new(1, vec![1.0, 0.0, 0.0]).unwrap();
         let head = Head::new(weight, None, HeadKind::Softmax).unwrap();
         let vectors = Matrix::new(1, vec![2.0_f32.ln(), 0.0, 20.0]).unwrap();
-        let run = |policy| order(policy, &OrderInput { classified: Some((&head, &vectors)), ..input(3) }).unwrap();
+        let run =
+            |policy| order(policy, &OrderInput { classified: Some((&head, &vectors)), ..input(3) }).unwrap();
         let near = |a: &[f64], b: [f64; 3]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
         let third = 1.0 / 3.0;
         assert!(near(&run(Policy::LeastConfidence).scores, [0.5, 1.0 - third, 0.0]));
@@ -480,7 +492,8 @@ mod tests {
         let head = Head::new(Matrix::zeros(1, 2), None, HeadKind::Softmax).unwrap();
         let vectors = Matrix::zeros(2, 2);
         for policy in [Policy::LeastConfidence, Policy::Margin, Policy::Entropy] {
-            let made = order(policy, &OrderInput { classified: Some((&head, &vectors)), ..input(2) }).unwrap();
+            let made =
+                order(policy, &OrderInput { classified: Some((&head, &vectors)), ..input(2) }).unwrap();
             assert_eq!((made.scores, made.permutation), (vec![0.0, 0.0], vec![0, 1]));
         }
     }

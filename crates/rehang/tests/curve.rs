@@ -8,7 +8,8 @@ use rehang::{Distance, ErrorKind, Matrix, Progress};
 
 /// The distance of the definition; written like the product's, since ties are decided by the last bit.
 fn distance(q: &[f32], g: &[f32], kind: Distance) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum() };
+    let dot =
+        |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum() };
     match kind {
         Distance::L2 => (dot(q, q) + dot(g, g) - 2.0 * dot(q, g)).max(0.0),
         Distance::Cosine => {
@@ -107,7 +108,8 @@ impl Case {
                         gains[item] = gain;
                     }
                 } else {
-                    let own = if self.queries.is_some() { self.query_labels[query] } else { self.labels[query] };
+                    let own =
+                        if self.queries.is_some() { self.query_labels[query] } else { self.labels[query] };
                     for (gain, &label) in gains.iter_mut().zip(&self.labels) {
                         *gain = if own >= 0 && own == label { 1.0 } else { 0.0 };
                     }
@@ -128,8 +130,8 @@ fn matrix(rows: usize, columns: usize) -> impl Strategy<Value = Matrix> {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    (1_usize..40, 1_usize..5, prop::option::of(1_usize..12), 1_i64..5, 0_usize..3, any::<bool>()).prop_flat_map(
-        |(items, columns, queries, classes, kind, judged)| {
+    (1_usize..40, 1_usize..5, prop::option::of(1_usize..12), 1_i64..5, 0_usize..3, any::<bool>())
+        .prop_flat_map(|(items, columns, queries, classes, kind, judged)| {
             let query_count = queries.unwrap_or(items);
             let judgement = (0..items, prop::sample::select(vec![-1.0, 0.0, 1.0, 2.0, 3.5]));
             let judgements = prop::collection::vec(
@@ -147,20 +149,23 @@ fn case() -> impl Strategy<Value = Case> {
                 judgements.prop_map(move |judgements| judged.then_some(judgements)),
                 Just(Distance::ALL[kind]),
             )
-        },
-    )
-    .prop_map(|((native, adapted, old), queries, order, labels, query_labels, groups, judgements, distance)| Case {
-        native,
-        adapted,
-        old,
-        queries,
-        order,
-        labels,
-        query_labels,
-        groups,
-        judgements,
-        distance,
-    })
+        })
+        .prop_map(
+            |((native, adapted, old), queries, order, labels, query_labels, groups, judgements, distance)| {
+                Case {
+                    native,
+                    adapted,
+                    old,
+                    queries,
+                    order,
+                    labels,
+                    query_labels,
+                    groups,
+                    judgements,
+                    distance,
+                }
+            },
+        )
 }
 
 fn close(line: &Line, expected: impl Fn(usize) -> f64) -> Result<(), TestCaseError> {
@@ -186,8 +191,10 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         Relevance::Judgements,
     );
     // Old queries live in the old space; their number is what matters here.
-    let old_queries =
-        case.queries.as_ref().map(|queries| Matrix::from_fn(queries.rows(), 2, |row, column| (row + column) as f32));
+    let old_queries = case
+        .queries
+        .as_ref()
+        .map(|queries| Matrix::from_fn(queries.rows(), 2, |row, column| (row + column) as f32));
     let input = CurveInput {
         native: &case.native,
         adapted: &case.adapted,
@@ -196,14 +203,14 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         relevance,
         distance: case.distance,
         groups: Some(&case.groups),
-        do_nothing: Some(DoNothing { gallery: &case.old, queries: old_queries.as_ref(), distance: Distance::L2 }),
+        do_nothing: Some(DoNothing {
+            gallery: &case.old,
+            queries: old_queries.as_ref(),
+            distance: Distance::L2,
+        }),
     };
-    let options = CurveOptions {
-        map_at: Some(DEPTH),
-        ndcg_at: Some(DEPTH),
-        recall_at: Some(DEPTH),
-        kept_cuts: 4,
-    };
+    let options =
+        CurveOptions { map_at: Some(DEPTH), ndcg_at: Some(DEPTH), recall_at: Some(DEPTH), kept_cuts: 4 };
     let result = curve(&input, &options, &Progress::default());
     let counted: Vec<usize> =
         (0..gains.len()).filter(|&query| gains[query].iter().any(|&gain| gain > 0.0)).collect();
@@ -251,7 +258,10 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
                 let pairs = || reference.iter().zip(&points[cut]).map(|(a, b)| (metric(a), metric(b)));
                 let negative = pairs().filter(|&pair| pair == (1.0, 0.0)).count();
                 prop_assert_eq!(flips.negative[cut], negative as u64);
-                prop_assert_eq!(flips.positive[cut], pairs().filter(|&pair| pair == (0.0, 1.0)).count() as u64);
+                prop_assert_eq!(
+                    flips.positive[cut],
+                    pairs().filter(|&pair| pair == (0.0, 1.0)).count() as u64
+                );
                 let rate = 100.0 * negative as f64 / right.max(1) as f64;
                 prop_assert!((flips.rate.values()[cut] - rate).abs() < 1e-9);
             }
@@ -311,8 +321,12 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         prop_assert!((result.top1 - made.top1.values()[cut]).abs() < 1e-9);
         prop_assert!((result.top5 - made.top5.values()[cut]).abs() < 1e-9);
         prop_assert!((result.map - made.map.values()[cut]).abs() < 1e-9);
-        prop_assert!((result.map_at.unwrap() - made.map_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9);
-        prop_assert!((result.ndcg_at.unwrap() - made.ndcg_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9);
+        prop_assert!(
+            (result.map_at.unwrap() - made.map_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9
+        );
+        prop_assert!(
+            (result.ndcg_at.unwrap() - made.ndcg_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9
+        );
         prop_assert!(
             (result.recall_at.unwrap() - made.recall_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9
         );
@@ -381,11 +395,10 @@ fn noise(seed: u64) -> impl FnMut() -> f32 {
 
 fn plain_case(items: usize, columns: usize, classes: i64, spread: f32) -> Case {
     let mut noise = noise(items as u64);
-    let native =
-        Matrix::from_fn(items, columns, |row, column| {
-            let class = row as i64 * 7 % classes;
-            ((class * 31 + column as i64 * 17) % 11) as f32 / 5.0 + noise()
-        });
+    let native = Matrix::from_fn(items, columns, |row, column| {
+        let class = row as i64 * 7 % classes;
+        ((class * 31 + column as i64 * 17) % 11) as f32 / 5.0 + noise()
+    });
     let adapted = Matrix::from_fn(items, columns, |row, column| native.row(row)[column] + spread * noise());
     Case {
         old: Matrix::from_fn(items, 2, |row, column| native.row(row)[column % columns]),
@@ -498,7 +511,8 @@ fn every_kind_of_wrong_input_is_one_clear_error() {
         groups: None,
         do_nothing: None,
     };
-    let fails = |input: CurveInput<'_>| curve(&input, &CurveOptions::default(), &Progress::default()).unwrap_err();
+    let fails =
+        |input: CurveInput<'_>| curve(&input, &CurveOptions::default(), &Progress::default()).unwrap_err();
     assert!(curve(&good, &CurveOptions::default(), &Progress::default()).is_ok());
 
     let (empty, narrow) = (Matrix::default(), Matrix::zeros(6, 1));
@@ -523,11 +537,18 @@ fn every_kind_of_wrong_input_is_one_clear_error() {
         ErrorKind::CountMismatch { .. }
     ));
     assert!(matches!(
-        fails(CurveInput { relevance: Relevance::Labels { gallery: &unknown, queries: None }, ..good }).kind(),
+        fails(CurveInput { relevance: Relevance::Labels { gallery: &unknown, queries: None }, ..good })
+            .kind(),
         ErrorKind::Empty { .. }
     ));
-    assert!(matches!(fails(CurveInput { queries: Some(&short), ..good }).kind(), ErrorKind::MissingInput { .. }));
-    assert!(matches!(fails(CurveInput { groups: Some(&three), ..good }).kind(), ErrorKind::CountMismatch { .. }));
+    assert!(matches!(
+        fails(CurveInput { queries: Some(&short), ..good }).kind(),
+        ErrorKind::MissingInput { .. }
+    ));
+    assert!(matches!(
+        fails(CurveInput { groups: Some(&three), ..good }).kind(),
+        ErrorKind::CountMismatch { .. }
+    ));
     let outside = Qrels::new(vec![vec![(9, 1.0)]; 6]).unwrap();
     assert!(matches!(
         fails(CurveInput { relevance: Relevance::Judgements(&outside), ..good }).kind(),

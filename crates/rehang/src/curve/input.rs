@@ -15,7 +15,11 @@ use super::relevance::expect_count;
 use super::{COUNT_MAX, Panels, Processor, QueryTiles, distances};
 
 /// Fails where the vectors of a gallery and of its queries cannot be compared.
-pub(crate) fn check_vectors(native: &Matrix, adapted: Option<&Matrix>, queries: Option<&Matrix>) -> Result<()> {
+pub(crate) fn check_vectors(
+    native: &Matrix,
+    adapted: Option<&Matrix>,
+    queries: Option<&Matrix>,
+) -> Result<()> {
     let named = [("gallery vectors", Some(native)), ("adapted vectors", adapted), ("query vectors", queries)];
     for (what, vectors) in named {
         let Some(vectors) = vectors else { continue };

@@ -26,12 +26,17 @@
 //! memory is the vectors in `f32`, once more packed, and a few `f64` lines a thread. The results have the same bits
 //! whatever the number of threads and whatever the processor.
 
+// The inner loops are written once and compiled for several instruction sets; what they call has to be inlined into
+// each copy, since a call would leave that instruction set.
+#![allow(clippy::inline_always)]
+
 mod agreement;
 mod distances;
 mod evaluate;
 mod input;
 mod line;
 mod processor;
+mod registers;
 mod relevance;
 mod sweep;
 mod thresholds;
@@ -243,6 +248,10 @@ pub struct Curve {
 
 impl Curve {
     /// Percentile bootstrap intervals over queries of the three areas; see [`bootstrap_means`].
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::InvalidOption`] for no resamples or a level outside (0, 1).
     pub fn area_intervals(&self, resamples: usize, level: f64, seed: u64) -> Result<AreaIntervals> {
         let columns = [&self.per_query.top1, &self.per_query.top5, &self.per_query.map];
         let queries = self.per_query.queries.len();
@@ -390,15 +399,15 @@ fn assemble(
 ) -> Curve {
     let counted = answers.counted.len();
     let fixed = |changes: &[i64]| percent_line(changes, counted as f64 * sweep::UNIT);
-    let line_at = |depth: Option<usize>, changes: &[i64]| {
-        depth.map(|depth| LineAt { depth, line: fixed(changes) })
-    };
+    let line_at =
+        |depth: Option<usize>, changes: &[i64]| depth.map(|depth| LineAt { depth, line: fixed(changes) });
     let hits = [0, 1].map(|slot| running(&sums.hits[slot]));
     let flips = |reference: [usize; 2], lost: &[Vec<i64>; 2]| {
         let [top1, top5] = [0, 1].map(|slot| {
             let negative = running(&lost[slot]);
             let right = reference[slot];
-            let positive = hits[slot].iter().zip(&negative).map(|(hit, lost)| hit + lost - right as u64).collect();
+            let positive =
+                hits[slot].iter().zip(&negative).map(|(hit, lost)| hit + lost - right as u64).collect();
             let rate = negative.iter().map(|&lost| 100.0 * lost as f64 / right.max(1) as f64).collect();
             Flips { right, positive, negative, rate: Line::new(rate) }
         });
@@ -406,8 +415,9 @@ fn assemble(
     };
     let start_right = [0, 1].map(|slot| hits[slot][0] as usize);
     let do_nothing = today.map(|evaluation| {
-        let right = sweep::HIT_DEPTHS
-            .map(|depth| evaluation.per_query.first_rank.iter().filter(|&&rank| rank as f64 <= depth).count());
+        let right = sweep::HIT_DEPTHS.map(|depth| {
+            evaluation.per_query.first_rank.iter().filter(|&&rank| rank as f64 <= depth).count()
+        });
         DoNothingLine { flips: flips(right, &sums.lost_to_baseline), evaluation }
     });
     let group_lines: Vec<GroupLine> = groups
@@ -430,7 +440,10 @@ fn assemble(
     });
     let area = |slot: usize| per_query.iter().map(|query| 100.0 * query.areas[slot]).collect();
     let at_cuts = [0, 1, 2].map(|slot| {
-        per_query.iter().flat_map(|query| query.at_cuts.iter().map(move |values| 100.0 * values[slot])).collect()
+        per_query
+            .iter()
+            .flat_map(|query| query.at_cuts.iter().map(move |values| 100.0 * values[slot]))
+            .collect()
     });
     Curve {
         items,
@@ -470,7 +483,9 @@ fn running(changes: &[i64]) -> Vec<u64> {
 
 /// The depths asked for, checked.
 fn check_depths(options: &CurveOptions) -> Result<Depths> {
-    for (name, depth) in [("mAP@k", options.map_at), ("nDCG@k", options.ndcg_at), ("recall@k", options.recall_at)] {
+    for (name, depth) in
+        [("mAP@k", options.map_at), ("nDCG@k", options.ndcg_at), ("recall@k", options.recall_at)]
+    {
         if let Some(depth) = depth
             && !(1..=COUNT_MAX).contains(&depth)
         {
@@ -505,7 +520,11 @@ impl Groups {
         names.sort_unstable();
         names.dedup();
         if names.len() > GROUPS_MAX {
-            return Err(Error::option("groups", names.len(), format!("at most {GROUPS_MAX} different groups")));
+            return Err(Error::option(
+                "groups",
+                names.len(),
+                format!("at most {GROUPS_MAX} different groups"),
+            ));
         }
         let of_query: Vec<Option<usize>> = counted.map(|group| names.binary_search(&group).ok()).collect();
         let mut sizes = vec![0; names.len()];
@@ -542,7 +561,8 @@ mod tests {
                 groups: None,
                 do_nothing: None,
             };
-            let options = CurveOptions { map_at: Some(10), ndcg_at: Some(10), recall_at: Some(10), kept_cuts: 5 };
+            let options =
+                CurveOptions { map_at: Some(10), ndcg_at: Some(10), recall_at: Some(10), kept_cuts: 5 };
             let curves: Vec<Curve> = Processor::available()
                 .into_iter()
                 .map(|processor| curve_on(processor, &input, &options, &Progress::default()).unwrap())

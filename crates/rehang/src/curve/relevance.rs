@@ -61,7 +61,9 @@ impl Qrels {
                 .into());
             }
             if let Some(column) = judged.iter().position(|&(_, gain)| !gain.is_finite()) {
-                return Err(ErrorKind::NotFinite { what: "gains of judgements".into(), row: query, column }.into());
+                return Err(
+                    ErrorKind::NotFinite { what: "gains of judgements".into(), row: query, column }.into()
+                );
             }
         }
         Ok(Self { queries })
@@ -119,7 +121,10 @@ pub(crate) struct Answers<'a> {
 
 enum Kind<'a> {
     /// Times of the items of each label, ascending; label of each query.
-    Labels { classes: HashMap<i64, Vec<u32>>, queries: &'a [i64] },
+    Labels {
+        classes: HashMap<i64, Vec<u32>>,
+        queries: &'a [i64],
+    },
     Judgements(&'a Qrels),
 }
 
@@ -154,7 +159,8 @@ impl<'a> Answers<'a> {
             Relevance::Judgements(qrels) => {
                 expect_count("judgements", qrels.len(), "query vectors", given)?;
                 for query in 0..qrels.len() {
-                    if let Some(&(item, _)) = qrels.query(query).iter().find(|(item, _)| *item >= order.len()) {
+                    if let Some(&(item, _)) = qrels.query(query).iter().find(|(item, _)| *item >= order.len())
+                    {
                         return Err(Error::corrupt(
                             format!("judgements of query {query}"),
                             format!("item {item} is judged, but the gallery has {} items", order.len()),
@@ -182,8 +188,10 @@ impl<'a> Answers<'a> {
         }
         answers.count.counted = answers.counted.len();
         if answers.counted.is_empty() {
-            return Err(ErrorKind::Empty { what: "the set of queries with a right answer in the gallery".into() }
-                .into());
+            return Err(ErrorKind::Empty {
+                what: "the set of queries with a right answer in the gallery".into(),
+            }
+            .into());
         }
         Ok(answers)
     }
@@ -194,9 +202,9 @@ impl<'a> Answers<'a> {
 
     fn has_positive(&self, query: usize) -> bool {
         match &self.kind {
-            Kind::Labels { classes, queries } => {
-                classes.get(&queries[query]).is_some_and(|class| class.len() > usize::from(self.leave_one_out))
-            }
+            Kind::Labels { classes, queries } => classes
+                .get(&queries[query])
+                .is_some_and(|class| class.len() > usize::from(self.leave_one_out)),
             Kind::Judgements(qrels) => qrels
                 .query(query)
                 .iter()
@@ -214,10 +222,7 @@ impl<'a> Answers<'a> {
             Kind::Labels { classes, queries } => {
                 let class = classes.get(&queries[query]).map_or(&[][..], Vec::as_slice);
                 positives.extend(
-                    class
-                        .iter()
-                        .filter(|&&time| Some(time) != own)
-                        .map(|&time| Positive { time, gain: 1.0 }),
+                    class.iter().filter(|&&time| Some(time) != own).map(|&time| Positive { time, gain: 1.0 }),
                 );
             }
             Kind::Judgements(qrels) => {
