@@ -14,6 +14,9 @@ use crate::space::Distance;
 use crate::vectors::Matrix;
 
 use super::processor::Processor;
+#[cfg(target_arch = "x86_64")]
+use super::registers::x86::{Avx2, Avx512};
+use super::registers::{Eight, LANES, lanes, lanes_mut};
 
 /// Gallery items in a panel: three AVX-512 registers of eight `f64`.
 const PANEL: usize = 24;
@@ -101,26 +104,25 @@ pub(crate) fn distances(
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Processor::Avx2 => unsafe { distances_avx2(queries, gallery, distance, out) },
-        Processor::Plain => {
-            blocks::<4, 12, { cfg!(target_arch = "aarch64") }>(queries, gallery, distance, out)
-        }
+        Processor::Plain => blocks::<[f64; LANES], 2, 1>(queries, gallery, distance, out),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn distances_avx512(queries: &QueryTiles, gallery: &Panels, distance: Distance, out: &mut [f64]) {
-    blocks::<8, 24, true>(queries, gallery, distance, out);
+    blocks::<Avx512, 8, 3>(queries, gallery, distance, out);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn distances_avx2(queries: &QueryTiles, gallery: &Panels, distance: Distance, out: &mut [f64]) {
-    blocks::<4, 12, true>(queries, gallery, distance, out);
+    blocks::<Avx2, 4, 1>(queries, gallery, distance, out);
 }
 
+/// All distances by sub-tiles of `QUERIES` queries and `COLUMNS` times eight items.
 #[inline(always)]
-fn blocks<const QUERIES: usize, const ITEMS: usize, const FUSED: bool>(
+fn blocks<E: Eight, const QUERIES: usize, const COLUMNS: usize>(
     queries: &QueryTiles,
     gallery: &Panels,
     distance: Distance,
@@ -132,23 +134,25 @@ fn blocks<const QUERIES: usize, const ITEMS: usize, const FUSED: bool>(
         for tile in 0..queries.count.div_ceil(TILE) {
             let vectors = &queries.data[tile * depth * TILE..][..depth * TILE];
             for query_offset in (0..TILE).step_by(QUERIES) {
-                for item_offset in (0..PANEL).step_by(ITEMS) {
-                    let products =
-                        products::<QUERIES, ITEMS, FUSED>(vectors, query_offset, items, item_offset);
-                    let first_item = panel * PANEL + item_offset;
-                    let squares = &gallery.squares[first_item..first_item + ITEMS];
-                    let width = ITEMS.min(count.saturating_sub(first_item));
+                for item_offset in (0..PANEL).step_by(COLUMNS * LANES) {
+                    let products = products::<E, QUERIES, COLUMNS>(vectors, query_offset, items, item_offset);
                     for (offset, products) in products.iter().enumerate() {
                         let query = tile * TILE + query_offset + offset;
                         if query >= queries.count {
                             break;
                         }
-                        let values = finish(distance, products, queries.squares[query], squares);
                         let line = &mut out[query * count..(query + 1) * count];
-                        if width == ITEMS {
-                            line[first_item..first_item + ITEMS].copy_from_slice(&values);
-                        } else {
-                            line[count - width..].copy_from_slice(&values[..width]);
+                        for (column, &products) in products.iter().enumerate() {
+                            let first = panel * PANEL + item_offset + column * LANES;
+                            let squares = E::load(lanes(&gallery.squares, first));
+                            let values = finish(distance, products, queries.squares[query], squares);
+                            if let Some(line) = line.get_mut(first..first + LANES) {
+                                values.store(lanes_mut(line, 0));
+                            } else if first < count {
+                                let mut last = [0.0; LANES];
+                                values.store(&mut last);
+                                line[first..].copy_from_slice(&last[..count - first]);
+                            }
                         }
                     }
                 }
@@ -157,26 +161,23 @@ fn blocks<const QUERIES: usize, const ITEMS: usize, const FUSED: bool>(
     }
 }
 
-/// Inner products of `QUERIES` queries with `ITEMS` items; every sum runs over the coordinates in order.
+/// Inner products of `QUERIES` queries with `COLUMNS` times eight items; every sum runs over the coordinates in order.
 #[inline(always)]
-fn products<const QUERIES: usize, const ITEMS: usize, const FUSED: bool>(
+fn products<E: Eight, const QUERIES: usize, const COLUMNS: usize>(
     queries: &[f64],
     query_offset: usize,
     items: &[f32],
     item_offset: usize,
-) -> [[f64; ITEMS]; QUERIES] {
-    let mut sums = [[0.0; ITEMS]; QUERIES];
+) -> [[E; COLUMNS]; QUERIES] {
+    let mut sums = [[E::splat(0.0); COLUMNS]; QUERIES];
     for (queries, items) in queries.chunks_exact(TILE).zip(items.chunks_exact(PANEL)) {
         let queries = &queries[query_offset..query_offset + QUERIES];
-        let items = &items[item_offset..item_offset + ITEMS];
-        let items: [f64; ITEMS] = std::array::from_fn(|item| f64::from(items[item]));
+        let items = &items[item_offset..item_offset + COLUMNS * LANES];
+        let items: [E; COLUMNS] = std::array::from_fn(|column| E::load_f32(lanes(items, column * LANES)));
         for query in 0..QUERIES {
-            for item in 0..ITEMS {
-                sums[query][item] = if FUSED {
-                    queries[query].mul_add(items[item], sums[query][item])
-                } else {
-                    sums[query][item] + queries[query] * items[item]
-                };
+            let factor = E::splat(queries[query]);
+            for column in 0..COLUMNS {
+                sums[query][column] = factor.mul_add_exact(items[column], sums[query][column]);
             }
         }
     }
@@ -185,23 +186,15 @@ fn products<const QUERIES: usize, const ITEMS: usize, const FUSED: bool>(
 
 /// Inner products turned into distances.
 #[inline(always)]
-fn finish<const ITEMS: usize>(
-    distance: Distance,
-    products: &[f64; ITEMS],
-    query_square: f64,
-    squares: &[f64],
-) -> [f64; ITEMS] {
+fn finish<E: Eight>(distance: Distance, products: E, query_square: f64, squares: E) -> E {
+    let zero = E::splat(0.0);
     match distance {
-        Distance::L2 => {
-            std::array::from_fn(|item| (query_square + squares[item] - 2.0 * products[item]).max(0.0))
-        }
+        Distance::L2 => E::splat(query_square).add(squares).sub(E::splat(2.0).mul(products)).max(zero),
         Distance::Cosine => {
-            let length = query_square.sqrt();
-            std::array::from_fn(|item| {
-                1.0 - products[item] / (length * squares[item].sqrt()).max(f64::MIN_POSITIVE)
-            })
+            let lengths = E::splat(query_square.sqrt()).mul(squares.sqrt());
+            E::splat(1.0).sub(products.div(lengths.max(E::splat(f64::MIN_POSITIVE))))
         }
-        Distance::Dot => std::array::from_fn(|item| -products[item]),
+        Distance::Dot => zero.sub(products),
     }
 }
 

@@ -26,12 +26,17 @@
 //! memory is the vectors in `f32`, once more packed, and a few `f64` lines a thread. The results have the same bits
 //! whatever the number of threads and whatever the processor.
 
+// The inner loops are written once and compiled for several instruction sets; what they call has to be inlined into
+// each copy, since a call would leave that instruction set.
+#![allow(clippy::inline_always)]
+
 mod agreement;
 mod distances;
 mod evaluate;
 mod input;
 mod line;
 mod processor;
+mod registers;
 mod relevance;
 mod sweep;
 mod thresholds;
@@ -243,6 +248,10 @@ pub struct Curve {
 
 impl Curve {
     /// Percentile bootstrap intervals over queries of the three areas; see [`bootstrap_means`].
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::InvalidOption`] for no resamples or a level outside (0, 1).
     pub fn area_intervals(&self, resamples: usize, level: f64, seed: u64) -> Result<AreaIntervals> {
         let columns = [&self.per_query.top1, &self.per_query.top5, &self.per_query.map];
         let queries = self.per_query.queries.len();

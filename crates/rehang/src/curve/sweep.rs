@@ -11,6 +11,9 @@
 //! which holds how many items stand at each place.
 
 use super::processor::Processor;
+#[cfg(target_arch = "x86_64")]
+use super::registers::x86::{Avx2, Avx512};
+use super::registers::{Eight, LANES, lanes, lanes_mut};
 use super::relevance::Positive;
 use super::thresholds::Thresholds;
 
@@ -19,8 +22,8 @@ use super::thresholds::Thresholds;
 /// Sums of integers do not depend on the order of adding, hence neither on the number of threads. Up to
 /// [`super::COUNT_MAX`] queries or items fit into `i64`.
 pub(crate) const UNIT: f64 = (1_u64 << 40) as f64;
-/// Ranks that are updated together.
-const LANES: usize = 8;
+/// Ranks that are updated together: four registers.
+const GROUP: usize = 4 * LANES;
 /// Items that are placed between two looks at the list of moves.
 const CHUNK: usize = 512;
 /// The two depths at which a right answer counts as found.
@@ -254,33 +257,38 @@ pub(crate) fn sweep(
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Processor::Avx2 => unsafe { sweep_avx2(work, query, depths, totals) },
-        Processor::Plain => sweep_here(work, query, depths, totals),
+        Processor::Plain => sweep_here::<[f64; LANES]>(work, query, depths, totals),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,bmi1,bmi2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi1,bmi2")]
 fn sweep_avx512(
     work: &mut Workspace,
     query: &Query<'_>,
     depths: &Depths,
     totals: &mut Totals,
 ) -> QueryValues {
-    sweep_here(work, query, depths, totals)
+    sweep_here::<Avx512>(work, query, depths, totals)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn sweep_avx2(work: &mut Workspace, query: &Query<'_>, depths: &Depths, totals: &mut Totals) -> QueryValues {
-    sweep_here(work, query, depths, totals)
+    sweep_here::<Avx2>(work, query, depths, totals)
 }
 
 #[inline(always)]
-fn sweep_here(work: &mut Workspace, query: &Query<'_>, depths: &Depths, totals: &mut Totals) -> QueryValues {
-    work.begin(query);
+fn sweep_here<E: Eight>(
+    work: &mut Workspace,
+    query: &Query<'_>,
+    depths: &Depths,
+    totals: &mut Totals,
+) -> QueryValues {
+    work.begin::<E>(query);
     let ideal = if depths.ndcg == 0 { 1.0 } else { ideal(&mut work.ideal_gains, depths) };
     let items = query.items.len();
-    let mut state = State::new(work, query, depths, ideal, totals);
+    let mut state = State::new::<E>(work, query, depths, ideal, totals);
     let mut values = QueryValues { at_cuts: Vec::with_capacity(query.cuts.len()), ..QueryValues::default() };
     let mut time = 0;
     let stops = std::mem::take(&mut work.stops);
@@ -288,8 +296,8 @@ fn sweep_here(work: &mut Workspace, query: &Query<'_>, depths: &Depths, totals: 
         let stop_time = stop_time as usize;
         while time < stop_time {
             let end = stop_time.min(time + CHUNK);
-            work.find_moves(query, time, end);
-            state.follow_moves(work, query, depths, totals);
+            work.find_moves::<E>(query, time, end);
+            state.follow_moves::<E>(work, query, depths, totals);
             time = end;
         }
         match stop {
@@ -297,7 +305,7 @@ fn sweep_here(work: &mut Workspace, query: &Query<'_>, depths: &Depths, totals: 
             Stop::Ignored => time += 1,
             Stop::Answer(number) => {
                 let answer = work.answers[number as usize];
-                state.move_answer(work, answer, query, depths, totals);
+                state.move_answer::<E>(work, answer, query, depths, totals);
                 time += 1;
             }
             Stop::End => {}
@@ -311,7 +319,7 @@ fn sweep_here(work: &mut Workspace, query: &Query<'_>, depths: &Depths, totals: 
 impl Workspace {
     /// Sorts the thresholds and finds the state before the backfill.
     #[inline(always)]
-    fn begin(&mut self, query: &Query<'_>) {
+    fn begin<E: Eight>(&mut self, query: &Query<'_>) {
         self.sorted.clear();
         for (number, positive) in query.positives.iter().enumerate() {
             let time = positive.time as usize;
@@ -338,7 +346,7 @@ impl Workspace {
 
         let outside = self.thresholds.len() as u32;
         self.adapted.resize(query.items.len(), 0);
-        self.thresholds.place(query.adapted, query.items, &mut self.adapted);
+        self.thresholds.place::<E>(query.adapted, query.items, &mut self.adapted);
         for &time in query.ignored {
             self.adapted[time as usize] = outside;
         }
@@ -349,7 +357,8 @@ impl Workspace {
 
         // Before the backfill the adapted thresholds are the active ones.
         let positives = query.positives.len();
-        let padded = positives.next_multiple_of(LANES);
+        // A group may begin at any register, so three more than the last one begins with are there.
+        let padded = positives.next_multiple_of(GROUP) + GROUP;
         self.active.clear();
         self.active.push(0);
         self.ranks.clear();
@@ -381,10 +390,10 @@ impl Workspace {
 
     /// Lists the columns `start..end` that change their place; none of them is a right answer or ignored.
     #[inline(always)]
-    fn find_moves(&mut self, query: &Query<'_>, start: usize, end: usize) {
+    fn find_moves<E: Eight>(&mut self, query: &Query<'_>, start: usize, end: usize) {
         self.native.resize(CHUNK, 0);
         let native = &mut self.native[..end - start];
-        self.thresholds.place(&query.native[start..end], &query.items[start..end], native);
+        self.thresholds.place::<E>(&query.native[start..end], &query.items[start..end], native);
         // Most items change nothing; a list that is written always and grown sometimes needs no jump.
         self.moves.resize(CHUNK + 1, Move::default());
         self.found = 0;
@@ -415,6 +424,8 @@ fn count(places: &[u32], outside: usize, histogram: &mut Vec<u32>) {
 /// The state of a query between two items.
 struct State {
     positives: usize,
+    /// [`UNIT`] over the number of right answers.
+    unit: f64,
     ideal: f64,
     /// `Σ (i + 1) / ranks[i]`.
     sum: f64,
@@ -434,11 +445,18 @@ struct State {
 
 impl State {
     #[inline(always)]
-    fn new(work: &Workspace, query: &Query<'_>, depths: &Depths, ideal: f64, totals: &mut Totals) -> Self {
+    fn new<E: Eight>(
+        work: &Workspace,
+        query: &Query<'_>,
+        depths: &Depths,
+        ideal: f64,
+        totals: &mut Totals,
+    ) -> Self {
         let positives = query.positives.len();
-        let sum = precision_sum(&work.ranks, &work.weights);
+        let sum = precision_sum::<E>(&work.ranks, &work.weights);
         let mut state = Self {
             positives,
+            unit: UNIT / positives as f64,
             ideal,
             sum,
             precision: 0,
@@ -469,7 +487,8 @@ impl State {
     /// Average precision from `sum`; `cuts` is how many cuts the new value holds for, this one included.
     #[inline(always)]
     fn update_precision(&mut self, cut: usize, cuts: i64, totals: &mut Totals) {
-        let precision = fixed(self.sum / self.positives as f64);
+        // SAFETY: average precision is finite and lies between 0 and 1.
+        let precision: i64 = unsafe { (self.sum * self.unit + 0.5).to_int_unchecked() };
         let change = precision - self.precision;
         self.precision = precision;
         self.precision_area += change * cuts;
@@ -528,7 +547,7 @@ impl State {
 
     /// Backfills the items that were listed.
     #[inline(always)]
-    fn follow_moves(
+    fn follow_moves<E: Eight>(
         &mut self,
         work: &mut Workspace,
         query: &Query<'_>,
@@ -546,7 +565,7 @@ impl State {
             // Moving nearer, the item comes to stand above the right answers in between.
             let (first, end, step) = if to < from { (to, from, 1.0) } else { (from, to, -1.0) };
             let touched = work.ranks[first] <= depths.touched;
-            self.sum += shift_ranks(&mut work.ranks, &work.weights, first, end, step);
+            self.sum += shift_ranks::<E>(&mut work.ranks, &work.weights, first, end, step);
             let cut = time as usize + 1;
             let cuts = (query.items.len() - time as usize) as i64;
             self.update_precision(cut, cuts, totals);
@@ -559,7 +578,7 @@ impl State {
 
     /// Backfills a right answer: its entry leaves the adapted threshold's position for the native one's.
     #[inline(always)]
-    fn move_answer(
+    fn move_answer<E: Eight>(
         &mut self,
         work: &mut Workspace,
         answer: Answer,
@@ -596,7 +615,7 @@ impl State {
         work.ranks[to] = rank;
         work.gains[to] = answer.gain;
         // Summed anew, so that roundings of the moves in between do not pile up.
-        self.sum = precision_sum(&work.ranks, &work.weights);
+        self.sum = precision_sum::<E>(&work.ranks, &work.weights);
         let cut = answer.time as usize + 1;
         let cuts = (query.items.len() - answer.time as usize) as i64;
         self.update_precision(cut, cuts, totals);
@@ -627,45 +646,58 @@ fn fixed(value: f64) -> i64 {
     unsafe { (value * UNIT + 0.5).to_int_unchecked() }
 }
 
-/// `Σ weights[i] / ranks[i]` over whole registers.
+/// `Σ weights[i] / ranks[i]`, with one division for four registers.
 #[inline(always)]
-fn precision_sum(ranks: &[f64], weights: &[f64]) -> f64 {
-    let mut sums = [0.0; LANES];
-    for (ranks, weights) in ranks.chunks_exact(LANES).zip(weights.chunks_exact(LANES)) {
-        for lane in 0..LANES {
-            sums[lane] += weights[lane] / ranks[lane];
+fn precision_sum<E: Eight>(ranks: &[f64], weights: &[f64]) -> f64 {
+    let mut sums = E::splat(0.0);
+    for (weights, ranks) in weights.chunks_exact(GROUP).zip(ranks.chunks_exact(GROUP)) {
+        let mut fractions = [(E::splat(0.0), E::splat(1.0)); 4];
+        for (register, fraction) in fractions.iter_mut().enumerate() {
+            *fraction = (E::load(lanes(weights, register * LANES)), E::load(lanes(ranks, register * LANES)));
         }
+        sums = sums.add(sum_fractions(fractions));
     }
-    sum_lanes(sums)
+    sums.sum()
 }
 
 /// Adds `step` to the ranks at positions `first..end` and returns by how much `Σ weights[i] / ranks[i]` changes.
 ///
-/// Whole registers are read and written, the ranks outside the range unchanged: a rank that stays contributes
-/// `(r − r) / (r·r) = 0`.
+/// Four registers at a time are read and written, the ranks outside the range unchanged: a rank that stays contributes
+/// `w · (r − r) / (r·r) = 0`. Most ranges fit into one such group, so the loop ends where the processor expects it to.
+/// The four fractions are put over one denominator, because a division takes as long as all the products.
 #[inline(always)]
-fn shift_ranks(ranks: &mut [f64], weights: &[f64], first: usize, end: usize, step: f64) -> f64 {
-    let registers = first / LANES * LANES..end.next_multiple_of(LANES);
+fn shift_ranks<E: Eight>(ranks: &mut [f64], weights: &[f64], first: usize, end: usize, step: f64) -> f64 {
     // Weights count from 1, so position p has weight p + 1.
-    let (above, last) = (first as f64, end as f64);
-    let mut sums = [0.0; LANES];
-    let ranks = ranks[registers.clone()].chunks_exact_mut(LANES);
-    for (ranks, weights) in ranks.zip(weights[registers].chunks_exact(LANES)) {
-        for lane in 0..LANES {
-            let before = ranks[lane];
-            let inside = (weights[lane] > above) & (weights[lane] <= last);
-            let after = before + if inside { step } else { 0.0 };
-            sums[lane] += weights[lane] * (before - after) / (before * after);
-            ranks[lane] = after;
+    let (above, last, step) = (E::splat(first as f64), E::splat(end as f64), E::splat(step));
+    let mut sums = E::splat(0.0);
+    for group in (first / LANES * LANES..end).step_by(GROUP) {
+        let (weights, ranks) = (&weights[group..group + GROUP], &mut ranks[group..group + GROUP]);
+        let mut fractions = [(E::splat(0.0), E::splat(1.0)); 4];
+        for (register, fraction) in fractions.iter_mut().enumerate() {
+            let weights = E::load(lanes(weights, register * LANES));
+            let ranks = lanes_mut(ranks, register * LANES);
+            let before = E::load(ranks);
+            let after = before.add(weights.select(above, last, step));
+            after.store(ranks);
+            *fraction = (weights.mul(before.sub(after)), before.mul(after));
         }
+        sums = sums.add(sum_fractions(fractions));
     }
-    sum_lanes(sums)
+    sums.sum()
+}
+
+/// The sum of four fractions (numerator, denominator) by one division. Denominators are products of two ranks, ranks
+/// stay below 2^23, so the product of all four is far from an overflow.
+#[inline(always)]
+fn sum_fractions<E: Eight>([a, b, c, d]: [(E, E); 4]) -> E {
+    let (low, high) = (add_fractions(a, b), add_fractions(c, d));
+    let (numerator, denominator) = add_fractions(low, high);
+    numerator.div(denominator)
 }
 
 #[inline(always)]
-fn sum_lanes(sums: [f64; LANES]) -> f64 {
-    let [a, b, c, d, e, f, g, h] = sums;
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
+fn add_fractions<E: Eight>(a: (E, E), b: (E, E)) -> (E, E) {
+    (a.0.mul(b.1).add(b.0.mul(a.1)), a.1.mul(b.1))
 }
 
 /// One ranking of the gallery, as [`super::evaluate`] reports it.
@@ -687,7 +719,7 @@ pub(crate) fn rank(work: &mut Workspace, query: &Query<'_>, depths: &Depths) -> 
     work.thresholds.build(work.sorted.iter().map(|&(distance, item, _)| (distance, item)));
     let outside = work.thresholds.len();
     work.adapted.resize(query.items.len(), 0);
-    work.thresholds.place(query.native, query.items, &mut work.adapted);
+    work.thresholds.place::<[f64; LANES]>(query.native, query.items, &mut work.adapted);
     for &time in query.ignored {
         work.adapted[time as usize] = outside as u32;
     }

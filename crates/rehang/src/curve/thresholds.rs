@@ -1,9 +1,9 @@
 //! The distances of one query's right answers, sorted, and a fast way to place every other distance among them.
 
+use super::registers::{Eight, LANES};
+
 /// Marks a table entry whose bucket holds more than one threshold.
 const SEVERAL: u32 = 1 << 31;
-/// Distances whose buckets are computed together, so that the compiler can use whole registers.
-const CHUNK: usize = 64;
 
 /// Sorted keys (distance, gallery index) and a table from quantised distance to position.
 ///
@@ -46,7 +46,7 @@ impl Thresholds {
         self.table.clear();
         self.table.resize(buckets + 2, 0);
         for &key in &self.keys {
-            let bucket = self.bucket(key);
+            let [bucket, ..] = self.buckets::<[f64; LANES]>(&[key; LANES]);
             self.table[bucket as usize] += 1;
         }
         let mut start = 0;
@@ -58,37 +58,45 @@ impl Thresholds {
         self.keys.push(f64::INFINITY);
     }
 
+    /// Buckets of eight distances.
     #[inline(always)]
-    fn bucket(&self, distance: f64) -> u32 {
-        let scaled = (distance - self.low) * self.scale;
-        let scaled = if scaled > 0.0 { scaled } else { 0.0 };
-        let scaled = if scaled < self.limit { scaled } else { self.limit };
-        // SAFETY: the value lies in 0 ..= 2^14 and is no NaN, since distances are finite.
-        unsafe { scaled.to_int_unchecked::<i32>() as u32 }
+    fn buckets<E: Eight>(&self, distances: &[f64; LANES]) -> [u32; LANES] {
+        let scaled = E::load(distances).sub(E::splat(self.low)).mul(E::splat(self.scale));
+        scaled.max(E::splat(0.0)).min(E::splat(self.limit)).truncate()
     }
 
     /// For each distance the number of thresholds below its key (distance, gallery index); a threshold with the same
     /// key is not below.
     #[inline(always)]
-    pub(crate) fn place(&self, distances: &[f64], items: &[u32], places: &mut [u32]) {
-        let mut buckets = [0; CHUNK];
-        let chunks = distances.chunks(CHUNK).zip(items.chunks(CHUNK)).zip(places.chunks_mut(CHUNK));
-        for ((distances, items), places) in chunks {
-            for (bucket, &distance) in buckets.iter_mut().zip(distances) {
-                *bucket = self.bucket(distance);
-            }
-            for (((place, &distance), &item), &bucket) in
-                places.iter_mut().zip(distances).zip(items).zip(&buckets)
-            {
-                let entry = self.table[bucket as usize];
-                let start = entry & !SEVERAL;
-                let key = self.keys[start as usize];
-                *place = if entry & SEVERAL == 0 && key != distance {
-                    start + u32::from(key < distance)
-                } else {
-                    self.search(bucket, distance, item)
-                };
-            }
+    pub(crate) fn place<E: Eight>(&self, distances: &[f64], items: &[u32], places: &mut [u32]) {
+        let (eights, rest) = distances.as_chunks();
+        let whole = eights.len() * LANES;
+        for ((distances, items), places) in
+            eights.iter().zip(items.chunks_exact(LANES)).zip(places.chunks_exact_mut(LANES))
+        {
+            self.place_eight::<E>(distances, items, places);
+        }
+        if !rest.is_empty() {
+            let mut last = [0.0; LANES];
+            last[..rest.len()].copy_from_slice(rest);
+            self.place_eight::<E>(&last, &items[whole..], &mut places[whole..]);
+        }
+    }
+
+    #[inline(always)]
+    fn place_eight<E: Eight>(&self, distances: &[f64; LANES], items: &[u32], places: &mut [u32]) {
+        let buckets = self.buckets::<E>(distances);
+        for (((place, &distance), &item), &bucket) in
+            places.iter_mut().zip(distances).zip(items).zip(&buckets)
+        {
+            let entry = self.table[bucket as usize];
+            let start = entry & !SEVERAL;
+            let key = self.keys[start as usize];
+            *place = if entry & SEVERAL == 0 && key != distance {
+                start + u32::from(key < distance)
+            } else {
+                self.search(bucket, distance, item)
+            };
         }
     }
 

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Times the exact curve (all n + 1 cuts) against torch + scikit-learn (22 cuts) on the same vectors, one after the
+# other, and fails where the answers differ.
+#
+#     PYTHON=/path/to/venv/bin/python bench/curve/run.sh [ITEMS] [WIDTH] [CLASSES] [RIVAL_POINTS]
+#
+# The rival needs numpy, torch and scikit-learn. RIVAL_POINTS below 22 computes that many of the 22 cuts and scales the
+# rival's time linearly, which its output says.
+set -eu
+cd "$(dirname "$0")/../.."
+items=${1:-10000} width=${2:-128} classes=${3:-100} points=${4:-22}
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+cargo build --release --quiet --package rehang --example bench_curve
+binary=${BENCH_CURVE:-${CARGO_TARGET_DIR:-target}/release/examples/bench_curve}
+"$binary" "$items" "$width" "$classes" "$directory" | tee "$directory/ours.json"
+"${PYTHON:-python3}" bench/curve/rival.py "$directory" "$directory/ours.json" --points "$points"

@@ -1,0 +1,342 @@
+//! Eight `f64` at a time, in whatever registers a processor has.
+//!
+//! The compiler does not turn the inner loops of this module into vector code by itself (it was tried: the sums of a
+//! tile end up as single numbers), so they are written in terms of [`Eight`]. Every operation is exact IEEE
+//! arithmetic, lane by lane, and [`Eight::sum`] adds the lanes in one fixed order: all implementations give the same
+//! bits. Only code that [`super::Processor`] chose at run time may use the two x86 implementations.
+
+/// Lanes of an [`Eight`].
+pub(crate) const LANES: usize = 8;
+
+/// The eight numbers from `first` on.
+#[inline(always)]
+pub(crate) fn lanes<T>(slice: &[T], first: usize) -> &[T; LANES] {
+    slice[first..].first_chunk().expect("buffers are filled up to whole registers")
+}
+
+/// The eight numbers from `first` on, to change.
+#[inline(always)]
+pub(crate) fn lanes_mut<T>(slice: &mut [T], first: usize) -> &mut [T; LANES] {
+    slice[first..].first_chunk_mut().expect("buffers are filled up to whole registers")
+}
+
+/// Eight `f64` lanes.
+pub(crate) trait Eight: Copy {
+    fn splat(value: f64) -> Self;
+    fn load(from: &[f64; 8]) -> Self;
+    fn load_f32(from: &[f32; 8]) -> Self;
+    fn store(self, to: &mut [f64; 8]);
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    fn div(self, other: Self) -> Self;
+    /// The lower of each pair of lanes; no lane is NaN.
+    fn min(self, other: Self) -> Self;
+    /// The higher of each pair of lanes; no lane is NaN.
+    fn max(self, other: Self) -> Self;
+    /// Square root of each lane.
+    fn sqrt(self) -> Self;
+    /// `self · factor + summand`. Products of two `f32` are exact in `f64`, so fused and separate rounding agree there,
+    /// which is the only use.
+    fn mul_add_exact(self, factor: Self, summand: Self) -> Self;
+    /// `value` in the lanes with `above < self ≤ last`, 0 in the others.
+    fn select(self, above: Self, last: Self, value: Self) -> Self;
+    /// Lanes without their fraction; each lies between 0 and `i32::MAX`.
+    fn truncate(self) -> [u32; 8];
+    /// `((a + e) + (c + g)) + ((b + f) + (d + h))`.
+    fn sum(self) -> f64;
+}
+
+impl Eight for [f64; 8] {
+    #[inline(always)]
+    fn splat(value: f64) -> Self {
+        [value; 8]
+    }
+
+    #[inline(always)]
+    fn load(from: &[f64; 8]) -> Self {
+        *from
+    }
+
+    #[inline(always)]
+    fn load_f32(from: &[f32; 8]) -> Self {
+        from.map(f64::from)
+    }
+
+    #[inline(always)]
+    fn store(self, to: &mut [f64; 8]) {
+        *to = self;
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        std::array::from_fn(|lane| self[lane] + other[lane])
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        std::array::from_fn(|lane| self[lane] - other[lane])
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        std::array::from_fn(|lane| self[lane] * other[lane])
+    }
+
+    #[inline(always)]
+    fn div(self, other: Self) -> Self {
+        std::array::from_fn(|lane| self[lane] / other[lane])
+    }
+
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        std::array::from_fn(|lane| if self[lane] < other[lane] { self[lane] } else { other[lane] })
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        std::array::from_fn(|lane| if self[lane] > other[lane] { self[lane] } else { other[lane] })
+    }
+
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        self.map(f64::sqrt)
+    }
+
+    #[inline(always)]
+    fn mul_add_exact(self, factor: Self, summand: Self) -> Self {
+        std::array::from_fn(|lane| self[lane] * factor[lane] + summand[lane])
+    }
+
+    #[inline(always)]
+    fn select(self, above: Self, last: Self, value: Self) -> Self {
+        std::array::from_fn(|lane| {
+            if self[lane] > above[lane] && self[lane] <= last[lane] { value[lane] } else { 0.0 }
+        })
+    }
+
+    #[inline(always)]
+    fn truncate(self) -> [u32; 8] {
+        self.map(|value| value as u32)
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f64 {
+        let [a, b, c, d, e, f, g, h] = self;
+        ((a + e) + (c + g)) + ((b + f) + (d + h))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86 {
+    #[allow(clippy::wildcard_imports)]
+    // Forty intrinsics say nothing in a list that they do not say in use.
+    use std::arch::x86_64::*;
+
+    use super::Eight;
+
+    /// One AVX-512 register.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx512(__m512d);
+
+    /// Two AVX registers.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx2(__m256d, __m256d);
+
+    // SAFETY of both implementations: `Processor` names an instruction set only after it was detected, and these types
+    // are used below its dispatch alone. Loads and stores are of arrays that hold what is read and written.
+    impl Eight for Avx512 {
+        #[inline(always)]
+        fn splat(value: f64) -> Self {
+            unsafe { Self(_mm512_set1_pd(value)) }
+        }
+
+        #[inline(always)]
+        fn load(from: &[f64; 8]) -> Self {
+            unsafe { Self(_mm512_loadu_pd(from.as_ptr())) }
+        }
+
+        #[inline(always)]
+        fn load_f32(from: &[f32; 8]) -> Self {
+            unsafe { Self(_mm512_cvtps_pd(_mm256_loadu_ps(from.as_ptr()))) }
+        }
+
+        #[inline(always)]
+        fn store(self, to: &mut [f64; 8]) {
+            unsafe { _mm512_storeu_pd(to.as_mut_ptr(), self.0) }
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            unsafe { Self(_mm512_add_pd(self.0, other.0)) }
+        }
+
+        #[inline(always)]
+        fn sub(self, other: Self) -> Self {
+            unsafe { Self(_mm512_sub_pd(self.0, other.0)) }
+        }
+
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            unsafe { Self(_mm512_mul_pd(self.0, other.0)) }
+        }
+
+        #[inline(always)]
+        fn div(self, other: Self) -> Self {
+            unsafe { Self(_mm512_div_pd(self.0, other.0)) }
+        }
+
+        #[inline(always)]
+        fn min(self, other: Self) -> Self {
+            unsafe { Self(_mm512_min_pd(self.0, other.0)) }
+        }
+
+        #[inline(always)]
+        fn max(self, other: Self) -> Self {
+            unsafe { Self(_mm512_max_pd(self.0, other.0)) }
+        }
+
+        #[inline(always)]
+        fn sqrt(self) -> Self {
+            unsafe { Self(_mm512_sqrt_pd(self.0)) }
+        }
+
+        #[inline(always)]
+        fn mul_add_exact(self, factor: Self, summand: Self) -> Self {
+            unsafe { Self(_mm512_fmadd_pd(self.0, factor.0, summand.0)) }
+        }
+
+        #[inline(always)]
+        fn select(self, above: Self, last: Self, value: Self) -> Self {
+            unsafe {
+                let lanes = _mm512_cmp_pd_mask::<_CMP_GT_OQ>(self.0, above.0);
+                let lanes = _mm512_mask_cmp_pd_mask::<_CMP_LE_OQ>(lanes, self.0, last.0);
+                Self(_mm512_maskz_mov_pd(lanes, value.0))
+            }
+        }
+
+        #[inline(always)]
+        fn truncate(self) -> [u32; 8] {
+            let mut out = [0; 8];
+            unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvttpd_epi32(self.0)) };
+            out
+        }
+
+        #[inline(always)]
+        fn sum(self) -> f64 {
+            unsafe { sum(_mm256_add_pd(_mm512_castpd512_pd256(self.0), _mm512_extractf64x4_pd::<1>(self.0))) }
+        }
+    }
+
+    impl Eight for Avx2 {
+        #[inline(always)]
+        fn splat(value: f64) -> Self {
+            unsafe { Self(_mm256_set1_pd(value), _mm256_set1_pd(value)) }
+        }
+
+        #[inline(always)]
+        fn load(from: &[f64; 8]) -> Self {
+            unsafe { Self(_mm256_loadu_pd(from.as_ptr()), _mm256_loadu_pd(from[4..].as_ptr())) }
+        }
+
+        #[inline(always)]
+        fn load_f32(from: &[f32; 8]) -> Self {
+            unsafe {
+                let (low, high) = (_mm_loadu_ps(from.as_ptr()), _mm_loadu_ps(from[4..].as_ptr()));
+                Self(_mm256_cvtps_pd(low), _mm256_cvtps_pd(high))
+            }
+        }
+
+        #[inline(always)]
+        fn store(self, to: &mut [f64; 8]) {
+            unsafe {
+                _mm256_storeu_pd(to.as_mut_ptr(), self.0);
+                _mm256_storeu_pd(to[4..].as_mut_ptr(), self.1);
+            }
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            unsafe { Self(_mm256_add_pd(self.0, other.0), _mm256_add_pd(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn sub(self, other: Self) -> Self {
+            unsafe { Self(_mm256_sub_pd(self.0, other.0), _mm256_sub_pd(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            unsafe { Self(_mm256_mul_pd(self.0, other.0), _mm256_mul_pd(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn div(self, other: Self) -> Self {
+            unsafe { Self(_mm256_div_pd(self.0, other.0), _mm256_div_pd(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn min(self, other: Self) -> Self {
+            unsafe { Self(_mm256_min_pd(self.0, other.0), _mm256_min_pd(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn max(self, other: Self) -> Self {
+            unsafe { Self(_mm256_max_pd(self.0, other.0), _mm256_max_pd(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn sqrt(self) -> Self {
+            unsafe { Self(_mm256_sqrt_pd(self.0), _mm256_sqrt_pd(self.1)) }
+        }
+
+        #[inline(always)]
+        fn mul_add_exact(self, factor: Self, summand: Self) -> Self {
+            unsafe {
+                Self(
+                    _mm256_fmadd_pd(self.0, factor.0, summand.0),
+                    _mm256_fmadd_pd(self.1, factor.1, summand.1),
+                )
+            }
+        }
+
+        #[inline(always)]
+        fn select(self, above: Self, last: Self, value: Self) -> Self {
+            #[inline(always)]
+            unsafe fn half(lanes: __m256d, above: __m256d, last: __m256d, value: __m256d) -> __m256d {
+                unsafe {
+                    let inside = _mm256_and_pd(
+                        _mm256_cmp_pd::<_CMP_GT_OQ>(lanes, above),
+                        _mm256_cmp_pd::<_CMP_LE_OQ>(lanes, last),
+                    );
+                    _mm256_and_pd(inside, value)
+                }
+            }
+            unsafe { Self(half(self.0, above.0, last.0, value.0), half(self.1, above.1, last.1, value.1)) }
+        }
+
+        #[inline(always)]
+        fn truncate(self) -> [u32; 8] {
+            let mut out = [0; 8];
+            unsafe {
+                _mm_storeu_si128(out.as_mut_ptr().cast(), _mm256_cvttpd_epi32(self.0));
+                _mm_storeu_si128(out[4..].as_mut_ptr().cast(), _mm256_cvttpd_epi32(self.1));
+            }
+            out
+        }
+
+        #[inline(always)]
+        fn sum(self) -> f64 {
+            unsafe { sum(_mm256_add_pd(self.0, self.1)) }
+        }
+    }
+
+    /// `(a + c) + (b + d)`.
+    #[inline(always)]
+    unsafe fn sum(lanes: __m256d) -> f64 {
+        unsafe {
+            let pair = _mm_add_pd(_mm256_castpd256_pd128(lanes), _mm256_extractf128_pd::<1>(lanes));
+            _mm_cvtsd_f64(_mm_add_sd(pair, _mm_unpackhi_pd(pair, pair)))
+        }
+    }
+}
