@@ -27,7 +27,9 @@ fn dense(random: &mut ChaCha8Rng, inputs: usize, outputs: usize, relu: bool) -> 
 }
 
 fn chain(random: &mut ChaCha8Rng, widths: &[usize], last_relu: bool) -> Vec<Dense> {
-    (1..widths.len()).map(|at| dense(random, widths[at - 1], widths[at], last_relu || at + 1 < widths.len())).collect()
+    (1..widths.len())
+        .map(|at| dense(random, widths[at - 1], widths[at], last_relu || at + 1 < widths.len()))
+        .collect()
 }
 
 /// The FCT adapter at 128 coordinates, and the widest head of DMU, each with a linear σ head.
@@ -36,7 +38,10 @@ fn adapters() -> Vec<(&'static str, Adapter)> {
     let fct = Map {
         input: InputScaling::AsIs,
         branch: chain(&mut random, &[128, 256, 256], true),
-        second: Some(SecondBranch { input: BranchInput::Old, layers: chain(&mut random, &[128, 256, 256], true) }),
+        second: Some(SecondBranch {
+            input: BranchInput::Old,
+            layers: chain(&mut random, &[128, 256, 256], true),
+        }),
         mixer: chain(&mut random, &[512, 2048, 2048, 128], false),
         skip: None,
     };
@@ -80,14 +85,15 @@ fn old_vectors(rows: usize, width: usize) -> Vec<f32> {
 
 /// Seconds of processor time of this process, all threads together, as Linux counts them.
 fn processor_seconds() -> f64 {
-    let stat = fs_err::read_to_string("/proc/self/schedstat").ok();
-    // schedstat of the process is its main thread's; every thread has its own line.
+    // Every thread has its own file; the first number in it is nanoseconds on a processor.
     let threads = fs_err::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let nanoseconds = |text: String| text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
     let all: f64 = threads
-        .filter_map(|thread| fs_err::read_to_string(thread.path().join("schedstat")).ok().and_then(nanoseconds))
+        .filter_map(|thread| {
+            fs_err::read_to_string(thread.path().join("schedstat")).ok().and_then(nanoseconds)
+        })
         .sum();
-    if stat.is_some() { all * 1e-9 } else { 0.0 }
+    all * 1e-9
 }
 
 /// Runs one round and measures it.
@@ -119,11 +125,25 @@ impl SquareProducts {
         // SAFETY: all three buffers hold size × size numbers.
         unsafe {
             gemm::gemm(
-                size, size, size,
-                self.product.as_mut_ptr(), stride, 1, false,
-                self.left.as_ptr(), stride, 1,
-                self.right.as_ptr(), stride, 1,
-                0.0_f32, 1.0_f32, false, false, false, parallelism,
+                size,
+                size,
+                size,
+                self.product.as_mut_ptr(),
+                stride,
+                1,
+                false,
+                self.left.as_ptr(),
+                stride,
+                1,
+                self.right.as_ptr(),
+                stride,
+                1,
+                0.0_f32,
+                1.0_f32,
+                false,
+                false,
+                false,
+                parallelism,
             );
         }
     }
@@ -169,8 +189,9 @@ fn main() -> Outcome {
             let (_, applier, operations) =
                 appliers.iter().find(|applier| applier.0 == name).ok_or("no such adapter")?;
             let old = old_vectors(rows, applier.d_old());
-            let mut vectors = vec![0.0; rows * applier.d_new()];
-            let (mut variance, mut raw_norms) = (vec![0.0; rows], vec![0.0; rows]);
+            // Not zeros: those would get their memory from the system while the clock runs. A stream reuses its buffers.
+            let mut vectors = vec![f32::NAN; rows * applier.d_new()];
+            let (mut variance, mut raw_norms) = (vec![f32::NAN; rows], vec![f32::NAN; rows]);
             let mut outcome = Ok(());
             let (wall, processor) = measured(|| {
                 outcome = applier.apply_rows(0, &old, None, &mut vectors, &mut variance, &mut raw_norms);

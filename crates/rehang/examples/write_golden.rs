@@ -27,7 +27,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         applier.apply_rows(0, old.as_slice(), side, &mut vectors, &mut variance, &mut raw_norms)?;
         let path = folder.join(format!("adapter-v1-{name}.safetensors"));
         if path.exists() {
-            return Err(format!("{} is there already; golden files are never written again", path.display()).into());
+            return Err(
+                format!("{} is there already; golden files are never written again", path.display()).into()
+            );
         }
         adapter.save(&path)?;
         let outputs = json!({

@@ -9,8 +9,8 @@ use proptest::test_runner::RngSeed;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{
-    self, Adapter, Applier, BranchInput, Dense, Geometry, InputScaling, InputStatistics, LOG_VARIANCE_LIMIT, Map,
-    NearestAnchors, OutOfFold, Uncertainty, input_drift,
+    self, Adapter, Applier, BranchInput, Dense, Geometry, InputScaling, InputStatistics, LOG_VARIANCE_LIMIT,
+    Map, NearestAnchors, OutOfFold, Uncertainty, input_drift,
 };
 use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Space, Vectors};
 
@@ -48,11 +48,14 @@ fn slow_raw(map: &Map, old: &[f32], side: Option<&[f32]>) -> Vec<f64> {
     let mut joined = slow_layers(&map.branch, &old);
     if let Some(second) = &map.second {
         let side: Vec<f64> = side.unwrap_or_default().iter().map(|&value| f64::from(value)).collect();
-        joined.extend(slow_layers(&second.layers, if second.input == BranchInput::Old { &old } else { &side }));
+        joined
+            .extend(slow_layers(&second.layers, if second.input == BranchInput::Old { &old } else { &side }));
     }
     let mut raw = slow_layers(&map.mixer, &joined);
     if let Some(skip) = &map.skip {
-        raw.iter_mut().zip(slow_layers(std::slice::from_ref(skip), &old)).for_each(|(sum, added)| *sum += added);
+        raw.iter_mut()
+            .zip(slow_layers(std::slice::from_ref(skip), &old))
+            .for_each(|(sum, added)| *sum += added);
     }
     raw
 }
@@ -118,7 +121,10 @@ fn applied(adapter: &Adapter, old: &Matrix, side: Option<&Matrix>) -> (Matrix, V
 
 fn assert_near(received: f64, expected: f64, tolerance: f64, what: &str) {
     let scale = expected.abs().max(1.0);
-    assert!((received - expected).abs() <= tolerance * scale, "{what}: {received} where {expected} is expected");
+    assert!(
+        (received - expected).abs() <= tolerance * scale,
+        "{what}: {received} where {expected} is expected"
+    );
 }
 
 fn compare_with_slow(adapter: &Adapter, old: &Matrix, side: Option<&Matrix>) {
@@ -236,7 +242,10 @@ fn bits_depend_neither_on_threads_nor_on_the_cut_of_batches() {
         let rows: Vec<usize> = (first..first + size).collect();
         let (vectors, variance, raw_norms) = applied(&adapter, &old.select(&rows), Some(&side.select(&rows)));
         assert_eq!(vectors, whole.0.select(&rows), "rows {first} and {size} on");
-        assert_eq!((&variance[..], &raw_norms[..]), (&whole.1[first..first + size], &whole.2[first..first + size]));
+        assert_eq!(
+            (&variance[..], &raw_norms[..]),
+            (&whole.1[first..first + size], &whole.2[first..first + size])
+        );
         first += size;
     }
 }
@@ -255,7 +264,8 @@ fn a_row_that_is_not_finite_is_named_by_its_place_in_the_file() {
     old[5 * 250 + 2] = f32::INFINITY;
     old[5 * 270] = f32::NAN;
     let (mut vectors, mut variance, mut raw_norms) = (vec![0.0; 4 * 300], vec![0.0; 300], vec![0.0; 300]);
-    let error = applier.apply_rows(1000, &old, None, &mut vectors, &mut variance, &mut raw_norms).unwrap_err();
+    let error =
+        applier.apply_rows(1000, &old, None, &mut vectors, &mut variance, &mut raw_norms).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NotFinite { what: "old vectors".into(), row: 1250, column: 2 });
 }
 
@@ -267,7 +277,10 @@ fn an_overflow_is_an_error_and_not_a_zero() {
         .unwrap()
         .apply_rows(0, &old, None, &mut [0.0; 4], &mut [0.0], &mut [0.0])
         .unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotFinite { what, row: 0, .. } if what.contains("output")), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::NotFinite { what, row: 0, .. } if what.contains("output")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -275,7 +288,8 @@ fn side_information_is_neither_forgotten_nor_ignored() {
     let kinds = of_every_kind();
     let (plain, with_side) = (&kinds[0].1, &kinds[3].1);
     let old = |adapter: &Adapter| {
-        Vectors::new(adapter.old.clone(), Matrix::from_fn(2, 5, |row, column| (row + column) as f32), "old").unwrap()
+        Vectors::new(adapter.old.clone(), Matrix::from_fn(2, 5, |row, column| (row + column) as f32), "old")
+            .unwrap()
     };
     let run = |adapter: &Adapter, side: Option<Matrix>| {
         adapter::apply(adapter, &old(adapter), side.as_ref(), &Progress::default()).map(|_| ())
@@ -467,7 +481,68 @@ fn vectors_that_do_not_look_like_the_fitted_ones_are_noticed() {
     let adapter = fitted_on(&like(&mut random, 500, 0));
     let drift = |rows: &Matrix| input_drift(&adapter, rows).unwrap();
     assert!(!drift(&like(&mut random, 100, 0)).unwrap().is_suspicious());
-    assert!(drift(&like(&mut random, 100, 7)).unwrap().is_suspicious());
+    assert!(drift(&like(&mut random, 100, 7)).unwrap().is_suspicious(), "coordinates in another order");
+    let mut long = like(&mut random, 100, 0);
+    long.as_mut_slice().iter_mut().for_each(|value| *value *= 10.0);
+    assert!(drift(&long).unwrap().is_suspicious(), "ten times as long");
     assert_eq!(drift(&like(&mut random, 5, 7)), None, "five rows say nothing");
     assert!(input_drift(&adapter, &Matrix::zeros(100, 19)).unwrap_err().is_mismatch());
+}
+
+#[test]
+fn vectors_without_a_pattern_raise_no_false_alarm() {
+    let mut random = ChaCha8Rng::seed_from_u64(6);
+    let whitened = |random: &mut ChaCha8Rng, rows| matrix(random, rows, 32);
+    let adapter = fitted_on(&whitened(&mut random, 2000));
+    let drift = input_drift(&adapter, &whitened(&mut random, 100)).unwrap().unwrap();
+    assert_eq!((drift.mean_correlation, drift.spread_correlation), (None, None));
+    assert!(!drift.is_suspicious());
+    assert!(
+        !input_drift(&fitted_on(&Matrix::zeros(99, 32)), &Matrix::zeros(99, 32))
+            .unwrap()
+            .unwrap()
+            .is_suspicious()
+    );
+}
+
+/// The numbers of a two-dimensional `.npy` file of little-endian `f32`, row after row.
+fn read_npy(path: &std::path::Path) -> Matrix {
+    let bytes = fs_err::read(path).unwrap();
+    let header_end = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let header = String::from_utf8_lossy(&bytes[10..header_end]).into_owned();
+    assert!(header.contains("<f4"), "{header}");
+    let shape = header.split("'shape': (").nth(1).unwrap().split(')').next().unwrap();
+    let columns = shape.split(',').nth(1).unwrap().trim().parse().unwrap();
+    let values =
+        bytes[header_end..].as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect();
+    Matrix::new(columns, values).unwrap()
+}
+
+#[test]
+fn real_vectors_of_the_new_model_are_told_from_old_ones() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/img_omniglot");
+    if !folder.exists() {
+        eprintln!("skipped: {} is not there", folder.display());
+        return;
+    }
+    let read = |name: &str| read_npy(&folder.join(name));
+    let (fitted, seen, unseen, new) =
+        (read("train_old.npy"), read("seen_old.npy"), read("unseen_old.npy"), read("seen_new.npy"));
+    let width = fitted.columns();
+    let adapter = fitted_on(&fitted);
+    let suspicious = |rows: &Matrix| input_drift(&adapter, rows).unwrap().unwrap().is_suspicious();
+    assert!(
+        !suspicious(&seen) && !suspicious(&unseen),
+        "items of the old model, classes it never saw included"
+    );
+    let part = |source: &Matrix, first: usize| {
+        Matrix::from_fn(source.rows(), width, |row, column| {
+            source.row(row)[(first + column) % source.columns()]
+        })
+    };
+    assert!(
+        suspicious(&part(&new, 0)) && suspicious(&part(&new, width)),
+        "halves of the new model's vectors"
+    );
+    assert!(suspicious(&part(&seen, 1)), "old vectors with their coordinates moved by one");
 }

@@ -43,7 +43,10 @@ fn a_file_is_replaced_as_a_whole_or_stays() {
     assert!(broken.save(&path).unwrap_err().is_corrupt());
     assert_eq!(Adapter::load(&path).unwrap(), kinds[1].1);
     let error = kinds[0].1.save(folder.path().join("no/such/folder/a")).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io { .. }) && error.to_string().contains("no/such/folder"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::Io { .. }) && error.to_string().contains("no/such/folder"),
+        "{error}"
+    );
     let error = Adapter::load(folder.path().join("nothing")).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io { action: "read", .. }), "{error}");
 }
@@ -71,7 +74,9 @@ fn golden_files_load_and_give_what_they_gave_for_ever() {
     let mut paths: Vec<PathBuf> =
         fs_err::read_dir(golden_folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
-    for path in paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "safetensors")) {
+    for path in
+        paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
+    {
         let outputs: Outputs =
             serde_json::from_str(&fs_err::read_to_string(path.with_extension("json")).unwrap()).unwrap();
         let applier = Applier::new(&Adapter::load(path).unwrap()).unwrap();
@@ -140,7 +145,9 @@ fn a_damaged_file_is_refused_with_its_reason() {
     }
     let mut long_header = bytes.clone();
     long_header[..8].copy_from_slice(&u64::MAX.to_le_bytes());
-    for bytes in [&b""[..], b"short", b"\x93NUMPY\x01\x00 some other format", &bytes[..bytes.len() / 3], &long_header] {
+    for bytes in
+        [&b""[..], b"short", b"\x93NUMPY\x01\x00 some other format", &bytes[..bytes.len() / 3], &long_header]
+    {
         assert!(Adapter::from_bytes(bytes, "a.safetensors").unwrap_err().is_corrupt());
     }
 }
@@ -181,7 +188,8 @@ fn a_file_whose_parts_do_not_make_an_adapter_is_refused() {
         ("belongs to no part", |header, data| {
             let end = data.len();
             data.extend([0; 4]);
-            header["extra"] = serde_json::json!({"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]});
+            header["extra"] =
+                serde_json::json!({"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]});
         }),
         ("input of mixer layer 0", |header, _| header["mixer.0.weight"]["shape"] = serde_json::json!([5, 7])),
         ("2 axes", |header, _| header["mixer.0.weight"]["shape"] = serde_json::json!([35])),
@@ -246,6 +254,7 @@ fn python_reads_an_adapter_with_the_stock_package() {
     };
     assert_eq!(dtype, "float32");
     assert_eq!(*shape, serde_json::json!([layer.weight.rows(), layer.weight.columns()]));
-    let values: Vec<f32> = values.as_array().unwrap().iter().map(|value| value.as_f64().unwrap() as f32).collect();
+    let values: Vec<f32> =
+        values.as_array().unwrap().iter().map(|value| value.as_f64().unwrap() as f32).collect();
     assert_eq!(values, layer.weight.as_slice());
 }

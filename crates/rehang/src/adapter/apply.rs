@@ -44,7 +44,12 @@ pub struct Adapted {
 ///
 /// As [`Applier::new`], [`Adapter::expect_input`] and [`Applier::apply_rows`]; [`ErrorKind::Cancelled`] where a stop was
 /// asked for through `progress`.
-pub fn apply(adapter: &Adapter, old: &Vectors, side: Option<&Matrix>, progress: &Progress) -> Result<Adapted> {
+pub fn apply(
+    adapter: &Adapter,
+    old: &Vectors,
+    side: Option<&Matrix>,
+    progress: &Progress,
+) -> Result<Adapted> {
     adapter.expect_input(old.space())?;
     let applier = Applier::new(adapter)?;
     let count = old.len();
@@ -171,7 +176,8 @@ impl Applier {
         let widths = Widths {
             old: adapter.old.dimension,
             branch: map.branch.last().map_or(adapter.old.dimension, |layer| layer.weight.rows()),
-            second: second.map_or(0, |second| second.layers.last().map_or(second_input, |layer| layer.weight.rows())),
+            second: second
+                .map_or(0, |second| second.layers.last().map_or(second_input, |layer| layer.weight.rows())),
             hidden: lists.into_iter().flatten().flatten().map(|layer| layer.weight.rows()).max().unwrap_or(0),
         };
         Ok(Self {
@@ -241,7 +247,11 @@ impl Applier {
             }
             (None, Some(_)) => return Err(Error::missing("side information", "this adapter")),
             (Some(_), None) => {
-                return Err(Error::option("side information", "given", "none: this adapter was fitted without"));
+                return Err(Error::option(
+                    "side information",
+                    "given",
+                    "none: this adapter was fitted without",
+                ));
             }
         };
         if count == 0 {
@@ -390,5 +400,13 @@ fn run_layers(
         from_stride = padded(outputs);
     }
     let source = if before.is_empty() { input } else { RowsRef::new(from, from_stride) };
-    last.packed.multiply(source, count, 0..last.packed.outputs(), output, output_stride, Begin::Bias, last.relu);
+    last.packed.multiply(
+        source,
+        count,
+        0..last.packed.outputs(),
+        output,
+        output_stride,
+        Begin::Bias,
+        last.relu,
+    );
 }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
-    Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, Map, OutOfFold, SecondBranch, Training,
-    Uncertainty,
+    Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, Map, OutOfFold, SecondBranch,
+    Training, Uncertainty,
 };
 use crate::error::{Error, Result};
 use crate::head::{Head, HeadKind};
@@ -145,7 +145,8 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
             HeadKind::Softmax => HeadOutline::Softmax,
             HeadKind::ArcFace { .. } => HeadOutline::ArcFace,
         });
-        metadata.insert("out_of_fold".into(), json(&OutOfFoldOutline { neighbours: learned.neighbours, head })?);
+        metadata
+            .insert("out_of_fold".into(), json(&OutOfFoldOutline { neighbours: learned.neighbours, head })?);
     }
     Ok(metadata)
 }
@@ -340,7 +341,9 @@ fn read(bytes: &[u8]) -> Result<Adapter, Detail> {
         .collect();
     let (written, computed) = (text(&metadata, "checksum")?, checksum(&metadata, &tensors));
     if written != computed {
-        return Err(format!("its check sum is {computed} where {written} was written: some bytes have changed"));
+        return Err(format!(
+            "its check sum is {computed} where {written} was written: some bytes have changed"
+        ));
     }
     drop(tensors);
     let adapter = assemble(&metadata, &mut stored)?;
@@ -482,7 +485,8 @@ fn parse<T: std::str::FromStr>(metadata: &Metadata, key: &str) -> Result<T, Deta
 }
 
 fn parse_json<T: DeserializeOwned>(metadata: &Metadata, key: &str) -> Result<T, Detail> {
-    serde_json::from_str(text(metadata, key)?).map_err(|error| format!("metadata {key:?} is damaged: {error}"))
+    serde_json::from_str(text(metadata, key)?)
+        .map_err(|error| format!("metadata {key:?} is damaged: {error}"))
 }
 
 /// Writes a file that appears whole or not at all.
@@ -503,6 +507,8 @@ fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     file.persist(path).map_err(|error| failed("rename", &error.error))?;
     // The new name is durable only once the folder is. Windows has no such call.
     #[cfg(unix)]
-    fs_err::File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed("sync", &error))?;
+    fs_err::File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|error| failed("sync", &error))?;
     Ok(())
 }

@@ -121,7 +121,9 @@ mod tests {
     #[test]
     fn lengths_are_interpolated_between_quantiles_and_stay_native_outside() {
         let (raw, native) = ([1.0, 2.0, 2.0, 4.0], [10.0, 20.0, 30.0, 40.0]);
-        for (length, expected) in [(0.5, 10.0), (1.0, 10.0), (1.5, 15.0), (2.0, 25.0), (3.0, 35.0), (9.0, 40.0)] {
+        for (length, expected) in
+            [(0.5, 10.0), (1.0, 10.0), (1.5, 15.0), (2.0, 25.0), (3.0, 35.0), (9.0, 40.0)]
+        {
             assert_eq!(quantile_map(&raw, &native, length), expected, "length {length}");
         }
         assert_eq!(quantile_map(&[1.0], &[3.0], 7.0), 3.0);
@@ -131,7 +133,8 @@ mod tests {
     fn a_zero_output_has_a_defined_place_in_every_geometry() {
         let sphere = Geometry::Sphere { fallback: vec![0.0, 1.0] };
         let matched = Geometry::MatchedNorms { raw: vec![1.0], native: vec![2.0] };
-        for (geometry, expected) in [(Geometry::Raw, [0.0, 0.0]), (sphere, [0.0, 1.0]), (matched, [0.0, 0.0])] {
+        for (geometry, expected) in [(Geometry::Raw, [0.0, 0.0]), (sphere, [0.0, 1.0]), (matched, [0.0, 0.0])]
+        {
             let mut row = [0.0, 0.0];
             geometry.conform(&mut row, 0.0);
             assert_eq!(row, expected, "{}", geometry.name());
@@ -159,6 +162,9 @@ mod tests {
         assert!(matched(&[1.0], &[1.0, 2.0]).unwrap_err().is_mismatch());
         assert!(matched(&[], &[]).unwrap_err().is_corrupt());
         assert!(matched(&[f32::NAN], &[1.0]).unwrap_err().is_corrupt());
-        assert!(matches!(matched(&[2.0, 1.0], &[1.0, 1.0]).unwrap_err().kind(), ErrorKind::InvalidOption { .. }));
+        assert!(matches!(
+            matched(&[2.0, 1.0], &[1.0, 1.0]).unwrap_err().kind(),
+            ErrorKind::InvalidOption { .. }
+        ));
     }
 }

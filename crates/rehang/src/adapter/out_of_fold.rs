@@ -168,7 +168,12 @@ impl NearestAnchors {
                 (-0.5 * length * length) as f32
             })
             .collect();
-        let packed = Packed::new(anchors.rows(), anchors.columns(), |anchor, column| anchors.row(anchor)[column], &bias);
+        let packed = Packed::new(
+            anchors.rows(),
+            anchors.columns(),
+            |anchor, column| anchors.row(anchor)[column],
+            &bias,
+        );
         Ok(Self { anchors: anchors.clone(), packed })
     }
 
@@ -202,7 +207,11 @@ impl NearestAnchors {
                 self.find_candidates(queries, rows.len() / width, count.saturating_add(1), scratch);
                 (0..rows.len() / width)
                     .map(|row| {
-                        self.nearest_into(queries.row(row, width), &scratch.nearest[row], &mut scratch.neighbours);
+                        self.nearest_into(
+                            queries.row(row, width),
+                            &scratch.nearest[row],
+                            &mut scratch.neighbours,
+                        );
                         let skipped = leave_out(first + row);
                         let kept = scratch.neighbours.iter().filter(|(_, anchor)| Some(*anchor) != skipped);
                         kept.take(count).copied().collect()
@@ -229,7 +238,8 @@ impl NearestAnchors {
         neighbours.clear();
         neighbours.extend(candidates.0.iter().map(|&(_, anchor)| {
             let anchor = anchor as usize;
-            let differences = query.iter().zip(self.anchors.row(anchor)).map(|(&q, &a)| f64::from(q) - f64::from(a));
+            let differences =
+                query.iter().zip(self.anchors.row(anchor)).map(|(&q, &a)| f64::from(q) - f64::from(a));
             (differences.map(|difference| difference * difference).sum::<f64>().sqrt(), anchor)
         }));
         neighbours.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
@@ -282,7 +292,8 @@ impl PreparedHead {
         let (classes, width) = (head.classes(), head.dimension());
         match head.kind() {
             HeadKind::Softmax => {
-                let packed = Packed::new(classes, width, |class, at| head.weight().row(class)[at], head.bias());
+                let packed =
+                    Packed::new(classes, width, |class, at| head.weight().row(class)[at], head.bias());
                 Self { packed, cosine: false }
             }
             HeadKind::ArcFace { scale, .. } => {
@@ -292,7 +303,9 @@ impl PreparedHead {
                         if length > 0.0 { f64::from(scale) / length } else { 0.0 }
                     })
                     .collect();
-                let weight = |class: usize, at: usize| (f64::from(head.weight().row(class)[at]) * factors[class]) as f32;
+                let weight = |class: usize, at: usize| {
+                    (f64::from(head.weight().row(class)[at]) * factors[class]) as f32
+                };
                 Self { packed: Packed::new(classes, width, weight, &vec![0.0; classes]), cosine: true }
             }
         }
@@ -341,10 +354,16 @@ impl PreparedOutOfFold {
             self.anchors.nearest_into(query, &nearest[row], neighbours);
             neighbours.truncate(self.learned.neighbours);
             let mean = |sum: f64| sum / neighbours.len() as f64;
-            let residual: f64 = neighbours.iter().map(|&(_, at)| f64::from(self.learned.log_residuals[at])).sum();
+            let residual: f64 =
+                neighbours.iter().map(|&(_, at)| f64::from(self.learned.log_residuals[at])).sum();
             let distance: f64 = neighbours.iter().map(|&(distance, _)| distance).sum();
             let entropy = self.head.as_ref().map(|_| entropies[row].value());
-            variance[row] = self.variance(OutOfFold::features(mean(residual), mean(distance), f64::from(raw_norms[row]), entropy));
+            variance[row] = self.variance(OutOfFold::features(
+                mean(residual),
+                mean(distance),
+                f64::from(raw_norms[row]),
+                entropy,
+            ));
         }
     }
 

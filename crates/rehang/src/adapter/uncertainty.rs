@@ -43,7 +43,9 @@ impl Uncertainty {
     pub(super) fn check(&self, d_old: usize, d_new: usize) -> Result<()> {
         match self {
             Self::Constant { variance } if variance.is_finite() && *variance > 0.0 => Ok(()),
-            Self::Constant { variance } => Err(Error::option("constant σ²", variance, "a finite number above 0")),
+            Self::Constant { variance } => {
+                Err(Error::option("constant σ²", variance, "a finite number above 0"))
+            }
             Self::Linear { weight, bias } => {
                 expect_width("weight of the σ² head", d_new, weight.len())?;
                 expect_finite("weight of the σ² head", weight)?;
@@ -85,7 +87,12 @@ pub(super) fn linear_variance(weight: &[f32], bias: f32, raw: &[f32]) -> f32 {
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
     let mut sums = [0.0_f64; 8];
     let (a_chunks, b_chunks) = (a.chunks_exact(8), b.chunks_exact(8));
-    let rest: f64 = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+    let rest: f64 = a_chunks
+        .remainder()
+        .iter()
+        .zip(b_chunks.remainder())
+        .map(|(&x, &y)| f64::from(x) * f64::from(y))
+        .sum();
     for (x, y) in a_chunks.zip(b_chunks) {
         for lane in 0..8 {
             sums[lane] += f64::from(x[lane]) * f64::from(y[lane]);

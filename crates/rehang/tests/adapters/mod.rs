@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{
-    Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, Map, OutOfFold, SecondBranch, Training,
-    Uncertainty,
+    Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, Map, OutOfFold, SecondBranch,
+    Training, Uncertainty,
 };
 use rehang::{Distance, Head, HeadKind, Matrix, Space};
 
@@ -58,7 +58,8 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
     };
     // Without a mixer the branches are the output, so their widths are chosen to fit.
     let has_mixer = kind.mixer_layers > 0;
-    let branch = chain(d_old, kind.branch_layers, if has_mixer || kind.second.is_some() { hidden } else { d_new });
+    let branch =
+        chain(d_old, kind.branch_layers, if has_mixer || kind.second.is_some() { hidden } else { d_new });
     let branch_width = *branch.last().unwrap();
     let second = kind.second.map(|(input, count)| {
         let width = if input == BranchInput::Old { d_old } else { d_side };
@@ -83,7 +84,10 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
             }
             Geometry::Sphere { fallback }
         }
-        _ => Geometry::MatchedNorms { raw: vec![0.5, 1.0, 1.5, 1.5, 4.0], native: vec![2.0, 2.5, 3.0, 4.0, 8.0] },
+        _ => Geometry::MatchedNorms {
+            raw: vec![0.5, 1.0, 1.5, 1.5, 4.0],
+            native: vec![2.0, 2.5, 3.0, 4.0, 8.0],
+        },
     };
     let uncertainty = match kind.uncertainty {
         0 => Uncertainty::Constant { variance: 0.125 },
@@ -92,7 +96,8 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
             let kinds = [None, Some(HeadKind::Softmax), Some(HeadKind::ArcFace { scale: 16.0, margin: 0.5 })];
             let head = kinds[which - 2].map(|kind| {
                 let bias = vector(random, 5);
-                Head::new(matrix(random, 5, d_new), (kind == HeadKind::Softmax).then_some(bias), kind).unwrap()
+                Head::new(matrix(random, 5, d_new), (kind == HeadKind::Softmax).then_some(bias), kind)
+                    .unwrap()
             });
             let features = 3 + usize::from(head.is_some());
             Uncertainty::OutOfFold(OutOfFold {
@@ -112,7 +117,12 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
     let normalised = matches!(geometry, Geometry::Sphere { .. });
     Adapter {
         old: Space::new("old model", d_old, Distance::L2, false),
-        new: Space::new("new model", d_new, if normalised { Distance::Cosine } else { Distance::L2 }, normalised),
+        new: Space::new(
+            "new model",
+            d_new,
+            if normalised { Distance::Cosine } else { Distance::L2 },
+            normalised,
+        ),
         map,
         geometry,
         uncertainty,
