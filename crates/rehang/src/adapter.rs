@@ -24,7 +24,10 @@ mod uncertainty;
 pub use apply::{Adapted, Applier, apply};
 pub use expansion::KernelExpansion;
 pub use geometry::Geometry;
-pub use guard::{DRIFT_ROWS_MIN, Drift, InputStatistics, MEAN_SHIFT_MAX, SPREAD_SHIFT_MAX, input_drift};
+pub use guard::{
+    DRIFT_COLUMNS_MIN, DRIFT_CORRELATION_MIN, DRIFT_NORM_RATIO_MAX, DRIFT_ROWS_MIN, Drift, InputStatistics,
+    input_drift,
+};
 pub use out_of_fold::{NearestAnchors, OutOfFold};
 pub use uncertainty::{LOG_VARIANCE_LIMIT, Uncertainty};
 

@@ -500,7 +500,68 @@ fn vectors_that_do_not_look_like_the_fitted_ones_are_noticed() {
     let adapter = fitted_on(&like(&mut random, 500, 0));
     let drift = |rows: &Matrix| input_drift(&adapter, rows).unwrap();
     assert!(!drift(&like(&mut random, 100, 0)).unwrap().is_suspicious());
-    assert!(drift(&like(&mut random, 100, 7)).unwrap().is_suspicious());
+    assert!(drift(&like(&mut random, 100, 7)).unwrap().is_suspicious(), "coordinates in another order");
+    let mut long = like(&mut random, 100, 0);
+    long.as_mut_slice().iter_mut().for_each(|value| *value *= 10.0);
+    assert!(drift(&long).unwrap().is_suspicious(), "ten times as long");
     assert_eq!(drift(&like(&mut random, 5, 7)), None, "five rows say nothing");
     assert!(input_drift(&adapter, &Matrix::zeros(100, 19)).unwrap_err().is_mismatch());
+}
+
+#[test]
+fn vectors_without_a_pattern_raise_no_false_alarm() {
+    let mut random = ChaCha8Rng::seed_from_u64(6);
+    let whitened = |random: &mut ChaCha8Rng, rows| matrix(random, rows, 32);
+    let adapter = fitted_on(&whitened(&mut random, 2000));
+    let drift = input_drift(&adapter, &whitened(&mut random, 100)).unwrap().unwrap();
+    assert_eq!((drift.mean_correlation, drift.spread_correlation), (None, None));
+    assert!(!drift.is_suspicious());
+    assert!(
+        !input_drift(&fitted_on(&Matrix::zeros(99, 32)), &Matrix::zeros(99, 32))
+            .unwrap()
+            .unwrap()
+            .is_suspicious()
+    );
+}
+
+/// The numbers of a two-dimensional `.npy` file of little-endian `f32`, row after row.
+fn read_npy(path: &std::path::Path) -> Matrix {
+    let bytes = fs_err::read(path).unwrap();
+    let header_end = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let header = String::from_utf8_lossy(&bytes[10..header_end]).into_owned();
+    assert!(header.contains("<f4"), "{header}");
+    let shape = header.split("'shape': (").nth(1).unwrap().split(')').next().unwrap();
+    let columns = shape.split(',').nth(1).unwrap().trim().parse().unwrap();
+    let values =
+        bytes[header_end..].as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect();
+    Matrix::new(columns, values).unwrap()
+}
+
+#[test]
+fn real_vectors_of_the_new_model_are_told_from_old_ones() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/img_omniglot");
+    if !folder.exists() {
+        eprintln!("skipped: {} is not there", folder.display());
+        return;
+    }
+    let read = |name: &str| read_npy(&folder.join(name));
+    let (fitted, seen, unseen, new) =
+        (read("train_old.npy"), read("seen_old.npy"), read("unseen_old.npy"), read("seen_new.npy"));
+    let width = fitted.columns();
+    let adapter = fitted_on(&fitted);
+    let suspicious = |rows: &Matrix| input_drift(&adapter, rows).unwrap().unwrap().is_suspicious();
+    assert!(
+        !suspicious(&seen) && !suspicious(&unseen),
+        "items of the old model, classes it never saw included"
+    );
+    let part = |source: &Matrix, first: usize| {
+        Matrix::from_fn(source.rows(), width, |row, column| {
+            source.row(row)[(first + column) % source.columns()]
+        })
+    };
+    assert!(
+        suspicious(&part(&new, 0)) && suspicious(&part(&new, width)),
+        "halves of the new model's vectors"
+    );
+    assert!(suspicious(&part(&seen, 1)), "old vectors with their coordinates moved by one");
 }

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Measures how fast adapters are applied, against PyTorch and ONNX Runtime on the same weights in the same minutes.
+#
+#   bench/apply/run.sh PYTHON [ROUNDS]
+#
+# PYTHON is an interpreter with numpy, torch, onnx, onnxruntime and safetensors. Results go to standard output.
+set -eu
+cd "$(dirname "$0")/../.."
+python=${1:?"usage: bench/apply/run.sh PYTHON [ROUNDS]"}
+rounds=${2:-7}
+if [ -z "${BENCH_APPLY:-}" ]; then
+    cargo build --release --quiet -p rehang --example bench_apply
+    BENCH_APPLY=${CARGO_TARGET_DIR:-target}/release/examples/bench_apply
+fi
+for threads in 1 2; do
+    RAYON_NUM_THREADS=$threads OMP_NUM_THREADS=$threads MKL_NUM_THREADS=$threads \
+        "$python" bench/apply/rival.py "$BENCH_APPLY" "$threads" "$rounds"
+done
