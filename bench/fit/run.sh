@@ -1,25 +1,26 @@
 #!/bin/sh
 # Epochs of the FCT-size adapter, rehang against PyTorch on the CPU, interleaved. Run from the repository's root.
 #   PYTHON=/path/to/venv/bin/python bench/fit/run.sh [ROUNDS [EPOCHS]]
-# PYTHON needs torch and safetensors. One JSON line a run goes to bench/fit/raw.jsonl, the summary to stdout.
+# PYTHON needs torch and safetensors. One JSON line a run goes to target/bench_fit.jsonl, the summary to stdout.
 set -eu
 rounds=${1:-5}
 epochs=${2:-2}
 python=${PYTHON:-python3}
 here=bench/fit
+raw=target/bench_fit.jsonl
 cargo build --release -p rehang-train --example bench_fit
 ours=$(cargo metadata --format-version 1 --no-deps | "$python" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')/release/examples/bench_fit
 data=$(mktemp --suffix=.safetensors)
 trap 'rm -f "$data"' EXIT
 "$ours" write "$data"
-: > $here/raw.jsonl
+: > "$raw"
 for round in $(seq "$rounds"); do
     for threads in 1 2; do
-        "$ours" run "$threads" "$epochs" >> $here/raw.jsonl
+        "$ours" run "$threads" "$epochs" >> "$raw"
         for kind in foreach fused; do
-            "$python" $here/rival.py "$data" "$threads" "$epochs" "$kind" >> $here/raw.jsonl
+            "$python" $here/rival.py "$data" "$threads" "$epochs" "$kind" >> "$raw"
         done
     done
     echo "round $round of $rounds" >&2
 done
-"$python" $here/summary.py $here/raw.jsonl
+"$python" $here/summary.py "$raw"

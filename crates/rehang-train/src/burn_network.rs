@@ -31,10 +31,10 @@ pub(crate) fn trainer(
     layout: &Layout,
     parameters: &NetworkParameters,
     variance: f64,
-    snapshot: Snapshot,
+    snapshot: &Snapshot,
     device: Device,
 ) -> Result<Box<dyn Trainer>> {
-    Ok(Box::new(BurnTrainer::new(layout, parameters, variance, &snapshot, burn_device(device)?)))
+    Ok(Box::new(BurnTrainer::new(layout, parameters, variance, snapshot, burn_device(device)?)))
 }
 
 fn burn_device(device: Device) -> Result<BurnDevice> {
@@ -541,7 +541,7 @@ mod tests {
                 Snapshot { state: State::initial(&layout, 4), adam: Adam::new(layout.parameter_count) };
             let objective = Objective::new(&loss, 1.9, WIDTHS.new, rows);
             let mut fused = FusedTrainer::new(&layout, &parameters, objective, rows, start.clone());
-            let mut twin = trainer(&layout, &parameters, 1.9, start, Device::Flex).unwrap();
+            let mut twin = trainer(&layout, &parameters, 1.9, &start, Device::Flex).unwrap();
             for live in [true, true, false] {
                 let step = Step { rate: 1e-3, live, dropout: Dropout::NONE, stage: Stage::Joint };
                 fused.step(&batch(rows, false), step).unwrap();

@@ -23,7 +23,7 @@ impl<'a> EpochByEpoch<'a> {
         let parameters = parameters.get().clone();
         let fit = Fit::new(pairs, &parameters)?;
         let data = Data::new(pairs, &fit.old, fit.side.as_ref());
-        let initial = fit.initial(&parameters)?;
+        let initial = fit.initial(&parameters);
         let capacity = (parameters.batch + 1).min(data.len());
         let objective = Objective::new(&parameters.loss, fit.variance, fit.layout.widths.new, capacity);
         let trainer = FusedTrainer::new(&fit.layout, &parameters, objective, capacity, initial.clone());

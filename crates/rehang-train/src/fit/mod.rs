@@ -30,6 +30,7 @@
 //! every sum has a fixed order. So a fit gives the same map for any number of threads, and a fit that was stopped and
 //! resumed from its checkpoint gives the map of one that was not.
 
+mod average;
 mod batches;
 #[doc(hidden)]
 pub mod bench;
@@ -39,6 +40,7 @@ mod parameters;
 mod run;
 mod trainer;
 
+pub use average::average_maps;
 pub use parameters::{
     CheckedNetworkParameters, Device, EarlyStop, LossParameters, NetworkParameters, UncertaintyLoss,
 };

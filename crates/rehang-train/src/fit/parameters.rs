@@ -240,7 +240,7 @@ impl NetworkParameters {
         parameters.freeze_statistics_from = usize::MAX;
         parameters.input = InputScaling::UnitLength;
         parameters.standardise = true;
-        parameters.dropout = 0.2;
+        parameters.dropout = 0.3;
         parameters.skip = skip;
         parameters
     }
@@ -366,7 +366,7 @@ impl CheckedNetworkParameters {
             held_out.new_vectors().space().expect_same(pairs.new_vectors().space())?;
             match (pairs.side(), held_out.side()) {
                 (Some(side), Some(other)) => {
-                    width("held-out side information", side.columns(), other.columns())?
+                    width("held-out side information", side.columns(), other.columns())?;
                 }
                 (Some(_), None) => return Err(Error::missing("side information", "the held-out pairs")),
                 _ => {}

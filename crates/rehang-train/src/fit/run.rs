@@ -49,7 +49,7 @@ pub fn fit_network(
     let identity = checkpoint::identity(pairs, held_out.as_ref(), parameters);
     let mut progress_so_far = match checkpoint {
         Some(path) if path.exists() => checkpoint::read(path, &identity, &fit.layout)?,
-        _ => Checkpoint::new(fit.initial(parameters)?),
+        _ => Checkpoint::new(fit.initial(parameters)),
     };
     progress.begin("fitting", "epochs", parameters.epochs as u64);
     progress.advance(progress_so_far.history.len() as u64);
@@ -127,7 +127,7 @@ impl Fit {
     }
 
     /// The state before the first step.
-    pub(crate) fn initial(&self, parameters: &NetworkParameters) -> Result<Snapshot> {
+    pub(crate) fn initial(&self, parameters: &NetworkParameters) -> Snapshot {
         let mut state = State::initial(&self.layout, parameters.seed);
         let last = &self.layout.layers[self.layout.mixer.end - 1];
         if let Architecture::ResidualMlp { .. } = parameters.architecture {
@@ -153,7 +153,7 @@ impl Fit {
             state.parameters[range.clone()].fill(0.0);
         }
         let adam = Adam::new(self.layout.parameter_count);
-        Ok(Snapshot { state, adam })
+        Snapshot { state, adam }
     }
 }
 
@@ -191,13 +191,9 @@ fn train(
             capacity,
             so_far.snapshot.clone(),
         )),
-        device => crate::burn_network::trainer(
-            &fit.layout,
-            parameters,
-            fit.variance,
-            so_far.snapshot.clone(),
-            device,
-        )?,
+        device => {
+            crate::burn_network::trainer(&fit.layout, parameters, fit.variance, &so_far.snapshot, device)?
+        }
     };
     let mut evaluation = held_out.map(|held_out| Evaluation {
         data: held_out,

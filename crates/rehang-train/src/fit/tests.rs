@@ -380,3 +380,47 @@ fn what_does_not_fit_together_is_said_before_anything_starts() {
     let parameters = NetworkParameters::residual_mlp(None);
     assert!(matches!(error(parameters, &equal).kind(), ErrorKind::InvalidOption { .. }));
 }
+
+#[test]
+fn the_average_of_maps_gives_the_average_of_their_outputs() {
+    let pairs = pairs(90, 4, 5, false);
+    for skip in [
+        None,
+        Some(Dense { weight: Matrix::new(4, numbers(20, 9)).unwrap(), bias: numbers(5, 10), relu: false }),
+    ] {
+        let maps: Vec<Map> = (0..3)
+            .map(|seed| {
+                let mut parameters = NetworkParameters::residual_mlp(skip.clone());
+                parameters.architecture = Architecture::ResidualMlp { hidden: 8, layers: 3 };
+                parameters.epochs = 2;
+                parameters.seed = seed;
+                fit(&pairs, parameters).map
+            })
+            .collect();
+        let average = average_maps(&maps).unwrap();
+        for row in 0..pairs.len() {
+            let old = pairs.old().matrix().row(row);
+            let outputs: Vec<Vec<f64>> = maps.iter().map(|map| apply(map, old, &[])).collect();
+            for (coordinate, received) in apply(&average, old, &[]).into_iter().enumerate() {
+                let expected = outputs.iter().map(|output| output[coordinate]).sum::<f64>() / 3.0;
+                assert!((expected - received).abs() < 1e-5);
+            }
+        }
+        assert!(average_maps(&[]).unwrap_err().is_corrupt());
+        let other = fit(&pairs, small()).map;
+        assert!(average_maps(&[maps[0].clone(), other]).is_err());
+    }
+}
+
+#[test]
+fn a_fit_on_burns_device_ends_where_the_fused_one_ends() {
+    let pairs = pairs(150, 4, 5, true);
+    let mut parameters = small();
+    parameters.dropout = 0.1;
+    let fused = fit(&pairs, parameters.clone());
+    parameters.device = Device::Flex;
+    let other = fit(&pairs, parameters);
+    for (fused, other) in fused.history.iter().zip(&other.history) {
+        assert!((fused.training - other.training).abs() < 1e-2 * fused.training.abs(), "{fused:?}, burn {other:?}");
+    }
+}

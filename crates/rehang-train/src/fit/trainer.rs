@@ -100,7 +100,7 @@ pub(crate) fn groups(layout: &Layout, frozen: Option<usize>) -> Vec<Group> {
         }
         match groups.last_mut() {
             Some(last) if last.matrix == matrix && last.range.end == range.start => {
-                last.range.end = range.end
+                last.range.end = range.end;
             }
             _ => groups.push(Group { range: range.clone(), matrix }),
         }

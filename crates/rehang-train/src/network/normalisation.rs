@@ -149,7 +149,7 @@ pub(crate) fn forward(
         .zip(z[..rows * columns].par_chunks(ROWS * columns))
         .enumerate()
         .for_each(|(chunk, (out, z))| {
-            activate(z, slope, intercept, mask, chunk * ROWS * columns, out, window)
+            activate(z, slope, intercept, mask, chunk * ROWS * columns, out, window);
         });
 }
 
