@@ -421,6 +421,9 @@ fn a_fit_on_burns_device_ends_where_the_fused_one_ends() {
     parameters.device = Device::Flex;
     let other = fit(&pairs, parameters);
     for (fused, other) in fused.history.iter().zip(&other.history) {
-        assert!((fused.training - other.training).abs() < 1e-2 * fused.training.abs(), "{fused:?}, burn {other:?}");
+        assert!(
+            (fused.training - other.training).abs() < 1e-2 * fused.training.abs(),
+            "{fused:?}, burn {other:?}"
+        );
     }
 }
