@@ -152,13 +152,17 @@ fn compare_with_slow(adapter: &Adapter, old: &Matrix, side: Option<&Matrix>) {
         assert_near(f64::from(raw_norms[row]), raw_norm, 1e-4, "raw length");
         let mut expected = raw.clone();
         if matches!(adapter.geometry, Geometry::Sphere { .. }) {
-            expected.iter_mut().for_each(|value| *value /= raw_norm);
+            for value in &mut expected {
+                *value /= raw_norm;
+            }
         }
         let received: Vec<f64> = vectors.row(row).iter().map(|&value| f64::from(value)).collect();
         if matches!(adapter.geometry, Geometry::MatchedNorms { .. }) {
             // The quantile map has its own tests; here the direction counts.
             let scale = length(&received) / raw_norm;
-            expected.iter_mut().for_each(|value| *value *= scale);
+            for value in &mut expected {
+                *value *= scale;
+            }
         }
         for (&received, &expected) in received.iter().zip(&expected) {
             assert_near(received, expected, 1e-4, "coordinate");
@@ -377,7 +381,8 @@ fn outputs_say_honestly_whether_they_are_normalised() {
 #[test]
 fn parts_that_do_not_agree_are_named() {
     type Change = fn(&mut Adapter);
-    let learned = |adapter: &mut Adapter, change: fn(&mut OutOfFold)| match &mut adapter.uncertainty {
+    type ChangeLearned = fn(&mut OutOfFold);
+    let learned = |adapter: &mut Adapter, change: ChangeLearned| match &mut adapter.uncertainty {
         Uncertainty::OutOfFold(learned) => change(learned),
         _ => panic!("this adapter has an out-of-fold σ²"),
     };
@@ -412,7 +417,7 @@ fn parts_that_do_not_agree_are_named() {
         change(&mut adapter);
         expect(&adapter, part);
     }
-    let changes: [(&str, fn(&mut OutOfFold)); 6] = [
+    let changes: [(&str, ChangeLearned); 6] = [
         ("anchors of σ²", |learned| learned.anchors = Matrix::default()),
         ("anchors of σ²", |learned| learned.anchors = Matrix::zeros(12, 4)),
         ("neighbours", |learned| learned.neighbours = 0),

@@ -290,7 +290,7 @@ fn container(metadata: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>> {
     for tensor in tensors {
         let end = offset + tensor.values.len() * size_of::<f32>();
         let entry = TensorEntry { dtype: "F32", shape: &tensor.shape, data_offsets: [offset, end] };
-        header.push_str(&format!(",{}:{}", json(&tensor.name)?, json(&entry)?));
+        header += &[",", &json(&tensor.name)?, ":", &json(&entry)?].concat();
         offset = end;
     }
     header.push('}');

@@ -86,14 +86,18 @@ fn moments(rows: &Matrix) -> (Vec<f64>, Vec<f64>) {
             *sum += f64::from(value);
         }
     }
-    mean.iter_mut().for_each(|sum| *sum /= count);
+    for sum in &mut mean {
+        *sum /= count;
+    }
     let mut squares = vec![0.0; rows.columns()];
     for row in 0..rows.rows() {
         for ((sum, &value), &mean) in squares.iter_mut().zip(rows.row(row)).zip(&mean) {
             *sum += (f64::from(value) - mean) * (f64::from(value) - mean);
         }
     }
-    squares.iter_mut().for_each(|sum| *sum = (*sum / count).sqrt());
+    for sum in &mut squares {
+        *sum = (*sum / count).sqrt();
+    }
     (mean, squares)
 }
 

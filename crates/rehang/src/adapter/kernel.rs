@@ -144,8 +144,8 @@ impl Packed {
             return;
         }
         // The kernels below use pointers; these four checks are what makes every access of theirs lie inside.
-        assert!(range.start % TILE == 0 && range.end <= self.outputs, "columns begin at a tile");
-        assert!(range.end == self.outputs || range.end % TILE == 0, "columns end at a tile");
+        assert!(range.start.is_multiple_of(TILE) && range.end <= self.outputs, "columns begin at a tile");
+        assert!(range.end == self.outputs || range.end.is_multiple_of(TILE), "columns end at a tile");
         assert!(
             (rows - 1) * input.stride + self.inputs <= input.data.len(),
             "input rows lie inside their buffer"
@@ -233,7 +233,7 @@ impl Task<'_> {
     /// # Safety
     ///
     /// The task's buffers hold what [`Packed::multiply`] checks.
-    #[inline(always)]
+    #[inline]
     unsafe fn for_each_block(
         &self,
         rows_step: usize,
@@ -533,7 +533,7 @@ mod portable {
 
     /// `a·b + c`, rounded once where the target has such an instruction. Where an x86 build has not (it is chosen
     /// when compiling), the rounded-once form would be a slow call into the C library.
-    #[inline(always)]
+    #[inline]
     fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
         if cfg!(all(target_arch = "x86_64", not(target_feature = "fma"))) {
             a * b + c
@@ -659,7 +659,7 @@ mod tests {
                         match &first {
                             None => first = Some(output),
                             Some(first) if rounds_once => {
-                                assert_eq!(*first, output, "{set:?} gives other bits")
+                                assert_eq!(*first, output, "{set:?} gives other bits");
                             }
                             Some(_) => {}
                         }

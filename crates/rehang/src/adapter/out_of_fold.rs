@@ -240,7 +240,9 @@ impl NearestAnchors {
         let limit = wanted.saturating_add(SPARE_CANDIDATES).min(self.anchors.rows());
         let Scratch { block, nearest, .. } = scratch;
         nearest.resize_with(nearest.len().max(count), Candidates::default);
-        nearest.iter_mut().for_each(|candidates| candidates.0.clear());
+        for candidates in nearest.iter_mut() {
+            candidates.0.clear();
+        }
         for_each_product(&self.packed, rows, count, block, |row, columns, scores| {
             nearest[row].offer(limit, columns.start, scores);
         });
