@@ -3,9 +3,12 @@
 //! `cargo xtask demo-data` trains the two encoders of the demo and writes everything in `demo/` that is not taken from
 //! scikit-learn by `scripts/extract-digits.py`.
 //!
+//! `cargo xtask picture` draws `docs/curve.svg` from the report of a demo run.
+//!
 //! `cargo xtask results` measures every method on real galleries and writes `docs/results.md`.
 
 mod demo_data;
+mod picture;
 mod results;
 
 use std::process::ExitCode;
@@ -14,9 +17,11 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["demo-data"] => demo_data::run(),
+        ["picture"] => picture::run("rehang-demo/report.json"),
+        ["picture", path] => picture::run(path),
         ["results", rest @ ..] => results::run(rest),
         _ => {
-            eprintln!("usage: cargo xtask demo-data | results [FOLDER] [SET…]");
+            eprintln!("usage: cargo xtask demo-data | picture [REPORT.json] | results [FOLDER] [SET…]");
             return ExitCode::from(2);
         }
     };

@@ -11,7 +11,9 @@ use rehang::{Error, Head, Pairs, Progress, Result};
 
 use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, fit_with};
 use crate::closed_form::ridge;
-use crate::fit::{Device, EarlyStop, FittedNetwork, NetworkParameters, UncertaintyLoss, fit_network};
+use crate::fit::{
+    Device, EarlyStop, FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network,
+};
 use crate::folds::hold_out;
 use crate::geometry::{self, GeometryKind};
 use crate::head_fit::{HeadParameters, fit_head};
@@ -94,7 +96,7 @@ impl std::str::FromStr for UncertaintySource {
 /// | `loss` | measured | parts of FastFill's loss | |
 /// | `uncertainty` | by method | where σ² comes from | |
 /// | `early_stop` | none | patience in epochs on a held-out tenth | ≥ 1 |
-/// | `seeds` | 1 | how many seeds are tried on a held-out tenth | ≥ 1 |
+/// | `seeds` | 1 | seeds that are tried on a held-out tenth (residual networks: averaged) | ≥ 1 |
 /// | `device` | CPU | where networks train | |
 /// | `checkpoints` | none | folder for the state of each training | |
 /// | `thorough` | no | whether `auto` fits networks of any cost | |
@@ -366,13 +368,16 @@ fn fit_one(
             .insert("discriminative weight".into(), if usable.is_some() { weight } else { 0.0 }.to_string());
     }
     let parameters = |seed: u64| network_parameters(method, pairs, head, weight, seed, options, progress);
-    let (fitted_on, held_out) = if options.early_stop.is_some() || options.seeds > 1 {
+    // Residual networks of several seeds are averaged; of the others the best on a held-out part is kept.
+    let averages = method == Method::ResidualMlp && options.seeds > 1;
+    let (fitted_on, held_out) = if options.early_stop.is_some() || (options.seeds > 1 && !averages) {
         let parts = hold_out(pairs.len(), None, 0.1, seed);
         (pairs.select(&parts.fitted), Some(pairs.select(&parts.seen)))
     } else {
         (pairs.clone(), None)
     };
     let mut best: Option<(f64, u64, FittedNetwork)> = None;
+    let mut maps = Vec::new();
     for seed in seed..seed + options.seeds {
         let network = parameters(seed)?;
         let checkpoint = options.checkpoints.as_ref().map(|folder| {
@@ -383,13 +388,20 @@ fn fit_one(
             fit_network(&fitted_on, held_out.as_ref(), &network.check()?, progress, checkpoint.as_deref())?;
         let loss =
             fitted.history.get(fitted.best_epoch).and_then(|epoch| epoch.held_out).unwrap_or(f64::INFINITY);
+        if averages {
+            maps.push(fitted.map.clone());
+        }
         if best.as_ref().is_none_or(|(smallest, _, _)| loss < *smallest) {
             best = Some((loss, seed, fitted));
         }
     }
-    let Some((_, seed, network)) = best else {
+    let Some((_, seed, mut network)) = best else {
         return Err(Error::option("seeds", options.seeds, "1 or more"));
     };
+    if averages {
+        network.map = average_maps(&maps)?;
+        choices.insert("averaged seeds".into(), options.seeds.to_string());
+    }
     let used = parameters(seed)?;
     choices.insert("epochs".into(), network.history.len().to_string());
     choices.insert("network seed".into(), seed.to_string());

@@ -81,7 +81,7 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         selection: RowSelection { rows: Some(format!("{}=1", path("role.npy"))) },
         relevance: Relevance { labels: Some(path("label.npy")), k: 10, ..Relevance::default() },
         head: head(&path),
-        orders: ["coverage", "sigma", "random", "oracle"].map(str::to_owned).to_vec(),
+        orders: ["coverage", "sigma", "random"].map(str::to_owned).to_vec(),
         random_orders: 3,
         seed: arguments.seed,
         bootstrap: 1000,

@@ -30,6 +30,7 @@ use rehang::{Error, Matrix, Result};
 ///         Dense { weight: Matrix::new(1, vec![factor]).unwrap(), bias: vec![1.0], relu: false },
 ///     ],
 ///     skip: None,
+///     kernel: None,
 /// };
 /// let mean = average_maps(&[map(1.0), map(3.0)])?;
 /// assert_eq!(mean.mixer[1].weight.as_slice(), [0.5, 1.5]);
@@ -71,7 +72,7 @@ pub fn average_maps(maps: &[Map]) -> Result<Map> {
         .collect();
     let skips: Vec<&Dense> = maps.iter().filter_map(|map| map.skip.as_ref()).collect();
     let skip = (!skips.is_empty()).then(|| side_by_side(&skips, true, true));
-    Ok(Map { input: first.input, branch: Vec::new(), second: None, mixer, skip })
+    Ok(Map { input: first.input, branch: Vec::new(), second: None, mixer, skip, kernel: None })
 }
 
 /// Layers of one shape as one: over a shared input or each on its own part, into a shared mean or each to its own.

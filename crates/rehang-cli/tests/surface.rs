@@ -1,0 +1,305 @@
+//! The commands that scripts rely on, from pairs to a curve, on the demo's real data.
+
+mod common;
+
+use common::{Place, demo};
+use rehang::files::{VectorSource, read_f32_column, read_labels, read_matrix, read_order};
+use serde_json::Value;
+
+fn source(path: &str) -> VectorSource {
+    VectorSource::parse(path).unwrap()
+}
+
+/// The gallery (role 1) of the demo in files of its own.
+fn gallery(place: &Place) -> (String, String, String) {
+    let role = read_labels(&source(&demo("role.npy"))).unwrap();
+    let rows: Vec<usize> = (0..role.len()).filter(|&row| role[row] == 1).collect();
+    let labels = read_labels(&source(&demo("label.npy"))).unwrap();
+    let labels: Vec<i64> = rows.iter().map(|&row| labels[row]).collect();
+    (
+        place.write_matrix("old.npy", &read_matrix(&source(&demo("old.npy"))).unwrap().select(&rows)),
+        place.write_matrix("new.npy", &read_matrix(&source(&demo("new.npy"))).unwrap().select(&rows)),
+        place.write_labels("labels.npy", &labels),
+    )
+}
+
+fn fit(place: &Place, method: &str, output: &str) -> Value {
+    let rows = format!("{}=0", demo("role.npy"));
+    let (old, new, label) = (demo("old.npy"), demo("new.npy"), demo("label.npy"));
+    place.json(&[
+        "fit", "--old", &old, "--new", &new, "--labels", &label, "--rows", &rows, "--method", method,
+        "--seed", "3", "--epochs", "3", "-o", output,
+    ])
+}
+
+/// Top-1, top-5 and mAP of one state of the gallery, by sorting, in percent.
+fn brute_force(new: &rehang::Matrix, gallery: &rehang::Matrix, labels: &[i64]) -> [f64; 3] {
+    let mut sums = [0.0; 3];
+    for query in 0..labels.len() {
+        let mut ranked: Vec<(f64, usize)> = (0..labels.len())
+            .filter(|&item| item != query)
+            .map(|item| {
+                let pairs = new.row(query).iter().zip(gallery.row(item));
+                (pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum(), item)
+            })
+            .collect();
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let right: Vec<bool> = ranked.iter().map(|&(_, item)| labels[item] == labels[query]).collect();
+        sums[0] += f64::from(u8::from(right[0]));
+        sums[1] += f64::from(u8::from(right[..5].contains(&true)));
+        let (mut found, mut precision) = (0.0, 0.0);
+        for (rank, _) in right.iter().enumerate().filter(|&(_, &right)| right) {
+            found += 1.0;
+            precision += found / (rank + 1) as f64;
+        }
+        sums[2] += precision / found;
+    }
+    sums.map(|sum| 100.0 * sum / labels.len() as f64)
+}
+
+#[test]
+fn from_pairs_to_a_curve_that_equals_brute_force() {
+    let place = Place::new();
+    let (old, new, labels) = gallery(&place);
+    let fitted = fit(&place, "ridge", "a.safetensors");
+    assert_eq!(fitted["method"], "ridge");
+    assert_eq!(fitted["pairs"], 718);
+
+    let made = place.json(&["transform", "a.safetensors", &old, "-o", "adapted.npy", "--sigma", "sigma.npy"]);
+    assert_eq!(made["vectors"], 1079);
+    let sigma = read_f32_column(&source(&place.text("sigma.npy"))).unwrap();
+    assert!(sigma.len() == 1079 && sigma.iter().all(|value| value.is_finite() && *value > 0.0));
+
+    place.json(&["order", "--policy", "sigma", "--sigma", "sigma.npy", "-o", "order.npy"]);
+    let order = read_order(&source(&place.text("order.npy"))).unwrap();
+    assert!(order.windows(2).all(|pair| sigma[pair[0]] >= sigma[pair[1]]), "the largest σ² comes first");
+
+    let curve = place.json(&[
+        "curve",
+        "--new",
+        &new,
+        "--adapted",
+        "adapted.npy",
+        "--labels",
+        &labels,
+        "--order",
+        "order.npy",
+        "--old",
+        &old,
+        "--grid",
+        "4",
+        "--sigma",
+        "sigma.npy",
+        "--bootstrap",
+        "50",
+    ]);
+    assert_eq!(curve["n"], 1079);
+    let (native, adapted) =
+        (read_matrix(&source(&new)).unwrap(), read_matrix(&source(&place.text("adapted.npy"))).unwrap());
+    let tags = read_labels(&source(&labels)).unwrap();
+    let cuts = [0, 359, 719, 1079];
+    assert_eq!(curve["grid"]["cuts"], serde_json::json!(cuts));
+    for (place, cut) in cuts.into_iter().enumerate() {
+        let mut mixed = adapted.clone();
+        for &item in &order[..cut] {
+            mixed.row_mut(item).copy_from_slice(native.row(item));
+        }
+        let expected = brute_force(&native, &mixed, &tags);
+        for (name, expected) in ["top1", "top5", "map"].into_iter().zip(expected) {
+            let received = curve["grid"][name][place].as_f64().unwrap();
+            assert!((received - expected).abs() < 1e-6, "{name} at {cut}: {received} against {expected}");
+        }
+    }
+    let today =
+        brute_force(&read_matrix(&source(&old)).unwrap(), &read_matrix(&source(&old)).unwrap(), &tags);
+    assert!((curve["do_nothing"]["map"].as_f64().unwrap() - today[2]).abs() < 1e-6);
+    assert_eq!(curve["flips"]["top1"]["positive"][0], 0);
+    let (start, area) = (curve["start"]["map"].as_f64().unwrap(), curve["area"]["map"].as_f64().unwrap());
+    assert!(area > start, "re-embedding helps: area {area}, start {start}");
+}
+
+#[test]
+fn every_method_fits_and_its_adapter_transforms() {
+    let place = Place::new();
+    let (old, _, _) = gallery(&place);
+    for method in [
+        "do-nothing",
+        "procrustes",
+        "low-rank",
+        "kernel-ridge",
+        "residual-mlp",
+        "fct",
+        "fastfill",
+        "fastfill-reference",
+    ] {
+        let fitted = fit(&place, method, "m.safetensors");
+        assert_eq!(fitted["method"], method);
+        place.json(&["transform", "m.safetensors", &old, "-o", "m.npy", "--sigma", "s.npy"]);
+        let adapted = read_matrix(&source(&place.text("m.npy"))).unwrap();
+        assert_eq!((adapted.rows(), adapted.columns()), (1079, 32), "{method}");
+        adapted.check_finite(method).unwrap();
+        assert_eq!(place.json(&["inspect", "m.safetensors"])["training"]["method"], method);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_for_any_number_of_threads() {
+    let place = Place::new();
+    let rows = format!("{}=0", demo("role.npy"));
+    let (old, new, label) = (demo("old.npy"), demo("new.npy"), demo("label.npy"));
+    for method in ["auto", "fastfill-reference"] {
+        for (threads, output) in [("1", "one.safetensors"), ("2", "two.safetensors")] {
+            place.json(&[
+                "fit",
+                "--old",
+                &old,
+                "--new",
+                &new,
+                "--labels",
+                &label,
+                "--rows",
+                &rows,
+                "--method",
+                method,
+                "--epochs",
+                "2",
+                "--threads",
+                threads,
+                "-o",
+                output,
+            ]);
+        }
+        let bytes = |name: &str| fs_err::read(place.path(name)).unwrap();
+        assert!(
+            bytes("one.safetensors") == bytes("two.safetensors"),
+            "{method} depends on the number of threads"
+        );
+    }
+}
+
+#[test]
+fn every_order_is_a_permutation_and_says_what_it_needs() {
+    let place = Place::new();
+    let (old, new, _) = gallery(&place);
+    fit(&place, "ridge", "a.safetensors");
+    place.json(&["transform", "a.safetensors", &old, "-o", "adapted.npy", "--sigma", "sigma.npy"]);
+    let (weight, bias) = (demo("head_weight.npy"), demo("head_bias.npy"));
+    for policy in ["sigma", "random", "coverage", "least-confidence", "margin", "entropy", "oracle"] {
+        place.json(&[
+            "order",
+            "--policy",
+            policy,
+            "--sigma",
+            "sigma.npy",
+            "--adapted",
+            "adapted.npy",
+            "--new",
+            &new,
+            "--head-weight",
+            &weight,
+            "--head-bias",
+            &bias,
+            "-o",
+            "order.npy",
+        ]);
+        let mut order = read_order(&source(&place.text("order.npy"))).unwrap();
+        order.sort_unstable();
+        assert!(order.into_iter().eq(0..1079), "{policy}");
+    }
+    let output = place.run(&["order", "--policy", "entropy", "--adapted", "adapted.npy", "-o", "x.npy"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("head"));
+    assert!(!place.names().contains(&"x.npy".to_owned()));
+}
+
+#[test]
+fn a_report_is_written_in_all_formats() {
+    let place = Place::new();
+    let (old, new, labels) = gallery(&place);
+    fit(&place, "ridge", "a.safetensors");
+    let pairs = demo("old.npy");
+    let value = place.json(&[
+        "report",
+        "a.safetensors",
+        "--old",
+        &old,
+        "--new",
+        &new,
+        "--labels",
+        &labels,
+        "--groups",
+        &labels,
+        "--pairs-old",
+        &pairs,
+        "--bootstrap",
+        "20",
+        "--orders",
+        "sigma,random",
+        "-o",
+        "r.html",
+        "-o",
+        "r.md",
+        "-o",
+        "r.json",
+    ]);
+    assert_eq!(value["report"], "r.html");
+    let html = fs_err::read_to_string(place.path("r.html")).unwrap();
+    assert!(html.starts_with("<!") && html.contains("<svg") && html.contains("ridge"));
+    let json: Value = serde_json::from_str(&fs_err::read_to_string(place.path("r.json")).unwrap()).unwrap();
+    assert_eq!(json["curves"].as_array().unwrap().len(), 2);
+    assert_eq!(json["groups"]["names"].as_array().unwrap().len(), 10);
+    // The gallery's own items are among the rows that were named as pairs, and that is said.
+    assert_eq!(json["warnings"][0]["id"], "overlap");
+}
+
+#[test]
+fn items_can_be_joined_by_id() {
+    let place = Place::new();
+    let old = common::waves(60, 3, 1);
+    let new = common::waves(60, 4, 1);
+    // The new file holds the same items the other way round, and one that nobody knows.
+    let backwards: Vec<usize> = (0..60).rev().collect();
+    let old = place.write_matrix("old.npy", &old);
+    let new = place.write_matrix("new.npy", &new.select(&backwards));
+    let ids =
+        |range: &mut dyn Iterator<Item = usize>| range.map(|id| format!("item-{id}\n")).collect::<String>();
+    let old_ids = place.write_bytes("old.txt", ids(&mut (0..60)).as_bytes());
+    let new_ids = place.write_bytes("new.txt", ids(&mut (0..60).rev()).as_bytes());
+    let value = place.json(&[
+        "fit",
+        "--old",
+        &old,
+        "--new",
+        &new,
+        "--old-ids",
+        &old_ids,
+        "--new-ids",
+        &new_ids,
+        "--method",
+        "ridge",
+        "-o",
+        "a.safetensors",
+    ]);
+    assert_eq!(value["pairs"], 60);
+    let other = place.write_bytes("other.txt", ids(&mut (1..61).rev()).as_bytes());
+    let arguments = [
+        "fit",
+        "--old",
+        &old,
+        "--new",
+        &new,
+        "--old-ids",
+        &old_ids,
+        "--new-ids",
+        &other,
+        "--method",
+        "ridge",
+        "-o",
+        "b.safetensors",
+    ];
+    let output = place.run(&arguments);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("item-0"), "the id that did not match is named");
+    let value = place.json(&[&arguments[..], &["--keep-common"]].concat());
+    assert_eq!(value["pairs"], 59);
+}

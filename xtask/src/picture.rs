@@ -1,0 +1,16 @@
+//! `cargo xtask picture [REPORT.json]`: the README's picture, from the report of a demo run.
+
+use rehang::files::AtomicFile;
+use rehang::report::Report;
+use rehang::{Error, Result};
+
+/// Draws the mAP curves of a report into `docs/curve.svg`.
+pub fn run(path: &str) -> Result<()> {
+    let text = fs_err::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
+    let report: Report = serde_json::from_str(&text).map_err(|error| Error::corrupt(path, error))?;
+    let chart =
+        rehang_report::metric_chart(&report, "map").ok_or_else(|| Error::missing("a curve of mAP", path))?;
+    let mut file = AtomicFile::create("docs/curve.svg")?;
+    file.put(rehang_report::svg_curve(&chart).as_bytes())?;
+    file.commit()
+}
