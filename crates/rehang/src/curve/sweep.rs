@@ -396,11 +396,13 @@ impl Workspace {
         self.thresholds.place::<E>(&query.native[start..end], &query.items[start..end], native);
         // Most items change nothing; a list that is written always and grown sometimes needs no jump.
         self.moves.resize(CHUNK + 1, Move::default());
-        self.found = 0;
-        for ((time, &from), &to) in (start as u32..).zip(&self.adapted[start..end]).zip(native.iter()) {
-            self.moves[self.found] = Move { time, from, to };
-            self.found += usize::from(from != to);
+        let (moves, adapted) = (&mut self.moves[..=CHUNK], &self.adapted[start..end]);
+        let mut found = 0;
+        for (offset, (&from, &to)) in adapted.iter().zip(native.iter()).enumerate() {
+            moves[found] = Move { time: (start + offset) as u32, from, to };
+            found += usize::from(from != to);
         }
+        self.found = found;
     }
 }
 
@@ -477,7 +479,7 @@ impl State {
                 totals.lost_to_baseline[slot][0] += 1;
             }
         }
-        state.update_head(0, cuts, work, query, depths, totals);
+        state.update_head(0, cuts, &work.ranks, &work.gains, query, depths, totals);
         for slot in 0..2 {
             state.start_hits[slot] = state.hits[slot];
         }
@@ -501,13 +503,14 @@ impl State {
         &mut self,
         cut: usize,
         cuts: i64,
-        work: &Workspace,
+        ranks: &[f64],
+        gains: &[f64],
         query: &Query<'_>,
         depths: &Depths,
         totals: &mut Totals,
     ) {
         for slot in 0..2 {
-            let hit = work.ranks[0] <= HIT_DEPTHS[slot];
+            let hit = ranks[0] <= HIT_DEPTHS[slot];
             if hit == self.hits[slot] {
                 continue;
             }
@@ -526,7 +529,7 @@ impl State {
             }
         }
         if depths.deepest > 0.0 {
-            let head = head(&work.ranks[..self.positives], &work.gains, self.ideal, depths);
+            let head = head(&ranks[..self.positives], gains, self.ideal, depths);
             for (old, new, changes) in
                 [(&mut self.map, head.map, &mut totals.map), (&mut self.ndcg, head.ndcg, &mut totals.ndcg)]
             {
@@ -554,26 +557,28 @@ impl State {
         depths: &Depths,
         totals: &mut Totals,
     ) {
-        let moves = std::mem::take(&mut work.moves);
-        for &Move { time, from, to } in &moves[..work.found] {
-            work.histogram[from as usize] -= 1;
-            work.histogram[to as usize] += 1;
-            let (from, to) = (work.active[from as usize] as usize, work.active[to as usize] as usize);
+        let items = query.items.len();
+        let Workspace { moves, found, histogram, active, ranks, weights, gains, .. } = work;
+        let (histogram, active) = (&mut histogram[..], &active[..]);
+        let (ranks, weights) = (&mut ranks[..], &weights[..]);
+        for &Move { time, from, to } in &moves[..*found] {
+            histogram[from as usize] -= 1;
+            histogram[to as usize] += 1;
+            let (from, to) = (active[from as usize] as usize, active[to as usize] as usize);
             if from == to {
                 continue;
             }
             // Moving nearer, the item comes to stand above the right answers in between.
             let (first, end, step) = if to < from { (to, from, 1.0) } else { (from, to, -1.0) };
-            let touched = work.ranks[first] <= depths.touched;
-            self.sum += shift_ranks::<E>(&mut work.ranks, &work.weights, first, end, step);
+            let touched = ranks[first] <= depths.touched;
+            self.sum += shift_ranks::<E>(ranks, weights, first, end, step);
             let cut = time as usize + 1;
-            let cuts = (query.items.len() - time as usize) as i64;
+            let cuts = (items - time as usize) as i64;
             self.update_precision(cut, cuts, totals);
             if touched {
-                self.update_head(cut, cuts, work, query, depths, totals);
+                self.update_head(cut, cuts, ranks, gains, query, depths, totals);
             }
         }
-        work.moves = moves;
     }
 
     /// Backfills a right answer: its entry leaves the adapted threshold's position for the native one's.
@@ -619,7 +624,7 @@ impl State {
         let cut = answer.time as usize + 1;
         let cuts = (query.items.len() - answer.time as usize) as i64;
         self.update_precision(cut, cuts, totals);
-        self.update_head(cut, cuts, work, query, depths, totals);
+        self.update_head(cut, cuts, &work.ranks, &work.gains, query, depths, totals);
     }
 
     /// Top-1, top-5, average precision and recall@k now.
