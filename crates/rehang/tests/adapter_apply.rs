@@ -357,6 +357,19 @@ fn zero_vectors_go_through_every_kind_and_sigma_stays_positive() {
 }
 
 #[test]
+fn logits_beyond_single_precision_leave_sigma_at_its_largest() {
+    let (_, mut adapter) = of_every_kind().swap_remove(3);
+    let Uncertainty::OutOfFold(learned) = &mut adapter.uncertainty else { panic!("its σ² is out-of-fold") };
+    let weight = Matrix::from_fn(5, 4, |class, _| if class % 2 == 0 { f32::MAX } else { -f32::MAX });
+    learned.head = Some(Head::new(weight, None, HeadKind::Softmax).unwrap());
+    let largest = f64::from(learned.log_maximum).exp() as f32;
+    let ones = |columns| Matrix::from_fn(1, columns, |_, _| 1.0);
+    adapter.map.mixer.last_mut().unwrap().bias = vec![1e10; 4];
+    let (_, variance, _) = applied(&adapter, &ones(5), Some(&ones(3)));
+    assert_eq!(variance, [largest]);
+}
+
+#[test]
 fn a_linear_sigma_is_limited_far_from_what_it_was_fitted_on() {
     let (_, mut adapter) = of_every_kind().swap_remove(0);
     adapter.uncertainty = Uncertainty::Linear { weight: vec![1e30, 0.0, 0.0, 0.0], bias: 0.0 };

@@ -172,22 +172,24 @@ fn select_rows(batch: &mut RowBatch, width: usize, kept: &[usize]) {
 fn drifts(adapter: &Adapter, rows: &Matrix, what: &str, force: bool) -> Result<bool> {
     match input_drift(adapter, rows)? {
         Some(drift) if drift.is_suspicious() => {
+            let pattern = |correlation: Option<f64>| correlation.map_or("–".into(), |value| format!("{value:.2}"));
+            let seen = format!(
+                "{what} does not look like the vectors that the adapter was fitted on (its coordinates' means correlate \
+                 {} with those, their spreads {}, lengths are {} times as large)",
+                pattern(drift.mean_correlation),
+                pattern(drift.spread_correlation),
+                pattern(drift.norm_ratio)
+            );
             if !force && adapter.old.dimension == adapter.new.dimension {
                 return Err(ErrorKind::WrongDirection {
                     evidence: format!(
-                        "{what} does not look like the vectors that the adapter was fitted on (mean shift {:.2} \
-                         standard deviations, spread shift {:.2}), and both models have {} coordinates; pass --force \
-                         if these are old vectors all the same",
-                        drift.mean_shift, drift.spread_shift, adapter.old.dimension
+                        "{seen}, and both models have {} coordinates; pass --force if these are old vectors all the same",
+                        adapter.old.dimension
                     ),
                 }
                 .into());
             }
-            say(&format!(
-                "Warning: {what} does not look like the vectors that the adapter was fitted on (mean shift {:.2} \
-                 standard deviations, spread shift {:.2}). Expect larger errors; σ² may not show them.",
-                drift.mean_shift, drift.spread_shift
-            ));
+            say(&format!("Warning: {seen}. Expect larger errors; σ² may not show them."));
             Ok(true)
         }
         _ => Ok(false),

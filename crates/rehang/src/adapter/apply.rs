@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use rayon::prelude::*;
 
 use super::expansion::PreparedExpansion;
-use super::kernel::{Begin, Packed, RowsRef};
+use super::kernel::{Begin, Packed, RowsRef, dot};
 use super::out_of_fold::{Lengths, Scratch as OutOfFoldScratch};
-use super::uncertainty::{Prepared, dot, linear_variance};
+use super::uncertainty::{Prepared, linear_variance};
 use super::{Adapter, BranchInput, Dense, Geometry, InputScaling, expect_count};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::Progress;

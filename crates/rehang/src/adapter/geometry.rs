@@ -57,8 +57,9 @@ impl Geometry {
             Self::Sphere { .. } => 1.0,
             Self::MatchedNorms { raw, native } => quantile_map(raw, native, raw_norm),
         };
+        let factor = length / raw_norm;
         for value in row {
-            *value = (f64::from(*value) / raw_norm * length) as f32;
+            *value = (f64::from(*value) * factor) as f32;
         }
     }
 

@@ -333,6 +333,39 @@ fn instructions() -> Instructions {
     Instructions::ALL.iter().copied().find(|set| set.is_present()).unwrap_or(Instructions::Portable)
 }
 
+/// `⟨a, b⟩` in double precision: eight sums side by side, joined in a fixed order.
+///
+/// A product of two single-precision numbers is exact in double precision, so that wider instructions, fused or not,
+/// give the same bits.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if Instructions::Avx2.is_present() {
+        // SAFETY: the instructions are there.
+        return unsafe { dot_avx2(a, b) };
+    }
+    dot_eight_lanes(a, b)
+}
+
+/// [`dot_eight_lanes`], compiled for wider registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn dot_avx2(a: &[f32], b: &[f32]) -> f64 {
+    dot_eight_lanes(a, b)
+}
+
+#[inline]
+fn dot_eight_lanes(a: &[f32], b: &[f32]) -> f64 {
+    let mut sums = [0.0_f64; 8];
+    let ((a_lines, a_rest), (b_lines, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    for (x, y) in a_lines.iter().zip(b_lines) {
+        for lane in 0..8 {
+            sums[lane] += f64::from(x[lane]) * f64::from(y[lane]);
+        }
+    }
+    let rest: f64 = a_rest.iter().zip(b_rest).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+    sums.iter().sum::<f64>() + rest
+}
+
 /// Calls `micro::<ROWS, LINES>` for the row and line counts of a block.
 macro_rules! dispatch {
     ($micro:ident, $rows:expr, $lines:expr, $block:expr, [$($r:literal),*]) => {
@@ -695,6 +728,17 @@ mod tests {
             let (input, mut output) = ([f32::INFINITY, f32::NEG_INFINITY], [0.0]);
             packed.multiply_with(set, RowsRef::new(&input, 2), 1, 0..1, &mut output, 1, Begin::Bias, true);
             assert!(output[0].is_nan(), "{set:?}");
+        }
+    }
+
+    #[test]
+    fn dots_of_any_length_agree_with_the_plain_sum() {
+        for length in 0..40 {
+            let a: Vec<f32> = (0..length).map(|i| i as f32 * 0.5 - 3.0).collect();
+            let b: Vec<f32> = (0..length).map(|i| 2.0 - i as f32).collect();
+            let plain: f64 = a.iter().zip(&b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+            assert_eq!(dot(&a, &b), plain);
+            assert_eq!(dot_eight_lanes(&a, &b), plain);
         }
     }
 }

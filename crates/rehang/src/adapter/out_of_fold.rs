@@ -98,6 +98,9 @@ impl OutOfFold {
         }
         if let Some(head) = &self.head {
             expect_width("head of σ²", d_new, head.dimension())?;
+            if let HeadKind::ArcFace { scale, margin } = head.kind() {
+                expect_finite("scale and margin of the head of σ²", &[scale, margin])?;
+            }
         }
         Ok(())
     }
@@ -291,7 +294,9 @@ impl RunningEntropy {
     }
 
     fn value(&self) -> f64 {
-        (self.sum.ln() - self.weighted / self.sum).max(0.0)
+        let entropy = self.sum.ln() - self.weighted / self.sum;
+        // Rounding may leave a little below 0. A NaN stays one: `max` would turn it into perfect certainty.
+        if entropy < 0.0 { 0.0 } else { entropy }
     }
 
     /// The largest probability: the largest logit's own term of the sum is 1.
@@ -412,6 +417,8 @@ impl PreparedOutOfFold {
             .map(|(feature, (&coefficient, &mean))| f64::from(coefficient) * (feature - f64::from(mean)))
             .sum();
         let log = f64::from(self.learned.intercept) + sum;
+        // Logits beyond single precision have no entropy: nothing is known about such an item.
+        let log = if log.is_nan() { f64::from(self.learned.log_maximum) } else { log };
         variance_of_log(log.clamp(f64::from(self.learned.log_minimum), f64::from(self.learned.log_maximum)))
     }
 }

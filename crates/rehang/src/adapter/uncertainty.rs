@@ -1,5 +1,6 @@
 //! σ²: how wrong an output is expected to be.
 
+use super::kernel::dot;
 use super::out_of_fold::{OutOfFold, PreparedOutOfFold};
 use super::{expect_finite, expect_width};
 use crate::error::{Error, Result};
@@ -93,24 +94,6 @@ pub(super) fn linear_variance(weight: &[f32], bias: f32, raw: &[f32]) -> f32 {
     variance_of_log(dot(weight, raw) + f64::from(bias))
 }
 
-/// `⟨a, b⟩` in double precision: eight sums side by side, joined in a fixed order.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
-    let mut sums = [0.0_f64; 8];
-    let (a_chunks, b_chunks) = (a.chunks_exact(8), b.chunks_exact(8));
-    let rest: f64 = a_chunks
-        .remainder()
-        .iter()
-        .zip(b_chunks.remainder())
-        .map(|(&x, &y)| f64::from(x) * f64::from(y))
-        .sum();
-    for (x, y) in a_chunks.zip(b_chunks) {
-        for lane in 0..8 {
-            sums[lane] += f64::from(x[lane]) * f64::from(y[lane]);
-        }
-    }
-    sums.iter().sum::<f64>() + rest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,16 +110,6 @@ mod tests {
     fn a_constant_has_to_be_above_zero() {
         for variance in [0.0, -1.0, f32::NAN, f32::INFINITY] {
             assert!(Uncertainty::Constant { variance }.check(1, 1).is_err());
-        }
-    }
-
-    #[test]
-    fn dots_of_any_length_agree_with_the_plain_sum() {
-        for length in 0..40 {
-            let a: Vec<f32> = (0..length).map(|i| i as f32 * 0.5 - 3.0).collect();
-            let b: Vec<f32> = (0..length).map(|i| 2.0 - i as f32).collect();
-            let plain: f64 = a.iter().zip(&b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
-            assert_eq!(dot(&a, &b), plain);
         }
     }
 }
