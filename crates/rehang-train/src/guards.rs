@@ -244,21 +244,18 @@ pub fn overlap(pairs: &Pairs, old: Option<&Matrix>, new: Option<&Matrix>) -> Vec
     let mut findings = Vec::new();
     for (side, known, evaluated) in sides {
         let Some(evaluated) = evaluated.filter(|rows| rows.columns() == known.columns()) else { continue };
-        let index = RowIndex::new(known);
-        let shared: Vec<usize> =
-            (0..evaluated.rows()).filter(|&row| index.contains(evaluated.row(row))).collect();
-        if let Some(first) = shared.first() {
-            let share = shared.len() as f64 / evaluated.rows() as f64;
+        let shared = rehang::study::overlap(known, evaluated);
+        if shared > 0 {
+            let share = shared as f64 / evaluated.rows() as f64;
             findings.push(Finding::new(
                 if share > 0.01 { Severity::Problem } else { Severity::Warning },
                 "overlap",
                 format!(
-                    "{} of {} evaluation items (row {first} first) have {side} vectors that are among the pairs; \
-                     numbers on them are too good, so leave them out of one of the two",
-                    shared.len(),
+                    "{shared} of {} evaluation items have {side} vectors that are among the pairs; numbers on them are \
+                     too good, so leave them out of one of the two",
                     evaluated.rows()
                 ),
-                &[("shared", shared.len() as f64), ("evaluated", evaluated.rows() as f64)],
+                &[("shared", shared as f64), ("evaluated", evaluated.rows() as f64)],
             ));
         }
     }

@@ -8,7 +8,6 @@ pub mod folds;
 pub mod geometry;
 pub mod guards;
 pub mod head_fit;
-pub mod kendall;
 pub mod kernel_ridge;
 mod linear_algebra;
 mod method;

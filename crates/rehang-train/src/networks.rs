@@ -228,11 +228,7 @@ pub fn fit_map_only(
 }
 
 fn too_costly(method: Method) -> Error {
-    Error::option(
-        "method",
-        method,
-        "named with --method or tried with --thorough: it takes minutes on these pairs",
-    )
+    Error::missing("--thorough or its own name behind --method (it takes minutes on these pairs)", method)
 }
 
 /// The pairs with pseudo-classes where a discriminative loss needs classes, and the head that is fitted to them.

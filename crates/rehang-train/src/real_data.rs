@@ -8,7 +8,6 @@ use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 use crate::auto::{FitParameters, fit};
 use crate::closed_form::InputChoice;
 use crate::closed_form::ridge::{self, Penalty, RidgeParameters};
-use crate::kendall::tau_b;
 use crate::method::Method;
 use crate::outputs::{conformed, raw_outputs, squared_errors};
 use crate::retrieval::{Relevance, first_results, upgrade};
@@ -153,7 +152,7 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
         let actual = squared_errors(&outputs, pairs.new_vectors().matrix());
         let ratio = predicted.iter().sum::<f64>() / actual.iter().sum::<f64>();
         let (top1, map) = start(pairs, &outputs);
-        let tau = tau_b(&predicted, &actual);
+        let tau = rehang::statistics::kendall_tau_b(&predicted, &actual).unwrap().unwrap();
         eprintln!("  start {top1:.1} / {map:.1}, τ {tau:.3}, ratio {ratio:.2}");
         tau
     };

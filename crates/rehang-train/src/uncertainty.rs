@@ -15,11 +15,11 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::adapter::{Geometry, InputScaling, Map, OutOfFold, Uncertainty};
+use rehang::statistics::kendall_tau_b;
 use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::folds::folds;
-use crate::kendall::tau_b;
 use crate::linear_algebra::{eigen, input_factor, product};
 use crate::nearest::NearestAnchors;
 use crate::outputs::{conformed, raw_outputs, scale, squared_errors};
@@ -163,7 +163,8 @@ impl Calibration {
         let (sum_predicted, sum_actual) = (predicted.iter().sum::<f64>(), actual.iter().sum::<f64>());
         Self {
             items: predicted.len(),
-            kendall_tau: tau_b(predicted, actual),
+            // Lists of one length without NaN: the only way to fail is a constant list, and that ranks nothing.
+            kendall_tau: kendall_tau_b(predicted, actual).ok().flatten().unwrap_or(0.0),
             ratio: if sum_actual > 0.0 { sum_predicted / sum_actual } else { 1.0 },
             mean_squared_error: sum_actual / actual.len().max(1) as f64,
             rows,

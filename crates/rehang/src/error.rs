@@ -274,7 +274,9 @@ impl fmt::Display for ErrorKind {
             Self::InvalidOption { option, value, expected } => {
                 write!(f, "{option} cannot be {value:?}; expected {expected}")
             }
-            Self::MissingInput { input, needed_by } => write!(f, "{needed_by} needs {input}, which was not given"),
+            Self::MissingInput { input, needed_by } => {
+                write!(f, "{needed_by} needs {input}, which was not given")
+            }
             Self::MissingFeature { feature } => write!(
                 f,
                 "this build leaves out the feature {feature:?}; build again with --features {feature}"
@@ -310,7 +312,8 @@ mod tests {
     fn predicates_group_by_what_to_do_next() {
         assert!(Error::corrupt("a.npy", "truncated").is_corrupt());
         assert!(
-            Error::from(ErrorKind::WidthMismatch { what: "x".into(), expected: 1, received: 2 }).is_mismatch()
+            Error::from(ErrorKind::WidthMismatch { what: "x".into(), expected: 1, received: 2 })
+                .is_mismatch()
         );
         assert!(Error::from(ErrorKind::Cancelled).is_cancelled());
     }

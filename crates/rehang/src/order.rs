@@ -535,13 +535,25 @@ mod tests {
     }
 
     #[test]
-    fn coverage_visits_every_cluster_before_it_comes_back() {
-        // Two far clusters; the first has the larger errors throughout.
+    fn coverage_visits_every_cluster_and_then_digs_where_the_score_is_largest() {
+        // Two far clusters; the first has the larger errors throughout. The items in the middle are nearest to the
+        // weighted centres 0.096 and 50.117.
         let vectors = Matrix::new(1, vec![0.0, 0.1, 0.2, 50.0, 50.1, 50.2]).unwrap();
         let sigma = [9.0, 7.0, 8.0, 1.0, 3.0, 2.0];
         let input =
             OrderInput { sigma: Some(&sigma), vectors: Some(&vectors), clusters: Some(2), ..input(6) };
-        assert_eq!(order(Policy::Coverage, &input).unwrap().permutation, [0, 4, 2, 5, 1, 3]);
+        assert_eq!(order(Policy::Coverage, &input).unwrap().permutation, [1, 4, 0, 2, 5, 3]);
+        // With a head its doubt decides: both classes are equally likely for the items at 50 only.
+        let head =
+            Head::new(Matrix::new(1, vec![1.0, -1.0]).unwrap(), Some(vec![-50.1, 50.1]), HeadKind::Softmax);
+        let head = head.unwrap();
+        let doubted = OrderInput { classified: Some((&head, &vectors)), sigma: None, ..input };
+        let made = order(Policy::Coverage, &doubted).unwrap().permutation;
+        assert_eq!(made[0], 4);
+        assert!(made[1] < 3, "the other cluster is covered before the first one is dug out: {made:?}");
+        // All weights 0 still cover.
+        let nothing = OrderInput { sigma: Some(&[0.0; 6]), ..input };
+        check_permutation(&order(Policy::Coverage, &nothing).unwrap().permutation, 6).unwrap();
     }
 
     #[test]

@@ -199,8 +199,11 @@ impl Vectors {
         }
         rows.check_finite(what)?;
         if space.normalised
-            && let Some((row, norm)) =
-                rows.norms().into_iter().enumerate().find(|(_, norm)| (norm - 1.0).abs() > NORMALISED_TOLERANCE)
+            && let Some((row, norm)) = rows
+                .norms()
+                .into_iter()
+                .enumerate()
+                .find(|(_, norm)| (norm - 1.0).abs() > NORMALISED_TOLERANCE)
         {
             return Err(ErrorKind::NotNormalised { what: what.into(), row, norm }.into());
         }
@@ -275,10 +278,7 @@ mod tests {
     fn a_nan_is_named_by_row_and_column() {
         let rows = Matrix::new(2, vec![0.0, 1.0, f32::NAN, 1.0]).unwrap();
         let error = Vectors::measured("m", Distance::L2, rows, "old vectors").unwrap_err();
-        assert_eq!(
-            *error.kind(),
-            ErrorKind::NotFinite { what: "old vectors".into(), row: 1, column: 0 }
-        );
+        assert_eq!(*error.kind(), ErrorKind::NotFinite { what: "old vectors".into(), row: 1, column: 0 });
     }
 
     #[test]

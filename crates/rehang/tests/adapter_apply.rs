@@ -344,7 +344,7 @@ fn zero_vectors_go_through_every_kind_and_sigma_stays_positive() {
         assert!(variance[0] > 0.0 && variance[0].is_finite() && raw_norms[0].is_finite(), "{name}");
     }
     // A map that gives exactly zero: every length and distance whose log is taken is 0.
-    let (_, mut adapter) = of_every_kind().swap_remove(4);
+    let (_, mut adapter) = of_every_kind().swap_remove(5);
     let zero = |inputs: usize| Dense { weight: Matrix::zeros(4, inputs), bias: vec![0.0; 4], relu: false };
     let joined = adapter.map.mixer[0].weight.columns();
     (adapter.map.mixer, adapter.map.skip) = (vec![zero(joined)], None);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use rehang::files::AtomicFile;
 use rehang::{Distance, Error, Head, Pairs, Result, Vectors};
 use rehang_train::fit::Device;
-use rehang_train::guards::Severity;
+use rehang_train::guards::{self, Severity};
 use rehang_train::{FitParameters, Fitted, Method, NetworkOptions, Selection, fit_adapter};
 use serde_json::{Value, json};
 
@@ -77,19 +77,13 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
         labels,
         side,
     )?;
-    if let Some(path) = &arguments.evaluation_old {
-        let evaluation = inputs.matrix_as_it_is("evaluation", path)?;
-        let overlapping = rehang::study::overlap(pairs.old().matrix(), &evaluation);
-        if overlapping > 0 {
-            say(&format!(
-                "Warning: {overlapping} of the {} evaluation items in {path} are among the pairs; whatever is \
-                 measured on them is too good.",
-                evaluation.rows()
-            ));
-        }
-    }
+    let evaluation = match &arguments.evaluation_old {
+        None => None,
+        Some(path) => Some(inputs.matrix_as_it_is("evaluation", path)?),
+    };
     let mut fitted =
         with_bar(|progress| fit_adapter(&pairs, head.as_ref(), &parameters, &options, progress))?;
+    fitted.findings.extend(guards::overlap(&pairs, evaluation.as_ref(), None));
     for input in &inputs.read {
         fitted.adapter.training.inputs.insert(input.role.clone(), input.fingerprint.clone());
     }

@@ -172,7 +172,8 @@ fn select_rows(batch: &mut RowBatch, width: usize, kept: &[usize]) {
 fn drifts(adapter: &Adapter, rows: &Matrix, what: &str, force: bool) -> Result<bool> {
     match input_drift(adapter, rows)? {
         Some(drift) if drift.is_suspicious() => {
-            let pattern = |correlation: Option<f64>| correlation.map_or("–".into(), |value| format!("{value:.2}"));
+            let pattern =
+                |correlation: Option<f64>| correlation.map_or("–".into(), |value| format!("{value:.2}"));
             let seen = format!(
                 "{what} does not look like the vectors that the adapter was fitted on (its coordinates' means correlate \
                  {} with those, their spreads {}, lengths are {} times as large)",
