@@ -77,6 +77,7 @@ pub struct SpaceNames {
 }
 
 /// Classifier head of the new model.
+#[allow(clippy::struct_field_names, reason = "the fields are the options' own names")]
 #[derive(Debug, Args, Default)]
 pub struct HeadFiles {
     /// Weight of the new model's classifier head, [classes, d_new].

@@ -104,9 +104,7 @@ impl View for Lines {
         if self.stage != now.stage {
             self.stage.clone_from(&now.stage);
             self.stage_started = Instant::now();
-        } else if self.last.elapsed() < LINE_EVERY || now.stage.is_empty() {
-            return;
-        } else {
+        } else if self.last.elapsed() >= LINE_EVERY && !now.stage.is_empty() {
             self.last = Instant::now();
             let seconds = self.stage_started.elapsed().as_secs_f64();
             let rate = now.done as f64 / seconds.max(1e-9);

@@ -33,7 +33,7 @@ impl Inputs {
 
     /// Rows of one file, or of several below each other, of which `--rows` takes part.
     pub fn matrix(&mut self, role: &str, paths: &[String]) -> Result<Matrix> {
-        let whole = self.whole_matrix(paths)?;
+        let whole = whole_matrix(paths)?;
         let matrix = match &self.rows {
             None => whole,
             Some(rows) => {
@@ -47,7 +47,7 @@ impl Inputs {
 
     /// Rows of a file to which `--rows` does not apply (queries, heads).
     pub fn matrix_as_it_is(&mut self, role: &str, path: &str) -> Result<Matrix> {
-        let matrix = self.whole_matrix(&[path.to_owned()])?;
+        let matrix = whole_matrix(&[path.to_owned()])?;
         self.note(role, path, matrix.rows(), Some(matrix.columns()), matrix.fingerprint());
         Ok(matrix)
     }
@@ -97,14 +97,6 @@ impl Inputs {
         self.read.push(Input { role: role.into(), path: path.into(), rows, dimension, fingerprint });
     }
 
-    fn whole_matrix(&self, paths: &[String]) -> Result<Matrix> {
-        let sources: Vec<VectorSource> =
-            paths.iter().map(|path| VectorSource::parse(path)).collect::<Result<_>>()?;
-        let matrix = files::read_matrices(&sources)?;
-        matrix.check_finite(&paths.join(", "))?;
-        Ok(matrix)
-    }
-
     fn expect_rows(&self, path: &str, rows: usize) -> Result<()> {
         if rows == self.rows_of {
             return Ok(());
@@ -117,6 +109,15 @@ impl Inputs {
         }
         .into())
     }
+}
+
+/// All rows of one file, or of several below each other.
+fn whole_matrix(paths: &[String]) -> Result<Matrix> {
+    let sources: Vec<VectorSource> =
+        paths.iter().map(|path| VectorSource::parse(path)).collect::<Result<_>>()?;
+    let matrix = files::read_matrices(&sources)?;
+    matrix.check_finite(&paths.join(", "))?;
+    Ok(matrix)
 }
 
 /// The file and the values of `--rows FILE=VALUES`.

@@ -319,11 +319,10 @@ fn network_parameters(
                 ));
             }
         }
-        let joint = match (method, options.uncertainty) {
-            (_, UncertaintySource::Joint) => true,
-            (Method::FastfillReference, UncertaintySource::ByMethod) => true,
-            _ => false,
-        };
+        let joint = matches!(
+            (method, options.uncertainty),
+            (_, UncertaintySource::Joint) | (Method::FastfillReference, UncertaintySource::ByMethod)
+        );
         if !joint {
             network.loss.uncertainty = UncertaintyLoss::Off;
         }

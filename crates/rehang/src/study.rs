@@ -412,10 +412,9 @@ fn series(
     }
     if let [only] = curves
         && let Some(curve) = &only.labelled
+        && options.bootstrap > 0
     {
-        if options.bootstrap > 0 {
-            add_intervals(&mut metrics, curve, &display, options)?;
-        }
+        add_intervals(&mut metrics, curve, &display, options)?;
     }
     if let Some(curve) = &curves[0].labelled {
         let counted = curve.queries.counted as f64;

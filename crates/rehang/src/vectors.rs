@@ -22,7 +22,7 @@ impl Matrix {
     ///
     /// [`ErrorKind::Corrupt`] where `data` is no whole number of rows, or `columns` is 0 while there is data.
     pub fn new(columns: usize, data: Vec<f32>) -> Result<Self> {
-        if (columns == 0 && !data.is_empty()) || (columns > 0 && data.len() % columns != 0) {
+        if (columns == 0 && !data.is_empty()) || (columns > 0 && !data.len().is_multiple_of(columns)) {
             return Err(Error::corrupt(
                 "matrix",
                 format!("{} numbers do not make rows of {columns}", data.len()),

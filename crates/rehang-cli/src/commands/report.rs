@@ -1,6 +1,6 @@
 //! `rehang report`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rehang::files::{AtomicFile, VectorSource, read_matrix};
 use rehang::order::Policy;
@@ -151,7 +151,7 @@ pub fn verdict(report: &ReportData) -> String {
 }
 
 /// The method's name, told apart by its file where several adapters share it.
-fn name(adapters: &[Adapter], place: usize, path: &PathBuf) -> String {
+fn name(adapters: &[Adapter], place: usize, path: &Path) -> String {
     let method = &adapters[place].training.method;
     if adapters.iter().filter(|adapter| adapter.training.method == *method).count() > 1 {
         let stem =
