@@ -1,4 +1,4 @@
-//! `cargo xtask results [FOLDER] [SET…]`: the quality study of `docs/results.md`.
+//! `cargo xtask results [FOLDER] [SET…] [--methods=A,B]`: the quality study of `docs/results.md`.
 //!
 //! Every (set, seed, method) is a unit of work whose numbers are appended to `bench/runs/results/units.jsonl` as soon as
 //! they are known; a unit that is there already is not done again. The table is made anew from the file at the end.
@@ -60,6 +60,10 @@ struct Row {
 
 /// Runs what is missing, then writes the table.
 pub fn run(arguments: &[&str]) -> Result<()> {
+    let chosen = arguments.iter().find_map(|argument| argument.strip_prefix("--methods="));
+    let methods: Vec<&str> = chosen.map_or_else(|| METHODS.to_vec(), |names| names.split(',').collect());
+    let arguments: Vec<&str> =
+        arguments.iter().copied().filter(|argument| !argument.starts_with("--")).collect();
     let folder = PathBuf::from(arguments.first().copied().unwrap_or("../shared/data"));
     let sets: Vec<&str> = if arguments.len() > 1 { arguments[1..].to_vec() } else { SETS.to_vec() };
     let mut rows = read_units()?;
@@ -72,7 +76,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
                     continue;
                 }
             };
-            for method in METHODS {
+            for &method in &methods {
                 // What has no randomness is measured once; its random orders have seeds of their own.
                 if rows.iter().any(|row| row.set == *set && row.seed == seed && row.method == method) {
                     continue;
