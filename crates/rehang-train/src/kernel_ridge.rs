@@ -13,7 +13,7 @@
 //! # Large sets of pairs
 //!
 //! Above [`EXACT_PAIRS_MAX`] pairs, a seeded choice of [`CENTRES_MAX`] of them become centres and the least-squares problem
-//! over all pairs is solved on these (Nyström, "subset of regressors": Smola & Schölkopf 2000). Residuals are then those of
+//! over all pairs (at most 32,768 of them) is solved on these (Nyström, "subset of regressors": Smola & Schölkopf 2000). Residuals are then those of
 //! the centres' own leave-one-out fit.
 
 use faer::linalg::cholesky::llt;
@@ -32,6 +32,8 @@ use crate::linear_algebra::input_factor;
 pub const EXACT_PAIRS_MAX: usize = 10_000;
 /// Centres that are kept of a larger set of pairs.
 pub const CENTRES_MAX: usize = 4_096;
+/// Pairs that the coefficients of a larger set are solved on: more change the map little and cost time in proportion.
+const SOLVED_PAIRS_MAX: usize = 32_768;
 /// Pairs on which γ and λ are chosen; both are free of units and hardly move with the number of pairs.
 const SELECTION_PAIRS_MAX: usize = 2_000;
 /// The grid of γ (per total variance of the old vectors).
@@ -137,7 +139,8 @@ pub fn fit_kernel_ridge(
     let coefficients = if centres.len() == n {
         system.coefficients.clone()
     } else {
-        nystrom(&scaled, new, &centres, &mean, gamma / variance, lambda)?
+        let rows = sample(n, SOLVED_PAIRS_MAX, seed ^ 2);
+        nystrom(&scaled.select(&rows), &new.select(&rows), &x, &mean, gamma / variance, lambda)?
     };
     progress.advance(1);
     let constant = Dense {
@@ -266,22 +269,21 @@ impl System {
 fn nystrom(
     scaled: &Matrix,
     new: &Matrix,
-    centres: &[usize],
+    centres: &Matrix,
     mean: &[f64],
     gamma: f64,
     lambda: f64,
 ) -> Result<Mat<f64>> {
-    let x = scaled.select(centres);
-    let m = centres.len();
+    let m = centres.rows();
     let d_new = new.columns();
-    let own = squared_distances(&x, &x);
+    let own = squared_distances(centres, centres);
     let mut left = Mat::from_fn(m, m, |row, column| lambda * (-gamma * own[(row, column)]).exp());
     let mut right = Mat::<f64>::zeros(m, d_new);
     crate::linear_algebra::sum_blocks(
         scaled.rows(),
         |start, end| {
             let rows: Vec<usize> = (start..end).collect();
-            let distances = squared_distances(&scaled.select(&rows), &x);
+            let distances = squared_distances(&scaled.select(&rows), centres);
             let kernel = Mat::from_fn(rows.len(), m, |row, column| (-gamma * distances[(row, column)]).exp());
             let targets = Mat::from_fn(rows.len(), d_new, |row, column| {
                 f64::from(new.row(rows[row])[column]) - mean[column]
@@ -543,10 +545,9 @@ mod tests {
     fn the_small_system_agrees_with_the_whole_one_when_every_pair_is_a_centre() {
         let (old, new) = curved(120, 10);
         let mean = column_means(&new);
-        let all: Vec<usize> = (0..120).collect();
         let distances = squared_distances(&old, &old);
         let whole = System::solve(&distances, &new, &mean, 0.5, 0.1).unwrap();
-        let small = nystrom(&old, &new, &all, &mean, 0.5, 0.1).unwrap();
+        let small = nystrom(&old, &new, &old, &mean, 0.5, 0.1).unwrap();
         let kernel = Mat::from_fn(120, 120, |i, j| (-0.5 * distances[(i, j)]).exp());
         let (a, b) = (&kernel * &whole.coefficients, &kernel * &small);
         for row in 0..120 {
