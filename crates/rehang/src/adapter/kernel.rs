@@ -20,9 +20,6 @@ const LINE: usize = 16;
 /// go by, and the sums are loaded and stored only once in 1,024 steps.
 const DEPTH: usize = 1024;
 
-/// Outputs worked on together before the next slice of inputs is read, so that the sums stay near.
-const GROUP: usize = 4 * TILE;
-
 /// How many inputs ahead the weights are asked for, so that they arrive from the second cache in time.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 8;
@@ -243,9 +240,8 @@ impl Task<'_> {
         let inputs = self.packed.inputs;
         let weights = self.packed.weights.as_ptr().cast::<f32>();
         let bias = self.packed.bias.as_ptr().cast::<f32>();
-        let mut group = self.first;
-        while group < self.last {
-            let group_end = (group + GROUP).min(self.last);
+        for tile in (self.first..self.last).step_by(TILE) {
+            let width = tile_width(self.packed.outputs, tile);
             let mut slice = 0;
             loop {
                 let depth = (inputs - slice).min(DEPTH);
@@ -255,33 +251,28 @@ impl Task<'_> {
                     _ => Start::Output,
                 };
                 let relu = self.relu && slice + depth == inputs;
-                for tile in (group..group_end).step_by(TILE) {
-                    let width = tile_width(self.packed.outputs, tile);
-                    for part in (0..width).step_by(columns_step) {
-                        let columns = (width - part).min(columns_step);
-                        let existing = (self.last - tile - part).min(columns);
-                        for row in (0..self.rows).step_by(rows_step) {
-                            let rows = (self.rows - row).min(rows_step);
-                            // SAFETY: all of these lie inside the buffers that the caller vouches for.
-                            let block = unsafe {
-                                Block {
-                                    input: self.input.add(row * self.input_stride + slice),
-                                    input_stride: self.input_stride,
-                                    weights: weights.add(tile * inputs + slice * width + part),
-                                    weight_stride: width,
-                                    depth,
-                                    bias: bias.add(tile + part),
-                                    output: self
-                                        .output
-                                        .add(row * self.output_stride + tile - self.first + part),
-                                    output_stride: self.output_stride,
-                                    columns: existing,
-                                    start,
-                                    relu,
-                                }
-                            };
-                            micro(rows, columns, block);
-                        }
+                for part in (0..width).step_by(columns_step) {
+                    let columns = (width - part).min(columns_step);
+                    let existing = (self.last - tile - part).min(columns);
+                    for row in (0..self.rows).step_by(rows_step) {
+                        let rows = (self.rows - row).min(rows_step);
+                        // SAFETY: all of these lie inside the buffers that the caller vouches for.
+                        let block = unsafe {
+                            Block {
+                                input: self.input.add(row * self.input_stride + slice),
+                                input_stride: self.input_stride,
+                                weights: weights.add(tile * inputs + slice * width + part),
+                                weight_stride: width,
+                                depth,
+                                bias: bias.add(tile + part),
+                                output: self.output.add(row * self.output_stride + tile - self.first + part),
+                                output_stride: self.output_stride,
+                                columns: existing,
+                                start,
+                                relu,
+                            }
+                        };
+                        micro(rows, columns, block);
                     }
                 }
                 slice += depth;
@@ -289,7 +280,6 @@ impl Task<'_> {
                     break;
                 }
             }
-            group = group_end;
         }
     }
 }
