@@ -224,8 +224,8 @@ enum Start {
 }
 
 impl Task<'_> {
-    /// Cuts the product into blocks of at most `rows_step` rows and `columns_step` outputs, in an order that keeps
-    /// weights in the first cache and sums in the second. `micro(rows, columns, block)` computes one block.
+    /// Cuts the product into blocks of at most `rows_step` rows and `columns_step` outputs, all rows of a
+    /// tile's slice one after the other while its weights are near. `micro(rows, columns, block)` computes one block.
     ///
     /// # Safety
     ///
