@@ -160,10 +160,11 @@ pub fn study(
     for contender in contenders {
         let adapted = adapter::apply(contender.adapter, ground.old, ground.side, progress)
             .map_err(|error| error.context(format!("applying {}", contender.name)))?;
+        // The published recipe leaves the sphere of a normalised space; it is measured all the same.
         ground
             .new
             .space()
-            .expect_same(adapted.vectors.space())
+            .expect_same(&contender.adapter.new)
             .map_err(|error| error.context(format!("measuring {} on this gallery", contender.name)))?;
         let errors = true_errors(ground.new.matrix(), adapted.vectors.matrix());
         let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();

@@ -1,7 +1,6 @@
 //! Adapters as files: safetensors with metadata (`docs/formats.md`, "Adapter file").
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 use safetensors::{Dtype, SafeTensors};
@@ -14,6 +13,7 @@ use super::{
     SecondBranch, Training, Uncertainty,
 };
 use crate::error::{Error, Result};
+use crate::files::AtomicFile;
 use crate::head::{Head, HeadKind};
 use crate::vectors::Matrix;
 
@@ -62,7 +62,10 @@ impl Adapter {
     ///
     /// As [`Adapter::to_bytes`]; [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        write_atomically(path.as_ref(), &self.to_bytes()?)
+        let bytes = self.to_bytes()?;
+        let mut file = AtomicFile::create(path)?;
+        file.put(&bytes)?;
+        file.commit()
     }
 
     /// Reads an adapter from a file.
@@ -505,28 +508,4 @@ fn parse<T: std::str::FromStr>(metadata: &Metadata, key: &str) -> Result<T, Deta
 fn parse_json<T: DeserializeOwned>(metadata: &Metadata, key: &str) -> Result<T, Detail> {
     serde_json::from_str(text(metadata, key)?)
         .map_err(|error| format!("metadata {key:?} is damaged: {error}"))
-}
-
-/// Writes a file that appears whole or not at all.
-fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let failed = |action, error: &std::io::Error| Error::io(action, path, error);
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".rehang-").suffix(".part");
-    // Temporary files are private by default; this one becomes an ordinary file, within the user's mask.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder).map_err(|error| failed("create", &error))?;
-    file.write_all(bytes).map_err(|error| failed("write", &error))?;
-    file.as_file().sync_all().map_err(|error| failed("sync", &error))?;
-    file.persist(path).map_err(|error| failed("rename", &error.error))?;
-    // The new name is durable only once the folder is. Windows has no such call.
-    #[cfg(unix)]
-    fs_err::File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(|error| failed("sync", &error))?;
-    Ok(())
 }
