@@ -74,6 +74,9 @@ pub struct SpaceNames {
     /// Distance used for search: l2, cosine or dot.
     #[arg(long, default_value = "l2")]
     pub distance: String,
+    /// Distance of the old space, where it differs: the do-nothing line is searched with it [default: as --distance].
+    #[arg(long, value_name = "DISTANCE")]
+    pub old_distance: Option<String>,
 }
 
 /// Classifier head of the new model.
@@ -275,13 +278,16 @@ pub struct Curve {
     /// l2, cosine or dot.
     #[arg(long, default_value = "l2")]
     pub distance: String,
+    /// Distance of the old space, for the do-nothing line [default: as --distance].
+    #[arg(long, value_name = "DISTANCE")]
+    pub old_distance: Option<String>,
     /// Also give the values at this many equally spaced fractions, and their mean.
     #[arg(long, value_name = "POINTS")]
     pub grid: Option<usize>,
     /// Intervals over this many bootstrap samples of the queries; 0 for none.
     #[arg(long, value_name = "SAMPLES", default_value_t = 1000)]
     pub bootstrap: usize,
-    /// Write the value at every fraction to this file, .npy [n + 1, 3]: top-1, top-5, mAP.
+    /// Write the value at every fraction to this file, .npy [n + 1, 3]: top-1, top-5, mAP (without labels: agreement).
     #[arg(long, value_name = "FILE")]
     pub points: Option<PathBuf>,
 }
@@ -304,6 +310,12 @@ pub struct Report {
     /// Old vectors of the pairs: warns where gallery items are among them.
     #[arg(long, value_name = "FILE")]
     pub pairs_old: Option<String>,
+    /// Rows of that file that are the pairs, as for --rows.
+    #[arg(long, value_name = "FILE=VALUES", requires = "pairs_old")]
+    pub pairs_rows: Option<String>,
+    /// Go on although the vectors do not look like those that the adapter was fitted on.
+    #[arg(long)]
+    pub force: bool,
     /// Rows to use.
     #[command(flatten)]
     pub selection: RowSelection,

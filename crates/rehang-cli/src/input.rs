@@ -23,10 +23,7 @@ impl Inputs {
         let Some(text) = &selection.rows else { return Ok(Self::default()) };
         let (path, values) = parse_rows(text)?;
         let tags = files::read_labels(&VectorSource::parse(&path)?)?;
-        if let Some(value) = values.iter().find(|value| !tags.contains(value)) {
-            // A value that matches nothing is a typo that costs a night.
-            return Err(Error::option("--rows", value, format!("a value that stands in {path}")));
-        }
+        check_values(&path, &tags, &values)?;
         let rows = (0..tags.len()).filter(|&row| values.contains(&tags[row])).collect();
         Ok(Self { read: Vec::new(), rows: Some(rows), rows_of: tags.len(), rows_path: path })
     }
@@ -120,6 +117,14 @@ fn whole_matrix(paths: &[String]) -> Result<Matrix> {
     Ok(matrix)
 }
 
+/// Fails for a value of `--rows` that no row has: a value that matches nothing is a typo that costs a night.
+pub fn check_values(path: &str, tags: &[i64], values: &[i64]) -> Result<()> {
+    match values.iter().find(|value| !tags.contains(value)) {
+        Some(value) => Err(Error::option("--rows", value, format!("a value that stands in {path}"))),
+        None => Ok(()),
+    }
+}
+
 /// The file and the values of `--rows FILE=VALUES`.
 pub fn parse_rows(text: &str) -> Result<(String, Vec<i64>)> {
     let expected = "FILE=VALUES, for example role.npy=0 or role.npy=1,2";
@@ -131,13 +136,27 @@ pub fn parse_rows(text: &str) -> Result<(String, Vec<i64>)> {
     Ok((path.to_owned(), values))
 }
 
-/// Rows of the left and of the right file that hold the same ids.
-pub fn join_by_id(left: &str, right: &str, keep_common: bool) -> Result<join::Joined> {
+/// Fails where two things that go row by row have different numbers of rows.
+pub fn expect_count(left: &str, left_count: usize, right: &str, right_count: usize) -> Result<()> {
+    if left_count == right_count {
+        return Ok(());
+    }
+    Err(ErrorKind::CountMismatch { left: left.into(), left_count, right: right.into(), right_count }.into())
+}
+
+/// Rows of the left and of the right file that hold the same ids; each has one id for each of its vectors.
+pub fn join_by_id(
+    (left, left_rows): (&str, usize),
+    (right, right_rows): (&str, usize),
+    keep_common: bool,
+) -> Result<join::Joined> {
     let read = |path: &str| -> Result<Vec<String>> {
         files::read_ids(&VectorSource::parse(path)?)?
             .ok_or_else(|| Error::missing("a column of ids", format!("joining by {path}")))
     };
     let (left_ids, right_ids) = (read(left)?, read(right)?);
+    expect_count(left, left_ids.len(), "its vectors", left_rows)?;
+    expect_count(right, right_ids.len(), "its vectors", right_rows)?;
     let policy = if keep_common { MissingPolicy::KeepCommon } else { MissingPolicy::Error };
     join::by_id((left, &left_ids), (right, &right_ids), policy)
 }

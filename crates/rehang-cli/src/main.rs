@@ -9,6 +9,7 @@
 mod arguments;
 mod bar;
 mod commands;
+mod drift;
 mod input;
 mod relevance;
 mod rows;

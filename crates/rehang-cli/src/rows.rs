@@ -4,7 +4,7 @@ use rehang::files::{self, VectorSource};
 use rehang::{ErrorKind, Result};
 
 use crate::arguments::RowSelection;
-use crate::input::parse_rows;
+use crate::input::{check_values, parse_rows};
 
 /// Which rows of a streamed file take part.
 #[derive(Debug)]
@@ -16,6 +16,7 @@ impl RowFilter {
         let Some(text) = &selection.rows else { return Ok(Self(None)) };
         let (path, values) = parse_rows(text)?;
         let tags = files::read_labels(&VectorSource::parse(&path)?)?;
+        check_values(&path, &tags, &values)?;
         if tags.len() as u64 != rows {
             return Err(ErrorKind::CountMismatch {
                 left: path,

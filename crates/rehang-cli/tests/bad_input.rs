@@ -17,6 +17,37 @@ const fn case(why: &'static str, command: &'static str, says: &'static [&'static
 }
 
 const CASES: &[Case] = &[
+    case(
+        "fewer labels than vectors that go by id",
+        "fit --old old.npy --new new.npy --old-ids ids.txt --new-ids ids.txt --labels short-labels.npy -o OUT.safetensors",
+        &["59", "60"],
+    ),
+    case(
+        "fewer ids than vectors",
+        "fit --old old.npy --new new.npy --old-ids few-ids.txt --new-ids ids.txt -o OUT.safetensors",
+        &["few-ids.txt", "10", "60"],
+    ),
+    case(
+        "σ² over the vectors",
+        "transform adapter.safetensors old.npy -o OUT.npy --sigma OUT.npy",
+        &["another file"],
+    ),
+    case(
+        "rows to transform that are none",
+        "transform adapter.safetensors old.npy --rows labels.npy=77 -o OUT.npy",
+        &["77"],
+    ),
+    case(
+        "one report twice",
+        "report adapter.safetensors --old old.npy --new new.npy --labels labels.npy -o OUT.md -o OUT.md",
+        &["each file once"],
+    ),
+    case("the oracle without new vectors", "order --policy oracle --sigma sigma.npy -o OUT.npy", &["--new"]),
+    case(
+        "old vectors that are all equal",
+        "fit --old equal.npy --new new.npy --method kernel-ridge -o OUT.safetensors",
+        &["differ"],
+    ),
     case("a file that is not there", "fit --old none.npy --new new.npy -o OUT.safetensors", &["none.npy"]),
     case("a folder as a file", "fit --old folder --new new.npy -o OUT.safetensors", &["folder"]),
     case("an unknown extension", "fit --old old.xyz --new new.npy -o OUT.safetensors", &["old.xyz", ".npy"]),
@@ -249,6 +280,8 @@ fn place_with_files() -> Place {
     place.write_bytes("no-rows.npy", &no_rows);
     let ids: String = (0..60).map(|id| format!("item-{id}\n")).collect();
     place.write_bytes("ids.txt", ids.as_bytes());
+    place.write_bytes("few-ids.txt", ids.split_inclusive('\n').take(10).collect::<String>().as_bytes());
+    place.write_matrix("equal.npy", &Matrix::from_fn(60, 3, |_, _| 1.0));
     place.write_bytes("twice.txt", ids.replace("item-7\n", "item-8\n").as_bytes());
     place.write_bytes("qrels.tsv", b"item-0\titem-1\t1\nitem-0\tnobody\t1\n");
     fs_err::create_dir(place.path("folder")).unwrap();

@@ -217,7 +217,7 @@ fn a_report_is_written_in_all_formats() {
     let place = Place::new();
     let (old, new, labels) = gallery(&place);
     fit(&place, "ridge", "a.safetensors");
-    let pairs = demo("old.npy");
+    let (pairs, role) = (demo("old.npy"), format!("{}=0", demo("role.npy")));
     let value = place.json(&[
         "report",
         "a.safetensors",
@@ -231,6 +231,8 @@ fn a_report_is_written_in_all_formats() {
         &labels,
         "--pairs-old",
         &pairs,
+        "--pairs-rows",
+        &role,
         "--bootstrap",
         "20",
         "--orders",
@@ -248,6 +250,29 @@ fn a_report_is_written_in_all_formats() {
     let json: Value = serde_json::from_str(&fs_err::read_to_string(place.path("r.json")).unwrap()).unwrap();
     assert_eq!(json["curves"].as_array().unwrap().len(), 2);
     assert_eq!(json["groups"]["names"].as_array().unwrap().len(), 10);
+    // Three images of the gallery look to the old encoder exactly like one of the pairs.
+    assert_eq!(json["measured_on"][0]["overlapping_items"], 3);
+    let overlapping = place.run(&[
+        "report",
+        "a.safetensors",
+        "--old",
+        &old,
+        "--new",
+        &new,
+        "--labels",
+        &labels,
+        "--pairs-old",
+        &pairs,
+        "--bootstrap",
+        "0",
+        "--orders",
+        "sigma",
+        "-o",
+        "overlapping.json",
+    ]);
+    assert_eq!(overlapping.status.code(), Some(1), "numbers that are too good are no success");
+    let text = fs_err::read_to_string(place.path("overlapping.json")).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
     // The gallery's own items are among the rows that were named as pairs, and that is said.
     assert_eq!(json["warnings"][0]["id"], "overlap");
 }

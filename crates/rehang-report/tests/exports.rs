@@ -181,7 +181,7 @@ fn fixture() -> Report {
         leave_one_out: true,
         classes: Some(81),
         left_out_queries: 18,
-        overlapping_items: 0,
+        overlapping_items: Some(0),
     }];
     report.comparison = Some(comparison());
     report.calibration = Some(Calibration {

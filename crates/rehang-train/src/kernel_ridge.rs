@@ -24,11 +24,11 @@ use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
-use rehang::{ErrorKind, Matrix, Progress, Result};
+use rehang::{Error, ErrorKind, Matrix, Progress, Result};
 
 use crate::linear_algebra::input_factor;
 
-/// Up to this many pairs every pair is a centre (the matrix of kernels takes 0.8 GB there).
+/// Up to this many pairs every pair is a centre (solving takes about 2.4 GB there).
 pub const EXACT_PAIRS_MAX: usize = 10_000;
 /// Centres that are kept of a larger set of pairs.
 pub const CENTRES_MAX: usize = 4_096;
@@ -114,7 +114,10 @@ pub fn fit_kernel_ridge(
         return Err(ErrorKind::Empty { what: "pairs".into() }.into());
     }
     let scaled = scale_rows(old, scaling);
-    let variance = total_variance(&scaled).max(f64::MIN_POSITIVE);
+    let variance = total_variance(&scaled);
+    if variance <= f64::from(f32::EPSILON).powi(2) {
+        return Err(Error::option("old vectors", "all of one direction", "at least two that differ"));
+    }
     let mean = column_means(new);
 
     progress.begin("choosing the kernel", "settings", (GAMMAS.len() * LAMBDAS.len()) as u64);

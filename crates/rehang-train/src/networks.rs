@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rehang::adapter::{Adapter, Geometry, InputStatistics, Training, Uncertainty};
-use rehang::{Error, Head, Pairs, Progress, Result};
+use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
 
 use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, fit_with};
 use crate::closed_form::ridge;
@@ -150,20 +150,18 @@ pub fn fit_adapter(
     options: &NetworkOptions,
     progress: &Progress,
 ) -> Result<Fitted> {
-    if options.seeds == 0 {
-        return Err(Error::option("seeds", 0, "1 or more"));
+    if options.seeds == 0 || parameters.seed.checked_add(options.seeds).is_none() {
+        return Err(Error::option("seeds", options.seeds, "1 or more, and seed + seeds within 64 bits"));
     }
-    let (pairs, own_head) = with_classes(pairs, head, parameters, options, progress)?;
-    let network_head = head.or(own_head.as_ref());
     let network = |method: Method| Candidate {
         method,
         slow: true,
         fit: Box::new(move |pairs: &Pairs, _groups: &[i64], progress: &Progress| {
-            fit_one(method, pairs, network_head, parameters.seed, options, progress)
+            fit_one(method, pairs, head, parameters.seed, options, progress)
         }),
     };
     let affordable = |method: Method| {
-        parameters.method == method || options.thorough || cost(method, &pairs, options) <= AUTO_COST_MAX
+        parameters.method == method || options.thorough || cost(method, pairs, options) <= AUTO_COST_MAX
     };
     let mut more = vec![network(Method::ResidualMlp)];
     for method in [Method::Fct, Method::Fastfill] {
@@ -181,7 +179,7 @@ pub fn fit_adapter(
     if parameters.method == Method::FastfillReference {
         more.push(network(Method::FastfillReference));
     }
-    let mut fitted = fit_with(&pairs, head, parameters, &more, progress)?;
+    let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
     if options.uncertainty == UncertaintySource::Off {
         let variance = fitted.calibration.as_ref().map_or(1.0, |calibration| calibration.mean_squared_error);
         fitted.adapter.uncertainty =
@@ -231,43 +229,39 @@ fn too_costly(method: Method) -> Error {
     Error::missing("--thorough or its own name behind --method (it takes minutes on these pairs)", method)
 }
 
-/// The pairs with pseudo-classes where a discriminative loss needs classes, and the head that is fitted to them.
-fn with_classes(
+/// Pairs with class numbers and the head fitted to them, where a discriminative loss has no head of its own.
+///
+/// The head sees the pairs of this very fit and no others, so that held-out pairs stay unseen. Labels are numbered
+/// 0, 1, 2, … in the head's order; without labels, k-means clusters of the new vectors stand for them where a
+/// discriminative loss is asked for by name.
+fn classed(
+    method: Method,
     pairs: &Pairs,
     head: Option<&Head>,
-    parameters: &FitParameters,
+    seed: u64,
     options: &NetworkOptions,
     progress: &Progress,
-) -> Result<(Pairs, Option<Head>)> {
-    let discriminative = match parameters.method {
-        Method::FastfillReference => pairs.labels().is_some() || asked_for_classes(options.loss),
-        Method::Fastfill => {
-            options.loss != LossParts::Squared
-                && (pairs.labels().is_some() || asked_for_classes(options.loss))
-        }
-        Method::Auto => pairs.labels().is_some() && options.loss != LossParts::Squared,
-        _ => false,
-    };
-    if !discriminative || head.is_some() {
-        return Ok((pairs.clone(), None));
+) -> Result<Option<(Pairs, Head)>> {
+    let discriminative = matches!(method, Method::Fastfill | Method::FastfillReference);
+    if !discriminative || head.is_some() || options.loss == LossParts::Squared {
+        return Ok(None);
     }
     let new = pairs.new_vectors().matrix();
-    if let Some(labels) = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0)) {
-        // Labels stay as they are for retrieval; the head's classes are the labels themselves where they are 0..C.
-        let fitted = fit_head(new, labels, &HeadParameters::default(), progress)?;
-        let contiguous = fitted.labels.iter().enumerate().all(|(class, &label)| label == class as i64);
-        return Ok((pairs.clone(), contiguous.then_some(fitted.head)));
-    }
-    let clusters =
-        k_means(new, &ClusterParameters { seed: parameters.seed, ..ClusterParameters::default() }, progress)?;
-    let fitted = fit_head(new, &clusters.labels, &HeadParameters::default(), progress)?;
-    let classed = Pairs::new(
-        pairs.old().clone(),
-        pairs.new_vectors().clone(),
-        Some(clusters.labels),
-        pairs.side().cloned(),
-    )?;
-    Ok((classed, Some(fitted.head)))
+    let known = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
+    let labels = match known {
+        Some(labels) => labels.to_vec(),
+        None if asked_for_classes(options.loss) => {
+            k_means(new, &ClusterParameters { seed, ..ClusterParameters::default() }, progress)?.labels
+        }
+        None => return Ok(None),
+    };
+    let fitted = fit_head(new, &labels, &HeadParameters::default(), progress)?;
+    let number =
+        |label: i64| fitted.labels.iter().position(|&other| other == label).map_or(-1, |at| at as i64);
+    let numbered = labels.iter().map(|&label| number(label)).collect();
+    let pairs =
+        Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), Some(numbered), pairs.side().cloned())?;
+    Ok(Some((pairs, fitted.head)))
 }
 
 fn asked_for_classes(loss: LossParts) -> bool {
@@ -313,10 +307,7 @@ fn network_parameters(
                 network.loss.squared_weight = 0.0;
             }
             LossParts::Both | LossParts::Discriminative => {
-                return Err(Error::missing(
-                    "a head whose classes are the labels 0, 1, 2, …",
-                    "--loss disc and both",
-                ));
+                return Err(Error::missing("--labels (the classes of the head)", "--loss disc and both"));
             }
         }
         let joint = matches!(
@@ -350,6 +341,8 @@ fn fit_one(
     options: &NetworkOptions,
     progress: &Progress,
 ) -> Result<FittedMap> {
+    let own = classed(method, pairs, head, seed, options, progress)?;
+    let (pairs, head) = own.as_ref().map_or((pairs, head), |(pairs, head)| (pairs, Some(head)));
     let mut choices = BTreeMap::new();
     let usable = head.filter(|_| pairs.labels().is_some());
     let weight = match (method, options.loss, usable) {
@@ -358,10 +351,6 @@ fn fit_one(
         }
         _ => 1.0,
     };
-    if method == Method::Fastfill {
-        choices
-            .insert("discriminative weight".into(), if usable.is_some() { weight } else { 0.0 }.to_string());
-    }
     let parameters = |seed: u64| network_parameters(method, pairs, head, weight, seed, options, progress);
     // Residual networks of several seeds are averaged; of the others the best on a held-out part is kept.
     let averages = method == Method::ResidualMlp && options.seeds > 1;
@@ -376,8 +365,7 @@ fn fit_one(
     for seed in seed..seed + options.seeds {
         let network = parameters(seed)?;
         let checkpoint = options.checkpoints.as_ref().map(|folder| {
-            let print = fitted_on.old().matrix().fingerprint();
-            folder.join(format!("{method}-{seed}-{print}.safetensors"))
+            folder.join(format!("{method}-{seed}-{}.safetensors", identity(&fitted_on, &network)))
         });
         let fitted =
             fit_network(&fitted_on, held_out.as_ref(), &network.check()?, progress, checkpoint.as_deref())?;
@@ -398,6 +386,13 @@ fn fit_one(
         choices.insert("averaged seeds".into(), options.seeds.to_string());
     }
     let used = parameters(seed)?;
+    if matches!(method, Method::Fastfill | Method::FastfillReference) {
+        choices.insert("squared weight".into(), used.loss.squared_weight.to_string());
+        choices.insert("discriminative weight".into(), used.loss.discriminative_weight.to_string());
+    }
+    if fitted_on.len() < pairs.len() {
+        choices.insert("pairs the network learned from".into(), fitted_on.len().to_string());
+    }
     choices.insert("epochs".into(), network.history.len().to_string());
     choices.insert("network seed".into(), seed.to_string());
     choices.insert("batch".into(), used.batch.to_string());
@@ -413,6 +408,24 @@ fn fit_one(
         evidence: None,
         uncertainty: network.psi.map(|psi| Uncertainty::Linear { weight: psi.weight, bias: psi.bias }),
     })
+}
+
+/// What tells the training of these pairs with these parameters from every other one: part of its checkpoint's name.
+fn identity(pairs: &Pairs, network: &NetworkParameters) -> String {
+    let head = network.loss.head.as_ref().map(|head| head.weight().fingerprint());
+    let settings = NetworkParameters {
+        loss: crate::fit::LossParameters { head: None, ..network.loss.clone() },
+        skip: None,
+        ..network.clone()
+    };
+    let text = format!("{head:?} {settings:?} {:?}", pairs.labels());
+    let bytes: Vec<f32> = text.bytes().map(f32::from).collect();
+    let settings = Matrix::new(1, bytes).unwrap_or_default().fingerprint();
+    format!(
+        "{}-{}-{settings}",
+        pairs.old().matrix().fingerprint(),
+        pairs.new_vectors().matrix().fingerprint()
+    )
 }
 
 /// The weight of the discriminative part whose short trial does best on held-out pairs; less where two are equal.

@@ -166,9 +166,9 @@ pub struct MeasuredSet {
     /// Queries left out of every mean because nothing in the gallery is relevant to them.
     #[serde(default)]
     pub left_out_queries: usize,
-    /// Items of the gallery that are also among the pairs.
+    /// Items of the gallery that are also among the pairs; `None` where nobody looked.
     #[serde(default)]
-    pub overlapping_items: usize,
+    pub overlapping_items: Option<usize>,
 }
 
 /// What the values of a metric are.

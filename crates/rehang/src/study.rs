@@ -153,10 +153,11 @@ pub fn study(
         left_out_queries: native
             .as_ref()
             .map_or(0, |evaluation| evaluation.queries.given - evaluation.queries.counted),
-        overlapping_items: 0,
+        overlapping_items: None,
     }];
 
     let mut group_curves = Vec::new();
+    let mut group_names = Vec::new();
     for contender in contenders {
         let adapted = adapter::apply(contender.adapter, ground.old, ground.side, progress)
             .map_err(|error| error.context(format!("applying {}", contender.name)))?;
@@ -172,7 +173,9 @@ pub fn study(
             report.calibration = Some(study_calibration(ground, &adapted, &variance, &errors)?);
         }
         for &policy in &options.policies {
-            let head = ground.head.or_else(|| contender.adapter.uncertainty.head());
+            // The adapter's own head is tempered on left-out pairs, so the coverage order looks through it.
+            let own = contender.adapter.uncertainty.head();
+            let head = if policy == Policy::Coverage { own.or(ground.head) } else { ground.head.or(own) };
             let orders = orders(head, policy, &adapted, &variance, &errors, options)?;
             let mut curves = Vec::new();
             for permutation in &orders {
@@ -180,6 +183,7 @@ pub fn study(
             }
             report.curves.push(series(contender, policy, &curves, today.as_ref(), options)?);
             if let (Some(groups), Some(curve)) = (ground.groups, curves[0].labelled.as_ref()) {
+                group_names = curve.groups.iter().map(|group| group.group).collect();
                 group_curves.push(group_curve(contender, policy, curve, groups, &orders[0], ground)?);
             }
         }
@@ -187,7 +191,7 @@ pub fn study(
     report.groups = ground
         .groups
         .filter(|_| !group_curves.is_empty())
-        .map(|groups| group_study(groups, group_curves, today.as_ref(), native.as_ref()));
+        .map(|groups| group_study(groups, &group_names, group_curves, today.as_ref(), native.as_ref()));
     report.warnings = warnings(&report, contenders, options);
     Ok(report)
 }
@@ -207,13 +211,21 @@ pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
         .count()
 }
 
-/// The warning that goes with a number of overlapping items, for [`Report::warnings`].
+/// The warning that goes with a number of overlapping items, for [`Report::warnings`]: severe above one percent, since
+/// a few equal old vectors may well be different items to a weak old model.
 pub fn overlap_warning(overlapping: usize, items: usize) -> Warning {
+    let few = overlapping * 100 <= items;
     Warning {
         id: "overlap".into(),
-        severity: Severity::Severe,
-        seen: format!("{overlapping} of the {items} items of the gallery are among the pairs."),
-        may_mean: "The adapter has seen their new vectors, so every curve here is too good.".into(),
+        severity: if few { Severity::Note } else { Severity::Severe },
+        seen: format!(
+            "{overlapping} of the {items} items of the gallery have an old vector that is among the pairs."
+        ),
+        may_mean: if few {
+            "They are duplicates, or the old model cannot tell them apart.".into()
+        } else {
+            "The adapter has seen their new vectors, so every curve here is too good.".into()
+        },
         remedy: "Measure on items that the fit never saw, for example with --rows.".into(),
     }
 }
@@ -311,7 +323,7 @@ fn orders(
                 squared_errors: Some(errors),
                 classified: head.map(|head| (head, adapted.vectors.matrix())),
                 vectors: Some(adapted.vectors.matrix()),
-                seed: options.seed + repetition,
+                seed: options.seed.wrapping_add(repetition),
                 ..OrderInput::default()
             };
             order(policy, &input).map(|order| order.permutation)
@@ -577,8 +589,11 @@ fn group_curve(
     let at = |line: &Line| display.iter().map(|&point| line.values()[point]).collect::<Vec<f64>>();
     // Only where the queries are the gallery's own items does an item have a query's group.
     let share = if ground.queries.is_none() {
+        let counted: Vec<i64> = curve.groups.iter().map(|group| group.group).collect();
         group_places(permutation, groups, &fractions)?
             .into_iter()
+            // A group without a counted query has no curve, so it has no share beside one either.
+            .filter(|places| counted.contains(&places.group))
             .map(|places| {
                 let mut share: Vec<f64> = places.share.iter().map(|share| 100.0 * share).collect();
                 share[0] = f64::NAN;
@@ -600,14 +615,12 @@ fn group_curve(
 
 fn group_study(
     groups: &[i64],
+    names: &[i64],
     curves: Vec<GroupCurves>,
     today: Option<&Evaluation>,
     native: Option<&Evaluation>,
 ) -> GroupStudy {
-    let mut names: Vec<i64> = groups.iter().copied().filter(|&group| group >= 0).collect();
-    let grouped = names.len();
-    names.sort_unstable();
-    names.dedup();
+    let grouped = groups.iter().filter(|&&group| group >= 0).count();
     let top1 = |evaluation: Option<&Evaluation>| -> Vec<f64> {
         let Some(evaluation) = evaluation else { return Vec::new() };
         let ranks = &evaluation.per_query;

@@ -19,6 +19,10 @@ const LEVEL: f64 = 0.95;
 /// Computes the exact curve of one adapted gallery and one order.
 pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
     let distance: Distance = arguments.distance.parse()?;
+    let old_distance: Distance = match &arguments.old_distance {
+        Some(name) => name.parse()?,
+        None => distance,
+    };
     if arguments.grid.is_some_and(|points| points < 2) {
         return Err(Error::option("--grid", arguments.grid.unwrap_or_default(), "2 points or more"));
     }
@@ -63,7 +67,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
             do_nothing: today.map(|old| DoNothing {
                 gallery: old,
                 queries: loaded.queries_old.as_ref(),
-                distance,
+                distance: old_distance,
             }),
         };
         let judged = loaded.is_judged().then_some(k);
@@ -252,6 +256,10 @@ fn label_free(
     progress: &Progress,
 ) -> Result<(Map<String, Value>, String)> {
     let result = agreement(new, adapted, order, loaded.queries.as_ref(), distance, k, progress)?;
+    if let Some(path) = &arguments.points {
+        let line = result.line.values();
+        files::write_matrix(path, &Matrix::from_fn(line.len(), 1, |cut, _| line[cut] as f32), None)?;
+    }
     let mut value = Map::new();
     value.insert("n".into(), json!(new.rows()));
     value.insert(format!("agreement@{}", result.depth), summary(&result.line));

@@ -42,33 +42,51 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         );
     }
 
-    step(
-        json,
-        &format!(
-            "rehang fit --old {0} --new {1} --labels {2} --rows {3}=0 -o {4}",
-            path("old.npy"),
-            path("new.npy"),
-            path("label.npy"),
-            path("role.npy"),
-            path("adapter.safetensors")
-        ),
-    );
-    let adapter = folder.join("adapter.safetensors");
-    let fitted = fit::make(&fit_arguments(&path, &adapter, "auto", arguments.seed))?;
-    let ridge = folder.join("ridge.safetensors");
-    fit::make(&fit_arguments(&path, &ridge, "ridge", arguments.seed))?;
+    let (adapter, ridge) = (folder.join("adapter.safetensors"), folder.join("ridge.safetensors"));
+    let mut fitted = None;
+    for (method, output) in [("auto", &adapter), ("ridge", &ridge)] {
+        step(
+            json,
+            &format!(
+                "rehang fit --method {method} --old {} --new {} --labels {} --rows {}=0 --head-weight {} --head-bias {} \
+                 --old-model digits-old --new-model digits-new --seed {} -o {}",
+                path("old.npy"),
+                path("new.npy"),
+                path("label.npy"),
+                path("role.npy"),
+                path("head_weight.npy"),
+                path("head_bias.npy"),
+                arguments.seed,
+                output.display()
+            ),
+        );
+        let made = fit::make(&fit_arguments(&path, output, method, arguments.seed))?;
+        fitted.get_or_insert(made);
+    }
+    let method = fitted.map(|fitted| fitted.adapter.training.method).unwrap_or_default();
 
+    let orders = ["coverage", "sigma", "random"];
+    let title = "Rehanging a gallery of handwritten digits";
     step(
         json,
         &format!(
-            "rehang report {0} {1} --old {2} --new {3} --labels {4} --rows {5}=1 -o {6}",
-            path("adapter.safetensors"),
-            path("ridge.safetensors"),
+            "rehang report {} {} --old {} --new {} --labels {} --rows {}=1 --head-weight {} --head-bias {} --orders {} \
+             --pairs-old {} --pairs-rows {}=0 --seed {} --title '{title}' -o {} -o {} -o {}",
+            adapter.display(),
+            ridge.display(),
             path("old.npy"),
             path("new.npy"),
             path("label.npy"),
             path("role.npy"),
-            path("report.html")
+            path("head_weight.npy"),
+            path("head_bias.npy"),
+            orders.join(","),
+            path("old.npy"),
+            path("role.npy"),
+            arguments.seed,
+            path("report.html"),
+            path("report.md"),
+            path("report.json")
         ),
     );
     let output = folder.join("report.html");
@@ -77,15 +95,17 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         old: path("old.npy"),
         new: path("new.npy"),
         side: None,
-        pairs_old: None,
+        pairs_old: Some(path("old.npy")),
+        pairs_rows: Some(format!("{}=0", path("role.npy"))),
+        force: false,
         selection: RowSelection { rows: Some(format!("{}=1", path("role.npy"))) },
         relevance: Relevance { labels: Some(path("label.npy")), k: 10, ..Relevance::default() },
         head: head(&path),
-        orders: ["coverage", "sigma", "random"].map(str::to_owned).to_vec(),
+        orders: orders.map(str::to_owned).to_vec(),
         random_orders: 3,
         seed: arguments.seed,
         bootstrap: 1000,
-        title: "Rehanging a gallery of handwritten digits".into(),
+        title: title.into(),
         output: vec![output.clone(), folder.join("report.md"), folder.join("report.json")],
     })?;
 
@@ -99,7 +119,7 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     let value = json!({
         "report": output.display().to_string(),
         "metric": id,
-        "method": fitted.adapter.training.method,
+        "method": method,
         "order": curve.order,
         "do_nothing": today,
         "at_switch": line.start,
@@ -120,7 +140,7 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     let text = format!(
         "\n{name} in percent ({}, order {}):\n  {:>5}  do nothing: the old encoder for gallery and queries\n  {:>5}  at the \
          switch: new queries, every gallery vector adapted\n  {:>5}  fully re-embedded\n{crossing}\n\nReport: {}\n",
-        fitted.adapter.training.method,
+        method,
         curve.order,
         one_decimal(today),
         one_decimal(line.start),
@@ -160,6 +180,7 @@ fn fit_arguments(path: &dyn Fn(&str) -> String, output: &Path, method: &str, see
             old_model: "digits-old".into(),
             new_model: "digits-new".into(),
             distance: "l2".into(),
+            old_distance: None,
         },
         method: method.into(),
         loss: None,

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Outcome, print};
 use crate::arguments::{Order, RowSelection};
-use crate::input::Inputs;
+use crate::input::{Inputs, expect_count};
 
 /// Orders a gallery and writes the permutation.
 pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
@@ -28,19 +28,21 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
         None => None,
         Some(path) => Some(inputs.matrix_as_it_is("new", path)?),
     };
-    let head = match (inputs.head(&arguments.head)?, &arguments.adapter) {
-        (Some(head), _) => Some(head),
-        (None, Some(path)) => rehang::Adapter::load(path)?.uncertainty.head().cloned(),
-        (None, None) => None,
+    let own = match &arguments.adapter {
+        Some(path) => rehang::Adapter::load(path)?.uncertainty.head().cloned(),
+        None => None,
     };
+    let given = inputs.head(&arguments.head)?;
+    // The adapter's own head is tempered on left-out pairs, so the coverage order looks through it where it can.
+    let head = if policy == Policy::Coverage { own.or(given) } else { given.or(own) };
     let errors = match (&new, &adapted) {
         (Some(new), Some(adapted)) => {
-            if (new.rows(), new.columns()) != (adapted.rows(), adapted.columns()) {
-                return Err(ErrorKind::CountMismatch {
-                    left: "new vectors".into(),
-                    left_count: new.rows(),
-                    right: "adapted vectors".into(),
-                    right_count: adapted.rows(),
+            expect_count("new vectors", new.rows(), "adapted vectors", adapted.rows())?;
+            if new.columns() != adapted.columns() {
+                return Err(ErrorKind::WidthMismatch {
+                    what: "adapted vectors".into(),
+                    expected: new.columns(),
+                    received: adapted.columns(),
                 }
                 .into());
             }
@@ -48,6 +50,9 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
         }
         _ => None,
     };
+    if policy == Policy::Oracle && errors.is_none() {
+        return Err(rehang::Error::missing("--new and --adapted (true errors)", "--policy oracle"));
+    }
     let items = sigma
         .as_ref()
         .map(Vec::len)

@@ -2,16 +2,17 @@
 
 use std::path::Path;
 
-use rehang::files::{AtomicFile, VectorSource, read_matrix};
+use rehang::files::AtomicFile;
 use rehang::order::Policy;
-use rehang::report::Report as ReportData;
+use rehang::report::{Report as ReportData, Severity as WarningSeverity};
 use rehang::study::{Contender, Ground, Queries, StudyOptions, overlap, overlap_warning, study};
-use rehang::{Adapter, Error, Result, Vectors};
+use rehang::{Adapter, Error, Matrix, Result, Vectors};
 use serde_json::json;
 
 use super::{Outcome, one_decimal, print, say};
-use crate::arguments::Report;
+use crate::arguments::{Report, RowSelection};
 use crate::bar::with_bar;
+use crate::drift::drifts;
 use crate::input::Inputs;
 use crate::relevance::Loaded;
 
@@ -22,12 +23,16 @@ pub fn run(arguments: &Report, json: bool) -> Result<Outcome> {
     let paths: Vec<String> = arguments.output.iter().map(|path| path.display().to_string()).collect();
     let value = json!({ "report": paths[0], "reports": paths, "data": report });
     print(json, &value, &format!("{text}Report: {}\n", paths.join(", ")))?;
-    Ok(Outcome::Done)
+    let severe = report.warnings.iter().any(|warning| warning.severity == WarningSeverity::Severe);
+    Ok(if severe { Outcome::WithRefusals } else { Outcome::Done })
 }
 
 /// Makes the report and writes it to every output.
 pub fn make(arguments: &Report) -> Result<ReportData> {
-    for path in &arguments.output {
+    for (place, path) in arguments.output.iter().enumerate() {
+        if arguments.output[..place].contains(path) {
+            return Err(Error::option("-o", path.display(), "each file once"));
+        }
         format_of(path)?;
         drop(AtomicFile::create(path)?);
     }
@@ -39,6 +44,7 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     let new = inputs.matrix("new", std::slice::from_ref(&arguments.new))?;
     // The adapters say which spaces these files are of; an adapter of other spaces is refused by the study.
     adapters[0].expect_input_width(old.columns()).map_err(|error| error.context(arguments.old.clone()))?;
+    drifts(&adapters[0], &old, &arguments.old, arguments.force)?;
     let old = Vectors::new(adapters[0].old.clone(), old, &arguments.old)?;
     let new = Vectors::new(adapters[0].new.clone(), new, &arguments.new)?;
     let side = match &arguments.side {
@@ -83,16 +89,17 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
             inputs.note(&role, "(kept in the adapter)", adapter.training.pairs, None, fingerprint.clone());
         }
     }
-    if let Some(path) = &arguments.pairs_old {
-        let pairs = read_matrix(&VectorSource::parse(path)?)?;
-        let overlapping = overlap(&pairs, old.matrix());
-        if let Some(set) = report.measured_on.first_mut() {
-            set.overlapping_items = overlapping;
-        }
-        if overlapping > 0 {
-            let warning = overlap_warning(overlapping, old.len());
-            say(&format!("Warning: {} {}", warning.seen, warning.may_mean));
-            report.warnings.insert(0, warning);
+    let overlapping = overlap_with_pairs(arguments, &adapters, old.matrix())?;
+    if let Some(set) = report.measured_on.first_mut() {
+        set.overlapping_items = overlapping;
+    }
+    if let Some(overlapping) = overlapping.filter(|&overlapping| overlapping > 0) {
+        report.warnings.insert(0, overlap_warning(overlapping, old.len()));
+    }
+    for warning in &report.warnings {
+        let word = if warning.severity == WarningSeverity::Severe { "Problem" } else { "Warning" };
+        if warning.severity != WarningSeverity::Note {
+            say(&format!("{word}: {} {}", warning.seen, warning.may_mean));
         }
     }
     report.inputs = inputs.read;
@@ -100,6 +107,20 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
         write(path, &report)?;
     }
     Ok(report)
+}
+
+/// Items of the gallery that are among the pairs; `None` where that cannot be told.
+fn overlap_with_pairs(arguments: &Report, adapters: &[Adapter], old: &Matrix) -> Result<Option<usize>> {
+    let fingerprint = old.fingerprint();
+    let same = |adapter: &Adapter| adapter.training.inputs.get("old") == Some(&fingerprint);
+    if adapters.iter().any(same) {
+        return Ok(Some(old.rows()));
+    }
+    let Some(path) = &arguments.pairs_old else { return Ok(None) };
+    let mut inputs = Inputs::new(&RowSelection { rows: arguments.pairs_rows.clone() })?;
+    let pairs = inputs.matrix("pairs", std::slice::from_ref(path))?;
+    adapters[0].expect_input_width(pairs.columns()).map_err(|error| error.context(path.clone()))?;
+    Ok(Some(overlap(&pairs, old)))
 }
 
 /// Writes a report in the format that the path asks for.

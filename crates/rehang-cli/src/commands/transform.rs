@@ -1,14 +1,15 @@
 //! `rehang transform`: old vectors in, vectors of the new space out, a batch at a time.
 
-use rehang::adapter::{Applier, input_drift};
+use rehang::adapter::Applier;
 use rehang::files::stream::{self, F32Writer, RowBatch, RowReader};
 use rehang::files::{Columns, VectorSource};
 use rehang::{Adapter, Error, ErrorKind, Matrix, Progress, Result};
 use serde_json::json;
 
-use super::{Outcome, print, say};
+use super::{Outcome, print};
 use crate::arguments::Transform;
 use crate::bar::with_bar;
+use crate::drift::drifts;
 use crate::rows::RowFilter;
 
 /// Rows that are compared with the vectors that the adapter was fitted on.
@@ -41,6 +42,9 @@ struct Streamed {
 fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress) -> Result<Streamed> {
     if arguments.batch == 0 {
         return Err(Error::option("--batch", 0, "1 or more"));
+    }
+    if arguments.sigma.as_ref() == Some(&arguments.output) {
+        return Err(Error::option("--sigma", arguments.output.display(), "another file than -o"));
     }
     let sources: Vec<VectorSource> =
         arguments.input.iter().map(|path| VectorSource::parse(path)).collect::<Result<_>>()?;
@@ -165,34 +169,5 @@ fn select_rows(batch: &mut RowBatch, width: usize, kept: &[usize]) {
             Ids::Integers(ids) => Ids::Integers(kept.iter().map(|&row| ids[row]).collect()),
             Ids::Texts(ids) => Ids::Texts(kept.iter().map(|&row| ids[row].clone()).collect()),
         };
-    }
-}
-
-/// Whether the vectors look unlike those that the adapter was fitted on; an error where they look like the new model's.
-fn drifts(adapter: &Adapter, rows: &Matrix, what: &str, force: bool) -> Result<bool> {
-    match input_drift(adapter, rows)? {
-        Some(drift) if drift.is_suspicious() => {
-            let pattern =
-                |correlation: Option<f64>| correlation.map_or("–".into(), |value| format!("{value:.2}"));
-            let seen = format!(
-                "{what} does not look like the vectors that the adapter was fitted on (its coordinates' means correlate \
-                 {} with those, their spreads {}, lengths are {} times as large)",
-                pattern(drift.mean_correlation),
-                pattern(drift.spread_correlation),
-                pattern(drift.norm_ratio)
-            );
-            if !force && adapter.old.dimension == adapter.new.dimension {
-                return Err(ErrorKind::WrongDirection {
-                    evidence: format!(
-                        "{seen}, and both models have {} coordinates; pass --force if these are old vectors all the same",
-                        adapter.old.dimension
-                    ),
-                }
-                .into());
-            }
-            say(&format!("Warning: {seen}. Expect larger errors; σ² may not show them."));
-            Ok(true)
-        }
-        _ => Ok(false),
     }
 }
