@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 python=${1:?"usage: bench/apply/run.sh PYTHON [ROUNDS]"}
 rounds=${2:-7}
 if [ -z "${BENCH_APPLY:-}" ]; then
-    cargo build --release --quiet -p rehang --example bench_apply
+    cargo build --release --quiet --workspace --example bench_apply
     BENCH_APPLY=${CARGO_TARGET_DIR:-target}/release/examples/bench_apply
 fi
 for threads in 1 2; do

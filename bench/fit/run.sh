@@ -8,7 +8,7 @@ epochs=${2:-2}
 python=${PYTHON:-python3}
 here=bench/fit
 raw=target/bench_fit.jsonl
-cargo build --release -p rehang-train --example bench_fit
+cargo build --release --quiet --workspace --example bench_fit
 ours=$(cargo metadata --format-version 1 --no-deps | "$python" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')/release/examples/bench_fit
 data=$(mktemp --suffix=.safetensors)
 trap 'rm -f "$data"' EXIT
