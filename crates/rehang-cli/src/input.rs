@@ -95,16 +95,7 @@ impl Inputs {
     }
 
     fn expect_rows(&self, path: &str, rows: usize) -> Result<()> {
-        if rows == self.rows_of {
-            return Ok(());
-        }
-        Err(ErrorKind::CountMismatch {
-            left: self.rows_path.clone(),
-            left_count: self.rows_of,
-            right: path.into(),
-            right_count: rows,
-        }
-        .into())
+        expect_count(&self.rows_path, self.rows_of, path, rows)
     }
 }
 

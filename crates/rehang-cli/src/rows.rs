@@ -1,10 +1,10 @@
 //! `--rows` for files that are streamed.
 
+use rehang::Result;
 use rehang::files::{self, VectorSource};
-use rehang::{ErrorKind, Result};
 
 use crate::arguments::RowSelection;
-use crate::input::{check_values, parse_rows};
+use crate::input::{check_values, expect_count, parse_rows};
 
 /// Which rows of a streamed file take part.
 #[derive(Debug)]
@@ -17,15 +17,7 @@ impl RowFilter {
         let (path, values) = parse_rows(text)?;
         let tags = files::read_labels(&VectorSource::parse(&path)?)?;
         check_values(&path, &tags, &values)?;
-        if tags.len() as u64 != rows {
-            return Err(ErrorKind::CountMismatch {
-                left: path,
-                left_count: tags.len(),
-                right: what.into(),
-                right_count: rows as usize,
-            }
-            .into());
-        }
+        expect_count(&path, tags.len(), what, rows as usize)?;
         Ok(Self(Some((tags, values))))
     }
 

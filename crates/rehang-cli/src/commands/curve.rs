@@ -5,13 +5,13 @@ use std::fmt::Write;
 use rehang::curve::{Curve as ExactCurve, CurveInput, CurveOptions, DoNothing, Line, agreement, curve};
 use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::statistics::{calibration, kendall_tau_b};
-use rehang::{Distance, Error, ErrorKind, Matrix, Progress, Result};
+use rehang::{Distance, Error, Matrix, Progress, Result};
 use serde_json::{Map, Value, json};
 
 use super::{Outcome, one_decimal, print, say};
 use crate::arguments::{Curve, RowSelection};
 use crate::bar::with_bar;
-use crate::input::Inputs;
+use crate::input::{Inputs, expect_count};
 use crate::relevance::Loaded;
 
 const LEVEL: f64 = 0.95;
@@ -37,15 +37,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         Some(path) => Some(inputs.matrix("old", std::slice::from_ref(path))?),
     };
     let order = files::read_order(&VectorSource::parse(&arguments.order)?)?;
-    if order.len() != new.rows() {
-        return Err(ErrorKind::CountMismatch {
-            left: arguments.new.clone(),
-            left_count: new.rows(),
-            right: arguments.order.clone(),
-            right_count: order.len(),
-        }
-        .into());
-    }
+    expect_count(&arguments.new, new.rows(), &arguments.order, order.len())?;
     let loaded = Loaded::read(&arguments.relevance, &mut inputs)?;
     let k = arguments.relevance.k;
     let (mut value, mut text) = with_bar(|progress| -> Result<(Map<String, Value>, String)> {
