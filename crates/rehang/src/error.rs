@@ -131,6 +131,36 @@ pub enum ErrorKind {
         /// The step at which it happened.
         step: usize,
     },
+    /// Somebody else holds, or has changed, what was to be changed. Act: look at the state, then decide again.
+    Conflict {
+        /// What is held or changed ("the upgrade of gallery.db").
+        what: String,
+        /// By whom, or how.
+        detail: String,
+    },
+    /// Something was asked for by a name that nothing has. Act: use one of the names there are.
+    NotFound {
+        /// What was looked for ("space", "upgrade").
+        what: String,
+        /// The name.
+        name: String,
+        /// Where it was looked for, or which names there are.
+        place: String,
+    },
+    /// A service refused the credentials. Act: set the right key; trying again does not help.
+    Unauthorised {
+        /// The service.
+        service: String,
+        /// What it said.
+        detail: String,
+    },
+    /// A service or a store cannot be reached or does not answer now. Act: try again later.
+    Unavailable {
+        /// The service.
+        service: String,
+        /// What happened.
+        detail: String,
+    },
     /// The caller asked to stop. Act: resume when ready.
     Cancelled,
 }
@@ -182,6 +212,17 @@ impl Error {
         ErrorKind::MissingInput { input: input.to_string(), needed_by: needed_by.to_string() }.into()
     }
 
+    /// Somebody else holds, or has changed, what was to be changed.
+    pub fn conflict(what: impl fmt::Display, detail: impl fmt::Display) -> Self {
+        ErrorKind::Conflict { what: what.to_string(), detail: detail.to_string() }.into()
+    }
+
+    /// Something was asked for by a name that nothing has.
+    pub fn not_found(what: impl fmt::Display, name: impl fmt::Display, place: impl fmt::Display) -> Self {
+        ErrorKind::NotFound { what: what.to_string(), name: name.to_string(), place: place.to_string() }
+            .into()
+    }
+
     /// Whether two things that have to agree do not: swap, transform or replace one of them.
     pub fn is_mismatch(&self) -> bool {
         matches!(
@@ -208,12 +249,22 @@ impl Error {
 
     /// Whether the system may let the same call through later.
     pub fn is_retryable(&self) -> bool {
-        matches!(*self.kind, ErrorKind::Io { .. })
+        matches!(*self.kind, ErrorKind::Io { .. } | ErrorKind::Unavailable { .. })
     }
 
     /// Whether the caller asked to stop.
     pub fn is_cancelled(&self) -> bool {
         matches!(*self.kind, ErrorKind::Cancelled)
+    }
+
+    /// Whether somebody else holds or has changed what was to be changed.
+    pub fn is_conflict(&self) -> bool {
+        matches!(*self.kind, ErrorKind::Conflict { .. })
+    }
+
+    /// Whether a service refused the credentials: no retry helps.
+    pub fn is_unauthorised(&self) -> bool {
+        matches!(*self.kind, ErrorKind::Unauthorised { .. })
     }
 
     /// Whether this build leaves out what was asked for.
@@ -291,6 +342,15 @@ impl fmt::Display for ErrorKind {
                 "{what} left the finite numbers at step {step}; check the vectors for extreme values or lower \
                  the learning rate"
             ),
+            Self::Conflict { what, detail } => write!(f, "{what}: {detail}"),
+            Self::NotFound { what, name, place } => write!(f, "there is no {what} {name:?} in {place}"),
+            Self::Unauthorised { service, detail } => write!(
+                f,
+                "{service} refused the credentials ({detail}); set the right key, trying again does not help"
+            ),
+            Self::Unavailable { service, detail } => {
+                write!(f, "{service} does not answer ({detail}); try again when it does")
+            }
             Self::Cancelled => write!(f, "stopped on request"),
         }
     }

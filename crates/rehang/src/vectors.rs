@@ -269,6 +269,37 @@ pub enum Provenance {
     Native,
 }
 
+impl Provenance {
+    /// Every provenance, in the order in which an upgrade goes through them.
+    pub const ALL: [Self; 3] = [Self::Old, Self::Adapted, Self::Native];
+
+    /// The name used in files, in databases and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Old => "old",
+            Self::Adapted => "adapted",
+            Self::Native => "native",
+        }
+    }
+}
+
+impl std::fmt::Display for Provenance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Provenance {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|provenance| provenance.name() == text)
+            .ok_or_else(|| Error::option("provenance", text, "old, adapted or native"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

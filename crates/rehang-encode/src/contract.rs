@@ -1,0 +1,74 @@
+//! What every encoder does.
+
+use std::fmt;
+
+use rehang::{Result, Space};
+use serde::Serialize;
+use serde_json::Value;
+
+/// What an encoder is given of an item.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Input<'a> {
+    /// The item's id.
+    pub id: &'a str,
+    /// What is embedded: a text, a path, a URL.
+    pub source: &'a str,
+    /// Whatever the application keeps beside the item.
+    pub payload: &'a Value,
+}
+
+/// Why one item could not be embedded. The others of its batch are not touched by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ItemFailure {
+    /// Another attempt may succeed: a timeout, a busy service, a broken answer.
+    Temporary(String),
+    /// No attempt will: the source is gone, the image is damaged, the service refuses this text.
+    Permanent(String),
+}
+
+impl ItemFailure {
+    /// What happened, in words.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Temporary(reason) | Self::Permanent(reason) => reason,
+        }
+    }
+}
+
+impl fmt::Display for ItemFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
+    }
+}
+
+/// What an encoder has used so far.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Spent {
+    /// Items sent, retries included.
+    pub items: u64,
+    /// Tokens, where the encoder knows of tokens.
+    pub tokens: u64,
+    /// Money, in the unit of the configuration's price.
+    pub money: f64,
+}
+
+/// Turns sources into vectors of one space. May be called from several threads at once.
+pub trait Encoder: Send + Sync {
+    /// The space its vectors live in.
+    fn space(&self) -> &Space;
+
+    /// The most inputs that one call should have.
+    fn batch_max(&self) -> usize;
+
+    /// Embeds a batch: one vector or one failure an input, in order. Every vector is finite, as wide as the space, and of
+    /// length 1 where the space says so. An empty batch gives an empty answer.
+    ///
+    /// # Errors
+    ///
+    /// What stops the whole run because no item can succeed: wrong credentials ([`rehang::Error::is_unauthorised`]), an
+    /// encoder of another width, a program that cannot be started, a spent budget.
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>>;
+
+    /// What it has used so far.
+    fn spent(&self) -> Spent;
+}

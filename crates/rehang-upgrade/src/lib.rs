@@ -1,0 +1,1 @@
+//! The live upgrade of a gallery.
