@@ -1,1 +1,39 @@
-//! The live upgrade of a gallery.
+//! The live upgrade of a gallery: from the old model to the new one, while people search and write.
+//!
+//! ```text
+//! plan → start → switch → backfill → finish
+//!           shadow space    worst first    or rollback, at any time before
+//! ```
+//!
+//! The gallery itself says what is done: an item's provenance and revision are the record. So any process can die at any
+//! instruction, and the next one goes on. Every write is conditional: a deleted item never comes back, a changed one never
+//! gets a stale vector, two workers on one item do no harm.
+//!
+//! - [`plan`], [`start`], [`switch`], [`request`], [`rollback`], [`finish`], [`status`]: the verbs.
+//! - [`backfill`]: the loop that re-embeds; what it decides is the pure [`Backfill::step`].
+//! - [`Gallery`]: what an application searches and writes through at every stage.
+
+mod backfill;
+mod clock;
+mod faults;
+mod fill;
+mod gallery;
+mod health;
+mod merge;
+mod record;
+mod run;
+mod verbs;
+
+pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
+pub use clock::{Clock, SystemClock};
+pub use faults::{Faults, NoFaults, Place};
+pub use fill::Filler;
+pub use gallery::{Answer, Gallery, Queries};
+pub use health::{SigmaHealth, sigma_health};
+pub use merge::Merge;
+pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+pub use run::{BackfillSetup, Summary, backfill};
+pub use verbs::{
+    FinishedUpgrade, Plan, RolledBack, Setup, Started, Status, Switched, finish, plan, request, rollback,
+    start, status, switch,
+};

@@ -223,12 +223,7 @@ pub fn order(policy: Policy, input: &OrderInput<'_>) -> Result<Order> {
             let (head, vectors) =
                 input.classified.ok_or_else(|| needed("a classifier head and vectors it classifies"))?;
             of_items("vectors to classify", vectors.rows())?;
-            let doubts = probabilities(head, vectors, |p| match policy {
-                Policy::LeastConfidence => 1.0 - best_two(p).0,
-                Policy::Margin => 1.0 - (best_two(p).0 - best_two(p).1),
-                _ => entropy(p),
-            })?;
-            Order::by_scores(doubts, "class probabilities")
+            Order::by_scores(doubts(policy, head, vectors)?, "class probabilities")
         }
         Policy::Coverage => {
             let vectors = input.vectors.ok_or_else(|| needed("vectors to cover"))?;
@@ -236,10 +231,7 @@ pub fn order(policy: Policy, input: &OrderInput<'_>) -> Result<Order> {
             let dig = match input.classified {
                 Some((head, classified)) => {
                     of_items("vectors to classify", classified.rows())?;
-                    probabilities(head, classified, |p| {
-                        let (first, second) = best_two(p);
-                        entropy(p) * (1.0 - (first - second))
-                    })?
+                    doubts(policy, head, classified)?
                 }
                 None => scores(input.sigma, "a classifier head or predicted errors σ²")?,
             };
@@ -248,6 +240,27 @@ pub fn order(policy: Policy, input: &OrderInput<'_>) -> Result<Order> {
             Ok(Order::by_places(cover_then_dig(&ranked, vectors, count, input.seed)?))
         }
     }
+}
+
+/// What a head's doubt about every vector is, in the measure of a policy: `[n, d] → [n]`, larger is earlier.
+///
+/// `coverage` gives its dig score; policies that ask no head give 0 for every vector. One vector's score does not
+/// depend on the others, so a gallery may be scored page by page.
+///
+/// # Errors
+///
+/// [`ErrorKind::WidthMismatch`] between head and vectors, [`ErrorKind::NotFinite`].
+pub fn doubts(policy: Policy, head: &Head, vectors: &Matrix) -> Result<Vec<f64>> {
+    probabilities(head, vectors, |p| {
+        let (first, second) = best_two(p);
+        match policy {
+            Policy::LeastConfidence => 1.0 - first,
+            Policy::Margin => 1.0 - (first - second),
+            Policy::Entropy => entropy(p),
+            Policy::Coverage => entropy(p) * (1.0 - (first - second)),
+            Policy::Sigma | Policy::Random | Policy::Oracle => 0.0,
+        }
+    })
 }
 
 /// The ranked items, those that are nearest to the centres of `count` weighted clusters first.

@@ -40,6 +40,15 @@ impl Adapter {
         container(&metadata, &tensors.0)
     }
 
+    /// A fingerprint of the whole adapter, as 16 hexadecimal digits: equal files have equal ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`Adapter::to_bytes`].
+    pub fn fingerprint(&self) -> Result<String> {
+        Ok(format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&self.to_bytes()?)))
+    }
+
     /// The adapter in the bytes of a file; `what` names it in errors.
     ///
     /// # Errors

@@ -1,0 +1,646 @@
+//! The brain of a backfill: what is read, embedded and written next, and when it ends.
+//!
+//! [`Backfill::step`] is pure: a state and an event go in, a state and a list of actions come out. It knows item keys and
+//! times, no vectors, no store, no encoder, no clock. [`crate::run`] performs the actions and feeds the events.
+//!
+//! ```text
+//!            Look ──▶ Looked          how many items are native, is a pause or a stop asked for
+//!            Read ──▶ Read            the next items, worst first
+//! ready ──▶ Encode ──▶ Encoded        one batch a worker
+//!            Write ──▶ Written        conditional, one transaction a batch
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use rehang_store::{ItemKey, Outcome, Revision};
+use serde::{Deserialize, Serialize};
+
+/// Batches between two looks at the counts and at what was asked for.
+const BATCHES_BETWEEN_LOOKS: u32 = 8;
+
+/// How far a backfill goes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Until {
+    /// Until nothing is left that can be embedded.
+    All,
+    /// Until this share of all items is native (0–1).
+    Fraction(f64),
+}
+
+/// What limits a backfill.
+///
+/// | name | default | purpose | range |
+/// |---|---|---|---|
+/// | `batch` | 64 | items that go to the encoder together | 1… |
+/// | `workers` | 1 | batches that are encoded at the same time | 1… |
+/// | `rate` | none | items a second, at most | above 0 |
+/// | `budget` | none | items that this run makes native, at most | 0… |
+/// | `until` | all | share of native items at which it ends | 0–1 |
+/// | `attempts` | 3 | attempts an item has before it is listed as failed | 1… |
+/// | `rest_ms` | 1000 | rest of an item after a failed attempt, doubled with each further one | 0… |
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// Items that go to the encoder together.
+    pub batch: usize,
+    /// Batches that are encoded at the same time.
+    pub workers: usize,
+    /// Items a second, at most.
+    pub rate: Option<f64>,
+    /// Items that this run makes native, at most.
+    pub budget: Option<u64>,
+    /// Where it ends.
+    pub until: Until,
+    /// Attempts an item has before it is listed as failed.
+    pub attempts: u32,
+    /// Rest of an item after its first failed attempt, in milliseconds.
+    pub rest_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            batch: 64,
+            workers: 1,
+            rate: None,
+            budget: None,
+            until: Until::All,
+            attempts: 3,
+            rest_ms: 1000,
+        }
+    }
+}
+
+/// What somebody asked a running backfill to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// Go on.
+    Run,
+    /// Pause: what is being encoded is finished and written, nothing new is begun.
+    Pause,
+    /// The same, for good.
+    Stop,
+}
+
+/// Why a backfill ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ending {
+    /// Nothing is left that can be embedded.
+    NothingLeft,
+    /// The wanted share of items is native.
+    ReachedFraction,
+    /// The budget of this run is used.
+    SpentBudget,
+    /// A pause was asked for.
+    Paused,
+    /// A stop was asked for.
+    Stopped,
+    /// The process was asked to end (Ctrl-C), or the encoder or the store failed for good.
+    Interrupted,
+}
+
+/// One failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// The item.
+    pub key: ItemKey,
+    /// The revision that was tried.
+    pub revision: Revision,
+    /// Why it failed.
+    pub reason: String,
+    /// Whether another attempt is useless.
+    pub permanent: bool,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The backfill begins.
+    Begin,
+    /// The answer to [`Action::Look`].
+    Looked {
+        /// Items of the gallery.
+        items: u64,
+        /// Items whose vector is native.
+        native: u64,
+        /// What is asked for.
+        request: Request,
+    },
+    /// The answer to [`Action::Read`]: the items that came, in order.
+    Read {
+        /// Their keys.
+        keys: Vec<ItemKey>,
+    },
+    /// A batch came back from the encoder; whatever is not in `failures` has a vector.
+    Encoded {
+        /// The batch.
+        batch: u64,
+        /// The items that have none.
+        failures: Vec<Attempt>,
+    },
+    /// A batch came back without an answer, through no fault of its items: they wait in the store as before.
+    Returned {
+        /// The batch.
+        batch: u64,
+    },
+    /// The answer to [`Action::Write`].
+    Written {
+        /// The batch.
+        batch: u64,
+        /// What became of each item that had a vector.
+        outcomes: Vec<(ItemKey, Outcome)>,
+    },
+    /// Time has passed.
+    Tick,
+    /// Nothing new may begin: Ctrl-C, or an error that no item can overcome.
+    Interrupt,
+}
+
+/// What has to be done. Actions are performed in order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Read the counts and the request; answer with [`Event::Looked`]. Also the moment to catch up with new items.
+    Look,
+    /// Read the next items, worst first; answer with [`Event::Read`].
+    Read {
+        /// At most this many.
+        limit: usize,
+        /// Without these.
+        except: BTreeSet<ItemKey>,
+    },
+    /// Give a batch to an idle worker; answer with [`Event::Encoded`] when it is done.
+    Encode {
+        /// The batch.
+        batch: u64,
+        /// Its items.
+        keys: Vec<ItemKey>,
+    },
+    /// Write the vectors of a batch; answer with [`Event::Written`].
+    Write {
+        /// The batch.
+        batch: u64,
+    },
+    /// List items as failed.
+    RecordFailures(Vec<Attempt>),
+    /// Nothing can be begun before this time, unless another event comes first.
+    WaitUntil(u64),
+    /// It is over.
+    End(Ending),
+}
+
+/// The state of a backfill.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Backfill {
+    limits: Limits,
+    request: Request,
+    interrupted: bool,
+    /// Counts of the last look, with what was written since.
+    items: u64,
+    native: u64,
+    looked: bool,
+    looking: bool,
+    batches_since_look: u32,
+    reading: bool,
+    /// The last read gave nothing, and nothing has changed since.
+    dry: bool,
+    next_batch: u64,
+    /// Items that were read and wait for a worker.
+    ready: VecDeque<ItemKey>,
+    /// Batches at the encoder.
+    encoding: BTreeMap<u64, Vec<ItemKey>>,
+    /// Batches whose vectors are being written.
+    writing: BTreeMap<u64, Vec<ItemKey>>,
+    /// Failed attempts of an item, and when it may be tried again.
+    resting: BTreeMap<ItemKey, (u32, u64)>,
+    /// When the rate lets the next batch go.
+    next_send_ms: u64,
+    /// What was done.
+    pub tally: Tally,
+    ended: bool,
+}
+
+/// What a backfill has done so far, in items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Made native.
+    pub native: u64,
+    /// Given up after their last attempt.
+    pub failed: u64,
+    /// Attempts that failed and were or will be repeated.
+    pub retried: u64,
+    /// Embedded in vain: changed, deleted or made native by somebody else meanwhile.
+    pub overtaken: u64,
+}
+
+impl Backfill {
+    /// A backfill that has not begun.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            request: Request::Run,
+            interrupted: false,
+            items: 0,
+            native: 0,
+            looked: false,
+            looking: false,
+            batches_since_look: 0,
+            reading: false,
+            dry: false,
+            next_batch: 0,
+            ready: VecDeque::new(),
+            encoding: BTreeMap::new(),
+            writing: BTreeMap::new(),
+            resting: BTreeMap::new(),
+            next_send_ms: 0,
+            tally: Tally::default(),
+            ended: false,
+        }
+    }
+
+    /// What follows from an event at a time (milliseconds of any clock that does not go back).
+    #[must_use]
+    pub fn step(mut self, now_ms: u64, event: Event) -> (Self, Vec<Action>) {
+        let mut actions = Vec::new();
+        self.take_in(now_ms, event, &mut actions);
+        self.decide(now_ms, &mut actions);
+        (self, actions)
+    }
+
+    /// Items that are native now, as far as this backfill knows, and items of the gallery.
+    pub fn native_of_items(&self) -> (u64, u64) {
+        (self.native, self.items)
+    }
+
+    /// How many native items it works towards.
+    pub fn target(&self) -> u64 {
+        match self.limits.until {
+            Until::All => self.items,
+            // Rounded up: "until 0.3" of 10 items is 3, of 11 items 4.
+            Until::Fraction(fraction) => (fraction * self.items as f64 - 1e-9).ceil().max(0.0) as u64,
+        }
+    }
+
+    fn take_in(&mut self, now_ms: u64, event: Event, actions: &mut Vec<Action>) {
+        match event {
+            Event::Begin | Event::Tick => self.dry = false,
+            Event::Interrupt => self.interrupted = true,
+            Event::Looked { items, native, request } => {
+                (self.items, self.native, self.request) = (items, native, request);
+                (self.looked, self.looking, self.batches_since_look) = (true, false, 0);
+                self.dry = false;
+            }
+            Event::Read { keys } => {
+                self.reading = false;
+                self.dry = keys.is_empty();
+                self.ready.extend(keys);
+            }
+            Event::Encoded { batch, failures } => {
+                let Some(keys) = self.encoding.remove(&batch) else { return };
+                let failed: BTreeSet<ItemKey> = failures.iter().map(|attempt| attempt.key).collect();
+                let given_up = self.rest_or_give_up(now_ms, failures);
+                if !given_up.is_empty() {
+                    self.tally.failed += given_up.len() as u64;
+                    actions.push(Action::RecordFailures(given_up));
+                }
+                let done: Vec<ItemKey> = keys.into_iter().filter(|key| !failed.contains(key)).collect();
+                if !done.is_empty() {
+                    self.writing.insert(batch, done);
+                    actions.push(Action::Write { batch });
+                }
+                self.batches_since_look += 1;
+            }
+            Event::Returned { batch } => {
+                self.encoding.remove(&batch);
+                self.dry = false;
+            }
+            Event::Written { batch, outcomes } => {
+                self.writing.remove(&batch);
+                for (key, outcome) in outcomes {
+                    self.resting.remove(&key);
+                    match outcome {
+                        Outcome::Written => {
+                            self.tally.native += 1;
+                            self.native += 1;
+                        }
+                        Outcome::Deleted | Outcome::Changed | Outcome::AlreadyThere => {
+                            self.tally.overtaken += 1;
+                        }
+                    }
+                }
+                self.dry = false;
+            }
+        }
+    }
+
+    /// Sends failed items to rest; gives those back that have no attempt left.
+    fn rest_or_give_up(&mut self, now_ms: u64, failures: Vec<Attempt>) -> Vec<Attempt> {
+        let mut given_up = Vec::new();
+        for attempt in failures {
+            let attempts = self.resting.get(&attempt.key).map_or(0, |(attempts, _)| *attempts) + 1;
+            if attempt.permanent || attempts >= self.limits.attempts {
+                self.resting.remove(&attempt.key);
+                given_up.push(attempt);
+            } else {
+                let rest = self.limits.rest_ms.saturating_mul(1 << (attempts - 1).min(16));
+                self.resting.insert(attempt.key, (attempts, now_ms.saturating_add(rest)));
+                self.tally.retried += 1;
+            }
+        }
+        given_up
+    }
+
+    fn decide(&mut self, now_ms: u64, actions: &mut Vec<Action>) {
+        if self.ended {
+            return;
+        }
+        if let Some(ending) = self.ending() {
+            // What is at the encoder is paid for: it is waited for and written. What only waits goes back.
+            self.ready.clear();
+            if self.encoding.is_empty() && self.writing.is_empty() && !self.reading && !self.looking {
+                self.ended = true;
+                actions.push(Action::End(ending));
+            }
+            return;
+        }
+        if !self.looking && (!self.looked || self.batches_since_look >= BATCHES_BETWEEN_LOOKS) {
+            self.looking = true;
+            actions.push(Action::Look);
+        }
+        if !self.looked {
+            return;
+        }
+        while self.encoding.len() < self.limits.workers
+            && !self.ready.is_empty()
+            && now_ms >= self.next_send_ms
+        {
+            let count = self.batch_items().min(self.ready.len());
+            let keys: Vec<ItemKey> = self.ready.drain(..count).collect();
+            if let Some(rate) = self.limits.rate {
+                let pause_ms = (count as f64 * 1000.0 / rate).ceil() as u64;
+                self.next_send_ms = self.next_send_ms.max(now_ms).saturating_add(pause_ms);
+            }
+            let batch = self.next_batch;
+            self.next_batch += 1;
+            self.encoding.insert(batch, keys.clone());
+            actions.push(Action::Encode { batch, keys });
+        }
+        // One batch a worker is kept ready, so that no worker waits for the store.
+        let ahead = self.batch_items() * self.limits.workers;
+        let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
+        if !self.reading && !self.dry && limit > 0 {
+            self.reading = true;
+            let resting = self.resting.iter().filter(|(_, (_, until))| *until > now_ms).map(|(key, _)| *key);
+            actions.push(Action::Read { limit, except: self.in_hand().chain(resting).collect() });
+        }
+        if !self.reading && !self.looking && self.encoding.is_empty() && self.writing.is_empty() {
+            match self.next_time(now_ms) {
+                Some(time) => actions.push(Action::WaitUntil(time)),
+                // The last read came back empty and nobody rests: it is over.
+                None if self.dry && self.ready.is_empty() => {
+                    self.ended = true;
+                    actions.push(Action::End(Ending::NothingLeft));
+                }
+                None => {}
+            }
+        } else if !self.ready.is_empty() && now_ms < self.next_send_ms {
+            actions.push(Action::WaitUntil(self.next_send_ms));
+        }
+    }
+
+    /// Why nothing new may begin, if so.
+    fn ending(&self) -> Option<Ending> {
+        if self.interrupted {
+            return Some(Ending::Interrupted);
+        }
+        match self.request {
+            Request::Pause => return Some(Ending::Paused),
+            Request::Stop => return Some(Ending::Stopped),
+            Request::Run => {}
+        }
+        if !self.looked {
+            return None;
+        }
+        if matches!(self.limits.until, Until::Fraction(_)) && self.native >= self.target() {
+            return Some(Ending::ReachedFraction);
+        }
+        if self.limits.budget.is_some_and(|budget| self.tally.native >= budget) {
+            return Some(Ending::SpentBudget);
+        }
+        None
+    }
+
+    /// When something can be begun again, if only time is missing.
+    fn next_time(&self, now_ms: u64) -> Option<u64> {
+        if !self.ready.is_empty() && now_ms < self.next_send_ms {
+            return Some(self.next_send_ms);
+        }
+        self.resting.values().map(|(_, until)| *until).filter(|until| *until > now_ms).min()
+    }
+
+    /// Items that one batch has; a low rate makes batches small, so that items flow instead of coming in bursts.
+    fn batch_items(&self) -> usize {
+        let by_rate = self.limits.rate.map_or(usize::MAX, |rate| rate.ceil().max(1.0) as usize);
+        self.limits.batch.min(by_rate).max(1)
+    }
+
+    /// How many items may still be taken in hand.
+    fn room(&self) -> usize {
+        let in_hand = self.in_hand().count() as u64;
+        let of_target = match self.limits.until {
+            Until::All => u64::MAX,
+            Until::Fraction(_) => self.target().saturating_sub(self.native + in_hand),
+        };
+        let of_budget =
+            self.limits.budget.map_or(u64::MAX, |budget| budget.saturating_sub(self.tally.native + in_hand));
+        usize::try_from(of_target.min(of_budget)).unwrap_or(usize::MAX)
+    }
+
+    fn in_hand(&self) -> impl Iterator<Item = ItemKey> + '_ {
+        let at_work = self.encoding.values().chain(self.writing.values()).flatten();
+        self.ready.iter().chain(at_work).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A world with a queue of items, an encoder that fails where told, and a clock that jumps.
+    struct World {
+        queue: Vec<ItemKey>,
+        native: Vec<ItemKey>,
+        failed: Vec<ItemKey>,
+        /// How often each item fails before it succeeds; `u32::MAX` for ever.
+        flaky: BTreeMap<ItemKey, u32>,
+        now_ms: u64,
+        encoded: Vec<ItemKey>,
+        batches: BTreeMap<u64, Vec<ItemKey>>,
+        at_once_max: usize,
+        request: Request,
+    }
+
+    impl World {
+        fn of(items: u64) -> Self {
+            Self {
+                queue: (0..items).collect(),
+                native: Vec::new(),
+                failed: Vec::new(),
+                flaky: BTreeMap::new(),
+                now_ms: 0,
+                encoded: Vec::new(),
+                batches: BTreeMap::new(),
+                at_once_max: 0,
+                request: Request::Run,
+            }
+        }
+
+        /// Performs actions, one event after the other, until the end; encoders answer last-in, first-out.
+        fn run(&mut self, limits: Limits) -> (Backfill, Ending) {
+            let items = self.queue.len() as u64;
+            let mut events = VecDeque::from([Event::Begin]);
+            let mut at_encoder: Vec<Event> = Vec::new();
+            let mut state = Backfill::new(limits);
+            for _ in 0..100_000 {
+                let event = events.pop_front().or_else(|| at_encoder.pop()).unwrap_or(Event::Tick);
+                let (next, actions) = state.step(self.now_ms, event);
+                state = next;
+                for action in actions {
+                    match action {
+                        Action::Look => events.push_back(Event::Looked {
+                            items,
+                            native: self.native.len() as u64,
+                            request: self.request,
+                        }),
+                        Action::Read { limit, except } => {
+                            let keys = self.queue.iter().filter(|key| !except.contains(key));
+                            events.push_back(Event::Read { keys: keys.take(limit).copied().collect() });
+                        }
+                        Action::Encode { batch, keys } => {
+                            let mut failures = Vec::new();
+                            for &key in &keys {
+                                self.encoded.push(key);
+                                let left = self.flaky.entry(key).or_default();
+                                if *left > 0 {
+                                    *left = left.saturating_sub(u32::from(*left != u32::MAX));
+                                    let reason = "no answer".to_owned();
+                                    failures.push(Attempt { key, revision: 1, reason, permanent: false });
+                                }
+                            }
+                            let failed: Vec<ItemKey> = failures.iter().map(|f| f.key).collect();
+                            let good = keys.into_iter().filter(|key| !failed.contains(key)).collect();
+                            self.batches.insert(batch, good);
+                            at_encoder.push(Event::Encoded { batch, failures });
+                            self.at_once_max = self.at_once_max.max(at_encoder.len());
+                        }
+                        Action::Write { batch } => {
+                            let keys = self.batches.remove(&batch).unwrap();
+                            self.queue.retain(|key| !keys.contains(key));
+                            self.native.extend(&keys);
+                            let outcomes = keys.into_iter().map(|key| (key, Outcome::Written)).collect();
+                            events.push_back(Event::Written { batch, outcomes });
+                        }
+                        Action::RecordFailures(attempts) => {
+                            self.failed.extend(attempts.iter().map(|attempt| attempt.key));
+                            self.queue.retain(|key| !self.failed.contains(key));
+                        }
+                        Action::WaitUntil(time) => {
+                            if events.is_empty() && at_encoder.is_empty() {
+                                self.now_ms = self.now_ms.max(time);
+                            }
+                        }
+                        Action::End(ending) => return (state, ending),
+                    }
+                }
+            }
+            panic!("the backfill never ended: {state:?}");
+        }
+    }
+
+    #[test]
+    fn everything_becomes_native_once_and_in_order() {
+        let mut world = World::of(10);
+        let (state, ending) = world.run(Limits { batch: 3, ..Limits::default() });
+        assert_eq!(ending, Ending::NothingLeft);
+        assert_eq!(world.encoded, (0..10).collect::<Vec<_>>());
+        assert_eq!(state.tally, Tally { native: 10, ..Tally::default() });
+    }
+
+    #[test]
+    fn an_empty_gallery_is_done_at_once() {
+        assert_eq!(World::of(0).run(Limits::default()).1, Ending::NothingLeft);
+    }
+
+    #[test]
+    fn budget_and_fraction_are_met_exactly_with_many_workers() {
+        for workers in 1..5 {
+            for batch in [1, 4, 7, 100] {
+                let limits = Limits { batch, workers, budget: Some(13), ..Limits::default() };
+                let mut world = World::of(50);
+                assert_eq!(world.run(limits).1, Ending::SpentBudget);
+                assert_eq!(world.encoded.len(), 13);
+                let limits = Limits { batch, workers, until: Until::Fraction(0.33), ..Limits::default() };
+                let mut world = World::of(50);
+                assert_eq!(world.run(limits).1, Ending::ReachedFraction);
+                assert_eq!((world.encoded.len(), world.native.len()), (17, 17));
+                assert!(world.at_once_max <= workers);
+            }
+        }
+    }
+
+    #[test]
+    fn a_failing_item_is_tried_again_after_a_rest_then_listed() {
+        let mut world = World::of(5);
+        world.flaky = BTreeMap::from([(1, 2), (3, u32::MAX)]);
+        let (state, ending) = world.run(Limits { batch: 2, attempts: 3, rest_ms: 100, ..Limits::default() });
+        assert_eq!(ending, Ending::NothingLeft);
+        assert_eq!(world.failed, [3]);
+        assert_eq!(world.native.len(), 4);
+        // Two rests: 100 ms and 200 ms.
+        assert!(world.now_ms >= 300, "{}", world.now_ms);
+        assert_eq!(state.tally, Tally { native: 4, failed: 1, retried: 4, overtaken: 0 });
+    }
+
+    #[test]
+    fn failures_do_not_use_up_the_budget() {
+        let mut world = World::of(10);
+        world.flaky = BTreeMap::from([(0, u32::MAX), (1, u32::MAX)]);
+        let limits = Limits { batch: 2, attempts: 1, budget: Some(4), ..Limits::default() };
+        assert_eq!(world.run(limits).1, Ending::SpentBudget);
+        assert_eq!(world.native, [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_rate_spreads_items_over_time() {
+        let mut world = World::of(20);
+        world.run(Limits { batch: 64, rate: Some(5.0), ..Limits::default() });
+        // 20 items at 5 a second: the last batch of 5 goes after 3 seconds.
+        assert_eq!(world.now_ms, 3000);
+    }
+
+    #[test]
+    fn a_pause_begins_nothing_new() {
+        let mut world = World::of(10);
+        world.request = Request::Pause;
+        assert_eq!(world.run(Limits::default()).1, Ending::Paused);
+        assert!(world.encoded.is_empty());
+    }
+
+    #[test]
+    fn what_is_at_the_encoder_is_written_before_an_interrupted_run_ends() {
+        let state = Backfill::new(Limits { batch: 2, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, Event::Looked { items: 4, native: 0, request: Request::Run });
+        let (state, actions) = state.step(0, Event::Read { keys: vec![7, 8] });
+        assert_eq!(actions[0], Action::Encode { batch: 0, keys: vec![7, 8] });
+        let (state, _) = state.step(0, Event::Read { keys: vec![] });
+        let (state, actions) = state.step(0, Event::Interrupt);
+        assert_eq!(actions, []);
+        let (state, actions) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
+        assert_eq!(actions, [Action::Write { batch: 0 }]);
+        let written = vec![(7, Outcome::Written), (8, Outcome::Changed)];
+        let (state, actions) = state.step(0, Event::Written { batch: 0, outcomes: written });
+        assert_eq!(actions, [Action::End(Ending::Interrupted)]);
+        assert_eq!(state.tally, Tally { native: 1, overtaken: 1, ..Tally::default() });
+    }
+}

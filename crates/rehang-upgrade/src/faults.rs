@@ -1,0 +1,92 @@
+//! Every place where the process can die, by name.
+//!
+//! The upgrade calls [`Faults::reach`] at each of them. In production nothing happens there; a test makes one of them
+//! fail, throws the whole upgrade away, begins again on the same store, and compares the gallery with one that never
+//! failed.
+
+use rehang::Result;
+
+/// A place between two effects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// The record says that the upgrade begins; there is no new space yet.
+    RecordWritten,
+    /// The new space is there and empty.
+    SpaceMade,
+    /// A page of old vectors was read.
+    FillRead,
+    /// A page of adapted vectors was written.
+    FillWritten,
+    /// The order's places were written.
+    PrioritiesWritten,
+    /// Items that came or changed meanwhile were read.
+    CatchUpRead,
+    /// Their adapted vectors were written.
+    CatchUpWritten,
+    /// All is filled; the record does not say so yet.
+    BeforeFilled,
+    /// The record says that all is filled.
+    AfterFilled,
+    /// Everything is checked; searches still go to the old space.
+    BeforeSwitch,
+    /// Searches go to the new space; the record does not say more yet.
+    AfterSwitch,
+    /// A batch of the backfill was read.
+    BackfillRead,
+    /// A batch came back from the encoder: paid for, not yet written.
+    BackfillEncoded,
+    /// A batch was written.
+    BackfillWritten,
+    /// Failures were recorded.
+    FailuresRecorded,
+    /// Searches are back on the old space; the record does not say so yet.
+    RolledBack,
+    /// The record says finished; the old space is still there.
+    BeforeDrop,
+    /// The old space is gone.
+    AfterDrop,
+}
+
+impl Place {
+    /// Every place.
+    pub const ALL: [Self; 18] = [
+        Self::RecordWritten,
+        Self::SpaceMade,
+        Self::FillRead,
+        Self::FillWritten,
+        Self::PrioritiesWritten,
+        Self::CatchUpRead,
+        Self::CatchUpWritten,
+        Self::BeforeFilled,
+        Self::AfterFilled,
+        Self::BeforeSwitch,
+        Self::AfterSwitch,
+        Self::BackfillRead,
+        Self::BackfillEncoded,
+        Self::BackfillWritten,
+        Self::FailuresRecorded,
+        Self::RolledBack,
+        Self::BeforeDrop,
+        Self::AfterDrop,
+    ];
+}
+
+/// Who decides whether the process dies at a place.
+pub trait Faults: Sync {
+    /// Goes on, or gives the error that stands for the death of the process.
+    ///
+    /// # Errors
+    ///
+    /// Whatever a test wants.
+    fn reach(&self, place: Place) -> Result<()>;
+}
+
+/// Nobody dies.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoFaults;
+
+impl Faults for NoFaults {
+    fn reach(&self, _place: Place) -> Result<()> {
+        Ok(())
+    }
+}

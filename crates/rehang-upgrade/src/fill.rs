@@ -1,0 +1,341 @@
+//! Filling the new space with adapted vectors: `h(old)`, σ² and a place in the queue for every item.
+//!
+//! Pages are read and transformed on one thread and written on another, so that the store's writing is what bounds it.
+//! Memory is bounded by a few pages. All writes are conditional; a fill that died goes on where the store says something
+//! is lacking.
+
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use rand::rand_core::{Rng as _, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rehang::adapter::{Adapter, Applier, input_drift};
+use rehang::order::{self, OrderInput, Policy};
+use rehang::{Error, Head, Matrix, Progress, Provenance, Result};
+use rehang_store::{ItemKey, Outcome, Record, Scan, Select, Store, VectorWrite};
+
+use crate::faults::{Faults, Place};
+use crate::record::OrderSettings;
+
+/// Numbers that a page holds at most, so that wide vectors do not take more memory than narrow ones.
+const PAGE_NUMBERS: usize = 1 << 19;
+/// Items of a page at most: a page is one transaction, and the application's own writes wait for it.
+const PAGE_ITEMS_MAX: usize = 2048;
+/// Pages between the thread that transforms and the one that writes.
+const PAGES_AHEAD: usize = 2;
+/// Items that the order `coverage` looks at; a larger gallery is sampled, so that memory stays bounded.
+const COVER_SAMPLE_MAX: usize = 20_000;
+/// One item of this many covers, as in [`rehang::order`].
+const COVER_SHARE: usize = 10;
+/// Places of covering items begin here: above every score that an item can have.
+const COVER_FIRST: f64 = 1e12;
+/// Place of items that came or changed during the upgrade: before everything else.
+pub(crate) const NEW_OR_CHANGED: f64 = 1e15;
+/// Vectors that are looked at before an adapter is applied to a whole gallery.
+const DRIFT_SAMPLE: usize = 512;
+/// Places of the gallery that they are taken from.
+const DRIFT_PARTS: u64 = 8;
+
+/// An adapter made ready for the items of a gallery.
+pub struct Filler<'a> {
+    applier: Applier,
+    head: Option<&'a Head>,
+    old: &'a str,
+    new: &'a str,
+    order: OrderSettings,
+}
+
+impl<'a> Filler<'a> {
+    /// Makes an adapter ready to fill space `new` from space `old`.
+    ///
+    /// # Errors
+    ///
+    /// Missing input where the adapter reads side information (a live gallery has none to give) or the order needs a
+    /// head that the adapter does not carry; an invalid option for the order `oracle`, which nobody can have live.
+    pub fn new(adapter: &'a Adapter, old: &'a str, new: &'a str, order: OrderSettings) -> Result<Self> {
+        if adapter.side_dimension().is_some() {
+            return Err(Error::missing("side information for every item", "this adapter")
+                .context("a live upgrade has old vectors only; fit an adapter without side information"));
+        }
+        let head = adapter.uncertainty.head();
+        match order.policy {
+            Policy::Oracle => {
+                return Err(Error::option(
+                    "[order] policy",
+                    "oracle",
+                    "an order that can be known before the backfill is done (coverage, sigma, random, …)",
+                ));
+            }
+            Policy::LeastConfidence | Policy::Margin | Policy::Entropy if head.is_none() => {
+                return Err(Error::missing(
+                    "an adapter that carries a classifier head",
+                    format!("[order] policy {:?}", order.policy.name()),
+                ));
+            }
+            _ => {}
+        }
+        Ok(Self { applier: Applier::new(adapter)?, head, old, new, order })
+    }
+
+    /// Items of a page.
+    pub fn page(&self) -> usize {
+        page_items(self.applier.d_old().max(self.applier.d_new()))
+    }
+
+    /// Fills: every item of the selection that has an old vector gets an adapted one. Gives how many were written.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store and of the adapter; cancelled where a stop was asked for. What was written stays.
+    pub fn fill(
+        &self,
+        store: &dyn Store,
+        select: &Select,
+        faults: &dyn Faults,
+        progress: &Progress,
+    ) -> Result<u64> {
+        let (pages, to_write) = sync_channel::<Result<Vec<VectorWrite>>>(PAGES_AHEAD);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut after = None;
+                loop {
+                    let page = self.next_page(store, select, &mut after, faults);
+                    match page {
+                        Ok(None) => break,
+                        Ok(Some(writes)) => {
+                            // The writer is gone after an error of its own, which it reports.
+                            if pages.send(Ok(writes)).is_err() {
+                                break;
+                            }
+                        }
+                        Err(error) => {
+                            drop(pages.send(Err(error)));
+                            break;
+                        }
+                    }
+                }
+            });
+            let mut written = 0;
+            for writes in to_write {
+                let writes = writes?;
+                progress.check()?;
+                let outcomes = store.write_vectors(self.new, &writes)?;
+                written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
+                progress.advance(writes.len() as u64);
+                faults.reach(Place::FillWritten)?;
+            }
+            Ok(written)
+        })
+    }
+
+    fn next_page(
+        &self,
+        store: &dyn Store,
+        select: &Select,
+        after: &mut Option<ItemKey>,
+        faults: &dyn Faults,
+    ) -> Result<Option<Vec<VectorWrite>>> {
+        let scan = Scan::new(self.new, select.clone(), self.page()).after(*after).with_vectors_of(self.old);
+        let records = store.scan(&scan)?;
+        let Some(last) = records.last() else { return Ok(None) };
+        *after = Some(last.item.key);
+        faults.reach(Place::FillRead)?;
+        Ok(Some(self.adapt(&records, None)?))
+    }
+
+    /// Adapts old vectors `[n, d_old]` that are not in a store yet: vectors, σ² and places.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Applier::apply_rows`].
+    pub fn adapt_rows(&self, keys: &[ItemKey], old: &[f32]) -> Result<(Matrix, Vec<f32>, Vec<f64>)> {
+        let count = keys.len();
+        let mut vectors = Matrix::zeros(count, self.applier.d_new());
+        let (mut variance, mut raw_norms) = (vec![0.0; count], vec![0.0; count]);
+        self.applier.apply_rows(0, old, None, vectors.as_mut_slice(), &mut variance, &mut raw_norms)?;
+        let priorities = self.scores(keys, &vectors, &variance)?;
+        Ok((vectors, variance, priorities))
+    }
+
+    /// The writes for those records that came with an old vector, all with one place or each with its score.
+    fn adapt(&self, records: &[Record], place: Option<f64>) -> Result<Vec<VectorWrite>> {
+        let with_old: Vec<(&Record, &[f32])> = records
+            .iter()
+            .filter_map(|record| Some((record, record.vector.as_ref()?.vector.as_slice())))
+            .collect();
+        if with_old.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<ItemKey> = with_old.iter().map(|(record, _)| record.item.key).collect();
+        let old: Vec<f32> = with_old.iter().flat_map(|(_, old)| old.iter().copied()).collect();
+        let (vectors, variance, priorities) = self
+            .adapt_rows(&keys, &old)
+            .map_err(|error| error.context(format!("adapting items from {:?} on", with_old[0].0.item.id)))?;
+        Ok(with_old
+            .iter()
+            .enumerate()
+            .map(|(row, (record, _))| VectorWrite {
+                key: record.item.key,
+                revision: record.item.revision,
+                provenance: Provenance::Adapted,
+                sigma2: Some(variance[row]),
+                priority: Some(place.unwrap_or(priorities[row])),
+                squared_error: None,
+                vector: vectors.row(row).to_vec(),
+            })
+            .collect())
+    }
+
+    /// What each item is ranked by, before covering: larger is earlier.
+    fn scores(&self, keys: &[ItemKey], vectors: &Matrix, variance: &[f32]) -> Result<Vec<f64>> {
+        let sigma = || variance.iter().map(|&value| f64::from(value)).collect();
+        Ok(match (self.order.policy, self.head) {
+            (Policy::Random, _) => keys.iter().map(|&key| shuffled(self.order.seed, key)).collect(),
+            (Policy::Sigma | Policy::Oracle, _) | (_, None) => sigma(),
+            (policy, Some(head)) => order::doubts(policy, head, vectors)?,
+        })
+    }
+
+    /// Gives the items that cover the gallery their places at the front, where the order is `coverage`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn cover(&self, store: &dyn Store, progress: &Progress) -> Result<()> {
+        if self.order.policy != Policy::Coverage {
+            return Ok(());
+        }
+        let adapted = usize::try_from(store.counts(self.new)?.adapted).unwrap_or(usize::MAX);
+        if adapted < COVER_SHARE {
+            return Ok(());
+        }
+        progress.begin("choosing what covers the gallery", "items", adapted.min(COVER_SAMPLE_MAX) as u64);
+        // A draw by key: the same items for the same seed, however the pages are cut.
+        let share = COVER_SAMPLE_MAX as f64 / adapted as f64;
+        let mut sampled = Vec::new();
+        let mut rows = Vec::new();
+        let mut sigma = Vec::new();
+        let mut after = None;
+        loop {
+            progress.check()?;
+            let scan = Scan::new(self.new, Select::Provenance(Provenance::Adapted), self.page())
+                .after(after)
+                .with_vectors_of(self.new);
+            let records = store.scan(&scan)?;
+            let Some(last) = records.last() else { break };
+            after = Some(last.item.key);
+            for record in records {
+                if share < 1.0 && shuffled(!self.order.seed, record.item.key) >= share {
+                    continue;
+                }
+                let Some(vector) = record.vector else { continue };
+                rows.extend(vector.vector);
+                sigma.push(f64::from(vector.sigma2.unwrap_or(0.0)));
+                sampled.push((record.item.key, record.item.revision));
+                progress.advance(1);
+            }
+        }
+        if sampled.is_empty() {
+            return Ok(());
+        }
+        let vectors = Matrix::new(self.applier.d_new(), rows)?;
+        let clusters = sampled.len().div_ceil(COVER_SHARE);
+        let input = OrderInput {
+            items: sampled.len(),
+            sigma: Some(&sigma),
+            classified: self.head.map(|head| (head, &vectors)),
+            vectors: Some(&vectors),
+            clusters: Some(clusters),
+            seed: self.order.seed,
+            ..OrderInput::default()
+        };
+        let order = order::order(Policy::Coverage, &input)?;
+        let covering: Vec<(ItemKey, u64, f64)> = order
+            .permutation
+            .iter()
+            .take(clusters)
+            .enumerate()
+            .map(|(place, &row)| (sampled[row].0, sampled[row].1, COVER_FIRST + (clusters - place) as f64))
+            .collect();
+        for page in covering.chunks(PAGE_ITEMS_MAX) {
+            store.set_priorities(self.new, page)?;
+        }
+        Ok(())
+    }
+
+    /// Adapts what came or changed since: items that lack a vector in the new space and have one in the old. They go to
+    /// the front of the queue. Gives how many were written; what still lacks a vector afterwards has no old one either.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store and of the adapter.
+    pub fn catch_up(&self, store: &dyn Store, faults: &dyn Faults) -> Result<u64> {
+        let mut written = 0;
+        let mut after = None;
+        loop {
+            let scan =
+                Scan::new(self.new, Select::Lacking, self.page()).after(after).with_vectors_of(self.old);
+            let records = store.scan(&scan)?;
+            let Some(last) = records.last() else { return Ok(written) };
+            after = Some(last.item.key);
+            faults.reach(Place::CatchUpRead)?;
+            let writes = self.adapt(&records, Some(NEW_OR_CHANGED))?;
+            if writes.is_empty() {
+                continue;
+            }
+            let outcomes = store.write_vectors(self.new, &writes)?;
+            written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
+            faults.reach(Place::CatchUpWritten)?;
+        }
+    }
+}
+
+/// Items of a page of vectors of this width.
+pub(crate) fn page_items(dimension: usize) -> usize {
+    (PAGE_NUMBERS / dimension.max(1)).clamp(64, PAGE_ITEMS_MAX)
+}
+
+/// A number in `[0, 1)` that depends on the seed and the key alone.
+pub(crate) fn shuffled(seed: u64, key: ItemKey) -> f64 {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    random.set_stream(key);
+    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// What gives away that a gallery's old vectors are not what the adapter was fitted on; `None` where nothing does.
+///
+/// # Errors
+///
+/// Those of the store; wrong direction and width mismatch as [`Adapter::expect_input_width`].
+pub(crate) fn drift(store: &dyn Store, adapter: &Adapter, old: &str) -> Result<Option<String>> {
+    let last = store.scan(&Scan::new(old, Select::ChangedSince(0), 1))?.first().map_or(0, |r| r.item.key);
+    let items = store.counts(old)?.items;
+    let mut rows = Vec::new();
+    for part in 0..DRIFT_PARTS {
+        // Keys are given in the order of arrival, so equal steps of the key reach every corner of the gallery.
+        let after = last + items * part / DRIFT_PARTS;
+        let after = after.checked_sub(1);
+        let scan = Scan::new(old, Select::All, DRIFT_SAMPLE / DRIFT_PARTS as usize)
+            .after(after)
+            .with_vectors_of(old);
+        let vectors = store.scan(&scan)?.into_iter().filter_map(|record| record.vector);
+        rows.extend(vectors.flat_map(|vector| vector.vector));
+    }
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let Some(drift) = input_drift(adapter, &Matrix::new(adapter.old.dimension, rows)?)? else {
+        return Ok(None);
+    };
+    Ok(drift.is_suspicious().then(|| {
+        let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.2}"));
+        format!(
+            "the vectors of space {old:?} do not look like those that the adapter was fitted on (means of coordinates \
+             correlate {}, spreads {}, lengths are {} times as large): is it the adapter of this gallery, in this \
+             direction?",
+            number(drift.mean_correlation),
+            number(drift.spread_correlation),
+            number(drift.norm_ratio)
+        )
+    }))
+}

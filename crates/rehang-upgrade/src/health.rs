@@ -1,0 +1,70 @@
+//! Whether σ² still means what it says, told from the items that were backfilled.
+
+use rehang::Result;
+use rehang::statistics::kendall_tau_b;
+use serde::{Deserialize, Serialize};
+
+/// Fewest backfilled items from which anything is said.
+const ITEMS_MIN: usize = 50;
+/// Factor between mean σ² and mean squared error, either way, above which σ² is said to be wrong.
+const RATIO_MAX: f64 = 3.0;
+/// Below this rank correlation σ² orders items the wrong way round.
+const TAU_MIN: f64 = -0.1;
+
+/// σ² against `‖native − adapted‖²` of the items that were backfilled last.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SigmaHealth {
+    /// Items compared.
+    pub items: usize,
+    /// Mean σ².
+    pub mean_sigma2: f64,
+    /// Mean true squared error.
+    pub mean_squared_error: f64,
+    /// Kendall τ-b between the two; `None` where all σ² or all errors are equal. Worst-first orders take the items with
+    /// large σ² first, so early on this is the correlation among those alone, which is lower than that of the gallery.
+    pub tau: Option<f64>,
+    /// Whether they disagree: the means by more than a factor of 3, or the ranks the wrong way round (τ below −0.1).
+    pub alarm: bool,
+}
+
+/// Compares `(σ², squared error)` of backfilled items; `None` below 50 of them.
+///
+/// # Errors
+///
+/// Not finite, for a NaN among them.
+pub fn sigma_health(errors: &[(f32, f32)]) -> Result<Option<SigmaHealth>> {
+    if errors.len() < ITEMS_MIN {
+        return Ok(None);
+    }
+    let sigma2: Vec<f64> = errors.iter().map(|(sigma2, _)| f64::from(*sigma2)).collect();
+    let squared: Vec<f64> = errors.iter().map(|(_, squared)| f64::from(*squared)).collect();
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let (mean_sigma2, mean_squared_error) = (mean(&sigma2), mean(&squared));
+    let tau = kendall_tau_b(&sigma2, &squared)?;
+    let ratio = mean_sigma2 / mean_squared_error.max(f64::MIN_POSITIVE);
+    // Items that did not change at all (an adapter that is exact) give no ratio worth an alarm.
+    let off = mean_squared_error > 0.0 && !(1.0 / RATIO_MAX..=RATIO_MAX).contains(&ratio);
+    let alarm = off || tau.is_some_and(|tau| tau < TAU_MIN);
+    Ok(Some(SigmaHealth { items: errors.len(), mean_sigma2, mean_squared_error, tau, alarm }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_items_say_nothing() {
+        assert_eq!(sigma_health(&[(1.0, 1.0); 49]).unwrap(), None);
+    }
+
+    #[test]
+    fn an_alarm_rings_where_the_scale_or_the_ranks_are_wrong() {
+        let line =
+            |f: fn(f32) -> f32| -> Vec<(f32, f32)> { (1..=100).map(|i| (i as f32, f(i as f32))).collect() };
+        assert!(!sigma_health(&line(|x| x * 1.5)).unwrap().unwrap().alarm);
+        assert!(sigma_health(&line(|x| x * 4.0)).unwrap().unwrap().alarm);
+        assert!(sigma_health(&line(|x| 101.0 - x)).unwrap().unwrap().alarm);
+        // An exact adapter rings nothing.
+        assert!(!sigma_health(&line(|_| 0.0)).unwrap().unwrap().alarm);
+    }
+}

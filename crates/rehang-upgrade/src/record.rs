@@ -1,0 +1,196 @@
+//! The record of an upgrade: a small document in the store that says what is being replaced by what, and how far it is.
+//!
+//! It never says which item is done: an item's provenance and revision say that. So a record cannot disagree with the
+//! gallery, and losing the process at any instruction loses nothing.
+
+use rehang::order::Policy;
+use rehang::{Error, Provenance, Result, Space};
+use rehang_store::Store;
+use serde::{Deserialize, Serialize};
+
+use crate::backfill::Request;
+
+/// Name of the document.
+const DOCUMENT: &str = "upgrade";
+/// Version of the record's form; an older rehang refuses a newer one.
+const FORMAT: u32 = 1;
+
+/// How far an upgrade is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// The new space is being filled with adapted vectors (or filled again, with another adapter or order).
+    Filling,
+    /// Every item that had an old vector has one in the new space: it can be switched and backfilled.
+    Filled,
+    /// Searches are back on the old space. The new one is kept, with everything that was paid for.
+    RolledBack,
+    /// The old space is gone.
+    Finished,
+}
+
+impl Phase {
+    /// The name in messages and documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Filling => "filling",
+            Self::Filled => "filled",
+            Self::RolledBack => "rolled-back",
+            Self::Finished => "finished",
+        }
+    }
+}
+
+/// In which order items are re-embedded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderSettings {
+    /// The policy.
+    pub policy: Policy,
+    /// Its seed.
+    pub seed: u64,
+}
+
+impl Default for OrderSettings {
+    fn default() -> Self {
+        Self { policy: Policy::Coverage, seed: 0 }
+    }
+}
+
+/// What searches after the switch look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Serving {
+    /// The new space alone: native and adapted vectors, one query.
+    #[default]
+    Mixed,
+    /// Native vectors by the new query, all others by the old query, on one scale: for weak adapters.
+    Merged,
+}
+
+/// The record of an upgrade.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpgradeRecord {
+    /// Version of the record's form.
+    pub format: u32,
+    /// The space that is replaced.
+    pub old: Space,
+    /// The space that replaces it.
+    pub new: Space,
+    /// Fingerprint of the adapter whose vectors fill the new space.
+    pub adapter: String,
+    /// In which order items are re-embedded.
+    pub order: OrderSettings,
+    /// How far it is.
+    pub phase: Phase,
+    /// What a running backfill is asked to do.
+    pub request: Request,
+    /// What searches after the switch look at.
+    pub serving: Serving,
+}
+
+impl UpgradeRecord {
+    /// The record of an upgrade that begins.
+    pub fn new(old: Space, new: Space, adapter: String, order: OrderSettings) -> Self {
+        Self {
+            format: FORMAT,
+            old,
+            new,
+            adapter,
+            order,
+            phase: Phase::Filling,
+            request: Request::Run,
+            serving: Serving::Mixed,
+        }
+    }
+
+    /// Whether the gallery is between two models because of it.
+    pub fn is_live(&self) -> bool {
+        matches!(self.phase, Phase::Filling | Phase::Filled)
+    }
+
+    /// The provenance that vectors of the application's own get in a space of this upgrade.
+    pub fn written_as(&self, space: &str) -> Provenance {
+        if space == self.new.model { Provenance::Native } else { Provenance::Old }
+    }
+}
+
+/// A record with the version under which it lies in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    /// The record.
+    pub record: UpgradeRecord,
+    version: u64,
+}
+
+impl Recorded {
+    /// The upgrade of a gallery; `None` where there never was one.
+    ///
+    /// # Errors
+    ///
+    /// Corrupt where the document is not a record, or was written by a newer rehang.
+    pub fn read(store: &dyn Store) -> Result<Option<Self>> {
+        let Some((version, text)) = store.document(DOCUMENT)? else { return Ok(None) };
+        let what = || format!("the upgrade record of {}", store.name());
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let head: Head = serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
+        if head.format > FORMAT {
+            let detail = format!(
+                "it has format {}, this rehang knows up to {FORMAT}; use a newer rehang",
+                head.format
+            );
+            return Err(Error::corrupt(what(), detail));
+        }
+        let record = serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
+        Ok(Some(Self { record, version }))
+    }
+
+    /// The upgrade of a gallery that has to have one.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is none.
+    pub fn expect(store: &dyn Store) -> Result<Self> {
+        Self::read(store)?.ok_or_else(|| {
+            Error::not_found(
+                "upgrade",
+                "started",
+                format!("{}; `rehang upgrade start` begins one", store.name()),
+            )
+        })
+    }
+
+    /// Puts the first record of an upgrade into a store, or replaces the one that was read.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where somebody else changed it meanwhile.
+    pub fn create(store: &dyn Store, replaces: Option<&Self>, record: UpgradeRecord) -> Result<Self> {
+        let text = to_text(&record)?;
+        let version = store.set_document(DOCUMENT, replaces.map(|recorded| recorded.version), &text)?;
+        Ok(Self { record, version })
+    }
+
+    /// Changes the record, if nobody else has changed it since it was read.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where somebody has.
+    pub fn change(&mut self, store: &dyn Store, change: impl FnOnce(&mut UpgradeRecord)) -> Result<()> {
+        let mut record = self.record.clone();
+        change(&mut record);
+        if record == self.record {
+            return Ok(());
+        }
+        self.version = store.set_document(DOCUMENT, Some(self.version), &to_text(&record)?)?;
+        self.record = record;
+        Ok(())
+    }
+}
+
+fn to_text(record: &UpgradeRecord) -> Result<String> {
+    serde_json::to_string(record).map_err(|error| Error::corrupt("the upgrade record", error))
+}

@@ -1,0 +1,409 @@
+//! The one loop that performs what [`Backfill`] decides: reads worst first, lets workers embed, writes conditionally.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rehang::adapter::Adapter;
+use rehang::{Error, ErrorKind, Progress, Provenance, Result};
+use rehang_encode::{Encoder, Input, ItemFailure, Spent};
+use rehang_store::{ItemKey, Outcome, Record, Scan, Select, Store, VectorWrite};
+use serde::Serialize;
+
+use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
+use crate::clock::Clock;
+use crate::faults::{Faults, Place};
+use crate::fill::Filler;
+use crate::record::{Phase, Recorded};
+
+/// The longest wait for anything: after it, the loop looks whether it was asked to end.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+/// Counting a large gallery takes a while, so it is done this often; in between, what was written is added.
+const COUNT_EVERY_MS: u64 = 5000;
+
+/// What a backfill needs.
+pub struct BackfillSetup<'a> {
+    /// The gallery.
+    pub store: &'a dyn Store,
+    /// The new model.
+    pub encoder: &'a dyn Encoder,
+    /// The adapter, so that items that come or change meanwhile are found by searches at once. Without it they lack a
+    /// vector until their turn comes, which is next.
+    pub adapter: Option<&'a Adapter>,
+    /// How far, how fast.
+    pub limits: Limits,
+    /// Time.
+    pub clock: &'a dyn Clock,
+    /// Where it dies, in tests.
+    pub faults: &'a dyn Faults,
+}
+
+/// What a backfill did.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// Why it ended.
+    pub ending: Ending,
+    /// Items, by what became of them.
+    pub done: Tally,
+    /// Items of the gallery.
+    pub items: u64,
+    /// Native items of the gallery, by the loop's own count.
+    pub native: u64,
+    /// Items that were caught up with on the way.
+    pub caught_up: u64,
+    /// What the encoder used.
+    pub spent: Spent,
+    /// Milliseconds, by the clock given.
+    pub elapsed_ms: u64,
+    /// Milliseconds that batches were at the encoder, summed over batches: `workers · elapsed_ms` if it was never idle.
+    pub encoder_busy_ms: u64,
+}
+
+/// Backfills: re-embeds items worst first until a limit is met, a pause or stop is asked for, or nothing is left.
+///
+/// Whatever kills it, the next call goes on from the store. Items that fail are tried again, then listed; they never stop
+/// the others. Several processes may run at once: none harms another, but they may embed the same item twice.
+///
+/// # Errors
+///
+/// A conflict where the upgrade is not filled, is paused or stopped; mismatch where the encoder is of another space; what
+/// the encoder says that no item can overcome (after writing what is done); what the store says.
+pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summary> {
+    let record = Recorded::expect(setup.store)?.record;
+    let name = setup.store.name();
+    match (record.phase, record.request) {
+        (Phase::Filled | Phase::RolledBack, Request::Run) => {}
+        (Phase::Filled | Phase::RolledBack, Request::Pause) => {
+            return Err(Error::conflict(
+                format!("the backfill of {name} is paused"),
+                "`rehang upgrade resume` lets it go on",
+            ));
+        }
+        (Phase::Filled | Phase::RolledBack, Request::Stop) => {
+            return Err(Error::conflict(
+                format!("the backfill of {name} was stopped"),
+                "`rehang upgrade resume` lets it go on",
+            ));
+        }
+        (phase @ (Phase::Filling | Phase::Finished), _) => {
+            let next =
+                if phase == Phase::Filling { "run `rehang upgrade start`" } else { "nothing is left to do" };
+            return Err(Error::conflict(format!("the upgrade of {name} is {}", phase.name()), next));
+        }
+    }
+    let encodes = setup.encoder.space();
+    if (encodes.dimension, encodes.distance) != (record.new.dimension, record.new.distance) {
+        let (expected, received) = (record.new.to_string(), encodes.to_string());
+        return Err(Error::from(ErrorKind::SpaceMismatch { expected, received }).context("the encoder"));
+    }
+    let filler = match setup.adapter {
+        Some(adapter) => Some(Filler::new(adapter, &record.old.model, &record.new.model, record.order)?),
+        None => None,
+    };
+    let (jobs, to_do) = channel::<Job>();
+    let (done, results) = channel::<Done>();
+    let to_do = Arc::new(Mutex::new(to_do));
+    thread::scope(|scope| {
+        for _ in 0..setup.limits.workers.max(1) {
+            let (to_do, done) = (Arc::clone(&to_do), done.clone());
+            scope.spawn(move || work(setup.encoder, &to_do, &done));
+        }
+        drop(done);
+        let mut run = Run {
+            setup,
+            space: &record.new.model,
+            filler,
+            progress,
+            jobs,
+            results,
+            records: BTreeMap::new(),
+            read: BTreeMap::new(),
+            vectors: BTreeMap::new(),
+            at_encoder: 0,
+            counted_ms: None,
+            counts: (0, 0),
+            caught_up: 0,
+            fatal: None,
+            began_ms: setup.clock.now_ms(),
+            busy_since_ms: 0,
+            busy_ms: 0,
+        };
+        run.go()
+    })
+}
+
+/// A batch for a worker.
+struct Job {
+    batch: u64,
+    records: Arc<Vec<Record>>,
+}
+
+/// A batch from a worker.
+struct Done {
+    batch: u64,
+    answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>,
+}
+
+fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
+    loop {
+        // Held while waiting: the others wait for the lock instead of for the channel.
+        let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(Job { batch, records }) = job else { return };
+        let inputs: Vec<Input<'_>> = records
+            .iter()
+            .map(|record| Input {
+                id: &record.item.id,
+                source: record.item.source.as_deref().unwrap_or_default(),
+                payload: &record.item.payload,
+            })
+            .collect();
+        let answer = encoder.encode(&inputs);
+        if done.send(Done { batch, answer }).is_err() {
+            return;
+        }
+    }
+}
+
+struct Run<'a> {
+    setup: &'a BackfillSetup<'a>,
+    space: &'a str,
+    filler: Option<Filler<'a>>,
+    progress: &'a Progress,
+    jobs: Sender<Job>,
+    results: Receiver<Done>,
+    /// Items at the encoder, by batch.
+    records: BTreeMap<u64, Arc<Vec<Record>>>,
+    /// Items that were read and wait for a worker, by key.
+    read: BTreeMap<ItemKey, Record>,
+    /// Vectors that wait to be written, by batch.
+    vectors: BTreeMap<u64, Vec<(Record, Vec<f32>)>>,
+    at_encoder: usize,
+    counted_ms: Option<u64>,
+    counts: (u64, u64),
+    caught_up: u64,
+    fatal: Option<Error>,
+    began_ms: u64,
+    busy_since_ms: u64,
+    busy_ms: u64,
+}
+
+impl Run<'_> {
+    fn go(&mut self) -> Result<Summary> {
+        let mut state = Backfill::new(self.setup.limits);
+        let mut events = VecDeque::from([Event::Begin]);
+        let mut interrupted = false;
+        let mut wait_until = None;
+        loop {
+            if !interrupted && (self.progress.check().is_err() || self.fatal.is_some()) {
+                interrupted = true;
+                events.push_back(Event::Interrupt);
+            }
+            let event = match events.pop_front() {
+                Some(event) => event,
+                None => self.next_event(wait_until.take())?,
+            };
+            let (next, mut actions) = state.step(self.setup.clock.now_ms(), event);
+            state = next;
+            // Workers first: while they embed, this thread writes and reads.
+            actions.sort_by_key(|action| !matches!(action, Action::Encode { .. }));
+            for action in actions {
+                match action {
+                    Action::Look => {
+                        let event = self.look(&state.tally)?;
+                        if let Event::Looked { items, native, .. } = event {
+                            self.show(&state, items, native);
+                        }
+                        events.push_back(event);
+                    }
+                    Action::Read { limit, except } => {
+                        let scan = Scan::new(self.space, Select::WorstFirst, limit)
+                            .except(except)
+                            .with_vectors_of(self.space);
+                        let records = self.setup.store.scan(&scan)?;
+                        self.setup.faults.reach(Place::BackfillRead)?;
+                        let keys = records.iter().map(|record| record.item.key).collect();
+                        self.read.extend(records.into_iter().map(|record| (record.item.key, record)));
+                        events.push_back(Event::Read { keys });
+                    }
+                    Action::Encode { batch, keys } => self.encode(batch, &keys),
+                    Action::Write { batch } => {
+                        let outcomes = self.write(batch)?;
+                        self.progress.advance(
+                            outcomes.iter().filter(|(_, outcome)| *outcome == Outcome::Written).count()
+                                as u64,
+                        );
+                        events.push_back(Event::Written { batch, outcomes });
+                    }
+                    Action::RecordFailures(attempts) => {
+                        let failures: Vec<_> = attempts
+                            .into_iter()
+                            .map(|attempt| (attempt.key, attempt.revision, attempt.reason))
+                            .collect();
+                        self.setup.store.record_failures(self.space, &failures)?;
+                        self.setup.faults.reach(Place::FailuresRecorded)?;
+                    }
+                    Action::WaitUntil(time) => wait_until = Some(time),
+                    Action::End(ending) => return self.end(&state, ending),
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, state: &Backfill, ending: Ending) -> Result<Summary> {
+        if let Some(error) = self.fatal.take() {
+            return Err(error.context(format!(
+                "the backfill ended after {} items were made native, which are kept",
+                state.tally.native
+            )));
+        }
+        self.setup.store.flush()?;
+        let (native, items) = state.native_of_items();
+        Ok(Summary {
+            ending,
+            done: state.tally,
+            items,
+            native,
+            caught_up: self.caught_up,
+            spent: self.setup.encoder.spent(),
+            elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
+            encoder_busy_ms: self.busy_ms,
+        })
+    }
+
+    /// Waits for a worker, for time to pass, or for a wish to end.
+    fn next_event(&mut self, until: Option<u64>) -> Result<Event> {
+        let now = self.setup.clock.now_ms();
+        let wait =
+            until.map_or(WAIT_MAX, |time| Duration::from_millis(time.saturating_sub(now)).min(WAIT_MAX));
+        if self.at_encoder == 0 {
+            self.setup.clock.wait(wait);
+            return Ok(Event::Tick);
+        }
+        match self.results.recv_timeout(wait) {
+            Ok(Done { batch, answer }) => self.take_back(batch, answer),
+            Err(RecvTimeoutError::Timeout) => Ok(Event::Tick),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Error::conflict("a worker of the backfill", "it died; this is a defect of the encoder"))
+            }
+        }
+    }
+
+    fn look(&mut self, tally: &Tally) -> Result<Event> {
+        let record = Recorded::expect(self.setup.store)?.record;
+        if let Some(filler) = &self.filler
+            && record.phase == Phase::Filled
+        {
+            self.caught_up += filler.catch_up(self.setup.store, self.setup.faults)?;
+        }
+        let now = self.setup.clock.now_ms();
+        if self.counted_ms.is_none_or(|counted| now.saturating_sub(counted) >= COUNT_EVERY_MS) {
+            let counts = self.setup.store.counts(self.space)?;
+            self.counts = (counts.items, counts.native - tally.native.min(counts.native));
+            self.counted_ms = Some(now);
+        }
+        let request = if record.phase == Phase::Finished { Request::Stop } else { record.request };
+        Ok(Event::Looked { items: self.counts.0, native: self.counts.1 + tally.native, request })
+    }
+
+    fn show(&self, state: &Backfill, items: u64, native: u64) {
+        if self.progress.snapshot().stage.is_empty() {
+            let limits = self.setup.limits;
+            let to_go = match limits.until {
+                Until::All => items.saturating_sub(native),
+                Until::Fraction(_) => state.target().saturating_sub(native),
+            };
+            self.progress.begin(
+                "re-embedding",
+                "items",
+                limits.budget.map_or(to_go, |budget| budget.min(to_go)),
+            );
+        }
+        if state.tally.failed > 0 {
+            self.progress.note(format!("{} failed", state.tally.failed));
+        }
+    }
+
+    fn encode(&mut self, batch: u64, keys: &[ItemKey]) {
+        let records: Vec<Record> = keys.iter().filter_map(|key| self.read.remove(key)).collect();
+        let records = Arc::new(records);
+        self.records.insert(batch, Arc::clone(&records));
+        self.count_busy();
+        self.at_encoder += 1;
+        // The workers live as long as this loop: they end when the channel is dropped.
+        drop(self.jobs.send(Job { batch, records }));
+    }
+
+    fn take_back(&mut self, batch: u64, answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>) -> Result<Event> {
+        self.count_busy();
+        self.at_encoder -= 1;
+        self.setup.faults.reach(Place::BackfillEncoded)?;
+        let Some(records) = self.records.remove(&batch) else { return Ok(Event::Tick) };
+        let records = Arc::try_unwrap(records).unwrap_or_else(|shared| shared.to_vec());
+        let mut failures = Vec::new();
+        match answer {
+            Ok(vectors) if vectors.len() == records.len() => {
+                let mut good = Vec::with_capacity(records.len());
+                for (record, vector) in records.into_iter().zip(vectors) {
+                    match vector {
+                        Ok(vector) => good.push((record, vector)),
+                        Err(failure) => failures.push(Attempt {
+                            key: record.item.key,
+                            revision: record.item.revision,
+                            permanent: matches!(failure, ItemFailure::Permanent(_)),
+                            reason: failure.reason().to_owned(),
+                        }),
+                    }
+                }
+                self.vectors.insert(batch, good);
+            }
+            Ok(vectors) => {
+                let detail = format!("it gave {} vectors for {} items", vectors.len(), records.len());
+                return Ok(self.fail(batch, Error::corrupt("the encoder's answer", detail)));
+            }
+            Err(error) => return Ok(self.fail(batch, error)),
+        }
+        Ok(Event::Encoded { batch, failures })
+    }
+
+    fn count_busy(&mut self) {
+        let now = self.setup.clock.now_ms();
+        self.busy_ms += (now - self.busy_since_ms) * self.at_encoder as u64;
+        self.busy_since_ms = now;
+    }
+
+    /// Keeps the first error that no item can overcome; no item is to blame, so none is recorded as failed.
+    fn fail(&mut self, batch: u64, error: Error) -> Event {
+        self.fatal.get_or_insert(error);
+        Event::Returned { batch }
+    }
+
+    fn write(&mut self, batch: u64) -> Result<Vec<(ItemKey, Outcome)>> {
+        let vectors = self.vectors.remove(&batch).unwrap_or_default();
+        let writes: Vec<VectorWrite> = vectors
+            .into_iter()
+            .map(|(record, vector)| VectorWrite {
+                key: record.item.key,
+                revision: record.item.revision,
+                provenance: Provenance::Native,
+                sigma2: None,
+                priority: None,
+                squared_error: record
+                    .vector
+                    .as_ref()
+                    .filter(|adapted| adapted.provenance == Provenance::Adapted)
+                    .map(|adapted| squared_distance(&adapted.vector, &vector)),
+                vector,
+            })
+            .collect();
+        let outcomes = self.setup.store.write_vectors(self.space, &writes)?;
+        self.setup.faults.reach(Place::BackfillWritten)?;
+        Ok(writes.iter().map(|write| write.key).zip(outcomes).collect())
+    }
+}
+
+/// `‖a − b‖²`, summed in `f64`.
+fn squared_distance(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum::<f64>() as f32
+}

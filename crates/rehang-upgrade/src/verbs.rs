@@ -1,0 +1,469 @@
+//! The verbs of an upgrade, in the order in which a gallery goes through them.
+
+use rehang::adapter::Adapter;
+use rehang::{Error, Progress, Provenance, Result, Space};
+use rehang_store::{Counts, Failure, Scan, Select, Store};
+use serde::Serialize;
+
+use crate::backfill::Request;
+use crate::faults::{Faults, Place};
+use crate::fill::{Filler, drift};
+use crate::health::{SigmaHealth, sigma_health};
+use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+
+/// Native vectors whose σ² is compared with their true error in a status.
+const HEALTH_SAMPLE: usize = 2000;
+
+/// What an upgrade is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup<'a> {
+    /// The space that is replaced; it has to be in the gallery.
+    pub old: &'a Space,
+    /// The space that replaces it; made by [`start`].
+    pub new: &'a Space,
+    /// The adapter between the two.
+    pub adapter: &'a Adapter,
+    /// In which order items are re-embedded.
+    pub order: OrderSettings,
+}
+
+impl Setup<'_> {
+    /// Fails where gallery, adapter and configuration do not speak of the same spaces.
+    fn check(&self, store: &dyn Store) -> Result<Vec<String>> {
+        let adapter = |space: &Space, ours: &Space, role: &str| -> Result<()> {
+            // Adapters that were fitted without names carry the role as a name, which matches every model.
+            let named = Space { model: ours.model.clone(), ..space.clone() };
+            let model_differs = space.model != ours.model && space.model != role;
+            if model_differs || named.dimension != ours.dimension || named.distance != ours.distance {
+                return Err(ours
+                    .expect_same(space)
+                    .err()
+                    .unwrap_or_else(|| Error::option(role, space, ours))
+                    .context(format!("the adapter's {role} space")));
+            }
+            Ok(())
+        };
+        if self.old.dimension == self.adapter.new.dimension
+            && self.old.dimension != self.adapter.old.dimension
+        {
+            self.adapter.expect_input_width(self.old.dimension)?;
+        }
+        adapter(&self.adapter.old, self.old, "old")?;
+        adapter(&self.adapter.new, self.new, "new")?;
+        if self.old.model == self.new.model {
+            return Err(Error::option(
+                "[new] name",
+                &self.new.model,
+                "a name that the old space does not have",
+            ));
+        }
+        let spaces = store.spaces()?;
+        let Some(found) = spaces.iter().find(|record| record.space.model == self.old.model) else {
+            let names: Vec<&str> = spaces.iter().map(|record| record.space.model.as_str()).collect();
+            let place = format!("{} (it has: {})", store.name(), names.join(", "));
+            return Err(Error::not_found("space", &self.old.model, place));
+        };
+        if (found.space.dimension, found.space.distance) != (self.old.dimension, self.old.distance) {
+            return Err(found
+                .space
+                .expect_same(self.old)
+                .err()
+                .unwrap_or_else(|| Error::option("[old]", self.old, &found.space))
+                .context(format!("[old] of the configuration against {}", store.name())));
+        }
+        Ok(drift(store, self.adapter, &self.old.model)?.into_iter().collect())
+    }
+
+    /// The new space as the adapter's outputs have it.
+    fn new_space(&self) -> Space {
+        Space { model: self.new.model.clone(), ..self.adapter.output_space() }
+    }
+}
+
+/// What `start` would do, without doing it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// The gallery.
+    pub gallery: String,
+    /// The space that is replaced.
+    pub old: String,
+    /// The space that replaces it.
+    pub new: String,
+    /// How the gallery stands in the old space.
+    pub old_counts: Counts,
+    /// How it stands in the new one; `None` where nothing has begun.
+    pub new_counts: Option<Counts>,
+    /// Items that `start` gives an adapted vector.
+    pub to_adapt: u64,
+    /// Items that can be re-embedded and are not native yet.
+    pub to_embed: u64,
+    /// Items that have no source: they stay adapted.
+    pub without_source: u64,
+    /// Bytes that the new space's vectors take.
+    pub bytes: u64,
+    /// What a person should know before.
+    pub warnings: Vec<String>,
+}
+
+/// A dry run: reads, and writes nothing.
+///
+/// # Errors
+///
+/// What [`start`] would fail with before its first write.
+pub fn plan(store: &dyn Store, setup: &Setup<'_>) -> Result<Plan> {
+    let warnings = setup.check(store)?;
+    Filler::new(setup.adapter, &setup.old.model, &setup.new.model, setup.order)?;
+    let recorded = Recorded::read(store)?;
+    expect_no_other(store, recorded.as_ref(), setup)?;
+    let old_counts = store.counts(&setup.old.model)?;
+    let has_new = store.spaces()?.iter().any(|record| record.space.model == setup.new.model);
+    let new_counts = if has_new { Some(store.counts(&setup.new.model)?) } else { None };
+    let with_old = old_counts.items - old_counts.lacking;
+    let native = new_counts.map_or(0, |counts| counts.native);
+    let refilled = recorded.as_ref().is_some_and(|recorded| !is_the_same(&recorded.record, setup));
+    let to_adapt = match new_counts {
+        Some(counts) if !refilled => counts.lacking.min(with_old),
+        Some(counts) => counts.adapted + counts.lacking.min(with_old),
+        None => with_old,
+    };
+    let without_source = new_counts.map_or(old_counts.without_source, |counts| counts.without_source);
+    Ok(Plan {
+        gallery: store.name(),
+        old: setup.old.to_string(),
+        new: setup.new_space().to_string(),
+        old_counts,
+        new_counts,
+        to_adapt,
+        to_embed: (old_counts.items - native).saturating_sub(without_source),
+        without_source,
+        bytes: old_counts.items * 4 * setup.new.dimension as u64,
+        warnings,
+    })
+}
+
+/// What [`start`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Started {
+    /// Adapted vectors written.
+    pub adapted: u64,
+    /// Whether an upgrade that was under way went on with another adapter or order.
+    pub replanned: bool,
+    /// Items without a vector in the new space: they have no old one either, and wait for the backfill.
+    pub lacking: u64,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+/// Makes the new space and fills it with adapted vectors; what the application writes meanwhile is caught up with.
+///
+/// Searches go on in the old space. Calling it again is fine at any time: after a crash it goes on where it was; with
+/// another adapter or order it makes all adapted vectors again and keeps every native one; otherwise it only catches up.
+///
+/// # Errors
+///
+/// A conflict where another upgrade of this gallery is under way; what [`Filler::new`] and the store say.
+pub fn start(
+    store: &dyn Store,
+    setup: &Setup<'_>,
+    faults: &dyn Faults,
+    progress: &Progress,
+) -> Result<Started> {
+    let warnings = setup.check(store)?;
+    let filler = Filler::new(setup.adapter, &setup.old.model, &setup.new.model, setup.order)?;
+    let earlier = Recorded::read(store)?;
+    expect_no_other(store, earlier.as_ref(), setup)?;
+    let new = setup.new_space();
+    let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), setup.adapter.fingerprint()?, setup.order);
+    let continues = earlier.as_ref().is_some_and(|earlier| {
+        earlier.record.phase != Phase::Finished && earlier.record.new.model == new.model
+    });
+    let same = earlier.as_ref().is_some_and(|earlier| is_the_same(&earlier.record, setup));
+    let replanned = continues && !same;
+    // An interrupted fill whose record already names this adapter may have left vectors of the one before.
+    let refill = continues
+        && (replanned || earlier.as_ref().is_some_and(|earlier| earlier.record.phase == Phase::Filling));
+    let mut recorded = match earlier {
+        Some(mut earlier) if continues => {
+            earlier.change(store, |record| {
+                let (serving, request) = (record.serving, record.request);
+                let filled = same && matches!(record.phase, Phase::Filled | Phase::RolledBack);
+                *record = UpgradeRecord { serving, request, ..fresh };
+                if filled {
+                    record.phase = Phase::Filled;
+                }
+            })?;
+            earlier
+        }
+        earlier => Recorded::create(store, earlier.as_ref(), fresh)?,
+    };
+    faults.reach(Place::RecordWritten)?;
+    store.create_space(&new, Provenance::Native)?;
+    faults.reach(Place::SpaceMade)?;
+    let counts = store.counts(&new.model)?;
+    let mut adapted = 0;
+    if refill && counts.adapted > 0 {
+        progress.begin("adapting again", "vectors", counts.adapted);
+        adapted += filler.fill(store, &Select::Provenance(Provenance::Adapted), faults, progress)?;
+    }
+    if counts.lacking > 0 {
+        progress.begin("adapting", "vectors", counts.lacking);
+        adapted += filler.fill(store, &Select::Lacking, faults, progress)?;
+    }
+    if recorded.record.phase == Phase::Filling {
+        filler.cover(store, progress)?;
+        faults.reach(Place::PrioritiesWritten)?;
+    }
+    adapted += filler.catch_up(store, faults)?;
+    store.flush()?;
+    faults.reach(Place::BeforeFilled)?;
+    recorded.change(store, |record| record.phase = Phase::Filled)?;
+    faults.reach(Place::AfterFilled)?;
+    Ok(Started { adapted, replanned, lacking: store.counts(&new.model)?.lacking, warnings })
+}
+
+/// What [`switch`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Switched {
+    /// The space that serves now.
+    pub serving: String,
+    /// Items that were caught up with on the way.
+    pub caught_up: u64,
+    /// Items that no search finds until they are embedded: they have no vector in the new space.
+    pub lacking: u64,
+}
+
+/// Lets searches go to the new space, in one atomic step, after catching up with what was written meanwhile.
+///
+/// # Errors
+///
+/// A conflict where the new space is not filled yet, or the upgrade is finished.
+pub fn switch(
+    store: &dyn Store,
+    setup: &Setup<'_>,
+    serving: Serving,
+    faults: &dyn Faults,
+) -> Result<Switched> {
+    let mut recorded = Recorded::expect(store)?;
+    expect_setup(store, &recorded.record, setup)?;
+    match recorded.record.phase {
+        Phase::Filled | Phase::RolledBack => {}
+        phase @ (Phase::Filling | Phase::Finished) => {
+            let what = format!("the upgrade of {} is {}", store.name(), phase.name());
+            return Err(Error::conflict(
+                what,
+                "only a filled one can be switched; run `rehang upgrade start`",
+            ));
+        }
+    }
+    let (old, new) = (&recorded.record.old.model.clone(), &recorded.record.new.model.clone());
+    let filler = Filler::new(setup.adapter, old, new, setup.order)?;
+    let caught_up = filler.catch_up(store, faults)?;
+    let lacking = store.counts(new)?.lacking;
+    faults.reach(Place::BeforeSwitch)?;
+    store.switch_serving(old, new)?;
+    faults.reach(Place::AfterSwitch)?;
+    recorded.change(store, |record| {
+        record.phase = Phase::Filled;
+        record.serving = serving;
+    })?;
+    Ok(Switched { serving: new.clone(), caught_up, lacking })
+}
+
+/// Asks running backfills to pause, to stop, or allows them to run again. Gives what was asked for before.
+///
+/// # Errors
+///
+/// Not found where there is no upgrade, a conflict where it is finished.
+pub fn request(store: &dyn Store, request: Request) -> Result<Request> {
+    let mut recorded = Recorded::expect(store)?;
+    if recorded.record.phase == Phase::Finished {
+        return Err(finished(store));
+    }
+    let before = recorded.record.request;
+    recorded.change(store, |record| record.request = request)?;
+    Ok(before)
+}
+
+/// What [`rollback`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RolledBack {
+    /// The space that serves again.
+    pub serving: String,
+    /// Items that no search finds now: written since the switch, with a vector of the new model only.
+    pub without_old_vector: u64,
+    /// The first few of them.
+    pub examples: Vec<String>,
+}
+
+/// Lets searches go to the old space again, at once. Nothing is lost: the new space stays with all its native vectors, and
+/// `switch` goes back to it.
+///
+/// # Errors
+///
+/// Not found where there is no upgrade, a conflict where it is finished: the old space is gone then.
+pub fn rollback(store: &dyn Store, faults: &dyn Faults) -> Result<RolledBack> {
+    let mut recorded = Recorded::expect(store)?;
+    if recorded.record.phase == Phase::Finished {
+        return Err(finished(store));
+    }
+    let (old, new) = (recorded.record.old.model.clone(), recorded.record.new.model.clone());
+    if store.spaces()?.iter().any(|record| record.space.model == new) {
+        store.switch_serving(&new, &old)?;
+    }
+    faults.reach(Place::RolledBack)?;
+    recorded.change(store, |record| {
+        // An upgrade that was never filled has nothing to come back to but its beginning.
+        if record.phase == Phase::Filled {
+            record.phase = Phase::RolledBack;
+        }
+    })?;
+    let lacking = store.scan(&Scan::new(&old, Select::Lacking, 5))?;
+    Ok(RolledBack {
+        without_old_vector: store.counts(&old)?.lacking,
+        examples: lacking.into_iter().map(|record| record.item.id).collect(),
+        serving: old,
+    })
+}
+
+/// What [`finish`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FinishedUpgrade {
+    /// The space that was dropped.
+    pub dropped: String,
+    /// How the gallery stands in the new space.
+    pub counts: Counts,
+    /// Items that no search finds: they never had a vector in the new space, nor an old one to adapt.
+    pub lacking: u64,
+}
+
+/// Ends an upgrade for good: the old space is dropped. After it there is no way back.
+///
+/// Items that are still adapted stay so; [`Status`] lists them.
+///
+/// # Errors
+///
+/// A conflict where searches still go to the old space.
+pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Result<FinishedUpgrade> {
+    let mut recorded = Recorded::expect(store)?;
+    let (old, new) = (recorded.record.old.model.clone(), recorded.record.new.model.clone());
+    if recorded.record.phase != Phase::Finished {
+        expect_setup(store, &recorded.record, setup)?;
+        if store.serving()?.as_deref() != Some(new.as_str()) {
+            return Err(Error::conflict(
+                format!("searches of {} still go to {old:?}", store.name()),
+                "finish would drop the space they use; run `rehang upgrade switch` first",
+            ));
+        }
+        Filler::new(setup.adapter, &old, &new, setup.order)?.catch_up(store, faults)?;
+        recorded.change(store, |record| record.phase = Phase::Finished)?;
+        faults.reach(Place::BeforeDrop)?;
+    }
+    store.drop_space(&old)?;
+    faults.reach(Place::AfterDrop)?;
+    let counts = store.counts(&new)?;
+    Ok(FinishedUpgrade { dropped: old, counts, lacking: counts.lacking })
+}
+
+/// How an upgrade stands.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Status {
+    /// The gallery.
+    pub gallery: String,
+    /// The space that is replaced.
+    pub old: String,
+    /// The space that replaces it.
+    pub new: String,
+    /// How far it is.
+    pub phase: Phase,
+    /// What running backfills are asked to do.
+    pub request: Request,
+    /// The space that searches go to.
+    pub serving: Option<String>,
+    /// What searches after the switch look at.
+    pub serving_as: Serving,
+    /// The order.
+    pub order: OrderSettings,
+    /// How the gallery stands in the new space.
+    pub counts: Counts,
+    /// Share of all items that are native, 0–1; 1 for an empty gallery.
+    pub fraction: f64,
+    /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space.
+    pub lag: u64,
+    /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
+    pub sigma: Option<SigmaHealth>,
+    /// The first recorded failures.
+    pub failures: Vec<Failure>,
+}
+
+/// How an upgrade stands. Reads only.
+///
+/// # Errors
+///
+/// Not found where there is no upgrade.
+pub fn status(store: &dyn Store, failures: usize) -> Result<Status> {
+    let record = Recorded::expect(store)?.record;
+    let new = &record.new.model;
+    let has_new = store.spaces()?.iter().any(|space| space.space.model == *new);
+    let items = || store.counts(&record.old.model).map(|counts| counts.items);
+    let counts = if has_new {
+        store.counts(new)?
+    } else {
+        let items = items()?;
+        Counts { items, lacking: items, ..Counts::default() }
+    };
+    let fraction = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
+    Ok(Status {
+        gallery: store.name(),
+        old: record.old.to_string(),
+        new: record.new.to_string(),
+        phase: record.phase,
+        request: record.request,
+        serving: store.serving()?,
+        serving_as: record.serving,
+        order: record.order,
+        counts,
+        fraction,
+        lag: counts.lacking,
+        sigma: if has_new { sigma_health(&store.errors(new, HEALTH_SAMPLE)?)? } else { None },
+        failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
+    })
+}
+
+fn is_the_same(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
+    setup.adapter.fingerprint().is_ok_and(|fingerprint| fingerprint == record.adapter)
+        && record.order == setup.order
+}
+
+/// Fails where the record speaks of other spaces than the configuration while it is live.
+fn expect_no_other(store: &dyn Store, recorded: Option<&Recorded>, setup: &Setup<'_>) -> Result<()> {
+    match recorded {
+        Some(recorded) if recorded.record.is_live() => expect_setup(store, &recorded.record, setup),
+        _ => Ok(()),
+    }
+}
+
+/// Fails where an upgrade of other spaces is under way.
+fn expect_setup(store: &dyn Store, record: &UpgradeRecord, setup: &Setup<'_>) -> Result<()> {
+    if record.old.model == setup.old.model && record.new.model == setup.new.model {
+        return Ok(());
+    }
+    Err(Error::conflict(
+        format!(
+            "another upgrade of {} is under way, from {:?} to {:?}",
+            store.name(),
+            record.old.model,
+            record.new.model
+        ),
+        format!(
+            "the configuration says from {:?} to {:?}; finish or roll back the first one before",
+            setup.old.model, setup.new.model
+        ),
+    ))
+}
+
+fn finished(store: &dyn Store) -> Error {
+    Error::conflict(
+        format!("the upgrade of {} is finished", store.name()),
+        "its old space is gone; start another one to change the model again",
+    )
+}
