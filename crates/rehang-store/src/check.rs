@@ -2,7 +2,7 @@
 
 use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 
-use crate::contract::{ItemWrite, Scan, VectorWrite};
+use crate::contract::{ItemWrite, VectorWrite};
 
 /// A vector enters only if it is as wide as its space, finite, and of length 1 where the space says so.
 pub(crate) fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Result<()> {
@@ -102,11 +102,6 @@ pub(crate) fn queries(space: &Space, queries: &Matrix) -> Result<()> {
         .into());
     }
     queries.check_finite(&what())
-}
-
-/// The names of the spaces that a scan reads.
-pub(crate) fn scanned_spaces(scan: &Scan) -> impl Iterator<Item = &str> {
-    std::iter::once(scan.space.as_str()).chain(scan.vectors_of.as_deref())
 }
 
 /// Widest vector of a gallery; anything wider is taken for a slip.
