@@ -4,6 +4,17 @@
 //! `[encoder]` part of a configuration. It knows nothing of stores. Each checks the width of what comes back and that it
 //! lies in its space.
 
+mod check;
+mod clock;
+mod command;
+mod config;
 mod contract;
+mod http;
+mod meter;
+mod table;
 
+pub use command::{CommandConfig, CommandFormat};
+pub use config::{EncoderConfig, open};
 pub use contract::{Encoder, Input, ItemFailure, Spent};
+pub use http::{HttpConfig, is_budget_spent};
+pub use table::TableConfig;

@@ -1,0 +1,159 @@
+//! The one place where a vector that comes back is held against its space.
+
+use rehang::{Error, ErrorKind, NORMALISED_TOLERANCE, Result, Space, norm, normalise};
+
+use crate::contract::ItemFailure;
+
+/// What every vector of an encoder must be.
+#[derive(Debug, Clone)]
+pub(crate) struct Check {
+    space: Space,
+    encoder: String,
+    normalise: bool,
+}
+
+impl Check {
+    /// The check of an encoder that is called `encoder` in errors; with `normalise`, vectors are scaled to length 1 first.
+    pub(crate) fn new(space: &Space, encoder: impl Into<String>, normalise: bool) -> Self {
+        Self { space: space.clone(), encoder: encoder.into(), normalise }
+    }
+
+    /// The space of the vectors.
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// What the encoder is called.
+    pub(crate) fn encoder(&self) -> &str {
+        &self.encoder
+    }
+
+    /// Fails where `received` is not the space's width.
+    pub(crate) fn width(&self, received: usize) -> Result<()> {
+        if received == self.space.dimension {
+            return Ok(());
+        }
+        Err(ErrorKind::WidthMismatch {
+            what: format!("what {} gives for space {}", self.encoder, self.space),
+            expected: self.space.dimension,
+            received,
+        }
+        .into())
+    }
+
+    /// The vector of one item as it may be stored, or why the item has none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WidthMismatch`]; [`ErrorKind::InvalidOption`] where the space wants length 1, the vector has another
+    /// and nobody asked for `normalise`.
+    pub(crate) fn vector(&self, id: &str, mut vector: Vec<f32>) -> Result<Result<Vec<f32>, ItemFailure>> {
+        self.width(vector.len())?;
+        if let Some(column) = vector.iter().position(|value| !value.is_finite()) {
+            return Ok(Err(ItemFailure::Permanent(format!(
+                "{} gave a vector whose coordinate {column} is NaN or infinite",
+                self.encoder
+            ))));
+        }
+        if !self.normalise && !self.space.normalised {
+            return Ok(Ok(vector));
+        }
+        let length = norm(&vector);
+        if length <= 0.0 {
+            // A raw space has zero vectors, and scaling leaves them as they are.
+            return Ok(if self.space.normalised {
+                Err(ItemFailure::Permanent(format!(
+                    "{} gave a zero vector, which has no direction",
+                    self.encoder
+                )))
+            } else {
+                Ok(vector)
+            });
+        }
+        if self.normalise {
+            normalise(&mut vector);
+        } else if (length - 1.0).abs() > NORMALISED_TOLERANCE {
+            return Err(Error::option(
+                "normalise of [encoder]",
+                "false",
+                format!(
+                    "true, or a raw space: {} gave item {id:?} a vector of length {length:.4}, and vectors of \
+                     space {} have length 1",
+                    self.encoder, self.space
+                ),
+            ));
+        }
+        Ok(Ok(vector))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rehang::Distance;
+
+    fn check(normalised: bool, normalise: bool) -> Check {
+        Check::new(&Space::new("m", 2, Distance::Cosine, normalised), "the model", normalise)
+    }
+
+    #[test]
+    fn a_good_vector_passes_untouched() {
+        let vector = vec![0.6, 0.8];
+        assert_eq!(check(true, false).vector("a", vector.clone()).unwrap().unwrap(), vector);
+        assert_eq!(check(false, false).vector("a", vec![3.0, 4.0]).unwrap().unwrap(), [3.0, 4.0]);
+    }
+
+    #[test]
+    fn another_width_stops_the_run_and_names_both() {
+        let error = check(false, false).vector("a", vec![1.0; 3]).unwrap_err();
+        let ErrorKind::WidthMismatch { expected: 2, received: 3, .. } = error.kind() else {
+            panic!("{error}")
+        };
+    }
+
+    #[test]
+    fn what_is_not_finite_fails_the_item_for_good() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for normalise in [false, true] {
+                let failure = check(true, normalise).vector("a", vec![0.0, bad]).unwrap().unwrap_err();
+                assert!(matches!(&failure, ItemFailure::Permanent(why) if why.contains("coordinate 1")));
+            }
+        }
+    }
+
+    #[test]
+    fn a_zero_vector_is_legal_in_a_raw_space_only() {
+        assert_eq!(check(false, true).vector("a", vec![0.0; 2]).unwrap().unwrap(), [0.0; 2]);
+        for normalise in [false, true] {
+            let failure = check(true, normalise).vector("a", vec![0.0; 2]).unwrap().unwrap_err();
+            assert!(matches!(failure, ItemFailure::Permanent(_)));
+        }
+    }
+
+    #[test]
+    fn a_length_that_the_space_forbids_says_what_to_set() {
+        let error = check(true, false).vector("a", vec![3.0, 4.0]).unwrap_err();
+        assert!(error.to_string().contains("length 5.0000"), "{error}");
+        assert_eq!(check(true, true).vector("a", vec![3.0, 4.0]).unwrap().unwrap(), [0.6, 0.8]);
+    }
+
+    proptest! {
+        /// Whatever passes is finite, of the right width, and of length 1 where the space says so.
+        #[test]
+        fn what_passes_belongs_to_the_space(
+            vector in proptest::collection::vec(any::<f32>(), 1..4), normalised: bool, normalise: bool
+        ) {
+            if let Ok(Ok(passed)) = check(normalised, normalise).vector("a", vector.clone()) {
+                prop_assert_eq!(passed.len(), 2);
+                prop_assert!(passed.iter().all(|value| value.is_finite()));
+                if normalised {
+                    prop_assert!((norm(&passed) - 1.0).abs() <= NORMALISED_TOLERANCE);
+                }
+                if !normalise {
+                    prop_assert_eq!(passed, vector);
+                }
+            }
+        }
+    }
+}

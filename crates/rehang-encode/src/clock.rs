@@ -1,0 +1,60 @@
+//! The one door to time: what waits for seconds or minutes does it here, so that tests need not.
+
+use std::time::{Duration, Instant};
+
+/// Time that passes, and waiting for it.
+pub(crate) trait Clock: Send + Sync {
+    /// Time since some moment before the first call. Never goes back.
+    fn now(&self) -> Duration;
+
+    /// Returns at that time, or at once if it is past.
+    fn sleep_until(&self, time: Duration);
+}
+
+/// The system's clock.
+pub(crate) struct SystemClock(Instant);
+
+impl SystemClock {
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep_until(&self, time: Duration) {
+        std::thread::sleep(time.saturating_sub(self.now()));
+    }
+}
+
+/// A clock that jumps to whatever is waited for, and remembers it.
+#[cfg(test)]
+#[derive(Default)]
+pub(crate) struct FakeClock(std::sync::Mutex<(Duration, Vec<Duration>)>);
+
+#[cfg(test)]
+impl FakeClock {
+    /// How long each wait took, in the order of the waits. Waits that were over at once are left out.
+    pub(crate) fn waits(&self) -> Vec<Duration> {
+        crate::meter::lock(&self.0).1.clone()
+    }
+}
+
+#[cfg(test)]
+impl Clock for FakeClock {
+    fn now(&self) -> Duration {
+        crate::meter::lock(&self.0).0
+    }
+
+    fn sleep_until(&self, time: Duration) {
+        let mut state = crate::meter::lock(&self.0);
+        if time > state.0 {
+            let wait = time - state.0;
+            state.1.push(wait);
+            state.0 = time;
+        }
+    }
+}

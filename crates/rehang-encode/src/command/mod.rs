@@ -1,0 +1,460 @@
+//! A program of the user that reads items and writes vectors.
+//!
+//! The protocol stands in `docs/encoders.md`. The vectors of a line carry the id of their item, so a program that
+//! prints a line too many or too few can never give a vector to the wrong item.
+
+mod process;
+#[cfg(all(test, unix))]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rehang::files::{VectorSource, read_matrix};
+use rehang::{Error, ErrorKind, Matrix, Result, Space};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::check::Check;
+use crate::config::{at_least_one, resolve, seconds};
+use crate::contract::{Encoder, Input, ItemFailure, Spent};
+use crate::meter::{Meter, lock};
+use process::{Launch, Output, Process, Said};
+
+/// Faults one after the other, without a single answer in the whole run, after which the program is taken for broken.
+const FAULTS_WITHOUT_ANSWER_MAX: usize = 3;
+/// Items one after the other that fail alone, after which the rest of their batch is left for another attempt.
+const FAULTS_ALONE_MAX: usize = 2;
+/// Bytes of JSON that one number and what stands around it may take, and bytes of a line beside its vector.
+const NUMBER_BYTES_MAX: usize = 40;
+const LINE_BYTES_MORE: usize = 1 << 16;
+
+/// A program of the user.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `program` | | the program and its arguments; it runs in the folder of the configuration file | at least one word |
+/// | `format` | `"jsonl"` | what it writes: one JSON line an item, or one `.npy` matrix a batch | `jsonl`, `npy` |
+/// | `persistent` | `true` (`npy`: `false`) | one process for all batches, or a new one for each | `npy`: only `false` |
+/// | `batch` | 32 | items it is given at once | from 1 |
+/// | `processes` | 1 | processes at a time | from 1 |
+/// | `timeout_seconds` | 300 | the longest that a batch may take, the start included | above 0, at most a day |
+/// | `normalise` | `false` | scale vectors to length 1 | |
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CommandConfig {
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// What it writes.
+    #[serde(default)]
+    pub format: CommandFormat,
+    /// Whether one process serves all batches; by default it does unless it writes `.npy`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent: Option<bool>,
+    /// Items it is given at once.
+    #[serde(default = "default_batch")]
+    pub batch: usize,
+    /// Processes at a time.
+    #[serde(default = "default_processes")]
+    pub processes: usize,
+    /// The longest that a batch may take, in seconds.
+    #[serde(default = "default_timeout_seconds")]
+    pub timeout_seconds: f64,
+    /// Whether vectors are scaled to length 1.
+    #[serde(default)]
+    pub normalise: bool,
+}
+
+/// What a program writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CommandFormat {
+    /// One line an item: `{"id": …, "vector": […]}` or `{"id": …, "error": …}`.
+    #[default]
+    Jsonl,
+    /// One `.npy` matrix a batch, one row an item.
+    Npy,
+}
+
+fn default_batch() -> usize {
+    32
+}
+
+fn default_processes() -> usize {
+    1
+}
+
+fn default_timeout_seconds() -> f64 {
+    300.0
+}
+
+/// The encoder behind [`CommandConfig`].
+pub(crate) struct Command {
+    check: Check,
+    launch: Launch,
+    format: CommandFormat,
+    persistent: bool,
+    batch: usize,
+    processes: usize,
+    timeout: Duration,
+    pool: Mutex<Pool>,
+    freed: Condvar,
+    meter: Meter,
+    answered: AtomicBool,
+    faults: AtomicUsize,
+}
+
+/// Processes that wait for a batch, and how many batches are under way.
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Process>,
+    busy: usize,
+}
+
+/// A place in the pool, and the process in it if one lives. A process that is left in it serves the next batch.
+struct Seat<'a> {
+    command: &'a Command,
+    process: Option<Process>,
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut pool = lock(&self.command.pool);
+        pool.busy -= 1;
+        pool.idle.extend(self.process.take());
+        drop(pool);
+        self.command.freed.notify_one();
+    }
+}
+
+type Answer = Result<Vec<f32>, ItemFailure>;
+
+impl Command {
+    pub(crate) fn open(config: &CommandConfig, space: &Space, base: &Path) -> Result<Self> {
+        let Some((first, arguments)) = config.program.split_first() else {
+            return Err(Error::option(
+                "program",
+                "[]",
+                "the program and its arguments, as in [\"python3\", \"encode.py\"]",
+            ));
+        };
+        at_least_one("batch", config.batch)?;
+        at_least_one("processes", config.processes)?;
+        let timeout = seconds("timeout_seconds", config.timeout_seconds)?;
+        let persistent = config.persistent.unwrap_or(config.format == CommandFormat::Jsonl);
+        if persistent && config.format == CommandFormat::Npy {
+            return Err(Error::option(
+                "persistent",
+                "true",
+                "false with format = \"npy\", since the end of the matrix is the end of the program",
+            ));
+        }
+        // A name with a slash is a path, and paths are seen from the folder of the configuration.
+        let is_path = Path::new(first).components().count() > 1;
+        let program = if is_path { resolve(base, first) } else { PathBuf::from(first) };
+        let folder = resolve(base, "");
+        let program = if is_path { std::path::absolute(&program).unwrap_or(program) } else { program };
+        Ok(Self {
+            check: Check::new(space, format!("the program {}", config.program.join(" ")), config.normalise),
+            launch: Launch {
+                program,
+                arguments: arguments.to_vec(),
+                folder,
+                line_bytes_max: space
+                    .dimension
+                    .saturating_mul(NUMBER_BYTES_MAX)
+                    .saturating_add(LINE_BYTES_MORE),
+            },
+            format: config.format,
+            persistent,
+            batch: config.batch,
+            processes: config.processes,
+            timeout,
+            pool: Mutex::default(),
+            freed: Condvar::new(),
+            meter: Meter::default(),
+            answered: AtomicBool::new(false),
+            faults: AtomicUsize::new(0),
+        })
+    }
+
+    /// Waits for a place in the pool.
+    fn seat(&self) -> Seat<'_> {
+        let mut pool = lock(&self.pool);
+        while pool.busy >= self.processes {
+            pool = self.freed.wait(pool).unwrap_or_else(PoisonError::into_inner);
+        }
+        pool.busy += 1;
+        Seat { command: self, process: pool.idle.pop() }
+    }
+
+    /// Asks for a part of a batch and appends the answers that came, up to the fault if there was one. After a fault
+    /// the process is gone.
+    fn attempt(
+        &self,
+        seat: &mut Seat<'_>,
+        part: &[Input<'_>],
+        answers: &mut Vec<Answer>,
+    ) -> Result<Option<String>> {
+        let deadline = Instant::now() + self.timeout;
+        let mut process = match seat.process.take() {
+            Some(process) => process,
+            None => Process::start(&self.launch, self.output(part.len()))?,
+        };
+        let before = answers.len();
+        let ended = match self.format {
+            CommandFormat::Jsonl => self.lines(&mut process, part, deadline, answers),
+            CommandFormat::Npy => self.matrix(&mut process, part, deadline, answers),
+        };
+        if answers.len() > before {
+            self.answered.store(true, Ordering::Relaxed);
+            self.faults.store(0, Ordering::Relaxed);
+        }
+        let said = match ended {
+            Ok(()) => {
+                seat.process = self.persistent.then_some(process);
+                return Ok(None);
+            }
+            Err(Stop::Fatal(error)) => return Err(error),
+            Err(Stop::Fault(said)) => said,
+        };
+        let reason = self.reason(&said, process);
+        let faults = self.faults.fetch_add(1, Ordering::Relaxed) + 1;
+        if faults >= FAULTS_WITHOUT_ANSWER_MAX && !self.answered.load(Ordering::Relaxed) {
+            return Err(
+                ErrorKind::Unavailable { service: self.check.encoder().into(), detail: reason }.into()
+            );
+        }
+        Ok(Some(format!("{}: {reason}", self.check.encoder())))
+    }
+
+    fn output(&self, items: usize) -> Output {
+        match self.format {
+            CommandFormat::Jsonl => Output::Lines,
+            // Eight bytes a number are the widest numbers there are.
+            CommandFormat::Npy => Output::Whole(
+                items
+                    .saturating_mul(self.check.space().dimension)
+                    .saturating_mul(8)
+                    .saturating_add(LINE_BYTES_MORE),
+            ),
+        }
+    }
+
+    /// One line an item.
+    fn lines(
+        &self,
+        process: &mut Process,
+        part: &[Input<'_>],
+        deadline: Instant,
+        answers: &mut Vec<Answer>,
+    ) -> Result<(), Stop> {
+        if let Some(line) = process.unasked() {
+            return Err(broken(format!("it wrote a line that nobody asked for: {}", shown(&line))));
+        }
+        process.write(request(part));
+        if !self.persistent {
+            process.close_input();
+        }
+        let before = answers.len();
+        for input in part {
+            match process.next(deadline) {
+                Said::Bytes(line) => answers.push(self.answer(input, &line)?),
+                other => return Err(Stop::Fault(other)),
+            }
+        }
+        if self.persistent {
+            return Ok(());
+        }
+        match process.next(deadline) {
+            Said::End => Ok(()),
+            other => {
+                // With too many lines from a program that is done, none is trusted.
+                answers.truncate(before);
+                Err(match other {
+                    Said::Bytes(_) => {
+                        broken(format!("it wrote more than {} lines for {0} items", part.len()))
+                    }
+                    other => Stop::Fault(other),
+                })
+            }
+        }
+    }
+
+    /// One line of a program.
+    fn answer(&self, input: &Input<'_>, line: &[u8]) -> Result<Answer, Stop> {
+        let line: Line = serde_json::from_slice(line)
+            .map_err(|error| broken(format!("a line is not as it should be ({error}): {}", shown(line))))?;
+        if line.id != input.id {
+            return Err(broken(format!("it answered item {:?} where item {:?} was next", line.id, input.id)));
+        }
+        match (line.vector, line.error) {
+            (Some(vector), None) => {
+                let vector = vector.into_iter().map(|value| value.unwrap_or(f32::NAN)).collect();
+                self.check.vector(input.id, vector).map_err(Stop::Fatal)
+            }
+            (None, Some(reason)) if line.permanent => Ok(Err(ItemFailure::Permanent(reason))),
+            (None, Some(reason)) => Ok(Err(ItemFailure::Temporary(reason))),
+            _ => Err(broken(format!("the line of item {:?} needs either a vector or an error", input.id))),
+        }
+    }
+
+    /// One matrix a batch.
+    fn matrix(
+        &self,
+        process: &mut Process,
+        part: &[Input<'_>],
+        deadline: Instant,
+        answers: &mut Vec<Answer>,
+    ) -> Result<(), Stop> {
+        process.write(request(part));
+        process.close_input();
+        let bytes = match process.next(deadline) {
+            Said::Bytes(bytes) => bytes,
+            other => return Err(Stop::Fault(other)),
+        };
+        if !process.succeeds(deadline) {
+            return Err(Stop::Fault(Said::End));
+        }
+        let matrix =
+            read_npy(&bytes).map_err(|error| broken(format!("its output is no .npy matrix: {error}")))?;
+        self.check.width(matrix.columns()).map_err(Stop::Fatal)?;
+        if matrix.rows() != part.len() {
+            return Err(broken(format!("it wrote {} rows for {} items", matrix.rows(), part.len())));
+        }
+        for (row, input) in part.iter().enumerate() {
+            answers.push(self.check.vector(input.id, matrix.row(row).to_vec()).map_err(Stop::Fatal)?);
+        }
+        Ok(())
+    }
+
+    /// What went wrong, with the program's last words. Ends the process.
+    fn reason(&self, said: &Said, process: Process) -> String {
+        let what = match said {
+            Said::Bytes(_) | Said::End => None,
+            Said::Broken(what) => Some(what.clone()),
+            Said::TimedOut => Some(format!(
+                "no answer within timeout_seconds = {} (does it flush its output after every line?)",
+                self.timeout.as_secs_f64()
+            )),
+        };
+        let (status, words) = process.end(what.is_none());
+        let mut reason =
+            what.unwrap_or_else(|| format!("it ended ({status}) before all items were answered"));
+        if !words.is_empty() {
+            reason.push_str("; its last words: ");
+            reason.push_str(&words);
+        }
+        reason
+    }
+}
+
+impl Encoder for Command {
+    fn space(&self) -> &Space {
+        self.check.space()
+    }
+
+    fn batch_max(&self) -> usize {
+        self.batch
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+        let mut answers = Vec::with_capacity(inputs.len());
+        if inputs.is_empty() {
+            return Ok(answers);
+        }
+        let mut seat = self.seat();
+        let (mut part_max, mut alone) = (self.batch, 0);
+        while answers.len() < inputs.len() {
+            let before = answers.len();
+            let rest = &inputs[before..];
+            let part = &rest[..part_max.min(rest.len())];
+            self.meter.sent(part.len());
+            let Some(reason) = self.attempt(&mut seat, part, &mut answers)? else {
+                alone = 0;
+                continue;
+            };
+            // One item may have brought the program down. From here on the items go one by one, so that it is found and
+            // the others of its batch are not.
+            part_max = 1;
+            if part.len() > 1 {
+                continue;
+            }
+            answers.push(Err(ItemFailure::Temporary(reason.clone())));
+            alone += 1;
+            if alone >= FAULTS_ALONE_MAX {
+                answers.resize(inputs.len(), Err(ItemFailure::Temporary(reason)));
+            }
+        }
+        Ok(answers)
+    }
+
+    fn spent(&self) -> Spent {
+        self.meter.spent()
+    }
+}
+
+/// Why a batch has not all its answers.
+enum Stop {
+    /// No item can succeed.
+    Fatal(Error),
+    /// The process cannot go on.
+    Fault(Said),
+}
+
+fn broken(what: String) -> Stop {
+    Stop::Fault(Said::Broken(what))
+}
+
+/// An item as the program reads it.
+#[derive(Serialize)]
+struct Asked<'a> {
+    id: &'a str,
+    source: &'a str,
+    payload: &'a Value,
+    /// Items of this batch that follow. A program that embeds several at once waits for 0.
+    left: usize,
+}
+
+/// An item as the program writes it.
+#[derive(Deserialize)]
+struct Line {
+    id: String,
+    vector: Option<Vec<Option<f32>>>,
+    error: Option<String>,
+    #[serde(default)]
+    permanent: bool,
+}
+
+fn request(part: &[Input<'_>]) -> Vec<u8> {
+    let mut lines = String::new();
+    for (at, input) in part.iter().enumerate() {
+        let left = part.len() - 1 - at;
+        let asked = Asked { id: input.id, source: input.source, payload: input.payload, left };
+        // Text and JSON values can always be written as JSON.
+        lines.push_str(&serde_json::to_string(&asked).unwrap_or_default());
+        lines.push('\n');
+    }
+    lines.into_bytes()
+}
+
+fn read_npy(bytes: &[u8]) -> Result<Matrix> {
+    // The reader of files holds every size against the length of its file, so the bytes become one.
+    let named = |error: &std::io::Error| Error::io("write", std::env::temp_dir(), error);
+    let file = tempfile::Builder::new().suffix(".npy").tempfile().map_err(|error| named(&error))?;
+    std::io::Write::write_all(&mut file.as_file(), bytes).map_err(|error| named(&error))?;
+    read_matrix(&VectorSource::path(file.path()))
+}
+
+/// The start of a line, for an error.
+fn shown(line: &[u8]) -> String {
+    const SHOWN_MAX: usize = 120;
+    let text = String::from_utf8_lossy(line);
+    let mut start: String = text.chars().take(SHOWN_MAX).collect();
+    if start.len() < text.len() {
+        start.push('…');
+    }
+    format!("{start:?}")
+}

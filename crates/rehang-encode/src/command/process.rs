@@ -1,0 +1,257 @@
+//! One running program: what goes in, what comes out, and its end.
+//!
+//! A program can stop reading, stop writing or close only one of the two, so each of its pipes has a thread; nobody
+//! who waits for an answer touches a pipe, and every wait has a deadline.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rehang::{Error, Result};
+
+use crate::meter::lock;
+
+/// Last lines of the standard error that are kept, and the length of each.
+const WORDS_LINES: usize = 5;
+const WORDS_LINE_BYTES: u64 = 400;
+/// Lines that may wait to be read. A program that writes without being asked is held up by its pipe, not kept in memory.
+const LINES_WAITING_MAX: usize = 64;
+/// How long a program that has closed its output may take to end, and its last words to arrive.
+const END_MAX: Duration = Duration::from_secs(1);
+/// Between two looks at whether a program has ended; the system has no wait with a deadline.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// How the program is started.
+#[derive(Debug, Clone)]
+pub(super) struct Launch {
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<String>,
+    pub(super) folder: PathBuf,
+    pub(super) line_bytes_max: usize,
+}
+
+/// How the program's output is cut.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Output {
+    /// At line ends.
+    Lines,
+    /// Not at all; at most so many bytes.
+    Whole(usize),
+}
+
+/// What came of the program's output.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// A line without its end, or the whole output.
+    Bytes(Vec<u8>),
+    /// The output is closed.
+    End,
+    /// Nothing before the deadline.
+    TimedOut,
+    /// Something that cannot be.
+    Broken(String),
+}
+
+/// A running program. It is killed, with everything it started, when this value goes.
+pub(super) struct Process {
+    child: Child,
+    /// To the thread that writes; none once the input is closed.
+    input: Option<Sender<Vec<u8>>>,
+    output: Receiver<Said>,
+    words: Arc<Mutex<VecDeque<String>>>,
+    /// Closed when the standard error is.
+    words_end: Receiver<()>,
+}
+
+impl Process {
+    pub(super) fn start(launch: &Launch, output: Output) -> Result<Self> {
+        let mut command = std::process::Command::new(&launch.program);
+        command
+            .args(&launch.arguments)
+            .current_dir(&launch.folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        // In a group of its own, what the program starts (a shell's `sleep`) can be ended with it, and an interrupt at the
+        // terminal reaches rehang alone, which ends its batch first.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn().map_err(|error| {
+            if error.kind() == std::io::ErrorKind::NotFound {
+                let place = if launch.program.components().count() > 1 { "the file system" } else { "PATH" };
+                Error::not_found("program", launch.program.display(), place)
+            } else {
+                Error::option(
+                    "program",
+                    launch.program.display(),
+                    format!("a program that can be started ({error})"),
+                )
+            }
+        })?;
+        let (input, to_write) = channel();
+        let (said, output_of) = sync_channel(LINES_WAITING_MAX);
+        let (words_done, words_end) = channel();
+        let words = Arc::new(Mutex::new(VecDeque::new()));
+        if let Some(pipe) = child.stdin.take() {
+            thread::spawn(move || write_all(pipe, &to_write));
+        }
+        if let Some(pipe) = child.stdout.take() {
+            let line_bytes_max = launch.line_bytes_max;
+            thread::spawn(move || match output {
+                Output::Lines => read_lines(pipe, line_bytes_max, &said),
+                Output::Whole(bytes_max) => read_whole(pipe, bytes_max, &said),
+            });
+        }
+        if let Some(pipe) = child.stderr.take() {
+            let words = Arc::clone(&words);
+            thread::spawn(move || {
+                listen(pipe, &words);
+                drop(words_done);
+            });
+        }
+        Ok(Self { child, input: Some(input), output: output_of, words, words_end })
+    }
+
+    /// Hands bytes to the program, without waiting until it has read them.
+    pub(super) fn write(&self, bytes: Vec<u8>) {
+        if let Some(input) = &self.input {
+            // The writing thread is gone when the program is; its output says so.
+            let _ = input.send(bytes);
+        }
+    }
+
+    /// Closes the program's input once everything is written.
+    pub(super) fn close_input(&mut self) {
+        self.input = None;
+    }
+
+    /// A line that is there although nothing was asked.
+    pub(super) fn unasked(&self) -> Option<Vec<u8>> {
+        match self.output.try_recv() {
+            Ok(Said::Bytes(line)) => Some(line),
+            _ => None,
+        }
+    }
+
+    /// The next of the output.
+    pub(super) fn next(&self, deadline: Instant) -> Said {
+        match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(said) => said,
+            Err(RecvTimeoutError::Timeout) => Said::TimedOut,
+            Err(RecvTimeoutError::Disconnected) => Said::End,
+        }
+    }
+
+    /// Waits for the end of the program and says whether it ended well.
+    pub(super) fn succeeds(&mut self, deadline: Instant) -> bool {
+        self.status(deadline).is_some_and(|status| status.success())
+    }
+
+    /// Ends the program: how it ended in words, and its last words. With `by_itself` it is given a moment to end first.
+    pub(super) fn end(mut self, by_itself: bool) -> (String, String) {
+        let status = if by_itself { self.status(Instant::now() + END_MAX) } else { None };
+        self.kill();
+        // What the program wrote last is still on its way when its output is closed. Nobody ever sends here.
+        let _ = self.words_end.recv_timeout(END_MAX);
+        let words: Vec<String> = lock(&self.words).iter().cloned().collect();
+        let status = status.map_or_else(|| "it had closed its output".into(), |status| status.to_string());
+        (status, words.join(" | "))
+    }
+
+    fn status(&mut self, deadline: Instant) -> Option<ExitStatus> {
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < deadline => thread::sleep(LOOK),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Kills the program and what it started, and takes it off the system's list.
+    fn kill(&mut self) {
+        #[cfg(unix)]
+        {
+            use rustix::process::{Pid, Signal, kill_process_group};
+            // The group is named by its first process. Its number is not given away while anybody is in the group.
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn write_all(mut pipe: ChildStdin, to_write: &Receiver<Vec<u8>>) {
+    for bytes in to_write {
+        if pipe.write_all(&bytes).and_then(|()| pipe.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+fn read_lines(pipe: ChildStdout, line_bytes_max: usize, said: &SyncSender<Said>) {
+    let mut reader = BufReader::new(pipe);
+    loop {
+        let mut line = Vec::new();
+        // One byte more than allowed tells a line that is too long from one that just fits.
+        let read = (&mut reader).take(line_bytes_max as u64 + 1).read_until(b'\n', &mut line);
+        let message = match read {
+            Ok(0) => return,
+            Ok(_) if line.len() > line_bytes_max => {
+                Said::Broken(format!("it wrote a line of more than {line_bytes_max} bytes"))
+            }
+            Ok(_) => {
+                while line.last().is_some_and(|&byte| byte == b'\n' || byte == b'\r') {
+                    line.pop();
+                }
+                Said::Bytes(line)
+            }
+            Err(error) => Said::Broken(format!("its output cannot be read ({error})")),
+        };
+        let broken = matches!(message, Said::Broken(_));
+        if said.send(message).is_err() || broken {
+            return;
+        }
+    }
+}
+
+fn read_whole(pipe: ChildStdout, bytes_max: usize, said: &SyncSender<Said>) {
+    let mut bytes = Vec::new();
+    let message = match pipe.take(bytes_max as u64 + 1).read_to_end(&mut bytes) {
+        Ok(_) if bytes.len() > bytes_max => Said::Broken(format!("it wrote more than {bytes_max} bytes")),
+        Ok(0) => return,
+        Ok(_) => Said::Bytes(bytes),
+        Err(error) => Said::Broken(format!("its output cannot be read ({error})")),
+    };
+    // Nobody listens any more once the process is given up.
+    let _ = said.send(message);
+}
+
+fn listen(pipe: ChildStderr, words: &Mutex<VecDeque<String>>) {
+    let mut reader = BufReader::new(pipe);
+    let mut line = Vec::new();
+    // A line that is too long is kept in pieces; the last ones count.
+    while matches!((&mut reader).take(WORDS_LINE_BYTES).read_until(b'\n', &mut line), Ok(1..)) {
+        let text = String::from_utf8_lossy(&line).trim().to_string();
+        line.clear();
+        if text.is_empty() {
+            continue;
+        }
+        let mut words = lock(words);
+        if words.len() == WORDS_LINES {
+            words.pop_front();
+        }
+        words.push_back(text);
+    }
+}

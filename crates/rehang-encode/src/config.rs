@@ -1,0 +1,81 @@
+//! The `[encoder]` part of a configuration.
+
+use std::path::{Path, PathBuf};
+
+use rehang::{Error, Result, Space};
+use serde::{Deserialize, Serialize};
+
+use crate::command::{Command, CommandConfig};
+use crate::contract::Encoder;
+use crate::http::{Http, HttpConfig};
+use crate::table::{Table, TableConfig};
+
+/// How sources become vectors: `kind`, and the keys of that kind. An unknown key is an error that names it.
+///
+/// ```
+/// use rehang_encode::EncoderConfig;
+///
+/// let config: EncoderConfig = serde_json::from_str(r#"{"kind": "table", "vectors": "new.npy"}"#).unwrap();
+/// assert!(matches!(config, EncoderConfig::Table(_)));
+/// let error = serde_json::from_str::<EncoderConfig>(r#"{"kind": "table", "vektors": "new.npy"}"#).unwrap_err();
+/// assert!(error.to_string().contains("unknown field `vektors`"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum EncoderConfig {
+    /// Vectors that are already computed, in a file.
+    Table(TableConfig),
+    /// A program that reads items and writes vectors.
+    Command(CommandConfig),
+    /// An embedding endpoint that speaks OpenAI's protocol.
+    Http(HttpConfig),
+}
+
+/// Opens the encoder of a configuration for a space. Relative paths are relative to `base`, the folder of the
+/// configuration file.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for keys that cannot be;
+/// [`rehang::ErrorKind::Io`] and [`rehang::ErrorKind::Corrupt`] for files that cannot be read;
+/// [`rehang::ErrorKind::WidthMismatch`] where the width is known beforehand and is not the space's. A program is started and
+/// an endpoint is asked with the first batch.
+pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dyn Encoder>> {
+    let encoder: Result<Box<dyn Encoder>> = match config {
+        EncoderConfig::Table(config) => Table::open(config, space, base).map(|it| Box::new(it) as _),
+        EncoderConfig::Command(config) => Command::open(config, space, base).map(|it| Box::new(it) as _),
+        EncoderConfig::Http(config) => Http::open(config, space).map(|it| Box::new(it) as _),
+    };
+    encoder.map_err(|error| error.context("[encoder]"))
+}
+
+/// A path of the configuration, seen from the folder of its file.
+pub(crate) fn resolve(base: &Path, path: impl AsRef<Path>) -> PathBuf {
+    let path = base.join(path);
+    if path.as_os_str().is_empty() { PathBuf::from(".") } else { path }
+}
+
+/// Fails unless a count is at least 1.
+pub(crate) fn at_least_one(key: &str, value: usize) -> Result<()> {
+    if value == 0 {
+        return Err(Error::option(key, value, "a whole number from 1"));
+    }
+    Ok(())
+}
+
+/// Fails unless a number is finite and above 0.
+pub(crate) fn positive(key: &str, value: f64) -> Result<()> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(Error::option(key, value, "a number above 0"))
+}
+
+/// A number of seconds from a configuration: above 0 and at most a day, so that a deadline can be computed.
+pub(crate) fn seconds(key: &str, value: f64) -> Result<std::time::Duration> {
+    const DAY: f64 = 86400.0;
+    if value > 0.0 && value <= DAY {
+        return Ok(std::time::Duration::from_secs_f64(value));
+    }
+    Err(Error::option(key, value, "seconds above 0 and at most 86400, a day"))
+}

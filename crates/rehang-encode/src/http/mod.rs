@@ -1,0 +1,677 @@
+//! An embedding endpoint that speaks OpenAI's protocol: `POST …/v1/embeddings`.
+
+mod answer;
+mod pace;
+#[cfg(test)]
+mod stub;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rehang::{Error, ErrorKind, Result, Space};
+use serde::{Deserialize, Serialize};
+use ureq::Agent;
+
+use crate::check::Check;
+use crate::clock::{Clock, SystemClock};
+use crate::config::{at_least_one, positive, seconds};
+use crate::contract::{Encoder, Input, ItemFailure, Spent};
+use crate::meter::{Meter, lock};
+use answer::Request;
+use pace::{Backoff, Pace, retry_after};
+
+/// The longest wait that a service may ask for before the items count as failed for now.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+/// The longest that a connection may take to come about.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Bytes of JSON that one number may take, and bytes of an answer beside its numbers.
+const NUMBER_BYTES_MAX: u64 = 40;
+const ANSWER_BYTES_MORE: u64 = 1 << 20;
+/// What an error about a spent budget names.
+const BUDGET: &str = "the budget of [encoder]";
+const TOKENS_OF_A_PRICE: f64 = 1e6;
+
+/// An embedding endpoint.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `url` | | the service: `https://api.openai.com`, with or without `/v1/embeddings` | `http://` or `https://` |
+/// | `model` | | the model's name there | |
+/// | `key_env` | none | name of the environment variable that holds the key | |
+/// | `batch` | 64 | texts a request | from 1 |
+/// | `concurrency` | 4 | requests at a time | from 1 |
+/// | `requests_per_minute` | no limit | requests a minute, evenly spread | above 0 |
+/// | `tokens_per_minute` | no limit | tokens a minute, evenly spread | above 0 |
+/// | `dimensions` | not sent | the width that the service is asked for | the space's width |
+/// | `timeout_seconds` | 60 | the longest that a request may take | above 0, at most a day |
+/// | `attempts` | 5 | times that a request is sent before its items count as failed for now | from 1 |
+/// | `budget_items` | no limit | items that may be sent, retries included | from 1 |
+/// | `budget_tokens` | no limit | tokens that may be used | from 1 |
+/// | `budget_money` | no limit | money that may be spent; needs `price_per_million_tokens` | above 0 |
+/// | `price_per_million_tokens` | 0 | money that a million tokens cost | from 0 |
+/// | `characters_per_token` | 4 | estimate of tokens before the service says how many there were | above 0 |
+/// | `seed` | 0 | of the jitter between attempts | |
+/// | `normalise` | `false` | scale vectors to length 1 | |
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpConfig {
+    /// The service.
+    pub url: String,
+    /// The model's name there.
+    pub model: String,
+    /// Name of the environment variable that holds the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_env: Option<String>,
+    /// Texts a request.
+    #[serde(default = "default_batch")]
+    pub batch: usize,
+    /// Requests at a time.
+    #[serde(default = "default_concurrency")]
+    pub concurrency: usize,
+    /// Requests a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<f64>,
+    /// Tokens a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_minute: Option<f64>,
+    /// The width that the service is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dimensions: Option<usize>,
+    /// The longest that a request may take, in seconds.
+    #[serde(default = "default_timeout_seconds")]
+    pub timeout_seconds: f64,
+    /// Times that a request is sent before its items count as failed for now.
+    #[serde(default = "default_attempts")]
+    pub attempts: usize,
+    /// Items that may be sent, retries included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_items: Option<u64>,
+    /// Tokens that may be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_tokens: Option<u64>,
+    /// Money that may be spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_money: Option<f64>,
+    /// Money that a million tokens cost.
+    #[serde(default)]
+    pub price_per_million_tokens: f64,
+    /// Estimate of tokens before the service says how many there were.
+    #[serde(default = "default_characters_per_token")]
+    pub characters_per_token: f64,
+    /// Seed of the jitter between attempts.
+    #[serde(default)]
+    pub seed: u64,
+    /// Whether vectors are scaled to length 1.
+    #[serde(default)]
+    pub normalise: bool,
+}
+
+fn default_batch() -> usize {
+    64
+}
+
+fn default_concurrency() -> usize {
+    4
+}
+
+fn default_timeout_seconds() -> f64 {
+    60.0
+}
+
+fn default_attempts() -> usize {
+    5
+}
+
+fn default_characters_per_token() -> f64 {
+    4.0
+}
+
+/// Whether an error means that a budget of the encoder is spent: an orderly end, which a larger budget continues.
+pub fn is_budget_spent(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Conflict { what, .. } if what == BUDGET)
+}
+
+/// The encoder behind [`HttpConfig`].
+pub(crate) struct Http {
+    check: Check,
+    config: HttpConfig,
+    url: String,
+    key: Option<String>,
+    agent: Agent,
+    clock: Arc<dyn Clock>,
+    pace: Pace,
+    backoff: Backoff,
+    meter: Meter,
+    /// Requests under way.
+    busy: Mutex<usize>,
+    freed: Condvar,
+    /// Whether the service has said anything so far, and whether it has given vectors.
+    reached: AtomicBool,
+    answered: AtomicBool,
+    /// What stopped an earlier call and stops every later one.
+    stopped: Mutex<Option<Error>>,
+}
+
+type Answer = Result<Vec<f32>, ItemFailure>;
+
+/// What came of one request.
+enum Outcome {
+    Vectors(Vec<Vec<f32>>),
+    /// The next attempt may succeed, after the wait that the service asked for, if it did.
+    Again {
+        reason: String,
+        wait: Option<Duration>,
+    },
+    /// The service does not want these texts.
+    Refused(String),
+}
+
+impl Http {
+    pub(crate) fn open(config: &HttpConfig, space: &Space) -> Result<Self> {
+        let variable = |name: &str| std::env::var(name).ok();
+        Self::with(config, space, Arc::new(SystemClock::new()), variable)
+    }
+
+    /// As [`Self::open`], with a clock and an environment of the caller's.
+    fn with(
+        config: &HttpConfig,
+        space: &Space,
+        clock: Arc<dyn Clock>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self> {
+        let url = endpoint(&config.url)?;
+        check_keys(config, space)?;
+        let timeout = seconds("timeout_seconds", config.timeout_seconds)?;
+        let key = config.key_env.as_deref().map(|name| key(name, variable)).transpose()?;
+        let mut agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_global(Some(timeout))
+            .timeout_connect(Some(timeout.min(CONNECT_MAX)))
+            .max_idle_connections_per_host(config.concurrency)
+            .max_idle_connections(config.concurrency)
+            .user_agent(concat!("rehang/", env!("CARGO_PKG_VERSION")));
+        if is_loopback(&url) {
+            agent = agent.proxy(None);
+        }
+        Ok(Self {
+            check: Check::new(space, format!("{} at {url}", config.model), config.normalise),
+            url,
+            key,
+            agent: agent.build().into(),
+            clock,
+            pace: Pace::new(config.requests_per_minute, config.tokens_per_minute),
+            backoff: Backoff::new(config.seed),
+            meter: Meter::default(),
+            busy: Mutex::new(0),
+            freed: Condvar::new(),
+            reached: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
+            stopped: Mutex::default(),
+            config: config.clone(),
+        })
+    }
+
+    /// Embeds the texts of one request, which becomes several where the service refuses it or the budget ends.
+    fn embed(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Result<()> {
+        let mut failures = 0;
+        loop {
+            let (count, tokens) = self.reserve(inputs)?;
+            if count < inputs.len() {
+                self.unreserve(count, tokens);
+                let (left, right) = answers.split_at_mut(count);
+                self.embed(&inputs[..count], left)?;
+                return self.embed(&inputs[count..], right);
+            }
+            let (reason, wait) = match self.send(inputs, tokens)? {
+                Outcome::Vectors(vectors) => {
+                    for ((input, answer), vector) in inputs.iter().zip(answers).zip(vectors) {
+                        *answer = Some(self.check.vector(input.id, vector)?);
+                    }
+                    return Ok(());
+                }
+                Outcome::Refused(reason) if inputs.len() == 1 => {
+                    answers[0] = Some(Err(ItemFailure::Permanent(reason)));
+                    return Ok(());
+                }
+                Outcome::Refused(_) => {
+                    // One text may spoil the request for the others: each half is asked alone until it is found.
+                    let half = inputs.len() / 2;
+                    let (left, right) = answers.split_at_mut(half);
+                    self.embed(&inputs[..half], left)?;
+                    return self.embed(&inputs[half..], right);
+                }
+                Outcome::Again { reason, wait } => (reason, wait),
+            };
+            failures += 1;
+            let wait_too_long = wait.is_some_and(|wait| wait > RETRY_AFTER_MAX);
+            if failures >= self.config.attempts || wait_too_long {
+                if !self.reached.load(Ordering::Relaxed) {
+                    return Err(self.unavailable(reason));
+                }
+                answers.fill(Some(Err(ItemFailure::Temporary(format!(
+                    "{}: {reason} (attempt {failures} of {})",
+                    self.check.encoder(),
+                    self.config.attempts
+                )))));
+                return Ok(());
+            }
+            let until = self.clock.now() + wait.unwrap_or_else(|| self.backoff.wait(failures as u32));
+            if wait.is_some() {
+                // What the service asks of one request holds for all of them.
+                self.pace.pause_until(until);
+            }
+            self.clock.sleep_until(until);
+        }
+    }
+
+    /// Sends one request of texts whose tokens are reserved.
+    fn send(&self, inputs: &[Input<'_>], reserved: u64) -> Result<Outcome> {
+        self.clock.sleep_until(self.pace.reserve(self.clock.now(), reserved));
+        let texts: Vec<&str> = inputs.iter().map(|input| input.source).collect();
+        let request =
+            Request { model: &self.config.model, input: &texts, dimensions: self.config.dimensions };
+        // Text can always be written as JSON.
+        let body = serde_json::to_vec(&request).unwrap_or_default();
+        let mut request = self.agent.post(&self.url).header("Content-Type", "application/json");
+        if let Some(key) = &self.key {
+            request = request.header("Authorization", format!("Bearer {key}"));
+        }
+        let limit = (inputs.len() as u64)
+            .saturating_mul(self.check.space().dimension as u64)
+            .saturating_mul(NUMBER_BYTES_MAX)
+            .saturating_add(ANSWER_BYTES_MORE);
+        let turn = self.turn();
+        let response = request.send(&body[..]).and_then(|mut response| {
+            let body = response.body_mut().with_config().limit(limit).read_to_vec();
+            Ok((response, body))
+        });
+        drop(turn);
+        let (response, body) = match response {
+            Ok((response, body)) => {
+                self.reached.store(true, Ordering::Relaxed);
+                (response, body)
+            }
+            Err(error) => return self.unreachable(&error, reserved),
+        };
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let status = response.status().as_u16();
+        if status != 200 {
+            self.correct(reserved, 0);
+            let body = body.unwrap_or_default();
+            let wait = header("retry-after").and_then(|value| retry_after(value, header("date")));
+            return self.refused(status, &body, wait, header("location"));
+        }
+        let read = body
+            .map_err(|error| format!("its answer broke off ({error})"))
+            .and_then(|body| answer::read(&body, inputs.len()));
+        Ok(match read {
+            Ok(answer) => {
+                self.answered.store(true, Ordering::Relaxed);
+                if let Some(used) = answer.tokens {
+                    self.correct(reserved, used);
+                }
+                Outcome::Vectors(answer.vectors)
+            }
+            // The tokens stay counted: the service did its work.
+            Err(reason) => Outcome::Again { reason, wait: None },
+        })
+    }
+
+    /// What a status other than 200 means.
+    fn refused(
+        &self,
+        status: u16,
+        body: &[u8],
+        wait: Option<Duration>,
+        location: Option<&str>,
+    ) -> Result<Outcome> {
+        let mut said = answer::message(body);
+        if let Some(key) = &self.key {
+            said = said.replace(key.as_str(), "(the key)");
+        }
+        let reason = format!("status {status}: {said}");
+        let service = || format!("{} at {}", self.config.model, self.url);
+        match status {
+            401 | 403 => {
+                let detail = match &self.config.key_env {
+                    Some(name) => format!("{reason}; the key comes from {name}"),
+                    None => format!("{reason}; key_env names no key"),
+                };
+                Err(ErrorKind::Unauthorised { service: service(), detail }.into())
+            }
+            429 if answer::is_account_empty(body) => Err(self.unavailable(reason)),
+            408 | 409 | 425 | 429 | 500..=599 => {
+                let reason = match wait {
+                    Some(wait) => format!("{reason} (it asks to wait {} s)", wait.as_secs_f64()),
+                    None => reason,
+                };
+                Ok(Outcome::Again { reason, wait })
+            }
+            402 => Err(self.unavailable(reason)),
+            404 | 405 => Err(Error::not_found(
+                "embedding endpoint or model",
+                &self.config.model,
+                format!("{} ({reason})", self.url),
+            )),
+            300..=399 => Err(Error::option(
+                "url",
+                &self.url,
+                format!("the address itself: it only leads on to {}", location.unwrap_or("another one")),
+            )),
+            400..=499 => Ok(Outcome::Refused(format!("{}: {reason}", self.check.encoder()))),
+            _ => Ok(Outcome::Again { reason, wait: None }),
+        }
+    }
+
+    /// What a request without an answer means.
+    fn unreachable(&self, error: &ureq::Error, reserved: u64) -> Result<Outcome> {
+        use std::io::ErrorKind as Io;
+        use ureq::{Error as Failed, Timeout};
+        // What is the same at every attempt stops the run; a name that is not found may only be a network that is down.
+        match error {
+            Failed::BadUri(_) | Failed::Http(_) => {
+                return Err(Error::option("url", &self.url, format!("an address ({error})")));
+            }
+            Failed::Tls(_) | Failed::Rustls(_) | Failed::InvalidProxyUrl => {
+                return Err(self.unavailable(error.to_string()));
+            }
+            _ => {}
+        }
+        let never_there = match error {
+            Failed::HostNotFound | Failed::ConnectionFailed => true,
+            Failed::Timeout(Timeout::Resolve | Timeout::Connect) => true,
+            Failed::Io(error) => matches!(
+                error.kind(),
+                Io::ConnectionRefused | Io::HostUnreachable | Io::NetworkUnreachable | Io::NotFound
+            ),
+            _ => false,
+        };
+        if never_there {
+            self.correct(reserved, 0);
+        } else {
+            // The tokens stay counted, since the service may have done its work.
+            self.reached.store(true, Ordering::Relaxed);
+        }
+        let reason = match error {
+            Failed::Timeout(_) => {
+                format!("no answer within timeout_seconds = {}", self.config.timeout_seconds)
+            }
+            other => other.to_string(),
+        };
+        Ok(Outcome::Again { reason, wait: None })
+    }
+
+    fn unavailable(&self, detail: String) -> Error {
+        ErrorKind::Unavailable { service: self.check.encoder().into(), detail }.into()
+    }
+
+    /// Waits until fewer than `concurrency` requests are under way.
+    fn turn(&self) -> Turn<'_> {
+        let mut busy = lock(&self.busy);
+        while *busy >= self.config.concurrency {
+            busy = self.freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
+        }
+        *busy += 1;
+        Turn(self)
+    }
+
+    /// Tokens that a text will probably take.
+    fn estimate(&self, text: &str) -> u64 {
+        ((text.chars().count() as f64 / self.config.characters_per_token).ceil() as u64).max(1)
+    }
+
+    /// Takes as many of the inputs out of the budget as there is room for: how many, and the tokens reserved for them.
+    ///
+    /// # Errors
+    ///
+    /// [`is_budget_spent`] where there is no room for one.
+    fn reserve(&self, inputs: &[Input<'_>]) -> Result<(usize, u64)> {
+        let price = self.config.price_per_million_tokens / TOKENS_OF_A_PRICE;
+        let mut spent = self.meter.lock();
+        let (mut count, mut tokens) = (0, 0);
+        for input in inputs {
+            let more = tokens + self.estimate(input.source);
+            let items_after = spent.items + count as u64 + 1;
+            let tokens_after = spent.tokens + more;
+            let over = [
+                ("budget_items", self.config.budget_items.is_some_and(|limit| items_after > limit)),
+                ("budget_tokens", self.config.budget_tokens.is_some_and(|limit| tokens_after > limit)),
+                (
+                    "budget_money",
+                    self.config.budget_money.is_some_and(|limit| tokens_after as f64 * price > limit),
+                ),
+            ];
+            if let Some((key, _)) = over.into_iter().find(|&(_, over)| over) {
+                if count > 0 {
+                    break;
+                }
+                return Err(Error::conflict(
+                    BUDGET,
+                    format!(
+                        "{key} has no room for another item ({} items, {} tokens and {:.4} in money are spent); \
+                         raise it to go on",
+                        spent.items, spent.tokens, spent.money
+                    ),
+                ));
+            }
+            (count, tokens) = (count + 1, more);
+        }
+        spent.items += count as u64;
+        spent.tokens += tokens;
+        spent.money = spent.tokens as f64 * price;
+        Ok((count, tokens))
+    }
+
+    /// Puts back what was reserved for inputs that were not sent.
+    fn unreserve(&self, items: usize, tokens: u64) {
+        let mut spent = self.meter.lock();
+        spent.items -= items as u64;
+        spent.tokens = spent.tokens.saturating_sub(tokens);
+        spent.money = spent.tokens as f64 * self.config.price_per_million_tokens / TOKENS_OF_A_PRICE;
+    }
+
+    /// Replaces reserved tokens by those that were used.
+    fn correct(&self, reserved: u64, used: u64) {
+        self.pace.correct(reserved, used);
+        let mut spent = self.meter.lock();
+        spent.tokens = (spent.tokens + used).saturating_sub(reserved);
+        spent.money = spent.tokens as f64 * self.config.price_per_million_tokens / TOKENS_OF_A_PRICE;
+    }
+
+    /// Embeds the requests of one call, several at a time; the first error stops those that have not begun.
+    fn embed_all(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Option<Error> {
+        let batch = self.config.batch;
+        let requests = inputs.len().div_ceil(batch);
+        let queue = Mutex::new(inputs.chunks(batch).zip(answers.chunks_mut(batch)));
+        let stop: Mutex<Option<Error>> = Mutex::default();
+        let work = || {
+            while lock(&stop).is_none() {
+                let Some((inputs, answers)) = lock(&queue).next() else { return };
+                let result = self.embed(inputs, answers).and_then(|()| self.expect_some_use(answers));
+                if let Err(error) = result {
+                    lock(&stop).get_or_insert(error);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..requests.min(self.config.concurrency) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        stop.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A service that has refused every single text so far refuses the request itself: a wrong model, a wrong option.
+    fn expect_some_use(&self, answers: &[Option<Answer>]) -> Result<()> {
+        if answers.len() < 2 || self.answered.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut refusals = answers.iter().map(|answer| match answer {
+            Some(Err(ItemFailure::Permanent(reason))) => Some(reason),
+            _ => None,
+        });
+        match (refusals.next().flatten(), refusals.all(|refusal| refusal.is_some())) {
+            (Some(reason), true) => Err(self.unavailable(format!("it refuses every text: {reason}"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Encoder for Http {
+    fn space(&self) -> &Space {
+        self.check.space()
+    }
+
+    fn batch_max(&self) -> usize {
+        self.config.batch.saturating_mul(self.config.concurrency)
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+        if inputs.is_empty() {
+            return Ok(Vec::new());
+        }
+        if let Some(error) = lock(&self.stopped).clone() {
+            return Err(error);
+        }
+        let mut answers = vec![None; inputs.len()];
+        let Some(error) = self.embed_all(inputs, &mut answers) else {
+            return Ok(answers.into_iter().flatten().collect());
+        };
+        if error.is_unauthorised() || is_budget_spent(&error) {
+            *lock(&self.stopped) = Some(error.clone());
+        }
+        // Vectors that are there are paid for: they are handed out now, and the next call stops the run.
+        let trusted = error.is_unauthorised() || error.is_retryable() || is_budget_spent(&error);
+        if !trusted || !answers.iter().any(|answer| matches!(answer, Some(Ok(_)))) {
+            return Err(error);
+        }
+        let reason = error.to_string();
+        let unsent = || Err(ItemFailure::Temporary(reason.clone()));
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(unsent)).collect())
+    }
+
+    fn spent(&self) -> Spent {
+        self.meter.spent()
+    }
+}
+
+/// One of the requests that may be under way.
+struct Turn<'a>(&'a Http);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.busy) -= 1;
+        self.0.freed.notify_one();
+    }
+}
+
+fn check_keys(config: &HttpConfig, space: &Space) -> Result<()> {
+    at_least_one("batch", config.batch)?;
+    at_least_one("concurrency", config.concurrency)?;
+    at_least_one("attempts", config.attempts)?;
+    positive("characters_per_token", config.characters_per_token)?;
+    for (key, limit) in [
+        ("requests_per_minute", config.requests_per_minute),
+        ("tokens_per_minute", config.tokens_per_minute),
+        ("budget_money", config.budget_money),
+    ] {
+        if let Some(limit) = limit {
+            positive(key, limit)?;
+        }
+    }
+    for (key, budget) in [("budget_items", config.budget_items), ("budget_tokens", config.budget_tokens)] {
+        if budget == Some(0) {
+            return Err(Error::option(key, 0, "a whole number from 1, or no such key for no limit"));
+        }
+    }
+    let price = config.price_per_million_tokens;
+    if !price.is_finite() || price < 0.0 {
+        return Err(Error::option("price_per_million_tokens", price, "a number from 0"));
+    }
+    if config.budget_money.is_some() && price == 0.0 {
+        return Err(Error::missing("price_per_million_tokens", "budget_money"));
+    }
+    if config.model.is_empty() {
+        return Err(Error::option("model", "", "the model's name at the service"));
+    }
+    match config.dimensions {
+        Some(dimensions) if dimensions != space.dimension => Err(ErrorKind::WidthMismatch {
+            what: format!("dimensions of [encoder], for space {space},"),
+            expected: space.dimension,
+            received: dimensions,
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// The address that requests go to.
+fn endpoint(url: &str) -> Result<String> {
+    let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
+    let path = path.trim_end_matches('/');
+    let host = path.strip_prefix("https://").or_else(|| path.strip_prefix("http://"));
+    if host.is_none_or(|host| host.is_empty() || host.contains(char::is_whitespace)) {
+        return Err(Error::option("url", url, "an address such as https://api.openai.com"));
+    }
+    if host.is_some_and(|host| host.split('/').next().is_some_and(|authority| authority.contains('@'))) {
+        // A password would end up in every error; it is not repeated in this one either.
+        return Err(Error::option("url", "…@…", "an address without a password; key_env names the key"));
+    }
+    let last = path.rsplit('/').next().unwrap_or_default();
+    let is_version = last
+        .strip_prefix('v')
+        .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit()));
+    let mut whole = path.to_string();
+    if is_version {
+        whole.push_str("/embeddings");
+    } else if last != "embeddings" {
+        whole.push_str("/v1/embeddings");
+    }
+    if let Some(query) = query {
+        whole.push('?');
+        whole.push_str(query);
+    }
+    Ok(whole)
+}
+
+/// Whether an address is this machine, which no proxy stands in front of.
+fn is_loopback(url: &str) -> bool {
+    let host = url.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = host.split(['/', '?']).next().unwrap_or_default();
+    let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
+    name == "localhost" || name == "[::1]" || name.starts_with("127.")
+}
+
+/// The key that an environment variable holds. Neither the key nor what may be one by mistake is ever printed.
+fn key(name: &str, variable: impl Fn(&str) -> Option<String>) -> Result<String> {
+    let is_name = |text: &str| {
+        text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            && text.bytes().next().is_some_and(|first| !first.is_ascii_digit())
+    };
+    if !is_name(name) {
+        return Err(Error::option(
+            "key_env",
+            "(not shown)",
+            "the name of an environment variable, such as OPENAI_API_KEY, and never the key itself",
+        ));
+    }
+    let key = variable(name).map(|key| key.trim().to_string()).filter(|key| !key.is_empty());
+    let key = key.ok_or_else(|| {
+        Error::missing(format!("the environment variable {name}"), "the key that key_env names")
+    })?;
+    if key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(key);
+    }
+    Err(Error::option(
+        format!("the environment variable {name}"),
+        "(not shown)",
+        "a key: one word of plain letters, digits and signs",
+    ))
+}

@@ -1,0 +1,178 @@
+//! How fast requests may follow each other, and how long to wait after one that failed.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::meter::lock;
+
+const MINUTE: f64 = 60.0;
+/// The wait after the first failure, without jitter; it doubles with each failure up to the longest.
+const BACKOFF_FIRST_SECONDS: f64 = 0.5;
+const BACKOFF_MAX_SECONDS: f64 = 60.0;
+
+/// Gives every request its moment: requests and tokens are spread evenly over their minute, so that no minute has more
+/// than its limit, wherever it is taken to begin.
+pub(super) struct Pace {
+    requests_per_minute: Option<f64>,
+    tokens_per_minute: Option<f64>,
+    next: Mutex<Next>,
+}
+
+/// Seconds of the clock from which on the next request is within each limit.
+#[derive(Default)]
+struct Next {
+    request: f64,
+    token: f64,
+    /// The service asked everybody to wait so long.
+    pause: f64,
+}
+
+impl Pace {
+    pub(super) fn new(requests_per_minute: Option<f64>, tokens_per_minute: Option<f64>) -> Self {
+        Self { requests_per_minute, tokens_per_minute, next: Mutex::default() }
+    }
+
+    /// The moment at which a request of so many tokens may be sent.
+    pub(super) fn reserve(&self, now: Duration, tokens: u64) -> Duration {
+        let mut next = lock(&self.next);
+        let start = now.as_secs_f64().max(next.request).max(next.token).max(next.pause);
+        if let Some(limit) = self.requests_per_minute {
+            next.request = start + MINUTE / limit;
+        }
+        if let Some(limit) = self.tokens_per_minute {
+            next.token = start + MINUTE * tokens as f64 / limit;
+        }
+        Duration::from_secs_f64(start)
+    }
+
+    /// Replaces the tokens that were reserved by those that were used.
+    pub(super) fn correct(&self, reserved: u64, used: u64) {
+        if let Some(limit) = self.tokens_per_minute {
+            lock(&self.next).token += MINUTE * (used as f64 - reserved as f64) / limit;
+        }
+    }
+
+    /// Holds every later request back until a moment.
+    pub(super) fn pause_until(&self, time: Duration) {
+        let mut next = lock(&self.next);
+        next.pause = next.pause.max(time.as_secs_f64());
+    }
+}
+
+/// Waits between attempts: exponential, with jitter so that callers who failed together do not return together.
+pub(super) struct Backoff(Mutex<ChaCha8Rng>);
+
+impl Backoff {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(Mutex::new(ChaCha8Rng::seed_from_u64(seed)))
+    }
+
+    /// The wait after so many failures (from 1): `0.5 s · 2^(failures − 1)`, at most 60 s, times a number of `[0.5, 1)`.
+    pub(super) fn wait(&self, failures: u32) -> Duration {
+        let longest =
+            (BACKOFF_FIRST_SECONDS * 2f64.powi(failures.min(32) as i32 - 1)).min(BACKOFF_MAX_SECONDS);
+        let unit = f64::from(lock(&self.0).next_u32()) / (f64::from(u32::MAX) + 1.0);
+        Duration::from_secs_f64(longest * (0.5 + unit / 2.0))
+    }
+}
+
+/// The wait that a `Retry-After` asks for: seconds, or a date, which counts from the `Date` of the same answer, so that
+/// nobody's clock has to be right.
+pub(super) fn retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let wait = http_date(value)?.checked_sub(http_date(date?)?)?;
+    Some(Duration::from_secs(u64::try_from(wait).unwrap_or(0)))
+}
+
+/// Seconds of a date such as `Sun, 06 Nov 1994 08:49:37 GMT` since the start of 1970.
+fn http_date(text: &str) -> Option<i64> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (_, rest) = text.split_once(", ")?;
+    let words: Vec<&str> = rest.split(' ').collect();
+    let &[day, month, year, time, "GMT"] = words.as_slice() else { return None };
+    let month = MONTHS.iter().position(|&name| name == month)? as i64 + 1;
+    let (day, year): (i64, i64) = (day.parse().ok()?, year.parse().ok()?);
+    if !(1..=31).contains(&day) || !(1970..=9999).contains(&year) {
+        return None;
+    }
+    let clock: Vec<i64> = time.split(':').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let &[hour, minute, second] = clock.as_slice() else { return None };
+    if !(0..24).contains(&hour) || !(0..60).contains(&minute) || !(0..61).contains(&second) {
+        return None;
+    }
+    // Years that start in March have their leap day at the end.
+    let (years, months) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days =
+        years * 365 + years / 4 - years / 100 + years / 400 + (months * 153 + 2) / 5 + day - 1 - 719_468;
+    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn waits_are_seconds_or_dates() {
+        let date = Some("Sun, 06 Nov 1994 08:49:37 GMT");
+        let seconds = |value, date| retry_after(value, date).map(|wait| wait.as_secs_f64());
+        assert_eq!(seconds("7", None), Some(7.0));
+        assert_eq!(seconds(" 0.25", None), Some(0.25));
+        assert_eq!(seconds("Sun, 06 Nov 1994 08:50:07 GMT", date), Some(30.0));
+        assert_eq!(seconds("Sun, 06 Nov 1994 08:49:00 GMT", date), Some(0.0));
+        assert_eq!(seconds("Mon, 07 Nov 1994 08:49:37 GMT", date), Some(86400.0));
+        for nonsense in ["-1", "NaN", "inf", "1e300", "soon", "Sun, 06 Nov 1994 25:00:00 GMT"] {
+            assert_eq!(seconds(nonsense, date), None, "{nonsense}");
+        }
+        assert_eq!(seconds("Sun, 06 Nov 1994 08:50:07 GMT", None), None);
+        // Known moments: the start of the count, a leap day, and this format's own example.
+        assert_eq!(http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+        assert_eq!(http_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(http_date("Thu, 29 Feb 2024 12:00:00 GMT"), Some(1_709_208_000));
+    }
+
+    #[test]
+    fn backoff_doubles_up_to_a_minute_and_repeats_with_its_seed() {
+        let waits = |seed| {
+            let backoff = Backoff::new(seed);
+            (1..12).map(|failures| backoff.wait(failures).as_secs_f64()).collect::<Vec<_>>()
+        };
+        for (at, wait) in waits(3).into_iter().enumerate() {
+            let longest = (0.5 * 2f64.powi(at as i32)).min(60.0);
+            assert!(wait >= longest / 2.0 && wait < longest, "{at}: {wait}");
+        }
+        assert_eq!(waits(3), waits(3));
+        assert_ne!(waits(3), waits(4));
+    }
+
+    proptest! {
+        /// Whatever is asked for, no 60 seconds hold more requests or tokens than their limit and one request more.
+        #[test]
+        fn no_minute_has_more_than_its_limit(
+            requests in proptest::collection::vec((0u32..5000, 1u64..400), 1..60),
+        ) {
+            let (request_limit, token_limit) = (20.0, 1000.0);
+            let pace = Pace::new(Some(request_limit), Some(token_limit));
+            let mut now = Duration::ZERO;
+            let mut sent: Vec<(f64, f64)> = Vec::new();
+            for (later, tokens) in requests {
+                now = pace.reserve(now + Duration::from_millis(later.into()), tokens);
+                sent.push((now.as_secs_f64(), tokens as f64));
+            }
+            for &(start, _) in &sent {
+                let minute: Vec<f64> =
+                    sent.iter().filter(|(at, _)| *at >= start && *at < start + 59.999).map(|(_, n)| *n).collect();
+                prop_assert!(minute.len() as f64 <= request_limit);
+                // The last one begins within the minute; its tokens reach into the next.
+                prop_assert!(minute[..minute.len() - 1].iter().sum::<f64>() <= token_limit);
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! A small embedding service on the loopback that misbehaves as it is told.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::meter::lock;
+
+/// A request as the service sees it.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) path: String,
+    pub(super) authorization: Option<String>,
+    pub(super) body: Value,
+}
+
+impl Seen {
+    /// The texts that are to be embedded.
+    pub(super) fn texts(&self) -> Vec<String> {
+        let texts = self.body["input"].as_array().unwrap();
+        texts.iter().map(|text| text.as_str().unwrap().to_string()).collect()
+    }
+}
+
+/// What the service does with a request.
+pub(super) enum Reply {
+    /// Answers as a good service does.
+    Good,
+    /// A status, headers and a body.
+    Status(u16, Vec<(&'static str, String)>, String),
+    /// Status 200 with this body.
+    Body(String),
+    /// Claims a longer body than it sends.
+    Truncated,
+    /// Closes the connection without a word.
+    Close,
+    /// Says nothing until the caller gives up.
+    Silence,
+}
+
+/// A service, which ends with the test.
+pub(super) struct Stub {
+    pub(super) url: String,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Stub {
+    /// Starts a service; `reply` gets the number of the request (from 0) and the request. Requests that come together are
+    /// served together.
+    pub(super) fn start(reply: impl Fn(usize, &Seen) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+        let (reply, all) = (Arc::new(reply), Arc::clone(&seen));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (reply, all) = (Arc::clone(&reply), Arc::clone(&all));
+                thread::spawn(move || {
+                    // A caller that goes away in the middle is part of the game.
+                    let _ = serve(&stream.unwrap(), &all, &*reply);
+                });
+            }
+        });
+        Self { url, seen }
+    }
+
+    /// A service that does one thing after the other, and then what a good one does.
+    pub(super) fn script(replies: Vec<Reply>) -> Self {
+        let replies = Mutex::new(replies.into_iter());
+        Self::start(move |_, _| lock(&replies).next().unwrap_or(Reply::Good))
+    }
+
+    /// All requests so far.
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        lock(&self.seen).clone()
+    }
+}
+
+/// The vector of a text: its length, and the number it stands for (or 0).
+pub(super) fn vector(text: &str) -> [f32; 2] {
+    [text.len() as f32, text.parse().unwrap_or(0.0)]
+}
+
+/// What a good service answers, with every vector changed by `change`.
+pub(super) fn good(seen: &Seen, change: impl Fn(&mut Vec<Value>)) -> String {
+    let mut data: Vec<Value> = seen
+        .texts()
+        .iter()
+        .enumerate()
+        .map(|(index, text)| json!({"object": "embedding", "index": index, "embedding": vector(text)}))
+        .collect();
+    change(&mut data);
+    let tokens: usize = seen.texts().iter().map(String::len).sum();
+    json!({"object": "list", "data": data, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+        .to_string()
+}
+
+fn serve(
+    mut stream: &TcpStream,
+    all: &Mutex<Vec<Seen>>,
+    reply: &dyn Fn(usize, &Seen) -> Reply,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let path = line.split(' ').nth(1).unwrap_or_default().to_string();
+    let (mut length, mut authorization) = (0, None);
+    loop {
+        line.clear();
+        reader.read_line(&mut line)?;
+        let Some((name, value)) = line.trim().split_once(": ") else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.parse().unwrap(),
+            "authorization" => authorization = Some(value.to_string()),
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    let seen = Seen { path, authorization, body: serde_json::from_slice(&body)? };
+    let number = {
+        let mut all = lock(all);
+        all.push(seen.clone());
+        all.len() - 1
+    };
+    let (status, headers, body, claimed) = match reply(number, &seen) {
+        Reply::Good => (200, Vec::new(), good(&seen, |_| {}), None),
+        Reply::Status(status, headers, body) => (status, headers, body, None),
+        Reply::Body(body) => (200, Vec::new(), body, None),
+        Reply::Truncated => {
+            let body = good(&seen, |_| {});
+            let claimed = body.len();
+            (200, Vec::new(), body[..claimed / 2].to_string(), Some(claimed))
+        }
+        Reply::Close => return Ok(()),
+        Reply::Silence => {
+            // Ends when the caller closes the connection.
+            let _ = reader.read(&mut [0; 1]);
+            return Ok(());
+        }
+    };
+    let mut head = format!("HTTP/1.1 {status} Status\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str(&format!("Content-Length: {}\r\n\r\n", claimed.unwrap_or(body.len())));
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}

@@ -1,0 +1,428 @@
+use std::sync::atomic::AtomicUsize;
+
+use proptest::prelude::*;
+use rehang::Distance;
+use serde_json::{Value, json};
+
+use super::stub::{Reply, Stub, good, vector};
+use super::*;
+use crate::clock::FakeClock;
+
+fn space() -> Space {
+    Space::new("new", 2, Distance::L2, false)
+}
+
+fn config(url: &str) -> HttpConfig {
+    let text = json!({"url": url, "model": "m", "batch": 4, "concurrency": 1, "attempts": 3, "timeout_seconds": 20.0});
+    serde_json::from_value(text).unwrap()
+}
+
+/// An encoder with a fake clock, so that no test waits for a backoff.
+fn open(stub: &Stub, change: impl FnOnce(&mut HttpConfig)) -> (Http, Arc<FakeClock>) {
+    let mut config = config(&stub.url);
+    change(&mut config);
+    let clock = Arc::new(FakeClock::default());
+    let door = Arc::clone(&clock);
+    (Http::with(&config, &space(), door, |name| (name == "KEY").then(|| "sk-secret".into())).unwrap(), clock)
+}
+
+/// Embeds texts that are their own ids.
+fn embed(http: &Http, texts: &[&str]) -> Result<Vec<Answer>> {
+    let inputs: Vec<Input<'_>> =
+        texts.iter().map(|text| Input { id: text, source: text, payload: &Value::Null }).collect();
+    http.encode(&inputs)
+}
+
+fn right(texts: &[&str]) -> Vec<Answer> {
+    texts.iter().map(|text| Ok(vector(text).to_vec())).collect()
+}
+
+fn status(status: u16) -> Reply {
+    Reply::Status(status, Vec::new(), format!("{{\"error\":{{\"message\":\"status {status} it is\"}}}}"))
+}
+
+const DIGITS: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+
+#[test]
+fn texts_become_vectors_in_order() {
+    let stub = Stub::script(vec![]);
+    let (http, clock) = open(&stub, |config| {
+        config.key_env = Some("KEY".into());
+        config.dimensions = Some(2);
+    });
+    assert_eq!(embed(&http, &DIGITS).unwrap(), right(&DIGITS));
+    assert_eq!(embed(&http, &[]).unwrap(), []);
+    let seen = stub.seen();
+    assert_eq!(seen.len(), 3);
+    assert_eq!(seen[0].path, "/v1/embeddings");
+    assert_eq!(seen[0].authorization.as_deref(), Some("Bearer sk-secret"));
+    assert_eq!(seen[0].body, json!({"model": "m", "input": ["0", "1", "2", "3"], "dimensions": 2}));
+    assert_eq!(http.spent(), Spent { items: 10, tokens: 10, money: 0.0 });
+    assert_eq!(clock.waits(), []);
+    assert_eq!(http.batch_max(), 4);
+}
+
+#[test]
+fn what_passes_is_tried_again() {
+    let bad: [fn() -> Reply; 9] = [
+        || status(429),
+        || status(500),
+        || status(503),
+        || Reply::Body("{\"data\": [".into()),
+        || Reply::Body("{\"data\": []}".into()),
+        || Reply::Body("<html>".into()),
+        || Reply::Truncated,
+        || Reply::Close,
+        || Reply::Status(200, vec![("Content-Type", "text/plain".into())], String::new()),
+    ];
+    for (at, bad) in bad.into_iter().enumerate() {
+        let stub = Stub::script(vec![bad(), bad()]);
+        let (http, clock) = open(&stub, |_| {});
+        assert_eq!(embed(&http, &["1", "2"]).unwrap(), right(&["1", "2"]), "case {at}");
+        assert_eq!(stub.seen().len(), 3, "case {at}");
+        assert_eq!(http.spent().items, 6, "case {at}");
+        let waits = clock.waits();
+        assert!(waits.len() == 2 && waits[1] >= Duration::from_millis(500), "case {at}: {waits:?}");
+
+        let stub = Stub::start(move |_, _| bad());
+        let (http, _) = open(&stub, |_| {});
+        let answers = embed(&http, &["1", "2"]).unwrap();
+        assert!(answers.iter().all(|answer| matches!(answer, Err(ItemFailure::Temporary(_)))), "case {at}");
+        assert_eq!(stub.seen().len(), 3, "case {at}");
+    }
+}
+
+#[test]
+fn a_slow_service_costs_its_timeout_and_no_more() {
+    let stub = Stub::script(vec![Reply::Silence]);
+    let (http, clock) = open(&stub, |config| config.timeout_seconds = 0.2);
+    assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
+    assert_eq!(clock.waits().len(), 1);
+    // Nobody knows whether the first request was charged, so its estimate stays counted.
+    assert_eq!(http.spent().tokens, 2);
+    let stub = Stub::start(|_, _| Reply::Silence);
+    let (http, _) = open(&stub, |config| {
+        config.timeout_seconds = 0.1;
+        config.attempts = 2;
+    });
+    let answers = embed(&http, &["1"]).unwrap();
+    let Err(ItemFailure::Temporary(why)) = &answers[0] else { panic!("{answers:?}") };
+    assert!(why.contains("timeout_seconds = 0.1") && why.contains("attempt 2 of 2"), "{why}");
+}
+
+#[test]
+fn the_service_says_how_long_to_wait() {
+    let asks = |value: &str| {
+        let headers =
+            vec![("Retry-After", value.to_string()), ("Date", "Sun, 06 Nov 1994 08:49:37 GMT".to_string())];
+        Reply::Status(429, headers, String::new())
+    };
+    let stub = Stub::script(vec![asks("17"), asks("Sun, 06 Nov 1994 08:50:07 GMT")]);
+    let (http, clock) = open(&stub, |_| {});
+    assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
+    assert_eq!(clock.waits(), [Duration::from_secs(17), Duration::from_secs(30)]);
+    // An hour is no wait but a failure for now.
+    let stub = Stub::script(vec![asks("3600")]);
+    let (http, clock) = open(&stub, |_| {});
+    let answers = embed(&http, &["1"]).unwrap();
+    assert!(matches!(&answers[0], Err(ItemFailure::Temporary(why)) if why.contains("3600 s")), "{answers:?}");
+    assert_eq!(clock.waits(), []);
+}
+
+#[test]
+fn wrong_credentials_stop_at_once_and_the_key_is_not_shown() {
+    for code in [401, 403] {
+        let stub = Stub::start(move |_, _| {
+            Reply::Status(code, vec![], "{\"error\":{\"message\":\"no such key sk-secret\"}}".into())
+        });
+        let (http, _) = open(&stub, |config| config.key_env = Some("KEY".into()));
+        for _ in 0..2 {
+            let error = embed(&http, &DIGITS).unwrap_err();
+            assert!(error.is_unauthorised(), "{error}");
+            let words = error.to_string();
+            assert!(words.contains("KEY") && !words.contains("sk-secret"), "{words}");
+        }
+        assert_eq!(stub.seen().len(), 1);
+    }
+}
+
+#[test]
+fn credentials_that_end_half_way_lose_nothing_that_is_paid() {
+    let stub = Stub::script(vec![Reply::Good, status(401)]);
+    let (http, _) = open(&stub, |_| {});
+    let answers = embed(&http, &DIGITS).unwrap();
+    assert_eq!(answers[..4], right(&DIGITS[..4]));
+    assert!(answers[4..].iter().all(|answer| matches!(answer, Err(ItemFailure::Temporary(_)))));
+    assert!(embed(&http, &DIGITS).unwrap_err().is_unauthorised());
+    assert_eq!(stub.seen().len(), 2);
+}
+
+#[test]
+fn the_text_that_spoils_a_request_is_found() {
+    let stub = Stub::start(|_, seen| {
+        let poison = seen.texts().iter().any(|text| text == "poison");
+        if poison { status(400) } else { Reply::Good }
+    });
+    let (http, clock) = open(&stub, |config| config.batch = 8);
+    let texts = ["1", "2", "3", "4", "5", "poison", "7", "8"];
+    let answers = embed(&http, &texts).unwrap();
+    for (at, text) in texts.iter().enumerate() {
+        if *text == "poison" {
+            let Err(ItemFailure::Permanent(why)) = &answers[at] else { panic!("{answers:?}") };
+            assert!(why.contains("status 400 it is"), "{why}");
+        } else {
+            assert_eq!(answers[at], Ok(vector(text).to_vec()));
+        }
+    }
+    // 8, 4, 4, 2, 1, 1, 2: halves until it stands alone.
+    assert_eq!(stub.seen().len(), 7);
+    assert_eq!(clock.waits(), []);
+}
+
+#[test]
+fn a_service_that_refuses_every_text_stops_the_run() {
+    let stub = Stub::start(|_, _| status(422));
+    let (http, _) = open(&stub, |_| {});
+    let error = embed(&http, &DIGITS).unwrap_err();
+    assert!(error.to_string().contains("refuses every text"), "{error}");
+}
+
+#[test]
+fn what_no_item_can_survive_stops_the_run() {
+    let quota = || Reply::Status(429, vec![], "{\"error\":{\"code\":\"insufficient_quota\"}}".into());
+    let moved = || Reply::Status(301, vec![("Location", "https://elsewhere/".into())], String::new());
+    let cases: [(fn() -> Reply, &str); 5] = [
+        (|| status(404), "embedding endpoint or model"),
+        (|| status(405), "embedding endpoint or model"),
+        (|| status(402), "status 402 it is"),
+        (quota, "insufficient_quota"),
+        (moved, "https://elsewhere/"),
+    ];
+    for (reply, words) in cases {
+        let stub = Stub::start(move |_, _| reply());
+        let (http, _) = open(&stub, |_| {});
+        let error = embed(&http, &DIGITS).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(stub.seen().len(), 1, "{words}");
+    }
+}
+
+#[test]
+fn another_width_stops_the_run() {
+    let stub = Stub::start(|_, seen| {
+        Reply::Body(good(seen, |data| {
+            data.iter_mut().for_each(|entry| entry["embedding"] = json!([1, 2, 3]))
+        }))
+    });
+    let (http, _) = open(&stub, |_| {});
+    let error = embed(&http, &["1"]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::WidthMismatch { expected: 2, received: 3, .. }), "{error}");
+}
+
+#[test]
+fn vectors_go_where_their_index_says() {
+    let stub = Stub::start(|_, seen| Reply::Body(good(seen, |data| data.reverse())));
+    let (http, _) = open(&stub, |_| {});
+    assert_eq!(embed(&http, &DIGITS).unwrap(), right(&DIGITS));
+}
+
+#[test]
+fn a_number_that_is_null_fails_its_item_alone() {
+    let stub = Stub::start(|_, seen| Reply::Body(good(seen, |data| data[1]["embedding"][0] = Value::Null)));
+    let (http, _) = open(&stub, |_| {});
+    let answers = embed(&http, &["1", "2", "3"]).unwrap();
+    assert!(matches!(answers[1], Err(ItemFailure::Permanent(_))));
+    assert!(answers[0].is_ok() && answers[2].is_ok());
+}
+
+#[test]
+fn nobody_there_stops_the_run() {
+    // The port is free again when the listener goes.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let clock = Arc::new(FakeClock::default());
+    let door = Arc::clone(&clock);
+    let http = Http::with(&config(&url), &space(), door, |_| None).unwrap();
+    let error = embed(&http, &["1"]).unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains(&url), "{error}");
+    assert_eq!(clock.waits().len(), 2);
+    assert_eq!(http.spent().tokens, 0);
+}
+
+#[test]
+fn as_many_requests_as_allowed_are_under_way() {
+    const AT_ONCE: usize = 3;
+    let (now, most) = (Arc::new((Mutex::new(0), Condvar::new())), Arc::new(AtomicUsize::new(0)));
+    let (here, seen_most) = (Arc::clone(&now), Arc::clone(&most));
+    let stub = Stub::start(move |number, _| {
+        let (count, changed) = &*here;
+        let mut count = lock(count);
+        *count += 1;
+        seen_most.fetch_max(*count, Ordering::Relaxed);
+        changed.notify_all();
+        // The first ones wait for each other, which an encoder with fewer at once would never live to see.
+        while number < AT_ONCE && seen_most.load(Ordering::Relaxed) < AT_ONCE {
+            count = changed.wait(count).unwrap();
+        }
+        *count -= 1;
+        Reply::Good
+    });
+    let (http, _) = open(&stub, |config| {
+        config.concurrency = AT_ONCE;
+        config.batch = 1;
+    });
+    // Two callers share the limit.
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| assert_eq!(embed(&http, &DIGITS).unwrap(), right(&DIGITS)));
+        }
+    });
+    assert_eq!(most.load(Ordering::Relaxed), AT_ONCE);
+    assert_eq!(stub.seen().len(), 20);
+}
+
+#[test]
+fn requests_and_tokens_keep_their_pace() {
+    let stub = Stub::script(vec![]);
+    let (http, clock) = open(&stub, |config| config.requests_per_minute = Some(30.0));
+    embed(&http, &DIGITS).unwrap();
+    assert_eq!(clock.waits(), [Duration::from_secs(2); 2]);
+
+    // Each request is guessed to take 4 tokens and takes 20, which the next one waits for: 20 tokens are 2 seconds.
+    let texts = ["fives"; 10];
+    let stub = Stub::script(vec![]);
+    let (http, clock) = open(&stub, |config| {
+        config.tokens_per_minute = Some(600.0);
+        config.characters_per_token = 5.0;
+    });
+    embed(&http, &texts).unwrap();
+    assert_eq!(clock.waits(), [Duration::from_secs(2); 2]);
+    assert_eq!(http.spent().tokens, 50);
+}
+
+#[test]
+fn a_budget_is_used_up_and_never_passed() {
+    // (budget, items that fit into it)
+    type Change = fn(&mut HttpConfig);
+    let cases: [(Change, usize); 4] = [
+        (|config| config.budget_items = Some(7), 7),
+        (|config| config.budget_tokens = Some(6), 6),
+        (
+            |config| {
+                config.budget_money = Some(0.5);
+                config.price_per_million_tokens = 100_000.0;
+            },
+            5,
+        ),
+        (|config| config.budget_items = Some(4), 4),
+    ];
+    for (change, fits) in cases {
+        let stub = Stub::script(vec![]);
+        let (http, _) = open(&stub, change);
+        let answers = embed(&http, &DIGITS).unwrap();
+        assert_eq!(answers[..fits], right(&DIGITS[..fits]));
+        assert!(answers[fits..].iter().all(|answer| matches!(answer, Err(ItemFailure::Temporary(_)))));
+        assert_eq!(http.spent().items, fits as u64);
+        let error = embed(&http, &DIGITS).unwrap_err();
+        assert!(is_budget_spent(&error) && !error.is_retryable(), "{error}");
+        assert!(error.to_string().contains("budget_"), "{error}");
+        assert_eq!(stub.seen().iter().map(|seen| seen.texts().len()).sum::<usize>(), fits);
+    }
+}
+
+#[test]
+fn refused_requests_cost_no_tokens() {
+    let stub = Stub::script(vec![status(500), status(429)]);
+    let (http, _) = open(&stub, |config| config.price_per_million_tokens = 1e6);
+    embed(&http, &["12", "345"]).unwrap();
+    assert_eq!(http.spent(), Spent { items: 6, tokens: 5, money: 5.0 });
+}
+
+#[test]
+fn addresses_are_completed() {
+    for (url, whole) in [
+        ("https://api.openai.com", "https://api.openai.com/v1/embeddings"),
+        ("https://api.openai.com/", "https://api.openai.com/v1/embeddings"),
+        ("https://api.openai.com/v1", "https://api.openai.com/v1/embeddings"),
+        ("https://host/openai/v1/embeddings", "https://host/openai/v1/embeddings"),
+        ("http://localhost:8080/embeddings/", "http://localhost:8080/embeddings"),
+        ("https://host/d/m/embeddings?api-version=1", "https://host/d/m/embeddings?api-version=1"),
+    ] {
+        assert_eq!(endpoint(url).unwrap(), whole);
+    }
+    for url in ["", "api.openai.com", "ftp://host", "https://", "http:// host"] {
+        assert!(endpoint(url).is_err(), "{url}");
+    }
+    let error = endpoint("https://me:secret@host").unwrap_err().to_string();
+    assert!(!error.contains("secret"), "{error}");
+    assert!(is_loopback("http://127.0.0.1:80/v1") && is_loopback("http://localhost/x"));
+    assert!(is_loopback("http://[::1]:9/x") && !is_loopback("https://localhost.example.org/"));
+}
+
+#[test]
+fn keys_that_cannot_be_are_refused() {
+    type Change = fn(&mut HttpConfig);
+    let cases: [(Change, &str); 16] = [
+        (|config| config.url = "nowhere".into(), "url"),
+        (|config| config.model.clear(), "model"),
+        (|config| config.batch = 0, "batch"),
+        (|config| config.concurrency = 0, "concurrency"),
+        (|config| config.attempts = 0, "attempts"),
+        (|config| config.timeout_seconds = -1.0, "timeout_seconds"),
+        (|config| config.requests_per_minute = Some(0.0), "requests_per_minute"),
+        (|config| config.tokens_per_minute = Some(f64::NAN), "tokens_per_minute"),
+        (|config| config.characters_per_token = 0.0, "characters_per_token"),
+        (|config| config.budget_items = Some(0), "budget_items"),
+        (|config| config.budget_tokens = Some(0), "budget_tokens"),
+        (|config| config.budget_money = Some(1.0), "price_per_million_tokens"),
+        (|config| config.price_per_million_tokens = -1.0, "price_per_million_tokens"),
+        (|config| config.dimensions = Some(3), "dimensions"),
+        (|config| config.key_env = Some("NO_SUCH_KEY".into()), "NO_SUCH_KEY"),
+        (|config| config.key_env = Some("sk-pasted-by-mistake".into()), "key_env"),
+    ];
+    for (change, word) in cases {
+        let mut config = config("http://localhost");
+        change(&mut config);
+        let error = Http::open(&config, &space()).err().unwrap().to_string();
+        assert!(error.contains(word), "{word}: {error}");
+        assert!(!error.contains("pasted"), "{error}");
+    }
+    assert!(!key("KEY", |_| Some("sk-se cret".into())).unwrap_err().to_string().contains("cret"));
+    assert_eq!(key("KEY", |_| Some(" sk-secret\n".into())).unwrap(), "sk-secret");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// However a service misbehaves, in whatever order: every answer is the right vector or a failure, one an input.
+    #[test]
+    fn no_text_ever_gets_the_vector_of_another(
+        replies in proptest::collection::vec(0usize..8, 0..12),
+        count in 1usize..10, batch in 1usize..5, concurrency in 1usize..4,
+    ) {
+        let replies = Mutex::new(replies.into_iter());
+        let stub = Stub::start(move |_, seen| match lock(&replies).next() {
+            Some(0) => status(500),
+            Some(1) => status(400),
+            Some(2) => Reply::Truncated,
+            Some(3) => Reply::Close,
+            Some(4) => Reply::Body("{}".into()),
+            Some(5) => Reply::Body(good(seen, |data| data.reverse())),
+            Some(6) => Reply::Body(good(seen, |data| data.truncate(data.len() - 1))),
+            _ => Reply::Good,
+        });
+        let (http, _) = open(&stub, |config| {
+            config.batch = batch;
+            config.concurrency = concurrency;
+        });
+        let texts = &DIGITS[..count];
+        // An error is an answer too: every text of the first request may have been refused.
+        if let Ok(answers) = embed(&http, texts) {
+            prop_assert_eq!(answers.len(), count);
+            for (answer, expected) in answers.into_iter().zip(right(texts)) {
+                prop_assert!(answer.is_err() || answer == expected);
+            }
+        }
+    }
+}

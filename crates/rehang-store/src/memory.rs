@@ -1,0 +1,575 @@
+//! A strict store in memory: the contract in its shortest words, and the twin that other stores are compared with.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rayon::prelude::*;
+use rehang::{Error, Matrix, Provenance, Result, Space};
+
+use crate::check;
+use crate::contract::{
+    Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, Outcome, Record, Revision, Scan, Select,
+    SpaceRecord, Store, VectorRecord, VectorWrite,
+};
+use crate::exact;
+
+/// A gallery in memory. It is lost with the process; everything else of the contract it keeps to the letter.
+///
+/// Every method holds one lock from its first to its last step, so each call is a transaction, and searches are exact.
+///
+/// ```
+/// use rehang::{Distance, Provenance, Space};
+/// use rehang_store::{MemoryStore, Store};
+///
+/// let store = MemoryStore::new();
+/// store.create_space(&Space::new("clip", 2, Distance::Cosine, true), Provenance::Old)?;
+/// assert_eq!(store.serving()?.as_deref(), Some("clip"));
+/// # Ok::<(), rehang::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last_key: ItemKey,
+    counter: u64,
+    items: BTreeMap<ItemKey, Item>,
+    keys: BTreeMap<String, ItemKey>,
+    spaces: Vec<SpaceState>,
+    serving: Option<String>,
+    documents: BTreeMap<String, (u64, String)>,
+}
+
+#[derive(Debug)]
+struct SpaceState {
+    record: SpaceRecord,
+    vectors: BTreeMap<ItemKey, Held>,
+    failures: BTreeMap<ItemKey, (Revision, String)>,
+}
+
+/// A vector and the count of its last write.
+#[derive(Debug)]
+struct Held {
+    vector: VectorRecord,
+    change: u64,
+}
+
+impl MemoryStore {
+    /// A gallery without spaces and items.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic inside a lock can only come from a defect of this file; the state is checked before it is changed, so
+        // it is whole even then.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for MemoryStore {
+    fn name(&self) -> String {
+        "memory".into()
+    }
+
+    fn spaces(&self) -> Result<Vec<SpaceRecord>> {
+        Ok(self.state().spaces.iter().map(|space| space.record.clone()).collect())
+    }
+
+    fn create_space(&self, space: &Space, written_as: Provenance) -> Result<()> {
+        check::new_space(space, written_as)?;
+        let mut state = self.state();
+        if let Some(there) = state.spaces.iter().find(|there| there.record.space.model == space.model) {
+            return same_space(&there.record, space, written_as);
+        }
+        state.counter += 1;
+        let record = SpaceRecord { space: space.clone(), written_as, change: state.counter };
+        state.spaces.push(SpaceState { record, vectors: BTreeMap::new(), failures: BTreeMap::new() });
+        state.serving.get_or_insert_with(|| space.model.clone());
+        Ok(())
+    }
+
+    fn drop_space(&self, space: &str) -> Result<()> {
+        let mut state = self.state();
+        if state.serving.as_deref() == Some(space) {
+            return Err(serving_space_stays(space));
+        }
+        state.spaces.retain(|there| there.record.space.model != space);
+        Ok(())
+    }
+
+    fn serving(&self) -> Result<Option<String>> {
+        Ok(self.state().serving.clone())
+    }
+
+    fn switch_serving(&self, from: &str, to: &str) -> Result<()> {
+        let mut state = self.state();
+        state.space(to)?;
+        let serving = state.serving.as_deref().unwrap_or_default();
+        if serving == to {
+            return Ok(());
+        }
+        if serving != from {
+            return Err(another_serves(from, to, serving));
+        }
+        state.serving = Some(to.to_owned());
+        Ok(())
+    }
+
+    fn put(&self, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
+        let mut state = self.state();
+        for write in writes {
+            check::item_write(write, |name| Ok(&state.space(name)?.record.space))?;
+        }
+        Ok(writes.iter().map(|write| state.put(write)).collect())
+    }
+
+    fn delete(&self, ids: &[&str]) -> Result<usize> {
+        let mut state = self.state();
+        let mut deleted = 0;
+        for &id in ids {
+            let Some(key) = state.keys.remove(id) else { continue };
+            state.items.remove(&key);
+            state.forget(key);
+            deleted += 1;
+        }
+        Ok(deleted)
+    }
+
+    fn get(&self, ids: &[&str]) -> Result<Vec<Option<Item>>> {
+        let state = self.state();
+        Ok(ids.iter().map(|&id| state.items.get(state.keys.get(id)?).cloned()).collect())
+    }
+
+    fn vectors(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
+        let state = self.state();
+        let space = state.space(space)?;
+        Ok(keys.iter().map(|key| space.vectors.get(key).map(|held| held.vector.clone())).collect())
+    }
+
+    fn write_vectors(&self, space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>> {
+        let mut state = self.state();
+        for write in writes {
+            check::vector_write(&state.space(space)?.record.space, write)?;
+        }
+        let State { items, spaces, counter, .. } = &mut *state;
+        let space = find_mut(spaces, space)?;
+        Ok(writes
+            .iter()
+            .map(|write| {
+                let outcome = space.write(items, write, *counter + 1);
+                if outcome == Outcome::Written {
+                    *counter += 1;
+                    space.record.change = *counter;
+                }
+                outcome
+            })
+            .collect())
+    }
+
+    fn set_priorities(&self, space: &str, priorities: &[(ItemKey, Revision, f64)]) -> Result<usize> {
+        let mut state = self.state();
+        let space = find_mut(&mut state.spaces, space)?;
+        for (_, _, priority) in priorities {
+            check::number("priority", Some(*priority))?;
+        }
+        let mut changed = 0;
+        for &(key, revision, priority) in priorities {
+            if let Some(held) = space.vectors.get_mut(&key)
+                && held.vector.revision == revision
+                && held.vector.provenance == Provenance::Adapted
+            {
+                held.vector.priority = Some(priority);
+                changed += 1;
+            }
+        }
+        Ok(changed)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<Record>> {
+        let state = self.state();
+        let space = state.space(&scan.space)?;
+        let vectors_of = scan.vectors_of.as_deref().map(|name| state.space(name)).transpose()?;
+        let after = |key: ItemKey| scan.after.is_none_or(|after| key > after);
+        let is = |key: &ItemKey, provenance: Provenance| {
+            space.vectors.get(key).is_some_and(|held| held.vector.provenance == provenance)
+        };
+        let mut items: Vec<&Item> = state.items.values().collect();
+        match scan.select {
+            Select::All => items.retain(|item| after(item.key)),
+            Select::Provenance(provenance) => {
+                items.retain(|item| after(item.key) && is(&item.key, provenance));
+            }
+            Select::Lacking => {
+                items.retain(|item| after(item.key) && !space.vectors.contains_key(&item.key));
+            }
+            Select::WorstFirst => {
+                items.retain(|item| {
+                    item.source.is_some()
+                        && !space.failures.contains_key(&item.key)
+                        && (!space.vectors.contains_key(&item.key) || is(&item.key, Provenance::Adapted))
+                });
+                // Lacking ones in front, then by priority; none at all comes after every number.
+                let place = |item: &Item| {
+                    space
+                        .vectors
+                        .get(&item.key)
+                        .map(|held| held.vector.priority.map_or((1, 0.0), |priority| (0, -priority)))
+                };
+                items.sort_by(|a, b| {
+                    place(a)
+                        .partial_cmp(&place(b))
+                        .unwrap_or(std::cmp::Ordering::Equal)
+                        .then(a.key.cmp(&b.key))
+                });
+            }
+            Select::SigmaDescending => {
+                items.retain(|item| is(&item.key, Provenance::Adapted));
+                let place = |item: &Item| {
+                    space
+                        .vectors
+                        .get(&item.key)
+                        .map(|held| held.vector.sigma2.map_or((1, 0.0), |sigma2| (0, -sigma2)))
+                };
+                items.sort_by(|a, b| {
+                    place(a)
+                        .partial_cmp(&place(b))
+                        .unwrap_or(std::cmp::Ordering::Equal)
+                        .then(a.key.cmp(&b.key))
+                });
+            }
+            Select::ChangedSince(revision) => {
+                items.retain(|item| item.revision > revision);
+                items.sort_by_key(|item| item.revision);
+            }
+        }
+        items.retain(|item| !scan.except.contains(&item.key));
+        items.truncate(scan.limit);
+        Ok(items
+            .into_iter()
+            .map(|item| Record {
+                item: item.clone(),
+                state: space
+                    .vectors
+                    .get(&item.key)
+                    .map(|held| VectorRecord { vector: Vec::new(), ..held.vector.clone() }),
+                vector: vectors_of.and_then(|space| Some(space.vectors.get(&item.key)?.vector.clone())),
+            })
+            .collect())
+    }
+
+    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
+        let state = self.state();
+        let space = state.space(space)?;
+        check::queries(&space.record.space, queries)?;
+        let passing: Vec<(&Item, &VectorRecord)> = space
+            .vectors
+            .iter()
+            .filter_map(|(key, held)| Some((state.items.get(key)?, &held.vector)))
+            .filter(|(item, vector)| filter.passes(item, vector.provenance))
+            .collect();
+        Ok((0..queries.rows())
+            .into_par_iter()
+            .map(|row| {
+                let mut found: Vec<Found> = passing
+                    .iter()
+                    .map(|(item, vector)| Found {
+                        key: item.key,
+                        id: item.id.clone(),
+                        distance: exact::distance(
+                            space.record.space.distance,
+                            queries.row(row),
+                            &vector.vector,
+                        ),
+                        provenance: vector.provenance,
+                        revision: item.revision,
+                    })
+                    .collect();
+                found.sort_by(|a, b| exact::by_distance(&(a.distance, a.key), &(b.distance, b.key)));
+                found.truncate(k);
+                found
+            })
+            .collect())
+    }
+
+    fn counts(&self, space: &str) -> Result<Counts> {
+        let state = self.state();
+        let space = state.space(space)?;
+        let mut counts = Counts {
+            items: state.items.len() as u64,
+            failed: space.failures.len() as u64,
+            ..Counts::default()
+        };
+        for item in state.items.values() {
+            let provenance = space.vectors.get(&item.key).map(|held| held.vector.provenance);
+            *match provenance {
+                Some(Provenance::Old) => &mut counts.old,
+                Some(Provenance::Adapted) => &mut counts.adapted,
+                Some(Provenance::Native) => &mut counts.native,
+                None => &mut counts.lacking,
+            } += 1;
+            if item.source.is_none() && matches!(provenance, None | Some(Provenance::Adapted)) {
+                counts.without_source += 1;
+            }
+        }
+        Ok(counts)
+    }
+
+    fn record_failures(&self, space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()> {
+        let mut state = self.state();
+        let State { items, spaces, .. } = &mut *state;
+        let space = find_mut(spaces, space)?;
+        for (key, revision, reason) in failures {
+            if items.get(key).is_some_and(|item| item.revision == *revision) {
+                space.failures.insert(*key, (*revision, reason.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    fn failures(&self, space: &str, after: Option<ItemKey>, limit: usize) -> Result<Vec<Failure>> {
+        let state = self.state();
+        let space = state.space(space)?;
+        Ok(space
+            .failures
+            .iter()
+            .filter(|(key, _)| after.is_none_or(|after| **key > after))
+            .filter_map(|(key, (revision, reason))| {
+                let id = state.items.get(key)?.id.clone();
+                Some(Failure { key: *key, id, revision: *revision, reason: reason.clone() })
+            })
+            .take(limit)
+            .collect())
+    }
+
+    fn clear_failures(&self, space: &str) -> Result<u64> {
+        let mut state = self.state();
+        let space = find_mut(&mut state.spaces, space)?;
+        Ok(std::mem::take(&mut space.failures).len() as u64)
+    }
+
+    fn errors(&self, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
+        let state = self.state();
+        let mut errors: Vec<(u64, ItemKey, (f32, f32))> = state
+            .space(space)?
+            .vectors
+            .iter()
+            .filter(|(_, held)| held.vector.provenance == Provenance::Native)
+            .filter_map(|(key, held)| {
+                Some((held.change, *key, (held.vector.sigma2?, held.vector.squared_error?)))
+            })
+            .collect();
+        errors.sort_by_key(|&(change, key, _)| std::cmp::Reverse((change, key)));
+        Ok(errors.into_iter().take(limit).map(|(_, _, pair)| pair).collect())
+    }
+
+    fn document(&self, name: &str) -> Result<Option<(u64, String)>> {
+        Ok(self.state().documents.get(name).cloned())
+    }
+
+    fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
+        let mut state = self.state();
+        let there = state.documents.get(name).map(|(version, _)| *version);
+        if there != expected {
+            return Err(document_changed(name, expected, there));
+        }
+        let version = there.unwrap_or(0) + 1;
+        state.documents.insert(name.to_owned(), (version, text.to_owned()));
+        Ok(version)
+    }
+
+    fn recall(&self, space: &str, _samples: usize, _k: usize) -> Result<f64> {
+        self.state().space(space)?;
+        Ok(1.0)
+    }
+
+    fn rebuild(&self, space: &str) -> Result<()> {
+        self.state().space(space).map(|_| ())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl State {
+    fn space(&self, name: &str) -> Result<&SpaceState> {
+        self.spaces.iter().find(|space| space.record.space.model == name).ok_or_else(|| {
+            let names: Vec<&str> =
+                self.spaces.iter().map(|space| space.record.space.model.as_str()).collect();
+            no_such_space(name, "memory", &names)
+        })
+    }
+
+    /// Writes one item whose vectors have been checked.
+    fn put(&mut self, write: &ItemWrite) -> Revision {
+        let key = self.keys.get(&write.id).copied().unwrap_or_else(|| {
+            self.last_key += 1;
+            self.last_key
+        });
+        self.forget(key);
+        self.counter += 1;
+        let revision = self.counter;
+        self.keys.insert(write.id.clone(), key);
+        self.items.insert(
+            key,
+            Item {
+                key,
+                id: write.id.clone(),
+                source: write.source.clone(),
+                label: write.label.clone(),
+                payload: write.payload.clone(),
+                revision,
+            },
+        );
+        for new in &write.vectors {
+            if let Ok(space) = find_mut(&mut self.spaces, &new.space) {
+                let vector = VectorRecord {
+                    provenance: new.provenance,
+                    revision,
+                    sigma2: new.sigma2,
+                    priority: new.priority,
+                    squared_error: None,
+                    vector: new.vector.clone(),
+                };
+                space.vectors.insert(key, Held { vector, change: revision });
+                space.record.change = revision;
+            }
+        }
+        revision
+    }
+
+    /// Removes everything that was made from an item's content before.
+    fn forget(&mut self, key: ItemKey) {
+        let mut counter = self.counter;
+        for space in &mut self.spaces {
+            space.failures.remove(&key);
+            if space.vectors.remove(&key).is_some() {
+                counter += 1;
+                space.record.change = counter;
+            }
+        }
+        self.counter = counter;
+    }
+}
+
+impl SpaceState {
+    /// One conditional write that has been checked.
+    fn write(&mut self, items: &BTreeMap<ItemKey, Item>, write: &VectorWrite, change: u64) -> Outcome {
+        let Some(item) = items.get(&write.key) else { return Outcome::Deleted };
+        if item.revision != write.revision {
+            return Outcome::Changed;
+        }
+        let there = self.vectors.get(&write.key).map(|held| &held.vector);
+        if there.is_some_and(|there| there.provenance != Provenance::Adapted) {
+            return Outcome::AlreadyThere;
+        }
+        let vector = VectorRecord {
+            provenance: write.provenance,
+            revision: write.revision,
+            sigma2: write.sigma2.or_else(|| there.and_then(|there| there.sigma2)),
+            priority: write.priority,
+            squared_error: write.squared_error,
+            vector: write.vector.clone(),
+        };
+        self.vectors.insert(write.key, Held { vector, change });
+        self.failures.remove(&write.key);
+        Outcome::Written
+    }
+}
+
+fn find_mut<'a>(spaces: &'a mut [SpaceState], name: &str) -> Result<&'a mut SpaceState> {
+    let names: Vec<String> = spaces.iter().map(|space| space.record.space.model.clone()).collect();
+    spaces
+        .iter_mut()
+        .find(|space| space.record.space.model == name)
+        .ok_or_else(|| no_such_space(name, "memory", &names.iter().map(String::as_str).collect::<Vec<_>>()))
+}
+
+/// Succeeds where a space that is there already has the very properties that are wanted.
+pub(crate) fn same_space(there: &SpaceRecord, space: &Space, written_as: Provenance) -> Result<()> {
+    if there.space == *space && there.written_as == written_as {
+        return Ok(());
+    }
+    Err(Error::conflict(
+        format!("space {:?}", space.model),
+        format!(
+            "the gallery has it as {} written as {}, not as {space} written as {written_as}; \
+             give the new space a name of its own",
+            there.space, there.written_as
+        ),
+    ))
+}
+
+pub(crate) fn serving_space_stays(space: &str) -> Error {
+    Error::conflict(
+        format!("space {space:?}"),
+        "it is the serving space; switch searches to another space before it is dropped",
+    )
+}
+
+pub(crate) fn another_serves(from: &str, to: &str, serving: &str) -> Error {
+    Error::conflict(
+        format!("switching searches from space {from:?} to {to:?}"),
+        format!("space {serving:?} serves now; look at the state of the gallery, then decide again"),
+    )
+}
+
+pub(crate) fn no_such_space(name: &str, store: &str, names: &[&str]) -> Error {
+    let place = if names.is_empty() {
+        format!("{store}, which has no spaces")
+    } else {
+        format!("{store}, which has {}", names.join(", "))
+    };
+    Error::not_found("space", name, place)
+}
+
+pub(crate) fn document_changed(name: &str, expected: Option<u64>, there: Option<u64>) -> Error {
+    let words = |version: Option<u64>| {
+        version.map_or_else(|| "none".to_owned(), |version| format!("version {version}"))
+    };
+    Error::conflict(
+        format!("document {name:?}"),
+        format!(
+            "somebody else was faster: {} was expected and {} is there; read it again, then decide",
+            words(expected),
+            words(there)
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::Distance;
+
+    use super::*;
+    use crate::NewVector;
+
+    #[test]
+    fn the_smallest_gallery_is_searched() {
+        let store = MemoryStore::new();
+        store.create_space(&Space::new("m", 1, Distance::L2, false), Provenance::Old).unwrap();
+        let vector = NewVector {
+            space: "m".into(),
+            vector: vec![2.0],
+            provenance: Provenance::Old,
+            sigma2: None,
+            priority: None,
+        };
+        let write = ItemWrite {
+            id: "a".into(),
+            source: None,
+            label: None,
+            payload: serde_json::Value::Null,
+            vectors: vec![vector],
+        };
+        let revision = store.put(&[write]).unwrap()[0];
+        let found = store.search("m", &Matrix::new(1, vec![5.0]).unwrap(), 3, &Filter::default()).unwrap();
+        let expected = Found { key: 1, id: "a".into(), distance: 9.0, provenance: Provenance::Old, revision };
+        assert_eq!(found, [[expected]]);
+        assert_eq!(store.delete(&["a", "a"]).unwrap(), 1);
+        assert_eq!(store.counts("m").unwrap(), Counts::default());
+    }
+}

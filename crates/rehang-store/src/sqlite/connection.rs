@@ -1,0 +1,266 @@
+//! Connections to the file, transactions on them, and what SQLite's errors mean to the person who must act.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rehang::{Error, ErrorKind, Result};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+
+use super::schema;
+
+/// How long a call waits for another process that is writing.
+const BUSY: Duration = Duration::from_secs(10);
+
+/// Pages of the log that are written before they are moved into the file: 32 MiB.
+const CHECKPOINT_PAGES: u32 = 4096;
+
+/// What goes wrong inside a transaction: SQLite's words, which are put into ours at its end, or ours already.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    Sql(rusqlite::Error),
+    Ours(Error),
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Ours(error)
+    }
+}
+
+/// The result of a step inside a transaction.
+pub(crate) type Step<T> = Result<T, Trouble>;
+
+/// One gallery file: a connection that writes, and as many that read as there are readers at a time.
+#[derive(Debug)]
+pub(crate) struct Database {
+    path: PathBuf,
+    writable: bool,
+    writer: Mutex<Connection>,
+    readers: Mutex<Vec<Connection>>,
+}
+
+impl Database {
+    /// Makes a new gallery; the file must not be there yet, or be empty.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        match fs_err::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => return Err(refuse("create", path, "it is a folder")),
+            Ok(metadata) if metadata.len() > 0 => {
+                return Err(Error::conflict(
+                    path.display(),
+                    "a file is there already; open it, or give the new gallery another name",
+                ));
+            }
+            _ => {}
+        }
+        if let Some(folder) = path.parent()
+            && !folder.as_os_str().is_empty()
+            && !folder.is_dir()
+        {
+            let reason = format!("there is no folder {}; create it first", folder.display());
+            return Err(refuse("create", path, &reason));
+        }
+        let connection = connect(path, true, true)?;
+        let make = |connection: &Connection| -> Step<()> {
+            // Larger pages keep vectors of up to 1,900 coordinates inside a page.
+            connection.pragma_update(None, "page_size", 8192)?;
+            connection.pragma_update(None, "journal_mode", "WAL")?;
+            let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+            // Another process may have made it between the look at the file and here.
+            if transaction.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))? == 0 {
+                transaction.execute_batch(schema::TABLES)?;
+                transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
+                transaction.pragma_update(None, "user_version", schema::FORMAT)?;
+            }
+            transaction.commit()?;
+            Ok(())
+        };
+        make(&connection).map_err(|trouble| sentence(path, trouble))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            writable: true,
+            writer: Mutex::new(connection),
+            readers: Mutex::default(),
+        })
+    }
+
+    /// Opens a gallery. A file that is marked read-only can be read.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let metadata = fs_err::metadata(path).map_err(|error| Error::io("open", path, &error))?;
+        if !metadata.is_file() {
+            return Err(refuse("open", path, "it is not a file"));
+        }
+        if metadata.len() == 0 {
+            return Err(ErrorKind::Corrupt {
+                what: path.display().to_string(),
+                detail: "the file is empty, so it is no gallery".into(),
+            }
+            .into());
+        }
+        let writable = !metadata.permissions().readonly();
+        let connection = connect(path, false, writable)?;
+        let version = |connection: &Connection| -> Step<(i64, i64)> {
+            let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+            Ok((number("application_id")?, number("user_version")?))
+        };
+        let (application, format) = version(&connection).map_err(|trouble| sentence(path, trouble))?;
+        if application != schema::APPLICATION {
+            return Err(Error::corrupt(path.display(), "it is an SQLite database, but no gallery of rehang"));
+        }
+        if format != schema::FORMAT {
+            let detail = format!(
+                "it was written by a newer rehang (format {format}; this one knows format {}); use that one",
+                schema::FORMAT
+            );
+            return Err(Error::conflict(path.display(), detail));
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            writable,
+            writer: Mutex::new(connection),
+            readers: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// One transaction that writes: all of it happens, or nothing.
+    pub(crate) fn write<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
+        if !self.writable {
+            return Err(refuse(
+                "write",
+                &self.path,
+                "the file is marked read-only; allow writing, then try again",
+            ));
+        }
+        let mut writer = lock(&self.writer);
+        let run = || -> Step<T> {
+            let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        run().map_err(|trouble| sentence(&self.path, trouble))
+    }
+
+    /// One snapshot to read from; it waits for nobody.
+    pub(crate) fn read<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
+        let pooled = lock(&self.readers).pop();
+        let mut connection = match pooled {
+            Some(connection) => connection,
+            None => connect(&self.path, false, false)?,
+        };
+        let run = || -> Step<T> {
+            let transaction = connection.transaction()?;
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        let result = run().map_err(|trouble| sentence(&self.path, trouble));
+        let mut readers = lock(&self.readers);
+        if readers.len() < READERS_KEPT {
+            readers.push(connection);
+        }
+        result
+    }
+
+    /// The connection that writes, outside of a transaction: for tests that set limits on it.
+    #[cfg(test)]
+    pub(crate) fn writer(&self) -> MutexGuard<'_, Connection> {
+        lock(&self.writer)
+    }
+}
+
+/// Connections that stay open between calls.
+const READERS_KEPT: usize = 16;
+
+/// Locks, also after a panic of another thread: nothing that our locks protect is left half-changed by one, since
+/// transactions roll back and derived parts can be made again.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn connect(path: &Path, create: bool, write: bool) -> Result<Connection> {
+    let mut flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags |= if write { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
+    if create {
+        flags |= OpenFlags::SQLITE_OPEN_CREATE;
+    }
+    let open = || -> Step<Connection> {
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(BUSY)?;
+        connection.set_prepared_statement_cache_capacity(128);
+        // Triggers of ours do what foreign keys would, so that it holds for writers who do not switch them on.
+        connection.pragma_update(None, "foreign_keys", false)?;
+        connection.pragma_update(None, "cache_size", if write { -65_536 } else { -16_384 })?;
+        connection.pragma_update(None, "temp_store", "MEMORY")?;
+        if write {
+            // A commit is on the disk when it returns, also if the machine loses power.
+            connection.pragma_update(None, "synchronous", "FULL")?;
+            connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+            connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
+        }
+        Ok(connection)
+    };
+    open().map_err(|trouble| sentence(path, trouble))
+}
+
+fn refuse(action: &'static str, path: &Path, reason: &str) -> Error {
+    ErrorKind::Io { action, path: path.to_path_buf(), reason: reason.into() }.into()
+}
+
+/// What SQLite's error means: what happened, where, and what to do.
+pub(crate) fn sentence(path: &Path, trouble: Trouble) -> Error {
+    let error = match trouble {
+        Trouble::Ours(error) => return error,
+        Trouble::Sql(error) => error,
+    };
+    let Some(code) = error.sqlite_error_code() else {
+        return Error::corrupt(path.display(), error);
+    };
+    match code {
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => ErrorKind::Unavailable {
+            service: path.display().to_string(),
+            detail: format!("another process has been writing for more than {} seconds", BUSY.as_secs()),
+        }
+        .into(),
+        ErrorCode::DiskFull => refuse(
+            "write",
+            path,
+            "the disk is full; nothing of this call was written, make room and try again",
+        ),
+        ErrorCode::ReadOnly => {
+            refuse("write", path, "the file or its folder is read-only; nothing was written")
+        }
+        ErrorCode::CannotOpen => refuse(
+            "open",
+            path,
+            "the system refuses the file, or the -wal and -shm files that SQLite keeps beside it; \
+             check that the folder can be written to",
+        ),
+        ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied => {
+            refuse("open", path, "permission denied")
+        }
+        ErrorCode::SystemIoFailure => refuse("read or write", path, &error.to_string()),
+        ErrorCode::NotADatabase => {
+            Error::corrupt(path.display(), "it is no SQLite database, so it is no gallery")
+        }
+        ErrorCode::DatabaseCorrupt => Error::corrupt(
+            path.display(),
+            format!("the database is damaged ({error}); restore it from a copy"),
+        ),
+        _ => Error::corrupt(path.display(), error),
+    }
+}

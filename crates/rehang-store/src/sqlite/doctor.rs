@@ -1,0 +1,167 @@
+//! What must never be in a gallery, looked for.
+
+use rehang::{NORMALISED_TOLERANCE, Result, norm};
+use rusqlite::Connection;
+use serde::Serialize;
+
+use super::connection::{Database, Step};
+use super::spaces::{self, SpaceRow};
+
+/// Something that must not be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The space it was found in; `None` where it is about the whole gallery.
+    pub space: Option<String>,
+    /// What was found, and how often.
+    pub what: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// Vectors of each space whose numbers are read.
+const SAMPLE: usize = 10_000;
+
+pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
+    database.read(|transaction| {
+        let mut problems = Vec::new();
+        let broken: String = transaction.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        if broken != "ok" {
+            problems.push(Problem {
+                space: None,
+                what: format!("the database is damaged ({broken}); restore it from a copy"),
+                count: 1,
+            });
+            return Ok(problems);
+        }
+        let mut look = |space: Option<&SpaceRow>, what: &str, sql: String| -> Step<()> {
+            let count: u64 = transaction.query_row(&sql, [], |row| row.get(0))?;
+            if count > 0 {
+                let space = space.map(|row| row.space.model.clone());
+                problems.push(Problem { space, what: what.to_owned(), count });
+            }
+            Ok(())
+        };
+        look(
+            None,
+            "items with a revision that was never given",
+            "SELECT count(*) FROM item
+             WHERE revision <= 0 OR revision > (SELECT value FROM gallery WHERE name = 'counter')"
+                .into(),
+        )?;
+        look(
+            None,
+            "items that share a revision with another",
+            "SELECT count(*) - count(DISTINCT revision) FROM item".into(),
+        )?;
+        look(
+            None,
+            "the serving space does not exist",
+            "SELECT count(*) FROM gallery WHERE name = 'serving' AND value IS NOT NULL
+             AND value NOT IN (SELECT name FROM space)"
+                .into(),
+        )?;
+        let rows = spaces::list(transaction)?;
+        for row in &rows {
+            let n = row.number;
+            let bytes = 4 * row.space.dimension;
+            for (what, sql) in [
+                (
+                    "vectors of items that do not exist",
+                    format!("SELECT count(*) FROM vector_{n} WHERE item NOT IN (SELECT key FROM item)"),
+                ),
+                (
+                    "vectors made from another revision than their item's",
+                    format!(
+                        "SELECT count(*) FROM vector_{n} AS v JOIN item ON item.key = v.item
+                         WHERE v.revision <> item.revision"
+                    ),
+                ),
+                (
+                    "vectors of unknown provenance",
+                    format!(
+                        "SELECT count(*) FROM vector_{n}
+                         WHERE provenance IS NULL OR provenance NOT IN ('old', 'adapted', 'native')"
+                    ),
+                ),
+                (
+                    "vectors of the wrong width",
+                    format!(
+                        "SELECT count(*) FROM vector_{n} WHERE typeof(value) <> 'blob' OR length(value) <> {bytes}"
+                    ),
+                ),
+                (
+                    "vectors that searches cannot see, since they carry no change",
+                    format!("SELECT count(*) FROM vector_{n} WHERE change <= 0"),
+                ),
+                (
+                    "items without a vector that are not in the list of those",
+                    format!(
+                        "SELECT count(*) FROM item WHERE key NOT IN (SELECT item FROM vector_{n})
+                         AND key NOT IN (SELECT item FROM lacking_{n})"
+                    ),
+                ),
+                (
+                    "items in the list of those without a vector that have one, or do not exist",
+                    format!(
+                        "SELECT count(*) FROM lacking_{n} WHERE item IN (SELECT item FROM vector_{n})
+                         OR item NOT IN (SELECT key FROM item)"
+                    ),
+                ),
+                (
+                    "items whose place in the queue disagrees with their source or their failure",
+                    format!(
+                        "SELECT (SELECT count(*) FROM vector_{n} AS v JOIN item ON item.key = v.item
+                             WHERE v.sourced <> (item.source IS NOT NULL)
+                             OR v.failed <> (v.item IN (SELECT item FROM failure_{n})))
+                         + (SELECT count(*) FROM lacking_{n} AS l JOIN item ON item.key = l.item
+                             WHERE l.sourced <> (item.source IS NOT NULL)
+                             OR l.failed <> (l.item IN (SELECT item FROM failure_{n})))"
+                    ),
+                ),
+                (
+                    "failures of items that do not exist or have another revision",
+                    format!(
+                        "SELECT count(*) FROM failure_{n} AS f WHERE NOT EXISTS
+                         (SELECT 1 FROM item WHERE key = f.item AND revision = f.revision)"
+                    ),
+                ),
+            ] {
+                look(Some(row), what, sql)?;
+            }
+        }
+        for row in &rows {
+            check_numbers(transaction, row, &mut problems)?;
+        }
+        Ok(problems)
+    })
+}
+
+/// Reads a sample of the vectors, spread over the whole space.
+fn check_numbers(connection: &Connection, row: &SpaceRow, problems: &mut Vec<Problem>) -> Step<()> {
+    let n = row.number;
+    let count: u64 =
+        connection.query_row(&format!("SELECT count(*) FROM vector_{n}"), [], |line| line.get(0))?;
+    let every = count.div_ceil(SAMPLE as u64).max(1);
+    let mut select = connection.prepare(&format!("SELECT value FROM vector_{n} WHERE item % {every} = 0"))?;
+    let mut rows = select.query([])?;
+    let (mut not_finite, mut not_normalised) = (0, 0);
+    while let Some(line) = rows.next()? {
+        let Ok(bytes) = line.get_ref(0)?.as_blob() else { continue };
+        let (values, _) = bytes.as_chunks::<4>();
+        let vector: Vec<f32> = values.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        if vector.iter().any(|value| !value.is_finite()) {
+            not_finite += 1;
+        } else if row.space.normalised && (norm(&vector) - 1.0).abs() > NORMALISED_TOLERANCE {
+            not_normalised += 1;
+        }
+    }
+    for (count, what) in [
+        (not_finite, "sampled vectors with NaN or infinite numbers; searches pass them over"),
+        (not_normalised, "sampled vectors whose length is not 1 although the space says so"),
+    ] {
+        if count > 0 {
+            problems.push(Problem { space: Some(row.space.model.clone()), what: what.into(), count });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,320 @@
+//! The graph (HNSW) that finds candidates in large galleries, and the file it rests in.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex};
+
+use rehang::{Distance, Error, Result, Space};
+use serde::{Deserialize, Serialize};
+use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::SearchOptions;
+use super::connection::lock;
+use crate::contract::ItemKey;
+use crate::exact::Near;
+
+/// A graph over vectors of one space.
+pub(crate) struct Graph {
+    index: Index,
+    distance: Distance,
+    /// Vectors when it was built.
+    pub(crate) built: usize,
+    /// Vectors that were overwritten or removed since.
+    pub(crate) overwritten: usize,
+    /// Recall when it was built.
+    pub(crate) recall_at_build: f64,
+    /// `overwritten` when its recall was looked at last.
+    pub(crate) checked_at: usize,
+    gate: Gate,
+}
+
+impl std::fmt::Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Graph").field("built", &self.built).finish_non_exhaustive()
+    }
+}
+
+impl Graph {
+    /// A graph with room for `capacity` vectors.
+    pub(crate) fn new(space: &Space, options: SearchOptions, capacity: usize) -> Result<Self> {
+        let index = Index::new(&index_options(space, options)).map_err(trouble)?;
+        let gate = Gate::new(threads());
+        index.reserve_capacity_and_threads(capacity.max(1), threads()).map_err(trouble)?;
+        Ok(Self {
+            index,
+            distance: space.distance,
+            built: 0,
+            overwritten: 0,
+            recall_at_build: 1.0,
+            checked_at: 0,
+            gate,
+        })
+    }
+
+    /// How many vectors it holds.
+    pub(crate) fn len(&self) -> usize {
+        self.index.size()
+    }
+
+    /// Bytes it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.index.memory_usage()
+    }
+
+    pub(crate) fn contains(&self, key: ItemKey) -> bool {
+        self.index.contains(key)
+    }
+
+    /// Makes room for `more` vectors. Nobody may use the graph meanwhile.
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<()> {
+        let wanted = self.index.size() + more;
+        if wanted > self.index.capacity() {
+            self.index
+                .reserve_capacity_and_threads(wanted + wanted / 4 + 1024, threads())
+                .map_err(trouble)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a vector of an item that has none in the graph; there must be room. Several threads may add at once.
+    pub(crate) fn add(&self, key: ItemKey, vector: &[f32]) -> Result<()> {
+        let _pass = self.gate.enter();
+        self.index.add(key, vector).map_err(trouble)
+    }
+
+    /// Takes an item's vector out.
+    pub(crate) fn remove(&mut self, key: ItemKey) -> Result<()> {
+        self.index.remove(key).map_err(trouble)?;
+        self.overwritten += 1;
+        Ok(())
+    }
+
+    /// About the `k` nearest vectors among those that `passes` lets through, nearest first.
+    pub(crate) fn nearest(
+        &self,
+        query: &[f32],
+        k: usize,
+        passes: Option<&dyn Fn(ItemKey) -> bool>,
+    ) -> Result<Vec<Near>> {
+        if k == 0 || self.index.size() == 0 {
+            return Ok(Vec::new());
+        }
+        let k = k.min(self.index.size());
+        let _pass = self.gate.enter();
+        let matches = match passes {
+            None => self.index.search(query, k),
+            Some(passes) => self.index.filtered_search(query, k, passes),
+        }
+        .map_err(trouble)?;
+        // The graph counts inner products from 1 downwards, a gallery from 0.
+        let shift = if self.distance == Distance::Dot { 1.0 } else { 0.0 };
+        Ok(matches.distances.into_iter().map(|distance| distance - shift).zip(matches.keys).collect())
+    }
+
+    /// Writes the graph to a file, all of it or nothing: the graph, then a footer that says what it is.
+    pub(crate) fn save(&self, path: &Path, identity: &str, space: &Space, settled: u64) -> Result<()> {
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let failed = |error: &std::io::Error| Error::io("write", path, error);
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let partial = Partial(folder.join(format!(".{name}.{}.partial", std::process::id())));
+        self.index.save(&partial.0.to_string_lossy()).map_err(trouble)?;
+        let mut file = fs_err::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&partial.0)
+            .map_err(|error| failed(&error))?;
+        let (bytes, checksum) = digest(&mut file, u64::MAX).map_err(|error| failed(&error))?;
+        let footer = Footer {
+            format: SIDE_FORMAT,
+            identity: identity.to_owned(),
+            space: space.clone(),
+            settled,
+            built: self.built,
+            overwritten: self.overwritten,
+            recall_at_build: self.recall_at_build,
+            bytes,
+            checksum,
+        };
+        let text = serde_json::to_vec(&footer).map_err(|error| Error::corrupt(path.display(), error))?;
+        let finish = || -> std::io::Result<()> {
+            file.seek(SeekFrom::End(0))?;
+            file.write_all(&text)?;
+            file.write_all(&(text.len() as u64).to_le_bytes())?;
+            file.write_all(MAGIC)?;
+            // On the disk before it gets its name, and the name after: otherwise a loss of power may leave a name without
+            // its bytes.
+            file.sync_all()?;
+            fs_err::rename(&partial.0, path)?;
+            fs_err::File::open(folder)?.sync_all()
+        };
+        let mut finish = finish;
+        finish().map_err(|error| failed(&error))
+    }
+
+    /// Reads the graph of this very gallery and space, and the change up to which it is whole. `None` where the file is
+    /// missing, damaged, or another's: it is made again then, so why does not matter.
+    pub(crate) fn load(
+        path: &Path,
+        identity: &str,
+        space: &Space,
+        options: SearchOptions,
+    ) -> Option<(Self, u64)> {
+        let mut file = fs_err::File::open(path).ok()?;
+        let footer = footer(&mut file)?;
+        if footer.format != SIDE_FORMAT || footer.identity != identity || footer.space != *space {
+            return None;
+        }
+        file.rewind().ok()?;
+        // The library trusts the lengths inside its files, so every byte is checked before it sees them.
+        if digest(&mut file, footer.bytes).ok()? != (footer.bytes, footer.checksum) {
+            return None;
+        }
+        let mut graph = Self::new(space, options, 1).ok()?;
+        graph.index.load(&path.to_string_lossy()).ok()?;
+        if graph.index.dimensions() != space.dimension {
+            return None;
+        }
+        graph.index.change_expansion_add(options.expansion_add);
+        graph.index.change_expansion_search(options.expansion_search);
+        graph.index.reserve_capacity_and_threads(graph.index.size() + 1024, threads()).ok()?;
+        graph.built = footer.built;
+        graph.overwritten = footer.overwritten;
+        graph.checked_at = footer.overwritten;
+        graph.recall_at_build = footer.recall_at_build;
+        Some((graph, footer.settled))
+    }
+}
+
+/// Where the graph of a space rests: beside the gallery.
+pub(crate) fn side_file(gallery: &Path, number: i64) -> PathBuf {
+    let mut name = gallery.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{number}.usearch"));
+    gallery.with_file_name(name)
+}
+
+/// What stands at the end of a side file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Footer {
+    format: u32,
+    /// The gallery it belongs to.
+    identity: String,
+    space: Space,
+    /// Every change up to this one is in the graph.
+    settled: u64,
+    built: usize,
+    overwritten: usize,
+    recall_at_build: f64,
+    /// Bytes in front of the footer, and their check sum.
+    bytes: u64,
+    checksum: u64,
+}
+
+const SIDE_FORMAT: u32 = 1;
+
+const MAGIC: &[u8; 8] = b"rehangix";
+
+/// Longest footer that is believed.
+const FOOTER_MAX: u64 = 1 << 20;
+
+fn footer(file: &mut fs_err::File) -> Option<Footer> {
+    let length = file.metadata().ok()?.len();
+    let tail_start = length.checked_sub(16)?;
+    file.seek(SeekFrom::Start(tail_start)).ok()?;
+    let (mut size, mut magic) = ([0; 8], [0; 8]);
+    file.read_exact(&mut size).ok()?;
+    file.read_exact(&mut magic).ok()?;
+    let size = u64::from_le_bytes(size);
+    if magic != *MAGIC || size > FOOTER_MAX {
+        return None;
+    }
+    file.seek(SeekFrom::Start(tail_start.checked_sub(size)?)).ok()?;
+    let mut text = vec![0; size as usize];
+    file.read_exact(&mut text).ok()?;
+    let footer: Footer = serde_json::from_slice(&text).ok()?;
+    (footer.bytes == tail_start - size).then_some(footer)
+}
+
+/// How many bytes there are, up to `limit`, and their check sum.
+fn digest(file: &mut fs_err::File, limit: u64) -> std::io::Result<(u64, u64)> {
+    let mut hasher = Xxh3::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        let want = usize::try_from(limit - bytes).unwrap_or(usize::MAX).min(buffer.len());
+        let read = file.read(&mut buffer[..want])?;
+        if read == 0 {
+            return Ok((bytes, hasher.digest()));
+        }
+        hasher.update(&buffer[..read]);
+        bytes += read as u64;
+    }
+}
+
+/// A file that is removed unless it got its final name.
+struct Partial(PathBuf);
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // After the rename there is nothing here any more, which is fine.
+        let _ = fs_err::remove_file(&self.0);
+    }
+}
+
+fn index_options(space: &Space, options: SearchOptions) -> IndexOptions {
+    IndexOptions {
+        dimensions: space.dimension,
+        metric: match space.distance {
+            Distance::L2 => MetricKind::L2sq,
+            Distance::Cosine => MetricKind::Cos,
+            Distance::Dot => MetricKind::IP,
+        },
+        quantization: ScalarKind::F32,
+        connectivity: options.connectivity,
+        expansion_add: options.expansion_add,
+        expansion_search: options.expansion_search,
+        multi: false,
+    }
+}
+
+fn trouble(error: impl std::fmt::Display) -> Error {
+    Error::corrupt("the search index", format!("{error}; rebuild it"))
+}
+
+/// Threads that may be inside a graph at once; the library gives each a place of its own and fails without one.
+fn threads() -> usize {
+    2 * std::thread::available_parallelism().map_or(4, usize::from).max(2)
+}
+
+/// Lets so many threads in at a time.
+struct Gate {
+    free: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn new(places: usize) -> Self {
+        Self { free: Mutex::new(places), changed: Condvar::new() }
+    }
+
+    fn enter(&self) -> Pass<'_> {
+        let mut free = lock(&self.free);
+        while *free == 0 {
+            free = self.changed.wait(free).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        *free -= 1;
+        Pass(self)
+    }
+}
+
+struct Pass<'a>(&'a Gate);
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.free) += 1;
+        self.0.changed.notify_one();
+    }
+}

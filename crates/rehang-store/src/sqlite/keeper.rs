@@ -1,0 +1,464 @@
+//! Brings search indexes up, keeps them up to date, and looks after them in the background.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
+
+use rehang::Result;
+use serde::Serialize;
+
+use super::SearchOptions;
+use super::connection::{Database, lock};
+use super::graph::{Graph, side_file};
+use super::index::{self, OVERWRITTEN_SHARE, RECALL_K, RECALL_SAMPLES, SpaceIndex};
+use super::spaces::{self, SpaceRow};
+
+/// How a space is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IndexKind {
+    /// Every vector is compared: the answers are exact.
+    Exact,
+    /// A graph finds candidates: the answers are as good as [`IndexHealth::recall_at_build`] says.
+    Graph,
+}
+
+/// How the search index of a space is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct IndexHealth {
+    /// How the space is searched.
+    pub kind: IndexKind,
+    /// Vectors that searches see.
+    pub vectors: usize,
+    /// Vectors and removals that wait to be merged into the graph; they are compared one by one until then.
+    pub waiting: usize,
+    /// Vectors of the graph when it was built; 0 without a graph.
+    pub built: usize,
+    /// Vectors of the graph that were overwritten or removed since.
+    pub overwritten: usize,
+    /// Recall when the graph was built; 1 without a graph.
+    pub recall_at_build: f64,
+    /// Recall when it was looked at last, where that was after the build.
+    pub recall_checked: Option<f64>,
+    /// How often this process has made the graph again because its recall fell.
+    pub rebuilt: u64,
+    /// What went wrong in the background last, if anything; searches are right all the same.
+    pub trouble: Option<String>,
+    /// Bytes it takes in memory.
+    pub bytes: usize,
+}
+
+/// The indexes of a gallery in this process.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    database: Arc<Database>,
+    options: SearchOptions,
+    spaces: Mutex<BTreeMap<i64, Arc<Kept>>>,
+}
+
+/// One space's index and who works on it.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    number: i64,
+    index: RwLock<SpaceIndex>,
+    /// Held by whoever reads the feed of changes.
+    feed: Mutex<()>,
+    /// Held by whoever builds, merges or saves.
+    work: Mutex<()>,
+    notes: Mutex<Notes>,
+    busy: AtomicBool,
+    stop: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the work on an index has come to.
+#[derive(Debug, Default)]
+struct Notes {
+    /// The change that the side file is whole up to.
+    saved: Option<u64>,
+    recall_checked: Option<f64>,
+    rebuilt: u64,
+    trouble: Option<String>,
+}
+
+/// Vectors merged in one go while searches wait: about 3 ms.
+const MERGE_SLICE: usize = 8;
+
+/// Recall that may be lost before a graph is made again.
+const RECALL_LOSS: f64 = 0.02;
+
+/// Removals the feed remembers at least; older ones are forgotten when a graph has been saved after them.
+const REMOVALS_KEPT: u64 = 100_000;
+
+impl Keeper {
+    pub(crate) fn new(database: Arc<Database>, options: SearchOptions) -> Self {
+        Self { database, options, spaces: Mutex::default() }
+    }
+
+    /// The index of a space, up to date with everything that was committed before the call.
+    pub(crate) fn current(&self, row: &SpaceRow, change: u64) -> Result<Arc<Kept>> {
+        let kept = self.kept(row);
+        if kept.read().applied < change {
+            kept.catch_up(&self.database, self.options)?;
+            kept.tend(&self.database, self.options);
+        }
+        Ok(kept)
+    }
+
+    pub(crate) fn health(&self, space: &str) -> Result<IndexHealth> {
+        let (row, change) = self.row(space)?;
+        let kept = self.current(&row, change)?;
+        let notes = lock(&kept.notes);
+        let index = kept.read();
+        let graph = index.graph.as_ref();
+        Ok(IndexHealth {
+            kind: if graph.is_some() { IndexKind::Graph } else { IndexKind::Exact },
+            vectors: index.len(),
+            waiting: if graph.is_some() { index.waiting() } else { 0 },
+            built: graph.map_or(0, |graph| graph.built),
+            overwritten: graph.map_or(0, |graph| graph.overwritten),
+            recall_at_build: graph.map_or(1.0, |graph| graph.recall_at_build),
+            recall_checked: notes.recall_checked,
+            rebuilt: notes.rebuilt,
+            trouble: notes.trouble.clone(),
+            bytes: index.bytes(),
+        })
+    }
+
+    /// Makes the index of a space from nothing but the truth, and durable. Searches go on with the old one meanwhile.
+    pub(crate) fn rebuild(&self, space: &str) -> Result<()> {
+        let (row, _) = self.row(space)?;
+        let kept = self.kept(&row);
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let _work = lock(&kept.work);
+        kept.replace(&self.database, self.options, threads)?;
+        kept.save(&self.database)
+    }
+
+    /// Merges and saves every index that was used in this process.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let all: Vec<Arc<Kept>> = lock(&self.spaces).values().cloned().collect();
+        for kept in all {
+            let exists = self.database.read(|transaction| {
+                Ok(spaces::list(transaction)?.iter().any(|row| row.number == kept.number))
+            })?;
+            if !exists {
+                self.forget(kept.number);
+                continue;
+            }
+            let _work = lock(&kept.work);
+            kept.catch_up(&self.database, self.options)?;
+            kept.settle(&self.database, self.options, true)?;
+            kept.save(&self.database)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the background.
+    pub(crate) fn wait(&self) {
+        let all: Vec<Arc<Kept>> = lock(&self.spaces).values().cloned().collect();
+        for kept in all {
+            kept.join();
+        }
+    }
+
+    /// Takes away what belongs to a space that was dropped.
+    pub(crate) fn forget(&self, number: i64) {
+        let kept = lock(&self.spaces).remove(&number);
+        if let Some(kept) = kept {
+            kept.stop.store(true, Ordering::Relaxed);
+            kept.join();
+        }
+        // A file that stays behind is another space's never, since numbers are not used again; it only takes room.
+        let _ = fs_err::remove_file(side_file(self.database.path(), number));
+    }
+
+    fn row(&self, space: &str) -> Result<(SpaceRow, u64)> {
+        self.database.read(|transaction| {
+            let row = spaces::find(transaction, space)?;
+            let change = row.change(transaction)?;
+            Ok((row, change))
+        })
+    }
+
+    fn kept(&self, row: &SpaceRow) -> Arc<Kept> {
+        let mut spaces = lock(&self.spaces);
+        let kept = spaces.entry(row.number).or_insert_with(|| {
+            Arc::new(Kept {
+                number: row.number,
+                index: RwLock::new(SpaceIndex::new(&row.space, self.options)),
+                feed: Mutex::default(),
+                work: Mutex::default(),
+                notes: Mutex::default(),
+                busy: AtomicBool::new(false),
+                stop: AtomicBool::new(false),
+                thread: Mutex::default(),
+            })
+        });
+        Arc::clone(kept)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let all = std::mem::take(&mut *lock(&self.spaces));
+        for kept in all.values() {
+            kept.stop.store(true, Ordering::Relaxed);
+        }
+        for kept in all.values() {
+            kept.join();
+        }
+    }
+}
+
+impl Kept {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, SpaceIndex> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, SpaceIndex> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in everything that is committed. Others search meanwhile; only the last step keeps them waiting.
+    fn catch_up(&self, database: &Database, options: SearchOptions) -> Result<()> {
+        let feed = lock(&self.feed);
+        self.catch_up_holding(&feed, database, options)
+    }
+
+    fn catch_up_holding(
+        &self,
+        _feed: &MutexGuard<'_, ()>,
+        database: &Database,
+        options: SearchOptions,
+    ) -> Result<()> {
+        if self.read().applied == 0
+            && let Some(loaded) = self.load(database, options)?
+        {
+            *self.write() = loaded;
+        }
+        let applied = self.read().applied;
+        let changes = database.read(|transaction| {
+            let row = index::numbered(transaction, self.number)?;
+            Ok(match index::changes_since(transaction, &row, applied)? {
+                Some(changes) => (row, Some(changes), None),
+                // Too far behind: everything again.
+                None => {
+                    let mut row_from_start = row.clone();
+                    row_from_start.trimmed = 0;
+                    let all = index::changes_since(transaction, &row_from_start, 0)?;
+                    (row, None, all)
+                }
+            })
+        })?;
+        match changes {
+            (_, Some(changes), _) => self.write().apply(&changes),
+            (row, None, all) => {
+                let mut fresh = SpaceIndex::new(&row.space, options);
+                if let Some(all) = &all {
+                    fresh.apply(all);
+                }
+                // Nothing newer than its removal may be forgotten.
+                fresh.applied = fresh.applied.max(row.trimmed);
+                *self.write() = fresh;
+            }
+        }
+        Ok(())
+    }
+
+    /// The index from its side file, where that is of any use.
+    fn load(&self, database: &Database, options: SearchOptions) -> Result<Option<SpaceIndex>> {
+        let path = side_file(database.path(), self.number);
+        if fs_err::metadata(&path).is_err() {
+            return Ok(None);
+        }
+        let (row, identity, change) = database.read(|transaction| {
+            let row = index::numbered(transaction, self.number)?;
+            let change = row.change(transaction)?;
+            Ok((row, spaces::identity(transaction)?, change))
+        })?;
+        Ok(Graph::load(&path, &identity, &row.space, options)
+            // One that knows more than the gallery was saved beside a copy that is newer than this one.
+            .filter(|(_, settled)| *settled >= row.trimmed && *settled <= change && *settled > 0)
+            .map(|(graph, settled)| SpaceIndex::around(&row.space, options, graph, settled)))
+    }
+
+    /// Starts whatever the index needs, in the background, unless something is under way.
+    fn tend(self: &Arc<Self>, database: &Arc<Database>, options: SearchOptions) {
+        if !self.read().needs_work() || self.busy.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (kept, database) = (Arc::clone(self), Arc::clone(database));
+        let work = move || {
+            {
+                let _work = lock(&kept.work);
+                // Searches are right without it, so a failure is noted, not raised.
+                let trouble = kept.look_after(&database, options).err().map(|error| error.to_string());
+                lock(&kept.notes).trouble = trouble;
+            }
+            kept.busy.store(false, Ordering::Release);
+        };
+        let mut thread = lock(&self.thread);
+        match std::thread::Builder::new().name("rehang-index".into()).spawn(work) {
+            Ok(handle) => *thread = Some(handle),
+            Err(_) => self.busy.store(false, Ordering::Release),
+        }
+    }
+
+    /// What the background does: merge, and make the graph again where its recall fell.
+    fn look_after(&self, database: &Database, options: SearchOptions) -> Result<()> {
+        self.settle(database, options, false)?;
+        let due = {
+            let index = self.read();
+            index.graph.as_ref().is_some_and(|graph| {
+                (graph.overwritten - graph.checked_at) as f64 >= OVERWRITTEN_SHARE * graph.built as f64
+            })
+        };
+        if !due || self.stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let row = database.read(|transaction| index::numbered(transaction, self.number))?;
+        let samples = index::sample(database, &row, RECALL_SAMPLES)?;
+        let recall =
+            index::recall(database, &row, &samples, RECALL_K, &|query, k| self.read().nearest(query, k))?;
+        lock(&self.notes).recall_checked = Some(recall);
+        let at_build = {
+            let mut index = self.write();
+            let Some(graph) = index.graph.as_mut() else { return Ok(()) };
+            graph.checked_at = graph.overwritten;
+            graph.recall_at_build
+        };
+        if recall < at_build - RECALL_LOSS {
+            self.replace(database, options, background_threads())?;
+            lock(&self.notes).rebuilt += 1;
+        }
+        Ok(())
+    }
+
+    /// Brings every waiting vector into a graph, if there is to be one.
+    fn settle(&self, database: &Database, options: SearchOptions, in_front: bool) -> Result<()> {
+        let (graph_len, waiting) = {
+            let index = self.read();
+            (index.graph.as_ref().map(Graph::len), index.waiting())
+        };
+        let rebuild = match graph_len {
+            None => waiting > options.exact_max,
+            // Merging one by one takes as long as building with all of them, and leaves a worse graph.
+            Some(len) => waiting > options.merge_at.max(len / 2),
+        };
+        if rebuild {
+            let threads = if in_front {
+                std::thread::available_parallelism().map_or(1, usize::from)
+            } else {
+                background_threads()
+            };
+            return self.replace(database, options, threads);
+        }
+        while !self.stop.load(Ordering::Relaxed) {
+            let more = self.write().merge(MERGE_SLICE)?;
+            if !more {
+                break;
+            }
+            // Whoever waits to search goes first.
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Makes the index again from the truth and puts it in the place of the old one.
+    fn replace(&self, database: &Database, options: SearchOptions, threads: usize) -> Result<()> {
+        let count: usize = database.read(|transaction| {
+            Ok(transaction.query_row(
+                &format!("SELECT count(*) FROM vector_{}", self.number),
+                [],
+                |line| line.get(0),
+            )?)
+        })?;
+        let new = if count > options.exact_max {
+            let Some(new) = index::build(database, self.number, options, threads, &self.stop)? else {
+                return Ok(());
+            };
+            new
+        } else {
+            let row = database.read(|transaction| index::numbered(transaction, self.number))?;
+            SpaceIndex::new(&row.space, options)
+        };
+        let feed = lock(&self.feed);
+        let replacement = Self {
+            number: self.number,
+            index: RwLock::new(new),
+            feed: Mutex::default(),
+            work: Mutex::default(),
+            notes: Mutex::default(),
+            busy: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            thread: Mutex::default(),
+        };
+        replacement.catch_up_from_truth(database, options)?;
+        let new = replacement.index.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.write() = new;
+        drop(feed);
+        Ok(())
+    }
+
+    /// Catches up without looking at the side file.
+    fn catch_up_from_truth(&self, database: &Database, options: SearchOptions) -> Result<()> {
+        if self.read().applied == 0 {
+            let all = database.read(|transaction| {
+                let mut row = index::numbered(transaction, self.number)?;
+                let trimmed = std::mem::take(&mut row.trimmed);
+                Ok((index::changes_since(transaction, &row, 0)?, trimmed))
+            })?;
+            let mut index = self.write();
+            if let (Some(changes), trimmed) = all {
+                index.apply(&changes);
+                index.applied = index.applied.max(trimmed);
+            }
+            return Ok(());
+        }
+        self.catch_up(database, options)
+    }
+
+    /// Writes the graph beside the gallery, if it is not there as it is.
+    fn save(&self, database: &Database) -> Result<()> {
+        let path = side_file(database.path(), self.number);
+        let identity = database.read(|transaction| spaces::identity(transaction))?;
+        let settled = {
+            let index = self.read();
+            let Some(graph) = &index.graph else { return Ok(()) };
+            if lock(&self.notes).saved == Some(index.settled) && fs_err::metadata(&path).is_ok() {
+                return Ok(());
+            }
+            graph.save(&path, &identity, &index.space, index.settled)?;
+            index.settled
+        };
+        lock(&self.notes).saved = Some(settled);
+        if !database.writable() {
+            return Ok(());
+        }
+        let n = self.number;
+        database.write(|transaction| {
+            let removals: u64 =
+                transaction.query_row(&format!("SELECT count(*) FROM removed_{n}"), [], |row| row.get(0))?;
+            if removals > REMOVALS_KEPT {
+                transaction.execute(&format!("DELETE FROM removed_{n} WHERE change <= ?1"), [settled])?;
+                transaction.execute("UPDATE space SET trimmed = ?1 WHERE number = ?2", (settled, n))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn join(&self) {
+        let handle = lock(&self.thread).take();
+        if let Some(handle) = handle {
+            // A panic in the background has left the index as it was; there is nothing to do about it here.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Leaves a processor to the searches.
+fn background_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1)
+}

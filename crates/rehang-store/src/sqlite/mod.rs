@@ -1,0 +1,299 @@
+//! The embedded gallery: one SQLite file is the only truth; search indexes beside it are made from it, and made again.
+
+mod connection;
+mod doctor;
+mod graph;
+mod index;
+mod items;
+mod keeper;
+mod pages;
+mod schema;
+mod search;
+mod spaces;
+mod vectors;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rehang::{Matrix, Provenance, Result, Space};
+
+use crate::contract::{
+    Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, Outcome, Record, Revision, Scan, SpaceRecord,
+    Store, VectorRecord, VectorWrite,
+};
+use connection::Database;
+pub use doctor::Problem;
+use keeper::Keeper;
+pub use keeper::{IndexHealth, IndexKind};
+
+/// A gallery in one SQLite file, for any number of threads and processes at once.
+///
+/// # Files
+///
+/// `gallery.db` holds the whole truth (and, while it is open, `gallery.db-wal` and `gallery.db-shm` beside it).
+/// `gallery.db.<space>.usearch` holds a search index. It may be deleted at any time and is made again.
+///
+/// # Searches
+///
+/// Up to [`SearchOptions::exact_max`] vectors are compared one by one, so the answer is exact. Above it a graph (HNSW)
+/// finds candidates; vectors written since the graph was made wait in memory and are compared one by one until they are
+/// merged in the background. Whatever was found is confirmed against the file and measured again, so a hit is never
+/// stale, whoever wrote meanwhile.
+///
+/// ```
+/// use rehang::{Distance, Matrix, Provenance, Space};
+/// use rehang_store::{Filter, ItemWrite, NewVector, SqliteStore, Store};
+///
+/// let folder = tempfile::tempdir()?;
+/// let store = SqliteStore::create(folder.path().join("gallery.db"))?;
+/// store.create_space(&Space::new("clip", 2, Distance::Cosine, true), Provenance::Old)?;
+/// let vector = vec![0.6, 0.8];
+/// store.put(&[ItemWrite {
+///     id: "cat".into(),
+///     source: Some("cat.jpg".into()),
+///     label: None,
+///     payload: serde_json::json!({"rooms": 3}),
+///     vectors: vec![NewVector {
+///         space: "clip".into(),
+///         vector,
+///         provenance: Provenance::Old,
+///         sigma2: None,
+///         priority: None,
+///     }],
+/// }])?;
+/// let found = store.search("clip", &Matrix::new(2, vec![0.6, 0.8])?, 10, &Filter::default())?;
+/// assert_eq!(found[0][0].id, "cat");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct SqliteStore {
+    database: Arc<Database>,
+    keeper: Keeper,
+}
+
+/// How a gallery is searched.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `exact_max` | 20,000 | vectors that are compared one by one; more get a graph | ≥ 1 |
+/// | `merge_at` | 1,024 | new vectors that wait before they are merged into the graph | ≥ 1 |
+/// | `connectivity` | 16 | neighbours a vector has in the graph | ≥ 2 |
+/// | `expansion_add` | 128 | candidates looked at when a vector is added | ≥ 1 |
+/// | `expansion_search` | 128 | candidates looked at in a search | ≥ 1 |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SearchOptions {
+    /// Vectors that are compared one by one; more get a graph.
+    pub exact_max: usize,
+    /// New vectors that wait in memory before they are merged into the graph.
+    pub merge_at: usize,
+    /// Neighbours a vector has in the graph.
+    pub connectivity: usize,
+    /// Candidates that are looked at when a vector is added.
+    pub expansion_add: usize,
+    /// Candidates that are looked at in a search.
+    pub expansion_search: usize,
+}
+
+impl Default for SearchOptions {
+    fn default() -> Self {
+        Self {
+            exact_max: 20_000,
+            merge_at: 1024,
+            connectivity: 16,
+            expansion_add: 128,
+            expansion_search: 128,
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Makes a new gallery without spaces and items.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where a file with content is there already; I/O errors name the path.
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        Ok(Self::on(Database::create(path.as_ref())?, SearchOptions::default()))
+    }
+
+    /// Opens a gallery.
+    ///
+    /// # Errors
+    ///
+    /// An I/O error where there is no such file, a corrupt one where the file is no gallery, a conflict where a newer
+    /// rehang has written it.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Ok(Self::on(Database::open(path.as_ref())?, SearchOptions::default()))
+    }
+
+    /// Opens the gallery that is there, or makes a new one where nothing is.
+    ///
+    /// # Errors
+    ///
+    /// As [`SqliteStore::open`] and [`SqliteStore::create`].
+    pub fn open_or_create(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        match fs_err::metadata(path) {
+            Ok(metadata) if metadata.is_file() && metadata.len() == 0 => Self::create(path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Self::create(path),
+            _ => Self::open(path),
+        }
+    }
+
+    /// The same gallery, searched in another way. For a store that was just opened: indexes are started afresh.
+    #[must_use]
+    pub fn with_search(self, options: SearchOptions) -> Self {
+        let Self { database, keeper } = self;
+        drop(keeper);
+        Self { keeper: Keeper::new(Arc::clone(&database), options), database }
+    }
+
+    /// The gallery's file.
+    pub fn path(&self) -> &Path {
+        self.database.path()
+    }
+
+    /// Where the search index of a space lies once it is made durable; exact searches have none.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no such space.
+    pub fn index_path(&self, space: &str) -> Result<PathBuf> {
+        let number = self.database.read(|transaction| Ok(spaces::find(transaction, space)?.number))?;
+        Ok(graph::side_file(self.database.path(), number))
+    }
+
+    /// How the search index of a space is. Read-only; where the space has not been searched yet, its index is brought
+    /// up first.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no such space; what reading the gallery gives.
+    pub fn index_health(&self, space: &str) -> Result<IndexHealth> {
+        self.keeper.health(space)
+    }
+
+    /// Waits until nothing of the search indexes is being made or merged in the background.
+    pub fn wait_for_indexes(&self) {
+        self.keeper.wait();
+    }
+
+    /// Looks for everything that must not be: what it finds was done by a writer that went around the triggers, or by a
+    /// damaged disk.
+    ///
+    /// # Errors
+    ///
+    /// What reading the gallery gives.
+    pub fn check(&self) -> Result<Vec<Problem>> {
+        doctor::check(&self.database)
+    }
+
+    fn on(database: Database, options: SearchOptions) -> Self {
+        let database = Arc::new(database);
+        Self { keeper: Keeper::new(Arc::clone(&database), options), database }
+    }
+}
+
+impl Store for SqliteStore {
+    fn name(&self) -> String {
+        self.database.path().display().to_string()
+    }
+
+    fn spaces(&self) -> Result<Vec<SpaceRecord>> {
+        spaces::all(&self.database)
+    }
+
+    fn create_space(&self, space: &Space, written_as: Provenance) -> Result<()> {
+        spaces::create(&self.database, space, written_as)
+    }
+
+    fn drop_space(&self, space: &str) -> Result<()> {
+        if let Some(number) = spaces::drop(&self.database, space)? {
+            self.keeper.forget(number);
+        }
+        Ok(())
+    }
+
+    fn serving(&self) -> Result<Option<String>> {
+        spaces::serving(&self.database)
+    }
+
+    fn switch_serving(&self, from: &str, to: &str) -> Result<()> {
+        spaces::switch_serving(&self.database, from, to)
+    }
+
+    fn put(&self, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
+        items::put(&self.database, writes)
+    }
+
+    fn delete(&self, ids: &[&str]) -> Result<usize> {
+        items::delete(&self.database, ids)
+    }
+
+    fn get(&self, ids: &[&str]) -> Result<Vec<Option<Item>>> {
+        items::get(&self.database, ids)
+    }
+
+    fn vectors(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
+        vectors::get(&self.database, space, keys)
+    }
+
+    fn write_vectors(&self, space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>> {
+        vectors::write(&self.database, space, writes)
+    }
+
+    fn set_priorities(&self, space: &str, priorities: &[(ItemKey, Revision, f64)]) -> Result<usize> {
+        vectors::set_priorities(&self.database, space, priorities)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Vec<Record>> {
+        pages::scan(&self.database, scan)
+    }
+
+    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
+        search::search(&self.database, &self.keeper, space, queries, k, filter)
+    }
+
+    fn counts(&self, space: &str) -> Result<Counts> {
+        vectors::counts(&self.database, space)
+    }
+
+    fn record_failures(&self, space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()> {
+        vectors::record_failures(&self.database, space, failures)
+    }
+
+    fn failures(&self, space: &str, after: Option<ItemKey>, limit: usize) -> Result<Vec<Failure>> {
+        vectors::failures(&self.database, space, after, limit)
+    }
+
+    fn clear_failures(&self, space: &str) -> Result<u64> {
+        vectors::clear_failures(&self.database, space)
+    }
+
+    fn errors(&self, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
+        vectors::errors(&self.database, space, limit)
+    }
+
+    fn document(&self, name: &str) -> Result<Option<(u64, String)>> {
+        items::document(&self.database, name)
+    }
+
+    fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
+        items::set_document(&self.database, name, expected, text)
+    }
+
+    fn recall(&self, space: &str, samples: usize, k: usize) -> Result<f64> {
+        search::recall(&self.database, &self.keeper, space, samples, k)
+    }
+
+    fn rebuild(&self, space: &str) -> Result<()> {
+        self.keeper.rebuild(space)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.keeper.flush()
+    }
+}

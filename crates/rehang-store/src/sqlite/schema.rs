@@ -1,0 +1,187 @@
+//! The tables of a gallery and the triggers that keep them right, whoever writes.
+//!
+//! `docs/store.md` explains them to applications that write through plain SQL.
+
+use rehang::{Provenance, Space};
+
+/// "rehg": what stands in the header of every gallery, so that a foreign database is never taken for one.
+pub(crate) const APPLICATION: i64 = 0x7265_6867;
+
+/// The format this binary reads and writes (`PRAGMA user_version`).
+pub(crate) const FORMAT: i64 = 1;
+
+/// The tables every gallery has.
+///
+/// - Revisions and changes come from one counter, so none is ever given twice.
+/// - `AUTOINCREMENT` keeps the numbers of deleted items and dropped spaces from being used again.
+/// - `replaced` holds at most one key: `INSERT OR REPLACE` removes a row without firing delete triggers, so the key
+///   is remembered before and its vectors are removed after.
+pub(crate) const TABLES: &str = "
+CREATE TABLE gallery (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+INSERT INTO gallery (name, value) VALUES
+    ('counter', 0), ('serving', NULL), ('identity', lower(hex(randomblob(16))));
+
+CREATE TABLE space (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    dimension INTEGER NOT NULL CHECK (dimension > 0),
+    distance TEXT NOT NULL CHECK (distance IN ('l2', 'cosine', 'dot')),
+    normalised INTEGER NOT NULL CHECK (normalised IN (0, 1)),
+    written_as TEXT NOT NULL CHECK (written_as IN ('old', 'native')),
+    created INTEGER NOT NULL,
+    trimmed INTEGER NOT NULL
+);
+
+CREATE TABLE item (
+    key INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    source TEXT,
+    label TEXT,
+    payload TEXT CHECK (payload IS NULL OR json_valid(payload)),
+    revision INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX item_revision ON item (revision);
+CREATE INDEX item_label ON item (label) WHERE label IS NOT NULL;
+
+CREATE TABLE document (name TEXT PRIMARY KEY, version INTEGER NOT NULL, text TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE replaced (key INTEGER PRIMARY KEY);
+
+CREATE TRIGGER item_key_is_given BEFORE INSERT ON item WHEN NEW.key <> -1 BEGIN
+    SELECT RAISE(ABORT, 'the key of an item is given by the gallery; leave it out');
+END;
+CREATE TRIGGER item_key_stays BEFORE UPDATE OF key ON item WHEN NEW.key <> OLD.key BEGIN
+    SELECT RAISE(ABORT, 'the key of an item cannot be changed');
+END;
+CREATE TRIGGER item_replaced BEFORE INSERT ON item WHEN EXISTS (SELECT 1 FROM item WHERE id = NEW.id) BEGIN
+    DELETE FROM replaced;
+    INSERT INTO replaced SELECT key FROM item WHERE id = NEW.id;
+END;
+CREATE TRIGGER item_added AFTER INSERT ON item WHEN NEW.revision <= 0 BEGIN
+    UPDATE gallery SET value = value + 1 WHERE name = 'counter';
+    UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter') WHERE key = NEW.key;
+END;
+CREATE TRIGGER item_source_changed AFTER UPDATE OF source ON item
+WHEN NEW.source IS NOT OLD.source AND NEW.revision = OLD.revision BEGIN
+    UPDATE gallery SET value = value + 1 WHERE name = 'counter';
+    UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter') WHERE key = NEW.key;
+END;
+CREATE TRIGGER item_touched AFTER UPDATE OF revision ON item WHEN NEW.revision <= 0 BEGIN
+    UPDATE gallery SET value = value + 1 WHERE name = 'counter';
+    UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter') WHERE key = NEW.key;
+END;
+";
+
+/// Tables, indexes and triggers of the space with a number; the items that are there already are all lacking in it.
+///
+/// Writers of the library give each row its own `change`; a row without one, or a value that changes while `change`
+/// stays, was written by plain SQL, and the triggers do what the library would have done.
+pub(crate) fn space_tables(n: i64, space: &Space, written_as: Provenance) -> String {
+    let bytes = 4 * space.dimension;
+    format!(
+        "
+CREATE TABLE vector_{n} (
+    item INTEGER PRIMARY KEY,
+    revision INTEGER NOT NULL DEFAULT 0,
+    provenance TEXT NOT NULL DEFAULT '{written_as}' CHECK (provenance IN ('old', 'adapted', 'native')),
+    sigma2 REAL,
+    priority REAL,
+    squared_error REAL,
+    sourced INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    change INTEGER NOT NULL DEFAULT 0,
+    value BLOB NOT NULL CHECK (typeof(value) = 'blob' AND length(value) = {bytes})
+);
+CREATE INDEX vector_{n}_old ON vector_{n} (item) WHERE provenance = 'old';
+CREATE INDEX vector_{n}_native ON vector_{n} (item) WHERE provenance = 'native';
+CREATE INDEX vector_{n}_adapted ON vector_{n} (item) WHERE provenance = 'adapted';
+CREATE INDEX vector_{n}_worst ON vector_{n} (priority DESC, item)
+    WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1;
+CREATE INDEX vector_{n}_sigma2 ON vector_{n} (sigma2 DESC, item) WHERE provenance = 'adapted';
+CREATE INDEX vector_{n}_unsourced ON vector_{n} (item) WHERE provenance = 'adapted' AND sourced = 0;
+CREATE INDEX vector_{n}_error ON vector_{n} (change)
+    WHERE provenance = 'native' AND sigma2 IS NOT NULL AND squared_error IS NOT NULL;
+CREATE INDEX vector_{n}_change ON vector_{n} (change);
+
+CREATE TABLE lacking_{n} (item INTEGER PRIMARY KEY, sourced INTEGER NOT NULL, failed INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX lacking_{n}_next ON lacking_{n} (item) WHERE sourced = 1 AND failed = 0;
+CREATE TABLE removed_{n} (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
+CREATE INDEX removed_{n}_change ON removed_{n} (change);
+CREATE TABLE failure_{n} (item INTEGER PRIMARY KEY, revision INTEGER NOT NULL, reason TEXT NOT NULL);
+
+INSERT INTO lacking_{n} (item, sourced) SELECT key, source IS NOT NULL FROM item;
+
+CREATE TRIGGER item_added_{n} AFTER INSERT ON item BEGIN
+    DELETE FROM vector_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
+    DELETE FROM failure_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
+    DELETE FROM lacking_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
+    INSERT INTO lacking_{n} (item, sourced) VALUES (NEW.key, NEW.source IS NOT NULL);
+END;
+CREATE TRIGGER item_changed_{n} AFTER UPDATE OF revision ON item WHEN NEW.revision <> OLD.revision BEGIN
+    DELETE FROM failure_{n} WHERE item = NEW.key;
+    DELETE FROM vector_{n} WHERE item = NEW.key AND revision <> NEW.revision;
+    UPDATE lacking_{n} SET sourced = (NEW.source IS NOT NULL) WHERE item = NEW.key;
+END;
+CREATE TRIGGER item_deleted_{n} AFTER DELETE ON item BEGIN
+    DELETE FROM failure_{n} WHERE item = OLD.key;
+    DELETE FROM vector_{n} WHERE item = OLD.key;
+    DELETE FROM lacking_{n} WHERE item = OLD.key;
+END;
+
+CREATE TRIGGER vector_{n}_checked BEFORE INSERT ON vector_{n} WHEN NEW.change = 0 BEGIN
+    SELECT RAISE(ABORT, 'there is no item with this key') WHERE NOT EXISTS (SELECT 1 FROM item WHERE key = NEW.item);
+    UPDATE item SET revision = 0 WHERE key = NEW.item AND EXISTS (SELECT 1 FROM vector_{n} WHERE item = NEW.item);
+END;
+CREATE TRIGGER vector_{n}_added AFTER INSERT ON vector_{n} BEGIN
+    DELETE FROM lacking_{n} WHERE item = NEW.item;
+    DELETE FROM failure_{n} WHERE item = NEW.item;
+END;
+CREATE TRIGGER vector_{n}_added_plainly AFTER INSERT ON vector_{n} WHEN NEW.change = 0 BEGIN
+    UPDATE gallery SET value = value + 1 WHERE name = 'counter';
+    UPDATE vector_{n} SET
+        revision = (SELECT revision FROM item WHERE key = NEW.item),
+        sourced = (SELECT source IS NOT NULL FROM item WHERE key = NEW.item),
+        failed = 0,
+        change = (SELECT value FROM gallery WHERE name = 'counter')
+    WHERE item = NEW.item;
+END;
+CREATE TRIGGER vector_{n}_changed_plainly AFTER UPDATE OF value ON vector_{n} WHEN NEW.change = OLD.change BEGIN
+    UPDATE gallery SET value = value + 1 WHERE name = 'counter';
+    UPDATE vector_{n} SET
+        revision = (SELECT value FROM gallery WHERE name = 'counter'),
+        provenance = CASE WHEN NEW.provenance = OLD.provenance THEN '{written_as}' ELSE NEW.provenance END,
+        sigma2 = NULL, priority = NULL, squared_error = NULL, failed = 0,
+        change = (SELECT value FROM gallery WHERE name = 'counter')
+    WHERE item = NEW.item;
+    UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter') WHERE key = NEW.item;
+END;
+CREATE TRIGGER vector_{n}_item_stays BEFORE UPDATE OF item ON vector_{n} WHEN NEW.item <> OLD.item BEGIN
+    SELECT RAISE(ABORT, 'a vector cannot be given to another item');
+END;
+CREATE TRIGGER vector_{n}_removed AFTER DELETE ON vector_{n} BEGIN
+    UPDATE gallery SET value = value + 1 WHERE name = 'counter';
+    DELETE FROM removed_{n} WHERE item = OLD.item;
+    INSERT INTO removed_{n} (item, change) SELECT OLD.item, value FROM gallery WHERE name = 'counter';
+    INSERT INTO lacking_{n} (item, sourced, failed)
+        SELECT key, source IS NOT NULL, EXISTS (SELECT 1 FROM failure_{n} WHERE item = key)
+        FROM item WHERE key = OLD.item;
+END;
+CREATE TRIGGER failure_{n}_added AFTER INSERT ON failure_{n} BEGIN
+    UPDATE vector_{n} SET failed = 1 WHERE item = NEW.item;
+    UPDATE lacking_{n} SET failed = 1 WHERE item = NEW.item;
+END;
+CREATE TRIGGER failure_{n}_removed AFTER DELETE ON failure_{n} BEGIN
+    UPDATE vector_{n} SET failed = 0 WHERE item = OLD.item;
+    UPDATE lacking_{n} SET failed = 0 WHERE item = OLD.item;
+END;
+"
+    )
+}
+
+/// Takes a space's tables away. Triggers on its own tables go with them; those on `item` have to be named.
+pub(crate) fn drop_space_tables(n: i64) -> String {
+    format!(
+        "DROP TRIGGER item_added_{n}; DROP TRIGGER item_changed_{n}; DROP TRIGGER item_deleted_{n};
+         DROP TABLE failure_{n}; DROP TABLE removed_{n}; DROP TABLE lacking_{n}; DROP TABLE vector_{n};
+         DELETE FROM space WHERE number = {n};"
+    )
+}

@@ -1,0 +1,260 @@
+//! Vectors of a space: reading them, the upgrade's conditional writes, the queue, failures, counts.
+
+use rehang::{Error, Result};
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::connection::{Database, Step};
+use super::spaces::{self, provenance};
+use crate::check;
+use crate::contract::{Counts, Failure, ItemKey, Outcome, Revision, VectorRecord, VectorWrite};
+
+/// A vector as the file holds it: little-endian `f32`, one after the other.
+pub(crate) fn as_bytes(vector: &[f32]) -> Vec<u8> {
+    vector.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// Reads a vector into a buffer; fails where its width is another one.
+pub(crate) fn read_value(row: &Row<'_>, column: usize, dimension: usize, into: &mut Vec<f32>) -> Step<()> {
+    let bytes = row.get_ref(column)?.as_blob().map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, Box::new(error))
+    })?;
+    let (values, rest) = bytes.as_chunks::<4>();
+    if values.len() != dimension || !rest.is_empty() {
+        return Err(Error::corrupt(
+            "a vector of the gallery",
+            format!(
+                "it has {} bytes where {} are needed; run the check of the gallery",
+                bytes.len(),
+                4 * dimension
+            ),
+        )
+        .into());
+    }
+    into.extend(values.iter().map(|&bytes| f32::from_le_bytes(bytes)));
+    Ok(())
+}
+
+/// A number of the caller as SQLite counts; a number that no row can have stays one.
+pub(crate) fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn get(database: &Database, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
+    database.read(|transaction| {
+        let space = spaces::find(transaction, space)?;
+        let mut select = transaction.prepare_cached(&format!(
+            "SELECT provenance, revision, sigma2, priority, squared_error, value FROM vector_{} WHERE item = ?1",
+            space.number
+        ))?;
+        let mut vectors = Vec::with_capacity(keys.len());
+        for &key in keys {
+            let mut rows = select.query([int(key)])?;
+            vectors.push(match rows.next()? {
+                None => None,
+                Some(row) => {
+                    let mut vector = Vec::with_capacity(space.space.dimension);
+                    read_value(row, 5, space.space.dimension, &mut vector)?;
+                    Some(VectorRecord {
+                        provenance: provenance(row, 0)?,
+                        revision: row.get(1)?,
+                        sigma2: row.get(2)?,
+                        priority: row.get(3)?,
+                        squared_error: row.get(4)?,
+                        vector,
+                    })
+                }
+            });
+        }
+        Ok(vectors)
+    })
+}
+
+pub(crate) fn write(database: &Database, space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>> {
+    // What the vectors are checked against cannot change while the name stays; the transaction looks the name up again.
+    let row = database.read(|transaction| spaces::find(transaction, space))?;
+    for write in writes {
+        check::vector_write(&row.space, write)?;
+    }
+    if writes.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Made before the lock is taken, so that writers hold it only for what needs it.
+    let values: Vec<Vec<u8>> = writes.iter().map(|write| as_bytes(&write.vector)).collect();
+    database.write(|transaction| {
+        let again = spaces::find(transaction, space)?;
+        if again.number != row.number {
+            return Err(Error::conflict(
+                format!("space {space:?}"),
+                "it was dropped and made again in the meantime; look at the gallery, then decide again",
+            )
+            .into());
+        }
+        let n = row.number;
+        // A vector that is there has its item's revision: triggers remove every other one. So one statement decides.
+        let mut update = transaction.prepare_cached(&format!(
+            "UPDATE vector_{n} SET provenance = ?3, sigma2 = ifnull(?4, sigma2), priority = ?5,
+                 squared_error = ?6, failed = 0, change = ?7, value = ?8
+             WHERE item = ?1 AND revision = ?2 AND provenance = 'adapted'"
+        ))?;
+        let mut insert = transaction.prepare_cached(&format!(
+            "INSERT INTO vector_{n}
+                 (item, revision, provenance, sigma2, priority, squared_error, sourced, failed, change, value)
+             SELECT key, revision, ?3, ?4, ?5, ?6, source IS NOT NULL, 0, ?7, ?8 FROM item
+             WHERE key = ?1 AND revision = ?2 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1)"
+        ))?;
+        let mut revision = transaction.prepare_cached("SELECT revision FROM item WHERE key = ?1")?;
+        let mut lacking =
+            transaction.prepare_cached(&format!("SELECT 1 FROM lacking_{n} WHERE item = ?1"))?;
+        let mut forgive = transaction.prepare_cached(&format!("DELETE FROM failure_{n} WHERE item = ?1"))?;
+        let any_failure: bool =
+            transaction
+                .query_row(&format!("SELECT EXISTS (SELECT 1 FROM failure_{n})"), [], |row| row.get(0))?;
+        let first = spaces::count(transaction, writes.len())? - writes.len() as u64 + 1;
+        let mut outcomes = Vec::with_capacity(writes.len());
+        for (change, (write, value)) in (first..).zip(writes.iter().zip(&values)) {
+            let values = params![
+                int(write.key),
+                int(write.revision),
+                write.provenance.name(),
+                write.sigma2,
+                write.priority,
+                write.squared_error,
+                change,
+                value
+            ];
+            // The short way to tell which of the two statements can do something.
+            let is_lacking = lacking.exists([int(write.key)])?;
+            let written = if is_lacking { insert.execute(values)? } else { update.execute(values)? };
+            outcomes.push(if written > 0 {
+                if any_failure {
+                    forgive.execute([int(write.key)])?;
+                }
+                Outcome::Written
+            } else {
+                match revision.query_row([int(write.key)], |row| row.get::<_, u64>(0)).optional()? {
+                    None => Outcome::Deleted,
+                    Some(there) if there != write.revision => Outcome::Changed,
+                    Some(_) => Outcome::AlreadyThere,
+                }
+            });
+        }
+        Ok(outcomes)
+    })
+}
+
+pub(crate) fn set_priorities(
+    database: &Database,
+    space: &str,
+    priorities: &[(ItemKey, Revision, f64)],
+) -> Result<usize> {
+    for (_, _, priority) in priorities {
+        check::number("priority", Some(*priority))?;
+    }
+    database.write(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let mut update = transaction.prepare_cached(&format!(
+            "UPDATE vector_{n} SET priority = ?3 WHERE item = ?1 AND revision = ?2 AND provenance = 'adapted'"
+        ))?;
+        let mut changed = 0;
+        for &(key, revision, priority) in priorities {
+            changed += update.execute(params![int(key), int(revision), priority])?;
+        }
+        Ok(changed)
+    })
+}
+
+pub(crate) fn counts(database: &Database, space: &str) -> Result<Counts> {
+    database.read(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let count = |sql: String| -> Step<u64> {
+            Ok(transaction.prepare_cached(&sql)?.query_row([], |row| row.get(0))?)
+        };
+        // Every count is over an index that holds nothing else.
+        let of = |provenance: &str| {
+            count(format!(
+                "SELECT count(*) FROM vector_{n} INDEXED BY vector_{n}_{provenance} WHERE provenance = '{provenance}'"
+            ))
+        };
+        let (old, adapted, native) = (of("old")?, of("adapted")?, of("native")?);
+        let lacking = count(format!("SELECT count(*) FROM lacking_{n}"))?;
+        let unsourced = count(format!(
+            "SELECT count(*) FROM vector_{n} INDEXED BY vector_{n}_unsourced
+             WHERE provenance = 'adapted' AND sourced = 0"
+        ))?;
+        let lacking_unsourced = count(format!(
+            "SELECT count(*) FROM lacking_{n} WHERE sourced = 0"
+        ))?;
+        Ok(Counts {
+            // An item either has a vector in the space or lacks one.
+            items: old + adapted + native + lacking,
+            old,
+            adapted,
+            native,
+            lacking,
+            failed: count(format!("SELECT count(*) FROM failure_{n}"))?,
+            without_source: unsourced + lacking_unsourced,
+        })
+    })
+}
+
+pub(crate) fn record_failures(
+    database: &Database,
+    space: &str,
+    failures: &[(ItemKey, Revision, String)],
+) -> Result<()> {
+    database.write(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let mut delete = transaction.prepare_cached(&format!(
+            "DELETE FROM failure_{n} WHERE item = ?1 AND EXISTS (SELECT 1 FROM item WHERE key = ?1 AND revision = ?2)"
+        ))?;
+        let mut insert = transaction.prepare_cached(&format!(
+            "INSERT INTO failure_{n} (item, revision, reason)
+             SELECT key, revision, ?3 FROM item WHERE key = ?1 AND revision = ?2"
+        ))?;
+        for (key, revision, reason) in failures {
+            delete.execute(params![int(*key), int(*revision)])?;
+            insert.execute(params![int(*key), int(*revision), reason])?;
+        }
+        Ok(())
+    })
+}
+
+pub(crate) fn failures(
+    database: &Database,
+    space: &str,
+    after: Option<ItemKey>,
+    limit: usize,
+) -> Result<Vec<Failure>> {
+    database.read(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let mut select = transaction.prepare_cached(&format!(
+            "SELECT failure.item, item.id, failure.revision, failure.reason
+             FROM failure_{n} AS failure JOIN item ON item.key = failure.item
+             WHERE failure.item > ?1 ORDER BY failure.item LIMIT ?2"
+        ))?;
+        let rows = select.query_map(params![after.map_or(-1, int), int(limit as u64)], |row| {
+            Ok(Failure { key: row.get(0)?, id: row.get(1)?, revision: row.get(2)?, reason: row.get(3)? })
+        })?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    })
+}
+
+pub(crate) fn clear_failures(database: &Database, space: &str) -> Result<u64> {
+    database.write(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        Ok(transaction.execute(&format!("DELETE FROM failure_{n} WHERE true"), [])? as u64)
+    })
+}
+
+pub(crate) fn errors(database: &Database, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
+    database.read(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let mut select = transaction.prepare_cached(&format!(
+            "SELECT sigma2, squared_error FROM vector_{n} INDEXED BY vector_{n}_error
+             WHERE provenance = 'native' AND sigma2 IS NOT NULL AND squared_error IS NOT NULL
+             ORDER BY change DESC LIMIT ?1"
+        ))?;
+        let rows = select.query_map([int(limit as u64)], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    })
+}
