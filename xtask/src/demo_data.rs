@@ -9,8 +9,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::files::{self, VectorSource};
+use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::{Matrix, Result};
+use rehang_train::onnx::{Attribute, Network};
 
 /// Share of the images that the encoders and the adapter may learn from.
 const TRAINING_SHARE: f64 = 0.4;
@@ -28,7 +29,8 @@ struct Encoder {
     parameters: [Vec<f32>; 6],
 }
 
-/// Writes `demo/{role,old,new,head_weight,head_bias}.npy` from `demo/{images,label}.npy`.
+/// Writes `demo/{role,old,new,head_weight,head_bias}.npy` and `demo/{old,new}_encoder.onnx` from
+/// `demo/{images,label}.npy`.
 pub fn run() -> Result<()> {
     let images = files::read_matrix(&VectorSource::parse("demo/images.npy")?)?;
     let labels = files::read_labels(&VectorSource::parse("demo/label.npy")?)?;
@@ -53,6 +55,8 @@ pub fn run() -> Result<()> {
     let new = train(&pixels.select(training), &pick(&labels, training), 96, 32, CLASSES, 300);
     files::write_matrix("demo/old.npy", &embed(&old, &coarse), None)?;
     files::write_matrix("demo/new.npy", &embed(&new, &pixels), None)?;
+    write_bytes("demo/old_encoder.onnx", &to_onnx(&old, 2))?;
+    write_bytes("demo/new_encoder.onnx", &to_onnx(&new, 1))?;
     let [.., head_weight, head_bias] = &new.parameters;
     // burn keeps weights as [inputs, outputs]; a head file is [classes, d].
     let weight = Matrix::from_fn(CLASSES, new.outputs, |class, column| head_weight[column * CLASSES + class]);
@@ -60,6 +64,32 @@ pub fn run() -> Result<()> {
     files::write_f32("demo/head_bias.npy", head_bias)?;
     files::write_labels("demo/role.npy", &role)?;
     Ok(())
+}
+
+fn write_bytes(path: &str, bytes: &[u8]) -> Result<()> {
+    let mut file = AtomicFile::create(path)?;
+    file.put(bytes)?;
+    file.commit()
+}
+
+/// The encoder as a network from images `[batch, 1, 8, 8]` (pixels from 0 to 1) to vectors; it sees means of blocks of
+/// `block` x `block` pixels.
+fn to_onnx(encoder: &Encoder, block: i64) -> Vec<u8> {
+    let [w1, b1, w2, b2, ..] = &encoder.parameters;
+    // burn keeps weights as [inputs, outputs]; a dense layer here is [outputs, inputs].
+    let transposed = |weight: &[f32], inputs: usize, outputs: usize| {
+        Matrix::from_fn(outputs, inputs, |output, input| weight[input * outputs + output])
+    };
+    let mut network = Network::new("pixels", &[1, 8, 8]);
+    let sides = Attribute::Integers(vec![block, block]);
+    let seen =
+        network.operator("AveragePool", &["pixels"], &[("kernel_shape", sides.clone()), ("strides", sides)]);
+    let flat = network.operator("Flatten", &[&seen], &[]);
+    let hidden = network.dense(&flat, &transposed(w1, encoder.inputs, encoder.hidden), b1);
+    let hidden = network.operator("Relu", &[&hidden], &[]);
+    let output = network.dense(&hidden, &transposed(w2, encoder.hidden, encoder.outputs), b2);
+    let output = network.operator("Relu", &[&output], &[]);
+    network.finish(&output, encoder.outputs)
 }
 
 fn pick(labels: &[i64], rows: &[usize]) -> Vec<i64> {

@@ -41,6 +41,16 @@ pub enum Command {
     Report(Report),
     /// Say what an adapter file is: spaces, method, seed, inputs.
     Inspect(Inspect),
+    /// Make, fill, read and change a gallery file.
+    #[command(subcommand)]
+    Gallery(Gallery),
+    /// Search a gallery, right at every stage of an upgrade.
+    Search(Search),
+    /// The live upgrade named in rehang.toml: old model to new one, worst first, while people search and write.
+    #[command(subcommand)]
+    Upgrade(Upgrade),
+    /// Look whether a gallery is sound: mixed models, stale or untagged vectors, index health, a forgotten upgrade.
+    Doctor(Doctor),
 }
 
 /// Options of `rehang demo`.
@@ -355,4 +365,258 @@ pub struct Report {
 pub struct Inspect {
     /// Adapter file.
     pub adapter: PathBuf,
+}
+
+/// The verbs on a gallery file.
+#[derive(Debug, Subcommand)]
+pub enum Gallery {
+    /// Put vectors and their items into a gallery file, which is made where there is none.
+    Import(Import),
+    /// Write the vectors of a space into files, with ids and provenance.
+    Export(Export),
+    /// Put one item, new or changed, as an application would.
+    Put(Put),
+    /// Delete items.
+    Delete(Delete),
+    /// Say what a gallery holds: its spaces, how many items and vectors of each provenance, which space serves.
+    Info(Info),
+}
+
+/// Options of `rehang gallery import`.
+#[derive(Debug, Args)]
+pub struct Import {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: PathBuf,
+    /// Name of the model that made the vectors.
+    #[arg(long, value_name = "NAME")]
+    pub space: String,
+    /// Vectors, one row an item.
+    #[arg(long, value_name = "FILE")]
+    pub vectors: String,
+    /// Items, one JSON object a line: {"id": "…", "source": "…", "label": …, "payload": …}. Only the id is required; what has
+    /// no source cannot be embedded again.
+    #[arg(long, value_name = "FILE")]
+    pub items: PathBuf,
+    /// Distance of the space: l2, cosine or dot.
+    #[arg(long, default_value = "cosine")]
+    pub distance: String,
+}
+
+/// Options of `rehang gallery export`.
+#[derive(Debug, Args)]
+pub struct Export {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: PathBuf,
+    /// Name of the space.
+    #[arg(long, value_name = "NAME")]
+    pub space: String,
+    /// Vectors, one row an item, in the order in which items came (.npy).
+    #[arg(long, value_name = "FILE")]
+    pub vectors: PathBuf,
+    /// Ids, one a line.
+    #[arg(long, value_name = "FILE")]
+    pub ids: Option<PathBuf>,
+    /// Provenance, one a line: old, adapted or native.
+    #[arg(long, value_name = "FILE")]
+    pub provenance: Option<PathBuf>,
+}
+
+/// Options of `rehang gallery put`.
+#[derive(Debug, Args)]
+pub struct Put {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: PathBuf,
+    /// The item's id.
+    #[arg(long)]
+    pub id: String,
+    /// What can be embedded again: a text, a path, a URL.
+    #[arg(long)]
+    pub source: Option<String>,
+    /// Its class, tag or group.
+    #[arg(long)]
+    pub label: Option<String>,
+    /// Anything you keep beside it, as JSON.
+    #[arg(long, value_name = "JSON")]
+    pub payload: Option<String>,
+    /// Its vector in a space: NAME=FILE with one row, or NAME=[0.1,0.2,…]. Repeat for several spaces. Vectors that are not
+    /// given belong to the content before and are removed.
+    #[arg(long = "vector", value_name = "NAME=VECTOR")]
+    pub vectors: Vec<String>,
+    /// Configuration of a live upgrade: an item with an old vector only is adapted in the same transaction, so that no
+    /// search misses it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Options of `rehang gallery delete`.
+#[derive(Debug, Args)]
+pub struct Delete {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: PathBuf,
+    /// Ids of the items.
+    #[arg(value_name = "ID")]
+    pub ids: Vec<String>,
+    /// An id (repeat for several), for scripts.
+    #[arg(long = "id", value_name = "ID")]
+    pub more_ids: Vec<String>,
+}
+
+/// Options of `rehang gallery info`.
+#[derive(Debug, Args)]
+pub struct Info {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: PathBuf,
+}
+
+/// Options of `rehang search`.
+#[derive(Debug, Args)]
+pub struct Search {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: PathBuf,
+    /// Queries, one a row, embedded by the model that serves now.
+    #[arg(long, value_name = "FILE")]
+    pub vectors: String,
+    /// The same queries embedded by the old model, for an upgrade that serves merged searches.
+    #[arg(long, value_name = "FILE")]
+    pub old_vectors: Option<String>,
+    /// Fail unless this space serves: two models of one width cannot be told apart otherwise.
+    #[arg(long, value_name = "NAME")]
+    pub space: Option<String>,
+    /// Neighbours of each query.
+    #[arg(short, default_value_t = 10)]
+    pub k: usize,
+    /// Only items with this label (repeat for several).
+    #[arg(long = "label", value_name = "LABEL")]
+    pub labels: Vec<String>,
+    /// Only items whose payload has this field with this value (JSON, or a plain word).
+    #[arg(long = "payload", value_name = "FIELD=VALUE")]
+    pub payload: Vec<String>,
+    /// Only vectors of this provenance: old, adapted or native (repeat for several).
+    #[arg(long = "provenance", value_name = "NAME")]
+    pub provenances: Vec<String>,
+}
+
+/// The verbs of an upgrade, in the order of their use.
+#[derive(Debug, Subcommand)]
+pub enum Upgrade {
+    /// Say what the upgrade would do, how long it takes and what it costs; changes nothing.
+    Plan(UpgradePlan),
+    /// Fill the new space with adapted vectors; searches stay where they are. Repeat it to go on after a crash, to catch up,
+    /// or with another adapter or order.
+    Start(UpgradeConfig),
+    /// Let searches go to the new space, in one atomic step.
+    Switch(UpgradeSwitch),
+    /// Re-embed items worst first, until a limit is met or nothing is left. Kill it whenever you like; run it again.
+    Run(UpgradeRun),
+    /// How the upgrade stands.
+    Status(UpgradeStatus),
+    /// Ask a running backfill to finish its batches and end; `resume` allows the next one.
+    Pause(UpgradeConfig),
+    /// Allow backfills again after pause or stop.
+    Resume(UpgradeResume),
+    /// End the backfill where it is: what is adapted stays adapted.
+    Stop(UpgradeConfig),
+    /// Let searches go back to the old space, at once. The new vectors are kept.
+    Rollback(UpgradeConfig),
+    /// Drop the old space for good. There is no way back after it.
+    Finish(UpgradeConfig),
+}
+
+/// Where the upgrade is written down.
+#[derive(Debug, Args)]
+pub struct UpgradeConfig {
+    /// Configuration of the upgrade.
+    #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
+    pub config: PathBuf,
+}
+
+/// Options of `rehang upgrade plan`.
+#[derive(Debug, Args)]
+pub struct UpgradePlan {
+    /// Configuration.
+    #[command(flatten)]
+    pub config: UpgradeConfig,
+    /// Embed this many items now, to measure the encoder's rate (it costs what embedding them costs; nothing is written).
+    #[arg(long, value_name = "ITEMS", default_value_t = 0)]
+    pub probe: usize,
+}
+
+/// Options of `rehang upgrade switch`.
+#[derive(Debug, Args)]
+pub struct UpgradeSwitch {
+    /// Configuration.
+    #[command(flatten)]
+    pub config: UpgradeConfig,
+    /// Serve native vectors by the new query and all others by the old one, on one scale: for weak adapters. Searches then
+    /// need both queries.
+    #[arg(long)]
+    pub merged: bool,
+}
+
+/// Options of `rehang upgrade resume`.
+#[derive(Debug, Args)]
+pub struct UpgradeResume {
+    /// Configuration.
+    #[command(flatten)]
+    pub config: UpgradeConfig,
+    /// Try the items again that are listed as failed.
+    #[arg(long)]
+    pub retry_failed: bool,
+}
+
+/// Options of `rehang upgrade run`.
+#[derive(Debug, Args)]
+pub struct UpgradeRun {
+    /// Configuration.
+    #[command(flatten)]
+    pub config: UpgradeConfig,
+    /// Make at most this many items native in this run.
+    #[arg(long, value_name = "N")]
+    pub budget: Option<u64>,
+    /// At most this many items a second (or a minute: 300/min).
+    #[arg(long, value_name = "N/s")]
+    pub rate: Option<String>,
+    /// End when this share of all items is native (0.3, or 30%), or go on until nothing is left.
+    #[arg(long, value_name = "FRACTION|all")]
+    pub until: Option<String>,
+    /// Batches that are embedded at the same time.
+    #[arg(long, value_name = "N")]
+    pub workers: Option<usize>,
+    /// Items of a batch.
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+}
+
+/// Options of `rehang upgrade status`.
+#[derive(Debug, Args)]
+pub struct UpgradeStatus {
+    /// Configuration.
+    #[command(flatten)]
+    pub config: UpgradeConfig,
+    /// Say it again every second until Ctrl-C or the end of the upgrade.
+    #[arg(long)]
+    pub watch: bool,
+    /// How many failures to list.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub failures: usize,
+}
+
+/// Options of `rehang doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    pub gallery: Option<PathBuf>,
+    /// Configuration of an upgrade, to check that too.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Make search indexes again that have fallen behind.
+    #[arg(long)]
+    pub repair: bool,
 }

@@ -9,6 +9,7 @@
 mod arguments;
 mod bar;
 mod commands;
+mod configuration;
 mod drift;
 mod input;
 mod relevance;
@@ -52,5 +53,9 @@ fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Curve(curve) => commands::curve::run(curve, json),
         Command::Report(report) => commands::report::run(report, json),
         Command::Inspect(inspect) => commands::inspect::run(inspect, json),
+        Command::Gallery(gallery) => commands::gallery::run(gallery, json),
+        Command::Search(search) => commands::search::run(search, json),
+        Command::Upgrade(upgrade) => commands::upgrade::run(upgrade, json),
+        Command::Doctor(doctor) => commands::doctor::run(doctor, json),
     }
 }

@@ -15,6 +15,7 @@ mod nearest;
 pub mod network;
 pub mod networks;
 pub mod objectives;
+pub mod onnx;
 mod optimise;
 mod optimiser;
 mod outputs;

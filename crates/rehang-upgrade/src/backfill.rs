@@ -298,15 +298,16 @@ impl Backfill {
             Event::Encoded { batch, failures } => {
                 let Some(keys) = self.encoding.remove(&batch) else { return };
                 let failed: BTreeSet<ItemKey> = failures.iter().map(|attempt| attempt.key).collect();
+                let done: Vec<ItemKey> = keys.into_iter().filter(|key| !failed.contains(key)).collect();
+                // What was paid for is made safe first.
+                if !done.is_empty() {
+                    self.writing.insert(batch, done);
+                    actions.push(Action::Write { batch });
+                }
                 let given_up = self.rest_or_give_up(now_ms, failures);
                 if !given_up.is_empty() {
                     self.tally.failed += given_up.len() as u64;
                     actions.push(Action::RecordFailures(given_up));
-                }
-                let done: Vec<ItemKey> = keys.into_iter().filter(|key| !failed.contains(key)).collect();
-                if !done.is_empty() {
-                    self.writing.insert(batch, done);
-                    actions.push(Action::Write { batch });
                 }
                 self.batches_since_look += 1;
             }

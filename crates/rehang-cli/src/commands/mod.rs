@@ -2,11 +2,15 @@
 
 pub mod curve;
 pub mod demo;
+pub mod doctor;
 pub mod fit;
+pub mod gallery;
 pub mod inspect;
 pub mod order;
 pub mod report;
+pub mod search;
 pub mod transform;
+pub mod upgrade;
 
 use std::io::Write;
 

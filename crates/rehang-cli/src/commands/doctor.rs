@@ -1,0 +1,145 @@
+//! `rehang doctor`.
+
+use rehang::{Error, Provenance, Result};
+use rehang_store::{SqliteStore, Store};
+use rehang_upgrade::{Phase, Recorded, status};
+use serde_json::{Value, json};
+
+use super::{Outcome, print};
+use crate::arguments::Doctor;
+use crate::configuration::Configuration;
+
+/// Stored vectors that stand in as queries when an index is checked.
+const RECALL_SAMPLES: usize = 100;
+/// Neighbours of each.
+const RECALL_DEPTH: usize = 10;
+/// Below this an index is said to be ill.
+const RECALL_MIN: f64 = 0.95;
+
+/// One finding.
+struct Finding {
+    /// Whether something has to be done.
+    bad: bool,
+    what: &'static str,
+    text: String,
+}
+
+/// Examines a gallery.
+pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
+    let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
+    let path = arguments
+        .gallery
+        .as_ref()
+        .or(configuration.as_ref().map(|configuration| &configuration.gallery))
+        .ok_or_else(|| Error::missing("--gallery or --config", "`rehang doctor`"))?;
+    let store = SqliteStore::open(path)?;
+    let mut findings = Vec::new();
+    for problem in store.check()? {
+        findings.push(Finding { bad: true, what: "store", text: problem.to_string() });
+    }
+    let recorded = Recorded::read(&store)?.map(|recorded| recorded.record);
+    let serving = store.serving()?;
+    for record in store.spaces()? {
+        let name = &record.space.model;
+        let counts = store.counts(name)?;
+        let serves = serving.as_deref() == Some(name.as_str());
+        let of_upgrade = recorded
+            .as_ref()
+            .is_some_and(|record| record.phase != Phase::Finished && [&record.old.model, &record.new.model].contains(&name));
+        if !serves && !of_upgrade {
+            findings.push(Finding {
+                bad: true,
+                what: "forgotten-space",
+                text: format!("space {name:?} neither serves nor takes part in an upgrade"),
+            });
+        }
+        // A space holds vectors of one model; those of the other kind were put there by mistake.
+        let foreign = match record.written_as {
+            Provenance::Native => counts.old,
+            Provenance::Old | Provenance::Adapted => counts.native + counts.adapted,
+        };
+        if foreign > 0 {
+            findings.push(Finding {
+                bad: true,
+                what: "mixed-models",
+                text: format!(
+                    "space {name:?} holds {foreign} vectors that are not {:?}: another model's, by their provenance",
+                    record.written_as.name()
+                ),
+            });
+        }
+        if serves && counts.lacking > 0 {
+            findings.push(Finding {
+                bad: true,
+                what: "not-found",
+                text: format!("{} items have no vector in {name:?}, which serves: no search finds them", counts.lacking),
+            });
+        }
+        if serves && counts.adapted > 0 && !of_upgrade {
+            findings.push(Finding {
+                bad: false,
+                what: "adapted",
+                text: format!("{} vectors of {name:?} are adapted and no upgrade is under way", counts.adapted),
+            });
+        }
+        if counts.failed > 0 {
+            findings.push(Finding {
+                bad: false,
+                what: "failed",
+                text: format!("{} items of {name:?} could not be embedded", counts.failed),
+            });
+        }
+        let mut recall = store.recall(name, RECALL_SAMPLES, RECALL_DEPTH)?;
+        if recall < RECALL_MIN && arguments.repair {
+            store.rebuild(name)?;
+            store.flush()?;
+            let before = recall;
+            recall = store.recall(name, RECALL_SAMPLES, RECALL_DEPTH)?;
+            findings.push(Finding {
+                bad: false,
+                what: "index",
+                text: format!("index of {name:?} was made again: recall@10 {before:.3}, now {recall:.3}"),
+            });
+        }
+        let ill = recall < RECALL_MIN;
+        let advice = if ill { "; `rehang doctor --repair` makes it again" } else { "" };
+        findings.push(Finding {
+            bad: ill,
+            what: "recall",
+            text: format!("searches of {name:?} find {:.1} % of the true nearest 10{advice}", 100.0 * recall),
+        });
+    }
+    if let Some(record) = recorded.filter(|record| record.phase != Phase::Finished) {
+        let status = status(&store, 0)?;
+        findings.push(Finding {
+            bad: false,
+            what: "upgrade",
+            text: format!(
+                "an upgrade from {:?} to {:?} is {}, {:.1} % native",
+                record.old.model,
+                record.new.model,
+                record.phase.name(),
+                100.0 * status.fraction
+            ),
+        });
+        if status.sigma.is_some_and(|sigma| sigma.alarm) {
+            findings.push(Finding {
+                bad: true,
+                what: "sigma",
+                text: "σ² and the true errors of backfilled items disagree: fit the adapter again".into(),
+            });
+        }
+    }
+    let bad = findings.iter().filter(|finding| finding.bad).count();
+    let mut text = String::new();
+    for finding in &findings {
+        text += &format!("{} {}\n", if finding.bad { "✗" } else { "·" }, finding.text);
+    }
+    text += &if bad == 0 { "Nothing is wrong.\n".to_owned() } else { format!("{bad} findings need attention.\n") };
+    let listed: Vec<Value> = findings
+        .iter()
+        .map(|finding| json!({ "bad": finding.bad, "what": finding.what, "text": finding.text }))
+        .collect();
+    print(json, &json!({ "gallery": store.name(), "bad": bad, "findings": listed }), &text)?;
+    Ok(if bad == 0 { Outcome::Done } else { Outcome::WithRefusals })
+}

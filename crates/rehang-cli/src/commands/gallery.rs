@@ -1,0 +1,395 @@
+//! `rehang gallery import|export|put|delete|info`.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use rehang::files::stream::{self, Columns, RowBatch};
+use rehang::files::{self, AtomicFile, VectorSource};
+use rehang::{Distance, Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
+use rehang_store::{Item, ItemWrite, NewVector, Scan, Select, SqliteStore, Store};
+use rehang_upgrade::Gallery as LiveGallery;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Outcome, print, say};
+use crate::arguments::{Delete, Export, Gallery, Import, Info, Put};
+use crate::bar::with_bar;
+use crate::configuration::Configuration;
+
+/// Items of one transaction while importing.
+const IMPORT_ITEMS: usize = 1000;
+/// Items of one page while exporting.
+const EXPORT_ITEMS: usize = 2000;
+
+/// Runs one of the verbs.
+pub fn run(arguments: &Gallery, json: bool) -> Result<Outcome> {
+    match arguments {
+        Gallery::Import(import) => run_import(import, json),
+        Gallery::Export(export) => run_export(export, json),
+        Gallery::Put(put) => run_put(put, json),
+        Gallery::Delete(delete) => run_delete(delete, json),
+        Gallery::Info(info) => run_info(info, json),
+    }
+}
+
+/// One line of an items file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ItemLine {
+    id: Text,
+    #[serde(default)]
+    source: Option<String>,
+    #[serde(default)]
+    label: Option<Text>,
+    #[serde(default)]
+    payload: Value,
+}
+
+/// Ids and labels may be numbers in people's files.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Text {
+    Text(String),
+    Number(serde_json::Number),
+}
+
+impl Text {
+    fn into_string(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Number(number) => number.to_string(),
+        }
+    }
+}
+
+fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
+    let distance: Distance = arguments.distance.parse()?;
+    let source = VectorSource::parse(&arguments.vectors)?;
+    let ids = read_ids(&arguments.items)?;
+    let (dimension, normalised) = survey(&source, ids.len(), &arguments.items)?;
+    let exists = arguments.gallery.exists();
+    let store = if exists {
+        SqliteStore::open(&arguments.gallery)?
+    } else {
+        // A new gallery appears whole or not at all: it is made beside its place and renamed at the end.
+        let partial = partial_name(&arguments.gallery);
+        remove_partial(&partial);
+        SqliteStore::create(&partial)?
+    };
+    let outcome = fill_gallery(&store, arguments, &source, (dimension, normalised, distance), &ids);
+    drop(store);
+    if !exists {
+        let partial = partial_name(&arguments.gallery);
+        if let Err(error) = outcome {
+            remove_partial(&partial);
+            return Err(error);
+        }
+        fs_err::rename(&partial, &arguments.gallery)
+            .map_err(|error| Error::io("rename", &partial, &error))?;
+        remove_partial(&partial);
+    } else {
+        outcome?;
+    }
+    let space = Space::new(&arguments.space, dimension, distance, normalised);
+    let value = json!({
+        "gallery": arguments.gallery.display().to_string(),
+        "space": arguments.space,
+        "items": ids.len(),
+        "dimension": dimension,
+        "distance": distance.name(),
+        "normalised": normalised,
+    });
+    let text = format!("{}: {} items with vectors of {space}\n", arguments.gallery.display(), ids.len());
+    print(json, &value, &text)?;
+    Ok(Outcome::Done)
+}
+
+fn partial_name(gallery: &Path) -> PathBuf {
+    let mut name = gallery.as_os_str().to_owned();
+    name.push(".partial");
+    PathBuf::from(name)
+}
+
+/// Removes what an interrupted import left, with the files that SQLite keeps beside a database.
+fn remove_partial(partial: &Path) {
+    for suffix in ["", "-wal", "-shm", "-journal"] {
+        let mut name = partial.as_os_str().to_owned();
+        name.push(suffix);
+        // Nothing there is what is wanted.
+        drop(fs_err::remove_file(PathBuf::from(name)));
+    }
+}
+
+/// The ids of an items file, each line checked: so nothing is written for a file that is damaged at its end.
+fn read_ids(path: &Path) -> Result<Vec<String>> {
+    let mut seen = BTreeSet::new();
+    let mut ids = Vec::new();
+    for line in item_lines(path)? {
+        let id = line?.id.into_string();
+        if !seen.insert(id.clone()) {
+            return Err(ErrorKind::Duplicate { what: path.display().to_string(), value: format!("id {id:?}") }.into());
+        }
+        ids.push(id);
+    }
+    if ids.is_empty() {
+        return Err(ErrorKind::Empty { what: path.display().to_string() }.into());
+    }
+    Ok(ids)
+}
+
+fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + use<>> {
+    let file = fs_err::File::open(path).map_err(|error| Error::io("open", path, &error))?;
+    let path = path.to_owned();
+    Ok(BufReader::new(file).lines().enumerate().filter_map(move |(number, line)| {
+        let line = match line {
+            Ok(line) => line,
+            Err(error) => return Some(Err(Error::io("read", &path, &error))),
+        };
+        if line.trim().is_empty() {
+            return None;
+        }
+        Some(serde_json::from_str(&line).map_err(|error| {
+            Error::corrupt(
+                format!("{}, line {}", path.display(), number + 1),
+                format!("{error}; a line is {{\"id\": \"…\", \"source\": \"…\", \"label\": …, \"payload\": …}}"),
+            )
+        }))
+    }))
+}
+
+/// Reads all vectors once: their width, and whether all have length 1. Fails for NaN and for another count than `items`.
+fn survey(source: &VectorSource, items: usize, items_path: &Path) -> Result<(usize, bool)> {
+    let mut reader = stream::open(source)?;
+    let dimension = reader.width();
+    let what = source.to_string();
+    let (mut rows, mut normalised) = (0, true);
+    let mut batch = RowBatch::default();
+    loop {
+        let count = reader.next_batch(IMPORT_ITEMS, &mut batch)?;
+        if count == 0 {
+            break;
+        }
+        batch.check_finite(&what, dimension)?;
+        for row in batch.vectors.chunks_exact(dimension) {
+            normalised &= (norm(row) - 1.0).abs() <= NORMALISED_TOLERANCE;
+        }
+        rows += count;
+    }
+    if rows != items {
+        return Err(ErrorKind::CountMismatch {
+            left: what,
+            left_count: rows,
+            right: items_path.display().to_string(),
+            right_count: items,
+        }
+        .into());
+    }
+    Ok((dimension, normalised))
+}
+
+fn fill_gallery(
+    store: &SqliteStore,
+    arguments: &Import,
+    source: &VectorSource,
+    (dimension, normalised, distance): (usize, bool, Distance),
+    ids: &[String],
+) -> Result<()> {
+    let mut space = Space::new(&arguments.space, dimension, distance, normalised);
+    if let Some(there) = store.spaces()?.iter().find(|there| there.space.model == arguments.space) {
+        // A raw space takes vectors that happen to have length 1; everything else has to agree.
+        space.normalised &= there.space.normalised;
+        there.space.expect_same(&space)?;
+    }
+    store.create_space(&space, Provenance::Old)?;
+    let written_as = store
+        .spaces()?
+        .iter()
+        .find(|there| there.space.model == arguments.space)
+        .map_or(Provenance::Old, |there| there.written_as);
+    with_bar(|progress| {
+        progress.begin("importing", "items", ids.len() as u64);
+        let mut reader = stream::open(source)?;
+        let mut lines = item_lines(&arguments.items)?;
+        let mut batch = RowBatch::default();
+        while reader.next_batch(IMPORT_ITEMS, &mut batch)? > 0 {
+            progress.check()?;
+            let mut writes = Vec::with_capacity(IMPORT_ITEMS);
+            for row in batch.vectors.chunks_exact(dimension) {
+                let line = lines.next().ok_or_else(|| {
+                    Error::corrupt(arguments.items.display(), "it became shorter while it was read")
+                })??;
+                writes.push(ItemWrite {
+                    id: line.id.into_string(),
+                    source: line.source,
+                    label: line.label.map(Text::into_string),
+                    payload: line.payload,
+                    vectors: vec![NewVector {
+                        space: arguments.space.clone(),
+                        vector: row.to_vec(),
+                        provenance: written_as,
+                        sigma2: None,
+                        priority: None,
+                    }],
+                });
+            }
+            store.put(&writes)?;
+            progress.advance(writes.len() as u64);
+        }
+        store.flush()
+    })
+}
+
+fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
+    let store = SqliteStore::open(&arguments.gallery)?;
+    let space = expect_space(&store, &arguments.space)?;
+    let counts = store.counts(&arguments.space)?;
+    // Every output is opened before the first page is read.
+    let mut vectors = stream::create(&arguments.vectors, Columns::vectors(space.dimension))?;
+    let text_file = |path: &Option<PathBuf>| path.as_ref().map(AtomicFile::create).transpose();
+    let mut ids = text_file(&arguments.ids)?;
+    let mut provenance = text_file(&arguments.provenance)?;
+    let written = with_bar(|progress| -> Result<u64> {
+        progress.begin("exporting", "vectors", counts.items - counts.lacking);
+        let mut written = 0;
+        let mut after = None;
+        loop {
+            progress.check()?;
+            let scan = Scan::new(&arguments.space, Select::All, EXPORT_ITEMS)
+                .after(after)
+                .with_vectors_of(&arguments.space);
+            let records = store.scan(&scan)?;
+            let Some(last) = records.last() else { return Ok(written) };
+            after = Some(last.item.key);
+            let mut rows = Vec::new();
+            for record in records {
+                let Some(vector) = record.vector else { continue };
+                rows.extend(vector.vector);
+                if let Some(ids) = &mut ids {
+                    ids.put(format!("{}\n", record.item.id).as_bytes())?;
+                }
+                if let Some(provenance) = &mut provenance {
+                    provenance.put(format!("{}\n", vector.provenance).as_bytes())?;
+                }
+                written += 1;
+                progress.advance(1);
+            }
+            vectors.write(&rows, None, None)?;
+        }
+    })?;
+    vectors.commit()?;
+    for file in [ids, provenance].into_iter().flatten() {
+        file.commit()?;
+    }
+    let lacking = store.counts(&arguments.space)?.lacking;
+    let value = json!({ "space": arguments.space, "vectors": written, "lacking": lacking });
+    let text = format!("{}: {written} vectors of {space}\n", arguments.vectors.display());
+    print(json, &value, &text)?;
+    if lacking > 0 {
+        say(&format!("{lacking} items have no vector in {:?}: they are not in the files.", arguments.space));
+        return Ok(Outcome::WithRefusals);
+    }
+    Ok(Outcome::Done)
+}
+
+/// A space of a gallery by name.
+pub fn expect_space(store: &dyn Store, name: &str) -> Result<Space> {
+    let spaces = store.spaces()?;
+    spaces.iter().find(|record| record.space.model == name).map(|record| record.space.clone()).ok_or_else(|| {
+        let names: Vec<&str> = spaces.iter().map(|record| record.space.model.as_str()).collect();
+        Error::not_found("space", name, format!("{} (it has: {})", store.name(), names.join(", ")))
+    })
+}
+
+fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
+    let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
+    let store = SqliteStore::open(&arguments.gallery)?;
+    let payload = match &arguments.payload {
+        None => Value::Null,
+        Some(text) => serde_json::from_str(text)
+            .map_err(|error| Error::option("--payload", text, format!("JSON ({error})")))?,
+    };
+    let spaces = store.spaces()?;
+    let mut vectors = Vec::new();
+    for text in &arguments.vectors {
+        let (space, vector) = parse_vector(text)?;
+        expect_space(&store, &space)?;
+        let written_as = spaces
+            .iter()
+            .find(|record| record.space.model == space)
+            .map_or(Provenance::Old, |record| record.written_as);
+        vectors.push(NewVector { space, vector, provenance: written_as, sigma2: None, priority: None });
+    }
+    let write = ItemWrite {
+        id: arguments.id.clone(),
+        source: arguments.source.clone(),
+        label: arguments.label.clone(),
+        payload,
+        vectors,
+    };
+    let gallery = LiveGallery::new(&store, configuration.as_ref().map(|configuration| &configuration.adapter));
+    let revisions = gallery.put(vec![write])?;
+    let revision = revisions.first().copied().unwrap_or_default();
+    let value = json!({ "id": arguments.id, "revision": revision });
+    print(json, &value, &format!("{} has revision {revision}\n", arguments.id))?;
+    Ok(Outcome::Done)
+}
+
+/// `NAME=FILE` with one row, or `NAME=[…]`.
+fn parse_vector(text: &str) -> Result<(String, Vec<f32>)> {
+    let expected = "NAME=FILE or NAME=[0.1,0.2,…]";
+    let (name, value) = text.split_once('=').ok_or_else(|| Error::option("--vector", text, expected))?;
+    if value.trim_start().starts_with('[') {
+        let vector = serde_json::from_str(value)
+            .map_err(|error| Error::option("--vector", value, format!("{expected} ({error})")))?;
+        return Ok((name.into(), vector));
+    }
+    let matrix: Matrix = files::read_matrix(&VectorSource::parse(value)?)?;
+    if matrix.rows() != 1 {
+        return Err(Error::option("--vector", text, format!("a file with one row, not {}", matrix.rows())));
+    }
+    Ok((name.into(), matrix.into_data()))
+}
+
+fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
+    let ids: Vec<&str> = arguments.ids.iter().chain(&arguments.more_ids).map(String::as_str).collect();
+    if ids.is_empty() {
+        return Err(Error::missing("an id", "`rehang gallery delete`"));
+    }
+    let store = SqliteStore::open(&arguments.gallery)?;
+    let found: Vec<Option<Item>> = store.get(&ids)?;
+    let missing: Vec<&str> =
+        ids.iter().zip(&found).filter(|(_, item)| item.is_none()).map(|(id, _)| *id).collect();
+    let deleted = store.delete(&ids)?;
+    let value = json!({ "deleted": deleted, "missing": missing });
+    print(json, &value, &format!("{deleted} deleted\n"))?;
+    if !missing.is_empty() {
+        say(&format!("There is no item {}.", missing.join(", ")));
+        return Ok(Outcome::WithRefusals);
+    }
+    Ok(Outcome::Done)
+}
+
+fn run_info(arguments: &Info, json: bool) -> Result<Outcome> {
+    let store = SqliteStore::open(&arguments.gallery)?;
+    let serving = store.serving()?;
+    let mut spaces = Vec::new();
+    let mut text = format!("{}\n", arguments.gallery.display());
+    for record in store.spaces()? {
+        let counts = store.counts(&record.space.model)?;
+        let serves = serving.as_deref() == Some(record.space.model.as_str());
+        text += &format!(
+            "  {}{}: {} items, {} old, {} adapted, {} native, {} without a vector\n",
+            record.space,
+            if serves { " (serving)" } else { "" },
+            counts.items,
+            counts.old,
+            counts.adapted,
+            counts.native,
+            counts.lacking
+        );
+        spaces.push(json!({ "space": record.space, "serving": serves, "counts": counts }));
+    }
+    print(json, &json!({ "serving": serving, "spaces": spaces }), &text)?;
+    Ok(Outcome::Done)
+}

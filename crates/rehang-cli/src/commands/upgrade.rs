@@ -1,0 +1,446 @@
+//! `rehang upgrade …`: the verbs of a live upgrade, each a call of the library and a sentence about what happened.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rehang::{Error, Progress, Result};
+use rehang_encode::Input;
+use rehang_store::{Scan, Select, SqliteStore, Store};
+use rehang_upgrade::{
+    BackfillSetup, Clock, Ending, NoFaults, Phase, Request, Serving, Status, Summary, SystemClock, backfill,
+};
+use serde_json::{Value, json};
+
+use super::{Outcome, print, say};
+use crate::arguments::{
+    Upgrade, UpgradeConfig, UpgradePlan, UpgradeResume, UpgradeRun, UpgradeStatus, UpgradeSwitch,
+};
+use crate::bar::with_bar;
+use crate::configuration::{Configuration, at_least_one, parse_rate, parse_until};
+
+/// Time between two lines of `status --watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Runs one of the verbs.
+pub fn run(arguments: &Upgrade, json: bool) -> Result<Outcome> {
+    match arguments {
+        Upgrade::Plan(plan) => run_plan(plan, json),
+        Upgrade::Start(config) => run_start(config, json),
+        Upgrade::Switch(switch) => run_switch(switch, json),
+        Upgrade::Run(run) => run_backfill(run, json),
+        Upgrade::Status(status) => run_status(status, json),
+        Upgrade::Pause(config) => run_request(config, Request::Pause, json),
+        Upgrade::Resume(resume) => run_resume(resume, json),
+        Upgrade::Stop(config) => run_request(config, Request::Stop, json),
+        Upgrade::Rollback(config) => run_rollback(config, json),
+        Upgrade::Finish(config) => run_finish(config, json),
+    }
+}
+
+fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config.config)?;
+    let store = configuration.open_gallery()?;
+    let plan = rehang_upgrade::plan(&store, &configuration.setup())?;
+    let probe = probe(&configuration, &store, arguments.probe)?;
+    let mut value = serde_json::to_value(&plan).map_err(|error| Error::corrupt("the plan", error))?;
+    let mut text = format!(
+        "{}\n  from {}\n  to   {}\n\nstart   writes {} adapted vectors ({} of vectors beside the gallery's own)\nrun     \
+         re-embeds up to {} items, {} first\n",
+        plan.gallery,
+        plan.old,
+        plan.new,
+        plan.to_adapt,
+        bytes(plan.bytes),
+        plan.to_embed,
+        configuration.order.policy,
+    );
+    if plan.without_source > 0 {
+        text += &format!("        {} items have no source: they stay adapted\n", plan.without_source);
+    }
+    if let Some(probe) = &probe {
+        let seconds = plan.to_embed as f64 / probe.items_per_second * probe.of_workers;
+        let money = probe.money_per_item * plan.to_embed as f64;
+        text += &format!(
+            "        about {} at {:.1} items a second, as measured on {} items",
+            duration(seconds),
+            probe.items_per_second / probe.of_workers,
+            probe.items
+        );
+        if money > 0.0 {
+            text += &format!("; about {money:.2} in the unit of the configured price");
+        }
+        text += "\n";
+        if let Value::Object(object) = &mut value {
+            object.insert(
+                "estimate".into(),
+                json!({ "seconds": seconds, "money": money, "probed_items": probe.items, "failed": probe.failed }),
+            );
+        }
+    } else {
+        text += "        (--probe 32 embeds some items now to say how long it takes and what it costs)\n";
+    }
+    text += "switch  one step; rollback undoes it at any time before finish\n";
+    print(json, &value, &text)?;
+    Ok(warn(&plan.warnings))
+}
+
+/// What a few items say about the encoder.
+struct Probe {
+    items: usize,
+    failed: usize,
+    items_per_second: f64,
+    /// Factor on the time: rates in the configuration slow a run down.
+    of_workers: f64,
+    money_per_item: f64,
+}
+
+fn probe(configuration: &Configuration, store: &SqliteStore, items: usize) -> Result<Option<Probe>> {
+    if items == 0 {
+        return Ok(None);
+    }
+    let encoder = configuration.open_encoder()?;
+    let records = store.scan(&Scan::new(&configuration.old.model, Select::All, items))?;
+    let inputs: Vec<Input<'_>> = records
+        .iter()
+        .filter_map(|record| {
+            let source = record.item.source.as_deref()?;
+            Some(Input { id: &record.item.id, source, payload: &record.item.payload })
+        })
+        .collect();
+    if inputs.is_empty() {
+        return Ok(None);
+    }
+    let clock = SystemClock::start();
+    let mut failed = 0;
+    for batch in inputs.chunks(configuration.limits.batch) {
+        failed += encoder.encode(batch)?.iter().filter(|vector| vector.is_err()).count();
+    }
+    let measured = inputs.len() as f64 * 1000.0 / (clock.now_ms().max(1)) as f64;
+    let rate = configuration.limits.rate.map_or(f64::INFINITY, |rate| rate);
+    Ok(Some(Probe {
+        items: inputs.len(),
+        failed,
+        items_per_second: measured,
+        of_workers: (measured / rate).max(1.0),
+        money_per_item: encoder.spent().money / inputs.len() as f64,
+    }))
+}
+
+fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config)?;
+    let store = configuration.open_gallery()?;
+    let _alone = hold(&configuration)?;
+    let started = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        rehang_upgrade::start(&store, &configuration.setup(), &NoFaults, progress)
+    })?;
+    let mut text = format!("{} vectors adapted into {}.\n", started.adapted, configuration.new);
+    if started.replanned {
+        text += "The upgrade was under way: adapted vectors were made again, native ones kept.\n";
+    }
+    if started.lacking > 0 {
+        text += &format!("{} items have no old vector; the backfill takes them first.\n", started.lacking);
+    }
+    text += "Searches still go to the old space: `rehang upgrade switch` changes that.\n";
+    print(json, &to_value(&started)?, &text)?;
+    Ok(warn(&started.warnings))
+}
+
+fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config.config)?;
+    let store = configuration.open_gallery()?;
+    let serving = if arguments.merged { Serving::Merged } else { Serving::Mixed };
+    let switched = rehang_upgrade::switch(&store, &configuration.setup(), serving, &NoFaults)?;
+    let mut text = format!("Searches go to {:?} now.\n", switched.serving);
+    if switched.lacking > 0 {
+        text += &format!(
+            "{} items have no vector there yet and are not found until `rehang upgrade run` embeds them.\n",
+            switched.lacking
+        );
+    }
+    print(json, &to_value(&switched)?, &text)?;
+    Ok(if switched.lacking > 0 { Outcome::WithRefusals } else { Outcome::Done })
+}
+
+fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config.config)?;
+    let mut limits = configuration.limits;
+    limits.budget = arguments.budget.or(limits.budget);
+    if let Some(rate) = &arguments.rate {
+        limits.rate = Some(parse_rate("--rate", rate)?);
+    }
+    if let Some(until) = &arguments.until {
+        limits.until = parse_until("--until", until)?;
+    }
+    if let Some(workers) = arguments.workers {
+        limits.workers = at_least_one("--workers", workers)?;
+    }
+    if let Some(batch) = arguments.batch {
+        limits.batch = at_least_one("--batch", batch)?;
+    }
+    let store = configuration.open_gallery()?;
+    let _alone = hold(&configuration)?;
+    let encoder = configuration.open_encoder()?;
+    let clock = SystemClock::start();
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: encoder.as_ref(),
+        adapter: Some(&configuration.adapter),
+        limits,
+        clock: &clock,
+        faults: &NoFaults,
+    };
+    let summary = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        backfill(&setup, progress)
+    })?;
+    let failed = store.counts(&configuration.new.model)?.failed;
+    let mut value = to_value(&summary)?;
+    if let Value::Object(object) = &mut value {
+        object.insert("failed_in_all".into(), json!(failed));
+    }
+    print(json, &value, &summary_text(&summary, failed))?;
+    Ok(if summary.done.failed > 0 { Outcome::WithRefusals } else { Outcome::Done })
+}
+
+fn summary_text(summary: &Summary, failed: u64) -> String {
+    let why = match summary.ending {
+        Ending::NothingLeft => "nothing is left that can be embedded",
+        Ending::ReachedFraction => "the wanted share is native",
+        Ending::SpentBudget => "the budget of this run is used",
+        Ending::Paused => "a pause was asked for (`rehang upgrade resume` lets it go on)",
+        Ending::Stopped => "a stop was asked for",
+        Ending::Interrupted => "it was interrupted; run it again to go on",
+    };
+    let share = if summary.items == 0 { 100.0 } else { 100.0 * summary.native as f64 / summary.items as f64 };
+    let mut text = format!(
+        "{} items made native in {}; {} of {} are native now ({share:.1} %). It ended because {why}.\n",
+        summary.done.native,
+        duration(summary.elapsed_ms as f64 / 1000.0),
+        summary.native,
+        summary.items
+    );
+    if summary.caught_up > 0 {
+        text += &format!("{} items that came or changed meanwhile were caught up with.\n", summary.caught_up);
+    }
+    if failed > 0 {
+        text += &format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n");
+    }
+    if summary.spent.money > 0.0 {
+        text += &format!("Spent: {:.4} for {} tokens.\n", summary.spent.money, summary.spent.tokens);
+    }
+    text
+}
+
+fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config.config)?;
+    let store = configuration.open_gallery()?;
+    let clock = SystemClock::start();
+    let mut before: Option<(u64, u64)> = None;
+    loop {
+        let status = rehang_upgrade::status(&store, arguments.failures)?;
+        let now = clock.now_ms();
+        let rate = before.map(|(time, native)| {
+            status.counts.native.saturating_sub(native) as f64 * 1000.0 / (now - time).max(1) as f64
+        });
+        before = Some((now, status.counts.native));
+        print(json, &to_value(&status)?, &status_text(&status, rate))?;
+        let over = status.phase == Phase::Finished || status.fraction >= 1.0;
+        if !arguments.watch || over {
+            let alarm = status.sigma.is_some_and(|sigma| sigma.alarm);
+            let doubtful = alarm || status.counts.failed > 0;
+            return Ok(if doubtful { Outcome::WithRefusals } else { Outcome::Done });
+        }
+        clock.wait(WATCH_EVERY);
+    }
+}
+
+fn status_text(status: &Status, rate: Option<f64>) -> String {
+    let counts = &status.counts;
+    let mut text = format!(
+        "{}: {}\n  from {}\n  to   {}\n  searches go to {:?}\n  {} of {} items are native ({:.1} %), {} adapted, {} wait to be \
+         caught up with\n",
+        status.gallery,
+        status.phase.name(),
+        status.old,
+        status.new,
+        status.serving.as_deref().unwrap_or("nothing"),
+        counts.native,
+        counts.items,
+        100.0 * status.fraction,
+        counts.adapted,
+        status.lag,
+    );
+    match status.request {
+        Request::Run => {}
+        Request::Pause => text += "  paused: `rehang upgrade resume` lets backfills go on\n",
+        Request::Stop => text += "  stopped: `rehang upgrade resume` lets backfills go on\n",
+    }
+    if let Some(rate) = rate
+        && rate > 0.0
+    {
+        let left = (counts.items - counts.native).saturating_sub(counts.without_source + counts.failed);
+        text += &format!("  {rate:.1} items a second, {} left\n", duration(left as f64 / rate));
+    }
+    if counts.without_source > 0 {
+        text += &format!("  {} items have no source: they stay adapted\n", counts.without_source);
+    }
+    if let Some(sigma) = &status.sigma {
+        text += &format!(
+            "  σ² of the last {} backfilled items: mean {:.4}, true squared error {:.4}, τ {}\n",
+            sigma.items,
+            sigma.mean_sigma2,
+            sigma.mean_squared_error,
+            sigma.tau.map_or("–".into(), |tau| format!("{tau:.2}"))
+        );
+        if sigma.alarm {
+            text += "  ALARM: σ² and the true errors disagree. The order is no better than chance: fit the adapter again on \
+                     newer pairs, then `rehang upgrade start`.\n";
+        }
+    }
+    if counts.failed > 0 {
+        text += &format!("  {} items could not be embedded:\n", counts.failed);
+        for failure in &status.failures {
+            text += &format!("    {}: {}\n", failure.id, failure.reason);
+        }
+    }
+    text
+}
+
+fn run_request(arguments: &UpgradeConfig, request: Request, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config)?;
+    let store = configuration.open_gallery()?;
+    let before = rehang_upgrade::request(&store, request)?;
+    let text = match request {
+        Request::Pause => "Running backfills end after the batches they have in hand.\n",
+        Request::Stop => "The backfill stays where it is; what is adapted stays adapted.\n",
+        Request::Run => "Backfills may go on: `rehang upgrade run`.\n",
+    };
+    print(json, &json!({ "request": request, "before": before }), text)?;
+    Ok(Outcome::Done)
+}
+
+fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config.config)?;
+    let store = configuration.open_gallery()?;
+    let before = rehang_upgrade::request(&store, Request::Run)?;
+    let retried =
+        if arguments.retry_failed { store.clear_failures(&configuration.new.model)? } else { 0 };
+    let mut text = "Backfills may go on: `rehang upgrade run`.\n".to_owned();
+    if retried > 0 {
+        text += &format!("{retried} failed items will be tried again.\n");
+    }
+    print(json, &json!({ "request": Request::Run, "before": before, "retried": retried }), &text)?;
+    Ok(Outcome::Done)
+}
+
+fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config)?;
+    let store = configuration.open_gallery()?;
+    let back = rehang_upgrade::rollback(&store, &NoFaults)?;
+    let mut text = format!(
+        "Searches go to {:?} again. The new vectors are kept; `rehang upgrade switch` goes back to them.\n",
+        back.serving
+    );
+    if back.without_old_vector > 0 {
+        text += &format!(
+            "{} items have no old vector (they were written since the switch) and are not found until one is written: {} …\n",
+            back.without_old_vector,
+            back.examples.join(", ")
+        );
+    }
+    print(json, &to_value(&back)?, &text)?;
+    Ok(if back.without_old_vector > 0 { Outcome::WithRefusals } else { Outcome::Done })
+}
+
+fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config)?;
+    let store = configuration.open_gallery()?;
+    let _alone = hold(&configuration)?;
+    let done = rehang_upgrade::finish(&store, &configuration.setup(), &NoFaults)?;
+    let mut text = format!(
+        "Space {:?} is gone. {} items are native, {} stay adapted.\n",
+        done.dropped, done.counts.native, done.counts.adapted
+    );
+    if done.lacking > 0 {
+        text += &format!("{} items have no vector at all; `rehang doctor` says which.\n", done.lacking);
+    }
+    print(json, &to_value(&done)?, &text)?;
+    Ok(if done.lacking > 0 { Outcome::WithRefusals } else { Outcome::Done })
+}
+
+/// Held while a process fills, backfills or finishes, so that two do not do the same work. The system lets go of it when
+/// the process ends, however it ends; correctness does not depend on it.
+pub struct Alone(#[allow(dead_code, reason = "held until dropped")] File);
+
+fn hold(configuration: &Configuration) -> Result<Alone> {
+    let path = lock_path(&configuration.gallery);
+    let file = fs_err::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|error| Error::io("open", &path, &error))?
+        .into_file();
+    match file.try_lock() {
+        Ok(()) => Ok(Alone(file)),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::conflict(
+            format!("another process is at work on the upgrade of {}", configuration.gallery.display()),
+            "wait for it, or ask it to end with `rehang upgrade pause`",
+        )),
+        Err(std::fs::TryLockError::Error(error)) => Err(Error::io("lock", &path, &error)),
+    }
+}
+
+fn lock_path(gallery: &Path) -> PathBuf {
+    let mut name = gallery.as_os_str().to_owned();
+    name.push(".upgrade-lock");
+    PathBuf::from(name)
+}
+
+/// The first Ctrl-C lets batches in hand finish, so that what was paid for is written; the second ends at once.
+fn end_at_ctrl_c(progress: &Progress) {
+    let progress = progress.clone();
+    let handler = move || {
+        if progress.check().is_err() {
+            std::process::exit(130);
+        }
+        say("Ending after the batches in hand (Ctrl-C again to end at once) …");
+        progress.cancel();
+    };
+    // Without a handler Ctrl-C ends at once, which loses nothing either.
+    drop(ctrlc::set_handler(handler));
+}
+
+fn warn(warnings: &[String]) -> Outcome {
+    for warning in warnings {
+        say(&format!("Warning: {warning}"));
+    }
+    if warnings.is_empty() { Outcome::Done } else { Outcome::WithRefusals }
+}
+
+fn to_value(value: &impl serde::Serialize) -> Result<Value> {
+    serde_json::to_value(value).map_err(|error| Error::corrupt("the result", error))
+}
+
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86400.0),
+    }
+}

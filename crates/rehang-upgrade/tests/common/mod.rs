@@ -1,0 +1,280 @@
+//! A small world: two models that are known functions of the source, an adapter between them, a gallery.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+use rehang::order::Policy;
+use rehang::{Adapter, Distance, Error, Matrix, Provenance, Result, Space};
+use rehang_encode::{Encoder, Input, ItemFailure, Spent};
+use rehang_store::{ItemWrite, NewVector, Scan, Select, Store};
+use rehang_upgrade::{Clock, Faults, OrderSettings, Place, Setup};
+use serde_json::Value;
+
+pub const D_OLD: usize = 3;
+pub const D_NEW: usize = 4;
+
+pub fn old_space() -> Space {
+    Space::new("old-model", D_OLD, Distance::L2, false)
+}
+
+pub fn new_space() -> Space {
+    Space::new("new-model", D_NEW, Distance::L2, false)
+}
+
+/// A number in [−1, 1) from a text and a place: what stands for a model here.
+fn feature(text: &str, place: u64) -> f32 {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ place.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    for byte in text.bytes() {
+        state = (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        state ^= state >> 29;
+    }
+    state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    ((state >> 40) as f32 / (1u64 << 23) as f32) - 1.0
+}
+
+/// What the old model says of a source.
+pub fn old_model(source: &str) -> Vec<f32> {
+    (0..D_OLD as u64).map(|place| feature(source, place)).collect()
+}
+
+/// What the new model says of a source: the old model's features and one of its own.
+pub fn new_model(source: &str) -> Vec<f32> {
+    let mut vector = old_model(source);
+    vector.push(feature(source, 99));
+    vector
+}
+
+/// h pads with 0; σ² is a function of the raw output, so that items differ.
+pub fn adapter() -> Adapter {
+    let weight = Matrix::from_fn(D_NEW, D_OLD, |row, column| f32::from(u8::from(row == column)));
+    Adapter {
+        old: old_space(),
+        new: new_space(),
+        map: Map {
+            input: InputScaling::AsIs,
+            branch: vec![],
+            second: None,
+            mixer: vec![Dense { weight, bias: vec![0.0; D_NEW], relu: false }],
+            skip: None,
+            kernel: None,
+        },
+        geometry: Geometry::Raw,
+        uncertainty: Uncertainty::Linear { weight: vec![1.0, 0.5, 0.0, 0.0], bias: -1.0 },
+        input_statistics: None,
+        training: Training::default(),
+    }
+}
+
+/// Another adapter between the same spaces: its last coordinate is 0.5.
+pub fn other_adapter() -> Adapter {
+    let mut adapter = adapter();
+    adapter.map.mixer[0].bias[3] = 0.5;
+    adapter
+}
+
+pub struct World {
+    pub old: Space,
+    pub new: Space,
+    pub adapter: Adapter,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self { old: old_space(), new: new_space(), adapter: adapter() }
+    }
+
+    pub fn setup(&self) -> Setup<'_> {
+        let order = OrderSettings { policy: Policy::Sigma, seed: 3 };
+        Setup { old: &self.old, new: &self.new, adapter: &self.adapter, order }
+    }
+}
+
+pub fn id(number: usize) -> String {
+    format!("item-{number:04}")
+}
+
+/// An item as the application writes it before the switch: with its old vector.
+pub fn item(number: usize, version: usize) -> ItemWrite {
+    let source = format!("source {number} version {version}");
+    ItemWrite {
+        id: id(number),
+        label: Some((number % 5).to_string()),
+        payload: Value::Null,
+        vectors: vec![NewVector {
+            space: old_space().model,
+            vector: old_model(&source),
+            provenance: Provenance::Old,
+            sigma2: None,
+            priority: None,
+        }],
+        source: Some(source),
+    }
+}
+
+/// A gallery of `items` with old vectors.
+pub fn fill(store: &dyn Store, items: usize) {
+    store.create_space(&old_space(), Provenance::Old).unwrap();
+    let writes: Vec<ItemWrite> = (0..items).map(|number| item(number, 0)).collect();
+    store.put(&writes).unwrap();
+}
+
+/// The new model as an encoder that counts, and fails where told.
+#[derive(Default)]
+pub struct TestEncoder {
+    space: Option<Space>,
+    /// How often each source was embedded.
+    pub embedded: Mutex<BTreeMap<String, u32>>,
+    /// Sources that fail for ever.
+    pub broken: Vec<String>,
+    /// Sources that fail this often first.
+    pub flaky: Mutex<BTreeMap<String, u32>>,
+    pub calls: AtomicU64,
+    /// The call that fails for good (counted from 1), as a wrong key would.
+    pub fatal_at: Option<u64>,
+}
+
+impl TestEncoder {
+    pub fn new() -> Self {
+        Self { space: Some(new_space()), ..Self::default() }
+    }
+
+    pub fn count(&self) -> u32 {
+        self.embedded.lock().unwrap().values().sum()
+    }
+}
+
+impl Encoder for TestEncoder {
+    fn space(&self) -> &Space {
+        self.space.as_ref().unwrap()
+    }
+
+    fn batch_max(&self) -> usize {
+        1000
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+        let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.fatal_at == Some(call) {
+            return Err(Error::from(rehang::ErrorKind::Unauthorised {
+                service: "the test encoder".into(),
+                detail: "401".into(),
+            }));
+        }
+        Ok(inputs
+            .iter()
+            .map(|input| {
+                *self.embedded.lock().unwrap().entry(input.source.to_owned()).or_default() += 1;
+                if self.broken.iter().any(|broken| broken == input.source) {
+                    return Err(ItemFailure::Permanent("no such file".into()));
+                }
+                let mut flaky = self.flaky.lock().unwrap();
+                if let Some(left) = flaky.get_mut(input.source)
+                    && *left > 0
+                {
+                    *left -= 1;
+                    return Err(ItemFailure::Temporary("busy".into()));
+                }
+                Ok(new_model(input.source))
+            })
+            .collect())
+    }
+
+    fn spent(&self) -> Spent {
+        Spent { items: u64::from(self.count()), ..Spent::default() }
+    }
+}
+
+/// Time that passes only when somebody waits.
+#[derive(Default)]
+pub struct TestClock(AtomicU64);
+
+impl Clock for TestClock {
+    fn now_ms(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn wait(&self, duration: Duration) {
+        self.0.fetch_add(duration.as_millis() as u64, Ordering::SeqCst);
+    }
+}
+
+/// Dies at the n-th visit (counted from 1) of a place.
+pub struct DieAt {
+    pub place: Place,
+    pub visit: u64,
+    visits: AtomicU64,
+}
+
+impl DieAt {
+    pub fn new(place: Place, visit: u64) -> Self {
+        Self { place, visit, visits: AtomicU64::new(0) }
+    }
+
+    pub fn died(&self) -> bool {
+        self.visits.load(Ordering::SeqCst) >= self.visit
+    }
+}
+
+impl Faults for DieAt {
+    fn reach(&self, place: Place) -> Result<()> {
+        if place == self.place && self.visits.fetch_add(1, Ordering::SeqCst) + 1 >= self.visit {
+            return Err(Error::conflict("this process", format!("it died at {place:?}")));
+        }
+        Ok(())
+    }
+}
+
+/// One line an item and space: everything that can be observed of a gallery, in the order of ids.
+pub fn snapshot(store: &dyn Store) -> Vec<String> {
+    let mut lines = vec![format!("serving {:?}", store.serving().unwrap())];
+    for space in store.spaces().unwrap() {
+        let name = &space.space.model;
+        let records =
+            store.scan(&Scan::new(name, Select::All, usize::MAX >> 1).with_vectors_of(name)).unwrap();
+        let mut of_space: Vec<String> = records
+            .into_iter()
+            .map(|record| {
+                let item = record.item;
+                let vector = record.vector.map(|vector| {
+                    assert_eq!(vector.revision, item.revision, "a vector of another revision: {}", item.id);
+                    let error = vector.squared_error;
+                    (vector.provenance, vector.sigma2, error, vector.vector)
+                });
+                format!("{name} {} {:?} {:?} {vector:?}", item.id, item.source, item.label)
+            })
+            .collect();
+        of_space.sort();
+        lines.extend(of_space);
+    }
+    lines
+}
+
+/// What must hold of a gallery at any time: vectors are exactly what their model (or the adapter) says of the source
+/// that the item has now.
+pub fn check(store: &dyn Store, adapters: &[Adapter]) {
+    for space in store.spaces().unwrap() {
+        let name = &space.space.model;
+        let records =
+            store.scan(&Scan::new(name, Select::All, usize::MAX >> 1).with_vectors_of(name)).unwrap();
+        for record in records {
+            let Some(vector) = record.vector else { continue };
+            let Some(source) = &record.item.source else { continue };
+            assert_eq!(vector.revision, record.item.revision);
+            match vector.provenance {
+                Provenance::Old => assert_eq!(vector.vector, old_model(source), "{source}"),
+                Provenance::Native => assert_eq!(vector.vector, new_model(source), "{source}"),
+                Provenance::Adapted => {
+                    let old = old_model(source);
+                    let last: Vec<f32> =
+                        adapters.iter().map(|adapter| adapter.map.mixer[0].bias[3]).collect();
+                    assert_eq!(vector.vector[..3], old[..], "{source}");
+                    assert!(last.contains(&vector.vector[3]), "{source}: {:?}", vector.vector);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! At every named place, at several visits: die, begin again, finish. The final gallery equals the one that never died.
+
+mod common;
+
+use common::{DieAt, TestClock, TestEncoder, World, check, fill, snapshot};
+use rehang::{Progress, Result};
+use rehang_store::{MemoryStore, Store};
+use rehang_upgrade::{
+    BackfillSetup, Faults, Limits, NoFaults, Place, Serving, Until, backfill, finish, rollback, start, switch,
+};
+
+const ITEMS: usize = 150;
+const BATCH: usize = 8;
+
+/// A whole upgrade, rollback and second switch included; every part may be repeated.
+fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn Faults) -> Result<()> {
+    let progress = Progress::default();
+    let clock = TestClock::default();
+    let run = |until: Until| {
+        let limits = Limits { batch: BATCH, workers: 2, until, rest_ms: 1, ..Limits::default() };
+        let setup =
+            BackfillSetup { store, encoder, adapter: Some(&world.adapter), limits, clock: &clock, faults };
+        backfill(&setup, &progress)
+    };
+    start(store, &world.setup(), faults, &progress)?;
+    run(Until::Fraction(0.3))?;
+    switch(store, &world.setup(), Serving::Mixed, faults)?;
+    // The application goes on writing: changed, new and deleted items.
+    store.put(&[common::item(3, 1), common::item(ITEMS, 0), common::item(ITEMS + 1, 0)])?;
+    store.delete(&[&common::id(5)])?;
+    run(Until::Fraction(0.6))?;
+    rollback(store, faults)?;
+    switch(store, &world.setup(), Serving::Mixed, faults)?;
+    run(Until::All)?;
+    finish(store, &world.setup(), faults)?;
+    Ok(())
+}
+
+/// Items that break, so that failures are recorded too.
+fn encoder() -> TestEncoder {
+    let mut encoder = TestEncoder::new();
+    encoder.broken = vec!["source 17 version 0".into(), "source 90 version 0".into()];
+    encoder.flaky.get_mut().unwrap().insert("source 40 version 0".into(), 2);
+    encoder
+}
+
+fn undisturbed() -> Vec<String> {
+    let (store, world, encoder) = (MemoryStore::new(), World::new(), encoder());
+    fill(&store, ITEMS);
+    upgrade(&store, &world, &encoder, &NoFaults).unwrap();
+    check(&store, &[common::adapter()]);
+    assert_eq!(store.counts("new-model").unwrap().native, (ITEMS + 2 - 1 - 2) as u64);
+    snapshot(&store)
+}
+
+#[test]
+fn whatever_it_dies_of_the_gallery_ends_the_same() {
+    let expected = undisturbed();
+    for place in Place::ALL {
+        let mut deaths = 0;
+        for visit in [1, 2, 3, 7] {
+            let (store, world, encoder) = (MemoryStore::new(), World::new(), encoder());
+            fill(&store, ITEMS);
+            let dying = DieAt::new(place, visit);
+            let outcome = upgrade(&store, &world, &encoder, &dying);
+            assert_eq!(outcome.is_err(), dying.died(), "{place:?} visit {visit}: {outcome:?}");
+            if outcome.is_ok() {
+                // The place is not visited that often.
+                continue;
+            }
+            deaths += 1;
+            check(&store, &[common::adapter()]);
+            // The next process: from the beginning, on the same store. What is done is not done again.
+            resume(&store, &world, &encoder);
+            check(&store, &[common::adapter()]);
+            assert_eq!(snapshot(&store), expected, "{place:?} visit {visit}");
+            // Paid for twice: at most the batch that was not written yet, the two that the workers had been given, and what
+            // was tried again on purpose.
+            let twice = encoder.embedded.lock().unwrap().values().filter(|count| **count > 1).count();
+            assert!(twice <= 3 * BATCH + 3, "{place:?} visit {visit}: {twice} embedded twice");
+        }
+        assert!(deaths > 0, "{place:?} is never reached");
+    }
+}
+
+/// Goes on after a death. The application's writes of the middle are made again where they are missing: they are the
+/// application's business, and a death of ours must not lose those that were acknowledged.
+fn resume(store: &dyn Store, world: &World, encoder: &TestEncoder) {
+    let done = rehang_upgrade::Recorded::read(store)
+        .unwrap()
+        .is_some_and(|recorded| recorded.record.phase == rehang_upgrade::Phase::Finished);
+    if done {
+        finish(store, &world.setup(), &NoFaults).unwrap();
+        return;
+    }
+    let written = store.get(&[&common::id(ITEMS + 1)]).unwrap()[0].is_some();
+    if written {
+        let progress = Progress::default();
+        let clock = TestClock::default();
+        start(store, &world.setup(), &NoFaults, &progress).unwrap();
+        switch(store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+        let limits = Limits { batch: BATCH, workers: 2, rest_ms: 1, ..Limits::default() };
+        let setup = BackfillSetup {
+            store,
+            encoder,
+            adapter: Some(&world.adapter),
+            limits,
+            clock: &clock,
+            faults: &NoFaults,
+        };
+        backfill(&setup, &progress).unwrap();
+        finish(store, &world.setup(), &NoFaults).unwrap();
+    } else {
+        upgrade(store, world, encoder, &NoFaults).unwrap();
+    }
+}
