@@ -99,7 +99,7 @@ pub(crate) struct Onnx {
 /// How sources become what the model reads.
 enum Kind {
     Image { config: ImageInput, node: NodeId },
-    Text(Texts),
+    Text(Box<Texts>),
     Vector { node: NodeId, width: Option<usize> },
 }
 
@@ -133,7 +133,7 @@ impl Onnx {
         }
         let check = Check::new(space, format!("the model {name}"), config.normalise);
         let kind = match &config.input {
-            OnnxInput::Text(text) => Kind::Text(Texts::open(text, base, &inputs, &name)?),
+            OnnxInput::Text(text) => Kind::Text(Box::new(Texts::open(text, base, &inputs, &name)?)),
             OnnxInput::Image(image) => {
                 let input = only_input(&inputs, &name)?;
                 image.check(&input.shape, &name)?;

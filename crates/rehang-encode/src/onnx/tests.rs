@@ -221,6 +221,19 @@ fn damaged_models_are_errors() {
         config["model"] = json!(path);
         assert!(open(config, 6).is_err(), "{cut} of {} bytes", whole.len());
     }
+    // A byte that is wrong may be a weight, so the model may open and run; it must not take the process down.
+    for at in (0..whole.len()).step_by(7) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x55;
+        let path = folder.path().join("wrong.onnx");
+        fs_err::write(&path, &bytes).unwrap();
+        let mut config = cnn();
+        config["model"] = json!(path);
+        config["root"] = json!(models());
+        if let Ok(onnx) = open(config, 6) {
+            let _ = encode(&onnx, &["colours.png"]);
+        }
+    }
 }
 
 proptest! {
