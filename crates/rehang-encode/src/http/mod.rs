@@ -383,8 +383,9 @@ impl Http {
             _ => {}
         }
         let never_there = match error {
-            Failed::HostNotFound | Failed::ConnectionFailed => true,
-            Failed::Timeout(Timeout::Resolve | Timeout::Connect) => true,
+            Failed::HostNotFound
+            | Failed::ConnectionFailed
+            | Failed::Timeout(Timeout::Resolve | Timeout::Connect) => true,
             Failed::Io(error) => matches!(
                 error.kind(),
                 Io::ConnectionRefused | Io::HostUnreachable | Io::NetworkUnreachable | Io::NotFound

@@ -189,9 +189,9 @@ fn a_service_that_refuses_every_text_stops_the_run() {
 
 #[test]
 fn what_no_item_can_survive_stops_the_run() {
+    type Make = fn() -> Reply;
     let quota = || Reply::Status(429, vec![], "{\"error\":{\"code\":\"insufficient_quota\"}}".into());
     let moved = || Reply::Status(301, vec![("Location", "https://elsewhere/".into())], String::new());
-    type Make = fn() -> Reply;
     let cases: [(Make, &str); 5] = [
         (|| status(404), "embedding endpoint or model"),
         (|| status(405), "embedding endpoint or model"),
