@@ -56,6 +56,13 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
         let mut insert = transaction.prepare_cached(
             "INSERT INTO item (id, source, label, payload, revision) VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
+        let numbers = writes.iter().map(|write| 1 + write.vectors.len()).sum::<usize>();
+        // Triggers that remove stale vectors count too; they come after these, which harms no order.
+        let mut next = spaces::count(transaction, numbers)? - numbers as u64;
+        let mut number = || {
+            next += 1;
+            next
+        };
         let mut revisions = Vec::with_capacity(writes.len());
         for write in writes {
             let payload = match &write.payload {
@@ -63,8 +70,7 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
                 payload => Some(payload.to_string()),
             };
             let there: Option<i64> = find.query_row([&write.id], |row| row.get(0)).optional()?;
-            // Triggers that remove stale vectors count too, so the number is taken row by row.
-            let revision = spaces::count(transaction, 1)?;
+            let revision = number();
             let key = if let Some(key) = there {
                 update.execute(params![key, write.source, write.label, payload, revision])?;
                 key
@@ -74,7 +80,7 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
             };
             for new in &write.vectors {
                 let Some(space) = spaces.get(&new.space) else { continue };
-                let change = spaces::count(transaction, 1)?;
+                let change = number();
                 transaction
                     .prepare_cached(&format!(
                         "INSERT INTO vector_{}
