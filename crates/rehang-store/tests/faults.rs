@@ -31,7 +31,8 @@ fn what_is_no_gallery_is_refused_in_one_sentence() {
         let error = SqliteStore::open(path(name)).expect_err(name).to_string();
         assert!(error.contains(words) && error.contains(name), "{name}: {error}");
     }
-    let truncated = SqliteStore::open(path("truncated.db")).and_then(|store| store.scan(&Scan::new("old", Select::All, 99)));
+    let truncated = SqliteStore::open(path("truncated.db"))
+        .and_then(|store| store.scan(&Scan::new("old", Select::All, 99)));
     assert!(truncated.expect_err("a part is missing").is_corrupt());
     assert!(SqliteStore::open(path("newer.db")).unwrap_err().is_conflict());
     for (name, words) in [("good.db", "already"), ("", "folder"), ("missing/gallery.db", "no folder")] {
@@ -147,7 +148,9 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
         for line in lines {
             let line = line.unwrap();
             // The harness writes the test's name in front of the first line.
-            let Some(at) = ["put ", "native ", "deleted "].iter().find_map(|word| line.find(word)) else { continue };
+            let Some(at) = ["put ", "native ", "deleted "].iter().find_map(|word| line.find(word)) else {
+                continue;
+            };
             acknowledged.push(line[at..].to_owned());
             seen += 1;
             if seen == wanted {

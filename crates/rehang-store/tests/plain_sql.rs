@@ -134,7 +134,11 @@ fn a_changed_vector_is_a_changed_content() {
     gallery.adapted("b");
     gallery.sql.execute("UPDATE vector_2 SET value = ?1", [bytes([5.0, 0.0])]).unwrap();
     let native = gallery.vector("new", "b").unwrap();
-    assert_eq!((native.provenance, native.sigma2), (Provenance::Native, None), "it is the application's own now");
+    assert_eq!(
+        (native.provenance, native.sigma2),
+        (Provenance::Native, None),
+        "it is the application's own now"
+    );
     assert_eq!(gallery.store.check().unwrap(), vec![]);
 }
 
@@ -156,7 +160,9 @@ fn deleting_and_replacing_leave_nothing_behind() {
     let before = gallery.revision("c");
     gallery.run("INSERT OR IGNORE INTO item (id, source) VALUES ('c', 'ignored')").unwrap();
     assert_eq!(gallery.revision("c"), before);
-    gallery.run("INSERT INTO item (id, label) VALUES ('c', 'x') ON CONFLICT (id) DO UPDATE SET label = 'x'").unwrap();
+    gallery
+        .run("INSERT INTO item (id, label) VALUES ('c', 'x') ON CONFLICT (id) DO UPDATE SET label = 'x'")
+        .unwrap();
     assert_eq!(gallery.revision("c"), before);
     assert!(gallery.vector("new", "c").is_some());
     gallery
@@ -200,14 +206,18 @@ fn the_check_finds_what_went_around_the_triggers() {
     for (sql, what) in [
         ("DELETE FROM lacking_1; DROP TRIGGER vector_1_removed; DELETE FROM vector_1", "not in the list"),
         ("UPDATE vector_2 SET revision = 0", "another revision"),
-        ("PRAGMA ignore_check_constraints = 1; UPDATE vector_2 SET provenance = 'mine'", "unknown provenance"),
+        (
+            "PRAGMA ignore_check_constraints = 1; UPDATE vector_2 SET provenance = 'mine'",
+            "unknown provenance",
+        ),
         ("INSERT INTO lacking_2 (item, sourced) SELECT item, 1 FROM vector_2", "that have one"),
         ("UPDATE vector_2 SET failed = 1", "place in the queue"),
         ("UPDATE gallery SET value = 'nothing' WHERE name = 'serving'", "serving space"),
         ("UPDATE gallery SET value = 0 WHERE name = 'counter'", "never given"),
     ] {
         gallery.sql.execute_batch(sql).unwrap();
-        let found: Vec<String> = gallery.store.check().unwrap().into_iter().map(|problem| problem.what).collect();
+        let found: Vec<String> =
+            gallery.store.check().unwrap().into_iter().map(|problem| problem.what).collect();
         assert!(found.iter().any(|found| found.contains(what)), "{sql}: {found:?}");
     }
     gallery.sql.execute("UPDATE vector_2 SET change = change + 1, value = ?1", [nan]).unwrap();

@@ -6,8 +6,8 @@ use std::path::Path;
 use proptest::prelude::*;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
-    Filter, ItemKey, ItemWrite, MemoryStore, NewVector, Revision, Scan, SearchOptions, Select, SqliteStore, Store,
-    VectorWrite,
+    Filter, ItemKey, ItemWrite, MemoryStore, NewVector, Revision, Scan, SearchOptions, Select, SqliteStore,
+    Store, VectorWrite,
 };
 use serde_json::json;
 
@@ -17,11 +17,31 @@ const SPACES: [&str; 2] = ["old", "new"];
 /// What can happen to a gallery.
 #[derive(Debug, Clone)]
 enum Operation {
-    Put { ids: Vec<usize>, sourced: bool, with: [bool; 2], value: i8 },
+    Put {
+        ids: Vec<usize>,
+        sourced: bool,
+        with: [bool; 2],
+        value: i8,
+    },
     Delete(Vec<usize>),
-    Write { space: usize, ids: Vec<usize>, native: bool, stale: bool, value: i8, sigma2: Option<u8> },
-    Priority { space: usize, id: usize, priority: i8 },
-    Fail { space: usize, id: usize, stale: bool },
+    Write {
+        space: usize,
+        ids: Vec<usize>,
+        native: bool,
+        stale: bool,
+        value: i8,
+        sigma2: Option<u8>,
+    },
+    Priority {
+        space: usize,
+        id: usize,
+        priority: i8,
+    },
+    Fail {
+        space: usize,
+        id: usize,
+        stale: bool,
+    },
     ClearFailures(usize),
     Switch(usize),
     Document(usize),
@@ -29,7 +49,10 @@ enum Operation {
     Rebuild(usize),
     Flush,
     /// Closes the handle and opens the file again; the side files may be lost in between.
-    Reopen { lose_side_files: bool, damage: bool },
+    Reopen {
+        lose_side_files: bool,
+        damage: bool,
+    },
     /// What follows is done through another handle on the file, as by another process.
     OtherHandle,
 }
@@ -230,7 +253,9 @@ fn seen(store: &dyn Store) -> String {
         let other = if space == "old" { "new" } else { "old" };
         lines.push(format!("{:?} {:?}", store.counts(space), store.errors(space, 3)));
         let failures = store.failures(space, None, 100).unwrap();
-        lines.extend(failures.iter().map(|failure| format!("{} {} {}", failure.key, failure.id, failure.reason)));
+        lines.extend(
+            failures.iter().map(|failure| format!("{} {} {}", failure.key, failure.id, failure.reason)),
+        );
         let mut selects = vec![
             Select::All,
             Select::Lacking,
@@ -257,7 +282,9 @@ fn seen(store: &dyn Store) -> String {
                 // The selection by revision names one that differs between the stores.
                 if let Some(at) = lines.iter().rposition(|line| line.starts_with("ChangedSince")) {
                     for line in &mut lines[..=at] {
-                        if let Some((_, rest)) = line.split_once(": ").filter(|_| line.starts_with("ChangedSince")) {
+                        if let Some((_, rest)) =
+                            line.split_once(": ").filter(|_| line.starts_with("ChangedSince"))
+                        {
                             *line = format!("changed: {rest}");
                         }
                     }

@@ -154,9 +154,8 @@ mod tests {
             for distance in Distance::ALL {
                 let space = Space::new("m", dimension, distance, false);
                 let metric = metric(&space);
-                let mut vector = || -> Vec<f32> {
-                    (0..dimension).map(|_| rng.random_range(-1.0..1.0)).collect()
-                };
+                let mut vector =
+                    || -> Vec<f32> { (0..dimension).map(|_| rng.random_range(-1.0..1.0)).collect() };
                 let (left, right, zero) = (vector(), vector(), vec![0.0; dimension]);
                 for (left, right) in [(&left, &right), (&left, &left), (&left, &zero)] {
                     let shift = if distance == Distance::Dot { 1.0 } else { 0.0 };

@@ -41,7 +41,7 @@ fn item(id: usize, seed: u64) -> ItemWrite {
     ItemWrite {
         id: id.to_string(),
         source: Some("x".into()),
-        label: (id % 100 == 0).then(|| "rare".into()),
+        label: id.is_multiple_of(100).then(|| "rare".into()),
         payload: serde_json::Value::Null,
         vectors: vec![crate::NewVector {
             space: "m".into(),
@@ -80,7 +80,10 @@ fn a_graph_is_built_merged_saved_and_loaded() {
     assert_eq!(before, [(4, 0.0)], "while the graph is being built the answer is exact");
     store.wait_for_indexes();
     let health = store.index_health("m").unwrap();
-    assert_eq!((health.kind, health.vectors, health.waiting, health.built), (IndexKind::Graph, 1000, 0, 1000));
+    assert_eq!(
+        (health.kind, health.vectors, health.waiting, health.built),
+        (IndexKind::Graph, 1000, 0, 1000)
+    );
     assert!(health.recall_at_build > 0.95 && health.trouble.is_none(), "{health:?}");
     assert!(store.recall("m", 50, 10).unwrap() > 0.95);
 
@@ -107,7 +110,11 @@ fn a_graph_is_built_merged_saved_and_loaded() {
     again.put(&[item(77, 9999)]).unwrap();
     drop(again);
     let stale = SqliteStore::open(&path).unwrap().with_search(GRAPH);
-    assert_eq!(nearest(&stale, &vector(9999), 1, &everything)[0].1, 0.0, "what was written since is caught up");
+    assert_eq!(
+        nearest(&stale, &vector(9999), 1, &everything)[0].1,
+        0.0,
+        "what was written since is caught up"
+    );
     assert_eq!(stale.index_health("m").unwrap().waiting, 2);
     drop(stale);
 
@@ -160,8 +167,9 @@ fn mass_overwrites_are_looked_after() {
     store.rebuild("m").unwrap();
     for round in 1..5_u64 {
         for chunk in 0..10 {
-            let items: Vec<ItemWrite> =
-                (0..40).map(|at| item(chunk * 100 + at, 10_000 * round + (chunk * 100 + at) as u64)).collect();
+            let items: Vec<ItemWrite> = (0..40)
+                .map(|at| item(chunk * 100 + at, 10_000 * round + (chunk * 100 + at) as u64))
+                .collect();
             store.put(&items).unwrap();
             nearest(&store, &vector(1), 1, &Filter::default());
             store.wait_for_indexes();
