@@ -162,7 +162,10 @@ impl Database {
 
     /// One transaction in which no trigger fires: whoever uses it does everything that they would have done. Triggers
     /// cost several times what the rows do that they keep right.
-    pub(crate) fn write_without_triggers<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
+    pub(crate) fn write_without_triggers<T>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> Step<T>,
+    ) -> Result<T> {
         if !self.writable {
             return self.write(work);
         }

@@ -88,7 +88,10 @@ fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Rev
         for (name, space) in &spaces {
             if write.vectors.iter().all(|new| new.space != *name) {
                 connection
-                    .prepare_cached(&format!("INSERT INTO lacking_{} (item, sourced) VALUES (?1, ?2)", space.number))?
+                    .prepare_cached(&format!(
+                        "INSERT INTO lacking_{} (item, sourced) VALUES (?1, ?2)",
+                        space.number
+                    ))?
                     .execute(params![key, write.source.is_some()])?;
             }
         }

@@ -143,6 +143,32 @@ fn a_graph_is_built_merged_saved_and_loaded() {
 }
 
 #[test]
+fn an_index_that_is_too_far_behind_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    let store = filled(&path, 300);
+    let everything = Filter::default();
+    nearest(&store, &vector(5), 1, &everything);
+    store.flush().unwrap();
+    let other = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    assert_eq!(nearest(&other, &vector(5), 1, &everything), [(6, 0.0)]);
+    other.wait_for_indexes();
+    store.delete(&["5", "6"]).unwrap();
+    // The feed forgets the removals, as it does after many of them.
+    let change = store.spaces().unwrap()[0].change;
+    let forget = format!("DELETE FROM removed_1; UPDATE space SET trimmed = {change}");
+    store.database.writer().execute_batch(&forget).unwrap();
+    for store in [&store, &other, &SqliteStore::open(&path).unwrap().with_search(GRAPH)] {
+        for _ in 0..2 {
+            assert_ne!(nearest(store, &vector(5), 1, &everything)[0].0, 6);
+            assert_eq!(store.index_health("m").unwrap().vectors, 298);
+            store.rebuild("m").unwrap();
+        }
+        assert_eq!(store.spaces().unwrap()[0].change, change);
+    }
+}
+
+#[test]
 fn a_filter_finds_the_few_that_pass() {
     let folder = tempfile::tempdir().unwrap();
     let store = filled(&folder.path().join("gallery.db"), 1500);

@@ -103,8 +103,7 @@ pub(crate) fn write(database: &Database, space: &str, writes: &[VectorWrite]) ->
              WHERE key = ?1 AND revision = ?2 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1)"
         ))?;
         let mut revision = transaction.prepare_cached("SELECT revision FROM item WHERE key = ?1")?;
-        let mut lacking =
-            transaction.prepare_cached(&format!("DELETE FROM lacking_{n} WHERE item = ?1"))?;
+        let mut lacking = transaction.prepare_cached(&format!("DELETE FROM lacking_{n} WHERE item = ?1"))?;
         let mut forgive = transaction.prepare_cached(&format!("DELETE FROM failure_{n} WHERE item = ?1"))?;
         let any_failure: bool =
             transaction
