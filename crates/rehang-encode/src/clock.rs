@@ -52,7 +52,7 @@ impl Clock for FakeClock {
     fn sleep_until(&self, time: Duration) {
         let mut state = crate::meter::lock(&self.0);
         if time > state.0 {
-            let wait = time - state.0;
+            let wait = time.saturating_sub(state.0);
             state.1.push(wait);
             state.0 = time;
         }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::command::{Command, CommandConfig};
 use crate::contract::Encoder;
 use crate::http::{Http, HttpConfig};
+use crate::onnx::{Onnx, OnnxConfig};
 use crate::table::{Table, TableConfig};
 
 /// How sources become vectors: `kind`, and the keys of that kind. An unknown key is an error that names it.
@@ -29,6 +30,8 @@ pub enum EncoderConfig {
     Command(CommandConfig),
     /// An embedding endpoint that speaks OpenAI's protocol.
     Http(HttpConfig),
+    /// An ONNX model, run in this process.
+    Onnx(OnnxConfig),
 }
 
 /// Opens the encoder of a configuration for a space. Relative paths are relative to `base`, the folder of the
@@ -45,6 +48,7 @@ pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dy
         EncoderConfig::Table(config) => Table::open(config, space, base).map(|it| Box::new(it) as _),
         EncoderConfig::Command(config) => Command::open(config, space, base).map(|it| Box::new(it) as _),
         EncoderConfig::Http(config) => Http::open(config, space).map(|it| Box::new(it) as _),
+        EncoderConfig::Onnx(config) => Onnx::open(config, space, base).map(|it| Box::new(it) as _),
     };
     encoder.map_err(|error| error.context("[encoder]"))
 }

@@ -11,10 +11,14 @@ mod config;
 mod contract;
 mod http;
 mod meter;
+mod onnx;
 mod table;
 
 pub use command::{CommandConfig, CommandFormat};
 pub use config::{EncoderConfig, open};
 pub use contract::{Encoder, Input, ItemFailure, Spent};
 pub use http::{HttpConfig, is_budget_spent};
+pub use onnx::{
+    ImageFilter, ImageInput, ImageLayout, ImageResize, OnnxConfig, OnnxInput, Pooling, TextInput, VectorInput,
+};
 pub use table::TableConfig;

@@ -258,7 +258,7 @@ fn vectors_are_checked_at_the_door(store: &dyn Store) {
     let (a, revision) = put_one(store, "a", Some("a"));
     let refused = |space: &str, vector: Vec<f32>, why: fn(&ErrorKind) -> bool| {
         let mut bad = native(a, revision, [0.0; 2]);
-        bad.vector = vector.clone();
+        bad.vector.clone_from(&vector);
         let good = native(a, revision, [1.0, 0.0]);
         let error = store.write_vectors(space, &[good, bad]).expect_err("a bad vector does not enter");
         assert!(why(error.kind()), "write_vectors: {error}");

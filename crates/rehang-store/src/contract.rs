@@ -299,6 +299,13 @@ pub struct Counts {
 ///
 /// An order among concurrent writers; that a long scan is one snapshot (each page is); approximate searches find every
 /// neighbour (but see [`Store::recall`]).
+///
+/// # Errors
+///
+/// Not found where a space that is named is none of the gallery; corrupt, a mismatch or an option for vectors and numbers
+/// that may not enter; and whatever the disk or the service behind a store says. Where a method can fail in another way,
+/// it says so.
+#[allow(clippy::missing_errors_doc, reason = "what every method has in common is said once, above")]
 pub trait Store: Send + Sync {
     /// What this store is, for people: a path or an address.
     fn name(&self) -> String;

@@ -186,7 +186,9 @@ impl Flat {
             Distance::L2 => squared_differences(query, rows, out),
             Distance::Dot => {
                 products(query, rows, out);
-                out.iter_mut().for_each(|value| *value = -*value);
+                for value in out {
+                    *value = -*value;
+                }
             }
             Distance::Cosine => {
                 let length = rehang::norm(query) as f32;

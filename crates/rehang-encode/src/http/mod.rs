@@ -25,7 +25,7 @@ use answer::Request;
 use pace::{Backoff, Pace, retry_after};
 
 /// The longest wait that a service may ask for before the items count as failed for now.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
 /// The longest that a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of JSON that one number may take, and bytes of an answer beside its numbers.
@@ -287,9 +287,9 @@ impl Http {
             .saturating_mul(NUMBER_BYTES_MAX)
             .saturating_add(ANSWER_BYTES_MORE);
         let turn = self.turn();
-        let response = request.send(&body[..]).and_then(|mut response| {
+        let response = request.send(&body[..]).map(|mut response| {
             let body = response.body_mut().with_config().limit(limit).read_to_vec();
-            Ok((response, body))
+            (response, body)
         });
         drop(turn);
         let (response, body) = match response {
@@ -345,7 +345,7 @@ impl Http {
                 };
                 Err(ErrorKind::Unauthorised { service: service(), detail }.into())
             }
-            429 if answer::is_account_empty(body) => Err(self.unavailable(reason)),
+            402 | 429 if status == 402 || answer::is_account_empty(body) => Err(self.unavailable(reason)),
             408 | 409 | 425 | 429 | 500..=599 => {
                 let reason = match wait {
                     Some(wait) => format!("{reason} (it asks to wait {} s)", wait.as_secs_f64()),
@@ -353,7 +353,6 @@ impl Http {
                 };
                 Ok(Outcome::Again { reason, wait })
             }
-            402 => Err(self.unavailable(reason)),
             404 | 405 => Err(Error::not_found(
                 "embedding endpoint or model",
                 &self.config.model,
@@ -384,8 +383,9 @@ impl Http {
             _ => {}
         }
         let never_there = match error {
-            Failed::HostNotFound | Failed::ConnectionFailed => true,
-            Failed::Timeout(Timeout::Resolve | Timeout::Connect) => true,
+            Failed::HostNotFound
+            | Failed::ConnectionFailed
+            | Failed::Timeout(Timeout::Resolve | Timeout::Connect) => true,
             Failed::Io(error) => matches!(
                 error.kind(),
                 Io::ConnectionRefused | Io::HostUnreachable | Io::NetworkUnreachable | Io::NotFound

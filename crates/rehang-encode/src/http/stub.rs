@@ -1,5 +1,6 @@
 //! A small embedding service on the loopback that misbehaves as it is told.
 
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -144,9 +145,9 @@ fn serve(
     };
     let mut head = format!("HTTP/1.1 {status} Status\r\nConnection: close\r\n");
     for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        write!(head, "{name}: {value}\r\n").unwrap();
     }
-    head.push_str(&format!("Content-Length: {}\r\n\r\n", claimed.unwrap_or(body.len())));
+    write!(head, "Content-Length: {}\r\n\r\n", claimed.unwrap_or(body.len())).unwrap();
     stream.write_all(head.as_bytes())?;
     stream.write_all(body.as_bytes())
 }

@@ -189,9 +189,10 @@ fn a_service_that_refuses_every_text_stops_the_run() {
 
 #[test]
 fn what_no_item_can_survive_stops_the_run() {
+    type Make = fn() -> Reply;
     let quota = || Reply::Status(429, vec![], "{\"error\":{\"code\":\"insufficient_quota\"}}".into());
     let moved = || Reply::Status(301, vec![("Location", "https://elsewhere/".into())], String::new());
-    let cases: [(fn() -> Reply, &str); 5] = [
+    let cases: [(Make, &str); 5] = [
         (|| status(404), "embedding endpoint or model"),
         (|| status(405), "embedding endpoint or model"),
         (|| status(402), "status 402 it is"),
@@ -211,7 +212,9 @@ fn what_no_item_can_survive_stops_the_run() {
 fn another_width_stops_the_run() {
     let stub = Stub::start(|_, seen| {
         Reply::Body(good(seen, |data| {
-            data.iter_mut().for_each(|entry| entry["embedding"] = json!([1, 2, 3]))
+            for entry in data {
+                entry["embedding"] = json!([1, 2, 3]);
+            }
         }))
     });
     let (http, _) = open(&stub, |_| {});

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Result};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use super::schema;
@@ -43,6 +44,8 @@ pub(crate) struct Database {
     path: PathBuf,
     writable: bool,
     writer: Mutex<Connection>,
+    /// Opened when it is needed first; used under the lock of `writer`, so that the two never wait for each other.
+    bulk: Mutex<Option<Connection>>,
     readers: Mutex<Vec<Connection>>,
 }
 
@@ -86,6 +89,7 @@ impl Database {
             path: path.to_path_buf(),
             writable: true,
             writer: Mutex::new(connection),
+            bulk: Mutex::default(),
             readers: Mutex::default(),
         })
     }
@@ -124,6 +128,7 @@ impl Database {
             path: path.to_path_buf(),
             writable,
             writer: Mutex::new(connection),
+            bulk: Mutex::default(),
             readers: Mutex::default(),
         })
     }
@@ -148,6 +153,34 @@ impl Database {
         let mut writer = lock(&self.writer);
         let run = || -> Step<T> {
             let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        run().map_err(|trouble| sentence(&self.path, trouble))
+    }
+
+    /// One transaction in which no trigger fires: whoever uses it does everything that they would have done. Triggers
+    /// cost several times what the rows do that they keep right.
+    pub(crate) fn write_without_triggers<T>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> Step<T>,
+    ) -> Result<T> {
+        if !self.writable {
+            return self.write(work);
+        }
+        let _writer = lock(&self.writer);
+        let mut bulk = lock(&self.bulk);
+        let run = || -> Step<T> {
+            let connection = match &mut *bulk {
+                Some(connection) => connection,
+                none => {
+                    let connection = connect(&self.path, false, true)?;
+                    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+                    none.insert(connection)
+                }
+            };
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let value = work(&transaction)?;
             transaction.commit()?;
             Ok(value)

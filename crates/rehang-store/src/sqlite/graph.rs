@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::SearchOptions;
 use super::connection::lock;
+use super::metric::metric;
 use crate::contract::ItemKey;
 use crate::exact::Near;
 
@@ -38,7 +39,8 @@ impl std::fmt::Debug for Graph {
 impl Graph {
     /// A graph with room for `capacity` vectors.
     pub(crate) fn new(space: &Space, options: SearchOptions, capacity: usize) -> Result<Self> {
-        let index = Index::new(&index_options(space, options)).map_err(trouble)?;
+        let mut index = Index::new(&index_options(space, options)).map_err(trouble)?;
+        index.change_metric::<f32>(metric(space));
         let gate = Gate::new(threads());
         index.reserve_capacity_and_threads(capacity.max(1), threads()).map_err(trouble)?;
         Ok(Self {
@@ -174,7 +176,11 @@ impl Graph {
             return None;
         }
         let mut graph = Self::new(space, options, 1).ok()?;
-        graph.index.load(&path.to_string_lossy()).ok()?;
+        // Loading brings the library's own distances back, so ours are set after it.
+        let mut index = Index::new(&index_options(space, options)).ok()?;
+        index.load(&path.to_string_lossy()).ok()?;
+        index.change_metric::<f32>(metric(space));
+        graph.index = index;
         if graph.index.dimensions() != space.dimension {
             return None;
         }

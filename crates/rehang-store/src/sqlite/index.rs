@@ -41,6 +41,13 @@ pub(crate) struct Changes {
     up_to: u64,
 }
 
+impl Changes {
+    /// The same changes, known to be all up to this one too.
+    pub(crate) fn at_least(self, change: u64) -> Self {
+        Self { up_to: self.up_to.max(change), ..self }
+    }
+}
+
 impl SpaceIndex {
     /// An index that knows nothing yet.
     pub(crate) fn new(space: &Space, options: SearchOptions) -> Self {
@@ -304,6 +311,9 @@ pub(crate) fn sample(database: &Database, row: &SpaceRow, count: usize) -> Resul
     })
 }
 
+/// Something that finds about the `k` nearest vectors to a query.
+pub(crate) type Nearest<'a> = &'a dyn Fn(&[f32], usize) -> Result<Vec<Near>>;
+
 /// The share of the true `k` nearest that `nearest` finds; 1 where there is nothing to find.
 ///
 /// Whoever is as near as the true `k`th counts, so ties do not lower it. The truth is read page by page.
@@ -312,7 +322,7 @@ pub(crate) fn recall(
     row: &SpaceRow,
     queries: &[Vec<f32>],
     k: usize,
-    nearest: &(dyn Fn(&[f32], usize) -> Result<Vec<Near>> + Sync),
+    nearest: Nearest<'_>,
 ) -> Result<f64> {
     if queries.is_empty() || k == 0 {
         return Ok(1.0);

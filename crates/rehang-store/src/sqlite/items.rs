@@ -1,6 +1,6 @@
 //! Items and documents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rehang::{Error, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -39,64 +39,135 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
     if writes.is_empty() {
         return Ok(Vec::new());
     }
+    // What is new has nothing that must be removed, so it needs no trigger; that is how galleries are filled.
+    if let Some(revisions) = database.write_without_triggers(|transaction| put_new(transaction, writes))? {
+        return Ok(revisions);
+    }
     database.write(|transaction| {
-        let spaces: BTreeMap<String, spaces::SpaceRow> =
-            spaces::list(transaction)?.into_iter().map(|space| (space.space.model.clone(), space)).collect();
-        let names: Vec<&str> = spaces.keys().map(String::as_str).collect();
-        for write in writes {
-            check::item_write(write, |name| {
-                let missing = || no_such_space(name, &database.path().display().to_string(), &names);
-                spaces.get(name).map(|space| &space.space).ok_or_else(missing)
-            })?;
-        }
+        let spaces = checked_spaces(transaction, writes)?;
         let mut find = transaction.prepare_cached("SELECT key FROM item WHERE id = ?1")?;
         let mut update = transaction.prepare_cached(
             "UPDATE item SET source = ?2, label = ?3, payload = ?4, revision = ?5 WHERE key = ?1",
         )?;
-        let mut insert = transaction.prepare_cached(
-            "INSERT INTO item (id, source, label, payload, revision) VALUES (?1, ?2, ?3, ?4, ?5)",
-        )?;
+        let mut next = first_number(transaction, writes)?;
         let mut revisions = Vec::with_capacity(writes.len());
         for write in writes {
-            let payload = match &write.payload {
-                Value::Null => None,
-                payload => Some(payload.to_string()),
-            };
+            let revision = next;
             let there: Option<i64> = find.query_row([&write.id], |row| row.get(0)).optional()?;
-            // Triggers that remove stale vectors count too, so the number is taken row by row.
-            let revision = spaces::count(transaction, 1)?;
             let key = if let Some(key) = there {
-                update.execute(params![key, write.source, write.label, payload, revision])?;
+                update.execute(params![key, write.source, write.label, payload(write), revision])?;
                 key
             } else {
-                insert.execute(params![write.id, write.source, write.label, payload, revision])?;
-                transaction.last_insert_rowid()
+                insert_item(transaction, write, revision)?
             };
-            for new in &write.vectors {
-                let Some(space) = spaces.get(&new.space) else { continue };
-                let change = spaces::count(transaction, 1)?;
-                transaction
-                    .prepare_cached(&format!(
-                        "INSERT INTO vector_{}
-                         (item, revision, provenance, sigma2, priority, sourced, failed, change, value)
-                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8)",
-                        space.number
-                    ))?
-                    .execute(params![
-                        key,
-                        revision,
-                        new.provenance.name(),
-                        new.sigma2,
-                        new.priority,
-                        write.source.is_some(),
-                        change,
-                        as_bytes(&new.vector)
-                    ])?;
-            }
+            next = insert_vectors(transaction, &spaces, write, key, revision)?;
             revisions.push(revision);
         }
         Ok(revisions)
     })
+}
+
+type Spaces = BTreeMap<String, spaces::SpaceRow>;
+
+/// Writes items if none of them is there yet; `None` where one is, or is given twice.
+fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Revision>>> {
+    let spaces = checked_spaces(connection, writes)?;
+    let mut ids = BTreeSet::new();
+    let mut find = connection.prepare_cached("SELECT 1 FROM item WHERE id = ?1")?;
+    for write in writes {
+        if !ids.insert(&write.id) || find.exists([&write.id])? {
+            return Ok(None);
+        }
+    }
+    let mut next = first_number(connection, writes)?;
+    let mut revisions = Vec::with_capacity(writes.len());
+    for write in writes {
+        let revision = next;
+        let key = insert_item(connection, write, revision)?;
+        next = insert_vectors(connection, &spaces, write, key, revision)?;
+        for (name, space) in &spaces {
+            if write.vectors.iter().all(|new| new.space != *name) {
+                connection
+                    .prepare_cached(&format!(
+                        "INSERT INTO lacking_{} (item, sourced) VALUES (?1, ?2)",
+                        space.number
+                    ))?
+                    .execute(params![key, write.source.is_some()])?;
+            }
+        }
+        revisions.push(revision);
+    }
+    Ok(Some(revisions))
+}
+
+/// The spaces by name, once everything that is to be written has been checked against them.
+fn checked_spaces(connection: &Connection, writes: &[ItemWrite]) -> Step<Spaces> {
+    let spaces: Spaces =
+        spaces::list(connection)?.into_iter().map(|space| (space.space.model.clone(), space)).collect();
+    let names: Vec<&str> = spaces.keys().map(String::as_str).collect();
+    for write in writes {
+        check::item_write(write, |name| {
+            let missing = || no_such_space(name, connection.path().unwrap_or_default(), &names);
+            spaces.get(name).map(|space| &space.space).ok_or_else(missing)
+        })?;
+    }
+    Ok(spaces)
+}
+
+/// The first of as many numbers as there are items and vectors. Triggers that remove stale vectors count on after them,
+/// which harms no order.
+fn first_number(connection: &Connection, writes: &[ItemWrite]) -> Step<u64> {
+    let numbers = writes.iter().map(|write| 1 + write.vectors.len()).sum::<usize>();
+    Ok(spaces::count(connection, numbers)? - numbers as u64 + 1)
+}
+
+fn payload(write: &ItemWrite) -> Option<String> {
+    match &write.payload {
+        Value::Null => None,
+        payload => Some(payload.to_string()),
+    }
+}
+
+fn insert_item(connection: &Connection, write: &ItemWrite, revision: Revision) -> Step<i64> {
+    connection
+        .prepare_cached(
+            "INSERT INTO item (id, source, label, payload, revision) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![write.id, write.source, write.label, payload(write), revision])?;
+    Ok(connection.last_insert_rowid())
+}
+
+/// Writes an item's vectors with the numbers after its revision, and gives the number after those.
+fn insert_vectors(
+    connection: &Connection,
+    spaces: &Spaces,
+    write: &ItemWrite,
+    key: i64,
+    revision: Revision,
+) -> Step<u64> {
+    let mut change = revision;
+    for new in &write.vectors {
+        let Some(space) = spaces.get(&new.space) else { continue };
+        change += 1;
+        connection
+            .prepare_cached(&format!(
+                "INSERT INTO vector_{}
+                 (item, revision, provenance, sigma2, priority, sourced, failed, change, value)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8)",
+                space.number
+            ))?
+            .execute(params![
+                key,
+                revision,
+                new.provenance.name(),
+                new.sigma2,
+                new.priority,
+                write.source.is_some(),
+                change,
+                as_bytes(&new.vector)
+            ])?;
+    }
+    Ok(change + 1)
 }
 
 pub(crate) fn delete(database: &Database, ids: &[&str]) -> Result<usize> {

@@ -239,30 +239,23 @@ impl Kept {
             *self.write() = loaded;
         }
         let applied = self.read().applied;
-        let changes = database.read(|transaction| {
+        let (row, changes, forgotten) = database.read(|transaction| {
             let row = index::numbered(transaction, self.number)?;
-            Ok(match index::changes_since(transaction, &row, applied)? {
-                Some(changes) => (row, Some(changes), None),
-                // Too far behind: everything again.
-                None => {
-                    let mut row_from_start = row.clone();
-                    row_from_start.trimmed = 0;
-                    let all = index::changes_since(transaction, &row_from_start, 0)?;
-                    (row, None, all)
-                }
-            })
-        })?;
-        match changes {
-            (_, Some(changes), _) => self.write().apply(&changes),
-            (row, None, all) => {
-                let mut fresh = SpaceIndex::new(&row.space, options);
-                if let Some(all) = &all {
-                    fresh.apply(all);
-                }
-                // Nothing newer than its removal may be forgotten.
-                fresh.applied = fresh.applied.max(row.trimmed);
-                *self.write() = fresh;
+            if let Some(changes) = index::changes_since(transaction, &row, applied)? {
+                return Ok((row, Some(changes), false));
             }
+            // Too far behind what the feed remembers: everything again.
+            let from_start = SpaceRow { trimmed: 0, ..row.clone() };
+            let all = index::changes_since(transaction, &from_start, 0)?.map(|all| all.at_least(row.trimmed));
+            Ok((row, all, true))
+        })?;
+        let Some(changes) = changes else { return Ok(()) };
+        if forgotten {
+            let mut all = SpaceIndex::new(&row.space, options);
+            all.apply(&changes);
+            *self.write() = all;
+        } else {
+            self.write().apply(&changes);
         }
         Ok(())
     }
@@ -405,15 +398,15 @@ impl Kept {
     /// Catches up without looking at the side file.
     fn catch_up_from_truth(&self, database: &Database, options: SearchOptions) -> Result<()> {
         if self.read().applied == 0 {
-            let all = database.read(|transaction| {
-                let mut row = index::numbered(transaction, self.number)?;
-                let trimmed = std::mem::take(&mut row.trimmed);
-                Ok((index::changes_since(transaction, &row, 0)?, trimmed))
+            let changes = database.read(|transaction| {
+                let row = index::numbered(transaction, self.number)?;
+                let from_start = SpaceRow { trimmed: 0, ..row.clone() };
+                // `up_to` counts what has been trimmed in, so that nothing is asked for again.
+                Ok(index::changes_since(transaction, &from_start, 0)?
+                    .map(|changes| changes.at_least(row.trimmed)))
             })?;
-            let mut index = self.write();
-            if let (Some(changes), trimmed) = all {
-                index.apply(&changes);
-                index.applied = index.applied.max(trimmed);
+            if let Some(changes) = changes {
+                self.write().apply(&changes);
             }
             return Ok(());
         }

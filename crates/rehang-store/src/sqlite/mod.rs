@@ -6,6 +6,7 @@ mod graph;
 mod index;
 mod items;
 mod keeper;
+mod metric;
 mod pages;
 mod schema;
 mod search;

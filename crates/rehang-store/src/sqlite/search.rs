@@ -63,6 +63,9 @@ pub(crate) fn recall(
     index::recall(database, &row, &queries, k, &|query, k| kept.read().nearest(query, k))
 }
 
+/// What an index finds, and how many vectors it holds.
+type Candidates = (Vec<Near>, usize);
+
 /// Candidates beyond `k`, for those that were deleted meanwhile.
 const SLACK: usize = 4;
 
@@ -72,7 +75,7 @@ fn search_one(
     query: &[f32],
     k: usize,
     filter: &Filter,
-    nearest: &dyn Fn(&[f32], usize) -> Result<(Vec<Near>, usize)>,
+    nearest: &dyn Fn(&[f32], usize) -> Result<Candidates>,
 ) -> Result<Vec<Found>> {
     let mut want = k.saturating_add(SLACK);
     loop {

@@ -17,7 +17,7 @@ pub(crate) struct SpaceRow {
     pub(crate) space: Space,
     pub(crate) written_as: Provenance,
     /// The counter when it was made.
-    created: u64,
+    pub(crate) created: u64,
     /// Removals up to this count are forgotten: an index that knows less must be made again.
     pub(crate) trimmed: u64,
 }

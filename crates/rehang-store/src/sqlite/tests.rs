@@ -23,3 +23,301 @@ fn it_keeps_the_contract_with_a_graph_too() {
         SqliteStore::create(folder.path().join(format!("{}.db", number.get()))).unwrap().with_search(options)
     });
 }
+
+const DIMENSION: usize = 8;
+
+fn space(name: &str) -> Space {
+    Space::new(name, DIMENSION, rehang::Distance::L2, false)
+}
+
+/// Reproducible vectors in a few clusters.
+fn vector(seed: u64) -> Vec<f32> {
+    use rand::{RngExt, SeedableRng};
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    (0..DIMENSION).map(|_| rng.random_range(-1.0..1.0_f32) + (seed % 5) as f32).collect()
+}
+
+fn item(id: usize, seed: u64) -> ItemWrite {
+    ItemWrite {
+        id: id.to_string(),
+        source: Some("x".into()),
+        label: id.is_multiple_of(100).then(|| "rare".into()),
+        payload: serde_json::Value::Null,
+        vectors: vec![crate::NewVector {
+            space: "m".into(),
+            vector: vector(seed),
+            provenance: Provenance::Old,
+            sigma2: None,
+            priority: None,
+        }],
+    }
+}
+
+const GRAPH: SearchOptions =
+    SearchOptions { exact_max: 100, merge_at: 50, connectivity: 16, expansion_add: 64, expansion_search: 64 };
+
+fn filled(path: &Path, count: usize) -> SqliteStore {
+    let store = SqliteStore::create(path).unwrap().with_search(GRAPH);
+    store.create_space(&space("m"), Provenance::Old).unwrap();
+    let items: Vec<ItemWrite> = (0..count).map(|id| item(id, id as u64)).collect();
+    store.put(&items).unwrap();
+    store
+}
+
+fn nearest(store: &SqliteStore, query: &[f32], k: usize, filter: &Filter) -> Vec<(ItemKey, f32)> {
+    let queries = Matrix::new(DIMENSION, query.to_vec()).unwrap();
+    let found = store.search("m", &queries, k, filter).unwrap().remove(0);
+    found.into_iter().map(|found| (found.key, found.distance)).collect()
+}
+
+#[test]
+fn a_graph_is_built_merged_saved_and_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    let store = filled(&path, 1000);
+    let everything = Filter::default();
+    let before = nearest(&store, &vector(3), 1, &everything);
+    assert_eq!(before, [(4, 0.0)], "while the graph is being built the answer is exact");
+    store.wait_for_indexes();
+    let health = store.index_health("m").unwrap();
+    assert_eq!(
+        (health.kind, health.vectors, health.waiting, health.built),
+        (IndexKind::Graph, 1000, 0, 1000)
+    );
+    assert!(health.recall_at_build > 0.95 && health.trouble.is_none(), "{health:?}");
+    assert!(store.recall("m", 50, 10).unwrap() > 0.95);
+
+    store.put(&(0..20).map(|id| item(id, 5000 + id as u64)).collect::<Vec<_>>()).unwrap();
+    store.delete(&["30", "31"]).unwrap();
+    assert_eq!(nearest(&store, &vector(5007), 1, &everything), [(8, 0.0)]);
+    assert_ne!(nearest(&store, &vector(30), 1, &everything)[0].1, 0.0, "deleted");
+    assert_ne!(nearest(&store, &vector(7), 1, &everything)[0].1, 0.0, "overwritten");
+    assert_eq!(store.index_health("m").unwrap().waiting, 20 + 22);
+    store.flush().unwrap();
+    let health = store.index_health("m").unwrap();
+    assert_eq!((health.vectors, health.waiting, health.overwritten), (998, 0, 22));
+    let side_file = store.index_path("m").unwrap();
+    assert!(side_file.exists());
+    let expected: Vec<_> = (0..40).map(|at| nearest(&store, &vector(at * 31), 5, &everything)).collect();
+    let answers = |store: &SqliteStore| -> Vec<_> {
+        (0..40).map(|at| nearest(store, &vector(at * 31), 5, &everything)).collect()
+    };
+    drop(store);
+
+    let again = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    assert_eq!(answers(&again), expected);
+    assert_eq!(again.index_health("m").unwrap().overwritten, 22, "it was loaded, not built");
+    again.put(&[item(77, 9999)]).unwrap();
+    drop(again);
+    let stale = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    assert_eq!(
+        nearest(&stale, &vector(9999), 1, &everything)[0].1,
+        0.0,
+        "what was written since is caught up"
+    );
+    assert_eq!(stale.index_health("m").unwrap().waiting, 2);
+    drop(stale);
+
+    // Whatever happens to the side file, the answers are those of the truth.
+    let good = fs_err::read(&side_file).unwrap();
+    let mut flipped = good.clone();
+    flipped[good.len() / 2] ^= 1;
+    for bad in [&good[..good.len() / 2], &flipped, b"", b"rehangix", &[&good[..], b"x"].concat()] {
+        fs_err::write(&side_file, bad).unwrap();
+        let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+        assert_eq!(nearest(&store, &vector(9999), 1, &everything)[0].1, 0.0);
+        assert_eq!(store.index_health("m").unwrap().overwritten, 0, "it is made again");
+    }
+    // The index of another gallery of the same shape.
+    let other = filled(&folder.path().join("other.db"), 300);
+    nearest(&other, &vector(1), 1, &everything);
+    other.flush().unwrap();
+    fs_err::copy(other.index_path("m").unwrap(), &side_file).unwrap();
+    let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    assert_eq!(nearest(&store, &vector(9999), 1, &everything)[0].1, 0.0);
+    assert_eq!(store.index_health("m").unwrap().vectors, 998);
+    store.create_space(&space("n"), Provenance::Old).unwrap();
+    store.switch_serving("m", "n").unwrap();
+    store.drop_space("m").unwrap();
+    assert!(!side_file.exists(), "a dropped space leaves no file behind");
+}
+
+#[test]
+fn an_index_that_is_too_far_behind_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    let store = filled(&path, 300);
+    let everything = Filter::default();
+    nearest(&store, &vector(5), 1, &everything);
+    store.flush().unwrap();
+    let other = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    assert_eq!(nearest(&other, &vector(5), 1, &everything), [(6, 0.0)]);
+    other.wait_for_indexes();
+    store.delete(&["5", "6"]).unwrap();
+    // The feed forgets the removals, as it does after many of them.
+    let change = store.spaces().unwrap()[0].change;
+    let forget = format!("DELETE FROM removed_1; UPDATE space SET trimmed = {change}");
+    store.database.writer().execute_batch(&forget).unwrap();
+    for store in [&store, &other, &SqliteStore::open(&path).unwrap().with_search(GRAPH)] {
+        for _ in 0..2 {
+            assert_ne!(nearest(store, &vector(5), 1, &everything)[0].0, 6);
+            assert_eq!(store.index_health("m").unwrap().vectors, 298);
+            store.rebuild("m").unwrap();
+        }
+        assert_eq!(store.spaces().unwrap()[0].change, change);
+    }
+}
+
+#[test]
+fn a_filter_finds_the_few_that_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("gallery.db"), 1500);
+    store.rebuild("m").unwrap();
+    let rare = Filter { labels: vec!["rare".into()], ..Filter::default() };
+    for seed in 0..20 {
+        let found = nearest(&store, &vector(seed), 4, &rare);
+        let mut slow: Vec<(ItemKey, f32)> = (0..1500_u64)
+            .step_by(100)
+            .map(|id| (id + 1, crate::exact::distance(rehang::Distance::L2, &vector(seed), &vector(id))))
+            .collect();
+        slow.sort_by(|a, b| a.1.total_cmp(&b.1));
+        assert_eq!(found, slow[..4]);
+    }
+    assert_eq!(nearest(&store, &vector(1), 100, &rare).len(), 15, "all that there are");
+}
+
+#[test]
+fn mass_overwrites_are_looked_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("gallery.db"), 1000);
+    store.rebuild("m").unwrap();
+    for round in 1..5_u64 {
+        for chunk in 0..10 {
+            let items: Vec<ItemWrite> = (0..40)
+                .map(|at| item(chunk * 100 + at, 10_000 * round + (chunk * 100 + at) as u64))
+                .collect();
+            store.put(&items).unwrap();
+            nearest(&store, &vector(1), 1, &Filter::default());
+            store.wait_for_indexes();
+        }
+        let health = store.index_health("m").unwrap();
+        assert!(health.recall_checked.is_some(), "a fifth was overwritten, so it was looked at: {health:?}");
+        let recall = store.recall("m", 100, 10).unwrap();
+        assert!(recall >= health.recall_at_build - 0.04, "recall {recall} after {health:?}");
+    }
+}
+
+#[test]
+fn searches_go_on_while_everything_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("gallery.db"), 600);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let searchers: Vec<_> = (0..3)
+            .map(|thread| {
+                let (store, stop) = (&store, &stop);
+                scope.spawn(move || {
+                    let mut searches = 0;
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) || searches == 0 {
+                        let queries = Matrix::from_fn(4, DIMENSION, |row, column| vector(row as u64)[column]);
+                        for found in store.search("m", &queries, 5 + thread, &Filter::default()).unwrap() {
+                            assert_eq!(found.len(), 5 + thread);
+                        }
+                        searches += 1;
+                    }
+                })
+            })
+            .collect();
+        for round in 0..30_u64 {
+            let items: Vec<ItemWrite> =
+                (0..30).map(|at| item(at * 17 % 600, round * 1000 + at as u64)).collect();
+            store.put(&items).unwrap();
+            store.delete(&[&(round + 500).to_string()]).unwrap();
+            let query = round * 1000 + 29;
+            assert_eq!(nearest(&store, &vector(query), 1, &Filter::default())[0].1, 0.0, "fresh");
+            if round == 15 {
+                store.rebuild("m").unwrap();
+                store.flush().unwrap();
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        for searcher in searchers {
+            searcher.join().unwrap();
+        }
+    });
+    assert_eq!(store.check().unwrap(), vec![]);
+}
+
+#[test]
+fn a_full_disk_leaves_the_truth_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("gallery.db"), 50);
+    let pages: i64 =
+        store.database.writer().pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    store.database.writer().pragma_update(None, "max_page_count", pages + 2).unwrap();
+    let before = store.counts("m").unwrap();
+    let many: Vec<ItemWrite> = (0..3000).map(|id| item(id, id as u64 + 7)).collect();
+    let error = store.put(&many).unwrap_err();
+    assert!(error.to_string().contains("disk is full"), "{error}");
+    assert!(error.is_retryable());
+    assert_eq!(store.counts("m").unwrap(), before);
+    assert_eq!(store.check().unwrap(), vec![]);
+    assert_eq!(nearest(&store, &vector(1), 1, &Filter::default())[0].1, 0.0);
+    store.database.writer().pragma_update(None, "max_page_count", 1_000_000).unwrap();
+    assert_eq!(store.put(&many).unwrap().len(), 3000, "with room it goes on");
+}
+
+#[test]
+fn pages_come_from_indexes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("gallery.db"), 300);
+    store.create_space(&space("n"), Provenance::Native).unwrap();
+    let items = store.scan(&Scan::new("n", crate::Select::Lacking, 300)).unwrap();
+    let writes: Vec<VectorWrite> = items
+        .iter()
+        .map(|record| VectorWrite {
+            key: record.item.key,
+            revision: record.item.revision,
+            provenance: Provenance::Adapted,
+            sigma2: Some(record.item.key as f32),
+            priority: Some(record.item.key as f64),
+            squared_error: None,
+            vector: vector(record.item.key),
+        })
+        .collect();
+    store.write_vectors("n", &writes).unwrap();
+    // SQLite itself says that it neither sorts nor reads whole tables.
+    for (sql, index) in [
+        (
+            "SELECT item.key FROM vector_2 AS state INDEXED BY vector_2_worst CROSS JOIN item ON item.key = state.item
+             WHERE state.provenance = 'adapted' AND state.failed = 0 AND state.sourced = 1
+             ORDER BY state.priority DESC, state.item",
+            "vector_2_worst",
+        ),
+        (
+            "SELECT item.key FROM vector_2 AS state INDEXED BY vector_2_sigma2 CROSS JOIN item ON item.key = state.item
+             WHERE state.provenance = 'adapted' ORDER BY state.sigma2 DESC, state.item",
+            "vector_2_sigma2",
+        ),
+        (
+            "SELECT item.key FROM lacking_2 AS lacking CROSS JOIN item ON item.key = lacking.item
+             WHERE lacking.sourced = 1 AND lacking.failed = 0 ORDER BY lacking.item",
+            "lacking_2_next",
+        ),
+        ("SELECT item.key FROM item WHERE item.revision > 5 ORDER BY item.revision", "item_revision"),
+        (
+            "SELECT item.key FROM vector_2 AS state INDEXED BY vector_2_adapted
+             CROSS JOIN item ON item.key = state.item
+             WHERE state.provenance = 'adapted' AND state.item > 5 ORDER BY state.item",
+            "vector_2_adapted",
+        ),
+        ("SELECT max(change) FROM vector_2", "vector_2_change"),
+    ] {
+        let connection = store.database.writer();
+        let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let plan: Vec<String> =
+            explain.query_map([], |row| row.get(3)).unwrap().collect::<Result<_, _>>().unwrap();
+        let plan = plan.join("; ");
+        assert!(plan.contains(index) && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
+    }
+}

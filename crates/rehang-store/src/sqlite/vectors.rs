@@ -80,7 +80,7 @@ pub(crate) fn write(database: &Database, space: &str, writes: &[VectorWrite]) ->
     }
     // Made before the lock is taken, so that writers hold it only for what needs it.
     let values: Vec<Vec<u8>> = writes.iter().map(|write| as_bytes(&write.vector)).collect();
-    database.write(|transaction| {
+    database.write_without_triggers(|transaction| {
         let again = spaces::find(transaction, space)?;
         if again.number != row.number {
             return Err(Error::conflict(
@@ -103,14 +103,14 @@ pub(crate) fn write(database: &Database, space: &str, writes: &[VectorWrite]) ->
              WHERE key = ?1 AND revision = ?2 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1)"
         ))?;
         let mut revision = transaction.prepare_cached("SELECT revision FROM item WHERE key = ?1")?;
-        let mut lacking =
-            transaction.prepare_cached(&format!("SELECT 1 FROM lacking_{n} WHERE item = ?1"))?;
+        let mut lacking = transaction.prepare_cached(&format!("DELETE FROM lacking_{n} WHERE item = ?1"))?;
         let mut forgive = transaction.prepare_cached(&format!("DELETE FROM failure_{n} WHERE item = ?1"))?;
         let any_failure: bool =
             transaction
                 .query_row(&format!("SELECT EXISTS (SELECT 1 FROM failure_{n})"), [], |row| row.get(0))?;
         let first = spaces::count(transaction, writes.len())? - writes.len() as u64 + 1;
         let mut outcomes = Vec::with_capacity(writes.len());
+        let mut insert_first = true;
         for (change, (write, value)) in (first..).zip(writes.iter().zip(&values)) {
             let values = params![
                 int(write.key),
@@ -122,9 +122,21 @@ pub(crate) fn write(database: &Database, space: &str, writes: &[VectorWrite]) ->
                 change,
                 value
             ];
-            // The short way to tell which of the two statements can do something.
-            let is_lacking = lacking.exists([int(write.key)])?;
-            let written = if is_lacking { insert.execute(values)? } else { update.execute(values)? };
+            let mut written = insert_first.then(|| insert.execute(values)).transpose()?.unwrap_or(0);
+            let mut inserted = written > 0;
+            if written == 0 {
+                written = update.execute(values)?;
+                // A batch mostly holds one kind: what helped last is tried first.
+                insert_first = false;
+            }
+            if written == 0 {
+                written = insert.execute(values)?;
+                inserted = written > 0;
+                insert_first = inserted;
+            }
+            if inserted {
+                lacking.execute([int(write.key)])?;
+            }
             outcomes.push(if written > 0 {
                 if any_failure {
                     forgive.execute([int(write.key)])?;

@@ -1,0 +1,257 @@
+//! Images as a model reads them.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use image::imageops::FilterType;
+use image::{DynamicImage, ImageReader};
+use rehang::{Error, Result};
+use rten::Dimension;
+use serde::{Deserialize, Serialize};
+
+use super::{fixed, shown};
+use crate::config::at_least_one;
+use crate::contract::ItemFailure;
+
+/// Largest side of a model's image; anything above is a slip of the keyboard.
+const SIDE_MAX: usize = 1 << 14;
+
+/// Images as sources. PNG and JPEG are read, whatever their names end in; their orientation tags are not followed.
+///
+/// A pixel becomes `(value / 255 − mean) / std`, channel by channel.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `width`, `height` | | size of the model's image | 1 to 16384 |
+/// | `channels` | 3 | 3 for colours (red, green, blue), 1 for grey | 1, 3 |
+/// | `resize` | `"exact"` | `exact` stretches to the size; `shorter-side-crop` scales and cuts out the middle | |
+/// | `shorter_side` | just enough | with `shorter-side-crop`, the shorter side before the cut | from `width` and `height` |
+/// | `filter` | `"bilinear"` | how pixels are mixed when an image is scaled | `nearest`, `bilinear`, `bicubic`, `lanczos` |
+/// | `mean` | `[0]` | what is taken off each channel | one number, or one a channel |
+/// | `std` | `[1]` | what each channel is divided by | as `mean`; not 0 |
+/// | `layout` | `"nchw"` | order of the model's image: channels first or last | `nchw`, `nhwc` |
+/// | `invert` | `false` | turn light and dark around first | |
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageInput {
+    /// Width of the model's image.
+    pub width: usize,
+    /// Height of the model's image.
+    pub height: usize,
+    /// 3 for colours, 1 for grey.
+    #[serde(default = "default_channels")]
+    pub channels: usize,
+    /// How an image of another size is fitted.
+    #[serde(default)]
+    pub resize: ImageResize,
+    /// The shorter side before the middle is cut out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shorter_side: Option<usize>,
+    /// How pixels are mixed when an image is scaled.
+    #[serde(default)]
+    pub filter: ImageFilter,
+    /// What is taken off each channel.
+    #[serde(default)]
+    pub mean: Vec<f32>,
+    /// What each channel is divided by.
+    #[serde(default)]
+    pub std: Vec<f32>,
+    /// Order of the model's image.
+    #[serde(default)]
+    pub layout: ImageLayout,
+    /// Whether light and dark are turned around first.
+    #[serde(default)]
+    pub invert: bool,
+}
+
+/// How an image of another size is fitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ImageResize {
+    /// Stretched to the size.
+    #[default]
+    Exact,
+    /// Scaled with its proportions, and the middle cut out.
+    ShorterSideCrop,
+}
+
+/// How pixels are mixed when an image is scaled; each filter widens with the step when an image becomes smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageFilter {
+    /// The nearest pixel.
+    Nearest,
+    /// A triangle.
+    #[default]
+    Bilinear,
+    /// Catmull and Rom's cubic.
+    Bicubic,
+    /// Lanczos with three lobes.
+    Lanczos,
+}
+
+/// Order of a model's image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageLayout {
+    /// `[batch, channels, height, width]`.
+    #[default]
+    Nchw,
+    /// `[batch, height, width, channels]`.
+    Nhwc,
+}
+
+fn default_channels() -> usize {
+    3
+}
+
+impl ImageInput {
+    /// Holds the keys against each other and against the shape that the model reads.
+    pub(super) fn check(&self, model_shape: &[Dimension], model: &str) -> Result<()> {
+        for (key, side) in [("width", self.width), ("height", self.height)] {
+            at_least_one(key, side)?;
+            if side > SIDE_MAX {
+                return Err(Error::option(key, side, format!("at most {SIDE_MAX}")));
+            }
+        }
+        if !matches!(self.channels, 1 | 3) {
+            return Err(Error::option("channels", self.channels, "1 for grey or 3 for colours"));
+        }
+        for (key, values) in [("mean", &self.mean), ("std", &self.std)] {
+            let count_fits = matches!(values.len(), 0 | 1) || values.len() == self.channels;
+            let divides = key == "mean" || values.iter().all(|&value| value != 0.0);
+            if !count_fits || !divides || values.iter().any(|value| !value.is_finite()) {
+                return Err(Error::option(
+                    key,
+                    format!("{values:?}"),
+                    format!("one number, or one for each of {} channels; no std is 0", self.channels),
+                ));
+            }
+        }
+        if let Some(side) = self.shorter_side {
+            if self.resize == ImageResize::Exact {
+                return Err(Error::option(
+                    "shorter_side",
+                    side,
+                    "no such key without resize = \"shorter-side-crop\"",
+                ));
+            }
+            if side < self.width.max(self.height) || side > SIDE_MAX {
+                let least = self.width.max(self.height);
+                return Err(Error::option(
+                    "shorter_side",
+                    side,
+                    format!("a number from {least} to {SIDE_MAX}"),
+                ));
+            }
+        }
+        let reads = self.shape();
+        let fits = model_shape.is_empty()
+            || (model_shape.len() == 4
+                && reads
+                    .iter()
+                    .enumerate()
+                    .all(|(at, &side)| fixed(model_shape, at + 1).is_none_or(|it| it == side)));
+        if !fits {
+            return Err(Error::option(
+                "input",
+                format!("[batch, {}, {}, {}]", reads[0], reads[1], reads[2]),
+                format!("what {model} reads: {}; set width, height, channels and layout", shown(model_shape)),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The shape of one image.
+    pub(super) fn shape(&self) -> [usize; 3] {
+        match self.layout {
+            ImageLayout::Nchw => [self.channels, self.height, self.width],
+            ImageLayout::Nhwc => [self.height, self.width, self.channels],
+        }
+    }
+
+    /// The numbers of an image file.
+    pub(super) fn pixels(&self, bytes: &[u8], path: &Path) -> Result<Vec<f32>, ItemFailure> {
+        let damaged = |error: String| {
+            ItemFailure::Permanent(format!("{} is no image that can be read: {error}", path.display()))
+        };
+        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+        let decoded = reader.map_err(|error| damaged(error.to_string()))?.decode();
+        let decoded = decoded.map_err(|error| damaged(error.to_string()))?;
+        if decoded.width() == 0 || decoded.height() == 0 {
+            return Err(damaged("it has no pixels".into()));
+        }
+        // Colours first, size second: the order of the common libraries, and the size is then the cheaper step.
+        let coloured = match self.channels {
+            1 => DynamicImage::ImageLuma8(decoded.into_luma8()),
+            _ => DynamicImage::ImageRgb8(decoded.into_rgb8()),
+        };
+        Ok(self.numbers(self.fit(coloured).as_bytes()))
+    }
+
+    /// An image of the model's size.
+    fn fit(&self, image: DynamicImage) -> DynamicImage {
+        let (width, height) = (self.width as u32, self.height as u32);
+        let scale = |image: DynamicImage, to: (u32, u32)| {
+            if (image.width(), image.height()) == to {
+                image
+            } else {
+                image.resize_exact(to.0, to.1, self.filter())
+            }
+        };
+        match self.resize {
+            ImageResize::Exact => scale(image, (width, height)),
+            ImageResize::ShorterSideCrop => {
+                let (from_width, from_height) = (f64::from(image.width()), f64::from(image.height()));
+                let factor = match self.shorter_side {
+                    Some(side) => side as f64 / from_width.min(from_height),
+                    None => (f64::from(width) / from_width).max(f64::from(height) / from_height),
+                };
+                // The longer side is rounded down, as by torchvision; rounding never makes a side too short for the cut.
+                // A picture with the proportions of a thread is stretched rather than grown without bound.
+                let side = |from: f64, least: u32| {
+                    ((from * factor + 1e-6).floor().min(4.0 * SIDE_MAX as f64) as u32).max(least)
+                };
+                let scaled = scale(image, (side(from_width, width), side(from_height, height)));
+                let middle = |whole: u32, part: u32| {
+                    ((f64::from(whole) - f64::from(part)) / 2.0).round_ties_even() as u32
+                };
+                let (left, top) = (middle(scaled.width(), width), middle(scaled.height(), height));
+                scaled.crop_imm(left, top, width, height)
+            }
+        }
+    }
+
+    fn filter(&self) -> FilterType {
+        match self.filter {
+            ImageFilter::Nearest => FilterType::Nearest,
+            ImageFilter::Bilinear => FilterType::Triangle,
+            ImageFilter::Bicubic => FilterType::CatmullRom,
+            ImageFilter::Lanczos => FilterType::Lanczos3,
+        }
+    }
+
+    /// Bytes of pixels, `[height, width, channels]`, as the numbers of the model.
+    fn numbers(&self, bytes: &[u8]) -> Vec<f32> {
+        let of = |values: &[f32], channel: usize, default| match values {
+            [] => default,
+            [value] => *value,
+            values => values[channel],
+        };
+        let value = |byte: u8, channel: usize| {
+            let byte = if self.invert { 255 - byte } else { byte };
+            (f32::from(byte) / 255.0 - of(&self.mean, channel, 0.0)) / of(&self.std, channel, 1.0)
+        };
+        match self.layout {
+            ImageLayout::Nhwc => {
+                bytes.iter().enumerate().map(|(at, &byte)| value(byte, at % self.channels)).collect()
+            }
+            ImageLayout::Nchw => (0..self.channels)
+                .flat_map(|channel| {
+                    bytes[channel..].iter().step_by(self.channels).map(move |&byte| (byte, channel))
+                })
+                .map(|(byte, channel)| value(byte, channel))
+                .collect(),
+        }
+    }
+}

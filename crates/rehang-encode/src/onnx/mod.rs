@@ -1,0 +1,461 @@
+//! An ONNX model, run in this process.
+
+mod image;
+mod source;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rayon::prelude::*;
+use rehang::{Error, Result, Space};
+use rten::{Dimension, Model, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
+use rten_tensor::Layout as _;
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::config::{at_least_one, resolve};
+use crate::contract::{Encoder, Input, ItemFailure, Spent};
+use crate::meter::Meter;
+pub use image::{ImageFilter, ImageInput, ImageLayout, ImageResize};
+use source::Sources;
+use text::Texts;
+pub use text::{Pooling, TextInput};
+
+/// An ONNX model.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `model` | | the model, `.onnx`, with its weights inside or in files beside it | |
+/// | `input` | | what sources are: a table with `kind = "image"`, `"text"` or `"vector"` and the keys of that kind | |
+/// | `output` | the first | name of the output that holds the vectors | an output of the model |
+/// | `batch` | 16 | items that the model runs on at once | from 1 |
+/// | `threads` | the processor's cores | threads that the model runs on | from 1 |
+/// | `root` | the folder of the configuration file | folder that the paths of sources are relative to | a folder |
+/// | `normalise` | `false` | scale vectors to length 1 | |
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OnnxConfig {
+    /// The model.
+    pub model: PathBuf,
+    /// What sources are.
+    pub input: OnnxInput,
+    /// Name of the output that holds the vectors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// Items that the model runs on at once.
+    #[serde(default = "default_batch")]
+    pub batch: usize,
+    /// Threads that the model runs on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// Folder that the paths of sources are relative to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<PathBuf>,
+    /// Whether vectors are scaled to length 1.
+    #[serde(default)]
+    pub normalise: bool,
+}
+
+/// What the sources of a model are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum OnnxInput {
+    /// Paths or `file://` addresses of images.
+    Image(ImageInput),
+    /// Texts.
+    Text(TextInput),
+    /// Vectors: a JSON array, or the path of a `.npy` file with one vector.
+    Vector(VectorInput),
+}
+
+/// Vectors as sources; there is nothing to choose.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VectorInput {}
+
+fn default_batch() -> usize {
+    16
+}
+
+/// The encoder behind [`OnnxConfig`].
+pub(crate) struct Onnx {
+    check: Check,
+    model: Model,
+    kind: Kind,
+    sources: Sources,
+    output: (NodeId, String),
+    batch: usize,
+    /// Items of every run, where the model was exported for one number of them only.
+    batch_fixed: Option<usize>,
+    pool: Option<Arc<ThreadPool>>,
+    meter: Meter,
+    answered: AtomicBool,
+}
+
+/// How sources become what the model reads.
+enum Kind {
+    Image { config: ImageInput, node: NodeId },
+    Text(Box<Texts>),
+    Vector { node: NodeId, width: Option<usize> },
+}
+
+/// What the model reads of one item.
+enum Ready {
+    Numbers(Vec<f32>),
+    Tokens(Vec<u32>),
+}
+
+type Answer = Result<Vec<f32>, ItemFailure>;
+
+impl Onnx {
+    pub(crate) fn open(config: &OnnxConfig, space: &Space, base: &Path) -> Result<Self> {
+        at_least_one("batch", config.batch)?;
+        let pool = match config.threads {
+            Some(threads) => {
+                at_least_one("threads", threads)?;
+                Some(Arc::new(ThreadPool::with_num_threads(threads)))
+            }
+            None => None,
+        };
+        let path = resolve(base, &config.model);
+        let name = path.display().to_string();
+        let model = load(&path)?;
+        let sources = Sources::new(resolve(base, config.root.as_deref().unwrap_or(Path::new(""))))?;
+        let output = find_output(&model, config.output.as_deref(), &name)?;
+        let inputs = inputs(&model, &name)?;
+        let batch_fixed = inputs.iter().find_map(|input| fixed(&input.shape, 0));
+        if batch_fixed == Some(0) {
+            return Err(Error::corrupt(&name, "its input has room for 0 items"));
+        }
+        let check = Check::new(space, format!("the model {name}"), config.normalise);
+        let kind = match &config.input {
+            OnnxInput::Text(text) => Kind::Text(Box::new(Texts::open(text, base, &inputs, &name)?)),
+            OnnxInput::Image(image) => {
+                let input = only_input(&inputs, &name)?;
+                image.check(&input.shape, &name)?;
+                Kind::Image { config: image.clone(), node: input.node }
+            }
+            OnnxInput::Vector(VectorInput {}) => {
+                let input = only_input(&inputs, &name)?;
+                if input.shape.len() > 2 {
+                    return Err(Error::option(
+                        "kind of input",
+                        "vector",
+                        format!("another kind: {name} reads {}", shown(&input.shape)),
+                    ));
+                }
+                Kind::Vector { node: input.node, width: fixed(&input.shape, 1) }
+            }
+        };
+        let encoder = Self {
+            check,
+            model,
+            kind,
+            sources,
+            output,
+            batch: config.batch,
+            batch_fixed,
+            pool,
+            meter: Meter::default(),
+            answered: AtomicBool::new(false),
+        };
+        encoder.check_output()?;
+        Ok(encoder)
+    }
+
+    /// Finds a wrong width before the first item where the model states it.
+    fn check_output(&self) -> Result<()> {
+        let shape = self.model.node_info(self.output.0).and_then(|node| node.shape()).unwrap_or_default();
+        let at = if self.pooling() == Pooling::None { 1 } else { 2 };
+        if shape.len() > at
+            && let Some(width) = fixed(&shape, at)
+        {
+            self.check.width(width)?;
+        }
+        Ok(())
+    }
+
+    fn pooling(&self) -> Pooling {
+        match &self.kind {
+            Kind::Text(texts) => texts.pooling,
+            Kind::Image { .. } | Kind::Vector { .. } => Pooling::None,
+        }
+    }
+
+    /// What the model reads of one item.
+    fn ready(&self, input: &Input<'_>) -> Result<Ready, ItemFailure> {
+        match &self.kind {
+            Kind::Image { config, .. } => {
+                let (path, bytes) = self.sources.read(input.source)?;
+                config.pixels(&bytes, &path).map(Ready::Numbers)
+            }
+            Kind::Text(texts) => texts.tokens(input.source).map(Ready::Tokens),
+            Kind::Vector { width, .. } => self.sources.vector(input.source, *width).map(Ready::Numbers),
+        }
+    }
+
+    /// Items that may go through the model together.
+    fn together(&self) -> usize {
+        match self.kind {
+            // Vectors of a model that does not state their width may differ in it.
+            Kind::Vector { width: None, .. } => 1,
+            _ => self.batch_fixed.unwrap_or(self.batch),
+        }
+    }
+
+    /// Runs the model: one vector an item, in order, or what the model said.
+    fn run(&self, items: &[&Ready]) -> Result<Result<Vec<Vec<f32>>, String>> {
+        let count = self.batch_fixed.unwrap_or(items.len());
+        let feeds: Result<Vec<(NodeId, ValueOrView<'_>)>, String> = match &self.kind {
+            Kind::Text(texts) => texts.feeds(&tokens(items), count),
+            Kind::Image { config, node } => {
+                numbers(items, count, &config.shape()).map(|it| vec![(*node, it)])
+            }
+            Kind::Vector { node, .. } => {
+                let width = tensor_width(items);
+                numbers(items, count, &[width]).map(|it| vec![(*node, it)])
+            }
+        };
+        let mut options = RunOptions::default();
+        options.thread_pool.clone_from(&self.pool);
+        let run = feeds.and_then(|feeds| {
+            self.model.run(feeds, &[self.output.0], Some(options)).map_err(|error| error.to_string())
+        });
+        match run {
+            Ok(mut values) => match values.pop() {
+                Some(value) => self.rows(value, items, count).map(Ok),
+                None => Ok(Err("it gave no output".into())),
+            },
+            Err(reason) => Ok(Err(reason)),
+        }
+    }
+
+    /// The vectors of an output.
+    fn rows(&self, value: Value, items: &[&Ready], count: usize) -> Result<Vec<Vec<f32>>> {
+        let refuse = |shape: &[usize], expected: String| {
+            Error::option(
+                "output",
+                &self.output.1,
+                format!(
+                    "{expected}: it is {shape:?} for {count} items; the outputs are {}",
+                    outputs(&self.model)
+                ),
+            )
+        };
+        let Some(tensor) = value.into_tensor::<f32>() else {
+            return Err(refuse(&[], "an output of numbers that are f32".into()));
+        };
+        let mut shape = tensor.shape().to_vec();
+        let data = tensor.into_data();
+        // Image models often leave the sides of an image, 1 and 1, behind.
+        while shape.len() > 2 && shape.last() == Some(&1) && self.pooling() == Pooling::None {
+            shape.pop();
+        }
+        match (self.pooling(), shape.as_slice()) {
+            (Pooling::None, &[rows, width]) if rows == count => {
+                self.check.width(width)?;
+                Ok(data.chunks_exact(width.max(1)).take(items.len()).map(<[f32]>::to_vec).collect())
+            }
+            (Pooling::None, _) => Err(refuse(&shape, "an output with one vector an item".into())),
+            (pooling, &[rows, places, width]) if rows == count => {
+                self.check.width(width)?;
+                let states = data.chunks_exact((places * width).max(1));
+                Ok(tokens(items)
+                    .iter()
+                    .zip(states)
+                    .map(|(tokens, states)| pooling.pool(states, tokens.len(), width))
+                    .collect())
+            }
+            (pooling, &[rows, _]) if rows == count => Err(Error::option(
+                "pooling",
+                pooling,
+                format!("none: the output {} has one vector a text already", self.output.1),
+            )),
+            _ => Err(refuse(&shape, "an output with one vector a token".into())),
+        }
+    }
+
+    /// Embeds items that are ready, all at once, or one by one where the model does not take them together.
+    fn embed(&self, items: &[&Ready]) -> Result<Vec<Result<Vec<f32>, String>>> {
+        let reason = match self.run(items)? {
+            Ok(rows) => {
+                self.answered.store(true, Ordering::Relaxed);
+                return Ok(rows.into_iter().map(Ok).collect());
+            }
+            Err(reason) => reason,
+        };
+        if items.len() > 1 {
+            let mut answers = Vec::with_capacity(items.len());
+            for item in items {
+                answers.extend(self.embed(std::slice::from_ref(item))?);
+            }
+            return Ok(answers);
+        }
+        if !self.answered.load(Ordering::Relaxed) {
+            return Err(Error::corrupt(self.check.encoder(), format!("it cannot be run: {reason}")));
+        }
+        Ok(vec![Err(reason)])
+    }
+}
+
+impl Encoder for Onnx {
+    fn space(&self) -> &Space {
+        self.check.space()
+    }
+
+    fn batch_max(&self) -> usize {
+        self.batch
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+        self.meter.sent(inputs.len());
+        let prepare = || inputs.par_iter().map(|input| self.ready(input)).collect::<Vec<_>>();
+        let pool = self.pool.as_deref().unwrap_or_else(|| rten::thread_pool());
+        let ready = pool.run(prepare);
+        let good: Vec<&Ready> = ready.iter().filter_map(|it| it.as_ref().ok()).collect();
+        self.meter.tokens(tokens(&good).iter().map(|tokens| tokens.len() as u64).sum());
+        let mut vectors = Vec::with_capacity(good.len());
+        for items in good.chunks(self.together()) {
+            vectors.extend(self.embed(items)?);
+        }
+        let mut vectors = vectors.into_iter();
+        inputs
+            .iter()
+            .zip(&ready)
+            .map(|(input, ready)| match ready {
+                Err(failure) => Ok(Err(failure.clone())),
+                Ok(_) => match vectors.next() {
+                    Some(Ok(vector)) => self.check.vector(input.id, vector),
+                    Some(Err(reason)) => {
+                        Ok(Err(ItemFailure::Permanent(format!("{}: {reason}", self.check.encoder()))))
+                    }
+                    None => Ok(Err(ItemFailure::Temporary(format!(
+                        "{} gave too few vectors",
+                        self.check.encoder()
+                    )))),
+                },
+            })
+            .collect()
+    }
+
+    fn spent(&self) -> Spent {
+        self.meter.spent()
+    }
+}
+
+/// An input of a model.
+struct ModelInput {
+    node: NodeId,
+    name: String,
+    shape: Vec<Dimension>,
+}
+
+fn load(path: &Path) -> Result<Model> {
+    // A missing file is the system's error; the runtime's own would not name the path.
+    fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
+    Model::load_file(path).map_err(|error| {
+        Error::corrupt(path.display(), format!("it is no ONNX model that can be run: {error}"))
+    })
+}
+
+fn inputs(model: &Model, name: &str) -> Result<Vec<ModelInput>> {
+    let described = |&node: &NodeId| {
+        let info = model.node_info(node)?;
+        Some(ModelInput { node, name: info.name()?.to_string(), shape: info.shape().unwrap_or_default() })
+    };
+    let inputs: Option<Vec<ModelInput>> = model.input_ids().iter().map(described).collect();
+    inputs.ok_or_else(|| Error::corrupt(name, "one of its inputs has no name"))
+}
+
+fn only_input<'a>(inputs: &'a [ModelInput], name: &str) -> Result<&'a ModelInput> {
+    let [input] = inputs else {
+        let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
+        return Err(Error::option(
+            "model",
+            name,
+            format!(
+                "a model with one input for this kind of source; it has {}: {}",
+                names.len(),
+                names.join(", ")
+            ),
+        ));
+    };
+    Ok(input)
+}
+
+fn find_output(model: &Model, wanted: Option<&str>, name: &str) -> Result<(NodeId, String)> {
+    let named = |&node: &NodeId| {
+        (node, model.node_info(node).and_then(|info| info.name()).unwrap_or("?").to_string())
+    };
+    let mut all = model.output_ids().iter().map(named);
+    let found = match wanted {
+        Some(wanted) => all.find(|(_, name)| name == wanted),
+        None => all.next(),
+    };
+    found.ok_or_else(|| {
+        Error::not_found("output", wanted.unwrap_or("any"), format!("{name}; it has {}", outputs(model)))
+    })
+}
+
+/// The names and shapes of a model's outputs.
+fn outputs(model: &Model) -> String {
+    let one = |&node: &NodeId| {
+        let info = model.node_info(node)?;
+        Some(format!("{} {}", info.name()?, shown(&info.shape().unwrap_or_default())))
+    };
+    model.output_ids().iter().filter_map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// A side of a shape that is the same in every run.
+fn fixed(shape: &[Dimension], at: usize) -> Option<usize> {
+    match shape.get(at) {
+        Some(Dimension::Fixed(side)) => Some(*side),
+        _ => None,
+    }
+}
+
+fn shown(shape: &[Dimension]) -> String {
+    let sides: Vec<String> = shape
+        .iter()
+        .map(|side| match side {
+            Dimension::Fixed(side) => side.to_string(),
+            Dimension::Symbolic(name) => name.clone(),
+        })
+        .collect();
+    format!("[{}]", sides.join(", "))
+}
+
+fn tokens<'a>(items: &[&'a Ready]) -> Vec<&'a [u32]> {
+    items
+        .iter()
+        .filter_map(|item| match item {
+            Ready::Tokens(tokens) => Some(tokens.as_slice()),
+            Ready::Numbers(_) => None,
+        })
+        .collect()
+}
+
+fn tensor_width(items: &[&Ready]) -> usize {
+    match items.first() {
+        Some(Ready::Numbers(numbers)) => numbers.len(),
+        _ => 0,
+    }
+}
+
+/// A tensor of `count` items of a shape; the places beyond the items are 0.
+fn numbers(items: &[&Ready], count: usize, shape: &[usize]) -> Result<ValueOrView<'static>, String> {
+    let size: usize = shape.iter().product();
+    let mut data = Vec::with_capacity(count * size);
+    for item in items {
+        if let Ready::Numbers(numbers) = item {
+            data.extend_from_slice(numbers);
+        }
+    }
+    data.resize(count * size, 0.0);
+    let shape: Vec<usize> = std::iter::once(count).chain(shape.iter().copied()).collect();
+    Value::from_shape(shape, data).map(ValueOrView::from).map_err(|error| error.to_string())
+}

@@ -1,0 +1,269 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use rehang::{Distance, ErrorKind};
+use serde_json::{Value as Json, json};
+
+use super::*;
+
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models")
+}
+
+/// What ONNX Runtime said, by `make.py`.
+fn expected() -> HashMap<String, Vec<f32>> {
+    serde_json::from_str(&fs_err::read_to_string(models().join("expected.json")).unwrap()).unwrap()
+}
+
+fn open(config: Json, width: usize) -> Result<Onnx> {
+    let config: OnnxConfig = serde_json::from_value(config).unwrap();
+    Onnx::open(&config, &Space::new("new", width, Distance::L2, false), &models())
+}
+
+fn encode(onnx: &Onnx, sources: &[&str]) -> Result<Vec<Answer>> {
+    let inputs: Vec<Input<'_>> =
+        sources.iter().map(|source| Input { id: source, source, payload: &Json::Null }).collect();
+    onnx.encode(&inputs)
+}
+
+fn assert_near(vector: &[f32], expected: &[f32]) {
+    assert_eq!(vector.len(), expected.len());
+    for (a, b) in vector.iter().zip(expected) {
+        assert!((a - b).abs() <= 1e-4, "{vector:?} is not {expected:?}");
+    }
+}
+
+fn cnn() -> Json {
+    json!({
+        "model": "cnn.onnx",
+        "input": {
+            "kind": "image", "width": 16, "height": 12,
+            "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225],
+        },
+    })
+}
+
+fn text(pooling: &str) -> Json {
+    json!({
+        "model": "text.onnx",
+        "input": {"kind": "text", "tokenizer": "tokenizer.json", "pooling": pooling},
+    })
+}
+
+const SENTENCES: [&str; 4] =
+    ["The cat sat on the mat", "unhappily", "", "A red dog, a green dog, a blue dog!"];
+
+#[test]
+fn images_give_what_onnx_runtime_gives() {
+    let expected = expected();
+    for (model, batch) in [("cnn.onnx", 16), ("cnn.onnx", 1), ("cnn-fixed-batch.onnx", 16)] {
+        let mut config = cnn();
+        config["model"] = json!(model);
+        config["batch"] = json!(batch);
+        config["threads"] = json!(2);
+        let onnx = open(config, 6).unwrap();
+        // Three images do not fill two runs of a model that was exported for two at a time.
+        let sources = ["colours.png", "grey.png", "colours.png"];
+        for (source, answer) in sources.iter().zip(encode(&onnx, &sources).unwrap()) {
+            assert_near(&answer.unwrap(), &expected[*source]);
+        }
+        assert_eq!(encode(&onnx, &[]).unwrap(), []);
+    }
+}
+
+#[test]
+fn texts_give_what_onnx_runtime_gives_to_each_alone() {
+    let expected = expected();
+    for pooling in ["mean", "cls", "last", "none"] {
+        let mut config = text(pooling);
+        if pooling == "none" {
+            config["output"] = json!("sum");
+        }
+        let onnx = open(config, 8).unwrap();
+        let prefix = if pooling == "none" { "sum" } else { pooling };
+        for (sentence, answer) in SENTENCES.iter().zip(encode(&onnx, &SENTENCES).unwrap()) {
+            assert_near(&answer.unwrap(), &expected[&format!("{prefix}: {sentence}")]);
+        }
+        assert!(onnx.spent().tokens > 20);
+    }
+}
+
+#[test]
+fn long_texts_are_cut_and_prefixes_are_put_in_front() {
+    let mut config = text("mean");
+    config["input"]["max_tokens"] = json!(4);
+    let cut = encode(&open(config, 8).unwrap(), &["the cat sat on the mat", "the cat"]).unwrap();
+    assert_eq!(cut[0], cut[1]);
+    let mut config = text("mean");
+    config["input"]["prefix"] = json!("The cat ");
+    let prefixed = encode(&open(config, 8).unwrap(), &["sat on the mat"]).unwrap();
+    assert_near(prefixed[0].as_ref().unwrap(), &expected()["mean: The cat sat on the mat"]);
+}
+
+#[test]
+fn vectors_give_what_onnx_runtime_gives() {
+    let onnx = open(json!({"model": "mlp.onnx", "input": {"kind": "vector"}}), 3).unwrap();
+    let sources = ["[0, 0, 0, 0, 0]", "[1, -2, 3.5, 0.25, -1]"];
+    for (source, answer) in sources.iter().zip(encode(&onnx, &sources).unwrap()) {
+        assert_near(&answer.unwrap(), &expected()[*source]);
+    }
+    let answers = encode(&onnx, &["[1, 2]", sources[0]]).unwrap();
+    assert!(matches!(&answers[0], Err(ItemFailure::Permanent(why)) if why.contains("2 numbers")));
+    assert!(answers[1].is_ok());
+}
+
+#[test]
+fn files_that_are_gone_or_damaged_fail_alone_and_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = fs_err::read(models().join("colours.png")).unwrap();
+    fs_err::write(folder.path().join("good.png"), &whole).unwrap();
+    fs_err::write(folder.path().join("cut.png"), &whole[..whole.len() - 40]).unwrap();
+    fs_err::write(folder.path().join("text.png"), "no image").unwrap();
+    fs_err::write(folder.path().join("empty.png"), "").unwrap();
+    let mut config = cnn();
+    config["root"] = json!(folder.path());
+    let onnx = open(config, 6).unwrap();
+    let sources = ["gone.png", "cut.png", "good.png", "text.png", "empty.png"];
+    let answers = encode(&onnx, &sources).unwrap();
+    for (source, answer) in sources.iter().zip(answers) {
+        match answer {
+            Ok(vector) if *source == "good.png" => assert_near(&vector, &expected()["colours.png"]),
+            Err(ItemFailure::Permanent(why)) => assert!(why.contains(source), "{why}"),
+            other => panic!("{source}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_when_it_is_opened() {
+    type Change = fn(&mut Json);
+    let cases: [(Change, &str); 17] = [
+        (|config| config["model"] = json!("gone.onnx"), "gone.onnx"),
+        (|config| config["model"] = json!("grey.png"), "grey.png"),
+        (|config| config["model"] = json!("mlp.onnx"), "mlp.onnx"),
+        (|config| config["model"] = json!("text.onnx"), "input_ids, attention_mask"),
+        (|config| config["output"] = json!("nothing"), "vector [batch, 6]"),
+        (|config| config["batch"] = json!(0), "batch"),
+        (|config| config["threads"] = json!(0), "threads"),
+        (|config| config["root"] = json!("gone"), "gone"),
+        (|config| config["input"]["width"] = json!(15), "[batch, 3, 12, 15]"),
+        (|config| config["input"]["layout"] = json!("nhwc"), "[batch, 12, 16, 3]"),
+        (|config| config["input"]["height"] = json!(0), "height"),
+        (|config| config["input"]["channels"] = json!(2), "channels"),
+        (|config| config["input"]["mean"] = json!([1, 2]), "mean"),
+        (|config| config["input"]["std"] = json!([1, 0, 1]), "std"),
+        (|config| config["input"]["shorter_side"] = json!(20), "shorter_side"),
+        (|config| config["input"] = json!({"kind": "vector"}), "vector"),
+        (|config| config["input"] = json!({"kind": "text", "tokenizer": "grey.png"}), "grey.png"),
+    ];
+    for (change, word) in cases {
+        let mut config = cnn();
+        change(&mut config);
+        let error =
+            open(config.clone(), 6).err().unwrap_or_else(|| panic!("{config} was opened")).to_string();
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    for (config, width) in [(cnn(), 7), (text("mean"), 7)] {
+        let error = open(config, width).err().unwrap();
+        assert!(matches!(error.kind(), ErrorKind::WidthMismatch { expected: 7, .. }), "{error}");
+    }
+    let mut config = text("mean");
+    config["output"] = json!("sum");
+    let error = encode(&open(config, 8).unwrap(), &["cat"]).unwrap_err();
+    assert!(error.to_string().contains("pooling"), "{error}");
+    let error = encode(&open(text("none"), 8).unwrap(), &["cat"]).unwrap_err();
+    assert!(error.to_string().contains("sum [batch, 8]"), "{error}");
+}
+
+#[test]
+fn images_are_fitted() {
+    // Columns of 0, 40, 80, … so that a pixel's value says where it came from.
+    let picture = ::image::RgbImage::from_fn(6, 2, |x, _| ::image::Rgb([x as u8 * 40; 3]));
+    let mut png = std::io::Cursor::new(Vec::new());
+    picture.write_to(&mut png, ::image::ImageFormat::Png).unwrap();
+    let pixels = |config: Json| {
+        let input: ImageInput = serde_json::from_value(config).unwrap();
+        input.check(&[], "m").unwrap();
+        let numbers = input.pixels(png.get_ref(), Path::new("p")).unwrap();
+        numbers.into_iter().map(|value| (value * 255.0).round() as i32).collect::<Vec<_>>()
+    };
+    let grey = |more: Json| {
+        let mut config = json!({"width": 2, "height": 2, "channels": 1, "resize": "shorter-side-crop"});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        pixels(config)
+    };
+    assert_eq!(grey(json!({})), [80, 120, 80, 120]);
+    assert_eq!(grey(json!({"invert": true})), [175, 135, 175, 135]);
+    assert_eq!(grey(json!({"mean": [0.5], "std": [2]})), [-24, -4, -24, -4]);
+    // Stretched to half the width, a pixel is the mean of a triangle around its two.
+    assert_eq!(pixels(json!({"width": 3, "height": 1, "channels": 1, "filter": "nearest"})), [40, 120, 200]);
+    // Twice as large before the cut: the middle is now half as wide.
+    let cut = grey(json!({"shorter_side": 4, "filter": "nearest"}));
+    assert_eq!(cut, [80, 120, 80, 120]);
+    let colours = |layout: &str| {
+        pixels(json!({"width": 6, "height": 2, "layout": layout, "mean": [0, 0, 1], "std": [1, 1, 1]}))
+    };
+    let (first, last) = (colours("nchw"), colours("nhwc"));
+    assert_eq!(first[..6], [0, 40, 80, 120, 160, 200]);
+    assert_eq!(last[..6], [0, 0, -255, 40, 40, -215]);
+    assert_eq!(first[24..27], [-255, -215, -175]);
+}
+
+/// The runtime's own reader must survive what a broken download leaves.
+#[test]
+fn damaged_models_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = fs_err::read(models().join("cnn.onnx")).unwrap();
+    for cut in (0..whole.len()).step_by(97) {
+        let path = folder.path().join("cut.onnx");
+        fs_err::write(&path, &whole[..cut]).unwrap();
+        let mut config = cnn();
+        config["model"] = json!(path);
+        assert!(open(config, 6).is_err(), "{cut} of {} bytes", whole.len());
+    }
+    // A byte that is wrong may be a weight, so the model may open and run; it must not take the process down.
+    for at in (0..whole.len()).step_by(7) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x55;
+        let path = folder.path().join("wrong.onnx");
+        fs_err::write(&path, &bytes).unwrap();
+        let mut config = cnn();
+        config["model"] = json!(path);
+        config["root"] = json!(models());
+        if let Ok(onnx) = open(config, 6) {
+            let _ = encode(&onnx, &["colours.png"]);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// An item's vector does not depend on what else is in its batch.
+    #[test]
+    fn batches_do_not_change_vectors(
+        order in proptest::collection::vec(0usize..4, 1..9), batch in 1usize..5
+    ) {
+        let mut config = text("mean");
+        config["batch"] = json!(batch);
+        let onnx = open(config, 8).unwrap();
+        let sources: Vec<&str> = order.iter().map(|&at| SENTENCES[at]).collect();
+        let expected = expected();
+        for (source, answer) in sources.iter().zip(encode(&onnx, &sources).unwrap()) {
+            assert_near(&answer.unwrap(), &expected[&format!("mean: {source}")]);
+        }
+    }
+
+    /// Whatever the bytes of an image are, they are an image or a failure of their item.
+    #[test]
+    fn any_bytes_are_an_image_or_a_failure(at in 0usize..124, byte: u8) {
+        let input: ImageInput = serde_json::from_value(json!({"width": 4, "height": 4})).unwrap();
+        let mut bytes = fs_err::read(models().join("colours.png")).unwrap();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        match input.pixels(&bytes, Path::new("p")) {
+            Ok(pixels) => prop_assert_eq!(pixels.len(), 48),
+            Err(failure) => prop_assert!(matches!(failure, ItemFailure::Permanent(_))),
+        }
+    }
+}

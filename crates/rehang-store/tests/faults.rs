@@ -1,0 +1,208 @@
+//! Files that are no galleries, files that cannot be written, and processes that die.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use rehang::{Distance, ErrorKind, Provenance, Space};
+use rehang_store::{ItemWrite, NewVector, Outcome, Scan, Select, SqliteStore, Store, VectorWrite};
+use rusqlite::Connection;
+
+#[test]
+fn what_is_no_gallery_is_refused_in_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs_err::write(path("text.db"), "this is a text, and a rather long one so that it is no header").unwrap();
+    fs_err::write(path("empty.db"), "").unwrap();
+    Connection::open(path("foreign.db")).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    let good = path("good.db");
+    drop(gallery(&good));
+    let bytes = fs_err::read(&good).unwrap();
+    fs_err::write(path("truncated.db"), &bytes[..bytes.len() / 3]).unwrap();
+    fs_err::write(path("newer.db"), &bytes).unwrap();
+    Connection::open(path("newer.db")).unwrap().pragma_update(None, "user_version", 2).unwrap();
+    for (name, words) in [
+        ("missing.db", "No such file"),
+        ("", "not a file"),
+        ("text.db", "no gallery"),
+        ("empty.db", "no gallery"),
+        ("foreign.db", "no gallery"),
+        ("newer.db", "newer rehang"),
+    ] {
+        let error = SqliteStore::open(path(name)).expect_err(name).to_string();
+        assert!(error.contains(words) && error.contains(name), "{name}: {error}");
+    }
+    let truncated = SqliteStore::open(path("truncated.db"))
+        .and_then(|store| store.scan(&Scan::new("old", Select::All, 99)));
+    assert!(truncated.expect_err("a part is missing").is_corrupt());
+    assert!(SqliteStore::open(path("newer.db")).unwrap_err().is_conflict());
+    for (name, words) in [("good.db", "already"), ("", "folder"), ("missing/gallery.db", "no folder")] {
+        let error = SqliteStore::create(path(name)).expect_err(name).to_string();
+        assert!(error.contains(words), "{name}: {error}");
+    }
+    assert_eq!(fs_err::read(&good).unwrap(), bytes, "what was refused was not touched");
+    assert!(SqliteStore::open_or_create(path("empty.db")).is_ok(), "an empty file may become a gallery");
+    assert_eq!(SqliteStore::open_or_create(&good).unwrap().counts("old").unwrap().items, 3);
+}
+
+#[test]
+fn a_read_only_file_is_read_and_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    drop(gallery(&path));
+    let mut permissions = fs_err::metadata(&path).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs_err::set_permissions(&path, permissions).unwrap();
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(store.counts("old").unwrap().items, 3);
+    let query = rehang::Matrix::new(2, vec![1.0, 0.0]).unwrap();
+    assert_eq!(store.search("old", &query, 9, &rehang_store::Filter::default()).unwrap()[0].len(), 3);
+    for error in [
+        store.put(&[item("x")]).unwrap_err(),
+        store.delete(&["a"]).unwrap_err(),
+        store.set_document("plan", None, "x").unwrap_err(),
+        store.drop_space("new").unwrap_err(),
+    ] {
+        assert!(matches!(error.kind(), ErrorKind::Io { .. }), "{error}");
+        assert!(error.to_string().contains("read-only"), "{error}");
+    }
+    store.flush().unwrap();
+    assert_eq!(store.counts("old").unwrap().items, 3);
+}
+
+#[test]
+fn a_writer_that_never_ends_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    let store = gallery(&path);
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(store.counts("old").unwrap().items, 3, "readers do not wait for a writer");
+    let waiting = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| store.put(&[item("x")]));
+        assert_eq!(store.counts("old").unwrap().items, 3, "nor behind one that waits");
+        other.execute_batch("COMMIT").unwrap();
+        writer.join().unwrap()
+    });
+    assert_eq!(waiting.unwrap().len(), 1, "a writer waits for the one before");
+}
+
+/// The child process writes without end and says what has been acknowledged; it is the same binary.
+const CHILD: &str = "REHANG_STORE_TEST_WRITES_TO";
+
+#[test]
+fn a_child_that_writes_until_it_is_killed() {
+    let Ok(path) = std::env::var(CHILD) else { return };
+    let store = SqliteStore::open(&path).unwrap();
+    let start = store.counts("old").unwrap().items;
+    for at in start.. {
+        let items: Vec<ItemWrite> = (0..5).map(|part| item(&format!("{at}-{part}"))).collect();
+        let revisions = store.put(&items).unwrap();
+        println!("put {at}");
+        let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
+        let keys = store.get(&ids).unwrap();
+        let writes: Vec<VectorWrite> = keys
+            .iter()
+            .zip(&revisions)
+            .map(|(item, &revision)| VectorWrite {
+                key: item.as_ref().unwrap().key,
+                revision,
+                provenance: Provenance::Native,
+                sigma2: None,
+                priority: None,
+                squared_error: None,
+                vector: vec![at as f32, 1.0],
+            })
+            .collect();
+        assert_eq!(store.write_vectors("new", &writes).unwrap(), vec![Outcome::Written; 5]);
+        println!("native {at}");
+        if at % 3 == 0 {
+            assert_eq!(store.delete(&[&format!("{at}-0")]).unwrap(), 1);
+            println!("deleted {at}");
+        }
+        if at % 5 == 0 {
+            let queries = rehang::Matrix::new(2, vec![0.0, 1.0]).unwrap();
+            store.search("new", &queries, 3, &rehang_store::Filter::default()).unwrap();
+            store.flush().unwrap();
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    drop(gallery(&path));
+    let mut acknowledged: Vec<String> = Vec::new();
+    for round in 0..20_usize {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_child_that_writes_until_it_is_killed", "--nocapture", "--test-threads=1"])
+            .env(CHILD, &path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // How many lines are waited for differs from round to round; the kill falls wherever the child is by then.
+        let wanted = 1 + round * 7 % 23;
+        let mut seen = 0;
+        for line in lines {
+            let line = line.unwrap();
+            // The harness writes the test's name in front of the first line.
+            let Some(at) = ["put ", "native ", "deleted "].iter().find_map(|word| line.find(word)) else {
+                continue;
+            };
+            acknowledged.push(line[at..].to_owned());
+            seen += 1;
+            if seen == wanted {
+                child.kill().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        assert!(seen >= wanted, "the child has failed by itself");
+
+        let store = SqliteStore::open(&path).unwrap();
+        assert_eq!(store.check().unwrap(), vec![]);
+        let there = |id: String| store.get(&[&id]).unwrap().remove(0);
+        for line in &acknowledged {
+            let (what, at) = line.split_once(' ').unwrap();
+            let items: Vec<_> = (1..5).filter_map(|part| there(format!("{at}-{part}"))).collect();
+            assert_eq!(items.len(), 4, "{line} was acknowledged");
+            let keys: Vec<u64> = items.iter().map(|item| item.key).collect();
+            let natives = store.vectors("new", &keys).unwrap().into_iter().flatten().count();
+            match what {
+                "native" => assert_eq!(natives, 4, "{line} was acknowledged"),
+                "deleted" => assert!(there(format!("{at}-0")).is_none(), "{line} was acknowledged"),
+                _ => assert!(natives == 0 || natives == 4, "half of {line}"),
+            }
+        }
+        // Whole calls only: of each five either all or (after the deletion of one) four are there.
+        let counts = store.counts("new").unwrap();
+        assert_eq!(counts.items, counts.native + counts.lacking);
+        assert!(counts.lacking <= 3 + 5 * (round as u64 + 1), "at most one call without its vectors a round");
+    }
+}
+
+fn item(id: &str) -> ItemWrite {
+    ItemWrite {
+        id: id.into(),
+        source: Some(id.into()),
+        label: None,
+        payload: serde_json::Value::Null,
+        vectors: vec![NewVector {
+            space: "old".into(),
+            vector: vec![1.0, 0.0],
+            provenance: Provenance::Old,
+            sigma2: None,
+            priority: None,
+        }],
+    }
+}
+
+/// A gallery with three items and two spaces.
+fn gallery(path: &std::path::Path) -> SqliteStore {
+    let store = SqliteStore::create(path).unwrap();
+    store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
+    store.create_space(&Space::new("new", 2, Distance::L2, false), Provenance::Native).unwrap();
+    store.put(&[item("a"), item("b"), item("c")]).unwrap();
+    store
+}
