@@ -1,7 +1,7 @@
 //! `rehang doctor`.
 
 use rehang::{Error, Provenance, Result};
-use rehang_store::{SqliteStore, Store};
+use rehang_store::{Problem, SqliteStore, Store};
 use rehang_upgrade::{Phase, Recorded, status};
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
     let store = SqliteStore::open(path)?;
     let mut findings = Vec::new();
     for problem in store.check()? {
-        findings.push(Finding { bad: true, what: "store", text: problem.to_string() });
+        findings.push(Finding { bad: true, what: "store", text: describe(&problem) });
     }
     let recorded = Recorded::read(&store)?.map(|recorded| recorded.record);
     let serving = store.serving()?;
@@ -142,4 +142,9 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
         .collect();
     print(json, &json!({ "gallery": store.name(), "bad": bad, "findings": listed }), &text)?;
     Ok(if bad == 0 { Outcome::Done } else { Outcome::WithRefusals })
+}
+
+fn describe(problem: &Problem) -> String {
+    let space = problem.space.as_ref().map_or(String::new(), |space| format!("space {space:?}: "));
+    format!("{space}{} ({})", problem.what, problem.count)
 }
