@@ -4,7 +4,7 @@ mod common;
 
 use common::{DieAt, TestClock, TestEncoder, World, check, fill, snapshot};
 use rehang::{Progress, Result};
-use rehang_store::{MemoryStore, Store};
+use rehang_store::{MemoryStore, SqliteStore, Store};
 use rehang_upgrade::{
     BackfillSetup, Faults, Limits, NoFaults, Place, Serving, Until, backfill, finish, rollback, start, switch,
 };
@@ -44,36 +44,51 @@ fn encoder() -> TestEncoder {
     encoder
 }
 
-fn undisturbed() -> Vec<String> {
-    let (store, world, encoder) = (MemoryStore::new(), World::new(), encoder());
-    fill(&store, ITEMS);
-    upgrade(&store, &world, &encoder, &NoFaults).unwrap();
-    check(&store, &[common::adapter()]);
+fn undisturbed(store: &dyn Store) -> Vec<String> {
+    let (world, encoder) = (World::new(), encoder());
+    fill(store, ITEMS);
+    upgrade(store, &world, &encoder, &NoFaults).unwrap();
+    check(store, &[common::adapter()]);
     assert_eq!(store.counts("new-model").unwrap().native, (ITEMS + 2 - 1 - 2) as u64);
-    snapshot(&store)
+    snapshot(store)
 }
 
 #[test]
-fn whatever_it_dies_of_the_gallery_ends_the_same() {
-    let expected = undisturbed();
+fn whatever_it_dies_of_a_gallery_in_memory_ends_the_same() {
+    die_everywhere(&[1, 2, 3, 7], |_| Box::new(MemoryStore::new()));
+}
+
+#[test]
+fn whatever_it_dies_of_a_gallery_on_disk_ends_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    die_everywhere(&[1, 3], |number| {
+        Box::new(SqliteStore::create(folder.path().join(format!("{number}.db"))).unwrap())
+    });
+}
+
+fn die_everywhere(visits: &[u64], make: impl Fn(usize) -> Box<dyn Store>) {
+    let expected = undisturbed(make(0).as_ref());
+    let mut number = 0;
     for place in Place::ALL {
         let mut deaths = 0;
-        for visit in [1, 2, 3, 7] {
-            let (store, world, encoder) = (MemoryStore::new(), World::new(), encoder());
-            fill(&store, ITEMS);
+        for &visit in visits {
+            number += 1;
+            let (store, world, encoder) = (make(number), World::new(), encoder());
+            let store = store.as_ref();
+            fill(store, ITEMS);
             let dying = DieAt::new(place, visit);
-            let outcome = upgrade(&store, &world, &encoder, &dying);
+            let outcome = upgrade(store, &world, &encoder, &dying);
             assert_eq!(outcome.is_err(), dying.died(), "{place:?} visit {visit}: {outcome:?}");
             if outcome.is_ok() {
                 // The place is not visited that often.
                 continue;
             }
             deaths += 1;
-            check(&store, &[common::adapter()]);
+            check(store, &[common::adapter()]);
             // The next process: from the beginning, on the same store. What is done is not done again.
-            resume(&store, &world, &encoder);
-            check(&store, &[common::adapter()]);
-            assert_eq!(snapshot(&store), expected, "{place:?} visit {visit}");
+            resume(store, &world, &encoder);
+            check(store, &[common::adapter()]);
+            assert_eq!(snapshot(store), expected, "{place:?} visit {visit}");
             // Paid for twice: at most the batch that was not written yet, the two that the workers had been given, and what
             // was tried again on purpose.
             let twice = encoder.embedded.lock().unwrap().values().filter(|count| **count > 1).count();
