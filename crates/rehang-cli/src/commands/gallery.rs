@@ -77,19 +77,17 @@ fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
         remove_partial(&partial);
         SqliteStore::create(&partial)?
     };
-    let outcome = fill_gallery(&store, arguments, &source, (dimension, normalised, distance), &ids);
-    drop(store);
-    if !exists {
-        let partial = partial_name(&arguments.gallery);
-        if let Err(error) = outcome {
-            remove_partial(&partial);
-            return Err(error);
-        }
-        fs_err::rename(&partial, &arguments.gallery)
-            .map_err(|error| Error::io("rename", &partial, &error))?;
-        remove_partial(&partial);
+    let filled = fill_gallery(&store, arguments, &source, (dimension, normalised, distance), &ids);
+    if exists {
+        filled?;
     } else {
-        outcome?;
+        // SQLite keeps the newest pages beside the file: they have to be in it before it is renamed.
+        let partial = partial_name(&arguments.gallery);
+        let moved = filled.and_then(|()| store.close()).and_then(|()| {
+            fs_err::rename(&partial, &arguments.gallery).map_err(|error| Error::io("rename", &partial, &error))
+        });
+        remove_partial(&partial);
+        moved?;
     }
     let space = Space::new(&arguments.space, dimension, distance, normalised);
     let value = json!({
@@ -236,7 +234,7 @@ fn fill_gallery(
             store.put(&writes)?;
             progress.advance(writes.len() as u64);
         }
-        store.flush()
+        Ok(())
     })
 }
 

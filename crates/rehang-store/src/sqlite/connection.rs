@@ -188,6 +188,21 @@ impl Database {
         run().map_err(|trouble| sentence(&self.path, trouble))
     }
 
+    /// Writes the log back into the file; the file alone is the whole gallery then.
+    pub(crate) fn write_back(&self) -> Result<()> {
+        lock(&self.readers).clear();
+        *lock(&self.bulk) = None;
+        let writer = lock(&self.writer);
+        let run = || -> Step<bool> {
+            Ok(writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0))?)
+        };
+        if run().map_err(|trouble| sentence(&self.path, trouble))? {
+            let detail = "another process has it open, so its log cannot be written back; close that one first";
+            return Err(Error::conflict(self.path.display(), detail));
+        }
+        Ok(())
+    }
+
     /// One snapshot to read from; it waits for nobody.
     pub(crate) fn read<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
         let pooled = lock(&self.readers).pop();

@@ -192,6 +192,18 @@ impl SqliteStore {
         doctor::check(&self.database)
     }
 
+    /// Moves everything that SQLite still keeps beside the file into the file, so that the one file is the whole gallery
+    /// and may be renamed or copied. Closing is not needed for durability.
+    ///
+    /// # Errors
+    ///
+    /// What the disk gives; a conflict where somebody else has the gallery open.
+    pub fn close(self) -> Result<()> {
+        let Self { database, keeper } = self;
+        drop(keeper);
+        database.write_back()
+    }
+
     fn on(database: Database, options: SearchOptions) -> Self {
         let database = Arc::new(database);
         Self { keeper: Keeper::new(Arc::clone(&database), options), database }
