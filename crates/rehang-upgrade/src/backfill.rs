@@ -122,8 +122,8 @@ pub enum Event {
     Looked {
         /// Items of the gallery.
         items: u64,
-        /// Items whose vector is native.
-        native: u64,
+        /// Items whose vector is native and was not written by this backfill.
+        native_before: u64,
         /// What is asked for.
         request: Request,
     },
@@ -195,9 +195,9 @@ pub struct Backfill {
     limits: Limits,
     request: Request,
     interrupted: bool,
-    /// Counts of the last look, with what was written since.
+    /// Counts of the last look.
     items: u64,
-    native: u64,
+    native_before: u64,
     looked: bool,
     looking: bool,
     batches_since_look: u32,
@@ -241,7 +241,7 @@ impl Backfill {
             request: Request::Run,
             interrupted: false,
             items: 0,
-            native: 0,
+            native_before: 0,
             looked: false,
             looking: false,
             batches_since_look: 0,
@@ -269,7 +269,11 @@ impl Backfill {
 
     /// Items that are native now, as far as this backfill knows, and items of the gallery.
     pub fn native_of_items(&self) -> (u64, u64) {
-        (self.native, self.items)
+        (self.native(), self.items)
+    }
+
+    fn native(&self) -> u64 {
+        self.native_before + self.tally.native
     }
 
     /// How many native items it works towards.
@@ -285,8 +289,8 @@ impl Backfill {
         match event {
             Event::Begin | Event::Tick => self.dry = false,
             Event::Interrupt => self.interrupted = true,
-            Event::Looked { items, native, request } => {
-                (self.items, self.native, self.request) = (items, native, request);
+            Event::Looked { items, native_before, request } => {
+                (self.items, self.native_before, self.request) = (items, native_before, request);
                 (self.looked, self.looking, self.batches_since_look) = (true, false, 0);
                 self.dry = false;
             }
@@ -320,10 +324,7 @@ impl Backfill {
                 for (key, outcome) in outcomes {
                     self.resting.remove(&key);
                     match outcome {
-                        Outcome::Written => {
-                            self.tally.native += 1;
-                            self.native += 1;
-                        }
+                        Outcome::Written => self.tally.native += 1,
                         Outcome::Deleted | Outcome::Changed | Outcome::AlreadyThere => {
                             self.tally.overtaken += 1;
                         }
@@ -422,7 +423,7 @@ impl Backfill {
         if !self.looked {
             return None;
         }
-        if matches!(self.limits.until, Until::Fraction(_)) && self.native >= self.target() {
+        if matches!(self.limits.until, Until::Fraction(_)) && self.native() >= self.target() {
             return Some(Ending::ReachedFraction);
         }
         if self.limits.budget.is_some_and(|budget| self.tally.native >= budget) {
@@ -450,7 +451,7 @@ impl Backfill {
         let in_hand = self.in_hand().count() as u64;
         let of_target = match self.limits.until {
             Until::All => u64::MAX,
-            Until::Fraction(_) => self.target().saturating_sub(self.native + in_hand),
+            Until::Fraction(_) => self.target().saturating_sub(self.native() + in_hand),
         };
         let of_budget =
             self.limits.budget.map_or(u64::MAX, |budget| budget.saturating_sub(self.tally.native + in_hand));
@@ -510,7 +511,7 @@ mod tests {
                     match action {
                         Action::Look => events.push_back(Event::Looked {
                             items,
-                            native: self.native.len() as u64,
+                            native_before: 0,
                             request: self.request,
                         }),
                         Action::Read { limit, except } => {
@@ -631,7 +632,7 @@ mod tests {
     fn what_is_at_the_encoder_is_written_before_an_interrupted_run_ends() {
         let state = Backfill::new(Limits { batch: 2, ..Limits::default() });
         let (state, _) = state.step(0, Event::Begin);
-        let (state, _) = state.step(0, Event::Looked { items: 4, native: 0, request: Request::Run });
+        let (state, _) = state.step(0, Event::Looked { items: 4, native_before: 0, request: Request::Run });
         let (state, actions) = state.step(0, Event::Read { keys: vec![7, 8] });
         assert_eq!(actions[0], Action::Encode { batch: 0, keys: vec![7, 8] });
         let (state, _) = state.step(0, Event::Read { keys: vec![] });

@@ -124,6 +124,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
             at_encoder: 0,
             counted_ms: None,
             counts: (0, 0),
+            written: 0,
             caught_up: 0,
             fatal: None,
             began_ms: setup.clock.now_ms(),
@@ -181,7 +182,10 @@ struct Run<'a> {
     vectors: BTreeMap<u64, Vec<(Record, Vec<f32>)>>,
     at_encoder: usize,
     counted_ms: Option<u64>,
+    /// Items, and native ones that this run did not write.
     counts: (u64, u64),
+    /// Items that this run made native.
+    written: u64,
     caught_up: u64,
     fatal: Option<Error>,
     began_ms: u64,
@@ -211,9 +215,9 @@ impl Run<'_> {
             for action in actions {
                 match action {
                     Action::Look => {
-                        let event = self.look(&state.tally)?;
-                        if let Event::Looked { items, native, .. } = event {
-                            self.show(&state, items, native);
+                        let event = self.look()?;
+                        if let Event::Looked { items, native_before, .. } = event {
+                            self.show(&state, items, native_before);
                         }
                         events.push_back(event);
                     }
@@ -290,7 +294,7 @@ impl Run<'_> {
         }
     }
 
-    fn look(&mut self, tally: &Tally) -> Result<Event> {
+    fn look(&mut self) -> Result<Event> {
         let record = Recorded::expect(self.setup.store)?.record;
         if let Some(filler) = &self.filler
             && record.phase == Phase::Filled
@@ -300,11 +304,12 @@ impl Run<'_> {
         let now = self.setup.clock.now_ms();
         if self.counted_ms.is_none_or(|counted| now.saturating_sub(counted) >= COUNT_EVERY_MS) {
             let counts = self.setup.store.counts(self.space)?;
-            self.counts = (counts.items, counts.native - tally.native.min(counts.native));
+            // What this run wrote is counted apart: a look may come between a write and the event that tells of it.
+            self.counts = (counts.items, counts.native.saturating_sub(self.written));
             self.counted_ms = Some(now);
         }
         let request = if record.phase == Phase::Finished { Request::Stop } else { record.request };
-        Ok(Event::Looked { items: self.counts.0, native: self.counts.1 + tally.native, request })
+        Ok(Event::Looked { items: self.counts.0, native_before: self.counts.1, request })
     }
 
     fn show(&self, state: &Backfill, items: u64, native: u64) {
@@ -312,7 +317,7 @@ impl Run<'_> {
             let limits = self.setup.limits;
             let to_go = match limits.until {
                 Until::All => items.saturating_sub(native),
-                Until::Fraction(_) => state.target().saturating_sub(native),
+                Until::Fraction(fraction) => ((fraction * items as f64) as u64).saturating_sub(native),
             };
             self.progress.begin(
                 "re-embedding",
@@ -398,6 +403,7 @@ impl Run<'_> {
             })
             .collect();
         let outcomes = self.setup.store.write_vectors(self.space, &writes)?;
+        self.written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
         self.setup.faults.reach(Place::BackfillWritten)?;
         Ok(writes.iter().map(|write| write.key).zip(outcomes).collect())
     }

@@ -2,7 +2,7 @@
 //!
 //! The data travels inside the binary: the UCI digits (E. Alpaydin and C. Kaynak, 1998, CC BY 4.0) and what two small
 //! encoders made of them (`cargo xtask demo-data`). Everything is written to a folder first and then goes through the
-//! same verbs that a user would call, which are printed.
+//! same verbs that a user would call, which are printed. Then the gallery is upgraded live ([`super::demo_live`]).
 
 use std::path::Path;
 
@@ -10,11 +10,14 @@ use rehang::files::AtomicFile;
 use rehang::{Error, Result};
 use serde_json::json;
 
-use super::{Outcome, fit, one_decimal, print, report, say};
+use super::{Outcome, demo_live, fit, one_decimal, print, report, say};
 use crate::arguments::{Demo, Fit, HeadFiles, Relevance, Report, RowSelection, SpaceNames};
 
 /// The files of the demo: name and content.
-const FILES: [(&str, &[u8]); 6] = [
+const FILES: [(&str, &[u8]); 9] = [
+    ("images.npy", include_bytes!("../../../../demo/images.npy")),
+    ("old_encoder.onnx", include_bytes!("../../../../demo/old_encoder.onnx")),
+    ("new_encoder.onnx", include_bytes!("../../../../demo/new_encoder.onnx")),
     ("label.npy", include_bytes!("../../../../demo/label.npy")),
     ("role.npy", include_bytes!("../../../../demo/role.npy")),
     ("old.npy", include_bytes!("../../../../demo/old.npy")),
@@ -63,7 +66,8 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         let made = fit::make(&fit_arguments(&path, output, method, arguments.seed))?;
         fitted.get_or_insert(made);
     }
-    let method = fitted.map(|fitted| fitted.adapter.training.method).unwrap_or_default();
+    let fitted = fitted.ok_or_else(|| Error::missing("an adapter", "the demo"))?;
+    let method = fitted.adapter.training.method.clone();
 
     let orders = ["coverage", "sigma", "random"];
     let title = "Rehanging a gallery of handwritten digits";
@@ -116,7 +120,9 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     };
     let line = &curve.metrics[&id];
     let today = made.do_nothing.get(&id).copied().unwrap_or(f64::NAN);
+    let (live, live_text) = demo_live::run(folder, &fitted.adapter, !json)?;
     let value = json!({
+        "live": live,
         "report": output.display().to_string(),
         "metric": id,
         "method": method,
@@ -139,7 +145,7 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     );
     let text = format!(
         "\n{name} in percent ({}, order {}):\n  {:>5}  do nothing: the old encoder for gallery and queries\n  {:>5}  at the \
-         switch: new queries, every gallery vector adapted\n  {:>5}  fully re-embedded\n{crossing}\n\nReport: {}\n",
+         switch: new queries, every gallery vector adapted\n  {:>5}  fully re-embedded\n{crossing}\n{live_text}\nReport: {}\n",
         method,
         curve.order,
         one_decimal(today),

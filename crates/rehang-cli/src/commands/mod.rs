@@ -2,6 +2,7 @@
 
 pub mod curve;
 pub mod demo;
+mod demo_live;
 pub mod doctor;
 pub mod fit;
 pub mod gallery;

@@ -72,7 +72,9 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
     let mut text = String::new();
     for (query, hits) in answer.found.iter().enumerate() {
         for (place, hit) in hits.iter().enumerate() {
-            text += &format!("{query}\t{}\t{}\t{:.6}\t{}\n", place + 1, hit.id, hit.distance, hit.provenance);
+            // Rounding may leave −0.0000000001 between a vector and itself.
+            let distance = if hit.distance.abs() < 5e-7 { 0.0 } else { hit.distance };
+            text += &format!("{query}\t{}\t{}\t{distance:.6}\t{}\n", place + 1, hit.id, hit.provenance);
         }
     }
     let value = json!({ "space": serving, "spaces": answer.spaces, "k": arguments.k, "results": results });

@@ -231,6 +231,15 @@ impl Database {
     }
 }
 
+impl Drop for Database {
+    /// The connection that writes is closed last: SQLite then writes the log back and removes it, which a connection that
+    /// only reads cannot do.
+    fn drop(&mut self) {
+        lock(&self.readers).clear();
+        *lock(&self.bulk) = None;
+    }
+}
+
 /// Connections that stay open between calls.
 const READERS_KEPT: usize = 16;
 

@@ -125,7 +125,7 @@ pub fn fill(store: &dyn Store, items: usize) {
 /// The new model as an encoder that counts, and fails where told.
 #[derive(Default)]
 pub struct TestEncoder {
-    space: Option<Space>,
+    pub space: Option<Space>,
     /// How often each source was embedded.
     pub embedded: Mutex<BTreeMap<String, u32>>,
     /// Sources that fail for ever.

@@ -1,0 +1,222 @@
+//! The binary is killed (`kill -9`) at random moments, again and again. After every death the gallery is whole; in the end
+//! it is what it would have been without any, and next to nothing was embedded twice.
+//!
+//! `REHANG_KILLS` sets how often (default 200; `cargo xtask kill` runs 1,000).
+
+#![cfg(unix)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+use rehang::{Adapter, Distance, Matrix, Provenance, Space};
+use rehang_store::{Scan, Select, SqliteStore, Store};
+
+const ITEMS: usize = 1200;
+const BATCH: usize = 8;
+const D_OLD: usize = 4;
+const D_NEW: usize = 6;
+
+/// The new model's vector of an item: the old one with two more coordinates.
+fn native(number: usize) -> Vec<f32> {
+    (0..D_NEW).map(|column| ((number * 7 + column * 13) % 101) as f32 / 8.0).collect()
+}
+
+fn adapter() -> Adapter {
+    let weight = Matrix::from_fn(D_NEW, D_OLD, |row, column| f32::from(u8::from(row == column)));
+    Adapter {
+        old: Space::new("old-model", D_OLD, Distance::L2, false),
+        new: Space::new("new-model", D_NEW, Distance::L2, false),
+        map: Map {
+            input: InputScaling::AsIs,
+            branch: vec![],
+            second: None,
+            mixer: vec![Dense { weight, bias: vec![0.0; D_NEW], relu: false }],
+            skip: None,
+            kernel: None,
+        },
+        geometry: Geometry::Raw,
+        uncertainty: Uncertainty::Linear { weight: vec![0.1; D_NEW], bias: 0.0 },
+        input_statistics: None,
+        training: Training::default(),
+    }
+}
+
+struct World {
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let old = Matrix::from_fn(ITEMS, D_OLD, |row, column| native(row)[column]);
+        rehang::files::write_matrix(at("old.npy"), &old, None).unwrap();
+        adapter().save(at("adapter.safetensors")).unwrap();
+        let (mut items, mut table) = (String::new(), String::new());
+        for number in 0..ITEMS {
+            writeln!(items, r#"{{"id": "i{number}", "source": "text {number}"}}"#).unwrap();
+            writeln!(table, "i{number} {:?}", native(number)).unwrap();
+        }
+        std::fs::write(at("items.jsonl"), items).unwrap();
+        std::fs::write(at("table.txt"), table).unwrap();
+        // An encoder as a user would write one; it keeps a log of what it was asked for.
+        let program = r#"
+            BEGIN { while ((getline line < TABLE) > 0) { n = index(line, " "); v[substr(line, 1, n - 1)] = substr(line, n + 1) } }
+            { match($0, /"id":"[^"]*"/); id = substr($0, RSTART + 6, RLENGTH - 7); print id >> LOG; fflush(LOG)
+              print "{\"id\":\"" id "\",\"vector\":" v[id] "}"; fflush() }
+        "#;
+        std::fs::write(at("encode.awk"), program).unwrap();
+        let world = Self { folder };
+        let (table, log, script) = (world.path("table.txt"), world.path("log.txt"), world.path("encode.awk"));
+        let config = format!(
+            "[gallery]\npath = \"g.db\"\n[old]\nname = \"old-model\"\ndim = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \
+             \"new-model\"\ndim = {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \
+             \"sigma\"\n[encoder]\nkind = \"command\"\nprogram = [\"awk\", \"-v\", \"TABLE={}\", \"-v\", \"LOG={}\", \"-f\", \
+             \"{}\"]\n[run]\nbatch = {BATCH}\n",
+            table.display(),
+            log.display(),
+            script.display()
+        );
+        std::fs::write(world.path("rehang.toml"), config).unwrap();
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rehang"));
+        command.args(arguments).current_dir(self.folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Runs a command and kills it after a while; gives whether it had ended before.
+    fn kill_after(&self, arguments: &[&str], wait: Duration) -> bool {
+        let mut child = self.command(arguments).spawn().unwrap();
+        std::thread::sleep(wait);
+        let ended = child.try_wait().unwrap().is_some();
+        drop(child.kill());
+        child.wait().unwrap();
+        ended
+    }
+
+    fn finish(&self, arguments: &[&str]) {
+        let output = self.command(arguments).stderr(Stdio::piped()).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Everything that must hold after any death; gives how many are native.
+    fn check(&self) -> u64 {
+        check_gallery(&self.path("g.db"))
+    }
+}
+
+fn check_gallery(path: &Path) -> u64 {
+    let store = SqliteStore::open(path).unwrap();
+    assert_eq!(store.check().unwrap(), [], "the store's own examination");
+    let mut natives = 0;
+    for space in store.spaces().unwrap() {
+        let name = &space.space.model;
+        let records = store.scan(&Scan::new(name, Select::All, 10 * ITEMS).with_vectors_of(name)).unwrap();
+        assert_eq!(records.len(), ITEMS, "items are lost");
+        for record in records {
+            let number: usize = record.item.id[1..].parse().unwrap();
+            let Some(vector) = record.vector else {
+                assert_eq!(name, "new-model", "{} lost its old vector", record.item.id);
+                continue;
+            };
+            let mut expected = native(number);
+            match vector.provenance {
+                Provenance::Old => expected.truncate(D_OLD),
+                Provenance::Adapted => expected[D_OLD..].fill(0.0),
+                Provenance::Native => natives += 1,
+            }
+            assert_eq!(vector.vector, expected, "{} in {name}", record.item.id);
+        }
+    }
+    natives
+}
+
+#[test]
+fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
+    let kills: u32 = std::env::var("REHANG_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
+    let world = World::new();
+    let import = [
+        "gallery", "import", "--gallery", "g.db", "--space", "old-model", "--vectors", "old.npy", "--items",
+        "items.jsonl", "--distance", "l2",
+    ];
+    let run = ["upgrade", "run", "--config", "rehang.toml"];
+    let mut random = ChaCha8Rng::seed_from_u64(9);
+    let mut wait = |most: u64| Duration::from_micros(random.random_range(0..most * 1000));
+    let (mut killed, mut killed_running, mut upgrades) = (0, 0, 0);
+    let mut embedded_twice = 0;
+    while killed < kills {
+        // A gallery appears whole or not at all.
+        while !world.path("g.db").exists() {
+            killed += u32::from(!world.kill_after(&import, wait(40)));
+            if killed >= kills {
+                world.finish(&import);
+            }
+        }
+        world.check();
+        for verb in ["start", "switch"] {
+            for _ in 0..4 {
+                killed +=
+                    u32::from(!world.kill_after(&["upgrade", verb, "--config", "rehang.toml"], wait(30)));
+                world.check();
+            }
+            world.finish(&["upgrade", verb, "--config", "rehang.toml"]);
+        }
+        let mut natives = world.check();
+        let mut deaths = 0;
+        for _ in 0..40 {
+            let ended = world.kill_after(&run, wait(120));
+            killed += u32::from(!ended);
+            deaths += u32::from(!ended);
+            let now = world.check();
+            assert!(now >= natives, "native vectors were lost: {natives}, then {now}");
+            natives = now;
+            if ended {
+                break;
+            }
+        }
+        killed_running += deaths;
+        world.finish(&run);
+        assert_eq!(world.check(), ITEMS as u64);
+        // What was embedded more than once was in hand at a death: one batch to be written, one at the encoder.
+        let log = std::fs::read_to_string(world.path("log.txt")).unwrap();
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for id in log.lines() {
+            *counts.entry(id).or_default() += 1;
+        }
+        let again: u32 = counts.values().map(|count| count - 1).sum();
+        assert!(again <= deaths * 2 * BATCH as u32, "{again} embedded again after {deaths} deaths");
+        embedded_twice += again;
+        killed += u32::from(!world.kill_after(&["upgrade", "rollback", "--config", "rehang.toml"], wait(20)));
+        world.check();
+        world.finish(&["upgrade", "rollback", "--config", "rehang.toml"]);
+        world.finish(&["upgrade", "switch", "--config", "rehang.toml"]);
+        killed += u32::from(!world.kill_after(&["upgrade", "finish", "--config", "rehang.toml"], wait(20)));
+        world.finish(&["upgrade", "finish", "--config", "rehang.toml"]);
+        assert_eq!(world.check(), ITEMS as u64);
+        upgrades += 1;
+        for entry in std::fs::read_dir(world.folder.path()).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if name.starts_with("g.db") || name == "log.txt" {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+    }
+    println!(
+        "{killed} kills ({killed_running} while re-embedding) over {upgrades} upgrades of {ITEMS} items; {embedded_twice} \
+         items were embedded twice"
+    );
+}

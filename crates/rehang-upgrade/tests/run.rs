@@ -1,0 +1,127 @@
+//! The loop against a real encoder thread: limits are exact, failures are listed, a wrong key ends it with what is done.
+
+mod common;
+
+use common::{TestClock, TestEncoder, World, check, fill};
+use rehang::{Progress, Result};
+use rehang_store::{MemoryStore, Store};
+use rehang_upgrade::{
+    BackfillSetup, Ending, Limits, NoFaults, Request, Serving, Summary, Until, backfill, plan, request, start, status,
+    switch,
+};
+
+const ITEMS: usize = 200;
+
+fn filled() -> (MemoryStore, World) {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, ITEMS);
+    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    (store, world)
+}
+
+fn run(store: &MemoryStore, world: &World, encoder: &TestEncoder, limits: Limits) -> Result<Summary> {
+    let clock = TestClock::default();
+    let adapter = Some(&world.adapter);
+    let setup = BackfillSetup { store, encoder, adapter, limits, clock: &clock, faults: &NoFaults };
+    backfill(&setup, &Progress::default())
+}
+
+#[test]
+fn fractions_and_budgets_are_met_to_the_item() {
+    for workers in [1, 3] {
+        let (store, world) = filled();
+        let encoder = TestEncoder::new();
+        let limits = Limits { batch: 7, workers, ..Limits::default() };
+        let summary =
+            run(&store, &world, &encoder, Limits { until: Until::Fraction(0.3), ..limits }).unwrap();
+        assert_eq!((summary.ending, summary.native), (Ending::ReachedFraction, 60));
+        assert_eq!(store.counts("new-model").unwrap().native, 60);
+        let summary = run(&store, &world, &encoder, Limits { budget: Some(33), ..limits }).unwrap();
+        assert_eq!((summary.ending, summary.done.native, summary.native), (Ending::SpentBudget, 33, 93));
+        let summary = run(&store, &world, &encoder, limits).unwrap();
+        assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 200));
+        assert_eq!(encoder.count(), 200, "each item is embedded once");
+        check(&store, &[common::adapter()]);
+    }
+}
+
+#[test]
+fn the_worst_go_first() {
+    let (store, world) = filled();
+    let records = store
+        .scan(&rehang_store::Scan::new("new-model", rehang_store::Select::SigmaDescending, 10))
+        .unwrap();
+    let worst: Vec<String> = records.into_iter().filter_map(|record| record.item.source).collect();
+    let encoder = TestEncoder::new();
+    run(&store, &world, &encoder, Limits { batch: 5, budget: Some(10), ..Limits::default() }).unwrap();
+    let embedded = encoder.embedded.lock().unwrap();
+    assert!(worst.iter().all(|source| embedded.contains_key(source)));
+}
+
+#[test]
+fn what_cannot_be_embedded_is_listed_and_stops_nothing() {
+    let (store, world) = filled();
+    let mut encoder = TestEncoder::new();
+    encoder.broken = vec!["source 4 version 0".into()];
+    encoder.flaky.get_mut().unwrap().insert("source 9 version 0".into(), 2);
+    encoder.flaky.get_mut().unwrap().insert("source 11 version 0".into(), 99);
+    let summary = run(&store, &world, &encoder, Limits { batch: 16, ..Limits::default() }).unwrap();
+    assert_eq!((summary.ending, summary.done.native, summary.done.failed), (Ending::NothingLeft, 198, 2));
+    let status = status(&store, 10).unwrap();
+    let failed: Vec<(&str, &str)> =
+        status.failures.iter().map(|failure| (failure.id.as_str(), failure.reason.as_str())).collect();
+    assert_eq!(failed, [("item-0004", "no such file"), ("item-0011", "busy")]);
+    // They are not tried again until somebody says so, or the item changes.
+    let before = encoder.count();
+    run(&store, &world, &encoder, Limits::default()).unwrap();
+    assert_eq!(encoder.count(), before);
+    store.put(&[common::item(4, 1)]).unwrap();
+    run(&store, &world, &encoder, Limits::default()).unwrap();
+    assert_eq!(store.counts("new-model").unwrap().native, 199);
+}
+
+#[test]
+fn a_wrong_key_ends_the_run_and_keeps_what_is_done() {
+    let (store, world) = filled();
+    let encoder = TestEncoder { fatal_at: Some(4), ..TestEncoder::new() };
+    let limits = Limits { batch: 10, attempts: 1, ..Limits::default() };
+    let error = run(&store, &world, &encoder, limits).unwrap_err();
+    assert!(error.is_unauthorised(), "{error}");
+    assert!(error.to_string().contains("30 items were made native"), "{error}");
+    let counts = store.counts("new-model").unwrap();
+    assert_eq!((counts.native, counts.failed), (30, 0), "no item is to blame");
+}
+
+#[test]
+fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
+    let (store, world) = filled();
+    request(&store, Request::Pause).unwrap();
+    let error = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap_err();
+    assert!(error.is_conflict() && error.to_string().contains("resume"), "{error}");
+    request(&store, Request::Run).unwrap();
+    run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+}
+
+#[test]
+fn another_upgrade_of_the_same_gallery_is_refused() {
+    let (store, mut world) = filled();
+    world.new.model = "third-model".into();
+    world.adapter.new.model = "third-model".into();
+    for error in [
+        start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap_err(),
+        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap_err(),
+        plan(&store, &world.setup()).unwrap_err(),
+    ] {
+        assert!(error.is_conflict() && error.to_string().contains("another upgrade"), "{error}");
+    }
+}
+
+#[test]
+fn a_plan_changes_nothing() {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, ITEMS);
+    let before = common::snapshot(&store);
+    let plan = plan(&store, &world.setup()).unwrap();
+    assert_eq!((plan.to_adapt, plan.to_embed, plan.without_source), (200, 200, 0));
+    assert_eq!(common::snapshot(&store), before);
+}
