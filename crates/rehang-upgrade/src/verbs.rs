@@ -13,6 +13,8 @@ use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 
 /// Native vectors whose σ² is compared with their true error in a status.
 const HEALTH_SAMPLE: usize = 2000;
+/// Items of a page while planning.
+const PLAN_PAGE: usize = 5000;
 
 /// What an upgrade is made of.
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +128,10 @@ pub fn plan(store: &dyn Store, setup: &Setup<'_>) -> Result<Plan> {
         Some(counts) => counts.adapted + counts.lacking.min(with_old),
         None => with_old,
     };
-    let without_source = new_counts.map_or(old_counts.without_source, |counts| counts.without_source);
+    let without_source = match new_counts {
+        Some(counts) => counts.without_source,
+        None => count_without_source(store, &setup.old.model)?,
+    };
     Ok(Plan {
         gallery: store.name(),
         old: setup.old.to_string(),
@@ -139,6 +144,17 @@ pub fn plan(store: &dyn Store, setup: &Setup<'_>) -> Result<Plan> {
         bytes: old_counts.items * 4 * setup.new.dimension as u64,
         warnings,
     })
+}
+
+/// Items that cannot be embedded again, page by page: before the new space is there, no count knows of them.
+fn count_without_source(store: &dyn Store, space: &str) -> Result<u64> {
+    let (mut count, mut after) = (0, None);
+    loop {
+        let records = store.scan(&Scan::new(space, Select::All, PLAN_PAGE).after(after))?;
+        let Some(last) = records.last() else { return Ok(count) };
+        after = Some(last.item.key);
+        count += records.iter().filter(|record| record.item.source.is_none()).count() as u64;
+    }
 }
 
 /// What [`start`] did.

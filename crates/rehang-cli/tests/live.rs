@@ -1,0 +1,315 @@
+//! A live upgrade by the command line alone: the verbs that scripts rely on, and everything that can be wrong with them.
+
+mod common;
+
+use std::fmt::Write as _;
+
+use common::Place;
+use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+use rehang::files::{VectorSource, read_matrix};
+use rehang::{Adapter, Distance, Matrix, Space};
+use rehang_store::{SqliteStore, Store};
+
+const ITEMS: usize = 120;
+const D_OLD: usize = 4;
+const D_NEW: usize = 6;
+
+fn native(row: usize, column: usize) -> f32 {
+    ((row * 7 + column * 13) % 101) as f32 / 8.0
+}
+
+fn adapter(d_old: usize, d_new: usize) -> Adapter {
+    let weight = Matrix::from_fn(d_new, d_old, |row, column| f32::from(u8::from(row == column)));
+    Adapter {
+        old: Space::new("old", d_old, Distance::L2, false),
+        new: Space::new("new", d_new, Distance::L2, false),
+        map: Map {
+            input: InputScaling::AsIs,
+            branch: vec![],
+            second: None,
+            mixer: vec![Dense { weight, bias: vec![0.0; d_new], relu: false }],
+            skip: None,
+            kernel: None,
+        },
+        geometry: Geometry::Raw,
+        uncertainty: Uncertainty::Linear { weight: vec![0.1; d_new], bias: 0.0 },
+        input_statistics: None,
+        training: Training::default(),
+    }
+}
+
+/// Files of a small gallery, imported; two items are not in the table, one has no source.
+fn place() -> Place {
+    let place = Place::new();
+    place.write_matrix("old.npy", &Matrix::from_fn(ITEMS, D_OLD, native));
+    place.write_matrix("new.npy", &Matrix::from_fn(ITEMS - 2, D_NEW, native));
+    place.write_matrix("old-queries.npy", &Matrix::from_fn(3, D_OLD, native));
+    place.write_matrix("new-queries.npy", &Matrix::from_fn(3, D_NEW, native));
+    place.write_matrix("one.npy", &Matrix::from_fn(1, D_OLD, |_, column| native(77, column)));
+    adapter(D_OLD, D_NEW).save(place.path("adapter.safetensors")).unwrap();
+    let (mut items, mut ids) = (String::new(), String::new());
+    for row in 0..ITEMS {
+        let source = if row == 5 { String::new() } else { format!(r#", "source": "text {row}""#) };
+        writeln!(items, r#"{{"id": "i{row}"{source}, "label": {}, "payload": {{"even": {}}}}}"#, row % 3, row % 2 == 0)
+            .unwrap();
+        if row < ITEMS - 2 {
+            writeln!(ids, "i{row}").unwrap();
+        }
+    }
+    place.write_bytes("items.jsonl", items.as_bytes());
+    place.write_bytes("ids.txt", ids.as_bytes());
+    place.write_bytes("rehang.toml", config("").as_bytes());
+    place.json(&[
+        "gallery", "import", "--gallery", "G.db", "--space", "resnet", "--vectors", "old.npy", "--items",
+        "items.jsonl", "--distance", "l2",
+    ]);
+    place
+}
+
+fn config(change: &str) -> String {
+    let text = "[gallery]\npath = \"G.db\"\n[old]\nname = \"resnet\"\ndim = 4\ndistance = \"l2\"\n[new]\nname = \"clip\"\ndim = \
+                6\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \"sigma\"\nseed = 1\n[encoder]\n\
+                kind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n[run]\nbatch = 8\nworkers = 2\n";
+    match change.split_once(" => ") {
+        None => text.to_owned(),
+        Some((from, to)) => {
+            assert!(text.contains(from), "{from}");
+            text.replacen(from, to, 1)
+        }
+    }
+}
+
+fn code(place: &Place, arguments: &[&str]) -> (i32, String, String) {
+    let output = place.run(arguments);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+const UPGRADE: [&str; 2] = ["--config", "rehang.toml"];
+
+fn upgrade<'a>(verb: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["upgrade", verb], &UPGRADE[..], more].concat()
+}
+
+#[test]
+fn a_whole_upgrade_by_its_verbs() {
+    let place = place();
+    let plan = place.json(&upgrade("plan", &["--probe", "10"]));
+    assert_eq!((plan["to_adapt"].as_u64(), plan["to_embed"].as_u64()), (Some(120), Some(119)));
+    assert_eq!(plan["without_source"], 1);
+    let before = code(&place, &["search", "--gallery", "G.db", "--vectors", "old-queries.npy", "-k", "4"]).1;
+
+    let started = place.json(&upgrade("start", &[]));
+    assert_eq!(started["adapted"], 120);
+    // Searches stay where they are until the switch.
+    assert_eq!(
+        code(&place, &["search", "--gallery", "G.db", "--vectors", "old-queries.npy", "-k", "4"]).1,
+        before
+    );
+    assert_eq!(place.json(&upgrade("switch", &[]))["serving"], "clip");
+    let found = place.json(&["search", "--gallery", "G.db", "--vectors", "new-queries.npy", "-k", "4"]);
+    assert_eq!(found["space"], "clip");
+    assert_eq!(found["results"].as_array().unwrap().len(), 3);
+    assert_eq!(found["results"][0][0]["provenance"], "adapted");
+
+    let run = place.json(&upgrade("run", &["--until", "0.5"]));
+    assert_eq!((run["ending"].as_str(), run["native"].as_u64()), (Some("reached-fraction"), Some(60)));
+    let run = place.json(&upgrade("run", &["--budget", "7"]));
+    assert_eq!((run["ending"].as_str(), run["native"].as_u64()), (Some("spent-budget"), Some(67)));
+
+    place.json(&upgrade("pause", &[]));
+    let (paused, _, error) = code(&place, &upgrade("run", &[]));
+    assert_eq!(paused, 2);
+    assert!(error.contains("resume"), "{error}");
+    place.json(&upgrade("resume", &[]));
+
+    // An application changes, adds and deletes.
+    let id = ["gallery", "put", "--gallery", "G.db", "--config", "rehang.toml", "--id"];
+    place.json(&[&id[..], &["i1", "--source", "text 77", "--vector", "resnet=one.npy"]].concat());
+    place.json(&[&id[..], &["fresh", "--source", "text 77", "--vector", "clip=[1,2,3,4,5,6]"]].concat());
+    assert_eq!(place.json(&["gallery", "delete", "--gallery", "G.db", "i2"])["deleted"], 1);
+    let (missing, _, _) = code(&place, &["gallery", "delete", "--gallery", "G.db", "nobody"]);
+    assert_eq!(missing, 1);
+
+    // Two items are not in the table: they are listed, and the rest is done.
+    let (rest, out, error) = code(&place, &upgrade("run", &["--until", "all", "--json"]));
+    assert_eq!(rest, 1, "{out}{error}");
+    let status: serde_json::Value = {
+        let (doubtful, out, _) = code(&place, &upgrade("status", &["--json"]));
+        assert_eq!(doubtful, 1);
+        serde_json::from_str(&out).unwrap()
+    };
+    assert_eq!(status["counts"]["failed"], 2);
+    assert_eq!(status["counts"]["native"], 117);
+    assert_eq!(status["counts"]["adapted"], 3);
+
+    let export = ["gallery", "export", "--gallery", "G.db", "--space", "clip", "--vectors", "V.npy"];
+    place.json(&[&export[..], &["--ids", "IDS.txt", "--provenance", "P.txt"]].concat());
+    let vectors = read_matrix(&VectorSource::parse(&place.text("V.npy")).unwrap()).unwrap();
+    let read = |name: &str| fs_err::read_to_string(place.path(name)).unwrap();
+    let (ids, provenance) = (read("IDS.txt"), read("P.txt"));
+    assert_eq!((vectors.rows(), ids.lines().count(), provenance.lines().count()), (120, 120, 120));
+    for ((row, id), provenance) in ids.lines().enumerate().zip(provenance.lines()) {
+        let Some(number) = id.strip_prefix('i').and_then(|number| number.parse::<usize>().ok()) else { continue };
+        let adapted = matches!(number, 5 | 118 | 119);
+        assert_eq!(provenance, if adapted { "adapted" } else { "native" }, "{id}");
+        // The table goes by id, so the changed item has the vector of its id.
+        let expected = |column: usize| {
+            if adapted && column >= D_OLD { 0.0 } else { native(number, column) }
+        };
+        assert!((0..D_NEW).all(|column| vectors.row(row)[column] == expected(column)), "{id}");
+    }
+
+    // Back, bit for bit but for what the application changed, and forth again.
+    let (back, out, error) = code(&place, &upgrade("rollback", &["--json"]));
+    assert_eq!(back, 1, "the fresh item has no old vector: {out}{error}");
+    assert!(out.contains("\"fresh\""), "{out}");
+    let (_, after, _) = code(&place, &["search", "--gallery", "G.db", "--vectors", "old-queries.npy", "-k", "4"]);
+    assert_eq!(after.lines().next(), before.lines().next());
+    place.json(&upgrade("switch", &[]));
+    // The σ² of this adapter is made up, and that is noticed; nothing else is wrong.
+    let (doubtful, out, _) = code(&place, &["doctor", "--gallery", "G.db", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let bad: Vec<&str> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["bad"] == true)
+        .map(|finding| finding["what"].as_str().unwrap())
+        .collect();
+    assert_eq!((doubtful, bad), (1, vec!["sigma"]));
+    assert_eq!(place.json(&upgrade("finish", &[]))["dropped"], "resnet");
+    let (gone, _, error) = code(&place, &upgrade("rollback", &[]));
+    assert_eq!(gone, 2);
+    assert!(error.contains("finished"), "{error}");
+    let info = place.json(&["gallery", "info", "--gallery", "G.db"]);
+    assert_eq!(info["spaces"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_filtered_search_gives_what_passes() {
+    let place = place();
+    let search = ["search", "--gallery", "G.db", "--vectors", "old-queries.npy", "-k", "200"];
+    let all = place.json(&search)["results"][0].as_array().unwrap().len();
+    let of_label = place.json(&[&search[..], &["--label", "1"]].concat())["results"][0].as_array().unwrap().len();
+    let even = place.json(&[&search[..], &["--payload", "even=true"]].concat());
+    assert_eq!((all, of_label), (120, 40));
+    let ids: Vec<&str> =
+        even["results"][0].as_array().unwrap().iter().map(|hit| hit["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), 60);
+    assert!(ids.iter().all(|id| id[1..].parse::<usize>().unwrap() % 2 == 0));
+}
+
+#[test]
+fn another_order_or_adapter_half_way_keeps_what_is_native() {
+    let place = place();
+    place.json(&upgrade("start", &[]));
+    place.json(&upgrade("run", &["--budget", "30"]));
+    let mut other = adapter(D_OLD, D_NEW);
+    other.map.mixer[0].bias = vec![0.5; D_NEW];
+    other.save(place.path("adapter.safetensors")).unwrap();
+    place.write_bytes("rehang.toml", config("\"sigma\"\nseed = 1 => \"random\"\nseed = 2").as_bytes());
+    let again = place.json(&upgrade("start", &[]));
+    assert_eq!((again["replanned"].as_bool(), again["adapted"].as_u64()), (Some(true), Some(90)));
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let counts = store.counts("clip").unwrap();
+    assert_eq!((counts.native, counts.adapted), (30, 90));
+}
+
+/// A change of the configuration, what is called, and what the error must say.
+const BAD_CONFIGURATIONS: [(&str, &str, &[&str]); 14] = [
+    ("batch = 8 => batsch = 8", "plan", &["bad.toml", "batsch"]),
+    ("batch = 8 => batch = 0", "plan", &["[run] batch", "1 or more"]),
+    ("workers = 2 => rate = \"fast\"", "plan", &["[run] rate", "fast"]),
+    ("dim = 4 => dim = 5", "start", &["old"]),
+    ("name = \"resnet\" => name = \"vgg\"", "start", &["vgg", "resnet"]),
+    ("name = \"clip\" => name = \"resnet\"", "start", &["resnet"]),
+    ("\"sigma\" => \"oracle\"", "start", &["oracle", "coverage"]),
+    ("\"sigma\" => \"worst\"", "start", &["worst"]),
+    ("\"sigma\" => \"entropy\"", "start", &["entropy", "head"]),
+    ("path = \"G.db\" => path = \"none.db\"", "start", &["none.db"]),
+    ("path = \"G.db\" => path = \"old.npy\"", "start", &["old.npy"]),
+    ("adapter.safetensors => old.npy", "start", &["old.npy"]),
+    ("vectors = \"new.npy\" => vectors = \"old.npy\"", "run", &["4", "6"]),
+    ("kind = \"table\" => kind = \"telepathy\"", "run", &["telepathy"]),
+];
+
+#[test]
+fn a_wrong_configuration_is_one_clear_error_and_changes_nothing() {
+    let place = place();
+    place.json(&upgrade("start", &[]));
+    let bytes = || fs_err::read(place.path("G.db")).unwrap();
+    let before = bytes();
+    for (change, verb, says) in BAD_CONFIGURATIONS {
+        place.write_bytes("bad.toml", config(change).as_bytes());
+        let (code, out, error) = code(&place, &["upgrade", verb, "--config", "bad.toml"]);
+        assert_eq!(code, 2, "{change}: {out}{error}");
+        assert_eq!(error.matches("Error:").count(), 1, "{change}: {error}");
+        for word in says {
+            assert!(error.contains(word), "{change}: {error:?} does not say {word:?}");
+        }
+        assert!(bytes() == before, "{change} changed the gallery");
+    }
+}
+
+#[test]
+fn wrong_files_and_options_are_one_clear_error() {
+    let place = place();
+    place.write_bytes("bad.jsonl", b"{\"id\": \"a\"}\n{\"id\": }\n");
+    place.write_bytes("twice.jsonl", b"{\"id\": \"a\"}\n{\"id\": \"a\"}\n");
+    place.write_bytes("key.jsonl", b"{\"id\": \"a\", \"sauce\": \"b\"}\n");
+    place.write_matrix("two.npy", &Matrix::from_fn(2, D_OLD, native));
+    place.write_matrix("nan.npy", &Matrix::from_fn(2, D_OLD, |row, _| if row == 1 { f32::NAN } else { 1.0 }));
+    place.write_bytes("two.jsonl", b"{\"id\": \"a\"}\n{\"id\": \"b\"}\n");
+    let import = "gallery import --gallery N.db --space m --distance l2";
+    let cases: [(String, &[&str]); 15] = [
+        (format!("{import} --vectors two.npy --items bad.jsonl"), &["bad.jsonl", "line 2"]),
+        (format!("{import} --vectors two.npy --items twice.jsonl"), &["twice.jsonl", "\"a\""]),
+        (format!("{import} --vectors two.npy --items key.jsonl"), &["key.jsonl", "sauce"]),
+        (format!("{import} --vectors old.npy --items two.jsonl"), &["120", "2"]),
+        (format!("{import} --vectors nan.npy --items two.jsonl"), &["nan.npy", "row 1"]),
+        (format!("{import}x --vectors two.npy --items two.jsonl"), &["l2x"]),
+        ("gallery import --gallery G.db --space resnet --vectors new-queries.npy --items two.jsonl".into(), &["3", "2"]),
+        ("gallery export --gallery G.db --space nobody --vectors V.npy".into(), &["nobody", "resnet"]),
+        ("gallery put --gallery G.db --id a --vector resnet=[1,2]".into(), &["2", "4"]),
+        ("gallery put --gallery G.db --id a --vector nobody=[1,2,3,4]".into(), &["nobody"]),
+        ("gallery put --gallery G.db --id a --payload {".into(), &["--payload"]),
+        ("gallery delete --gallery G.db".into(), &["id"]),
+        ("search --gallery G.db --vectors new-queries.npy".into(), &["6", "4", "resnet"]),
+        ("search --gallery G.db --vectors old-queries.npy --space clip".into(), &["resnet", "clip"]),
+        ("search --gallery G.db --vectors old-queries.npy -k 0".into(), &["-k"]),
+    ];
+    let names = place.names();
+    for (command, says) in cases {
+        let (code, out, error) = code(&place, &command.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 2, "{command}: {out}{error}");
+        assert_eq!(error.matches("Error:").count(), 1, "{command}: {error}");
+        for word in says {
+            assert!(error.contains(word), "{command}: {error:?} does not say {word:?}");
+        }
+        assert_eq!(place.names(), names, "{command} left something behind");
+    }
+}
+
+#[test]
+fn a_gallery_of_a_newer_rehang_is_refused() {
+    let place = place();
+    // SQLite keeps the number of the form in the 60th byte of the file.
+    let mut bytes = fs_err::read(place.path("G.db")).unwrap();
+    bytes[63] = 200;
+    place.write_bytes("G.db", &bytes);
+    let (code, _, error) = code(&place, &upgrade("plan", &[]));
+    assert_eq!(code, 2);
+    assert!(error.contains("newer rehang"), "{error}");
+}
+
+#[test]
+fn two_processes_do_not_upgrade_one_gallery_at_once() {
+    let place = place();
+    place.json(&upgrade("start", &[]));
+    let lock = fs_err::File::create(place.path("G.db.upgrade-lock")).unwrap().into_file();
+    lock.lock().unwrap();
+    let (code, _, error) = code(&place, &upgrade("run", &[]));
+    assert_eq!(code, 2);
+    assert!(error.contains("another process"), "{error}");
+}
