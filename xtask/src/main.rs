@@ -5,9 +5,12 @@
 //!
 //! `cargo xtask picture` draws `docs/curve.svg` from the report of a demo run.
 //!
+//! `cargo xtask kill [TIMES]` kills the binary in the middle of upgrades, 1,000 times unless told otherwise.
+//!
 //! `cargo xtask results` measures every method on real galleries and writes `docs/results.md`.
 
 mod demo_data;
+mod kill;
 mod picture;
 mod results;
 
@@ -20,8 +23,12 @@ fn main() -> ExitCode {
         ["picture"] => picture::run("rehang-demo/report.json"),
         ["picture", path] => picture::run(path),
         ["results", rest @ ..] => results::run(rest),
+        ["kill"] => kill::run("1000"),
+        ["kill", times] => kill::run(times),
         _ => {
-            eprintln!("usage: cargo xtask demo-data | picture [REPORT.json] | results [FOLDER] [SET…]");
+            eprintln!(
+                "usage: cargo xtask demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | kill [TIMES]"
+            );
             return ExitCode::from(2);
         }
     };

@@ -137,7 +137,9 @@ impl Configuration {
         limits.budget = run.budget;
         limits.rate = match &run.rate {
             None => None,
-            Some(Rate::Number(number)) => Some(parse_rate("[run] rate", &number.to_string()).map_err(within)?),
+            Some(Rate::Number(number)) => {
+                Some(parse_rate("[run] rate", &number.to_string()).map_err(within)?)
+            }
             Some(Rate::Text(text)) => Some(parse_rate("[run] rate", text).map_err(within)?),
         };
         if let Some(until) = &run.until {

@@ -50,8 +50,13 @@ fn place() -> Place {
     let (mut items, mut ids) = (String::new(), String::new());
     for row in 0..ITEMS {
         let source = if row == 5 { String::new() } else { format!(r#", "source": "text {row}""#) };
-        writeln!(items, r#"{{"id": "i{row}"{source}, "label": {}, "payload": {{"even": {}}}}}"#, row % 3, row % 2 == 0)
-            .unwrap();
+        writeln!(
+            items,
+            r#"{{"id": "i{row}"{source}, "label": {}, "payload": {{"even": {}}}}}"#,
+            row % 3,
+            row % 2 == 0
+        )
+        .unwrap();
         if row < ITEMS - 2 {
             writeln!(ids, "i{row}").unwrap();
         }
@@ -60,8 +65,18 @@ fn place() -> Place {
     place.write_bytes("ids.txt", ids.as_bytes());
     place.write_bytes("rehang.toml", config("").as_bytes());
     place.json(&[
-        "gallery", "import", "--gallery", "G.db", "--space", "resnet", "--vectors", "old.npy", "--items",
-        "items.jsonl", "--distance", "l2",
+        "gallery",
+        "import",
+        "--gallery",
+        "G.db",
+        "--space",
+        "resnet",
+        "--vectors",
+        "old.npy",
+        "--items",
+        "items.jsonl",
+        "--distance",
+        "l2",
     ]);
     place
 }
@@ -150,7 +165,9 @@ fn a_whole_upgrade_by_its_verbs() {
     let (ids, provenance) = (read("IDS.txt"), read("P.txt"));
     assert_eq!((vectors.rows(), ids.lines().count(), provenance.lines().count()), (120, 120, 120));
     for ((row, id), provenance) in ids.lines().enumerate().zip(provenance.lines()) {
-        let Some(number) = id.strip_prefix('i').and_then(|number| number.parse::<usize>().ok()) else { continue };
+        let Some(number) = id.strip_prefix('i').and_then(|number| number.parse::<usize>().ok()) else {
+            continue;
+        };
         let adapted = matches!(number, 5 | 118 | 119);
         assert_eq!(provenance, if adapted { "adapted" } else { "native" }, "{id}");
         // The table goes by id, so the changed item has the vector of its id.
@@ -164,7 +181,8 @@ fn a_whole_upgrade_by_its_verbs() {
     let (back, out, error) = code(&place, &upgrade("rollback", &["--json"]));
     assert_eq!(back, 1, "the fresh item has no old vector: {out}{error}");
     assert!(out.contains("\"fresh\""), "{out}");
-    let (_, after, _) = code(&place, &["search", "--gallery", "G.db", "--vectors", "old-queries.npy", "-k", "4"]);
+    let (_, after, _) =
+        code(&place, &["search", "--gallery", "G.db", "--vectors", "old-queries.npy", "-k", "4"]);
     assert_eq!(after.lines().next(), before.lines().next());
     place.json(&upgrade("switch", &[]));
     // The σ² of this adapter is made up, and that is noticed; nothing else is wrong.
@@ -191,7 +209,8 @@ fn a_filtered_search_gives_what_passes() {
     let place = place();
     let search = ["search", "--gallery", "G.db", "--vectors", "old-queries.npy", "-k", "200"];
     let all = place.json(&search)["results"][0].as_array().unwrap().len();
-    let of_label = place.json(&[&search[..], &["--label", "1"]].concat())["results"][0].as_array().unwrap().len();
+    let of_label =
+        place.json(&[&search[..], &["--label", "1"]].concat())["results"][0].as_array().unwrap().len();
     let even = place.json(&[&search[..], &["--payload", "even=true"]].concat());
     assert_eq!((all, of_label), (120, 40));
     let ids: Vec<&str> =
@@ -269,7 +288,10 @@ fn wrong_files_and_options_are_one_clear_error() {
         (format!("{import} --vectors old.npy --items two.jsonl"), &["120", "2"]),
         (format!("{import} --vectors nan.npy --items two.jsonl"), &["nan.npy", "row 1"]),
         (format!("{import}x --vectors two.npy --items two.jsonl"), &["l2x"]),
-        ("gallery import --gallery G.db --space resnet --vectors new-queries.npy --items two.jsonl".into(), &["3", "2"]),
+        (
+            "gallery import --gallery G.db --space resnet --vectors new-queries.npy --items two.jsonl".into(),
+            &["3", "2"],
+        ),
         ("gallery export --gallery G.db --space nobody --vectors V.npy".into(), &["nobody", "resnet"]),
         ("gallery put --gallery G.db --id a --vector resnet=[1,2]".into(), &["2", "4"]),
         ("gallery put --gallery G.db --id a --vector nobody=[1,2,3,4]".into(), &["nobody"]),

@@ -139,7 +139,8 @@ pub enum Event {
         /// The items that have none.
         failures: Vec<Attempt>,
     },
-    /// A batch came back without an answer, through no fault of its items: they wait in the store as before.
+    /// A batch came back without an answer, through no fault of its items: they wait in the store as before, and nothing
+    /// new begins, since no other batch would fare better.
     Returned {
         /// The batch.
         batch: u64,
@@ -317,7 +318,7 @@ impl Backfill {
             }
             Event::Returned { batch } => {
                 self.encoding.remove(&batch);
-                self.dry = false;
+                self.interrupted = true;
             }
             Event::Written { batch, outcomes } => {
                 self.writing.remove(&batch);
@@ -509,11 +510,9 @@ mod tests {
                 state = next;
                 for action in actions {
                     match action {
-                        Action::Look => events.push_back(Event::Looked {
-                            items,
-                            native_before: 0,
-                            request: self.request,
-                        }),
+                        Action::Look => {
+                            events.push_back(Event::Looked { items, native_before: 0, request: self.request })
+                        }
                         Action::Read { limit, except } => {
                             let keys = self.queue.iter().filter(|key| !except.contains(key));
                             events.push_back(Event::Read { keys: keys.take(limit).copied().collect() });

@@ -11,7 +11,8 @@ use proptest::prelude::*;
 use rehang::{Adapter, Matrix, Progress, Provenance};
 use rehang_store::{Filter, ItemWrite, MemoryStore, NewVector, Store};
 use rehang_upgrade::{
-    BackfillSetup, Faults, Gallery, Limits, NoFaults, Place, Queries, Serving, backfill, rollback, start, switch,
+    BackfillSetup, Faults, Gallery, Limits, NoFaults, Place, Queries, Serving, backfill, rollback, start,
+    switch,
 };
 
 #[derive(Debug, Clone)]
@@ -152,11 +153,8 @@ impl Model {
                 assert!(new.lacking <= old.lacking, "an item with an old vector was not caught up with");
             }
             Operation::Replan => {
-                self.world.adapter = if self.world.adapter == common::adapter() {
-                    other_adapter()
-                } else {
-                    common::adapter()
-                };
+                self.world.adapter =
+                    if self.world.adapter == common::adapter() { other_adapter() } else { common::adapter() };
                 let native = self.natives();
                 start(&self.store, &self.world.setup(), &NoFaults, &progress).unwrap();
                 assert_eq!(self.natives(), native, "re-planning lost work");

@@ -6,8 +6,8 @@ use common::{TestClock, TestEncoder, World, check, fill};
 use rehang::{Progress, Result};
 use rehang_store::{MemoryStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Ending, Limits, NoFaults, Request, Serving, Summary, Until, backfill, plan, request, start, status,
-    switch,
+    BackfillSetup, Ending, Limits, NoFaults, Request, Serving, Summary, Until, backfill, plan, request,
+    start, status, switch,
 };
 
 const ITEMS: usize = 200;
@@ -48,9 +48,8 @@ fn fractions_and_budgets_are_met_to_the_item() {
 #[test]
 fn the_worst_go_first() {
     let (store, world) = filled();
-    let records = store
-        .scan(&rehang_store::Scan::new("new-model", rehang_store::Select::SigmaDescending, 10))
-        .unwrap();
+    let records =
+        store.scan(&rehang_store::Scan::new("new-model", rehang_store::Select::SigmaDescending, 10)).unwrap();
     let worst: Vec<String> = records.into_iter().filter_map(|record| record.item.source).collect();
     let encoder = TestEncoder::new();
     run(&store, &world, &encoder, Limits { batch: 5, budget: Some(10), ..Limits::default() }).unwrap();

@@ -79,9 +79,9 @@ impl Images {
             let path = folder.join(Self::name(row));
             let image = GrayImage::from_raw(8, 8, bytes)
                 .ok_or_else(|| Error::corrupt("images.npy", "an image has not 64 pixels"))?;
-            image.save(&path).map_err(|error| {
-                Error::io("write", &path, &std::io::Error::other(error.to_string()))
-            })?;
+            image
+                .save(&path)
+                .map_err(|error| Error::io("write", &path, &std::io::Error::other(error.to_string())))?;
         }
         Ok(())
     }
@@ -143,8 +143,14 @@ pub fn run(folder: &Path, adapter: &Adapter, show: bool) -> Result<(Value, Strin
     let at_switch = quality("at the switch")?;
     let idle = search_idle(&gallery, &new_queries)?;
 
-    step(show, &format!("rehang upgrade run --config rehang.toml --rate {RATE}/s      # while people search and write"));
-    let live = upgrade_live(&store, adapter, new_encoder.as_ref(), old_encoder.as_ref(), &images, &new_queries)?;
+    step(
+        show,
+        &format!(
+            "rehang upgrade run --config rehang.toml --rate {RATE}/s      # while people search and write"
+        ),
+    );
+    let live =
+        upgrade_live(&store, adapter, new_encoder.as_ref(), old_encoder.as_ref(), &images, &new_queries)?;
     verify(&store, adapter, new_encoder.as_ref(), &live.deleted)?;
     let after = quality("after the backfill")?;
     let recall = store.recall(&adapter.new.model, 100, DEPTH)?;
@@ -317,7 +323,12 @@ fn search_idle(gallery: &Gallery<'_>, queries: &Matrix) -> Result<Vec<f64>> {
 }
 
 /// Looks at every item of the upgraded gallery: it is native, made from the source it has now, and not deleted.
-fn verify(store: &SqliteStore, adapter: &Adapter, encoder: &dyn Encoder, deleted: &BTreeSet<String>) -> Result<()> {
+fn verify(
+    store: &SqliteStore,
+    adapter: &Adapter,
+    encoder: &dyn Encoder,
+    deleted: &BTreeSet<String>,
+) -> Result<()> {
     let name = &adapter.new.model;
     let wrong = |what: String| Err(Error::corrupt("the demo's gallery", what));
     let mut after = None;
@@ -437,8 +448,11 @@ fn encoder_config(model: &str) -> Result<EncoderConfig> {
 
 /// The keys of an encoder; pixels are divided by 16 · 15, which gives what the encoders were trained on.
 fn encoder_text(model: &str) -> String {
-    format!("kind = \"onnx\"\nmodel = \"{model}\"\nroot = \"images\"\ninput = {{ kind = \"image\", width = 8, height = 8, \
-             channels = 1, resize = \"exact\", mean = [0.0], std = [{:.8}] }}\n", 240.0 / 255.0)
+    format!(
+        "kind = \"onnx\"\nmodel = \"{model}\"\nroot = \"images\"\ninput = {{ kind = \"image\", width = 8, height = 8, \
+             channels = 1, resize = \"exact\", mean = [0.0], std = [{:.8}] }}\n",
+        240.0 / 255.0
+    )
 }
 
 fn configuration(adapter: &Adapter) -> String {

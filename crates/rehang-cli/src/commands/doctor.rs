@@ -43,9 +43,9 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
         let name = &record.space.model;
         let counts = store.counts(name)?;
         let serves = serving.as_deref() == Some(name.as_str());
-        let of_upgrade = recorded
-            .as_ref()
-            .is_some_and(|record| record.phase != Phase::Finished && [&record.old.model, &record.new.model].contains(&name));
+        let of_upgrade = recorded.as_ref().is_some_and(|record| {
+            record.phase != Phase::Finished && [&record.old.model, &record.new.model].contains(&name)
+        });
         if !serves && !of_upgrade {
             findings.push(Finding {
                 bad: true,
@@ -72,14 +72,20 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
             findings.push(Finding {
                 bad: true,
                 what: "not-found",
-                text: format!("{} items have no vector in {name:?}, which serves: no search finds them", counts.lacking),
+                text: format!(
+                    "{} items have no vector in {name:?}, which serves: no search finds them",
+                    counts.lacking
+                ),
             });
         }
         if serves && counts.adapted > 0 && !of_upgrade {
             findings.push(Finding {
                 bad: false,
                 what: "adapted",
-                text: format!("{} vectors of {name:?} are adapted and no upgrade is under way", counts.adapted),
+                text: format!(
+                    "{} vectors of {name:?} are adapted and no upgrade is under way",
+                    counts.adapted
+                ),
             });
         }
         if counts.failed > 0 {
@@ -135,7 +141,11 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
     for finding in &findings {
         text += &format!("{} {}\n", if finding.bad { "✗" } else { "·" }, finding.text);
     }
-    text += &if bad == 0 { "Nothing is wrong.\n".to_owned() } else { format!("{bad} findings need attention.\n") };
+    text += &if bad == 0 {
+        "Nothing is wrong.\n".to_owned()
+    } else {
+        format!("{bad} findings need attention.\n")
+    };
     let listed: Vec<Value> = findings
         .iter()
         .map(|finding| json!({ "bad": finding.bad, "what": finding.what, "text": finding.text }))

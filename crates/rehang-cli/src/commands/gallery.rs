@@ -84,7 +84,8 @@ fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
         // SQLite keeps the newest pages beside the file: they have to be in it before it is renamed.
         let partial = partial_name(&arguments.gallery);
         let moved = filled.and_then(|()| store.close()).and_then(|()| {
-            fs_err::rename(&partial, &arguments.gallery).map_err(|error| Error::io("rename", &partial, &error))
+            fs_err::rename(&partial, &arguments.gallery)
+                .map_err(|error| Error::io("rename", &partial, &error))
         });
         remove_partial(&partial);
         moved?;
@@ -126,7 +127,11 @@ fn read_ids(path: &Path) -> Result<Vec<String>> {
     for line in item_lines(path)? {
         let id = line?.id.into_string();
         if !seen.insert(id.clone()) {
-            return Err(ErrorKind::Duplicate { what: path.display().to_string(), value: format!("id {id:?}") }.into());
+            return Err(ErrorKind::Duplicate {
+                what: path.display().to_string(),
+                value: format!("id {id:?}"),
+            }
+            .into());
         }
         ids.push(id);
     }
@@ -150,7 +155,9 @@ fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + us
         Some(serde_json::from_str(&line).map_err(|error| {
             Error::corrupt(
                 format!("{}, line {}", path.display(), number + 1),
-                format!("{error}; a line is {{\"id\": \"…\", \"source\": \"…\", \"label\": …, \"payload\": …}}"),
+                format!(
+                    "{error}; a line is {{\"id\": \"…\", \"source\": \"…\", \"label\": …, \"payload\": …}}"
+                ),
             )
         }))
     }))
@@ -293,10 +300,12 @@ fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
 /// A space of a gallery by name.
 pub fn expect_space(store: &dyn Store, name: &str) -> Result<Space> {
     let spaces = store.spaces()?;
-    spaces.iter().find(|record| record.space.model == name).map(|record| record.space.clone()).ok_or_else(|| {
-        let names: Vec<&str> = spaces.iter().map(|record| record.space.model.as_str()).collect();
-        Error::not_found("space", name, format!("{} (it has: {})", store.name(), names.join(", ")))
-    })
+    spaces.iter().find(|record| record.space.model == name).map(|record| record.space.clone()).ok_or_else(
+        || {
+            let names: Vec<&str> = spaces.iter().map(|record| record.space.model.as_str()).collect();
+            Error::not_found("space", name, format!("{} (it has: {})", store.name(), names.join(", ")))
+        },
+    )
 }
 
 fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
@@ -325,7 +334,8 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
         payload,
         vectors,
     };
-    let gallery = LiveGallery::new(&store, configuration.as_ref().map(|configuration| &configuration.adapter));
+    let gallery =
+        LiveGallery::new(&store, configuration.as_ref().map(|configuration| &configuration.adapter));
     let revisions = gallery.put(vec![write])?;
     let revision = revisions.first().copied().unwrap_or_default();
     let value = json!({ "id": arguments.id, "revision": revision });

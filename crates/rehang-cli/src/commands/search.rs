@@ -19,9 +19,8 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
     let queries = read(&arguments.vectors)?;
     let old_queries = arguments.old_vectors.as_deref().map(read).transpose()?;
     let store = SqliteStore::open(&arguments.gallery)?;
-    let serving = store
-        .serving()?
-        .ok_or_else(|| Error::not_found("space", "serving", arguments.gallery.display()))?;
+    let serving =
+        store.serving()?.ok_or_else(|| Error::not_found("space", "serving", arguments.gallery.display()))?;
     if let Some(wanted) = &arguments.space
         && *wanted != serving
     {
@@ -63,9 +62,9 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
         .found
         .iter()
         .map(|hits| {
-            let hits = hits.iter().map(|hit| {
-                json!({ "id": hit.id, "distance": hit.distance, "provenance": hit.provenance })
-            });
+            let hits = hits
+                .iter()
+                .map(|hit| json!({ "id": hit.id, "distance": hit.distance, "provenance": hit.provenance }));
             Value::Array(hits.collect())
         })
         .collect();

@@ -325,8 +325,7 @@ fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config.config)?;
     let store = configuration.open_gallery()?;
     let before = rehang_upgrade::request(&store, Request::Run)?;
-    let retried =
-        if arguments.retry_failed { store.clear_failures(&configuration.new.model)? } else { 0 };
+    let retried = if arguments.retry_failed { store.clear_failures(&configuration.new.model)? } else { 0 };
     let mut text = "Backfills may go on: `rehang upgrade run`.\n".to_owned();
     if retried > 0 {
         text += &format!("{retried} failed items will be tried again.\n");

@@ -197,7 +197,8 @@ impl Database {
             Ok(writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0))?)
         };
         if run().map_err(|trouble| sentence(&self.path, trouble))? {
-            let detail = "another process has it open, so its log cannot be written back; close that one first";
+            let detail =
+                "another process has it open, so its log cannot be written back; close that one first";
             return Err(Error::conflict(self.path.display(), detail));
         }
         Ok(())
