@@ -7,10 +7,13 @@
 //!
 //! `cargo xtask kill [TIMES]` kills the binary in the middle of upgrades, 1,000 times unless told otherwise.
 //!
+//! `cargo xtask merge [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and merged.
+//!
 //! `cargo xtask results` measures every method on real galleries and writes `docs/results.md`.
 
 mod demo_data;
 mod kill;
+mod merge;
 mod picture;
 mod results;
 
@@ -23,11 +26,12 @@ fn main() -> ExitCode {
         ["picture"] => picture::run("rehang-demo/report.json"),
         ["picture", path] => picture::run(path),
         ["results", rest @ ..] => results::run(rest),
+        ["merge", rest @ ..] => merge::run(rest),
         ["kill"] => kill::run("1000"),
         ["kill", times] => kill::run(times),
         _ => {
             eprintln!(
-                "usage: cargo xtask demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | kill [TIMES]"
+                "usage: cargo xtask demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | merge [FOLDER] [SET…] | kill [TIMES]"
             );
             return ExitCode::from(2);
         }

@@ -90,21 +90,21 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     write_table(&rows)
 }
 
-struct Part {
-    name: &'static str,
-    old: Vectors,
-    new: Vectors,
-    labels: Labels,
+pub struct Part {
+    pub name: &'static str,
+    pub old: Vectors,
+    pub new: Vectors,
+    pub labels: Labels,
 }
 
-struct Set {
-    pairs: Pairs,
-    parts: Vec<Part>,
-    head: Head,
+pub struct Set {
+    pub pairs: Pairs,
+    pub parts: Vec<Part>,
+    pub head: Head,
 }
 
 impl Set {
-    fn read(folder: &Path, set: &str) -> Result<Self> {
+    pub fn read(folder: &Path, set: &str) -> Result<Self> {
         let folder = folder.join(set);
         let matrix = |name: &str| files::read_matrix(&VectorSource::path(folder.join(name)));
         let labels = |name: &str| files::read_labels(&VectorSource::path(folder.join(name)));

@@ -62,7 +62,7 @@ impl World {
         for number in 0..ITEMS {
             writeln!(items, r#"{{"id": "i{number}", "source": "text {number}"}}"#).unwrap();
         }
-        std::fs::write(at("items.jsonl"), items).unwrap();
+        fs_err::write(at("items.jsonl"), items).unwrap();
         // An encoder as a user would write one; it keeps a log of what it was asked for. The vector is computed from the
         // number in the id, without starting another process.
         let program = r#"
@@ -79,14 +79,14 @@ impl World {
                 printf '{"id":"%s","vector":[%s]}\n' "$id" "${vector#,}"
             done
         "#;
-        std::fs::write(at("encode.sh"), program).unwrap();
+        fs_err::write(at("encode.sh"), program).unwrap();
         let world = Self { folder };
         let config = format!(
             "[gallery]\npath = \"g.db\"\n[old]\nname = \"old-model\"\ndim = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \
              \"new-model\"\ndim = {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \
              \"sigma\"\n[encoder]\nkind = \"command\"\nprogram = [\"sh\", \"encode.sh\"]\n[run]\nbatch = {BATCH}\n"
         );
-        std::fs::write(world.path("rehang.toml"), config).unwrap();
+        fs_err::write(world.path("rehang.toml"), config).unwrap();
         world
     }
 
@@ -206,7 +206,7 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
         world.finish(&run);
         assert_eq!(world.check(), ITEMS as u64);
         // What was embedded more than once was in hand at a death: one batch to be written, one at the encoder.
-        let log = std::fs::read_to_string(world.path("log.txt")).unwrap();
+        let log = fs_err::read_to_string(world.path("log.txt")).unwrap();
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for id in log.lines() {
             *counts.entry(id).or_default() += 1;
@@ -222,11 +222,11 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
         world.finish(&["upgrade", "finish", "--config", "rehang.toml"]);
         assert_eq!(world.check(), ITEMS as u64);
         upgrades += 1;
-        for entry in std::fs::read_dir(world.folder.path()).unwrap() {
+        for entry in fs_err::read_dir(world.folder.path()).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if name.starts_with("g.db") || name == "log.txt" {
-                std::fs::remove_file(path).unwrap();
+                fs_err::remove_file(path).unwrap();
             }
         }
     }

@@ -132,10 +132,6 @@ impl Recorded {
     pub fn read(store: &dyn Store) -> Result<Option<Self>> {
         let Some((version, text)) = store.document(DOCUMENT)? else { return Ok(None) };
         let what = || format!("the upgrade record of {}", store.name());
-        #[derive(Deserialize)]
-        struct Head {
-            format: u32,
-        }
         let head: Head = serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
         if head.format > FORMAT {
             let detail = format!(
@@ -189,6 +185,12 @@ impl Recorded {
         self.record = record;
         Ok(())
     }
+}
+
+/// The part that every form of the record has.
+#[derive(Deserialize)]
+struct Head {
+    format: u32,
 }
 
 fn to_text(record: &UpgradeRecord) -> Result<String> {

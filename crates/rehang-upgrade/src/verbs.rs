@@ -203,7 +203,7 @@ pub fn start(
             earlier.change(store, |record| {
                 let (serving, request) = (record.serving, record.request);
                 let filled = same && matches!(record.phase, Phase::Filled | Phase::RolledBack);
-                *record = UpgradeRecord { serving, request, ..fresh };
+                *record = UpgradeRecord { request, serving, ..fresh };
                 if filled {
                     record.phase = Phase::Filled;
                 }

@@ -116,8 +116,8 @@ pub fn run(folder: &Path, adapter: &Adapter, show: bool) -> Result<(Value, Strin
     store.put(&writes)?;
     let queries: Vec<usize> = images.others.iter().copied().take(QUERIES).collect();
     let query_sources: Vec<String> = queries.iter().map(|&row| Images::name(row)).collect();
-    let old_queries = matrix(embed(old_encoder.as_ref(), &query_sources)?)?;
-    let new_queries = matrix(embed(new_encoder.as_ref(), &query_sources)?)?;
+    let old_queries = matrix(&embed(old_encoder.as_ref(), &query_sources)?)?;
+    let new_queries = matrix(&embed(new_encoder.as_ref(), &query_sources)?)?;
     let gallery = Gallery::new(&store, Some(adapter));
     let labels: BTreeMap<String, i64> =
         (0..images.labels.len()).map(|row| (Images::name(row), images.labels[row])).collect();
@@ -281,18 +281,18 @@ fn write_once(
     match turn % 3 {
         0 | 1 => {
             let vector = embed(old_encoder, std::slice::from_ref(&source))?.remove(0);
-            let id = if turn % 3 == 0 { format!("new-{turn}") } else { Images::name(existing) };
+            let id = if turn.is_multiple_of(3) { format!("new-{turn}") } else { Images::name(existing) };
             let gone = deleted.lock().unwrap_or_else(PoisonError::into_inner).contains(&id);
             if gone {
                 return Ok(());
             }
             // Every other new item comes without any vector: the backfill embeds it first of all.
-            let vector = (turn % 6 != 0).then_some(vector);
+            let vector = (!turn.is_multiple_of(6)).then_some(vector);
             let write = item(adapter, &id, images, fresh, vector);
             let began = Instant::now();
             gallery.put(vec![write])?;
             writes.milliseconds.push(began.elapsed().as_secs_f64() * 1000.0);
-            if turn % 3 == 0 {
+            if turn.is_multiple_of(3) {
                 writes.puts += 1;
             } else {
                 writes.changes += 1;
@@ -437,7 +437,7 @@ fn embed(encoder: &dyn Encoder, sources: &[String]) -> Result<Vec<Vec<f32>>> {
     Ok(vectors)
 }
 
-fn matrix(rows: Vec<Vec<f32>>) -> Result<Matrix> {
+fn matrix(rows: &[Vec<f32>]) -> Result<Matrix> {
     let width = rows.first().map_or(0, Vec::len);
     Matrix::new(width, rows.concat())
 }

@@ -1,0 +1,145 @@
+//! `cargo xtask merge [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in three ways of serving.
+//!
+//! Mixed: the new query over native and adapted vectors. Merged: native vectors by the new query, all others by the old
+//! query. Doing nothing: the old query over old vectors. The gallery's own items are the queries, each leaves itself out.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rehang::order::Policy;
+use rehang::{Matrix, Progress, Provenance, Result};
+use rehang_store::{
+    Filter, ItemWrite, MemoryStore, NewVector, Outcome, Scan, Select, Store, VectorWrite,
+};
+use rehang_train::{FitParameters, Method, NetworkOptions, fit_adapter};
+use rehang_upgrade::{Gallery, NoFaults, OrderSettings, Queries, Serving, Setup, start, switch};
+use serde_json::Value;
+
+use crate::results::{Part, Set};
+
+const SETS: [&str; 4] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77"];
+const STAGES: [f64; 8] = [0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0];
+const DEPTH: usize = 10;
+
+/// Prints one table: top-1 / precision@10 in percent at each stage.
+pub fn run(arguments: &[&str]) -> Result<()> {
+    let folder = PathBuf::from(arguments.first().copied().unwrap_or("../shared/data"));
+    let sets: Vec<&str> = if arguments.len() > 1 { arguments[1..].to_vec() } else { SETS.to_vec() };
+    let header: Vec<String> = STAGES.iter().map(|stage| format!("{:.0} %", 100.0 * stage)).collect();
+    println!("| gallery | part | adapter | served | {} |", header.join(" | "));
+    println!("|---|---|---|---|{}", "---|".repeat(STAGES.len()));
+    for set in sets {
+        let data = Set::read(&folder, set)?;
+        for method in [Method::Procrustes, Method::KernelRidge] {
+            let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
+            let fitted = fit_adapter(
+                &data.pairs,
+                Some(&data.head),
+                &parameters,
+                &NetworkOptions::default(),
+                &Progress::default(),
+            )?;
+            for part in &data.parts {
+                stages(set, part, &fitted.adapter)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn stages(set: &str, part: &Part, adapter: &rehang::Adapter) -> Result<()> {
+    let store = MemoryStore::new();
+    let (old, new) = (&adapter.old, &adapter.new);
+    store.create_space(old, Provenance::Old)?;
+    let writes: Vec<ItemWrite> = (0..part.old.len())
+        .map(|row| ItemWrite {
+            id: row.to_string(),
+            source: Some(row.to_string()),
+            label: Some(part.labels[row].to_string()),
+            payload: Value::Null,
+            vectors: vec![NewVector {
+                space: old.model.clone(),
+                vector: part.old.matrix().row(row).to_vec(),
+                provenance: Provenance::Old,
+                sigma2: None,
+                priority: None,
+            }],
+        })
+        .collect();
+    store.put(&writes)?;
+    let nothing = quality(&store, adapter, part, None)?;
+    let order = OrderSettings { policy: Policy::Coverage, seed: 0 };
+    let setup = Setup { old, new, adapter, order };
+    start(&store, &setup, &NoFaults, &Progress::default())?;
+    let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut native = 0;
+    for stage in STAGES {
+        let wanted = (stage * part.old.len() as f64).round() as usize;
+        native += backfill(&store, &new.model, part, wanted - native)?;
+        for (name, serving) in [("mixed", Serving::Mixed), ("merged", Serving::Merged)] {
+            switch(&store, &setup, serving, &NoFaults)?;
+            lines.entry(name).or_default().push(percent(quality(&store, adapter, part, Some(serving))?));
+        }
+        lines.entry("do nothing").or_default().push(percent(nothing));
+    }
+    for (name, line) in lines {
+        println!("| {set} | {} | {} | {name} | {} |", part.name, adapter.training.method, line.join(" | "));
+    }
+    Ok(())
+}
+
+/// Makes the next items native, worst first: what the table knows is written as an encoder's answer would be.
+fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize) -> Result<usize> {
+    if items == 0 {
+        return Ok(0);
+    }
+    let records = store.scan(&Scan::new(space, Select::WorstFirst, items))?;
+    let writes: Vec<VectorWrite> = records
+        .iter()
+        .map(|record| VectorWrite {
+            key: record.item.key,
+            revision: record.item.revision,
+            provenance: Provenance::Native,
+            sigma2: None,
+            priority: None,
+            squared_error: None,
+            vector: part.new.matrix().row(record.item.id.parse().unwrap_or_default()).to_vec(),
+        })
+        .collect();
+    let outcomes = store.write_vectors(space, &writes)?;
+    Ok(outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count())
+}
+
+/// Top-1 and precision@10 by label, each item leaving itself out.
+fn quality(
+    store: &MemoryStore,
+    adapter: &rehang::Adapter,
+    part: &Part,
+    serving: Option<Serving>,
+) -> Result<(f64, f64)> {
+    let mut gallery = Gallery::new(store, Some(adapter));
+    if serving == Some(Serving::Merged) {
+        gallery.calibrate()?;
+    }
+    let new: &Matrix = part.new.matrix();
+    let queries = Queries { old: Some(part.old.matrix()), new: Some(new) };
+    let found = gallery.search(&queries, DEPTH + 1, &Filter::default())?.found;
+    let (mut top, mut precision) = (0.0, 0.0);
+    for (row, hits) in found.iter().enumerate() {
+        let own = row.to_string();
+        let right: Vec<bool> = hits
+            .iter()
+            .filter(|hit| hit.id != own)
+            .take(DEPTH)
+            .map(|hit| hit.id.parse::<usize>().is_ok_and(|item| part.labels[item] == part.labels[row]))
+            .collect();
+        top += f64::from(u8::from(right.first() == Some(&true)));
+        precision += right.iter().filter(|right| **right).count() as f64 / DEPTH as f64;
+    }
+    let count = found.len() as f64;
+    Ok((100.0 * top / count, 100.0 * precision / count))
+}
+
+fn percent((top, precision): (f64, f64)) -> String {
+    format!("{top:.1} / {precision:.1}")
+}
