@@ -5,10 +5,17 @@
 //! judged by the new model, any other by the old model, exactly as before the upgrade. With nothing native it is the old
 //! search; with everything native it is the new one.
 //!
-//! Distances of two spaces cannot be compared, so old distances are mapped to the new scale by a monotone function,
-//! learned from items that have both vectors: `E[d_new | d_old]`, by isotonic regression. Its value is what the new model
-//! is expected to say; where the old model knows little, the expectation is nearly constant, and sure new neighbours come
-//! first.
+//! Distances of two spaces cannot be compared, so both are turned into the same thing: how far an item is expected to be
+//! from the front of the new model's own ranking. A native item at the q-th part of all new distances has
+//!
+//! ```text
+//! far(q) = 1 − exp(−q n / 10)        n items, q in 0…1: 0 at the very front, 0.63 at the tenth place, then nearly 1
+//! ```
+//!
+//! and an item that is not native has `E[far | d_old]`, learned from items that have both vectors by isotonic regression (a
+//! monotone map, so the old order among them is kept). Regressing the new distance itself instead puts native items that are
+//! merely not far before the old model's best ones, and falls below doing nothing while few items are native; measured by
+//! `cargo xtask merge`.
 
 use rehang::{Distance, Matrix, Provenance, Result, Space};
 use rehang_store::{Filter, Found, Scan, Select, Store};
@@ -20,18 +27,24 @@ use crate::record::UpgradeRecord;
 const ITEMS_MAX: usize = 600;
 /// Fewest native items from which a scale is learned.
 const ITEMS_MIN: usize = 20;
+/// The place of the new ranking at which an item counts as 0.63 far.
+const FRONT: f64 = 10.0;
 /// Candidates from each space for every wanted hit.
 const CANDIDATES_PER_HIT: usize = 4;
 /// Candidates from each space at least.
 const CANDIDATES_MIN: usize = 64;
 
-/// A monotone map from old distances to new ones.
+/// Both distances on one scale.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Merge {
     /// Old distances, ascending.
     old: Vec<f64>,
-    /// New distances expected there, ascending.
+    /// How far items are expected to be there, ascending.
+    far: Vec<f64>,
+    /// A sample of new distances, ascending.
     new: Vec<f64>,
+    /// Items of the gallery.
+    items: f64,
 }
 
 impl Merge {
@@ -80,27 +93,30 @@ impl Merge {
                 ));
             }
         }
-        Ok(Self::of_pairs(pairs))
+        let items = store.counts(&new.model)?.items;
+        Ok(Self::of_pairs(pairs, items))
     }
 
-    /// The scale from pairs of (old distance, new distance), by pooling adjacent violators.
-    pub fn of_pairs(mut pairs: Vec<(f64, f64)>) -> Self {
-        pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        // Blocks of (sum of old, sum of new, count) whose mean new distance must not fall.
-        let mut blocks: Vec<(f64, f64, f64)> = Vec::new();
-        for (old, new) in pairs {
-            blocks.push((old, new, 1.0));
-            while let [.., before, last] = blocks.as_slice() {
-                if before.1 * last.2 < last.1 * before.2 {
-                    break;
-                }
-                let (before, last) = (*before, *last);
-                blocks.truncate(blocks.len() - 2);
-                blocks.push((before.0 + last.0, before.1 + last.1, before.2 + last.2));
-            }
+    /// The scale from (old distance, new distance) of pairs of a gallery of `items`.
+    pub fn of_pairs(pairs: Vec<(f64, f64)>, items: u64) -> Self {
+        let mut new: Vec<f64> = pairs.iter().map(|(_, new)| *new).collect();
+        new.sort_by(f64::total_cmp);
+        let mut merge = Self { new, items: items as f64, ..Self::default() };
+        let targets = pairs.into_iter().map(|(old, new)| (old, merge.far(new))).collect();
+        (merge.old, merge.far) = isotonic(targets);
+        merge
+    }
+
+    /// How far from the front a native item at a new distance is: 0 at the front, towards 1 behind.
+    pub fn far(&self, new: f64) -> f64 {
+        if self.new.is_empty() {
+            return 1.0;
         }
-        let (old, new) = blocks.into_iter().map(|(old, new, count)| (old / count, new / count)).unzip();
-        Self { old, new }
+        let below = self.new.partition_point(|&point| point < new) as f64;
+        // Between two points of the sample, and beyond its ends, a tiny slope keeps the order of new distances.
+        let (first, last) = (self.new[0], self.new[self.new.len() - 1]);
+        let slope = (new - first) / (last - first).max(f64::MIN_POSITIVE) * 1e-9;
+        1.0 - (-below / self.new.len() as f64 * self.items / FRONT).exp() + slope
     }
 
     /// Whether too little was native to learn a scale.
@@ -108,25 +124,25 @@ impl Merge {
         self.old.is_empty()
     }
 
-    /// The new distance that is expected at an old distance: linear between the points learned, with the first and last
-    /// slope beyond them, so that the order of old distances is kept everywhere.
+    /// How far an item at an old distance is expected to be: linear between the points learned, with a tiny slope beyond
+    /// them and along flat parts, so that the order of old distances is kept everywhere.
     pub fn expected(&self, old: f64) -> f64 {
         let (Some(&first), Some(&last)) = (self.old.first(), self.old.last()) else { return old };
-        let slope_below = 1e-6;
-        if old <= first {
-            return self.new[0] + (old - first) * slope_below;
-        }
-        if old >= last {
-            return self.new[self.new.len() - 1] + (old - last) * slope_below;
-        }
+        let slope = (old - first) / (last - first).max(f64::MIN_POSITIVE) * 1e-9;
         let right = self.old.partition_point(|&point| point <= old);
+        if right == 0 {
+            return self.far[0] + slope;
+        }
+        if right == self.old.len() {
+            return self.far[right - 1] + slope;
+        }
         let (x0, x1) = (self.old[right - 1], self.old[right]);
-        let (y0, y1) = (self.new[right - 1], self.new[right]);
-        y0 + (y1 - y0) * (old - x0) / (x1 - x0).max(f64::MIN_POSITIVE)
+        let (y0, y1) = (self.far[right - 1], self.far[right]);
+        y0 + (y1 - y0) * (old - x0) / (x1 - x0).max(f64::MIN_POSITIVE) + slope
     }
 
-    /// The `k` nearest items of each query: natives by their new distance, all others by their expected one. The distances
-    /// given are on the scale of the new space; ties by key.
+    /// The `k` nearest items of each query: natives by their new distance, all others by their old one, on the common scale,
+    /// which is what `distance` of the hits is then; ties by key.
     ///
     /// # Errors
     ///
@@ -160,7 +176,9 @@ impl Merge {
             others = store.search(old_space, old, wanted, &filter)?;
         }
         let mut answers = Vec::with_capacity(natives.len());
-        for (mut hits, others) in natives.into_iter().zip(others) {
+        for (natives, others) in natives.into_iter().zip(others) {
+            let mut hits: Vec<(f64, Found)> =
+                natives.into_iter().map(|hit| (self.far(f64::from(hit.distance)), hit)).collect();
             let keys: Vec<_> = others.iter().map(|hit| hit.key).collect();
             let states = store.vectors(new_space, &keys)?;
             for (hit, state) in others.into_iter().zip(states) {
@@ -170,15 +188,35 @@ impl Merge {
                     Some(provenance) => provenance,
                     None => hit.provenance,
                 };
-                let distance = self.expected(f64::from(hit.distance)) as f32;
-                hits.push(Found { distance, provenance, ..hit });
+                hits.push((self.expected(f64::from(hit.distance)), Found { provenance, ..hit }));
             }
-            hits.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+            hits.sort_by(|(a, x), (b, y)| a.total_cmp(b).then(x.key.cmp(&y.key)));
             hits.truncate(k);
-            answers.push(hits);
+            let on_scale = |(far, hit): (f64, Found)| Found { distance: far as f32, ..hit };
+            answers.push(hits.into_iter().map(on_scale).collect());
         }
         Ok(answers)
     }
+}
+
+/// The non-decreasing function that is nearest to the points in squared error: pooling adjacent violators. Gives the means
+/// of the pooled blocks, `(x, y)`, both ascending.
+fn isotonic(mut points: Vec<(f64, f64)>) -> (Vec<f64>, Vec<f64>) {
+    points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    // Blocks of (sum of x, sum of y, count) whose mean y must not fall.
+    let mut blocks: Vec<(f64, f64, f64)> = Vec::new();
+    for (x, y) in points {
+        blocks.push((x, y, 1.0));
+        while let [.., before, last] = blocks.as_slice() {
+            if before.1 * last.2 < last.1 * before.2 {
+                break;
+            }
+            let (before, last) = (*before, *last);
+            blocks.truncate(blocks.len() - 2);
+            blocks.push((before.0 + last.0, before.1 + last.1, before.2 + last.2));
+        }
+    }
+    blocks.into_iter().map(|(x, y, count)| (x / count, y / count)).unzip()
 }
 
 /// The distance between two vectors of a space.
@@ -201,19 +239,20 @@ mod tests {
 
     #[test]
     fn pooling_gives_the_textbook_answer() {
-        let merge = Merge::of_pairs(vec![(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 5.0)]);
-        assert_eq!((merge.old, merge.new), (vec![1.0, 2.5, 4.0], vec![1.0, 2.5, 5.0]));
+        let points = vec![(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 5.0)];
+        assert_eq!(isotonic(points), (vec![1.0, 2.5, 4.0], vec![1.0, 2.5, 5.0]));
     }
 
     proptest! {
-        /// The expectation never reverses the order of old distances.
+        /// Neither scale reverses the order of its distances.
         #[test]
-        fn the_expectation_is_monotone(pairs in prop::collection::vec((0.0..4.0f64, 0.0..4.0f64), 1..60),
-                                       mut probes in prop::collection::vec(-1.0..5.0f64, 2..20)) {
-            let merge = Merge::of_pairs(pairs);
+        fn both_scales_keep_the_order(pairs in prop::collection::vec((0.0..4.0f64, 0.0..4.0f64), 2..60),
+                                      mut probes in prop::collection::vec(-1.0..5.0f64, 2..20)) {
+            let merge = Merge::of_pairs(pairs, 100);
             probes.sort_by(f64::total_cmp);
             for two in probes.windows(2) {
                 prop_assert!(merge.expected(two[0]) <= merge.expected(two[1]));
+                prop_assert!(merge.far(two[0]) <= merge.far(two[1]));
             }
         }
     }
