@@ -511,7 +511,11 @@ mod tests {
                 for action in actions {
                     match action {
                         Action::Look => {
-                            events.push_back(Event::Looked { items, native_before: 0, request: self.request });
+                            events.push_back(Event::Looked {
+                                items,
+                                native_before: 0,
+                                request: self.request,
+                            });
                         }
                         Action::Read { limit, except } => {
                             let keys = self.queue.iter().filter(|key| !except.contains(key));
