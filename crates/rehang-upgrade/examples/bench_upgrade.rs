@@ -1,0 +1,172 @@
+//! How fast an upgrade goes on the embedded store: `cargo run --release -p rehang-upgrade --example bench_upgrade -- [ITEMS]`.
+//!
+//! Prints the rate at which the store takes vectors that are ready (raw), the rate of `start` (read, adapt, order, write), and
+//! how busy a backfill keeps an encoder that takes 20 ms a batch. The numbers of items written are asserted.
+
+use std::time::{Duration, Instant};
+
+use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+use rehang::order::Policy;
+use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_encode::{Encoder, Input, ItemFailure, Spent};
+use rehang_store::{ItemWrite, NewVector, Scan, Select, SqliteStore, Store, VectorWrite};
+use rehang_upgrade::{
+    BackfillSetup, Limits, NoFaults, OrderSettings, Setup, SystemClock, backfill, start,
+};
+use serde_json::Value;
+
+const D: usize = 128;
+/// Items of one raw write: as many as a page of `start` has.
+const PAGE: usize = 2048;
+const ENCODED: u64 = 6400;
+const BATCH: usize = 64;
+const ENCODER_TAKES: Duration = Duration::from_millis(20);
+
+fn main() -> Result<()> {
+    let items: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(100_000);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = SqliteStore::create(folder.path().join("gallery.db"))?;
+    let (old, new) = (Space::new("old", D, Distance::L2, false), Space::new("new", D, Distance::L2, false));
+    store.create_space(&old, Provenance::Old)?;
+    let rows: Vec<usize> = (0..items).collect();
+    let began = Instant::now();
+    for page in rows.chunks(1000) {
+        let writes: Vec<ItemWrite> = page.iter().map(|&row| item(row)).collect();
+        store.put(&writes)?;
+    }
+    print_rate("import", items, began.elapsed());
+
+    let raw = Space::new("raw", D, Distance::L2, false);
+    store.create_space(&raw, Provenance::Native)?;
+    let mut writes = Vec::with_capacity(items);
+    let mut after = None;
+    loop {
+        let records = store.scan(&Scan::new("old", Select::All, PAGE).after(after))?;
+        let Some(last) = records.last() else { break };
+        after = Some(last.item.key);
+        writes.extend(records.iter().map(|record| VectorWrite {
+            key: record.item.key,
+            revision: record.item.revision,
+            provenance: Provenance::Adapted,
+            sigma2: Some(1.0 + vector(record.item.key as usize)[0]),
+            priority: Some(f64::from(vector(record.item.key as usize)[0])),
+            squared_error: None,
+            vector: vector(record.item.key as usize),
+        }));
+    }
+    let began = Instant::now();
+    for page in writes.chunks(PAGE) {
+        store.write_vectors("raw", page)?;
+    }
+    let raw_rate = print_rate("raw write", items, began.elapsed());
+    assert_eq!(store.counts("raw")?.adapted, items as u64);
+    drop(writes);
+    store.drop_space("raw")?;
+
+    let adapter = adapter(&old, &new);
+    let order = OrderSettings { policy: Policy::Sigma, seed: 0 };
+    let setup = Setup { old: &old, new: &new, adapter: &adapter, order };
+    let began = Instant::now();
+    start(&store, &setup, &NoFaults, &Progress::default())?;
+    let start_rate = print_rate("start", items, began.elapsed());
+    assert_eq!(store.counts("new")?.adapted, items as u64);
+    println!("start / raw write: {:.2}", start_rate / raw_rate);
+
+    let encoder = Slow(new.clone());
+    let clock = SystemClock::start();
+    let limits = Limits { batch: BATCH, budget: Some(ENCODED.min(items as u64)), ..Limits::default() };
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &encoder,
+        adapter: Some(&adapter),
+        limits,
+        clock: &clock,
+        faults: &NoFaults,
+    };
+    let summary = backfill(&setup, &Progress::default())?;
+    assert_eq!(summary.done.native, ENCODED.min(items as u64));
+    println!(
+        "backfill: {} items in {:.2} s, encoder busy {:.1} % of the time",
+        summary.done.native,
+        summary.elapsed_ms as f64 / 1000.0,
+        100.0 * summary.encoder_busy_ms as f64 / summary.elapsed_ms as f64
+    );
+    let size = |suffix: &str| {
+        let path = format!("{}{suffix}", store.path().display());
+        fs_size(&path) as f64 / f64::from(1 << 20)
+    };
+    println!("gallery file: {:.0} MiB with both spaces ({:.0} MiB log)", size(""), size("-wal"));
+    Ok(())
+}
+
+fn fs_size(path: &str) -> u64 {
+    std::path::Path::new(path).metadata().map_or(0, |metadata| metadata.len())
+}
+
+fn print_rate(what: &str, items: usize, took: Duration) -> f64 {
+    let rate = items as f64 / took.as_secs_f64();
+    println!("{what}: {items} items in {:.2} s, {rate:.0} a second", took.as_secs_f64());
+    rate
+}
+
+fn vector(row: usize) -> Vec<f32> {
+    (0..D).map(|column| ((row * 31 + column * 17) % 1009) as f32 / 1009.0).collect()
+}
+
+fn item(row: usize) -> ItemWrite {
+    ItemWrite {
+        id: row.to_string(),
+        source: Some(format!("source of item {row}")),
+        label: None,
+        payload: Value::Null,
+        vectors: vec![NewVector {
+            space: "old".into(),
+            vector: vector(row),
+            provenance: Provenance::Old,
+            sigma2: None,
+            priority: None,
+        }],
+    }
+}
+
+fn adapter(old: &Space, new: &Space) -> Adapter {
+    let weight = Matrix::from_fn(D, D, |row, column| if row == column { 1.0 } else { 0.01 });
+    Adapter {
+        old: old.clone(),
+        new: new.clone(),
+        map: Map {
+            input: InputScaling::AsIs,
+            branch: vec![],
+            second: None,
+            mixer: vec![Dense { weight, bias: vec![0.0; D], relu: false }],
+            skip: None,
+            kernel: None,
+        },
+        geometry: Geometry::Raw,
+        uncertainty: Uncertainty::Linear { weight: vec![0.01; D], bias: 0.0 },
+        input_statistics: None,
+        training: Training::default(),
+    }
+}
+
+/// An encoder that takes its time, as one behind a network does.
+struct Slow(Space);
+
+impl Encoder for Slow {
+    fn space(&self) -> &Space {
+        &self.0
+    }
+
+    fn batch_max(&self) -> usize {
+        BATCH
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+        std::thread::sleep(ENCODER_TAKES);
+        Ok(inputs.iter().map(|input| Ok(vector(input.id.parse().unwrap_or(0)))).collect())
+    }
+
+    fn spent(&self) -> Spent {
+        Spent::default()
+    }
+}
