@@ -10,9 +10,7 @@ use rehang::order::Policy;
 use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, SqliteStore, Store, VectorWrite};
-use rehang_upgrade::{
-    BackfillSetup, Limits, NoFaults, OrderSettings, Setup, SystemClock, backfill, start,
-};
+use rehang_upgrade::{BackfillSetup, Limits, NoFaults, OrderSettings, Setup, SystemClock, backfill, start};
 use serde_json::Value;
 
 const D: usize = 128;

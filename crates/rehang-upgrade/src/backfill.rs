@@ -213,12 +213,20 @@ pub struct Backfill {
     /// Batches whose vectors are being written.
     writing: BTreeMap<u64, Vec<ItemKey>>,
     /// Failed attempts of an item, and when it may be tried again.
-    resting: BTreeMap<ItemKey, (u32, u64)>,
+    resting: BTreeMap<ItemKey, Rest>,
     /// When the rate lets the next batch go.
     next_send_ms: u64,
     /// What was done.
     pub tally: Tally,
     ended: bool,
+}
+
+/// An item that failed and may be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rest {
+    attempts: u32,
+    until_ms: u64,
+    revision: Revision,
 }
 
 /// What a backfill has done so far, in items.
@@ -340,13 +348,16 @@ impl Backfill {
     fn rest_or_give_up(&mut self, now_ms: u64, failures: Vec<Attempt>) -> Vec<Attempt> {
         let mut given_up = Vec::new();
         for attempt in failures {
-            let attempts = self.resting.get(&attempt.key).map_or(0, |(attempts, _)| *attempts) + 1;
+            // A changed item begins anew: what failed was another content.
+            let before = self.resting.get(&attempt.key).filter(|rest| rest.revision == attempt.revision);
+            let attempts = before.map_or(0, |rest| rest.attempts) + 1;
             if attempt.permanent || attempts >= self.limits.attempts {
                 self.resting.remove(&attempt.key);
                 given_up.push(attempt);
             } else {
                 let rest = self.limits.rest_ms.saturating_mul(1 << (attempts - 1).min(16));
-                self.resting.insert(attempt.key, (attempts, now_ms.saturating_add(rest)));
+                let until_ms = now_ms.saturating_add(rest);
+                self.resting.insert(attempt.key, Rest { attempts, until_ms, revision: attempt.revision });
                 self.tally.retried += 1;
             }
         }
@@ -393,7 +404,7 @@ impl Backfill {
         let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
         if !self.reading && !self.dry && limit > 0 {
             self.reading = true;
-            let resting = self.resting.iter().filter(|(_, (_, until))| *until > now_ms).map(|(key, _)| *key);
+            let resting = self.resting.iter().filter(|(_, rest)| rest.until_ms > now_ms).map(|(key, _)| *key);
             actions.push(Action::Read { limit, except: self.in_hand().chain(resting).collect() });
         }
         if !self.reading && !self.looking && self.encoding.is_empty() && self.writing.is_empty() {
@@ -438,7 +449,7 @@ impl Backfill {
         if !self.ready.is_empty() && now_ms < self.next_send_ms {
             return Some(self.next_send_ms);
         }
-        self.resting.values().map(|(_, until)| *until).filter(|until| *until > now_ms).min()
+        self.resting.values().map(|rest| rest.until_ms).filter(|until| *until > now_ms).min()
     }
 
     /// Items that one batch has; a low rate makes batches small, so that items flow instead of coming in bursts.

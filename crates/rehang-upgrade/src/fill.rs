@@ -162,6 +162,8 @@ impl<'a> Filler<'a> {
         let with_old: Vec<(&Record, &[f32])> = records
             .iter()
             .filter_map(|record| Some((record, record.vector.as_ref()?.vector.as_slice())))
+            // One damaged vector must not stop the others. Its item lacks a vector, so the backfill takes it first.
+            .filter(|(_, old)| old.iter().all(|value| value.is_finite()))
             .collect();
         if with_old.is_empty() {
             return Ok(Vec::new());
@@ -179,7 +181,7 @@ impl<'a> Filler<'a> {
                 revision: record.item.revision,
                 provenance: Provenance::Adapted,
                 sigma2: Some(variance[row]),
-                priority: Some(place.unwrap_or(priorities[row])),
+                priority: Some(place.or(front(record)).unwrap_or(priorities[row])),
                 squared_error: None,
                 vector: vectors.row(row).to_vec(),
             })
@@ -226,6 +228,9 @@ impl<'a> Filler<'a> {
             after = Some(last.item.key);
             for record in records {
                 if share < 1.0 && shuffled(!self.order.seed, record.item.key) >= share {
+                    continue;
+                }
+                if front(&record).is_some() {
                     continue;
                 }
                 let Some(vector) = record.vector else { continue };
@@ -288,6 +293,11 @@ impl<'a> Filler<'a> {
             faults.reach(Place::CatchUpWritten)?;
         }
     }
+}
+
+/// The place of an item that came or changed during the upgrade: it keeps it, whatever adapter or order comes next.
+fn front(record: &Record) -> Option<f64> {
+    record.state.as_ref()?.priority.filter(|&priority| priority >= NEW_OR_CHANGED)
 }
 
 /// Items of a page of vectors of this width.

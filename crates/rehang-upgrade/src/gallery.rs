@@ -1,13 +1,13 @@
 //! What an application searches and writes through: right at every stage of an upgrade.
 
 use rehang::adapter::Adapter;
-use rehang::{Error, Matrix, Provenance, Result};
+use rehang::{Error, ErrorKind, Matrix, Provenance, Result};
 use rehang_store::{Filter, Found, ItemWrite, NewVector, Revision, Store};
 use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};
 use crate::merge::Merge;
-use crate::record::{Recorded, Serving};
+use crate::record::{Phase, Recorded, Serving};
 
 /// Queries, as both models see them. Before the switch the old ones are used, after it the new ones; a merged search
 /// uses both.
@@ -49,6 +49,11 @@ impl<'a> Gallery<'a> {
     /// Not found where there is no upgrade; those of the store.
     pub fn calibrate(&mut self) -> Result<()> {
         let record = Recorded::expect(self.store)?.record;
+        if record.phase == Phase::Finished {
+            // The old space is gone; nothing is left to merge with.
+            self.merge = None;
+            return Ok(());
+        }
         self.merge = Some(Merge::learn(self.store, &record.old, &record.new, record.order.seed)?);
         Ok(())
     }
@@ -74,9 +79,19 @@ impl<'a> Gallery<'a> {
         };
         let new = queries.new.ok_or_else(|| needs(&serving))?;
         if record.serving == Serving::Merged
+            && record.phase != Phase::Finished
             && let Some(merge) = &self.merge
             && let Some(old) = queries.old
         {
+            if old.rows() != new.rows() {
+                return Err(ErrorKind::CountMismatch {
+                    left: "queries of the old model".into(),
+                    left_count: old.rows(),
+                    right: "queries of the new one".into(),
+                    right_count: new.rows(),
+                }
+                .into());
+            }
             let found = merge.search(self.store, record, old, new, k, filter)?;
             return Ok(Answer { spaces: vec![record.old.model.clone(), serving], found });
         }

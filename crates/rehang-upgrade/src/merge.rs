@@ -142,7 +142,8 @@ impl Merge {
     }
 
     /// The `k` nearest items of each query: natives by their new distance, all others by their old one, on the common scale,
-    /// which is what `distance` of the hits is then; ties by key.
+    /// which is what `distance` of the hits is then; ties by key. Without a scale (too little is native) it is the old search,
+    /// in which items that only the new model has seen alternate with the others.
     ///
     /// # Errors
     ///
@@ -157,43 +158,72 @@ impl Merge {
         filter: &Filter,
     ) -> Result<Vec<Vec<Found>>> {
         let (old_space, new_space) = (&record.old.model, &record.new.model);
-        if self.is_empty() {
-            return store.search(old_space, old, k, filter);
-        }
-        let wanted = (k * CANDIDATES_PER_HIT).max(CANDIDATES_MIN);
-        // The provenance that a filter speaks of is that of the space that serves.
-        let native_wanted = filter.provenances.is_empty() || filter.provenances.contains(&Provenance::Native);
-        let others_wanted =
-            filter.provenances.is_empty() || filter.provenances.contains(&Provenance::Adapted);
-        let mut natives = vec![Vec::new(); new.rows()];
-        if native_wanted {
+        let wanted = k.saturating_mul(CANDIDATES_PER_HIT).max(CANDIDATES_MIN);
+        let passes = |provenance| filter.provenances.is_empty() || filter.provenances.contains(&provenance);
+        let natives = if passes(Provenance::Native) {
             let filter = Filter { provenances: vec![Provenance::Native], ..filter.clone() };
-            natives = store.search(new_space, new, wanted, &filter)?;
-        }
-        let mut others = vec![Vec::new(); old.rows()];
-        if others_wanted {
-            let filter = Filter { provenances: Vec::new(), ..filter.clone() };
-            others = store.search(old_space, old, wanted, &filter)?;
-        }
+            store.search(new_space, new, wanted, &filter)?
+        } else {
+            vec![Vec::new(); new.rows()]
+        };
+        // The provenance that a filter speaks of is that of the space that serves, not of the old one.
+        let old_filter = Filter { provenances: Vec::new(), ..filter.clone() };
+        let old_hits = store.search(old_space, old, wanted, &old_filter)?;
         let mut answers = Vec::with_capacity(natives.len());
-        for (natives, others) in natives.into_iter().zip(others) {
-            let mut hits: Vec<(f64, Found)> =
-                natives.into_iter().map(|hit| (self.far(f64::from(hit.distance)), hit)).collect();
-            let keys: Vec<_> = others.iter().map(|hit| hit.key).collect();
-            let states = store.vectors(new_space, &keys)?;
-            for (hit, state) in others.into_iter().zip(states) {
-                // A native item is judged by its new distance; if that is not among the candidates it is far.
-                let provenance = match state.map(|state| state.provenance) {
-                    Some(Provenance::Native) => continue,
-                    Some(provenance) => provenance,
-                    None => hit.provenance,
+        for (query, (natives, first)) in natives.into_iter().zip(old_hits).enumerate() {
+            let others = |depth: usize, hits: Option<Vec<Found>>| -> Result<(usize, Vec<Found>)> {
+                let hits = match hits {
+                    Some(hits) => hits,
+                    None => store.search(old_space, &old.select(&[query]), depth, &old_filter)?.remove(0),
                 };
-                hits.push((self.expected(f64::from(hit.distance)), Found { provenance, ..hit }));
+                let keys: Vec<_> = hits.iter().map(|hit| hit.key).collect();
+                let states = store.vectors(new_space, &keys)?;
+                let count = hits.len();
+                let tagged = hits.into_iter().zip(states).map(|(hit, state)| Found {
+                    provenance: state.map_or(hit.provenance, |state| state.provenance),
+                    ..hit
+                });
+                // Without a scale a native item keeps its old place; with one it is judged by its new distance.
+                let stays = |hit: &Found| {
+                    passes(hit.provenance) && (self.is_empty() || hit.provenance != Provenance::Native)
+                };
+                Ok((count, tagged.filter(stays).collect()))
+            };
+            let mut depth = wanted;
+            let (mut count, mut rest) = others(depth, Some(first))?;
+            // Natives may fill the old model's front; it is read further until enough others have come.
+            while rest.len() < k && count >= depth {
+                depth = depth.saturating_mul(4);
+                (count, rest) = others(depth, None)?;
             }
+            let mut hits: Vec<(f64, Found)> = if self.is_empty() {
+                let keys: Vec<_> = natives.iter().map(|hit| hit.key).collect();
+                let in_old = store.vectors(old_space, &keys)?;
+                let fresh = natives.into_iter().zip(in_old).filter(|(_, old)| old.is_none());
+                // Items that only the new model has seen have no old place: they alternate with the others.
+                let fresh = fresh.enumerate().map(|(place, (hit, _))| (2.0 * place as f64 + 1.0, hit));
+                rest.into_iter()
+                    .enumerate()
+                    .map(|(place, hit)| (2.0 * place as f64, hit))
+                    .chain(fresh)
+                    .collect()
+            } else {
+                let rest = rest.into_iter().map(|hit| {
+                    let far = self.expected(f64::from(hit.distance));
+                    (far, Found { distance: far as f32, ..hit })
+                });
+                natives
+                    .into_iter()
+                    .map(|hit| {
+                        let far = self.far(f64::from(hit.distance));
+                        (far, Found { distance: far as f32, ..hit })
+                    })
+                    .chain(rest)
+                    .collect()
+            };
             hits.sort_by(|(a, x), (b, y)| a.total_cmp(b).then(x.key.cmp(&y.key)));
             hits.truncate(k);
-            let on_scale = |(far, hit): (f64, Found)| Found { distance: far as f32, ..hit };
-            answers.push(hits.into_iter().map(on_scale).collect());
+            answers.push(hits.into_iter().map(|(_, hit)| hit).collect());
         }
         Ok(answers)
     }

@@ -14,6 +14,8 @@ use crate::backfill::Request;
 const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
 const FORMAT: u32 = 1;
+/// Times that a record is read again before a change of it is given up.
+const RETRIES: usize = 20;
 
 /// How far an upgrade is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +27,8 @@ pub enum Phase {
     Filled,
     /// Searches are back on the old space. The new one is kept, with everything that was paid for.
     RolledBack,
+    /// Rolled back before it was filled: `start` goes on with it, or another upgrade takes its place.
+    Abandoned,
     /// The old space is gone.
     Finished,
 }
@@ -36,6 +40,7 @@ impl Phase {
             Self::Filling => "filling",
             Self::Filled => "filled",
             Self::RolledBack => "rolled-back",
+            Self::Abandoned => "abandoned",
             Self::Finished => "finished",
         }
     }
@@ -87,6 +92,9 @@ pub struct UpgradeRecord {
     pub request: Request,
     /// What searches after the switch look at.
     pub serving: Serving,
+    /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name later.
+    #[serde(default)]
+    pub dropped: bool,
 }
 
 impl UpgradeRecord {
@@ -101,6 +109,7 @@ impl UpgradeRecord {
             phase: Phase::Filling,
             request: Request::Run,
             serving: Serving::Mixed,
+            dropped: false,
         }
     }
 
@@ -168,6 +177,27 @@ impl Recorded {
         let text = to_text(&record)?;
         let version = store.set_document(DOCUMENT, replaces.map(|recorded| recorded.version), &text)?;
         Ok(Self { record, version })
+    }
+
+    /// Changes the record; where somebody else has changed it since it was read, it is read again and changed then, as long
+    /// as it is still about the same spaces.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where it is about others by now.
+    pub fn change_anyway(&mut self, store: &dyn Store, change: impl Fn(&mut UpgradeRecord)) -> Result<()> {
+        for _ in 0..RETRIES {
+            match self.change(store, &change) {
+                Err(error) if error.is_conflict() => {}
+                outcome => return outcome,
+            }
+            let now = Self::expect(store)?;
+            if (&now.record.old, &now.record.new) != (&self.record.old, &self.record.new) {
+                break;
+            }
+            *self = now;
+        }
+        Err(Error::conflict(format!("the upgrade of {}", store.name()), "somebody else keeps changing it"))
     }
 
     /// Changes the record, if nobody else has changed it since it was read.

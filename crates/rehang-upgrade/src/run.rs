@@ -1,6 +1,7 @@
 //! The one loop that performs what [`Backfill`] decides: reads worst first, lets workers embed, writes conditionally.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -87,9 +88,9 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
                 "`rehang upgrade resume` lets it go on",
             ));
         }
-        (phase @ (Phase::Filling | Phase::Finished), _) => {
+        (phase @ (Phase::Filling | Phase::Abandoned | Phase::Finished), _) => {
             let next =
-                if phase == Phase::Filling { "run `rehang upgrade start`" } else { "nothing is left to do" };
+                if phase == Phase::Finished { "nothing is left to do" } else { "run `rehang upgrade start`" };
             return Err(Error::conflict(format!("the upgrade of {name} is {}", phase.name()), next));
         }
     }
@@ -160,7 +161,10 @@ fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>
                 payload: &record.item.payload,
             })
             .collect();
-        let answer = encoder.encode(&inputs);
+        // A defect of an encoder must end the run with an error, not leave it waiting for ever.
+        let answer = catch_unwind(AssertUnwindSafe(|| encoder.encode(&inputs))).unwrap_or_else(|_| {
+            Err(Error::conflict("a worker of the backfill", "the encoder panicked; this is a defect of it"))
+        });
         if done.send(Done { batch, answer }).is_err() {
             return;
         }

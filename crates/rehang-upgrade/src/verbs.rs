@@ -1,7 +1,7 @@
 //! The verbs of an upgrade, in the order in which a gallery goes through them.
 
 use rehang::adapter::Adapter;
-use rehang::{Error, Progress, Provenance, Result, Space};
+use rehang::{Error, ErrorKind, Progress, Provenance, Result, Space};
 use rehang_store::{Counts, Failure, Scan, Select, Store};
 use serde::Serialize;
 
@@ -30,28 +30,8 @@ pub struct Setup<'a> {
 }
 
 impl Setup<'_> {
-    /// Fails where gallery, adapter and configuration do not speak of the same spaces.
+    /// Fails where gallery, adapter and configuration do not speak of the same spaces; gives what looks doubtful.
     fn check(&self, store: &dyn Store) -> Result<Vec<String>> {
-        let adapter = |space: &Space, ours: &Space, role: &str| -> Result<()> {
-            // Adapters that were fitted without names carry the role as a name, which matches every model.
-            let named = Space { model: ours.model.clone(), ..space.clone() };
-            let model_differs = space.model != ours.model && space.model != role;
-            if model_differs || named.dimension != ours.dimension || named.distance != ours.distance {
-                return Err(ours
-                    .expect_same(space)
-                    .err()
-                    .unwrap_or_else(|| Error::option(role, space, ours))
-                    .context(format!("the adapter's {role} space")));
-            }
-            Ok(())
-        };
-        if self.old.dimension == self.adapter.new.dimension
-            && self.old.dimension != self.adapter.old.dimension
-        {
-            self.adapter.expect_input_width(self.old.dimension)?;
-        }
-        adapter(&self.adapter.old, self.old, "old")?;
-        adapter(&self.adapter.new, self.new, "new")?;
         if self.old.model == self.new.model {
             return Err(Error::option(
                 "[new] name",
@@ -59,6 +39,10 @@ impl Setup<'_> {
                 "a name that the old space does not have",
             ));
         }
+        // Says so where old and new are swapped, which widths often give away.
+        self.adapter.expect_input_width(self.old.dimension)?;
+        expect_of_adapter(&self.adapter.old, self.old, "old")?;
+        expect_of_adapter(&self.adapter.new, self.new, "new")?;
         let spaces = store.spaces()?;
         let Some(found) = spaces.iter().find(|record| record.space.model == self.old.model) else {
             let names: Vec<&str> = spaces.iter().map(|record| record.space.model.as_str()).collect();
@@ -66,19 +50,28 @@ impl Setup<'_> {
             return Err(Error::not_found("space", &self.old.model, place));
         };
         if (found.space.dimension, found.space.distance) != (self.old.dimension, self.old.distance) {
-            return Err(found
-                .space
-                .expect_same(self.old)
-                .err()
-                .unwrap_or_else(|| Error::option("[old]", self.old, &found.space))
+            let (expected, received) = (found.space.to_string(), self.old.to_string());
+            return Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
                 .context(format!("[old] of the configuration against {}", store.name())));
+        }
+        // A space of that name may be there: of this upgrade, or somebody else's.
+        let new = self.new_space();
+        if let Some(there) = spaces.iter().find(|record| record.space.model == new.model)
+            && (there.space != new || there.written_as != Provenance::Native)
+        {
+            let (expected, received) = (new.to_string(), there.space.to_string());
+            return Err(Error::from(ErrorKind::SpaceMismatch { expected, received }).context(format!(
+                "[new] name {:?} is taken in {} by a space of its own",
+                new.model,
+                store.name()
+            )));
         }
         Ok(drift(store, self.adapter, &self.old.model)?.into_iter().collect())
     }
 
-    /// The new space as the adapter's outputs have it.
+    /// The new space: searched as the configuration says, normalised as the adapter's outputs are.
     fn new_space(&self) -> Space {
-        Space { model: self.new.model.clone(), ..self.adapter.output_space() }
+        Space { model: self.new.model.clone(), distance: self.new.distance, ..self.adapter.output_space() }
     }
 }
 
@@ -196,8 +189,8 @@ pub fn start(
     let same = earlier.as_ref().is_some_and(|earlier| is_the_same(&earlier.record, setup));
     let replanned = continues && !same;
     // An interrupted fill whose record already names this adapter may have left vectors of the one before.
-    let refill = continues
-        && (replanned || earlier.as_ref().is_some_and(|earlier| earlier.record.phase == Phase::Filling));
+    let unfilled = |earlier: &Recorded| matches!(earlier.record.phase, Phase::Filling | Phase::Abandoned);
+    let refill = continues && (replanned || earlier.as_ref().is_some_and(unfilled));
     let mut recorded = match earlier {
         Some(mut earlier) if continues => {
             earlier.change(store, |record| {
@@ -232,7 +225,12 @@ pub fn start(
     adapted += filler.catch_up(store, faults)?;
     store.flush()?;
     faults.reach(Place::BeforeFilled)?;
-    recorded.change(store, |record| record.phase = Phase::Filled)?;
+    // A pause may have been asked for meanwhile; that is no reason to throw the fill away.
+    recorded.change_anyway(store, |record| {
+        if record.phase == Phase::Filling {
+            record.phase = Phase::Filled;
+        }
+    })?;
     faults.reach(Place::AfterFilled)?;
     Ok(Started { adapted, replanned, lacking: store.counts(&new.model)?.lacking, warnings })
 }
@@ -263,7 +261,7 @@ pub fn switch(
     expect_setup(store, &recorded.record, setup)?;
     match recorded.record.phase {
         Phase::Filled | Phase::RolledBack => {}
-        phase @ (Phase::Filling | Phase::Finished) => {
+        phase @ (Phase::Filling | Phase::Abandoned | Phase::Finished) => {
             let what = format!("the upgrade of {} is {}", store.name(), phase.name());
             return Err(Error::conflict(
                 what,
@@ -276,12 +274,13 @@ pub fn switch(
     let caught_up = filler.catch_up(store, faults)?;
     let lacking = store.counts(new)?.lacking;
     faults.reach(Place::BeforeSwitch)?;
-    store.switch_serving(old, new)?;
-    faults.reach(Place::AfterSwitch)?;
+    // How the new space serves has to be known before it does; before the switch nobody asks.
     recorded.change(store, |record| {
         record.phase = Phase::Filled;
         record.serving = serving;
     })?;
+    store.switch_serving(old, new)?;
+    faults.reach(Place::AfterSwitch)?;
     Ok(Switched { serving: new.clone(), caught_up, lacking })
 }
 
@@ -323,16 +322,18 @@ pub fn rollback(store: &dyn Store, faults: &dyn Faults) -> Result<RolledBack> {
         return Err(finished(store));
     }
     let (old, new) = (recorded.record.old.model.clone(), recorded.record.new.model.clone());
+    // The record first: whoever finishes at the same moment then fails, instead of dropping the space that is to serve.
+    recorded.change(store, |record| {
+        record.phase = match record.phase {
+            Phase::Filled => Phase::RolledBack,
+            Phase::Filling => Phase::Abandoned,
+            phase @ (Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
+        };
+    })?;
+    faults.reach(Place::RolledBack)?;
     if store.spaces()?.iter().any(|record| record.space.model == new) {
         store.switch_serving(&new, &old)?;
     }
-    faults.reach(Place::RolledBack)?;
-    recorded.change(store, |record| {
-        // An upgrade that was never filled has nothing to come back to but its beginning.
-        if record.phase == Phase::Filled {
-            record.phase = Phase::RolledBack;
-        }
-    })?;
     let lacking = store.scan(&Scan::new(&old, Select::Lacking, 5))?;
     Ok(RolledBack {
         without_old_vector: store.counts(&old)?.lacking,
@@ -371,11 +372,18 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
             ));
         }
         Filler::new(setup.adapter, &old, &new, setup.order)?.catch_up(store, faults)?;
-        recorded.change(store, |record| record.phase = Phase::Finished)?;
+        recorded.change(store, |record| {
+            record.phase = Phase::Finished;
+            // Nothing of the old space is left to merge with.
+            record.serving = Serving::Mixed;
+        })?;
         faults.reach(Place::BeforeDrop)?;
     }
-    store.drop_space(&old)?;
-    faults.reach(Place::AfterDrop)?;
+    if !recorded.record.dropped {
+        store.drop_space(&old)?;
+        faults.reach(Place::AfterDrop)?;
+        recorded.change(store, |record| record.dropped = true)?;
+    }
     let counts = store.counts(&new)?;
     Ok(FinishedUpgrade { dropped: old, counts, lacking: counts.lacking })
 }
@@ -403,7 +411,8 @@ pub struct Status {
     pub counts: Counts,
     /// Share of all items that are native, 0–1; 1 for an empty gallery.
     pub fraction: f64,
-    /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space.
+    /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space. While the new
+    /// space is being filled: all that lack a vector there.
     pub lag: u64,
     /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
     pub sigma: Option<SigmaHealth>,
@@ -439,10 +448,37 @@ pub fn status(store: &dyn Store, failures: usize) -> Result<Status> {
         order: record.order,
         counts,
         fraction,
-        lag: counts.lacking,
+        lag: if record.phase == Phase::Filled { lag(store, &record)? } else { counts.lacking },
         sigma: if has_new { sigma_health(&store.errors(new, HEALTH_SAMPLE)?)? } else { None },
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
     })
+}
+
+/// Fails where a space of the adapter is not the one of the upgrade. Adapters that were fitted without names carry the role
+/// as a name, which matches every model. The distance is the gallery's own business: an adapter maps vectors, and how they are
+/// searched does not change them.
+fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Result<()> {
+    let other_model = space.model != wanted.model && space.model != role;
+    if !other_model && space.dimension == wanted.dimension {
+        return Ok(());
+    }
+    let (expected, received) = (wanted.to_string(), space.to_string());
+    Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
+        .context(format!("the adapter's {role} space")))
+}
+
+/// Items that lack a vector in the new space and have one in the old.
+fn lag(store: &dyn Store, record: &UpgradeRecord) -> Result<u64> {
+    let (mut lag, mut after) = (0, None);
+    loop {
+        let scan = Scan::new(&record.new.model, Select::Lacking, PLAN_PAGE)
+            .after(after)
+            .with_vectors_of(&record.old.model);
+        let records = store.scan(&scan)?;
+        let Some(last) = records.last() else { return Ok(lag) };
+        after = Some(last.item.key);
+        lag += records.iter().filter(|record| record.vector.is_some()).count() as u64;
+    }
 }
 
 fn is_the_same(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {

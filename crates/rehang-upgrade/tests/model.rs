@@ -9,7 +9,7 @@ use std::thread;
 use common::{DieAt, TestClock, TestEncoder, World, check, fill, new_model, old_model, other_adapter};
 use proptest::prelude::*;
 use rehang::{Adapter, Matrix, Progress, Provenance};
-use rehang_store::{Filter, ItemWrite, MemoryStore, NewVector, Store};
+use rehang_store::{Filter, ItemWrite, MemoryStore, NewVector, SqliteStore, Store};
 use rehang_upgrade::{
     BackfillSetup, Faults, Gallery, Limits, NoFaults, Place, Queries, Serving, backfill, rollback, start,
     switch,
@@ -61,7 +61,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 struct Model {
-    store: MemoryStore,
+    store: Box<dyn Store>,
     world: World,
     encoder: TestEncoder,
     /// The sources of the items there are.
@@ -70,9 +70,8 @@ struct Model {
 }
 
 impl Model {
-    fn new() -> Self {
-        let store = MemoryStore::new();
-        fill(&store, 8);
+    fn new(store: Box<dyn Store>) -> Self {
+        fill(store.as_ref(), 8);
         let oracle = (0..8).map(|n| (common::id(n), format!("source {n} version 0"))).collect();
         Self { store, world: World::new(), encoder: TestEncoder::new(), oracle, versions: 0 }
     }
@@ -91,7 +90,7 @@ impl Model {
     fn backfill(&self, budget: Option<u64>, faults: &dyn Faults) -> rehang::Result<rehang_upgrade::Summary> {
         let clock = TestClock::default();
         let setup = BackfillSetup {
-            store: &self.store,
+            store: self.store.as_ref(),
             encoder: &self.encoder,
             adapter: Some(&self.world.adapter),
             limits: Limits { batch: 3, workers: 2, budget, ..Limits::default() },
@@ -106,7 +105,7 @@ impl Model {
         match *operation {
             Operation::Put(number) => {
                 let write = self.write(number);
-                Gallery::new(&self.store, Some(&self.world.adapter)).put(vec![write]).unwrap();
+                Gallery::new(self.store.as_ref(), Some(&self.world.adapter)).put(vec![write]).unwrap();
             }
             Operation::PutPlainly(number) => {
                 let write = self.write(number);
@@ -147,7 +146,7 @@ impl Model {
                 other.join().unwrap();
             }),
             Operation::Start => {
-                start(&self.store, &self.world.setup(), &NoFaults, &progress).unwrap();
+                start(self.store.as_ref(), &self.world.setup(), &NoFaults, &progress).unwrap();
                 let old = self.store.counts("old-model").unwrap();
                 let new = self.store.counts("new-model").unwrap();
                 assert!(new.lacking <= old.lacking, "an item with an old vector was not caught up with");
@@ -156,14 +155,14 @@ impl Model {
                 self.world.adapter =
                     if self.world.adapter == common::adapter() { other_adapter() } else { common::adapter() };
                 let native = self.natives();
-                start(&self.store, &self.world.setup(), &NoFaults, &progress).unwrap();
+                start(self.store.as_ref(), &self.world.setup(), &NoFaults, &progress).unwrap();
                 assert_eq!(self.natives(), native, "re-planning lost work");
-                check(&self.store, std::slice::from_ref(&self.world.adapter));
+                check(self.store.as_ref(), std::slice::from_ref(&self.world.adapter));
             }
             Operation::Switch => {
-                drop(switch(&self.store, &self.world.setup(), Serving::Mixed, &NoFaults));
+                drop(switch(self.store.as_ref(), &self.world.setup(), Serving::Mixed, &NoFaults));
             }
-            Operation::Rollback => drop(rollback(&self.store, &NoFaults)),
+            Operation::Rollback => drop(rollback(self.store.as_ref(), &NoFaults)),
         }
     }
 
@@ -177,7 +176,7 @@ impl Model {
         let old = Matrix::new(common::D_OLD, old_model(&source)).unwrap();
         let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
         let queries = Queries { old: Some(&old), new: Some(&new) };
-        let gallery = Gallery::new(&self.store, None);
+        let gallery = Gallery::new(self.store.as_ref(), None);
         let answer = gallery.search(&queries, 5, &Filter::default()).unwrap();
         let serving = self.store.serving().unwrap().unwrap();
         let mut seen = Vec::new();
@@ -190,7 +189,7 @@ impl Model {
     }
 
     fn check(&self) {
-        check(&self.store, &Self::adapters());
+        check(self.store.as_ref(), &Self::adapters());
         for (id, source) in &self.oracle {
             let item = self.store.get(&[id]).unwrap().remove(0);
             assert_eq!(item.and_then(|item| item.source).as_ref(), Some(source));
@@ -199,24 +198,39 @@ impl Model {
     }
 }
 
+/// Performs the operations, looks at everything after each, then brings the upgrade to its end.
+fn play(store: Box<dyn Store>, operations: &[Operation]) {
+    let mut model = Model::new(store);
+    for operation in operations {
+        model.perform(operation);
+        model.check();
+    }
+    // Whatever happened: the upgrade can be brought to its end, and every item is native once.
+    model.perform(&Operation::Start);
+    model.backfill(None, &NoFaults).unwrap();
+    model.check();
+    let counts = model.store.counts("new-model").unwrap();
+    assert_eq!(counts.native, model.oracle.len() as u64);
+    assert_eq!(counts.adapted + counts.lacking, 0);
+    switch(model.store.as_ref(), &model.world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    model.search(0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_order_of_events_harms_a_gallery(operations in prop::collection::vec(operation(), 1..40)) {
-        let mut model = Model::new();
-        for operation in &operations {
-            model.perform(operation);
-            model.check();
-        }
-        // Whatever happened: the upgrade can be brought to its end, and every item is native once.
-        model.perform(&Operation::Start);
-        model.backfill(None, &NoFaults).unwrap();
-        model.check();
-        let counts = model.store.counts("new-model").unwrap();
-        prop_assert_eq!(counts.native, model.oracle.len() as u64);
-        prop_assert_eq!(counts.adapted + counts.lacking, 0);
-        switch(&model.store, &model.world.setup(), Serving::Mixed, &NoFaults).unwrap();
-        model.search(0);
+    fn no_order_of_events_harms_a_gallery_in_memory(operations in prop::collection::vec(operation(), 1..40)) {
+        play(Box::new(MemoryStore::new()), &operations);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_order_of_events_harms_a_gallery_on_disk(operations in prop::collection::vec(operation(), 1..40)) {
+        let folder = tempfile::tempdir().unwrap();
+        play(Box::new(SqliteStore::create(folder.path().join("gallery.db")).unwrap()), &operations);
     }
 }

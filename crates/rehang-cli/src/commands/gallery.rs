@@ -84,6 +84,8 @@ fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
         // SQLite keeps the newest pages beside the file: they have to be in it before it is renamed.
         let partial = partial_name(&arguments.gallery);
         let moved = filled.and_then(|()| store.close()).and_then(|()| {
+            // What an earlier gallery of that name left beside it would be taken for a part of this one.
+            remove_files_beside(&arguments.gallery);
             fs_err::rename(&partial, &arguments.gallery)
                 .map_err(|error| Error::io("rename", &partial, &error))
         });
@@ -102,6 +104,23 @@ fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
     let text = format!("{}: {} items with vectors of {space}\n", arguments.gallery.display(), ids.len());
     print(json, &value, &text)?;
     Ok(Outcome::Done)
+}
+
+/// Removes logs and search indexes beside a gallery that is not there itself.
+fn remove_files_beside(gallery: &Path) {
+    let (Some(folder), Some(name)) = (gallery.parent(), gallery.file_name()) else { return };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let Ok(entries) = fs_err::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let other = entry.file_name();
+        let Some(rest) = other.to_string_lossy().strip_prefix(&*name.to_string_lossy()).map(str::to_owned)
+        else {
+            continue;
+        };
+        if ["-wal", "-shm", "-journal"].contains(&rest.as_str()) || rest.ends_with(".usearch") {
+            drop(fs_err::remove_file(entry.path()));
+        }
+    }
 }
 
 fn partial_name(gallery: &Path) -> PathBuf {
@@ -126,6 +145,7 @@ fn read_ids(path: &Path) -> Result<Vec<String>> {
     let mut ids = Vec::new();
     for line in item_lines(path)? {
         let id = line?.id.into_string();
+        check_id(&id).map_err(|error| error.context(path.display().to_string()))?;
         if !seen.insert(id.clone()) {
             return Err(ErrorKind::Duplicate {
                 what: path.display().to_string(),
@@ -139,6 +159,18 @@ fn read_ids(path: &Path) -> Result<Vec<String>> {
         return Err(ErrorKind::Empty { what: path.display().to_string() }.into());
     }
     Ok(ids)
+}
+
+/// Ids go into files line by line, so none may hold a line break.
+fn check_id(id: &str) -> Result<()> {
+    if id.is_empty() || id.chars().any(char::is_control) {
+        return Err(Error::option(
+            "id",
+            id,
+            "at least one character, and no line breaks or control characters",
+        ));
+    }
+    Ok(())
 }
 
 fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + use<>> {
@@ -206,6 +238,7 @@ fn fill_gallery(
         space.normalised &= there.space.normalised;
         there.space.expect_same(&space)?;
     }
+    expect_no_other_vectors(store, &arguments.space, ids)?;
     store.create_space(&space, Provenance::Old)?;
     let written_as = store
         .spaces()?
@@ -243,6 +276,34 @@ fn fill_gallery(
         }
         Ok(())
     })
+}
+
+/// Fails where items are in the gallery with vectors of another space: writing them is a change of their content, which
+/// would remove those.
+fn expect_no_other_vectors(store: &SqliteStore, space: &str, ids: &[String]) -> Result<()> {
+    let spaces = store.spaces()?;
+    let others: Vec<&str> =
+        spaces.iter().map(|record| record.space.model.as_str()).filter(|name| *name != space).collect();
+    let mut count = 0;
+    for page in ids.chunks(IMPORT_ITEMS) {
+        let page: Vec<&str> = page.iter().map(String::as_str).collect();
+        let keys: Vec<_> = store.get(&page)?.into_iter().flatten().map(|item| item.key).collect();
+        for other in &others {
+            count += store.vectors(other, &keys)?.iter().filter(|vector| vector.is_some()).count();
+        }
+    }
+    if count == 0 {
+        return Ok(());
+    }
+    Err(Error::conflict(
+        format!(
+            "{count} vectors of {} in {} belong to items of this import",
+            others.join(", "),
+            store.name()
+        ),
+        "importing an item anew removes its vectors in other spaces; delete the items first if that is meant, or write \
+         single items with `rehang gallery put`",
+    ))
 }
 
 fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
@@ -310,6 +371,7 @@ pub fn expect_space(store: &dyn Store, name: &str) -> Result<Space> {
 
 fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
+    check_id(&arguments.id)?;
     let store = SqliteStore::open(&arguments.gallery)?;
     let payload = match &arguments.payload {
         None => Value::Null,

@@ -3,7 +3,7 @@
 use rehang::files::{self, VectorSource};
 use rehang::{Error, Matrix, Result};
 use rehang_store::{Filter, SqliteStore, Store};
-use rehang_upgrade::{Gallery, Queries, Recorded, Serving};
+use rehang_upgrade::{Gallery, Phase, Queries, Recorded, Serving};
 use serde_json::{Value, json};
 
 use super::gallery::expect_space;
@@ -40,7 +40,10 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
     }
     let recorded = Recorded::read(&store)?.map(|recorded| recorded.record);
     let upgraded = recorded.as_ref().is_some_and(|record| record.new.model == serving);
-    let merged = upgraded && recorded.as_ref().is_some_and(|record| record.serving == Serving::Merged);
+    let merged = upgraded
+        && recorded
+            .as_ref()
+            .is_some_and(|record| record.serving == Serving::Merged && record.phase != Phase::Finished);
     let mut gallery = Gallery::new(&store, None);
     if merged {
         if old_queries.is_none() {
@@ -57,7 +60,10 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
         Queries { old: Some(&queries), new: None }
     };
     let answer = gallery.search(&given, arguments.k, &filter)?;
-    store.flush()?;
+    if let Err(error) = store.flush() {
+        // The answer is good all the same; the next search makes the index again.
+        say(&format!("Warning: the search index is not kept: {error}"));
+    }
     let results: Vec<Value> = answer
         .found
         .iter()

@@ -117,7 +117,8 @@ fn probe(configuration: &Configuration, store: &SqliteStore, items: usize) -> Re
         failed += encoder.encode(batch)?.iter().filter(|vector| vector.is_err()).count();
     }
     let measured = inputs.len() as f64 * 1000.0 / (clock.now_ms().max(1)) as f64;
-    let rate = configuration.limits.rate.map_or(f64::INFINITY, |rate| rate);
+    let measured = measured * configuration.limits.workers as f64;
+    let rate = configuration.limits.rate.unwrap_or(f64::INFINITY);
     Ok(Some(Probe {
         items: inputs.len(),
         failed,
@@ -142,7 +143,9 @@ fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     if started.lacking > 0 {
         text += &format!("{} items have no old vector; the backfill takes them first.\n", started.lacking);
     }
-    text += "Searches still go to the old space: `rehang upgrade switch` changes that.\n";
+    if store.serving()?.as_deref() == Some(configuration.old.model.as_str()) {
+        text += "Searches still go to the old space: `rehang upgrade switch` changes that.\n";
+    }
     print(json, &to_value(&started)?, &text)?;
     Ok(warn(&started.warnings))
 }
@@ -295,8 +298,8 @@ fn status_text(status: &Status, rate: Option<f64>) -> String {
             sigma.tau.map_or("–".into(), |tau| format!("{tau:.2}"))
         );
         if sigma.alarm {
-            text += "  ALARM: σ² and the true errors disagree. The order is no better than chance: fit the adapter again on \
-                     newer pairs, then `rehang upgrade start`.\n";
+            text += "  ALARM: σ² and the true errors disagree, in scale or in order. The worst may not go first: fit the adapter \
+                     again on newer pairs, then `rehang upgrade start`.\n";
         }
     }
     if counts.failed > 0 {
@@ -363,7 +366,7 @@ fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
         done.dropped, done.counts.native, done.counts.adapted
     );
     if done.lacking > 0 {
-        text += &format!("{} items have no vector at all; `rehang doctor` says which.\n", done.lacking);
+        text += &format!("{} items have no vector at all: no search finds them.\n", done.lacking);
     }
     print(json, &to_value(&done)?, &text)?;
     Ok(if done.lacking > 0 { Outcome::WithRefusals } else { Outcome::Done })
