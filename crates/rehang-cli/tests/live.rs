@@ -335,3 +335,138 @@ fn two_processes_do_not_upgrade_one_gallery_at_once() {
     assert_eq!(code, 2);
     assert!(error.contains("another process"), "{error}");
 }
+
+#[test]
+fn a_merged_upgrade_finds_what_both_models_know_and_can_be_finished() {
+    let place = place();
+    place.json(&upgrade("start", &[]));
+    place.json(&upgrade("switch", &["--merged"]));
+    let search = ["search", "--gallery", "G.db", "--vectors", "new-queries.npy", "--old-vectors"];
+    let ids = |found: &serde_json::Value| -> Vec<String> {
+        let hits = found["results"][0].as_array().unwrap();
+        hits.iter().map(|hit| hit["id"].as_str().unwrap().to_owned()).collect()
+    };
+    // With nothing native it is the old search.
+    let merged = place.json(&[&search[..], &["old-queries.npy", "-k", "5"]].concat());
+    let old_place = self::place();
+    let old = old_place.json(&["search", "--gallery", "G.db", "--vectors", "old-queries.npy", "-k", "5"]);
+    assert_eq!(ids(&merged), ids(&old));
+    // An item that only the new model has seen is found all the same.
+    let vector: Vec<String> = (0..D_NEW).map(|column| native(0, column).to_string()).collect();
+    let vector = format!("clip=[{}]", vector.join(","));
+    place.json(&[
+        "gallery",
+        "put",
+        "--gallery",
+        "G.db",
+        "--id",
+        "fresh",
+        "--source",
+        "x",
+        "--vector",
+        &vector,
+    ]);
+    let found = place.json(&[&search[..], &["old-queries.npy", "-k", "5"]].concat());
+    assert!(ids(&found).contains(&"fresh".to_owned()), "{found}");
+    // Filters speak of the space that serves.
+    let adapted =
+        place.json(&[&search[..], &["old-queries.npy", "-k", "50", "--provenance", "adapted"]].concat());
+    assert_eq!(ids(&adapted).len(), 50);
+    // As many old queries as new ones.
+    place.write_matrix("one-query.npy", &Matrix::from_fn(1, D_OLD, native));
+    let (wrong, _, error) = code(&place, &[&search[..], &["one-query.npy"]].concat());
+    assert_eq!(wrong, 2);
+    assert!(error.contains('1') && error.contains('3'), "{error}");
+    // With everything native it is the new search, and afterwards the old space is not missed.
+    drop(code(&place, &upgrade("run", &[])));
+    place.json(&upgrade("finish", &[]));
+    place.json(&upgrade("finish", &[]));
+    let after = place.json(&["search", "--gallery", "G.db", "--vectors", "new-queries.npy", "-k", "5"]);
+    assert_eq!(after["results"][0][0]["provenance"], "native");
+}
+
+#[test]
+fn a_start_by_mistake_leaves_a_way_out() {
+    let place = place();
+    place.write_matrix("two.npy", &Matrix::from_fn(2, 3, |row, column| (row + column) as f32));
+    place.write_bytes("two.jsonl", b"{\"id\": \"a\"}\n{\"id\": \"b\"}\n");
+    place.json(&[
+        "gallery",
+        "import",
+        "--gallery",
+        "G.db",
+        "--space",
+        "other",
+        "--vectors",
+        "two.npy",
+        "--items",
+        "two.jsonl",
+        "--distance",
+        "l2",
+    ]);
+    // The name of the new space is taken by one of another kind: nothing begins.
+    place.write_bytes("taken.toml", config("name = \"clip\" => name = \"other\"").as_bytes());
+    for verb in ["plan", "start"] {
+        let (taken, _, error) = code(&place, &["upgrade", verb, "--config", "taken.toml"]);
+        assert_eq!(taken, 2);
+        assert!(error.contains("other"), "{error}");
+    }
+    place.json(&upgrade("start", &[]));
+    // A second name, after the first was rolled back.
+    // The two items of the other space have no old vector, which is said.
+    assert_eq!(code(&place, &upgrade("rollback", &[])).0, 1);
+    place.write_bytes("second.toml", config("name = \"clip\" => name = \"clip2\"").as_bytes());
+    place.json(&["upgrade", "start", "--config", "second.toml"]);
+}
+
+#[test]
+fn an_import_never_removes_what_others_paid_for() {
+    let place = place();
+    place.json(&upgrade("start", &[]));
+    place.json(&upgrade("run", &["--budget", "30"]));
+    let again = [
+        "gallery",
+        "import",
+        "--gallery",
+        "G.db",
+        "--space",
+        "resnet",
+        "--vectors",
+        "old.npy",
+        "--items",
+        "items.jsonl",
+        "--distance",
+        "l2",
+    ];
+    let (refused, _, error) = code(&place, &again);
+    assert_eq!(refused, 2);
+    assert!(error.contains("120 vectors of clip"), "{error}");
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    assert_eq!(store.counts("clip").unwrap().native, 30);
+}
+
+#[test]
+fn a_new_gallery_takes_nothing_from_an_old_one_of_its_name() {
+    let place = place();
+    let other = place.text("N.db");
+    // A log whose gallery is gone.
+    place.write_bytes("N.db-wal", &fs_err::read(place.path("G.db")).unwrap());
+    let import = [
+        "gallery",
+        "import",
+        "--gallery",
+        &other,
+        "--space",
+        "resnet",
+        "--vectors",
+        "old.npy",
+        "--items",
+        "items.jsonl",
+        "--distance",
+        "l2",
+    ];
+    place.json(&import);
+    assert!(!place.names().contains(&"N.db-wal".to_owned()));
+    let info = place.json(&["gallery", "info", "--gallery", &other]);
+    assert_eq!(info["spaces"][0]["counts"]["old"], 120);
+}

@@ -269,7 +269,7 @@ impl Kept {
         let (row, identity, change) = database.read(|transaction| {
             let row = index::numbered(transaction, self.number)?;
             let change = row.change(transaction)?;
-            Ok((row, spaces::identity(transaction)?, change))
+            Ok((row, spaces::index_identity(transaction, self.number)?, change))
         })?;
         Ok(Graph::load(&path, &identity, &row.space, options)
             // One that knows more than the gallery was saved beside a copy that is newer than this one.
@@ -416,13 +416,18 @@ impl Kept {
     /// Writes the graph beside the gallery, if it is not there as it is.
     fn save(&self, database: &Database) -> Result<()> {
         let path = side_file(database.path(), self.number);
-        let identity = database.read(|transaction| spaces::identity(transaction))?;
         let settled = {
             let index = self.read();
             let Some(graph) = &index.graph else { return Ok(()) };
             if lock(&self.notes).saved == Some(index.settled) && fs_err::metadata(&path).is_ok() {
                 return Ok(());
             }
+            // The gallery learns of it first: a file that is not written then counts as another's and is made again.
+            let identity = if database.writable() {
+                database.write(|transaction| spaces::renew_index_identity(transaction, self.number))?
+            } else {
+                database.read(|transaction| spaces::index_identity(transaction, self.number))?
+            };
             graph.save(&path, &identity, &index.space, index.settled)?;
             index.settled
         };

@@ -135,9 +135,26 @@ pub(crate) fn count(connection: &Connection, n: usize) -> Step<u64> {
     Ok(statement.query_row([n], |row| row.get(0))?)
 }
 
-/// What tells this gallery from every other.
-pub(crate) fn identity(connection: &Connection) -> Step<String> {
-    Ok(connection.query_row("SELECT value FROM gallery WHERE name = 'identity'", [], |row| row.get(0))?)
+/// What tells the side file of a space's index from every other: the gallery, and the moment it was saved. An older copy
+/// of the gallery that takes its place counts its changes from there on with the same numbers, but does not know of later
+/// moments.
+pub(crate) fn index_identity(connection: &Connection, number: i64) -> Step<String> {
+    let value = |name: String| -> Step<Option<String>> {
+        let mut statement = connection.prepare_cached("SELECT value FROM gallery WHERE name = ?1")?;
+        Ok(statement.query_row([name], |row| row.get(0)).optional()?)
+    };
+    let gallery = value("identity".into())?.unwrap_or_default();
+    Ok(format!("{gallery}/{}", value(format!("saved-{number}"))?.unwrap_or_default()))
+}
+
+/// Begins another such moment.
+pub(crate) fn renew_index_identity(connection: &Connection, number: i64) -> Step<String> {
+    connection.execute(
+        "INSERT INTO gallery (name, value) VALUES ('saved-' || ?1, lower(hex(randomblob(16)))) \
+         ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        [number],
+    )?;
+    index_identity(connection, number)
 }
 
 /// A provenance as the file writes it.

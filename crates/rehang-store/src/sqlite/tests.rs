@@ -143,6 +143,36 @@ fn a_graph_is_built_merged_saved_and_loaded() {
 }
 
 #[test]
+fn an_older_copy_of_a_gallery_does_not_take_the_newer_index_for_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, copy) = (folder.path().join("gallery.db"), folder.path().join("copy.db"));
+    let everything = Filter::default();
+    let change = |store: &SqliteStore, ids: std::ops::Range<usize>, seed: u64| {
+        let writes: Vec<ItemWrite> = ids.map(|id| item(id, seed + id as u64)).collect();
+        store.put(&writes).unwrap();
+        nearest(store, &vector(seed), 1, &everything);
+        store.flush().unwrap();
+    };
+    let store = filled(&path, 300);
+    change(&store, 0..10, 5000);
+    store.close().unwrap();
+    fs_err::copy(&path, &copy).unwrap();
+    let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    change(&store, 0..60, 6000);
+    store.close().unwrap();
+    // The copy takes the gallery's place, the side file stays, and other items get the same numbers of change.
+    fs_err::copy(&copy, &path).unwrap();
+    let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    let writes: Vec<ItemWrite> = (100..180).map(|id| item(id, 7000 + id as u64)).collect();
+    store.put(&writes).unwrap();
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    for id in 100..180 {
+        assert_eq!(nearest(&store, &vector(7000 + id), 1, &everything)[0].1, 0.0, "item {id} is found");
+    }
+}
+
+#[test]
 fn an_index_that_is_too_far_behind_is_made_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gallery.db");
