@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rehang::{Matrix, Provenance, Result, Space};
+use rehang::{Error, Matrix, Provenance, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -403,4 +403,27 @@ pub trait Store: Send + Sync {
 
     /// Makes derived parts durable. Truth is durable already when a write returns.
     fn flush(&self) -> Result<()>;
+}
+
+/// A space of a gallery by name; `None` where there is none.
+///
+/// # Errors
+///
+/// Those of [`Store::spaces`].
+pub fn find_space(store: &dyn Store, name: &str) -> Result<Option<SpaceRecord>> {
+    Ok(store.spaces()?.into_iter().find(|record| record.space.model == name))
+}
+
+/// A space of a gallery by name.
+///
+/// # Errors
+///
+/// Not found where there is none, naming those there are; those of [`Store::spaces`].
+pub fn expect_space(store: &dyn Store, name: &str) -> Result<SpaceRecord> {
+    let spaces = store.spaces()?;
+    if let Some(found) = spaces.iter().find(|record| record.space.model == name) {
+        return Ok(found.clone());
+    }
+    let names: Vec<&str> = spaces.iter().map(|record| record.space.model.as_str()).collect();
+    Err(Error::not_found("space", name, format!("{} (it has: {})", store.name(), names.join(", "))))
 }

@@ -12,7 +12,7 @@ mod sqlite;
 
 pub use contract::{
     Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, NewVector, Outcome, Record, Revision, Scan,
-    Select, SpaceRecord, Store, VectorRecord, VectorWrite,
+    Select, SpaceRecord, Store, VectorRecord, VectorWrite, expect_space, find_space,
 };
 pub use memory::MemoryStore;
 pub use sqlite::{IndexHealth, IndexKind, Problem, SearchOptions, SqliteStore};

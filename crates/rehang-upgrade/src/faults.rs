@@ -29,7 +29,7 @@ pub enum Place {
     AfterFilled,
     /// Everything is checked; searches still go to the old space.
     BeforeSwitch,
-    /// Searches go to the new space; the record does not say more yet.
+    /// Searches go to the new space; nothing is left to do.
     AfterSwitch,
     /// A batch of the backfill was read.
     BackfillRead,
@@ -39,7 +39,7 @@ pub enum Place {
     BackfillWritten,
     /// Failures were recorded.
     FailuresRecorded,
-    /// Searches are back on the old space; the record does not say so yet.
+    /// The record says rolled back; searches may still go to the new space.
     RolledBack,
     /// The record says finished; the old space is still there.
     BeforeDrop,

@@ -2,7 +2,7 @@
 
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Matrix, Provenance, Result};
-use rehang_store::{Filter, Found, ItemWrite, NewVector, Revision, Store};
+use rehang_store::{Filter, Found, ItemWrite, NewVector, Revision, Store, find_space};
 use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};
@@ -110,7 +110,7 @@ impl<'a> Gallery<'a> {
         if let (Some(adapter), Some(record)) =
             (self.adapter, recorded.as_ref().map(|recorded| &recorded.record))
             && record.is_live()
-            && self.store.spaces()?.iter().any(|space| space.space.model == record.new.model)
+            && find_space(self.store, &record.new.model)?.is_some()
         {
             let filler = Filler::new(adapter, &record.old.model, &record.new.model, record.order)?;
             for write in &mut writes {

@@ -4,7 +4,7 @@
 //! gallery, and losing the process at any instruction loses nothing.
 
 use rehang::order::Policy;
-use rehang::{Error, Provenance, Result, Space};
+use rehang::{Error, Result, Space};
 use rehang_store::Store;
 use serde::{Deserialize, Serialize};
 
@@ -116,11 +116,6 @@ impl UpgradeRecord {
     /// Whether the gallery is between two models because of it.
     pub fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Filling | Phase::Filled)
-    }
-
-    /// The provenance that vectors of the application's own get in a space of this upgrade.
-    pub fn written_as(&self, space: &str) -> Provenance {
-        if space == self.new.model { Provenance::Native } else { Provenance::Old }
     }
 }
 

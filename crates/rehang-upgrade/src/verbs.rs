@@ -2,7 +2,7 @@
 
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Progress, Provenance, Result, Space};
-use rehang_store::{Counts, Failure, Scan, Select, Store};
+use rehang_store::{Counts, Failure, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
 use crate::backfill::Request;
@@ -43,12 +43,7 @@ impl Setup<'_> {
         self.adapter.expect_input_width(self.old.dimension)?;
         expect_of_adapter(&self.adapter.old, self.old, "old")?;
         expect_of_adapter(&self.adapter.new, self.new, "new")?;
-        let spaces = store.spaces()?;
-        let Some(found) = spaces.iter().find(|record| record.space.model == self.old.model) else {
-            let names: Vec<&str> = spaces.iter().map(|record| record.space.model.as_str()).collect();
-            let place = format!("{} (it has: {})", store.name(), names.join(", "));
-            return Err(Error::not_found("space", &self.old.model, place));
-        };
+        let found = expect_space(store, &self.old.model)?;
         if (found.space.dimension, found.space.distance) != (self.old.dimension, self.old.distance) {
             let (expected, received) = (found.space.to_string(), self.old.to_string());
             return Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
@@ -56,7 +51,7 @@ impl Setup<'_> {
         }
         // A space of that name may be there: of this upgrade, or somebody else's.
         let new = self.new_space();
-        if let Some(there) = spaces.iter().find(|record| record.space.model == new.model)
+        if let Some(there) = find_space(store, &new.model)?
             && (there.space != new || there.written_as != Provenance::Native)
         {
             let (expected, received) = (new.to_string(), there.space.to_string());
@@ -111,7 +106,7 @@ pub fn plan(store: &dyn Store, setup: &Setup<'_>) -> Result<Plan> {
     let recorded = Recorded::read(store)?;
     expect_no_other(store, recorded.as_ref(), setup)?;
     let old_counts = store.counts(&setup.old.model)?;
-    let has_new = store.spaces()?.iter().any(|record| record.space.model == setup.new.model);
+    let has_new = find_space(store, &setup.new.model)?.is_some();
     let new_counts = if has_new { Some(store.counts(&setup.new.model)?) } else { None };
     let with_old = old_counts.items - old_counts.lacking;
     let native = new_counts.map_or(0, |counts| counts.native);
@@ -331,7 +326,7 @@ pub fn rollback(store: &dyn Store, faults: &dyn Faults) -> Result<RolledBack> {
         };
     })?;
     faults.reach(Place::RolledBack)?;
-    if store.spaces()?.iter().any(|record| record.space.model == new) {
+    if find_space(store, &new)?.is_some() {
         store.switch_serving(&new, &old)?;
     }
     let lacking = store.scan(&Scan::new(&old, Select::Lacking, 5))?;
@@ -428,7 +423,7 @@ pub struct Status {
 pub fn status(store: &dyn Store, failures: usize) -> Result<Status> {
     let record = Recorded::expect(store)?.record;
     let new = &record.new.model;
-    let has_new = store.spaces()?.iter().any(|space| space.space.model == *new);
+    let has_new = find_space(store, new)?.is_some();
     let items = || store.counts(&record.old.model).map(|counts| counts.items);
     let counts = if has_new {
         store.counts(new)?

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rehang::files::stream::{self, Columns, RowBatch};
 use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::{Distance, Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
-use rehang_store::{Item, ItemWrite, NewVector, Scan, Select, SqliteStore, Store};
+use rehang_store::{Item, ItemWrite, NewVector, Scan, Select, SqliteStore, Store, expect_space, find_space};
 use rehang_upgrade::Gallery as LiveGallery;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -233,18 +233,14 @@ fn fill_gallery(
     ids: &[String],
 ) -> Result<()> {
     let mut space = Space::new(&arguments.space, dimension, distance, normalised);
-    if let Some(there) = store.spaces()?.iter().find(|there| there.space.model == arguments.space) {
+    if let Some(there) = find_space(store, &arguments.space)? {
         // A raw space takes vectors that happen to have length 1; everything else has to agree.
         space.normalised &= there.space.normalised;
         there.space.expect_same(&space)?;
     }
     expect_no_other_vectors(store, &arguments.space, ids)?;
     store.create_space(&space, Provenance::Old)?;
-    let written_as = store
-        .spaces()?
-        .iter()
-        .find(|there| there.space.model == arguments.space)
-        .map_or(Provenance::Old, |there| there.written_as);
+    let written_as = expect_space(store, &arguments.space)?.written_as;
     with_bar(|progress| {
         progress.begin("importing", "items", ids.len() as u64);
         let mut reader = stream::open(source)?;
@@ -308,7 +304,7 @@ fn expect_no_other_vectors(store: &SqliteStore, space: &str, ids: &[String]) -> 
 
 fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
     let store = SqliteStore::open(&arguments.gallery)?;
-    let space = expect_space(&store, &arguments.space)?;
+    let space = expect_space(&store, &arguments.space)?.space;
     let counts = store.counts(&arguments.space)?;
     // Every output is opened before the first page is read.
     let mut vectors = stream::create(&arguments.vectors, Columns::vectors(space.dimension))?;
@@ -358,17 +354,6 @@ fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// A space of a gallery by name.
-pub fn expect_space(store: &dyn Store, name: &str) -> Result<Space> {
-    let spaces = store.spaces()?;
-    spaces.iter().find(|record| record.space.model == name).map(|record| record.space.clone()).ok_or_else(
-        || {
-            let names: Vec<&str> = spaces.iter().map(|record| record.space.model.as_str()).collect();
-            Error::not_found("space", name, format!("{} (it has: {})", store.name(), names.join(", ")))
-        },
-    )
-}
-
 fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
     check_id(&arguments.id)?;
@@ -378,16 +363,11 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
         Some(text) => serde_json::from_str(text)
             .map_err(|error| Error::option("--payload", text, format!("JSON ({error})")))?,
     };
-    let spaces = store.spaces()?;
     let mut vectors = Vec::new();
     for text in &arguments.vectors {
         let (space, vector) = parse_vector(text)?;
-        expect_space(&store, &space)?;
-        let written_as = spaces
-            .iter()
-            .find(|record| record.space.model == space)
-            .map_or(Provenance::Old, |record| record.written_as);
-        vectors.push(NewVector { space, vector, provenance: written_as, sigma2: None, priority: None });
+        let provenance = expect_space(&store, &space)?.written_as;
+        vectors.push(NewVector { space, vector, provenance, sigma2: None, priority: None });
     }
     let write = ItemWrite {
         id: arguments.id.clone(),

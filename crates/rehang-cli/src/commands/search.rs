@@ -2,11 +2,10 @@
 
 use rehang::files::{self, VectorSource};
 use rehang::{Error, Matrix, Result};
-use rehang_store::{Filter, SqliteStore, Store};
+use rehang_store::{Filter, SqliteStore, Store, expect_space};
 use rehang_upgrade::{Gallery, Phase, Queries, Recorded, Serving};
 use serde_json::{Value, json};
 
-use super::gallery::expect_space;
 use super::{Outcome, print, say};
 use crate::arguments::Search;
 
@@ -29,7 +28,7 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
             "embed the queries with its model, or leave --space out",
         ));
     }
-    let space = expect_space(&store, &serving)?;
+    let space = expect_space(&store, &serving)?.space;
     if queries.columns() != space.dimension {
         return Err(rehang::ErrorKind::WidthMismatch {
             what: format!("{} (queries of the serving space {space})", arguments.vectors),

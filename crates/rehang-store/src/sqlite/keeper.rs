@@ -184,18 +184,9 @@ impl Keeper {
 
     fn kept(&self, row: &SpaceRow) -> Arc<Kept> {
         let mut spaces = lock(&self.spaces);
-        let kept = spaces.entry(row.number).or_insert_with(|| {
-            Arc::new(Kept {
-                number: row.number,
-                index: RwLock::new(SpaceIndex::new(&row.space, self.options)),
-                feed: Mutex::default(),
-                work: Mutex::default(),
-                notes: Mutex::default(),
-                busy: AtomicBool::new(false),
-                stop: AtomicBool::new(false),
-                thread: Mutex::default(),
-            })
-        });
+        let kept = spaces
+            .entry(row.number)
+            .or_insert_with(|| Arc::new(Kept::new(row.number, SpaceIndex::new(&row.space, self.options))));
         Arc::clone(kept)
     }
 }
@@ -213,6 +204,19 @@ impl Drop for Keeper {
 }
 
 impl Kept {
+    fn new(number: i64, index: SpaceIndex) -> Self {
+        Self {
+            number,
+            index: RwLock::new(index),
+            feed: Mutex::default(),
+            work: Mutex::default(),
+            notes: Mutex::default(),
+            busy: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            thread: Mutex::default(),
+        }
+    }
+
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, SpaceIndex> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -378,16 +382,7 @@ impl Kept {
             SpaceIndex::new(&row.space, options)
         };
         let feed = lock(&self.feed);
-        let replacement = Self {
-            number: self.number,
-            index: RwLock::new(new),
-            feed: Mutex::default(),
-            work: Mutex::default(),
-            notes: Mutex::default(),
-            busy: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-            thread: Mutex::default(),
-        };
+        let replacement = Self::new(self.number, new);
         replacement.catch_up_from_truth(database, options)?;
         let new = replacement.index.into_inner().unwrap_or_else(PoisonError::into_inner);
         *self.write() = new;

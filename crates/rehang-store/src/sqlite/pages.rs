@@ -132,7 +132,8 @@ fn states(
     Ok(found)
 }
 
-fn state(row: &Row<'_>, space: &SpaceRow, with_vector: bool) -> Step<VectorRecord> {
+/// The vector of a row `provenance, revision, sigma2, priority, squared_error, value`.
+pub(crate) fn state(row: &Row<'_>, space: &SpaceRow, with_vector: bool) -> Step<VectorRecord> {
     let mut vector = Vec::new();
     if with_vector {
         vector.reserve_exact(space.space.dimension);

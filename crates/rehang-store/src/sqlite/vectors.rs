@@ -4,7 +4,8 @@ use rehang::{Error, Result};
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::connection::{Database, Step};
-use super::spaces::{self, provenance};
+use super::pages;
+use super::spaces;
 use crate::check;
 use crate::contract::{Counts, Failure, ItemKey, Outcome, Revision, VectorRecord, VectorWrite};
 
@@ -51,18 +52,7 @@ pub(crate) fn get(database: &Database, space: &str, keys: &[ItemKey]) -> Result<
             let mut rows = select.query([int(key)])?;
             vectors.push(match rows.next()? {
                 None => None,
-                Some(row) => {
-                    let mut vector = Vec::with_capacity(space.space.dimension);
-                    read_value(row, 5, space.space.dimension, &mut vector)?;
-                    Some(VectorRecord {
-                        provenance: provenance(row, 0)?,
-                        revision: row.get(1)?,
-                        sigma2: row.get(2)?,
-                        priority: row.get(3)?,
-                        squared_error: row.get(4)?,
-                        vector,
-                    })
-                }
+                Some(row) => Some(pages::state(row, &space, true)?),
             });
         }
         Ok(vectors)
