@@ -1,0 +1,254 @@
+//! The encoders there are, and the graph of each.
+
+use rehang::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use super::graph::{Graph, Shape, Sliding};
+
+/// An encoder by name and sizes.
+///
+/// In a configuration file: `kind = "resnet18"`, `outputs = 128`, and what else the kind has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
+pub enum Architecture {
+    /// Dense layers with BatchNorm and ReLU between them, on given feature vectors: `hidden` may be empty, which is a
+    /// linear map.
+    Mlp {
+        /// Units of every hidden layer.
+        #[serde(default)]
+        hidden: Vec<usize>,
+        /// Coordinates of the vector.
+        outputs: usize,
+    },
+    /// Three 3 × 3 convolutions with `width`, 2·`width`, 4·`width` channels, each with BatchNorm, ReLU and a 2 × 2
+    /// maximum; then a dense layer on all that is left.
+    CnnSmall {
+        /// Channels of the first convolution.
+        #[serde(default = "default_width")]
+        width: usize,
+        /// Coordinates of the vector.
+        outputs: usize,
+    },
+    /// ResNet-18 (He et al. 2015).
+    Resnet18 {
+        /// How the image is entered.
+        #[serde(default)]
+        stem: Stem,
+        /// How planes become a vector.
+        #[serde(default)]
+        pooling: Pooling,
+        /// Coordinates of the vector: a dense layer stands on the pooled planes.
+        outputs: usize,
+    },
+    /// ResNet-50.
+    Resnet50 {
+        /// How the image is entered.
+        #[serde(default)]
+        stem: Stem,
+        /// How planes become a vector.
+        #[serde(default)]
+        pooling: Pooling,
+        /// Coordinates of the vector.
+        outputs: usize,
+    },
+    /// ResNet-101.
+    Resnet101 {
+        /// How the image is entered.
+        #[serde(default)]
+        stem: Stem,
+        /// How planes become a vector.
+        #[serde(default)]
+        pooling: Pooling,
+        /// Coordinates of the vector.
+        outputs: usize,
+    },
+}
+
+fn default_width() -> usize {
+    32
+}
+
+/// How a ResNet enters an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stem {
+    /// A 3 × 3 convolution with stride 1 and no pooling, for images of about 32 × 32.
+    #[default]
+    Cifar,
+    /// A 7 × 7 convolution with stride 2 and a 3 × 3 maximum with stride 2, for images of about 224 × 224.
+    Imagenet,
+}
+
+/// How a ResNet's last planes become a vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pooling {
+    /// The mean of every plane (GAP).
+    #[default]
+    Average,
+    /// The generalised mean with p = 3 (GeM).
+    GeneralisedMean,
+}
+
+impl Architecture {
+    /// Coordinates of the vector.
+    pub fn outputs(&self) -> usize {
+        match *self {
+            Self::Mlp { outputs, .. }
+            | Self::CnnSmall { outputs, .. }
+            | Self::Resnet18 { outputs, .. }
+            | Self::Resnet50 { outputs, .. }
+            | Self::Resnet101 { outputs, .. } => outputs,
+        }
+    }
+
+    /// The graph for inputs of a shape.
+    ///
+    /// ```
+    /// use rehang_train::encoder::{Architecture, Shape, Stem, Pooling};
+    ///
+    /// let shape = Shape { channels: 3, height: 32, width: 32 };
+    /// let encoder = Architecture::Resnet18 { stem: Stem::Cifar, pooling: Pooling::Average, outputs: 128 };
+    /// let graph = encoder.graph(shape)?;
+    /// // The well-known 11,173,962 of CIFAR-10's ResNet-18, less its 10-class head, more this one's 128 outputs.
+    /// assert_eq!(graph.parameter_count(), 11_173_962 - 5_130 + 513 * 128);
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Widths of zero, feature vectors for an encoder of images, images too small for the pooling.
+    pub fn graph(&self, input: Shape) -> Result<Graph> {
+        if input.size() == 0 || self.outputs() == 0 {
+            return Err(Error::option("encoder", format!("{self:?}"), "inputs and outputs of at least 1"));
+        }
+        let mut graph = Graph::new(input);
+        match self {
+            Self::Mlp { hidden, outputs } => {
+                let mut node = if input.height * input.width == 1 { 0 } else { graph.flatten(0) };
+                for (number, &units) in hidden.iter().enumerate() {
+                    if units == 0 {
+                        return Err(Error::option("hidden", "0", "layers of at least 1 unit"));
+                    }
+                    node = graph.dense(node, &format!("layer{number}"), units);
+                    node = graph.normalisation(node, &format!("bn{number}"));
+                    node = graph.relu(node);
+                }
+                graph.dense(node, "fc", *outputs);
+            }
+            Self::CnnSmall { width, outputs } => {
+                at_least(input, 8, "cnn-small")?;
+                if *width == 0 {
+                    return Err(Error::option("width", "0", "at least 1 channel"));
+                }
+                let mut node = 0;
+                for number in 0..3 {
+                    let window = Sliding { side: 3, stride: 1, padding: 1 };
+                    node = graph.convolution(node, &format!("conv{number}"), width << number, window);
+                    node = graph.normalisation(node, &format!("bn{number}"));
+                    node = graph.relu(node);
+                    node = graph.maximum_pool(node, Sliding { side: 2, stride: 2, padding: 0 });
+                }
+                let flat = graph.flatten(node);
+                graph.dense(flat, "fc", *outputs);
+            }
+            Self::Resnet18 { stem, pooling, outputs } => {
+                resnet(&mut graph, [2, 2, 2, 2], Block::Basic, *stem, *pooling, *outputs)?;
+            }
+            Self::Resnet50 { stem, pooling, outputs } => {
+                resnet(&mut graph, [3, 4, 6, 3], Block::Bottleneck, *stem, *pooling, *outputs)?;
+            }
+            Self::Resnet101 { stem, pooling, outputs } => {
+                resnet(&mut graph, [3, 4, 23, 3], Block::Bottleneck, *stem, *pooling, *outputs)?;
+            }
+        }
+        Ok(graph)
+    }
+}
+
+fn at_least(input: Shape, side: usize, kind: &str) -> Result<()> {
+    if input.height >= side && input.width >= side {
+        return Ok(());
+    }
+    Err(Error::option(
+        "encoder",
+        format!("{kind} on inputs of {} x {}", input.height, input.width),
+        format!("images of at least {side} x {side}; feature vectors take the encoder mlp"),
+    ))
+}
+
+/// The two residual blocks of He et al. 2015, figure 5.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Block {
+    /// Two 3 × 3 convolutions.
+    Basic,
+    /// 1 × 1, 3 × 3 (which carries the stride), 1 × 1 with four times the channels.
+    Bottleneck,
+}
+
+fn resnet(
+    graph: &mut Graph,
+    blocks: [usize; 4],
+    block: Block,
+    stem: Stem,
+    pooling: Pooling,
+    outputs: usize,
+) -> Result<()> {
+    at_least(graph.input(), if stem == Stem::Cifar { 8 } else { 32 }, "a ResNet")?;
+    let window = match stem {
+        Stem::Cifar => Sliding { side: 3, stride: 1, padding: 1 },
+        Stem::Imagenet => Sliding { side: 7, stride: 2, padding: 3 },
+    };
+    let mut node = graph.convolution(0, "conv1", 64, window);
+    node = graph.normalisation(node, "bn1");
+    node = graph.relu(node);
+    if stem == Stem::Imagenet {
+        node = graph.maximum_pool(node, Sliding { side: 3, stride: 2, padding: 1 });
+    }
+    for (stage, &count) in blocks.iter().enumerate() {
+        for number in 0..count {
+            let stride = if stage > 0 && number == 0 { 2 } else { 1 };
+            node = residual(graph, node, &format!("layer{}.{number}", stage + 1), block, 64 << stage, stride);
+        }
+    }
+    let pooled = match pooling {
+        Pooling::Average => graph.average_pool(node),
+        Pooling::GeneralisedMean => graph.generalised_mean_pool(node),
+    };
+    graph.dense(pooled, "fc", outputs);
+    Ok(())
+}
+
+fn residual(
+    graph: &mut Graph,
+    input: usize,
+    name: &str,
+    block: Block,
+    planes: usize,
+    stride: usize,
+) -> usize {
+    // Side of the window, channels and stride of each convolution.
+    let steps = match block {
+        Block::Basic => vec![(3, planes, stride), (3, planes, 1)],
+        Block::Bottleneck => vec![(1, planes, 1), (3, planes, stride), (1, 4 * planes, 1)],
+    };
+    let (last, outputs) = (steps.len(), steps[steps.len() - 1].1);
+    let mut node = input;
+    for (number, (side, channels, stride)) in (1..).zip(steps) {
+        let window = Sliding { side, stride, padding: side / 2 };
+        node = graph.convolution(node, &format!("{name}.conv{number}"), channels, window);
+        node = graph.normalisation(node, &format!("{name}.bn{number}"));
+        if number < last {
+            node = graph.relu(node);
+        }
+    }
+    let shortcut = if stride != 1 || graph.shapes[input].channels != outputs {
+        let window = Sliding { side: 1, stride, padding: 0 };
+        let projected = graph.convolution(input, &format!("{name}.downsample.0"), outputs, window);
+        graph.normalisation(projected, &format!("{name}.downsample.1"))
+    } else {
+        input
+    };
+    let sum = graph.sum(node, shortcut);
+    graph.relu(sum)
+}

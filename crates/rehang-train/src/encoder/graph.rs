@@ -1,0 +1,355 @@
+//! An encoder as a list of operations: the one description that is trained, embedded with, written to a file and
+//! exported.
+//!
+//! Node 0 is the input. Every other node reads nodes before it, and the last node is the vector. Parameters are named
+//! ranges of one flat vector, so that an optimiser is one pass, a checkpoint is a copy, and a file is a list of names.
+
+use std::ops::Range;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::network::State;
+
+/// The shape of one row at a node: `channels` planes of `height` × `width` numbers (a vector has 1 × 1 planes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Planes, or coordinates of a vector.
+    pub channels: usize,
+    /// Rows of a plane.
+    pub height: usize,
+    /// Columns of a plane.
+    pub width: usize,
+}
+
+impl Shape {
+    /// Numbers of one row.
+    pub fn size(self) -> usize {
+        self.channels * self.height * self.width
+    }
+}
+
+/// One parameter: its name in files, its shape there, and where it lies in the flat vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    /// Name, such as `layer1.0.conv1.weight`.
+    pub name: String,
+    /// Shape in files; a convolution's is `[outputs, inputs, height, width]`.
+    pub shape: Vec<usize>,
+    /// Where it lies.
+    pub range: Range<usize>,
+    /// What it is, which decides how it starts and whether decoupled decay shrinks it.
+    pub role: Role,
+}
+
+/// What a parameter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Weight of a convolution; starts normal with variance `2/(outputs·height·width)` (He et al. 2015, fan-out).
+    Convolution,
+    /// Weight of a dense layer with so many inputs; starts uniform in ±1/√inputs.
+    Dense,
+    /// Bias of a dense layer with so many inputs; starts uniform in ±1/√inputs.
+    Bias {
+        /// Inputs of its layer.
+        inputs: usize,
+    },
+    /// γ of BatchNorm; starts at 1.
+    Scale,
+    /// β of BatchNorm; starts at 0.
+    Shift,
+}
+
+/// Running mean and variance of one BatchNorm: a name in files and a range of the two flat vectors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statistics {
+    /// Name, such as `layer1.0.bn1`; files hold `….running_mean` and `….running_var`.
+    pub name: String,
+    /// Where it lies in both vectors.
+    pub range: Range<usize>,
+}
+
+/// How a square window moves over planes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sliding {
+    /// Side of the window.
+    pub side: usize,
+    /// Step between windows.
+    pub stride: usize,
+    /// Rows and columns of padding on every side: zeros for a convolution, never the largest for a maximum.
+    pub padding: usize,
+}
+
+impl Sliding {
+    /// Windows along `length` numbers.
+    pub fn count(self, length: usize) -> usize {
+        (length + 2 * self.padding - self.side) / self.stride + 1
+    }
+}
+
+/// What a node does; numbers of nodes, parameters and statistics are places in their lists.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Operation {
+    /// The input as it is.
+    Input,
+    /// Cross-correlation without bias.
+    Convolution {
+        /// Node that is read.
+        input: usize,
+        /// Weight `[outputs, inputs, side, side]`.
+        weight: usize,
+        /// The window.
+        window: Sliding,
+    },
+    /// BatchNorm over rows and positions: `γ·(x − μ)/√(var + 1e-5) + β`.
+    Normalisation {
+        /// Node that is read.
+        input: usize,
+        /// γ.
+        scale: usize,
+        /// β.
+        shift: usize,
+        /// Running μ and var.
+        statistics: usize,
+    },
+    /// max(x, 0).
+    Relu {
+        /// Node that is read.
+        input: usize,
+    },
+    /// Sum of two nodes of one shape.
+    Sum {
+        /// First node.
+        left: usize,
+        /// Second node.
+        right: usize,
+    },
+    /// Largest number of every window.
+    MaximumPool {
+        /// Node that is read.
+        input: usize,
+        /// The window.
+        window: Sliding,
+    },
+    /// Mean of every plane: `[c, h, w] → [c]`.
+    AveragePool {
+        /// Node that is read.
+        input: usize,
+    },
+    /// Generalised mean of every plane (GeM, Radenović et al. 2018): `(mean max(x, 1e-6)³)^(1/3)`.
+    GeneralisedMeanPool {
+        /// Node that is read.
+        input: usize,
+    },
+    /// Planes as one vector: `[c, h, w] → [c·h·w]`.
+    Flatten {
+        /// Node that is read.
+        input: usize,
+    },
+    /// `W x + b` on vectors, W `[outputs, inputs]`.
+    Dense {
+        /// Node that is read.
+        input: usize,
+        /// W.
+        weight: usize,
+        /// b.
+        bias: usize,
+    },
+}
+
+/// Numbers below this count as it in [`Operation::GeneralisedMeanPool`], so that its root has a finite slope.
+pub const GENERALISED_MEAN_MINIMUM: f32 = 1e-6;
+
+/// An encoder: what it computes, and what its parameters are called.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Graph {
+    /// Operations in the order of their work; node 0 is the input, the last one the vector.
+    pub operations: Vec<Operation>,
+    /// Shape of one row at every node.
+    pub shapes: Vec<Shape>,
+    /// All parameters, in the order of the flat vector.
+    pub parameters: Vec<Parameter>,
+    /// All BatchNorm statistics, in the order of the flat vectors.
+    pub statistics: Vec<Statistics>,
+}
+
+impl Graph {
+    /// A graph that is nothing but its input.
+    pub fn new(input: Shape) -> Self {
+        Self {
+            operations: vec![Operation::Input],
+            shapes: vec![input],
+            parameters: Vec::new(),
+            statistics: Vec::new(),
+        }
+    }
+
+    /// Shape of one input row.
+    pub fn input(&self) -> Shape {
+        self.shapes[0]
+    }
+
+    /// Coordinates of the vector: the width of the last node.
+    pub fn outputs(&self) -> usize {
+        self.shapes[self.shapes.len() - 1].size()
+    }
+
+    /// Number of parameters.
+    pub fn parameter_count(&self) -> usize {
+        self.parameters.last().map_or(0, |parameter| parameter.range.end)
+    }
+
+    /// Numbers in each of the two vectors of running statistics.
+    pub fn statistics_count(&self) -> usize {
+        self.statistics.last().map_or(0, |statistics| statistics.range.end)
+    }
+
+    /// Multiplications and additions of one row's forward pass in convolutions and dense layers.
+    ///
+    /// ```
+    /// use rehang_train::encoder::{Graph, Shape};
+    ///
+    /// let mut graph = Graph::new(Shape { channels: 8, height: 1, width: 1 });
+    /// graph.dense(0, "fc", 3);
+    /// assert_eq!(graph.multiplications(), 24);
+    /// assert_eq!((graph.parameter_count(), graph.outputs()), (27, 3));
+    /// ```
+    pub fn multiplications(&self) -> usize {
+        self.operations
+            .iter()
+            .zip(&self.shapes)
+            .map(|(operation, shape)| match *operation {
+                Operation::Convolution { weight, .. } => {
+                    self.parameters[weight].range.len() * shape.height * shape.width
+                }
+                Operation::Dense { weight, .. } => self.parameters[weight].range.len(),
+                _ => 0,
+            })
+            .sum()
+    }
+
+    /// Adds a convolution without bias; gives its node.
+    pub fn convolution(&mut self, input: usize, name: &str, outputs: usize, window: Sliding) -> usize {
+        let shape = self.shapes[input];
+        let weight = self.parameter(
+            format!("{name}.weight"),
+            vec![outputs, shape.channels, window.side, window.side],
+            Role::Convolution,
+        );
+        let (height, width) = (window.count(shape.height), window.count(shape.width));
+        self.node(
+            Operation::Convolution { input, weight, window },
+            Shape { channels: outputs, height, width },
+        )
+    }
+
+    /// Adds BatchNorm; gives its node.
+    pub fn normalisation(&mut self, input: usize, name: &str) -> usize {
+        let channels = self.shapes[input].channels;
+        let scale = self.parameter(format!("{name}.weight"), vec![channels], Role::Scale);
+        let shift = self.parameter(format!("{name}.bias"), vec![channels], Role::Shift);
+        let start = self.statistics_count();
+        self.statistics.push(Statistics { name: name.to_owned(), range: start..start + channels });
+        let statistics = self.statistics.len() - 1;
+        self.node(Operation::Normalisation { input, scale, shift, statistics }, self.shapes[input])
+    }
+
+    /// Adds max(x, 0); gives its node.
+    pub fn relu(&mut self, input: usize) -> usize {
+        self.node(Operation::Relu { input }, self.shapes[input])
+    }
+
+    /// Adds the sum of two nodes of one shape; gives its node.
+    pub fn sum(&mut self, left: usize, right: usize) -> usize {
+        assert_eq!(self.shapes[left], self.shapes[right], "a sum needs two nodes of one shape");
+        self.node(Operation::Sum { left, right }, self.shapes[left])
+    }
+
+    /// Adds the largest number of every window; gives its node.
+    pub fn maximum_pool(&mut self, input: usize, window: Sliding) -> usize {
+        let Shape { channels, height, width } = self.shapes[input];
+        let shape = Shape { channels, height: window.count(height), width: window.count(width) };
+        self.node(Operation::MaximumPool { input, window }, shape)
+    }
+
+    /// Adds the mean of every plane; gives its node.
+    pub fn average_pool(&mut self, input: usize) -> usize {
+        let channels = self.shapes[input].channels;
+        self.node(Operation::AveragePool { input }, Shape { channels, height: 1, width: 1 })
+    }
+
+    /// Adds the generalised mean of every plane; gives its node.
+    pub fn generalised_mean_pool(&mut self, input: usize) -> usize {
+        let channels = self.shapes[input].channels;
+        self.node(Operation::GeneralisedMeanPool { input }, Shape { channels, height: 1, width: 1 })
+    }
+
+    /// Adds the planes as one vector; gives its node.
+    pub fn flatten(&mut self, input: usize) -> usize {
+        let channels = self.shapes[input].size();
+        self.node(Operation::Flatten { input }, Shape { channels, height: 1, width: 1 })
+    }
+
+    /// Adds `W x + b`; gives its node.
+    pub fn dense(&mut self, input: usize, name: &str, outputs: usize) -> usize {
+        let inputs = self.shapes[input].size();
+        let weight = self.parameter(format!("{name}.weight"), vec![outputs, inputs], Role::Dense);
+        let bias = self.parameter(format!("{name}.bias"), vec![outputs], Role::Bias { inputs });
+        let shape = Shape { channels: outputs, height: 1, width: 1 };
+        self.node(Operation::Dense { input, weight, bias }, shape)
+    }
+
+    /// Parameters and running statistics at the start of a training, drawn from ChaCha8 with the given seed; see
+    /// [`Role`] for how each starts. Running means start at 0, running variances at 1.
+    pub(crate) fn initial(&self, seed: u64) -> State {
+        let mut generator = ChaCha8Rng::seed_from_u64(seed);
+        let mut parameters = vec![0.0; self.parameter_count()];
+        for parameter in &self.parameters {
+            let values = &mut parameters[parameter.range.clone()];
+            match parameter.role {
+                Role::Convolution => {
+                    let fan_out = parameter.shape[0] * parameter.shape[2] * parameter.shape[3];
+                    let deviation = (2.0 / fan_out as f64).sqrt();
+                    for value in values {
+                        *value = (deviation * normal(&mut generator)) as f32;
+                    }
+                }
+                Role::Dense => uniform(values, parameter.shape[1], &mut generator),
+                Role::Bias { inputs } => uniform(values, inputs, &mut generator),
+                Role::Scale => values.fill(1.0),
+                Role::Shift => values.fill(0.0),
+            }
+        }
+        State {
+            parameters,
+            running_mean: vec![0.0; self.statistics_count()],
+            running_variance: vec![1.0; self.statistics_count()],
+        }
+    }
+
+    fn node(&mut self, operation: Operation, shape: Shape) -> usize {
+        self.operations.push(operation);
+        self.shapes.push(shape);
+        self.operations.len() - 1
+    }
+
+    fn parameter(&mut self, name: String, shape: Vec<usize>, role: Role) -> usize {
+        let start = self.parameter_count();
+        let range = start..start + shape.iter().product::<usize>();
+        self.parameters.push(Parameter { name, shape, range, role });
+        self.parameters.len() - 1
+    }
+}
+
+fn uniform(values: &mut [f32], inputs: usize, generator: &mut ChaCha8Rng) {
+    let bound = 1.0 / (inputs.max(1) as f32).sqrt();
+    for value in values {
+        *value = bound * (2.0 * generator.random::<f32>() - 1.0);
+    }
+}
+
+/// A standard normal number (Box and Muller 1958).
+fn normal(generator: &mut ChaCha8Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - generator.random::<f64>()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * generator.random::<f64>()).cos()
+}

@@ -1,0 +1,12 @@
+//! Encoders: from images or feature vectors to vectors of a space.
+//!
+//! An [`Architecture`] names an encoder; its [`Graph`] is the list of operations that everything else reads: the fused
+//! passes on the processor, the tensors of burn on other devices, the files, the export.
+
+mod architecture;
+mod graph;
+mod pass;
+
+pub use architecture::{Architecture, Pooling, Stem};
+pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
+pub(crate) use pass::{Mode, Passes};

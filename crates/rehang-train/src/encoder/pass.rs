@@ -1,0 +1,25 @@
+//! What every way to run a graph can do: a forward pass and a backward pass.
+
+use rehang::Result;
+
+use crate::network::State;
+
+/// Which statistics BatchNorm uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The batch's own, and the running ones move a tenth towards them (unbiased variance, as PyTorch does). What the
+    /// backward pass needs is kept.
+    Training,
+    /// The running ones; nothing is kept.
+    Evaluation,
+}
+
+/// A graph made ready to run on one device.
+pub(crate) trait Passes {
+    /// Vectors `[rows, outputs]` of inputs `[rows, channels, height, width]`, both row-major.
+    fn forward(&mut self, state: &mut State, input: &[f32], rows: usize, mode: Mode) -> Result<Vec<f32>>;
+
+    /// Adds the gradient of every parameter to `parameters` (in the order of [`State::parameters`]), given the
+    /// gradient `[rows, outputs]` of the vectors of the last forward pass in [`Mode::Training`].
+    fn backward(&mut self, state: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()>;
+}
