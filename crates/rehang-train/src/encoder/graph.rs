@@ -157,6 +157,25 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// The nodes that it reads.
+    pub fn inputs(&self) -> impl Iterator<Item = usize> {
+        let (first, second) = match *self {
+            Self::Input => (None, None),
+            Self::Sum { left, right } => (Some(left), Some(right)),
+            Self::Convolution { input, .. }
+            | Self::Normalisation { input, .. }
+            | Self::Relu { input }
+            | Self::MaximumPool { input, .. }
+            | Self::AveragePool { input }
+            | Self::GeneralisedMeanPool { input }
+            | Self::Flatten { input }
+            | Self::Dense { input, .. } => (Some(input), None),
+        };
+        first.into_iter().chain(second)
+    }
+}
+
 /// Numbers below this count as it in [`Operation::GeneralisedMeanPool`], so that its root has a finite slope.
 pub const GENERALISED_MEAN_MINIMUM: f32 = 1e-6;
 

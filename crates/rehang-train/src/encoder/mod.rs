@@ -6,7 +6,9 @@
 mod architecture;
 mod graph;
 mod pass;
+mod tensors;
 
 pub use architecture::{Architecture, Pooling, Stem};
 pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
 pub(crate) use pass::{Mode, Passes};
+pub(crate) use tensors::{TensorPasses, read};

@@ -1,0 +1,43 @@
+//! The new model's own loss (RACT equation 7, DMU equation 3): how well the new head tells the classes apart.
+//!
+//! ```text
+//! L_cls = 1/|B| Σ_x ℓ(φ_new(x), ω_new)_y          ℓ of the head's form, see `heads`
+//! ```
+
+use burn::tensor::Tensor;
+
+use super::{Batch, Objective};
+
+pub(crate) struct Classification {
+    /// Label smoothing ε.
+    pub smoothing: f32,
+}
+
+impl Objective for Classification {
+    fn name(&self) -> &'static str {
+        "classification"
+    }
+
+    fn loss(&self, batch: &Batch) -> Tensor<1> {
+        batch.head.cross_entropy(&batch.new, &batch.labels, self.smoothing).mean()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Plain;
+    use super::*;
+    use crate::compatible::heads::HeadForm;
+
+    #[test]
+    fn gradients_of_every_form_agree_with_finite_differences() {
+        for form in [
+            HeadForm::Softmax,
+            HeadForm::NormalisedSoftmax { scale: 4.0 },
+            HeadForm::CosFace { scale: 4.0, margin: 0.3 },
+            HeadForm::ArcFace { scale: 4.0, margin: 0.3 },
+        ] {
+            Plain { form, ..Plain::usual() }.check(&Classification { smoothing: 0.1 });
+        }
+    }
+}

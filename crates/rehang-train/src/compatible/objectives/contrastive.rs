@@ -1,0 +1,160 @@
+//! RACT's regression-alleviating compatibility as contrast (equations 5, 6, 13; temperatures as in Table 7).
+//!
+//! All vectors are scaled to length 1. `N(x) = B ∖ p(x)`, the rows of another class than x.
+//!
+//! ```text
+//! pos = ⟨v, o⟩/τ     old(k) = ⟨v, o_k⟩/τ     new(k) = ⟨v, v_k⟩/τ_new        k ∈ N(x)
+//! vanilla (5):   −log e^pos / (e^pos + Σ e^old(k))
+//! RACT (6):      −log e^pos / (e^pos + Σ e^old(k) + Σ e^new(k))
+//! split (13):    −log e^pos / (e^pos + Σ e^old(k)) − η·log e^pos / (e^pos + Σ e^new(k))
+//! ```
+//!
+//! The loss is the mean over B. With `hardest = K` only the K largest negatives of each of the two sets count. The
+//! gradient flows through `v` and `v_k`, never through `o`.
+
+use burn::tensor::Tensor;
+
+use super::{Batch, NEVER, Objective, as_wide_as, log_sum_exp, rowwise, same_class, unit};
+
+/// Which negatives stand in the denominator.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Negatives {
+    /// Old ones (5).
+    Old,
+    /// Old and new ones together (6).
+    OldAndNew,
+    /// Old ones, and with a weight η of their own new ones (13).
+    Split { eta: f32 },
+}
+
+pub(crate) struct Contrastive {
+    pub negatives: Negatives,
+    /// τ.
+    pub temperature: f32,
+    /// τ of new-to-new negatives.
+    pub temperature_new: f32,
+    /// How many negatives of each set count; all where it is not given.
+    pub hardest: Option<usize>,
+}
+
+/// `v`, `o` scaled to length 1 and equally wide.
+pub(crate) fn both_unit(batch: &Batch) -> (Tensor<2>, Tensor<2>) {
+    let new = as_wide_as(batch.new.clone(), batch.old.dims()[1]);
+    (unit(new), unit(batch.old.clone()))
+}
+
+impl Contrastive {
+    /// Similarities to negatives, `[B, B]` or `[B, K]`, others as good as −∞.
+    fn negatives(&self, similarities: Tensor<2>, same: &Tensor<2>) -> Tensor<2> {
+        let others = similarities * same.clone().neg().add_scalar(1.0) + same.clone().mul_scalar(NEVER);
+        match self.hardest {
+            Some(count) if count < others.dims()[1] => others.topk(count, 1),
+            _ => others,
+        }
+    }
+}
+
+impl Objective for Contrastive {
+    fn name(&self) -> &'static str {
+        "contrast"
+    }
+
+    fn loss(&self, batch: &Batch) -> Tensor<1> {
+        let (new, old) = both_unit(batch);
+        let same = same_class(&batch.labels, &batch.old.device());
+        let positive = rowwise(new.clone(), old.clone()).div_scalar(self.temperature);
+        let to_old = new.clone().matmul(old.transpose()).div_scalar(self.temperature);
+        let to_old = self.negatives(to_old, &same);
+        let to_new = || {
+            let similarities = new.clone().matmul(new.clone().transpose()).div_scalar(self.temperature_new);
+            self.negatives(similarities, &same)
+        };
+        let against = |negatives: Vec<Tensor<2>>| {
+            let all = std::iter::once(positive.clone()).chain(negatives).collect();
+            log_sum_exp(Tensor::cat(all, 1)) - positive.clone()
+        };
+        let loss = match self.negatives {
+            Negatives::Old => against(vec![to_old]),
+            Negatives::OldAndNew => against(vec![to_old, to_new()]),
+            Negatives::Split { eta } => against(vec![to_old]) + against(vec![to_new()]).mul_scalar(eta),
+        };
+        loss.mean()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Plain;
+    use super::*;
+
+    fn contrast(negatives: Negatives, hardest: Option<usize>) -> Contrastive {
+        Contrastive { negatives, temperature: 0.5, temperature_new: 0.7, hardest }
+    }
+
+    fn forms() -> [Negatives; 3] {
+        [Negatives::Old, Negatives::OldAndNew, Negatives::Split { eta: 0.6 }]
+    }
+
+    #[test]
+    fn gradients_agree_with_finite_differences() {
+        for negatives in forms() {
+            Plain::usual().check(&contrast(negatives, None));
+            Plain::usual().check(&contrast(negatives, Some(2)));
+        }
+    }
+
+    #[test]
+    fn a_batch_computed_by_hand() {
+        // Two rows of two classes on the axes: every cosine is 0 or 1.
+        let plain = Plain {
+            labels: vec![0, 1],
+            new: vec![2.0, 0.0, 0.0, 3.0],
+            old: vec![1.0, 0.0, 5.0, 0.0],
+            adapted: vec![1.0; 4],
+            head: vec![1.0; 4],
+            widths: [2, 2],
+            ..Plain::usual()
+        };
+        // Row 0: positive 1, old negative 1, new negative 0; row 1: positive 0, old negative 0, new negative 0.
+        let (two, zero) = (2.0_f64.exp(), 1.0_f64);
+        let vanilla = 0.5 * ((two + two).ln() - 2.0 + (zero + zero).ln());
+        assert!((plain.value(&contrast(Negatives::Old, None)) - vanilla).abs() < 1e-5);
+        let ract = 0.5 * ((two + two + 1.0).ln() - 2.0 + 3.0_f64.ln());
+        assert!((plain.value(&contrast(Negatives::OldAndNew, None)) - ract).abs() < 1e-5);
+        let split = vanilla + 0.6 * 0.5 * ((two + 1.0).ln() - 2.0 + 2.0_f64.ln());
+        assert!((plain.value(&contrast(Negatives::Split { eta: 0.6 }, None)) - split).abs() < 1e-5);
+    }
+
+    #[test]
+    fn rows_of_one_class_are_no_negatives_of_each_other() {
+        // Row 3 is of the class of row 0: the old vector of either is nothing to the other one.
+        let objective = contrast(Negatives::Old, None);
+        let alone = |plain: &Plain| {
+            let keep = |values: &[f32], d: usize| values[..d].to_vec();
+            let first = Plain {
+                labels: vec![0],
+                new: keep(&plain.new, 5),
+                old: keep(&plain.old, 4),
+                adapted: keep(&plain.adapted, 5),
+                ..plain.clone()
+            };
+            first.value(&objective)
+        };
+        // A row without negatives has no loss.
+        assert!(alone(&Plain::usual()).abs() < 1e-6);
+        let all_one = Plain { labels: vec![7; 6], ..Plain::usual() };
+        for negatives in forms() {
+            assert!(all_one.value(&contrast(negatives, None)).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn more_negatives_cost_more_and_enough_hardest_are_all() {
+        let plain = Plain::usual();
+        let all = plain.value(&contrast(Negatives::OldAndNew, None));
+        assert!(all > plain.value(&contrast(Negatives::Old, None)));
+        assert!(all > plain.value(&contrast(Negatives::OldAndNew, Some(1))));
+        let many = plain.value(&contrast(Negatives::OldAndNew, Some(5)));
+        assert!((all - many).abs() < 1e-5);
+    }
+}

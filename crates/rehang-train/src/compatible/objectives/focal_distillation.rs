@@ -1,0 +1,95 @@
+//! Focal distillation (Yan et al. 2020, positive-congruent training), a baseline against flips: what the old model had
+//! right is distilled more.
+//!
+//! ```text
+//! L = 1/|K| Σ_{x ∈ K} (α + β·1[old right on x])·T²·KL(softmax(z_old(φ_old(x))/T) ‖ softmax(z_new(φ_new(x))/T))
+//! ```
+//!
+//! K are the rows whose class the old head knows; `z_new` are the new head's logits of the old head's classes. It
+//! regularises what the model says of classes, not where its vectors lie, and so does not make them compatible alone.
+
+use burn::tensor::Tensor;
+
+use super::super::heads::HeadTensors;
+use super::head_distillation::divergence;
+use super::{Batch, Objective, weighted};
+use crate::encoder::read;
+
+pub(crate) struct FocalDistillation {
+    /// ω_old, a constant.
+    pub old_head: HeadTensors,
+    /// α: the weight of every row.
+    pub base: f32,
+    /// β: the further weight of rows that the old model has right.
+    pub focus: f32,
+    /// T.
+    pub temperature: f32,
+}
+
+impl Objective for FocalDistillation {
+    fn name(&self) -> &'static str {
+        "focal"
+    }
+
+    fn loss(&self, batch: &Batch) -> Tensor<1> {
+        let classes = self.old_head.classes().min(batch.head.classes());
+        let old = self.old_head.logits(&batch.old).narrow(1, 0, classes);
+        let new = batch.head.logits(&batch.new).narrow(1, 0, classes);
+        // Reading a tensor that was just computed on the processor cannot fail; no row is right without it.
+        let said = read(old.clone()).unwrap_or_default();
+        let right = |row: usize, label: usize| {
+            let logits = &said[row * classes..(row + 1) * classes];
+            logits.iter().all(|&other| other <= logits[label])
+        };
+        let known = batch.labels.iter().filter(|&&label| label < classes).count().max(1) as f32;
+        let weights: Vec<f32> = batch
+            .labels
+            .iter()
+            .enumerate()
+            .map(|(row, &label)| match label < classes {
+                false => 0.0,
+                true if right(row, label) => (self.base + self.focus) / known,
+                true => self.base / known,
+            })
+            .collect();
+        weighted(divergence(old, new, self.temperature), &weights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Plain, frozen};
+    use super::*;
+    use crate::compatible::heads::HeadForm;
+    use crate::objectives::finite_differences::numbers;
+
+    #[test]
+    fn gradients_agree_with_finite_differences() {
+        let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
+        Plain::usual().check(&FocalDistillation { old_head, base: 1.0, focus: 5.0, temperature: 2.0 });
+    }
+
+    #[test]
+    fn rows_that_the_old_model_has_right_weigh_more() {
+        let plain = Plain {
+            labels: vec![0, 0],
+            new: vec![0.0, 1.0, 0.0, 1.0],
+            // The old head is the identity: the first row is right, the second wrong.
+            old: vec![1.0, 0.0, 0.0, 1.0],
+            adapted: vec![1.0; 4],
+            head: vec![1.0, 0.0, 0.0, 1.0],
+            widths: [2, 2],
+            ..Plain::usual()
+        };
+        let objective = |base, focus| FocalDistillation {
+            old_head: frozen(&[1.0, 0.0, 0.0, 1.0], 2, HeadForm::Softmax),
+            base,
+            focus,
+            temperature: 1.0,
+        };
+        // KL of (σ(1), σ(−1)) against its mirror image is tanh(½); the second row's is 0.
+        let divergence = 0.5_f64.tanh();
+        assert!((plain.value(&objective(1.0, 0.0)) - 0.5 * divergence).abs() < 1e-5);
+        assert!((plain.value(&objective(1.0, 5.0)) - 3.0 * divergence).abs() < 1e-5);
+    }
+}

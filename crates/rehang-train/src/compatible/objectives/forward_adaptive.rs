@@ -1,0 +1,44 @@
+//! DMU's forward adaptation (equation 11): old vectors, sent through ψ, must be told apart by the NEW head.
+//!
+//! ```text
+//! L_FA = 1/|B| Σ_x ℓ(ψ(φ_old(x)), ω_new)_y
+//! ```
+//!
+//! ψ and the new head learn; the encoder gets no gradient from here.
+
+use burn::tensor::Tensor;
+
+use super::{Batch, Objective};
+
+pub(crate) struct ForwardAdaptive;
+
+impl Objective for ForwardAdaptive {
+    fn name(&self) -> &'static str {
+        "forward-adaptive"
+    }
+
+    fn loss(&self, batch: &Batch) -> Tensor<1> {
+        match &batch.adapted {
+            Some(adapted) => batch.head.cross_entropy(adapted, &batch.labels, 0.0).mean(),
+            None => Tensor::zeros([1], &batch.old.device()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Plain;
+    use super::*;
+    use crate::compatible::heads::HeadForm;
+
+    #[test]
+    fn gradients_agree_with_finite_differences_and_none_flows_into_the_encoder() {
+        for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
+            let plain = Plain { form, ..Plain::usual() };
+            plain.check(&ForwardAdaptive);
+            let [new, adapted, head] = plain.gradients(&ForwardAdaptive);
+            assert!(new.iter().all(|&value| value == 0.0));
+            assert!(adapted.iter().any(|&value| value != 0.0) && head.iter().any(|&value| value != 0.0));
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What the old head says of old and of new vectors shall be the same (BCT §2.5 for classes that the old head does not
+//! know; Learning without Forgetting, Li and Hoiem 2016, for all).
+//!
+//! ```text
+//! p = softmax(z_old(φ_old(x))/T)      q = softmax(z_old(φ_new(x))/T)
+//! L = T²/|K| Σ_{x ∈ K} KL(p ‖ q)
+//! ```
+//!
+//! `z_old` are the frozen head's logits, a cosine head's with its scale, which is the temperature that BCT's appendix
+//! means; T is 1 unless told otherwise. K is all of B, or the rows whose class the old head does not know. The factor T²
+//! keeps the size of the gradient (Hinton et al. 2015).
+
+use burn::tensor::Tensor;
+use burn::tensor::activation::log_softmax;
+
+use super::super::heads::HeadTensors;
+use super::{Batch, Objective, mean_over};
+
+pub(crate) struct HeadDistillation {
+    /// ω_old, a constant.
+    pub old_head: HeadTensors,
+    /// T.
+    pub temperature: f32,
+    /// Whether only rows count whose class the old head does not know.
+    pub unknown_only: bool,
+}
+
+/// KL(p ‖ q) of every row, `[B, 1]`, times T².
+pub(crate) fn divergence(old_logits: Tensor<2>, new_logits: Tensor<2>, temperature: f32) -> Tensor<2> {
+    let p = log_softmax(old_logits.div_scalar(temperature), 1);
+    let q = log_softmax(new_logits.div_scalar(temperature), 1);
+    (p.clone().exp() * (p - q)).sum_dim(1).mul_scalar(temperature * temperature)
+}
+
+impl Objective for HeadDistillation {
+    fn name(&self) -> &'static str {
+        "distillation"
+    }
+
+    fn loss(&self, batch: &Batch) -> Tensor<1> {
+        let old = self.old_head.logits(&batch.old);
+        let new = self.old_head.logits(&batch.new);
+        let counts =
+            batch.labels.iter().map(|&label| !self.unknown_only || !self.old_head.knows(label));
+        mean_over(divergence(old, new, self.temperature), counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Plain, frozen};
+    use super::*;
+    use crate::compatible::heads::HeadForm;
+    use crate::objectives::finite_differences::numbers;
+
+    fn objective(unknown_only: bool) -> HeadDistillation {
+        let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
+        HeadDistillation { old_head, temperature: 2.0, unknown_only }
+    }
+
+    #[test]
+    fn gradients_agree_with_finite_differences() {
+        Plain::usual().check(&objective(false));
+        Plain::usual().check(&objective(true));
+    }
+
+    #[test]
+    fn it_is_zero_for_the_old_vectors_themselves() {
+        let mut plain = Plain::usual();
+        for row in 0..6 {
+            plain.new[5 * row..5 * row + 4].copy_from_slice(&plain.old.clone()[4 * row..4 * row + 4]);
+        }
+        assert!(plain.value(&objective(false)).abs() < 1e-6);
+        assert!(Plain::usual().value(&objective(false)) > 1e-3);
+        // Only row 2 is of a class that the old head does not know.
+        let [new, ..] = Plain::usual().gradients(&objective(true));
+        assert!(new[..10].iter().all(|&value| value == 0.0) && new[10] != 0.0);
+    }
+}

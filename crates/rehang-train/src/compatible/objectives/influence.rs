@@ -1,0 +1,61 @@
+//! BCT's influence loss (equation 8): the new vectors must be told apart by the OLD, frozen head.
+//!
+//! ```text
+//! L_influence = 1/|K| Σ_{x ∈ K} ℓ(φ_new(x), ω_old)_y          K = rows of B whose class the old head knows
+//! ```
+//!
+//! Classes that the old head does not know are left out here; with synthesised weights there are none, and
+//! distillation ([`super::head_distillation`]) is the other way to use them.
+
+use burn::tensor::Tensor;
+
+use super::super::heads::HeadTensors;
+use super::{Batch, Objective, mean_over};
+
+pub(crate) struct Influence {
+    /// ω_old, a constant.
+    pub old_head: HeadTensors,
+}
+
+impl Objective for Influence {
+    fn name(&self) -> &'static str {
+        "influence"
+    }
+
+    fn loss(&self, batch: &Batch) -> Tensor<1> {
+        let losses = self.old_head.cross_entropy(&batch.new, &batch.labels, 0.0);
+        mean_over(losses, batch.labels.iter().map(|&label| self.old_head.knows(label)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Plain, frozen};
+    use super::*;
+    use crate::compatible::heads::HeadForm;
+    use crate::objectives::finite_differences::numbers;
+
+    #[test]
+    fn gradients_agree_with_finite_differences() {
+        for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
+            Plain::usual().check(&Influence { old_head: frozen(&numbers(2 * 4, 9), 4, form) });
+        }
+    }
+
+    #[test]
+    fn rows_of_unknown_classes_do_not_count_and_the_new_head_gets_no_gradient() {
+        let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
+        let objective = Influence { old_head };
+        let plain = Plain::usual();
+        let [new, adapted, head] = plain.gradients(&objective);
+        assert!(adapted.iter().chain(&head).all(|&value| value == 0.0));
+        // Row 2 is of class 2, which the old head does not know; the last coordinate lies beyond its width.
+        assert!(new[2 * 5..3 * 5].iter().all(|&value| value == 0.0) && new[4] == 0.0 && new[0] != 0.0);
+        let mut other = plain.clone();
+        other.new[2 * 5] += 1.0;
+        assert_eq!(plain.value(&objective), other.value(&objective));
+        // With no known class at all it is 0.
+        let none = Plain { labels: vec![2; 6], ..plain };
+        assert_eq!(none.value(&objective), 0.0);
+    }
+}

@@ -1,0 +1,223 @@
+//! What compatible training minimises: one file for each objective, its formula on top.
+//!
+//! An objective sees one [`Batch`] and gives one number, `[1]`, whose derivative flows into the new vectors, into ψ's
+//! output and into the new head; never into the old model, whose vectors and head are constants. A method is a weighted
+//! list of objectives (see [`crate::compatible::Method`]).
+//!
+//! `v = φ_new(x)`, `o = φ_old(x)`, `ω` the weights of a head, `B` the batch. Where old and new differ in width, `v`
+//! is cut to its first `d_old` coordinates, or filled up with zeros (BCT, appendix).
+
+pub(crate) mod classification;
+pub(crate) mod contrastive;
+pub(crate) mod focal_distillation;
+pub(crate) mod forward_adaptive;
+pub(crate) mod head_distillation;
+pub(crate) mod influence;
+pub(crate) mod old_and_new_head;
+pub(crate) mod regression;
+pub(crate) mod selective;
+pub(crate) mod triplet;
+pub(crate) mod vector_distance;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use super::heads::HeadTensors;
+
+/// One batch, as all objectives see it.
+pub(crate) struct Batch {
+    /// Class of every row.
+    pub labels: Vec<usize>,
+    /// φ_new(x), `[B, d_new]`, as it comes out of the encoder.
+    pub new: Tensor<2>,
+    /// φ_old(x), `[B, d_old]`, a constant; empty `[B, 0]` for methods without an old model.
+    pub old: Tensor<2>,
+    /// ψ(φ_old(x)), `[B, d_new]`, for methods that train a forward-adaptive head.
+    pub adapted: Option<Tensor<2>>,
+    /// The new head.
+    pub head: HeadTensors,
+}
+
+/// One term of a loss.
+pub(crate) trait Objective {
+    /// Its name in progress and reports.
+    fn name(&self) -> &'static str;
+
+    /// Its value on a batch, `[1]`.
+    fn loss(&self, batch: &Batch) -> Tensor<1>;
+}
+
+/// Squared lengths below this count as it, so that a zero row has a finite derivative.
+const SQUARE_MINIMUM: f32 = 1e-24;
+/// Takes the place of a logit that must not count.
+const NEVER: f32 = -1e9;
+
+/// Rows scaled to length 1; a zero row stays zero.
+pub(crate) fn unit(rows: Tensor<2>) -> Tensor<2> {
+    let squares = rows.clone().square().sum_dim(1).clamp_min(SQUARE_MINIMUM);
+    rows / squares.sqrt()
+}
+
+/// The first `width` coordinates of every row, or the row and zeros.
+pub(crate) fn as_wide_as(rows: Tensor<2>, width: usize) -> Tensor<2> {
+    let [n, d] = rows.dims();
+    match d.cmp(&width) {
+        std::cmp::Ordering::Equal => rows,
+        std::cmp::Ordering::Greater => rows.narrow(1, 0, width),
+        std::cmp::Ordering::Less => {
+            let zeros = Tensor::zeros([n, width - d], &rows.device());
+            Tensor::cat(vec![rows, zeros], 1)
+        }
+    }
+}
+
+/// 1 where row and column are of one class, `[B, B]`; the diagonal is 1.
+pub(crate) fn same_class(labels: &[usize], device: &Device) -> Tensor<2> {
+    let n = labels.len();
+    let values: Vec<f32> = labels
+        .iter()
+        .flat_map(|row| labels.iter().map(move |column| if row == column { 1.0 } else { 0.0 }))
+        .collect();
+    Tensor::from_data(TensorData::new(values, [n, n]), device)
+}
+
+/// The scalar product of every row with the same row of another matrix, `[B, 1]`.
+pub(crate) fn rowwise(left: Tensor<2>, right: Tensor<2>) -> Tensor<2> {
+    (left * right).sum_dim(1)
+}
+
+/// log Σ exp over every row, `[B, 1]`, without overflow.
+pub(crate) fn log_sum_exp(rows: Tensor<2>) -> Tensor<2> {
+    let largest = rows.clone().detach().max_dim(1);
+    (rows - largest.clone()).exp().sum_dim(1).log() + largest
+}
+
+/// Σ weight·value over rows: `[B, 1] × [B] → [1]`.
+pub(crate) fn weighted(values: Tensor<2>, weights: &[f32]) -> Tensor<1> {
+    let weights = TensorData::new(weights.to_vec(), [weights.len(), 1]);
+    let weights = Tensor::<2>::from_data(weights, &values.device());
+    (values * weights).sum()
+}
+
+/// The mean over the rows for which `counts` holds, or 0 where none does.
+pub(crate) fn mean_over(values: Tensor<2>, counts: impl Iterator<Item = bool>) -> Tensor<1> {
+    let counts: Vec<bool> = counts.collect();
+    let number = counts.iter().filter(|&&count| count).count().max(1) as f32;
+    let weights: Vec<f32> = counts.iter().map(|&count| if count { 1.0 / number } else { 0.0 }).collect();
+    weighted(values, &weights)
+}
+
+/// Whole numbers as a tensor `[n, 1]`.
+pub(crate) fn column(values: &[usize], device: &Device) -> Tensor<2, Int> {
+    let values: Vec<i32> = values.iter().map(|&value| value as i32).collect();
+    let count = values.len();
+    Tensor::from_data(TensorData::new(values, [count, 1]), device)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::compatible::heads::HeadForm;
+    use crate::encoder::read;
+    use crate::objectives::finite_differences::{check, numbers};
+
+    /// Rows of a batch as plain numbers, from which batches are made.
+    #[derive(Clone)]
+    pub(crate) struct Plain {
+        pub labels: Vec<usize>,
+        pub new: Vec<f32>,
+        pub old: Vec<f32>,
+        pub adapted: Vec<f32>,
+        pub head: Vec<f32>,
+        pub widths: [usize; 2],
+        pub form: HeadForm,
+    }
+
+    impl Plain {
+        /// Six rows of three classes.
+        pub(crate) fn usual() -> Self {
+            Self {
+                labels: vec![0, 1, 2, 0, 1, 1],
+                new: numbers(6 * 5, 1),
+                old: numbers(6 * 4, 2),
+                adapted: numbers(6 * 5, 3),
+                head: numbers(3 * 5, 4),
+                widths: [4, 5],
+                form: HeadForm::Softmax,
+            }
+        }
+
+        /// The batch, and its leaves: new, adapted, weight of the head.
+        pub(crate) fn batch(&self) -> (Batch, [Tensor<2>; 3]) {
+            let device = Device::flex();
+            let n = self.labels.len();
+            let leaf = |values: &[f32], rows: usize| {
+                let data = TensorData::new(values.to_vec(), [rows, values.len() / rows]);
+                Tensor::<2>::from_data(data, &device)
+            };
+            let tracked = |values: &[f32], rows: usize| leaf(values, rows).autodiff().require_grad();
+            let classes = self.head.len() / self.widths[1];
+            let leaves = [tracked(&self.new, n), tracked(&self.adapted, n), tracked(&self.head, classes)];
+            let [new, adapted, weight] = leaves.clone();
+            let bias = Tensor::zeros([1, classes], &device);
+            let batch = Batch {
+                labels: self.labels.clone(),
+                new,
+                old: leaf(&self.old, n),
+                adapted: Some(adapted),
+                head: HeadTensors { weight, bias, form: self.form },
+            };
+            (batch, leaves)
+        }
+
+        pub(crate) fn value(&self, objective: &dyn Objective) -> f64 {
+            f64::from(read(objective.loss(&self.batch().0)).unwrap()[0])
+        }
+
+        /// Gradients of new, adapted and the head's weight; zeros where nothing flows.
+        pub(crate) fn gradients(&self, objective: &dyn Objective) -> [Vec<f32>; 3] {
+            let (batch, leaves) = self.batch();
+            let mut gradients = objective.loss(&batch).backward();
+            leaves.map(|leaf| {
+                let count = leaf.dims().iter().product();
+                leaf.grad_remove(&mut gradients).map_or(vec![0.0; count], |found| read(found).unwrap())
+            })
+        }
+
+        /// Compares every derivative with central differences.
+        pub(crate) fn check(&self, objective: &dyn Objective) {
+            let [new, adapted, head] = self.gradients(objective);
+            let value = |change: &dyn Fn(&mut Self)| {
+                let mut plain = self.clone();
+                change(&mut plain);
+                plain.value(objective)
+            };
+            check(&self.new, &new, 1e-2, |at| value(&|plain| plain.new = at.to_vec()));
+            check(&self.adapted, &adapted, 1e-2, |at| value(&|plain| plain.adapted = at.to_vec()));
+            check(&self.head, &head, 1e-2, |at| value(&|plain| plain.head = at.to_vec()));
+        }
+    }
+
+    /// A frozen head on old vectors.
+    pub(crate) fn frozen(weight: &[f32], d: usize, form: HeadForm) -> HeadTensors {
+        let rows = weight.len() / d;
+        let device = Device::flex();
+        HeadTensors {
+            weight: Tensor::from_data(TensorData::new(weight.to_vec(), [rows, d]), &device),
+            bias: Tensor::zeros([1, rows], &device),
+            form,
+        }
+    }
+
+    #[test]
+    fn rows_are_cut_or_filled_up() {
+        let rows: Tensor<2> = Tensor::from_data([[1.0f32, 2.0, 3.0]], &Device::flex());
+        assert_eq!(read(as_wide_as(rows.clone(), 2)).unwrap(), [1.0, 2.0]);
+        assert_eq!(read(as_wide_as(rows, 4)).unwrap(), [1.0, 2.0, 3.0, 0.0]);
+    }
+
+    #[test]
+    fn large_logits_do_not_overflow() {
+        let rows: Tensor<2> = Tensor::from_data([[1000.0f32, 1000.0]], &Device::flex());
+        assert!((read(log_sum_exp(rows)).unwrap()[0] - 1000.6931).abs() < 1e-3);
+    }
+}

@@ -1,0 +1,82 @@
+//! RACT's compatibility as triplets (equations 14, 15), margin m.
+//!
+//! ```text
+//! vanilla (14):  1/|N(x)| Σ_{k ∈ N(x)} max(⟨v, o_k⟩ − ⟨v, o⟩ + m, 0)
+//! RACT (15):     the same, and with each k also max(⟨v, v_k⟩ − ⟨v, o⟩ + m, 0)
+//! ```
+//!
+//! The paper prints positive minus negative, which would reward the wrong direction; the sign here is the one that pulls
+//! positives in. All vectors are scaled to length 1; `N(x)` are the rows of another class; the loss is the mean over
+//! the rows that have any.
+
+use burn::tensor::Tensor;
+use burn::tensor::activation::relu;
+
+use super::contrastive::both_unit;
+use super::{Batch, Objective, mean_over, rowwise, same_class};
+
+pub(crate) struct Triplet {
+    /// Whether new negatives count too (15).
+    pub new_negatives: bool,
+    /// m.
+    pub margin: f32,
+}
+
+impl Objective for Triplet {
+    fn name(&self) -> &'static str {
+        "triplets"
+    }
+
+    fn loss(&self, batch: &Batch) -> Tensor<1> {
+        let (new, old) = both_unit(batch);
+        let other = same_class(&batch.labels, &batch.old.device()).neg().add_scalar(1.0);
+        let count = other.clone().sum_dim(1).clamp_min(1.0);
+        let positive = rowwise(new.clone(), old.clone());
+        let violation = |similarities: Tensor<2>| {
+            relu(similarities - positive.clone() + self.margin) * other.clone()
+        };
+        let mut violations = violation(new.clone().matmul(old.transpose()));
+        if self.new_negatives {
+            violations = violations + violation(new.clone().matmul(new.transpose()));
+        }
+        let has_others = batch.labels.iter().map(|label| batch.labels.iter().any(|other| other != label));
+        mean_over(violations.sum_dim(1) / count, has_others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Plain;
+    use super::*;
+
+    #[test]
+    fn gradients_agree_with_finite_differences() {
+        for new_negatives in [false, true] {
+            Plain::usual().check(&Triplet { new_negatives, margin: 0.8 });
+        }
+    }
+
+    #[test]
+    fn a_batch_computed_by_hand() {
+        let plain = Plain {
+            labels: vec![0, 1],
+            new: vec![2.0, 0.0, 0.0, 3.0],
+            old: vec![1.0, 0.0, 5.0, 0.0],
+            adapted: vec![1.0; 4],
+            head: vec![1.0; 4],
+            widths: [2, 2],
+            ..Plain::usual()
+        };
+        // Row 0: 1 − 1 + 0.8 against the old, max(0 − 1 + 0.8, 0) against the new; row 1: 0 − 0 + 0.8 twice.
+        let vanilla = plain.value(&Triplet { new_negatives: false, margin: 0.8 });
+        assert!((vanilla - 0.8).abs() < 1e-5);
+        let ract = plain.value(&Triplet { new_negatives: true, margin: 0.8 });
+        assert!((ract - 0.5 * (0.8 + 1.6)).abs() < 1e-5);
+    }
+
+    #[test]
+    fn rows_of_one_class_cost_nothing() {
+        let plain = Plain { labels: vec![4; 6], ..Plain::usual() };
+        assert_eq!(plain.value(&Triplet { new_negatives: true, margin: 0.8 }), 0.0);
+    }
+}

@@ -1,0 +1,44 @@
+//! The naive way to compatible vectors, a baseline (BCT equation 3): new vectors shall lie where the old ones lie.
+//!
+//! ```text
+//! L_l2 = 1/|B| Σ_x ‖φ_new(x) − φ_old(x)‖²
+//! ```
+
+use burn::tensor::Tensor;
+
+use super::{Batch, Objective, as_wide_as};
+
+pub(crate) struct VectorDistance;
+
+impl Objective for VectorDistance {
+    fn name(&self) -> &'static str {
+        "distance"
+    }
+
+    fn loss(&self, batch: &Batch) -> Tensor<1> {
+        let new = as_wide_as(batch.new.clone(), batch.old.dims()[1]);
+        (new - batch.old.clone()).square().sum_dim(1).mean()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Plain;
+    use super::*;
+
+    #[test]
+    fn a_batch_computed_by_hand_and_finite_differences() {
+        let plain = Plain {
+            labels: vec![0, 1],
+            new: vec![1.0, 2.0, 9.0, 0.0, 0.0, 9.0],
+            old: vec![0.0, 2.0, 3.0, 4.0],
+            adapted: vec![0.0; 6],
+            head: vec![0.5; 6],
+            widths: [2, 3],
+            ..Plain::usual()
+        };
+        // (1 + 0)/2 + (9 + 16)/2: the third coordinate has no partner.
+        assert!((plain.value(&VectorDistance) - 13.0).abs() < 1e-5);
+        Plain::usual().check(&VectorDistance);
+    }
+}

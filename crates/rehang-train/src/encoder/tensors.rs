@@ -1,0 +1,173 @@
+//! A graph in burn's tensors, differentiated automatically: the path to other devices, and the twin that the fused
+//! passes are compared with.
+
+use burn::tensor::activation::relu;
+use burn::tensor::module::{batch_norm, batch_norm_train, conv2d, max_pool2d};
+use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
+use burn::tensor::{Device as BurnDevice, Tensor, TensorData};
+use rehang::{Error, Result};
+
+use super::graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Sliding};
+use super::pass::{Mode, Passes};
+use crate::network::{State, VARIANCE_EPSILON};
+
+/// How far running statistics move towards those of a batch.
+const MOMENTUM: f32 = 0.1;
+
+/// Passes by burn on one of its devices.
+pub(crate) struct TensorPasses {
+    graph: Graph,
+    device: BurnDevice,
+    /// The leaves and the output of the last forward pass in training.
+    kept: Option<(Vec<Tensor<1>>, Tensor<2>)>,
+}
+
+impl TensorPasses {
+    pub(crate) fn new(graph: Graph, device: BurnDevice) -> Self {
+        Self { graph, device, kept: None }
+    }
+
+    fn tensor<const D: usize>(&self, values: &[f32], shape: [usize; D]) -> Tensor<D> {
+        Tensor::from_data(TensorData::new(values.to_vec(), shape), &self.device)
+    }
+
+    /// The output `[rows, outputs]`; statistics in training are left in `state`.
+    fn run(
+        &self,
+        state: &mut State,
+        leaves: &[Tensor<1>],
+        input: Tensor<4>,
+        mode: Mode,
+    ) -> Result<Tensor<2>> {
+        let rows = input.dims()[0];
+        let mut nodes: Vec<Option<Tensor<4>>> = vec![None; self.graph.operations.len()];
+        nodes[0] = Some(input);
+        let shape_of = |parameter: usize| -> [usize; 4] {
+            let shape = &self.graph.parameters[parameter].shape;
+            [shape[0], shape[1], shape[2], shape[3]]
+        };
+        // A node is given away with its last reading, so that evaluation keeps only what is still needed.
+        let mut readings = vec![0; nodes.len()];
+        for operation in &self.graph.operations {
+            for read in operation.inputs() {
+                readings[read] += 1;
+            }
+        }
+        for (number, operation) in self.graph.operations.iter().enumerate() {
+            let mut take = |node: usize| {
+                readings[node] -= 1;
+                let value = if readings[node] == 0 { nodes[node].take() } else { nodes[node].clone() };
+                value.ok_or_else(|| Error::option("encoder", format!("node {node}"), "nodes in order"))
+            };
+            let output = match *operation {
+                Operation::Input => continue,
+                Operation::Convolution { input, weight, window: Sliding { stride, padding, .. } } => {
+                    let options = ConvOptions::new([stride; 2], [padding; 2], [1; 2], 1);
+                    conv2d(take(input)?, leaves[weight].clone().reshape(shape_of(weight)), None, options)
+                }
+                Operation::Normalisation { input, scale, shift, statistics } => {
+                    let input = take(input)?;
+                    let range = self.graph.statistics[statistics].range.clone();
+                    let (scale, shift) = (leaves[scale].clone(), leaves[shift].clone());
+                    match mode {
+                        Mode::Training => {
+                            let [_, _, height, width] = input.dims();
+                            let count = (rows * height * width) as f32;
+                            let trained = batch_norm_train(input, scale, shift, VARIANCE_EPSILON.into());
+                            let unbiased = count / (count - 1.0).max(1.0);
+                            let move_on = |running: &mut [f32], batch: Vec<f32>, factor: f32| {
+                                for (running, batch) in running.iter_mut().zip(batch) {
+                                    *running += MOMENTUM * (factor * batch - *running);
+                                }
+                            };
+                            move_on(&mut state.running_mean[range.clone()], read(trained.mean)?, 1.0);
+                            move_on(&mut state.running_variance[range], read(trained.variance)?, unbiased);
+                            trained.output
+                        }
+                        Mode::Evaluation => {
+                            let mean = self.tensor(&state.running_mean[range.clone()], [range.len()]);
+                            let variance = self.tensor(&state.running_variance[range.clone()], [range.len()]);
+                            batch_norm(input, scale, shift, mean, variance, VARIANCE_EPSILON.into())
+                        }
+                    }
+                }
+                Operation::Relu { input } => relu(take(input)?),
+                Operation::Sum { left, right } => take(left)? + take(right)?,
+                Operation::MaximumPool { input, window } => {
+                    let options = MaxPoolOptions::new([window.side; 2])
+                        .with_stride([window.stride; 2])
+                        .with_padding([window.padding; 2]);
+                    max_pool2d(take(input)?, options)
+                }
+                Operation::AveragePool { input } => take(input)?.mean_dim(3).mean_dim(2),
+                Operation::GeneralisedMeanPool { input } => {
+                    let positive = take(input)?.clamp_min(GENERALISED_MEAN_MINIMUM);
+                    let cubes = positive.clone() * positive.clone() * positive;
+                    cubes.mean_dim(3).mean_dim(2).powf_scalar(1.0 / 3.0)
+                }
+                Operation::Flatten { input } => {
+                    let size = self.graph.shapes[number].channels;
+                    take(input)?.reshape([rows, size, 1, 1])
+                }
+                Operation::Dense { input, weight, bias } => {
+                    let shape = &self.graph.parameters[weight].shape;
+                    let (outputs, inputs) = (shape[0], shape[1]);
+                    let product = take(input)?
+                        .reshape([rows, inputs])
+                        .matmul(leaves[weight].clone().reshape([outputs, inputs]).transpose());
+                    (product + leaves[bias].clone().reshape([1, outputs])).reshape([rows, outputs, 1, 1])
+                }
+            };
+            nodes[number] = Some(output);
+            if readings[number] == 0 && number + 1 < self.graph.operations.len() {
+                nodes[number] = None;
+            }
+        }
+        let last = nodes.pop().flatten();
+        let last = last.ok_or_else(|| Error::option("encoder", "an empty graph", "at least one operation"))?;
+        Ok(last.reshape([rows, self.graph.outputs()]))
+    }
+}
+
+impl Passes for TensorPasses {
+    fn forward(&mut self, state: &mut State, input: &[f32], rows: usize, mode: Mode) -> Result<Vec<f32>> {
+        let shape = self.graph.input();
+        let input = self.tensor(input, [rows, shape.channels, shape.height, shape.width]);
+        let leaves = self.graph.parameters.iter().map(|parameter| {
+            let leaf = self.tensor(&state.parameters[parameter.range.clone()], [parameter.range.len()]);
+            if mode == Mode::Training { leaf.autodiff().require_grad() } else { leaf }
+        });
+        let leaves: Vec<Tensor<1>> = leaves.collect();
+        let input = if mode == Mode::Training { input.autodiff() } else { input };
+        let output = self.run(state, &leaves, input, mode)?;
+        if mode == Mode::Evaluation {
+            return read(output);
+        }
+        let values = read(output.clone().inner())?;
+        self.kept = Some((leaves, output));
+        Ok(values)
+    }
+
+    fn backward(&mut self, _: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()> {
+        let Some((leaves, output)) = self.kept.take() else {
+            return Err(Error::option("backward", "before a forward pass", "a forward pass in training first"));
+        };
+        let gradient = self.tensor(gradient, output.dims());
+        let mut gradients = (output * gradient).sum().backward();
+        for (parameter, leaf) in self.graph.parameters.iter().zip(&leaves) {
+            let Some(gradient) = leaf.grad_remove(&mut gradients) else { continue };
+            for (sum, value) in parameters[parameter.range.clone()].iter_mut().zip(read(gradient)?) {
+                *sum += value;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of a tensor.
+pub(crate) fn read<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>> {
+    let data = tensor.try_into_data_as::<f32>();
+    data.map_err(|error| format!("{error:?}"))
+        .and_then(|data| data.try_to_vec::<f32>().map_err(|error| format!("{error:?}")))
+        .map_err(|detail| Error::corrupt("results of the training device", detail))
+}
