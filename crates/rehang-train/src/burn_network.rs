@@ -37,7 +37,7 @@ pub(crate) fn trainer(
     Ok(Box::new(BurnTrainer::new(layout, parameters, variance, snapshot, burn_device(device)?)))
 }
 
-fn burn_device(device: Device) -> Result<BurnDevice> {
+pub(crate) fn burn_device(device: Device) -> Result<BurnDevice> {
     match device {
         Device::Cpu | Device::Flex => Ok(BurnDevice::flex()),
         #[cfg(feature = "wgpu")]

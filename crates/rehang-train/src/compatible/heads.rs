@@ -19,7 +19,6 @@ use rehang::{Head, HeadKind, Matrix, Result};
 use serde::{Deserialize, Serialize};
 
 use super::objectives::{as_wide_as, unit};
-use crate::encoder::read;
 
 /// How a head makes logits.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -160,20 +159,6 @@ impl HeadTensors {
     fn cosines(&self, vectors: Tensor<2>) -> Tensor<2> {
         unit(vectors).matmul(unit(self.weight.clone()).transpose())
     }
-
-    /// The head for the orders and adapters of the core. A head of cosines keeps scale and margin.
-    pub(crate) fn to_core(&self) -> Result<Head> {
-        let d = self.weight.dims()[1];
-        let weight = Matrix::new(d, read(self.weight.clone())?)?;
-        let kind = match self.form {
-            HeadForm::Softmax => HeadKind::Softmax,
-            HeadForm::NormalisedSoftmax { scale } => HeadKind::ArcFace { scale, margin: 0.0 },
-            HeadForm::CosFace { scale, margin } | HeadForm::ArcFace { scale, margin } => {
-                HeadKind::ArcFace { scale, margin }
-            }
-        };
-        Head::new(weight, Some(read(self.bias.clone())?), kind)
-    }
 }
 
 /// An old head with a weight for every class that it does not know: the mean of the class's old vectors, each scaled to
@@ -217,6 +202,7 @@ pub(crate) fn synthesised(head: &Head, old: &Matrix, labels: &[usize], classes: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::encoder::read;
     use crate::objectives::finite_differences::numbers;
 
     fn head(form: HeadForm) -> HeadTensors {

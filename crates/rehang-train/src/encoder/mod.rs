@@ -4,11 +4,15 @@
 //! passes on the processor, the tensors of burn on other devices, the files, the export.
 
 mod architecture;
+mod export;
+mod file;
 mod graph;
 mod pass;
 mod tensors;
 
 pub use architecture::{Architecture, Pooling, Stem};
 pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
-pub(crate) use pass::{Mode, Passes};
+pub use file::Encoder;
+pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights, weights};
+pub(crate) use pass::{Mode, Passes, passes};
 pub(crate) use tensors::{TensorPasses, read};

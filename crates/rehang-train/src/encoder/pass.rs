@@ -2,6 +2,10 @@
 
 use rehang::Result;
 
+use super::tensors::TensorPasses;
+use super::Graph;
+use crate::burn_network::burn_device;
+use crate::fit::Device;
 use crate::network::State;
 
 /// Which statistics BatchNorm uses.
@@ -22,4 +26,13 @@ pub(crate) trait Passes {
     /// Adds the gradient of every parameter to `parameters` (in the order of [`State::parameters`]), given the
     /// gradient `[rows, outputs]` of the vectors of the last forward pass in [`Mode::Training`].
     fn backward(&mut self, state: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()>;
+}
+
+/// The passes of a graph on a device: fused ones on the processor, burn's on all others.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::MissingFeature`] for a device that this build leaves out.
+pub(crate) fn passes(graph: &Graph, device: Device) -> Result<Box<dyn Passes>> {
+    Ok(Box::new(TensorPasses::new(graph.clone(), burn_device(device)?)))
 }

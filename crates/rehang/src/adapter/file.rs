@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use safetensors::{Dtype, SafeTensors};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::Xxh3;
 
 use super::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
@@ -14,17 +11,12 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::files::AtomicFile;
+use crate::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use crate::head::{Head, HeadKind};
 use crate::vectors::Matrix;
 
-/// What every adapter file says it is.
-const FORMAT: &str = "rehang-adapter";
-
-/// The version of the format that is written; every older one is read.
-const FORMAT_VERSION: u32 = 1;
-
-/// Metadata, by key; in the order of keys so that the same adapter makes the same bytes.
-type Metadata = BTreeMap<String, String>;
+/// What every adapter file says it is, and the version that is written; every older one is read.
+const KIND: FileKind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 1 };
 
 impl Adapter {
     /// The adapter as the bytes of its file: the same adapter gives the same bytes.
@@ -34,10 +26,7 @@ impl Adapter {
     /// As [`Adapter::check`]: an adapter that could not be applied is not written.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.check()?;
-        let tensors = Tensors::of(self);
-        let mut metadata = describe(self)?;
-        metadata.insert("checksum".into(), checksum(&metadata, &tensors.0));
-        container(&metadata, &tensors.0)
+        tensors::write(&KIND, describe(self)?, &Tensors::of(self).0)
     }
 
     /// A fingerprint of the whole adapter, as 16 hexadecimal digits: equal files have equal ones.
@@ -140,8 +129,6 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
     };
     let training = &adapter.training;
     let mut metadata = Metadata::from([
-        ("format".into(), FORMAT.into()),
-        ("format_version".into(), FORMAT_VERSION.to_string()),
         ("rehang_version".into(), training.version.clone()),
         ("old_space".into(), json(&adapter.old)?),
         ("new_space".into(), json(&adapter.new)?),
@@ -163,17 +150,6 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
             .insert("out_of_fold".into(), json(&OutOfFoldOutline { neighbours: learned.neighbours, head })?);
     }
     Ok(metadata)
-}
-
-fn json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|error| Error::corrupt("adapter metadata", error))
-}
-
-/// A named tensor: its shape and its numbers.
-struct Tensor<'a> {
-    name: String,
-    shape: Vec<usize>,
-    values: std::borrow::Cow<'a, [f32]>,
 }
 
 /// The tensors of an adapter, in the order of its file.
@@ -259,113 +235,10 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// The check sum over everything else in the file: metadata in the order of keys, then tensors in the order of names.
-/// Every part is preceded by its length, so that no two different files are hashed alike.
-fn checksum(metadata: &Metadata, tensors: &[Tensor<'_>]) -> String {
-    let mut hasher = Xxh3::new();
-    let text = |hasher: &mut Xxh3, text: &str| {
-        hasher.update(&(text.len() as u64).to_le_bytes());
-        hasher.update(text.as_bytes());
-    };
-    for (key, value) in metadata.iter().filter(|(key, _)| *key != "checksum") {
-        text(&mut hasher, key);
-        text(&mut hasher, value);
-    }
-    let mut by_name: Vec<&Tensor<'_>> = tensors.iter().collect();
-    by_name.sort_by(|left, right| left.name.cmp(&right.name));
-    for tensor in by_name {
-        text(&mut hasher, &tensor.name);
-        hasher.update(&(tensor.shape.len() as u64).to_le_bytes());
-        for &size in &tensor.shape {
-            hasher.update(&(size as u64).to_le_bytes());
-        }
-        for value in tensor.values.iter() {
-            hasher.update(&value.to_le_bytes());
-        }
-    }
-    format!("xxh3:{:016x}", hasher.digest())
-}
-
-/// One entry of the header of a safetensors file.
-#[derive(Serialize)]
-struct TensorEntry<'a> {
-    dtype: &'static str,
-    shape: &'a [usize],
-    data_offsets: [usize; 2],
-}
-
-/// The bytes of a safetensors file. The library's own writer keeps metadata in a hash map, whose order changes from
-/// run to run; the container is eight bytes, a JSON object and the numbers, so it is written here in a fixed order.
-fn container(metadata: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>> {
-    let mut header = format!("{{\"__metadata__\":{}", json(metadata)?);
-    let mut offset = 0;
-    for tensor in tensors {
-        let end = offset + tensor.values.len() * size_of::<f32>();
-        let entry = TensorEntry { dtype: "F32", shape: &tensor.shape, data_offsets: [offset, end] };
-        header += &[",", &json(&tensor.name)?, ":", &json(&entry)?].concat();
-        offset = end;
-    }
-    header.push('}');
-    // Padded with spaces so that the numbers begin at a multiple of eight, as the format recommends.
-    let padding = header.len().next_multiple_of(8) - header.len();
-    header.push_str(&" ".repeat(padding));
-    let mut bytes = Vec::with_capacity(8 + header.len() + offset);
-    bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(header.as_bytes());
-    for tensor in tensors {
-        for value in tensor.values.iter() {
-            bytes.extend_from_slice(&value.to_le_bytes());
-        }
-    }
-    Ok(bytes)
-}
-
-/// A sentence about what is wrong with a file.
-type Detail = String;
-
 /// An adapter from the bytes of its file; not checked yet for numbers that do not make one.
 fn read(bytes: &[u8]) -> Result<Adapter, Detail> {
-    let (_, header) = SafeTensors::read_metadata(bytes)
-        .map_err(|error| format!("it is no safetensors file, or is truncated ({error})"))?;
-    let metadata: Metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
-    match metadata.get("format").map(String::as_str) {
-        Some(FORMAT) => {}
-        _ => return Err("it is a safetensors file but not an adapter of rehang".into()),
-    }
-    // Before anything else: what a later version changed is unknown here.
-    let version: u32 = parse(&metadata, "format_version")?;
-    if version == 0 || version > FORMAT_VERSION {
-        return Err(format!(
-            "it has format version {version} and this rehang reads up to {FORMAT_VERSION}; update rehang"
-        ));
-    }
-    let container = SafeTensors::deserialize(bytes).map_err(|error| format!("it is damaged ({error})"))?;
-    let mut stored = Stored(BTreeMap::new());
-    for (name, view) in container.iter() {
-        if view.dtype() != Dtype::F32 {
-            return Err(format!("tensor {name:?} is of type {:?} where F32 is needed", view.dtype()));
-        }
-        let values: Vec<f32> =
-            view.data().as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect();
-        let tensor = Tensor { name: name.into(), shape: view.shape().to_vec(), values: values.into() };
-        stored.0.insert(name.into(), tensor);
-    }
-    let tensors: Vec<Tensor<'_>> = stored
-        .0
-        .values()
-        .map(|tensor| Tensor {
-            name: tensor.name.clone(),
-            shape: tensor.shape.clone(),
-            values: (&*tensor.values).into(),
-        })
-        .collect();
-    let (written, computed) = (text(&metadata, "checksum")?, checksum(&metadata, &tensors));
-    if written != computed {
-        return Err(format!(
-            "its check sum is {computed} where {written} was written: some bytes have changed"
-        ));
-    }
-    drop(tensors);
+    let (metadata, tensors) = tensors::read(bytes, &KIND)?;
+    let mut stored = Stored(tensors);
     let adapter = assemble(&metadata, &mut stored)?;
     match stored.0.keys().next() {
         None => Ok(adapter),
@@ -505,16 +378,3 @@ impl Stored<'_> {
     }
 }
 
-fn text<'a>(metadata: &'a Metadata, key: &str) -> Result<&'a str, Detail> {
-    metadata.get(key).map(String::as_str).ok_or_else(|| format!("metadata {key:?} is missing"))
-}
-
-fn parse<T: std::str::FromStr>(metadata: &Metadata, key: &str) -> Result<T, Detail> {
-    let text = text(metadata, key)?;
-    text.parse().map_err(|_| format!("metadata {key:?} cannot be {text:?}"))
-}
-
-fn parse_json<T: DeserializeOwned>(metadata: &Metadata, key: &str) -> Result<T, Detail> {
-    serde_json::from_str(text(metadata, key)?)
-        .map_err(|error| format!("metadata {key:?} is damaged: {error}"))
-}

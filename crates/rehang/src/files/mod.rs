@@ -25,6 +25,7 @@ pub mod qrels;
 mod raw;
 mod safetensors;
 pub mod stream;
+pub mod tensors;
 mod text;
 mod vecs;
 

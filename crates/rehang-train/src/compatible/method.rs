@@ -1,0 +1,480 @@
+//! Methods of compatible training: each is a weighted list of objectives.
+//!
+//! | method | loss | needs |
+//! |---|---|---|
+//! | `plain` | L_cls | |
+//! | `bct` | L_cls + λ·L_influence (BCT 8), new classes left out, synthesised or distilled | old head |
+//! | `ract` | L_cls + λ·L_ra-comp (RACT 8) | old vectors |
+//! | `dmu` | L_cls + λ·L_SBC + λ_FA·L_FA (DMU 8) | old head and vectors |
+//! | `l2` | L_cls + λ·L_l2 (BCT 3) | old vectors |
+//! | `lwf` | L_cls + λ·L_distillation (Learning without Forgetting) | old head and vectors |
+//! | `focal-distillation` | L_cls + λ·L_influence·(where `influence` is on) + λ·L_focal | old head and vectors |
+//! | `regression` | L_cls + λ·L_regression (DMU 14) | old vectors |
+//! | `ract-on-bct` | L_cls + λ·L_both-heads | old head |
+
+use burn::tensor::Device;
+use rehang::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use super::heads::HeadTensors;
+use super::objectives::Objective;
+use super::objectives::classification::Classification;
+use super::objectives::contrastive::{Contrastive, Negatives};
+use super::objectives::focal_distillation::FocalDistillation;
+use super::objectives::forward_adaptive::ForwardAdaptive;
+use super::objectives::head_distillation::HeadDistillation;
+use super::objectives::influence::Influence;
+use super::objectives::old_and_new_head::OldAndNewHead;
+use super::objectives::regression::Regression;
+use super::objectives::selective::{Selection, Selective};
+use super::objectives::triplet::Triplet;
+use super::objectives::vector_distance::VectorDistance;
+
+/// A method with its options. In a configuration file the options stand in the table `[method]`; the name comes from
+/// the command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Method {
+    /// The new model alone, with no regard to the old one.
+    Plain {},
+    /// Backward-compatible training (Shen et al. 2020).
+    Bct {
+        /// λ.
+        #[serde(default = "one")]
+        weight: f32,
+        /// What becomes of classes that the old head does not know.
+        #[serde(default)]
+        new_classes: NewClasses,
+    },
+    /// Regression-alleviating compatible training (Zhang et al. 2022).
+    Ract {
+        /// λ.
+        #[serde(default = "one")]
+        weight: f32,
+        /// The loss.
+        #[serde(default)]
+        form: RactForm,
+        /// τ.
+        #[serde(default = "usual_temperature")]
+        temperature: f32,
+        /// τ of new-to-new negatives; the same as `temperature` where it is not given.
+        temperature_new: Option<f32>,
+        /// η of the split form.
+        #[serde(default = "one")]
+        eta: f32,
+        /// How many negatives of each kind count, the nearest ones; all where it is not given.
+        hardest: Option<usize>,
+        /// m of the triplet forms.
+        #[serde(default = "usual_margin")]
+        margin: f32,
+    },
+    /// Darwinian model upgrades (Zhang et al. 2023).
+    Dmu {
+        /// Weight of the selective backward-compatible loss.
+        #[serde(default = "one")]
+        weight: f32,
+        /// Weight of the forward-adaptive loss; 0 trains no ψ.
+        #[serde(default = "one")]
+        forward_weight: f32,
+        /// How rows are weighed.
+        #[serde(default)]
+        selection: Selection,
+        /// Units of each of ψ's three hidden layers.
+        #[serde(default = "usual_hidden")]
+        hidden: usize,
+    },
+    /// New vectors where the old ones are.
+    L2 {
+        /// λ.
+        #[serde(default = "one")]
+        weight: f32,
+    },
+    /// Learning without Forgetting (Li and Hoiem 2016).
+    Lwf {
+        /// λ.
+        #[serde(default = "one")]
+        weight: f32,
+        /// T.
+        #[serde(default = "usual_distillation")]
+        temperature: f32,
+    },
+    /// Focal distillation (Yan et al. 2020).
+    FocalDistillation {
+        /// λ.
+        #[serde(default = "one")]
+        weight: f32,
+        /// α.
+        #[serde(default = "one")]
+        base: f32,
+        /// β.
+        #[serde(default = "usual_focus")]
+        focus: f32,
+        /// T.
+        #[serde(default = "usual_distillation")]
+        temperature: f32,
+        /// Whether BCT's influence loss stands beside it, as RACT compares it; alone it makes nothing compatible.
+        #[serde(default = "yes")]
+        influence: bool,
+    },
+    /// New vectors point where the old ones point (DMU's regression variant).
+    Regression {
+        /// λ.
+        #[serde(default = "one")]
+        weight: f32,
+        /// How rows are weighed, where the old head knows their classes.
+        #[serde(default)]
+        selection: Selection,
+        /// Units of each of ψ's three hidden layers; no ψ where it is not given.
+        hidden: Option<usize>,
+    },
+    /// The old head's class against all classes of both heads.
+    RactOnBct {
+        /// λ.
+        #[serde(default = "one")]
+        weight: f32,
+    },
+}
+
+/// What BCT does with classes that the old head does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NewClasses {
+    /// The influence loss leaves them out: it is taken on what the old training set would hold.
+    LeaveOut,
+    /// The old head gets the mean old vector of each as its weight.
+    #[default]
+    Synthesised,
+    /// What the old head says of the old vector is distilled.
+    Distillation,
+}
+
+/// RACT's forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RactForm {
+    /// New-to-old and new-to-new negatives together (6).
+    #[default]
+    Contrastive,
+    /// New-to-old negatives alone (5).
+    Vanilla,
+    /// Both apart (13).
+    Split,
+    /// Triplets of both (15).
+    Triplet,
+    /// Triplets of new-to-old negatives (14).
+    VanillaTriplet,
+}
+
+fn one() -> f32 {
+    1.0
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn usual_temperature() -> f32 {
+    0.05
+}
+
+fn usual_margin() -> f32 {
+    0.8
+}
+
+fn usual_hidden() -> usize {
+    1024
+}
+
+fn usual_distillation() -> f32 {
+    2.0
+}
+
+fn usual_focus() -> f32 {
+    5.0
+}
+
+/// What a method is made of, ready to be evaluated: weights and objectives.
+pub(crate) type Terms = Vec<(f32, Box<dyn Objective>)>;
+
+impl Method {
+    /// Every name, in the order of the documentation.
+    pub const NAMES: [&'static str; 9] = [
+        "plain",
+        "bct",
+        "ract",
+        "dmu",
+        "l2",
+        "lwf",
+        "focal-distillation",
+        "regression",
+        "ract-on-bct",
+    ];
+
+    /// A method by name with the options of a table, or with the defaults.
+    ///
+    /// ```
+    /// use rehang_train::compatible::Method;
+    ///
+    /// assert_eq!(Method::named("ract", "")?.name(), "ract");
+    /// assert!(matches!(Method::named("bct", "weight = 0.5")?, Method::Bct { weight, .. } if weight == 0.5));
+    /// assert!(Method::named("bct", "wieght = 0.5").unwrap_err().to_string().contains("wieght"));
+    /// assert!(Method::named("bcd", "").is_err());
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`rehang::ErrorKind::InvalidOption`] for an unknown name, an unknown option, or a value out of range.
+    pub fn named(name: &str, options: &str) -> Result<Self> {
+        let table: toml::Table = toml::from_str(options)
+            .map_err(|error| Error::option("method", options, format!("a TOML table ({error})")))?;
+        Self::from_table(name, table)
+    }
+
+    /// A method by name with the options of a table.
+    ///
+    /// # Errors
+    ///
+    /// As [`Method::named`].
+    pub fn from_table(name: &str, mut table: toml::Table) -> Result<Self> {
+        if !Self::NAMES.contains(&name) {
+            return Err(Error::option("method", name, Self::NAMES.join(", ")));
+        }
+        table.insert("name".into(), name.into());
+        let method: Self = table
+            .try_into()
+            .map_err(|error: toml::de::Error| Error::option("method", name, error.message().to_owned()))?;
+        method.check()?;
+        Ok(method)
+    }
+
+    /// The name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Plain {} => "plain",
+            Self::Bct { .. } => "bct",
+            Self::Ract { .. } => "ract",
+            Self::Dmu { .. } => "dmu",
+            Self::L2 { .. } => "l2",
+            Self::Lwf { .. } => "lwf",
+            Self::FocalDistillation { .. } => "focal-distillation",
+            Self::Regression { .. } => "regression",
+            Self::RactOnBct { .. } => "ract-on-bct",
+        }
+    }
+
+    /// Whether it needs an old model at all.
+    pub fn needs_old(&self) -> bool {
+        !matches!(self, Self::Plain {})
+    }
+
+    /// Whether it needs the old head.
+    pub fn needs_old_head(&self) -> bool {
+        matches!(
+            self,
+            Self::Bct { .. }
+                | Self::Dmu { .. }
+                | Self::Lwf { .. }
+                | Self::FocalDistillation { .. }
+                | Self::RactOnBct { .. }
+        )
+    }
+
+    /// Whether every batch needs the old vectors.
+    pub fn needs_old_vectors(&self) -> bool {
+        match self {
+            Self::Plain {} | Self::RactOnBct { .. } => false,
+            Self::Bct { new_classes, .. } => *new_classes == NewClasses::Distillation,
+            _ => true,
+        }
+    }
+
+    /// Whether the old head gets synthesised weights for classes that it does not know.
+    pub fn synthesises(&self) -> bool {
+        match self {
+            Self::Bct { new_classes, .. } => *new_classes == NewClasses::Synthesised,
+            Self::Dmu { .. } | Self::RactOnBct { .. } => true,
+            Self::FocalDistillation { influence, .. } => *influence,
+            _ => false,
+        }
+    }
+
+    /// Units of ψ's hidden layers, where it trains one: three blocks of dense layer, BatchNorm, ReLU (DMU).
+    pub fn adapter_hidden(&self) -> Option<Vec<usize>> {
+        match *self {
+            Self::Dmu { forward_weight, hidden, .. } if forward_weight > 0.0 => Some(vec![hidden; 3]),
+            Self::Regression { hidden: Some(hidden), .. } => Some(vec![hidden; 3]),
+            _ => None,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let above_zero = |option: &str, value: f32| {
+            if value.is_finite() && value > 0.0 {
+                return Ok(());
+            }
+            Err(Error::option(option, value, "a finite number above 0"))
+        };
+        let not_below_zero = |option: &str, value: f32| {
+            if value.is_finite() && value >= 0.0 {
+                return Ok(());
+            }
+            Err(Error::option(option, value, "a finite number, 0 or above"))
+        };
+        match *self {
+            Self::Plain {} => Ok(()),
+            Self::Bct { weight, .. } | Self::L2 { weight } | Self::RactOnBct { weight } => {
+                not_below_zero("weight", weight)
+            }
+            Self::Ract { weight, temperature, temperature_new, eta, hardest, margin, .. } => {
+                not_below_zero("weight", weight)?;
+                above_zero("temperature", temperature)?;
+                above_zero("temperature_new", temperature_new.unwrap_or(1.0))?;
+                not_below_zero("eta", eta)?;
+                not_below_zero("margin", margin)?;
+                if hardest == Some(0) {
+                    return Err(Error::option("hardest", 0, "at least 1 negative"));
+                }
+                Ok(())
+            }
+            Self::Dmu { weight, forward_weight, hidden, .. } => {
+                not_below_zero("weight", weight)?;
+                not_below_zero("forward_weight", forward_weight)?;
+                expect_units(hidden)
+            }
+            Self::Lwf { weight, temperature } => {
+                not_below_zero("weight", weight)?;
+                above_zero("temperature", temperature)
+            }
+            Self::FocalDistillation { weight, base, focus, temperature, .. } => {
+                not_below_zero("weight", weight)?;
+                not_below_zero("base", base)?;
+                not_below_zero("focus", focus)?;
+                above_zero("temperature", temperature)
+            }
+            Self::Regression { weight, hidden, .. } => {
+                not_below_zero("weight", weight)?;
+                expect_units(hidden.unwrap_or(1))
+            }
+        }
+    }
+
+    /// The objectives. `old_head` already has its synthesised weights, where [`Method::synthesises`] says so.
+    pub(crate) fn terms(&self, smoothing: f32, old_head: Option<&HeadTensors>) -> Result<Terms> {
+        let head = || {
+            old_head.cloned().ok_or_else(|| Error::missing("the old model's head", format!("train {}", self.name())))
+        };
+        let mut terms: Terms = vec![(1.0, Box::new(Classification { smoothing }))];
+        match *self {
+            Self::Plain {} => {}
+            Self::Bct { weight, new_classes } => {
+                terms.push((weight, Box::new(Influence { old_head: head()? })));
+                if new_classes == NewClasses::Distillation {
+                    let old_head = head()?;
+                    let distillation = HeadDistillation { old_head, temperature: 1.0, unknown_only: true };
+                    terms.push((weight, Box::new(distillation)));
+                }
+            }
+            Self::Ract { weight, form, temperature, temperature_new, eta, hardest, margin } => {
+                let contrast = |negatives| {
+                    let temperature_new = temperature_new.unwrap_or(temperature);
+                    Box::new(Contrastive { negatives, temperature, temperature_new, hardest })
+                };
+                let objective: Box<dyn Objective> = match form {
+                    RactForm::Contrastive => contrast(Negatives::OldAndNew),
+                    RactForm::Vanilla => contrast(Negatives::Old),
+                    RactForm::Split => contrast(Negatives::Split { eta }),
+                    RactForm::Triplet => Box::new(Triplet { new_negatives: true, margin }),
+                    RactForm::VanillaTriplet => Box::new(Triplet { new_negatives: false, margin }),
+                };
+                terms.push((weight, objective));
+            }
+            Self::Dmu { weight, forward_weight, selection, .. } => {
+                terms.push((weight, Box::new(Selective { old_head: head()?, selection })));
+                if forward_weight > 0.0 {
+                    terms.push((forward_weight, Box::new(ForwardAdaptive)));
+                }
+            }
+            Self::L2 { weight } => terms.push((weight, Box::new(VectorDistance))),
+            Self::Lwf { weight, temperature } => {
+                let distillation =
+                    HeadDistillation { old_head: head()?, temperature, unknown_only: false };
+                terms.push((weight, Box::new(distillation)));
+            }
+            Self::FocalDistillation { weight, base, focus, temperature, influence } => {
+                if influence {
+                    terms.push((weight, Box::new(Influence { old_head: head()? })));
+                }
+                let focal = FocalDistillation { old_head: head()?, base, focus, temperature };
+                terms.push((weight, Box::new(focal)));
+            }
+            Self::Regression { weight, selection, .. } => {
+                terms.push((weight, Box::new(Regression { old_head: old_head.cloned(), selection })));
+            }
+            Self::RactOnBct { weight } => {
+                terms.push((weight, Box::new(OldAndNewHead { old_head: head()? })));
+            }
+        }
+        Ok(terms)
+    }
+}
+
+fn expect_units(units: usize) -> Result<()> {
+    if units > 0 { Ok(()) } else { Err(Error::option("hidden", 0, "at least 1 unit")) }
+}
+
+/// The device on which objectives are evaluated: they are small beside any encoder.
+pub(crate) fn objective_device() -> Device {
+    Device::flex()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_is_made_of_what_its_table_says() {
+        let weight = rehang::Matrix::new(2, vec![1.0, 0.0, 0.0, 1.0]).unwrap();
+        let head = HeadTensors::frozen(&weight, &[0.0, 0.0], Default::default(), &objective_device());
+        let names = |name: &str, options: &str| -> Vec<&'static str> {
+            let method = Method::named(name, options).unwrap();
+            let terms = method.terms(0.0, Some(&head)).unwrap();
+            terms.iter().map(|(_, objective)| objective.name()).collect()
+        };
+        assert_eq!(names("plain", ""), ["classification"]);
+        assert_eq!(names("bct", ""), ["classification", "influence"]);
+        let distilled = names("bct", "new_classes = 'distillation'");
+        assert_eq!(distilled, ["classification", "influence", "distillation"]);
+        assert_eq!(names("ract", ""), ["classification", "contrast"]);
+        assert_eq!(names("ract", "form = 'triplet'"), ["classification", "triplets"]);
+        assert_eq!(names("dmu", ""), ["classification", "selective", "forward-adaptive"]);
+        assert_eq!(names("dmu", "forward_weight = 0.0"), ["classification", "selective"]);
+        assert_eq!(names("l2", ""), ["classification", "distance"]);
+        assert_eq!(names("lwf", ""), ["classification", "distillation"]);
+        assert_eq!(names("focal-distillation", ""), ["classification", "influence", "focal"]);
+        assert_eq!(names("regression", ""), ["classification", "regression"]);
+        assert_eq!(names("ract-on-bct", ""), ["classification", "both-heads"]);
+        for name in Method::NAMES {
+            let method = Method::named(name, "").unwrap();
+            assert_eq!(method.name(), name);
+            assert_eq!(method.terms(0.0, None).is_err(), method.needs_old_head(), "{name}");
+        }
+    }
+
+    #[test]
+    fn options_out_of_range_are_named() {
+        for (name, options, option) in [
+            ("ract", "temperature = 0.0", "temperature"),
+            ("ract", "hardest = 0", "hardest"),
+            ("bct", "weight = -1.0", "weight"),
+            ("bct", "weight = nan", "weight"),
+            ("dmu", "hidden = 0", "hidden"),
+            ("lwf", "temperature = inf", "temperature"),
+            ("plain", "weight = 1.0", "weight"),
+            ("bct", "new_classes = 'forget'", "forget"),
+        ] {
+            let error = Method::named(name, options).unwrap_err().to_string();
+            assert!(error.contains(option), "{name} {options}: {error}");
+        }
+    }
+}

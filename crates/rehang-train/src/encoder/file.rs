@@ -1,0 +1,309 @@
+//! A trained encoder: what it computes, with what numbers, on what inputs; as a value and as a file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rehang::adapter::Training;
+use rehang::files::AtomicFile;
+use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
+use rehang::{Distance, Error, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
+
+use super::pass::{Mode, Passes, passes};
+use super::{Architecture, Graph, Shape};
+use crate::compatible::HeadForm;
+use crate::examples::{Augmentation, Augmenter, Inputs, Normalisation};
+use crate::fit::Device;
+use crate::network::State;
+
+/// What every encoder file says it is.
+const KIND: FileKind = FileKind { format: "rehang-encoder", thing: "an encoder", version: 1 };
+
+/// Rows that are embedded together.
+const BATCH: usize = 128;
+
+/// An encoder with its classification head.
+///
+/// Its file is safetensors with metadata (`docs/formats.md`): parameters are called as PyTorch's torchvision calls them
+/// (`conv1.weight`, `layer1.0.bn1.running_mean`, `fc.bias`), the head `head.weight` and `head.bias`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Encoder {
+    /// The model's name: what its space is called.
+    pub model: String,
+    /// What it computes.
+    pub architecture: Architecture,
+    /// Shape of one input.
+    pub input: Shape,
+    /// What is done to inputs first.
+    pub normalisation: Normalisation,
+    /// Parameters and running statistics.
+    pub(crate) state: State,
+    /// The head that it was trained with, `[classes, d]`.
+    pub head: Head,
+    /// How that head makes logits.
+    pub form: HeadForm,
+    /// Name of every class of the head.
+    pub classes: Vec<String>,
+    /// How it was trained; `pairs` counts the rows it saw.
+    pub training: Training,
+}
+
+impl Encoder {
+    /// The space of its vectors: as they come out, compared by cosine.
+    pub fn space(&self) -> Space {
+        Space::new(self.model.clone(), self.architecture.outputs(), Distance::Cosine, false)
+    }
+
+    /// Its operations.
+    ///
+    /// # Errors
+    ///
+    /// As [`Architecture::graph`].
+    pub fn graph(&self) -> Result<Graph> {
+        self.architecture.graph(self.input)
+    }
+
+    /// Vectors of inputs, `[n, …] → [n, d]`, without any augmentation.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WidthMismatch`] for inputs of another shape, [`ErrorKind::NotFinite`] for vectors that left the
+    /// finite numbers, [`ErrorKind::MissingFeature`] for a device that this build leaves out,
+    /// [`ErrorKind::Cancelled`].
+    pub fn embed(&self, inputs: &Inputs, device: Device, progress: &Progress) -> Result<Vectors> {
+        expect_shape(self.input, inputs)?;
+        let mut passes = passes(&self.graph()?, device)?;
+        let augmenter = Augmenter::new(Augmentation::default(), self.normalisation.clone(), inputs, 0)?;
+        let rows: Vec<usize> = (0..inputs.len()).collect();
+        progress.begin("embedding", "items", rows.len() as u64);
+        let mut state = self.state.clone();
+        let vectors = embed_rows(&mut *passes, &mut state, &augmenter, inputs, &rows, progress)?;
+        Vectors::new(self.space(), vectors, &self.model)
+    }
+
+    /// The encoder as the bytes of its file: the same encoder gives the same bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Architecture::graph`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let graph = self.graph()?;
+        let (shape, training) = (self.input, &self.training);
+        let metadata = Metadata::from([
+            ("rehang_version".into(), training.version.clone()),
+            ("model".into(), self.model.clone()),
+            ("architecture".into(), json(&self.architecture)?),
+            ("input".into(), json(&[shape.channels, shape.height, shape.width])?),
+            ("normalisation".into(), json(&self.normalisation)?),
+            ("head".into(), json(&self.form)?),
+            ("classes".into(), json(&self.classes)?),
+            ("method".into(), training.method.clone()),
+            ("seed".into(), training.seed.to_string()),
+            ("examples".into(), training.pairs.to_string()),
+            ("inputs".into(), json(&training.inputs)?),
+            ("hyper_parameters".into(), json(&training.hyper_parameters)?),
+        ]);
+        let mut tensors = weights(&graph, &self.state);
+        let head = &self.head;
+        tensors.push(Tensor {
+            name: "head.weight".into(),
+            shape: vec![head.classes(), head.dimension()],
+            values: head.weight().as_slice().into(),
+        });
+        tensors.push(Tensor {
+            name: "head.bias".into(),
+            shape: vec![head.classes()],
+            values: head.bias().into(),
+        });
+        tensors::write(&KIND, metadata, &tensors)
+    }
+
+    /// The encoder in the bytes of a file; `what` names it in errors.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`] for anything that is not a whole, undamaged encoder file of a version known here.
+    pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Self> {
+        assemble(bytes).map_err(|detail| Error::corrupt(what, detail))
+    }
+
+    /// Writes the encoder to a file, whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// As [`Encoder::to_bytes`]; [`ErrorKind::Io`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let bytes = self.to_bytes()?;
+        let mut file = AtomicFile::create(path)?;
+        file.put(&bytes)?;
+        file.commit()
+    }
+
+    /// Reads an encoder from a file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Encoder::from_bytes`]; [`ErrorKind::Io`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
+        Self::from_bytes(&bytes, &path.display().to_string())
+    }
+}
+
+/// Vectors of some rows, in their order; counts them as done.
+pub(crate) fn embed_rows(
+    passes: &mut dyn Passes,
+    state: &mut State,
+    augmenter: &Augmenter,
+    inputs: &Inputs,
+    rows: &[usize],
+    progress: &Progress,
+) -> Result<Matrix> {
+    let (mut batch, mut vectors) = (Vec::new(), Vec::new());
+    for rows in rows.chunks(BATCH) {
+        progress.check()?;
+        augmenter.batch(inputs, rows, 0, 0, &mut batch);
+        vectors.extend(passes.forward(state, &batch, rows.len(), Mode::Evaluation)?);
+        progress.advance(rows.len() as u64);
+    }
+    let width = if rows.is_empty() { 0 } else { vectors.len() / rows.len() };
+    if width == 0 {
+        return Err(ErrorKind::Empty { what: "inputs to embed".into() }.into());
+    }
+    let vectors = Matrix::new(width, vectors)?;
+    vectors.check_finite("vectors of the encoder")?;
+    Ok(vectors)
+}
+
+/// Fails for inputs that an encoder does not take.
+pub(crate) fn expect_shape(expected: Shape, inputs: &Inputs) -> Result<()> {
+    let received = shape_of(inputs);
+    if expected == received {
+        return Ok(());
+    }
+    let say = |shape: Shape| format!("{} x {} x {}", shape.channels, shape.height, shape.width);
+    Err(Error::option(
+        "inputs",
+        say(received),
+        format!("inputs of {} (channels x height x width), as the encoder was made for", say(expected)),
+    ))
+}
+
+/// Shape of one input.
+pub(crate) fn shape_of(inputs: &Inputs) -> Shape {
+    match inputs {
+        Inputs::Images(images) => {
+            Shape { channels: images.channels, height: images.height, width: images.width }
+        }
+        Inputs::Features(features) => Shape { channels: features.columns(), height: 1, width: 1 },
+    }
+}
+
+/// Parameters and running statistics as named tensors.
+pub(crate) fn weights<'a>(graph: &Graph, state: &'a State) -> Vec<Tensor<'a>> {
+    let parameters = graph.parameters.iter().map(|parameter| Tensor {
+        name: parameter.name.clone(),
+        shape: parameter.shape.clone(),
+        values: state.parameters[parameter.range.clone()].into(),
+    });
+    let statistics = graph.statistics.iter().flat_map(|statistics| {
+        let tensor = |kind: &str, values: &'a [f32]| Tensor {
+            name: format!("{}.{kind}", statistics.name),
+            shape: vec![statistics.range.len()],
+            values: values[statistics.range.clone()].into(),
+        };
+        [tensor("running_mean", &state.running_mean), tensor("running_var", &state.running_variance)]
+    });
+    parameters.chain(statistics).collect()
+}
+
+/// Reads parameters and running statistics out of named tensors, taking each.
+pub(crate) fn take_weights(
+    graph: &Graph,
+    tensors: &mut BTreeMap<String, Tensor<'_>>,
+) -> Result<State, Detail> {
+    let mut state = State {
+        parameters: vec![0.0; graph.parameter_count()],
+        running_mean: vec![0.0; graph.statistics_count()],
+        running_variance: vec![1.0; graph.statistics_count()],
+    };
+    let mut take = |name: &str, shape: &[usize], target: &mut [f32]| -> Result<(), Detail> {
+        let tensor = tensors.remove(name).ok_or_else(|| format!("tensor {name:?} is missing"))?;
+        if tensor.shape != shape {
+            return Err(format!("tensor {name:?} has shape {:?} where {shape:?} is needed", tensor.shape));
+        }
+        if tensor.values.iter().any(|value| !value.is_finite()) {
+            return Err(format!("tensor {name:?} has numbers that are not finite"));
+        }
+        target.copy_from_slice(&tensor.values);
+        Ok(())
+    };
+    for parameter in &graph.parameters {
+        take(&parameter.name, &parameter.shape, &mut state.parameters[parameter.range.clone()])?;
+    }
+    for statistics in &graph.statistics {
+        let (range, shape) = (statistics.range.clone(), [statistics.range.len()]);
+        let name = |kind: &str| format!("{}.{kind}", statistics.name);
+        take(&name("running_mean"), &shape, &mut state.running_mean[range.clone()])?;
+        take(&name("running_var"), &shape, &mut state.running_variance[range])?;
+    }
+    Ok(state)
+}
+
+fn assemble(bytes: &[u8]) -> Result<Encoder, Detail> {
+    let (metadata, mut tensors) = tensors::read(bytes, &KIND)?;
+    let say = |error: Error| error.to_string();
+    let architecture: Architecture = parse_json(&metadata, "architecture")?;
+    let [channels, height, width]: [usize; 3] = parse_json(&metadata, "input")?;
+    let input = Shape { channels, height, width };
+    let graph = architecture.graph(input).map_err(say)?;
+    let state = take_weights(&graph, &mut tensors)?;
+    let form: HeadForm = parse_json(&metadata, "head")?;
+    let mut take = |name: &str| tensors.remove(name).ok_or_else(|| format!("tensor {name:?} is missing"));
+    let (weight, bias) = (take("head.weight")?, take("head.bias")?);
+    let head = Matrix::new(architecture.outputs(), weight.values.into_owned())
+        .and_then(|weight| Head::new(weight, Some(bias.values.into_owned()), form.core()))
+        .map_err(say)?;
+    let classes: Vec<String> = parse_json(&metadata, "classes")?;
+    if classes.len() != head.classes() {
+        return Err(format!("it names {} classes and its head has {}", classes.len(), head.classes()));
+    }
+    if let Some(name) = tensors.keys().next() {
+        return Err(format!("tensor {name:?} belongs to no part of the encoder"));
+    }
+    let normalisation: Normalisation = parse_json(&metadata, "normalisation")?;
+    if normalisation.mean.len() != channels || normalisation.std.len() != channels {
+        return Err(format!("its normalisation is not of {channels} channels"));
+    }
+    Ok(Encoder {
+        model: text(&metadata, "model")?.into(),
+        architecture,
+        input,
+        normalisation,
+        state,
+        head,
+        form,
+        classes,
+        training: Training {
+            method: text(&metadata, "method")?.into(),
+            seed: parse(&metadata, "seed")?,
+            pairs: parse(&metadata, "examples")?,
+            inputs: parse_json(&metadata, "inputs")?,
+            hyper_parameters: parse_json(&metadata, "hyper_parameters")?,
+            version: text(&metadata, "rehang_version")?.into(),
+        },
+    })
+}
+
+impl HeadForm {
+    /// The core's word for it: heads of cosines are one kind there.
+    pub fn core(self) -> HeadKind {
+        match self {
+            Self::Softmax => HeadKind::Softmax,
+            Self::NormalisedSoftmax { scale } => HeadKind::ArcFace { scale, margin: 0.0 },
+            Self::CosFace { scale, margin } | Self::ArcFace { scale, margin } => {
+                HeadKind::ArcFace { scale, margin }
+            }
+        }
+    }
+}
