@@ -3,6 +3,7 @@
 mod auto;
 mod burn_network;
 pub mod closed_form;
+pub mod examples;
 pub mod fit;
 pub mod folds;
 pub mod geometry;
