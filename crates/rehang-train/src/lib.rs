@@ -5,6 +5,7 @@ mod burn_network;
 pub mod closed_form;
 pub mod compatible;
 pub mod encoder;
+pub mod examples;
 pub mod fit;
 pub mod folds;
 pub mod geometry;

@@ -388,6 +388,8 @@ fn outputs_that_cannot_be_are_refused_before_anything_is_written() {
 
 /// Reads `bytes` as every format with every reader; a panic anywhere is reported with the format.
 fn survive(folder: &Path, bytes: &[u8], extensions: &[&str]) {
+    let outcome = catch_unwind(|| files::array_from_bytes(bytes, "fuzz").is_ok());
+    assert!(outcome.is_ok(), "an array panics: {bytes:?}");
     for extension in extensions {
         let source = put(folder, &format!("fuzz.{extension}"), bytes);
         for reader in Reader::ALL {

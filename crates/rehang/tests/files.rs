@@ -8,7 +8,7 @@ use rehang::Matrix;
 use rehang::files::join::{MissingPolicy, by_id};
 use rehang::files::qrels::read_qrels;
 use rehang::files::stream::{self, Columns, RowBatch};
-use rehang::files::{self, IdKind, Ids, VectorSource};
+use rehang::files::{self, ArrayNumbers, IdKind, Ids, LabelValues, VectorSource};
 
 mod samples;
 
@@ -98,6 +98,50 @@ fn a_npy_file_of_every_number_type_and_order_is_the_same_matrix() {
     }
     let source = put(folder.path(), "bool.npy", &npy("|b1", "(1, 3)", &[0, 1, 1]));
     assert_eq!(files::read_matrix(&source).unwrap().as_slice(), [0.0, 1.0, 1.0]);
+}
+
+#[test]
+fn an_array_of_any_shape_keeps_bytes_integers_and_floats_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |bytes: &[u8]| {
+        let path = folder.path().join("a.npy");
+        samples::write(&path, bytes);
+        let array = files::read_array(&path).unwrap();
+        assert_eq!(files::array_from_bytes(bytes, "a.npy").unwrap(), array);
+        (array.shape, array.numbers)
+    };
+    let bytes: Vec<u8> = (0..24).collect();
+    let (shape, numbers) = read(&npy("|u1", "(2, 3, 4)", &bytes));
+    assert_eq!((shape, numbers), (vec![2, 3, 4], ArrayNumbers::Bytes(bytes.clone())));
+    // In Fortran order the number at [i, j, k] stands at i + 2 j + 6 k.
+    let header = "{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3, 4), }";
+    let (_, numbers) = read(&npy_with(1, header, &bytes));
+    let expected = (0..2).flat_map(|i| (0..3).flat_map(move |j| (0..4).map(move |k| i + 2 * j + 6 * k)));
+    assert_eq!(numbers, ArrayNumbers::Bytes(expected.collect()));
+    let wide: Vec<u8> = [-1_i16, 300].into_iter().flat_map(i16::to_be_bytes).collect();
+    assert_eq!(read(&npy(">i2", "(2, 1, 1)", &wide)).1, ArrayNumbers::Integers(vec![-1, 300]));
+    assert_eq!(read(&npy("|b1", "(2,)", &[0, 1])).1, ArrayNumbers::Integers(vec![0, 1]));
+    let half = 0.5_f64.to_le_bytes();
+    assert_eq!(read(&npy("<f8", "()", &half)), (vec![], ArrayNumbers::Floats(vec![0.5])));
+    assert_eq!(read(&npy("<f4", "(0, 5)", &[])), (vec![0, 5], ArrayNumbers::Floats(vec![])));
+
+    let text = files::array_from_bytes(&npy("|S1", "(2,)", b"ab"), "labels").unwrap_err();
+    assert!(text.to_string().contains("labels") && text.to_string().contains("text"), "{text}");
+    assert!(files::array_from_bytes(&[], "nothing").unwrap_err().to_string().contains("nothing is empty"));
+    let huge = npy("<u8", "(1,)", &u64::MAX.to_le_bytes());
+    assert!(files::array_from_bytes(&huge, "huge").unwrap_err().is_corrupt());
+    let truncated = npy("<f4", "(2, 2, 2)", &[0; 31]);
+    assert!(files::array_from_bytes(&truncated, "cut").unwrap_err().to_string().contains("truncated"));
+}
+
+#[test]
+fn labels_are_read_with_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = put(folder.path(), "a.npy", &npy("|S2", "(3,)", b"b\0ccb\0"));
+    let names = ["b", "cc", "b"].map(str::to_string).to_vec();
+    assert_eq!(files::read_label_values(&source).unwrap(), LabelValues::Texts(names));
+    let source = put(folder.path(), "b.npy", &npy("|u1", "(2,)", &[7, 3]));
+    assert_eq!(files::read_label_values(&source).unwrap(), LabelValues::Numbers(vec![7, 3]));
 }
 
 #[test]

@@ -1,7 +1,15 @@
 //! Compatible training: a new encoder whose vectors can be searched against the old gallery at once.
+//!
+//! A [`Method`] is a weighted list of objectives (one file each in `objectives`); [`train`] runs it. What is trained on is
+//! [`crate::examples`], what comes out is an [`crate::encoder::Encoder`] and, where the method trains one (DMU), the map ψ
+//! as an ordinary adapter.
 
 pub mod heads;
+mod method;
 mod objectives;
+mod optimiser;
 
 pub use heads::HeadForm;
+pub use method::{Method, NewClasses, RactForm};
 pub use objectives::selective::Selection;
+pub use optimiser::{OptimiserKind, RateSchedule};

@@ -47,6 +47,11 @@ impl Element {
         matches!(self.meaning, Meaning::Signed | Meaning::Unsigned | Meaning::Boolean)
     }
 
+    /// Whether numbers of this type are unsigned bytes.
+    pub(super) fn is_byte(self) -> bool {
+        self.meaning == Meaning::Unsigned && self.bytes == 1
+    }
+
     /// Appends the numbers in `raw` as `f32`: exact for `f16`, `bf16` and integers up to 2²⁴, else rounded to nearest.
     pub(super) fn append_f32(self, raw: &[u8], out: &mut Vec<f32>) {
         match (self.meaning, self.bytes) {

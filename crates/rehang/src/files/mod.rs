@@ -39,6 +39,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::vectors::{Labels, Matrix};
 
 pub use atomic::AtomicFile;
+pub use npy::{Array, ArrayNumbers, array_from_bytes, read_array};
 pub use stream::{Columns, IdKind, Ids};
 pub use text::read_lines;
 
@@ -331,9 +332,31 @@ fn no_empty_ids(source: &VectorSource, ids: Vec<String>) -> Result<Vec<String>> 
 ///
 /// As [`stream::open`]; [`ErrorKind::Corrupt`] for numbers that are not whole.
 pub fn read_labels(source: &VectorSource) -> Result<Labels> {
+    Ok(match read_label_values(source)? {
+        LabelValues::Numbers(labels) => labels,
+        LabelValues::Texts(labels) => text::number_texts(&labels),
+    })
+}
+
+/// Labels as a file has them, one a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LabelValues {
+    /// Whole numbers.
+    Numbers(Labels),
+    /// Names.
+    Texts(Vec<String>),
+}
+
+/// Labels as they are written, for those who need the names: text is not numbered. Columns are found as by
+/// [`read_labels`].
+///
+/// # Errors
+///
+/// As [`read_labels`].
+pub fn read_label_values(source: &VectorSource) -> Result<LabelValues> {
     match read_scalars(source, &LABELS)? {
-        Scalars::Integers(labels) => Ok(labels),
-        Scalars::Texts(labels) => Ok(text::number_texts(&labels)),
+        Scalars::Integers(labels) => Ok(LabelValues::Numbers(labels)),
+        Scalars::Texts(labels) => Ok(LabelValues::Texts(labels)),
         Scalars::Floats(_) => {
             Err(Error::corrupt(source, "labels are whole numbers or text, and these are fractions"))
         }

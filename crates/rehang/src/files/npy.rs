@@ -3,6 +3,7 @@
 //! The header is read here rather than by a crate because the header of an untrusted file decides how much is
 //! allocated: every size is held against the length of the file first, and nesting is refused instead of followed.
 
+use std::fmt::Display;
 use std::io::Read;
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use super::element::{Element, Meaning};
 use super::raw::{Layout, RawRows};
 use super::stream::{Ids, RowWriter};
 use super::{AtomicFile, Opened, Scalars, open};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The first bytes of every `.npy` file.
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -30,6 +31,117 @@ enum Content {
         length: usize,
         big_endian: bool,
     },
+}
+
+/// Numbers of any shape, as a `.npy` file or an entry of a `.npz` archive holds them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Array {
+    /// The length of every side; empty for a single number.
+    pub shape: Vec<usize>,
+    /// The numbers in C order: the last side runs fastest, whatever the order in the file.
+    pub numbers: ArrayNumbers,
+}
+
+/// The numbers of an [`Array`], by what the file holds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ArrayNumbers {
+    /// Unsigned integers of one byte.
+    Bytes(Vec<u8>),
+    /// Integers of any other size, and truth values as 0 and 1.
+    Integers(Vec<i64>),
+    /// Floating-point numbers; those of eight bytes are rounded to the nearest `f32`.
+    Floats(Vec<f32>),
+}
+
+/// An array of numbers, read whole. NaN and infinite numbers are read as they are; a side of length 0 is allowed.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] for a file that is no `.npy` file, is truncated, or holds text, records or
+/// objects; [`ErrorKind::Empty`] for a file without a byte.
+pub fn read_array(path: impl AsRef<Path>) -> Result<Array> {
+    let path = path.as_ref();
+    let (mut opened, header) = open_array(path)?;
+    let mut raw = vec![0; (opened.bytes - header.offset) as usize];
+    opened.file.read_exact(&mut raw).map_err(|error| Error::io("read", path, &error))?;
+    array(&header, raw, &path.display())
+}
+
+/// An array out of the bytes of a `.npy` file; `what` names them in errors.
+///
+/// ```
+/// use rehang::files::{ArrayNumbers, array_from_bytes};
+///
+/// let mut bytes = b"\x93NUMPY\x01\x00\x46\x00".to_vec();
+/// bytes.extend(format!("{:<70}", "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 1, 2), }").bytes());
+/// bytes.extend([1, 2, 3, 4]);
+/// let array = array_from_bytes(&bytes, "images")?;
+/// assert_eq!(array.shape, [2, 1, 2]);
+/// assert_eq!(array.numbers, ArrayNumbers::Bytes(vec![1, 2, 3, 4]));
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`read_array`].
+pub fn array_from_bytes(bytes: &[u8], what: impl Display) -> Result<Array> {
+    if bytes.is_empty() {
+        return Err(ErrorKind::Empty { what: what.to_string() }.into());
+    }
+    let header = read_header(&mut &*bytes, bytes.len() as u64, &what)?;
+    let raw = bytes[header.offset as usize..].to_vec();
+    array(&header, raw, &what)
+}
+
+/// The array that a header, held against the length of its file, and the bytes behind it make.
+fn array(header: &Header, raw: Vec<u8>, what: &dyn Display) -> Result<Array> {
+    let Content::Numbers(element) = header.content else {
+        return Err(Error::corrupt(what, "it holds text where numbers are needed"));
+    };
+    let shape = header.shape.clone();
+    let numbers = if element.is_integer() {
+        if element.is_byte() {
+            ArrayNumbers::Bytes(in_c_order(raw, &shape, header.fortran))
+        } else {
+            let mut wide = Vec::with_capacity(raw.len() / element.bytes());
+            element.append_integers(&raw, &mut wide);
+            let narrow: Option<Vec<i64>> = wide.into_iter().map(|value| i64::try_from(value).ok()).collect();
+            let narrow = narrow
+                .ok_or_else(|| Error::corrupt(what, format!("it holds an integer above {}", i64::MAX)))?;
+            ArrayNumbers::Integers(in_c_order(narrow, &shape, header.fortran))
+        }
+    } else {
+        let mut floats = Vec::with_capacity(raw.len() / element.bytes());
+        element.append_f32(&raw, &mut floats);
+        ArrayNumbers::Floats(in_c_order(floats, &shape, header.fortran))
+    };
+    Ok(Array { shape, numbers })
+}
+
+/// Numbers in C order; in Fortran order the first side runs fastest.
+fn in_c_order<T: Copy>(numbers: Vec<T>, shape: &[usize], fortran: bool) -> Vec<T> {
+    if !fortran || shape.len() < 2 || numbers.is_empty() {
+        return numbers;
+    }
+    let mut strides = Vec::with_capacity(shape.len());
+    let mut stride = 1;
+    for &side in shape {
+        strides.push(stride);
+        stride *= side;
+    }
+    let mut at = vec![0; shape.len()];
+    let mut turned = Vec::with_capacity(numbers.len());
+    for _ in 0..numbers.len() {
+        turned.push(numbers[at.iter().zip(&strides).map(|(&index, &stride)| index * stride).sum::<usize>()]);
+        for (index, &side) in at.iter_mut().zip(shape).rev() {
+            *index += 1;
+            if *index < side {
+                break;
+            }
+            *index = 0;
+        }
+    }
+    turned
 }
 
 struct Header {
@@ -140,16 +252,21 @@ fn open_array(path: &Path) -> Result<(Opened, Header)> {
     if opened.bytes == 0 {
         return Err(opened.empty());
     }
-    let corrupt = |detail: String| Error::corrupt(path.display(), detail);
+    let header = read_header(&mut opened.file, opened.bytes, &path.display())?;
+    Ok((opened, header))
+}
+
+/// Reads a header and holds it against the `bytes` of the whole file. The reader then stands at the first number.
+fn read_header(reader: &mut impl Read, bytes: u64, what: &dyn Display) -> Result<Header> {
+    let corrupt = |detail: String| Error::corrupt(what, detail);
     let mut take = |count: usize| -> Result<Vec<u8>> {
         let mut bytes = vec![0; count];
-        opened
-            .file
+        reader
             .read_exact(&mut bytes)
             .map_err(|_| corrupt("it ends inside the header of a .npy file".into()))?;
         Ok(bytes)
     };
-    let start = take(8.min(opened.bytes as usize))?;
+    let start = take(8.min(bytes as usize))?;
     if start.len() < 8 || !start.starts_with(MAGIC) {
         return Err(corrupt("it is no .npy file (its first bytes are not \\x93NUMPY)".into()));
     }
@@ -180,7 +297,7 @@ fn open_array(path: &Path) -> Result<(Opened, Header)> {
     let offset = (before + length) as u64;
     let claimed =
         shape.iter().try_fold(size, |product, &side| product.checked_mul(side)).map(|bytes| bytes as u64);
-    let held = opened.bytes - offset;
+    let held = bytes - offset;
     if claimed != Some(held) {
         let problem = match claimed {
             Some(claimed) if claimed < held => "there is more in the file",
@@ -193,7 +310,7 @@ fn open_array(path: &Path) -> Result<(Opened, Header)> {
             shown(&shape)
         )));
     }
-    Ok((opened, Header { content, fortran, shape, offset }))
+    Ok(Header { content, fortran, shape, offset })
 }
 
 /// What a type description such as `<f4` stands for.

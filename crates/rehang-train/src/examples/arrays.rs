@@ -1,0 +1,285 @@
+//! Images, vectors and labels of `.npy` files and `.npz` archives.
+
+use std::fmt::Display;
+use std::io::Read;
+use std::path::Path;
+
+use rehang::files::{
+    self, Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, read_array, read_label_values,
+};
+use rehang::{Error, ErrorKind, Matrix, Result};
+use zip::ZipArchive;
+
+use super::source::ImageLayout;
+use super::{Examples, Images, Inputs, check_size, counts_differ, shown};
+
+/// Entries of an archive that are taken for images (or vectors) and for labels where none is named.
+const IMAGE_ENTRIES: [&str; 6] = ["images", "image", "x_train", "x", "data", "arr_0"];
+const VECTOR_ENTRIES: [&str; 6] = ["vectors", "features", "x_train", "x", "data", "arr_0"];
+const LABEL_ENTRIES: [&str; 6] = ["labels", "label", "y_train", "y", "target", "arr_1"];
+
+/// Deflate makes at most 1032 bytes out of one; a claim above that is damage or an attack on the memory.
+const GROWTH_MAX: u64 = 1040;
+
+/// Images and labels; see [`super::ExamplesSource::Arrays`].
+pub(super) fn read_images(
+    images: &Path,
+    labels: &Path,
+    layout: Option<ImageLayout>,
+    scale: Option<f64>,
+    invert: bool,
+) -> Result<Examples> {
+    if let Some(scale) = scale.filter(|scale| !(scale.is_finite() && *scale > 0.0)) {
+        return Err(Error::option("scale", scale, "a number above 0"));
+    }
+    let what = images.display();
+    let Array { shape, numbers } = array(images, &IMAGE_ENTRIES)?;
+    let (rows, size, channels, layout) = image_shape(&shape, layout, &what)?;
+    check_size(size, channels).map_err(|error| error.context(what.to_string()))?;
+    let image_bytes = size[0] * size[1] * channels;
+    let mut pixels = bytes(numbers, scale, image_bytes, &what)?;
+    if invert {
+        for pixel in &mut pixels {
+            *pixel = 255 - *pixel;
+        }
+    }
+    if layout == ImageLayout::Nhwc && channels > 1 {
+        let mixed = pixels;
+        pixels = Vec::with_capacity(mixed.len());
+        for image in mixed.chunks_exact(image_bytes) {
+            pixels
+                .extend((0..channels).flat_map(|channel| image[channel..].iter().step_by(channels).copied()));
+        }
+    }
+    let (labels, classes) = read_classes(labels, rows, images)?;
+    let images = Images { channels, height: size[0], width: size[1], pixels };
+    Ok(Examples { inputs: Inputs::Images(images), labels, classes, names: Vec::new(), refused: Vec::new() })
+}
+
+/// Vectors and labels; see [`super::ExamplesSource::Features`].
+pub(super) fn read_features(vectors: &Path, labels: &Path) -> Result<Examples> {
+    let source = source(vectors)?;
+    let features = if is_archive(&source.path) {
+        let Array { shape, numbers } = entry(&source, &VECTOR_ENTRIES)?;
+        let &[_, columns] = shape.as_slice() else {
+            return Err(Error::corrupt(
+                vectors.display(),
+                format!("its shape is {shape:?}; vectors are two-dimensional, [rows, coordinates]"),
+            ));
+        };
+        let data = match numbers {
+            ArrayNumbers::Bytes(bytes) => bytes.into_iter().map(f32::from).collect(),
+            ArrayNumbers::Integers(integers) => integers.into_iter().map(|value| value as f32).collect(),
+            ArrayNumbers::Floats(floats) => floats,
+        };
+        if data.is_empty() {
+            return Err(ErrorKind::Empty { what: vectors.display().to_string() }.into());
+        }
+        Matrix::new(columns, data)?
+    } else {
+        files::read_matrix(&source)?
+    };
+    features.check_finite(&vectors.display().to_string())?;
+    let (labels, classes) = read_classes(labels, features.rows(), vectors)?;
+    Ok(Examples {
+        inputs: Inputs::Features(features),
+        labels,
+        classes,
+        names: Vec::new(),
+        refused: Vec::new(),
+    })
+}
+
+/// Class numbers and names out of whole numbers: classes are numbered in the order of theirs.
+pub(super) fn numbered(labels: &[i64], what: &dyn Display) -> Result<(Vec<u32>, Vec<String>)> {
+    if let Some(row) = labels.iter().position(|&label| label < 0) {
+        return Err(Error::corrupt(
+            what,
+            format!(
+                "the label in row {row} is {}; every row needs a class, and classes are not negative (rows count from 0)",
+                labels[row]
+            ),
+        ));
+    }
+    Ok(in_order(labels))
+}
+
+/// Class numbers in the order of the values, and the values as names.
+fn in_order<T: Ord + Clone + ToString>(values: &[T]) -> (Vec<u32>, Vec<String>) {
+    let mut classes = values.to_vec();
+    classes.sort_unstable();
+    classes.dedup();
+    // Every value is among the classes, so the search always finds it.
+    let labels = values.iter().map(|value| classes.binary_search(value).unwrap_or(0) as u32).collect();
+    (labels, classes.iter().map(ToString::to_string).collect())
+}
+
+/// The labels of `rows` rows of another file.
+fn read_classes(path: &Path, rows: usize, inputs: &Path) -> Result<(Vec<u32>, Vec<String>)> {
+    let source = source(path)?;
+    let values = if is_archive(&source.path) {
+        let fractions =
+            || Error::corrupt(path.display(), "labels are whole numbers, and these are fractions");
+        let Array { shape, numbers } = entry(&source, &LABEL_ENTRIES)?;
+        if !matches!(shape[..], [_] | [_, 1]) {
+            return Err(Error::corrupt(
+                path.display(),
+                format!("its shape is {shape:?}; one label a row is needed, [rows]"),
+            ));
+        }
+        LabelValues::Numbers(match numbers {
+            ArrayNumbers::Bytes(bytes) => bytes.into_iter().map(i64::from).collect(),
+            ArrayNumbers::Integers(integers) => integers,
+            ArrayNumbers::Floats(_) => return Err(fractions()),
+        })
+    } else {
+        read_label_values(&source)?
+    };
+    let (labels, classes) = match values {
+        LabelValues::Numbers(numbers) => numbered(&numbers, &path.display())?,
+        LabelValues::Texts(texts) => in_order(&texts),
+    };
+    if labels.len() != rows {
+        let (inputs, labels_at) = (inputs.display().to_string(), path.display().to_string());
+        return Err(counts_differ(&inputs, rows, &labels_at, labels.len()));
+    }
+    Ok((labels, classes))
+}
+
+/// Rows, height and width, channels, and where the channels stand.
+fn image_shape(
+    shape: &[usize],
+    layout: Option<ImageLayout>,
+    what: &dyn Display,
+) -> Result<(usize, [usize; 2], usize, ImageLayout)> {
+    let wrong = |detail: &str| Error::corrupt(what, format!("its shape is {shape:?}; {detail}"));
+    if shape.first() == Some(&0) {
+        return Err(ErrorKind::Empty { what: what.to_string() }.into());
+    }
+    match *shape {
+        [rows, height, width] => Ok((rows, [height, width], 1, ImageLayout::Nchw)),
+        [rows, first, second, third] => {
+            let could_be = |channels: usize| matches!(channels, 1 | 3);
+            let layout = match (layout, could_be(first), could_be(third)) {
+                (Some(layout), ..) => layout,
+                (None, true, false) => ImageLayout::Nchw,
+                (None, false, true) => ImageLayout::Nhwc,
+                (None, true, true) => {
+                    return Err(wrong(
+                        "channels may be first or last; say which by layout = \"nchw\" or \"nhwc\"",
+                    ));
+                }
+                (None, false, false) => {
+                    return Err(wrong("neither the second nor the last side is 1 or 3 channels"));
+                }
+            };
+            Ok(match layout {
+                ImageLayout::Nchw => (rows, [second, third], first, layout),
+                ImageLayout::Nhwc => (rows, [first, second], third, layout),
+            })
+        }
+        _ => Err(wrong("images are [n, height, width] or have channels as a fourth side")),
+    }
+}
+
+/// Numbers as bytes, each `value · scale`, rounded.
+fn bytes(
+    numbers: ArrayNumbers,
+    scale: Option<f64>,
+    image_bytes: usize,
+    what: &dyn Display,
+) -> Result<Vec<u8>> {
+    let byte = |(at, value): (usize, f64)| {
+        let scaled = (value * scale.unwrap_or(1.0)).round();
+        if (0.0..=255.0).contains(&scaled) {
+            return Ok(scaled as u8);
+        }
+        Err(Error::corrupt(
+            what,
+            format!(
+                "image {} holds {value}, which scaled by {} is outside of 0 to 255; set another scale (rows count from 0)",
+                at / image_bytes,
+                scale.unwrap_or(1.0)
+            ),
+        ))
+    };
+    match numbers {
+        ArrayNumbers::Bytes(bytes) if scale.is_none_or(|scale| scale == 1.0) => Ok(bytes),
+        ArrayNumbers::Bytes(bytes) => bytes.into_iter().map(f64::from).enumerate().map(byte).collect(),
+        ArrayNumbers::Integers(integers) => {
+            integers.into_iter().map(|value| value as f64).enumerate().map(byte).collect()
+        }
+        ArrayNumbers::Floats(_) if scale.is_none() => Err(Error::missing(
+            "scale (255 where values go from 0 to 1)",
+            format!("the array of floating-point images {what}"),
+        )),
+        ArrayNumbers::Floats(floats) => floats.into_iter().map(f64::from).enumerate().map(byte).collect(),
+    }
+}
+
+/// The array of a `.npy` file or of an entry of an archive.
+fn array(path: &Path, names: &[&str]) -> Result<Array> {
+    let source = source(path)?;
+    if is_archive(&source.path) {
+        return entry(&source, names);
+    }
+    if let Some(column) = &source.column {
+        return Err(Error::option("an input", column, "no #NAME behind a file that is no .npz archive"));
+    }
+    read_array(&source.path)
+}
+
+/// A path and the entry that may be named behind a `#`. A path that is not text cannot name one.
+fn source(path: &Path) -> Result<VectorSource> {
+    path.to_str().map_or_else(|| Ok(VectorSource::path(path)), VectorSource::parse)
+}
+
+fn is_archive(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("npz"))
+}
+
+/// An entry of an archive: the one that is named, or the only one, or the first of `names` that is there.
+fn entry(source: &VectorSource, names: &[&str]) -> Result<Array> {
+    let path = &source.path;
+    let damaged = |error: &dyn Display| Error::corrupt(path.display(), format!("as a .npz archive: {error}"));
+    let metadata = fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
+    if !metadata.is_file() {
+        let reason = "it is no file; give a .npz archive".into();
+        return Err(ErrorKind::Io { action: "read", path: path.clone(), reason }.into());
+    }
+    let file = fs_err::File::open(path).map_err(|error| Error::io("read", path, &error))?;
+    let mut archive = ZipArchive::new(std::io::BufReader::new(file)).map_err(|error| damaged(&error))?;
+    let mut there: Vec<String> = Vec::new();
+    for name in archive.file_names() {
+        there.push(name.map_err(|error| damaged(&error))?.into_owned());
+    }
+    let stem = |name: &str| name.strip_suffix(".npy").unwrap_or(name).to_owned();
+    let chosen = match (&source.column, there.as_slice()) {
+        (Some(wanted), _) => there.iter().find(|name| stem(name) == stem(wanted)),
+        (None, [only]) => Some(only),
+        (None, _) => names.iter().find_map(|&wanted| there.iter().find(|name| stem(name) == wanted)),
+    };
+    let Some(chosen) = chosen else {
+        let stems: Vec<String> = there.iter().map(|name| stem(name)).collect();
+        let stems: Vec<&str> = stems.iter().map(String::as_str).collect();
+        return Err(Error::not_found(
+            "array",
+            source.column.as_deref().unwrap_or(names[0]),
+            format!("{}, which holds {}; name one behind a #", path.display(), shown(&stems)),
+        ));
+    };
+    let mut entry = archive.by_name(chosen).map_err(|error| damaged(&error))?;
+    let claimed = entry.size();
+    let packed = entry.compressed_size().min(metadata.len());
+    if claimed > packed.saturating_mul(GROWTH_MAX).saturating_add(GROWTH_MAX) {
+        return Err(damaged(&format!("the entry {chosen} claims {claimed} bytes, more than it can hold")));
+    }
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(claimed as usize).is_err() {
+        return Err(damaged(&format!("the {claimed} bytes of the entry {chosen} do not fit into memory")));
+    }
+    let taken = (&mut entry).take(claimed.saturating_add(1)).read_to_end(&mut bytes);
+    taken.map_err(|error| damaged(&format!("the entry {chosen} is damaged: {error}")))?;
+    drop(entry);
+    array_from_bytes(&bytes, format!("{}#{}", path.display(), stem(chosen)))
+}

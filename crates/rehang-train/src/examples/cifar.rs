@@ -1,0 +1,71 @@
+//! The binary version of CIFAR-10 and CIFAR-100: labels of a byte each, then 3 × 32 × 32 bytes, image after image.
+
+use std::path::{Path, PathBuf};
+
+use rehang::{Error, ErrorKind, Result};
+
+use super::arrays::numbered;
+use super::source::CifarLabels;
+use super::{Examples, Images, Inputs};
+
+const SIDE: usize = 32;
+const IMAGE_BYTES: usize = 3 * SIDE * SIDE;
+
+/// The images of some files; see [`super::ExamplesSource::Cifar`].
+pub(super) fn read(paths: &[PathBuf], set: CifarLabels) -> Result<Examples> {
+    if paths.is_empty() {
+        return Err(Error::missing("paths", "a source of kind \"cifar\""));
+    }
+    // Bytes of labels in front of an image, which of them counts, and how many classes there are.
+    let (label_bytes, wanted, classes) = match set {
+        CifarLabels::Ten => (1, 0, 10),
+        CifarLabels::HundredFine => (2, 1, 100),
+        CifarLabels::HundredCoarse => (2, 0, 20),
+    };
+    let record = label_bytes + IMAGE_BYTES;
+    let (mut pixels, mut labels, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    for path in paths {
+        let bytes = read_file(path)?;
+        if bytes.len() % record != 0 {
+            return Err(Error::corrupt(
+                path.display(),
+                format!(
+                    "its {} bytes are no whole number of records of {record} ({label_bytes} for labels, {IMAGE_BYTES} \
+                     for the image): it is truncated, or of the other CIFAR set",
+                    bytes.len()
+                ),
+            ));
+        }
+        for (index, record) in bytes.chunks_exact(record).enumerate() {
+            let label = record[wanted];
+            if label >= classes {
+                return Err(Error::corrupt(
+                    path.display(),
+                    format!(
+                        "image {index} has the label {label}, and labels of this set go from 0 to {}: it is damaged, or \
+                         of the other CIFAR set",
+                        classes - 1
+                    ),
+                ));
+            }
+            labels.push(i64::from(label));
+            pixels.extend_from_slice(&record[label_bytes..]);
+            names.push(format!("{}:{index}", path.display()));
+        }
+    }
+    let (labels, classes) = numbered(&labels, &paths[0].display())?;
+    let images = Images { channels: 3, height: SIDE, width: SIDE, pixels };
+    Ok(Examples { inputs: Inputs::Images(images), labels, classes, names, refused: Vec::new() })
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let metadata = fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
+    if !metadata.is_file() {
+        let reason = "it is no file; give the .bin files themselves".into();
+        return Err(ErrorKind::Io { action: "read", path: path.into(), reason }.into());
+    }
+    if metadata.len() == 0 {
+        return Err(ErrorKind::Empty { what: path.display().to_string() }.into());
+    }
+    fs_err::read(path).map_err(|error| Error::io("read", path, &error))
+}

@@ -1,0 +1,196 @@
+//! Image files in one folder a class.
+
+use std::path::{Path, PathBuf};
+
+use image::imageops::FilterType;
+use image::{DynamicImage, ImageReader};
+use rayon::prelude::*;
+use rehang::{Error, ErrorKind, Result};
+
+use super::{Examples, Images, Inputs, Refusal, check_size};
+
+/// Images decoded before their pixels are put together: enough for every thread, little to hold twice.
+const DECODED_AT_ONCE: usize = 1024;
+
+/// Folders inside a class that are descended into at most; deeper ones are a circle of mounts or a mistake.
+const DEPTH_MAX: usize = 16;
+
+/// Longest side of a scaled image before the cut: a picture with the proportions of a thread is stretched rather than
+/// grown without bound.
+const SCALED_SIDE_MAX: f64 = 65_536.0;
+
+/// The images of a folder of folders; see [`super::ExamplesSource::Folder`].
+pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Examples> {
+    check_size(size, channels)?;
+    let mut classes: Vec<String> = Vec::new();
+    let mut files: Vec<(u32, PathBuf)> = Vec::new();
+    let mut refused = Vec::new();
+    for (name, folder) in entries(root)?.into_iter().filter(|(_, path)| path.is_dir()) {
+        let before = files.len();
+        let class = classes.len() as u32;
+        images_in(&folder, 0, &mut |path| files.push((class, path)))?;
+        if files.len() == before {
+            refused.push(Refusal {
+                what: folder.display().to_string(),
+                why: "the folder of this class holds no .png, .jpg or .jpeg file".into(),
+            });
+        } else {
+            classes.push(name);
+        }
+    }
+    if files.is_empty() {
+        return Err(Error::corrupt(
+            root.display(),
+            "it has no folder with images; there must be one folder a class, with .png, .jpg or .jpeg files",
+        ));
+    }
+    let image_bytes = channels * size[0] * size[1];
+    let mut pixels: Vec<u8> = Vec::new();
+    if files.len().checked_mul(image_bytes).is_none_or(|bytes| pixels.try_reserve_exact(bytes).is_err()) {
+        return Err(Error::corrupt(
+            root.display(),
+            format!(
+                "{} images of {channels} × {} × {} bytes do not fit into memory",
+                files.len(),
+                size[0],
+                size[1]
+            ),
+        ));
+    }
+    let (mut labels, mut names) = (Vec::new(), Vec::new());
+    for some in files.chunks(DECODED_AT_ONCE) {
+        let decoded: Vec<_> = some.par_iter().map(|(_, path)| decode(path, size, channels)).collect();
+        for ((class, path), image) in some.iter().zip(decoded) {
+            match image {
+                Ok(image) => {
+                    pixels.extend_from_slice(&image);
+                    labels.push(*class);
+                    names.push(path.strip_prefix(root).unwrap_or(path).display().to_string());
+                }
+                Err(why) => refused.push(Refusal { what: path.display().to_string(), why }),
+            }
+        }
+    }
+    if labels.is_empty() {
+        let first = &refused[refused.len() - files.len()];
+        return Err(Error::corrupt(
+            root.display(),
+            format!(
+                "not one of its {} images can be read; the first is {}: {}",
+                files.len(),
+                first.what,
+                first.why
+            ),
+        ));
+    }
+    drop_empty(&mut classes, &mut labels);
+    let images = Images { channels, height: size[0], width: size[1], pixels };
+    Ok(Examples { inputs: Inputs::Images(images), labels, classes, names, refused })
+}
+
+/// Takes away classes of which no image could be read, so that no class number stands for nothing.
+fn drop_empty(classes: &mut Vec<String>, labels: &mut [u32]) {
+    let mut kept = vec![false; classes.len()];
+    for &label in labels.iter() {
+        kept[label as usize] = true;
+    }
+    let mut next = 0;
+    let numbers: Vec<u32> = kept
+        .iter()
+        .map(|&kept| {
+            let number = next;
+            next += u32::from(kept);
+            number
+        })
+        .collect();
+    for label in labels {
+        *label = numbers[*label as usize];
+    }
+    let mut kept = kept.into_iter();
+    classes.retain(|_| kept.next().unwrap_or(false));
+}
+
+/// What a folder holds, without hidden names, sorted by name.
+fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let named = |error: &std::io::Error| Error::io("read", folder, error);
+    if fs_err::metadata(folder).map_err(|error| named(&error))?.is_file() {
+        let reason = "it is a file; give the folder of the classes' folders".into();
+        return Err(ErrorKind::Io { action: "read", path: folder.into(), reason }.into());
+    }
+    let mut all = Vec::new();
+    for entry in fs_err::read_dir(folder).map_err(|error| named(&error))? {
+        let path = entry.map_err(|error| named(&error))?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if !name.starts_with('.') {
+            all.push((name, path));
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// Every image file in a folder and in the folders inside, in the order of their names. Links to folders inside a
+/// class are not followed, since they can lead in a circle.
+fn images_in(folder: &Path, depth: usize, found: &mut impl FnMut(PathBuf)) -> Result<()> {
+    for (_, path) in entries(folder)? {
+        if path.is_dir() {
+            if depth < DEPTH_MAX && !path.is_symlink() {
+                images_in(&path, depth + 1, found)?;
+            }
+        } else if path
+            .extension()
+            .and_then(|extension| extension.to_str())
+            .is_some_and(|extension| ["png", "jpg", "jpeg"].contains(&&*extension.to_ascii_lowercase()))
+        {
+            found(path);
+        }
+    }
+    Ok(())
+}
+
+/// The pixels of one file, `[channels, height, width]`, or what is wrong with it.
+fn decode(path: &Path, size: [usize; 2], channels: usize) -> Result<Vec<u8>, String> {
+    let bytes = fs_err::read(path).map_err(|error| {
+        std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
+    })?;
+    if bytes.is_empty() {
+        return Err("the file is empty".into());
+    }
+    // The format is read from the bytes: files are misnamed often, and a PNG called .jpg is a good image.
+    let reader = ImageReader::new(std::io::Cursor::new(&bytes));
+    let reader = reader.with_guessed_format().map_err(|error| error.to_string())?;
+    let decoded = reader.decode().map_err(|error| error.to_string())?;
+    if decoded.width() == 0 || decoded.height() == 0 {
+        return Err("it has no pixels".into());
+    }
+    // Colours first, size second: the size is then the cheaper step.
+    let coloured = match channels {
+        1 => DynamicImage::ImageLuma8(decoded.into_luma8()),
+        _ => DynamicImage::ImageRgb8(decoded.into_rgb8()),
+    };
+    let fitted = fit(coloured, size);
+    let mixed = fitted.as_bytes();
+    Ok((0..channels).flat_map(|channel| mixed[channel..].iter().step_by(channels).copied()).collect())
+}
+
+/// Scales until the shorter side fits, and cuts out the middle: number for number what `rehang-encode` does with
+/// `shorter-side-crop`, so that an encoder meets in service what it was trained on.
+fn fit(image: DynamicImage, [height, width]: [usize; 2]) -> DynamicImage {
+    let (height, width) = (height as u32, width as u32);
+    let (from_height, from_width) = (f64::from(image.height()), f64::from(image.width()));
+    let factor = (f64::from(width) / from_width).max(f64::from(height) / from_height);
+    let side =
+        |from: f64, least: u32| ((from * factor + 1e-6).floor().min(SCALED_SIDE_MAX) as u32).max(least);
+    let (to_width, to_height) = (side(from_width, width), side(from_height, height));
+    let scaled = if (image.width(), image.height()) == (to_width, to_height) {
+        image
+    } else {
+        image.resize_exact(to_width, to_height, FilterType::Triangle)
+    };
+    let middle =
+        |whole: u32, part: u32| ((f64::from(whole) - f64::from(part)) / 2.0).round_ties_even() as u32;
+    if (to_width, to_height) == (width, height) {
+        return scaled;
+    }
+    scaled.crop_imm(middle(to_width, width), middle(to_height, height), width, height)
+}

@@ -1,0 +1,239 @@
+//! Which rows make a batch.
+
+use rand::RngExt;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use rehang::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{Purpose, generator};
+
+/// How an epoch is cut into batches.
+///
+/// | `kind` | Keys | Batches |
+/// |---|---|---|
+/// | `shuffled` | `batch`, `last` (`keep`) | every row once, in a random order |
+/// | `balanced` | `classes`, `items`, `last` (`keep`) | `classes` different classes, `items` rows of each |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum SamplerParameters {
+    /// Every row once an epoch, in a random order.
+    Shuffled {
+        /// Rows a batch, at least 1.
+        batch: usize,
+        /// What becomes of the rows that fill no whole batch.
+        #[serde(default)]
+        last: LastBatch,
+    },
+    /// Batches of `classes` different classes with `items` rows of each: for contrastive losses, which need rows of
+    /// the same class to pull together and of others to push apart.
+    ///
+    /// A class with fewer than `items` rows, and the rest of a class that does not divide, is filled up with rows of
+    /// the class. Classes are drawn so that the largest is never left alone: with `last = "keep"` every row comes at
+    /// least once an epoch, and classes that have run out are drawn again where a batch needs another class; with
+    /// `"drop"` such batches are left out, and rows of large classes may wait for another epoch. A class of a single
+    /// row has no partner and is left out always; see [`Sampler::left_out`].
+    Balanced {
+        /// Classes a batch, at least 2.
+        classes: usize,
+        /// Rows of each class, at least 2.
+        items: usize,
+        /// What becomes of the rows that fill no whole batch.
+        #[serde(default)]
+        last: LastBatch,
+    },
+}
+
+/// What becomes of the rows of an epoch that fill no whole batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LastBatch {
+    /// They are trained on.
+    #[default]
+    Keep,
+    /// They wait for another epoch.
+    Drop,
+}
+
+impl SamplerParameters {
+    /// Shuffled batches; the last one is kept.
+    pub fn shuffled(batch: usize) -> Self {
+        Self::Shuffled { batch, last: LastBatch::Keep }
+    }
+
+    /// Balanced batches; every row comes.
+    pub fn balanced(classes: usize, items: usize) -> Self {
+        Self::Balanced { classes, items, last: LastBatch::Keep }
+    }
+}
+
+/// Cuts epochs into batches of row numbers.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    parameters: SamplerParameters,
+    rows: Vec<usize>,
+    /// The rows of every class that has at least two of them; only for balanced batches.
+    classes: Vec<Vec<usize>>,
+    left_out: Vec<usize>,
+    seed: u64,
+}
+
+impl Sampler {
+    /// A sampler of the given `rows` of a set whose `labels` are `[n]`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Empty`] where no row is given; [`ErrorKind::NotFound`] for a row without a label;
+    /// [`ErrorKind::Duplicate`] for a row that is given twice; [`ErrorKind::InvalidOption`] for sizes out of range,
+    /// for a batch that no epoch fills although the last one is dropped, and for more classes a batch than there are
+    /// classes of two rows or more.
+    pub fn new(parameters: &SamplerParameters, labels: &[u32], rows: &[usize], seed: u64) -> Result<Self> {
+        if rows.is_empty() {
+            return Err(ErrorKind::Empty { what: "the list of rows to train on".into() }.into());
+        }
+        let mut seen = vec![false; labels.len()];
+        for &row in rows {
+            match seen.get_mut(row) {
+                None => return Err(Error::not_found("row", row, format!("{} labels", labels.len()))),
+                Some(true) => {
+                    let what = "the list of rows to train on".into();
+                    return Err(ErrorKind::Duplicate { what, value: format!("row {row}") }.into());
+                }
+                Some(seen) => *seen = true,
+            }
+        }
+        let mut sampler = Self {
+            parameters: *parameters,
+            rows: rows.to_vec(),
+            classes: Vec::new(),
+            left_out: Vec::new(),
+            seed,
+        };
+        match *parameters {
+            SamplerParameters::Shuffled { batch, last } => {
+                let most = if last == LastBatch::Drop { rows.len() } else { usize::MAX };
+                if !(1..=most).contains(&batch) {
+                    let rule = if batch == 0 {
+                        "at least 1".into()
+                    } else {
+                        format!("at most the {most} rows there are, or last = \"keep\"")
+                    };
+                    return Err(Error::option("batch", batch, rule));
+                }
+            }
+            SamplerParameters::Balanced { classes, items, .. } => {
+                for (option, value) in [("classes", classes), ("items", items)] {
+                    if value < 2 {
+                        return Err(Error::option(option, value, "at least 2"));
+                    }
+                }
+                let mut order = rows.to_vec();
+                order.sort_unstable_by_key(|&row| (labels[row], row));
+                for class in order.chunk_by(|&a, &b| labels[a] == labels[b]) {
+                    if class.len() == 1 {
+                        sampler.left_out.push(class[0]);
+                    } else {
+                        sampler.classes.push(class.to_vec());
+                    }
+                }
+                sampler.left_out.sort_unstable();
+                if classes > sampler.classes.len() {
+                    return Err(Error::option(
+                        "classes",
+                        classes,
+                        format!("at most the {} classes that have two rows or more", sampler.classes.len()),
+                    ));
+                }
+            }
+        }
+        Ok(sampler)
+    }
+
+    /// Rows that never come because they are the only one of their class, increasing; empty for shuffled batches.
+    pub fn left_out(&self) -> &[usize] {
+        &self.left_out
+    }
+
+    /// The batches of an epoch, a function of the seed and the epoch. Balanced batches hold class after class.
+    pub fn batches(&self, epoch: usize) -> Vec<Vec<usize>> {
+        let mut random = generator(self.seed, Purpose::Batches, [epoch as u64, 0]);
+        match self.parameters {
+            SamplerParameters::Shuffled { batch, last } => {
+                let mut order = self.rows.clone();
+                order.shuffle(&mut random);
+                order
+                    .chunks(batch)
+                    .filter(|rows| last == LastBatch::Keep || rows.len() == batch)
+                    .map(<[usize]>::to_vec)
+                    .collect()
+            }
+            SamplerParameters::Balanced { classes, items, last } => {
+                self.balanced(classes, items, last, &mut random)
+            }
+        }
+    }
+
+    fn balanced(
+        &self,
+        classes: usize,
+        items: usize,
+        last: LastBatch,
+        random: &mut ChaCha8Rng,
+    ) -> Vec<Vec<usize>> {
+        // Each class as groups of `items` rows, to be taken from the back.
+        let mut groups: Vec<Vec<Vec<usize>>> =
+            self.classes.iter().map(|class| groups_of(class, items, random)).collect();
+        let mut order: Vec<usize> = (0..groups.len()).collect();
+        let mut batches = Vec::new();
+        loop {
+            // The classes with most groups left go first, so that the end of an epoch is not one class alone; among
+            // equals chance decides.
+            order.shuffle(random);
+            order.sort_by_key(|&class| std::cmp::Reverse(groups[class].len()));
+            let full = order.iter().take(classes).filter(|&&class| !groups[class].is_empty()).count();
+            if full == 0 || (full < classes && last == LastBatch::Drop) {
+                break;
+            }
+            let mut batch = Vec::with_capacity(classes * items);
+            for &class in &order[..classes] {
+                let group = groups[class].pop().unwrap_or_else(|| drawn(&self.classes[class], items, random));
+                batch.extend(group);
+            }
+            batches.push(batch);
+        }
+        // The order above puts large classes in front; training should not see it.
+        batches.shuffle(random);
+        batches
+    }
+}
+
+/// The rows of a class in random groups of `items`, the last one filled up with rows of the class.
+fn groups_of(class: &[usize], items: usize, random: &mut ChaCha8Rng) -> Vec<Vec<usize>> {
+    let mut order = class.to_vec();
+    order.shuffle(random);
+    let mut groups: Vec<Vec<usize>> = order.chunks(items).map(<[usize]>::to_vec).collect();
+    if let Some(group) = groups.last_mut() {
+        fill_up(group, class, items, random);
+    }
+    groups
+}
+
+/// `items` rows of a class at random; each once, where there are enough.
+fn drawn(class: &[usize], items: usize, random: &mut ChaCha8Rng) -> Vec<usize> {
+    let mut group = Vec::with_capacity(items);
+    fill_up(&mut group, class, items, random);
+    group
+}
+
+/// Adds rows of a class until a group has `items`: rows that it lacks first, then any.
+fn fill_up(group: &mut Vec<usize>, class: &[usize], items: usize, random: &mut ChaCha8Rng) {
+    if group.len() < items {
+        let mut others: Vec<usize> = class.iter().copied().filter(|row| !group.contains(row)).collect();
+        others.shuffle(random);
+        others.truncate(items - group.len());
+        group.extend(others);
+    }
+    while group.len() < items {
+        group.push(class[random.random_range(0..class.len() as u64) as usize]);
+    }
+}

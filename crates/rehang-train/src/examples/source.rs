@@ -1,0 +1,130 @@
+//! Where examples come from, as a configuration says it.
+
+use std::path::PathBuf;
+
+use rehang::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{Examples, arrays, cifar, folder};
+
+/// Where examples come from.
+///
+/// | `kind` | Keys | Rows |
+/// |---|---|---|
+/// | `folder` | `path`, `size`, `channels` (3) | the PNG and JPEG files of one folder a class |
+/// | `arrays` | `images`, `labels`, `layout`, `scale`, `invert` (`false`) | images in one array of a `.npy` or `.npz` file |
+/// | `cifar` | `paths`, `set` | the binary files of CIFAR-10 or CIFAR-100 |
+/// | `features` | `vectors`, `labels` | vectors of a file, for an encoder of ready-made features |
+///
+/// Paths are relative to the working folder.
+///
+/// ```
+/// use rehang_train::examples::ExamplesSource;
+///
+/// let source: ExamplesSource = toml::from_str(
+///     "kind = 'arrays'\nimages = 'characters.npz#x_train'\nlabels = 'characters.npz#y_train'\nscale = 255.0",
+/// )?;
+/// assert!(matches!(source, ExamplesSource::Arrays { scale: Some(255.0), invert: false, .. }));
+/// assert!(toml::from_str::<ExamplesSource>("kind = 'features'\nvectors = 'a.npy'\nlabel = 'b.npy'").is_err());
+/// # Ok::<(), toml::de::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ExamplesSource {
+    /// Image files in one folder a class.
+    ///
+    /// Every folder in `path` is a class of that name; classes are numbered in the order of their names. Files that end
+    /// in `.png`, `.jpg` or `.jpeg` are read, from the folders inside a class too; other files, and whatever has a name
+    /// that begins with a dot, are passed over. An image is made grey or coloured, scaled until its shorter side fits
+    /// `size`, and its middle is cut out, as by the encoder's `resize = "shorter-side-crop"`. Rows go by class, then by
+    /// path. A file that cannot be read as an image, and a class without one, is listed in [`Examples::refused`].
+    Folder {
+        /// The folder of folders.
+        path: PathBuf,
+        /// Height and width that images get.
+        size: [usize; 2],
+        /// 3 for colours, 1 for grey.
+        #[serde(default = "colours")]
+        channels: usize,
+    },
+    /// Images in one array, labels in another.
+    ///
+    /// Both are `.npy` files, or `.npz` archives in which an entry may be named behind a `#`: `digits.npz#x_train`.
+    /// Without a name, the only entry is taken, or else the first of `images`, `image`, `x_train`, `x`, `data`, `arr_0`
+    /// (`labels`, `label`, `y_train`, `y`, `target`, `arr_1`) that is there. Labels may also stand in any other file
+    /// that [`rehang::files::read_labels`] reads. They are whole numbers, not negative, and numbered in their order, or
+    /// text, numbered in the order of the alphabet.
+    Arrays {
+        /// `[n, height, width]`, `[n, height, width, channels]` or `[n, channels, height, width]`.
+        images: PathBuf,
+        /// `[n]`.
+        labels: PathBuf,
+        /// Where the channels stand in a four-dimensional array; found by itself unless both places could be it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        layout: Option<ImageLayout>,
+        /// A pixel becomes `value · scale`, rounded, and must then lie in 0 to 255. 1 for integers unless it is given;
+        /// floating-point images need it: 255 for values from 0 to 1.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scale: Option<f64>,
+        /// Turns light and dark around, after scaling.
+        #[serde(default)]
+        invert: bool,
+    },
+    /// The binary version of CIFAR-10 or CIFAR-100 (Krizhevsky 2009): 32 × 32 pixels of three channels.
+    Cifar {
+        /// The files, for example `data_batch_1.bin` to `data_batch_5.bin`; rows go in this order.
+        paths: Vec<PathBuf>,
+        /// Which set, and which labels of it.
+        set: CifarLabels,
+    },
+    /// Vectors of any file that [`rehang::files::read_matrix`] reads, or of an entry of a `.npz` archive, which must
+    /// be finite.
+    Features {
+        /// `[n, d]`.
+        vectors: PathBuf,
+        /// `[n]`, as for arrays.
+        labels: PathBuf,
+    },
+}
+
+/// Where the channels of an image stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageLayout {
+    /// `[n, channels, height, width]`.
+    Nchw,
+    /// `[n, height, width, channels]`.
+    Nhwc,
+}
+
+/// A CIFAR set and its labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CifarLabels {
+    /// The ten classes of CIFAR-10.
+    #[serde(rename = "cifar-10")]
+    Ten,
+    /// The hundred classes of CIFAR-100.
+    #[serde(rename = "cifar-100")]
+    HundredFine,
+    /// The twenty groups of CIFAR-100's classes.
+    #[serde(rename = "cifar-100-coarse")]
+    HundredCoarse,
+}
+
+impl ExamplesSource {
+    /// The rows, before they are checked as a whole.
+    pub(super) fn read(&self) -> Result<Examples> {
+        match self {
+            Self::Folder { path, size, channels } => folder::read(path, *size, *channels),
+            Self::Arrays { images, labels, layout, scale, invert } => {
+                arrays::read_images(images, labels, *layout, *scale, *invert)
+            }
+            Self::Cifar { paths, set } => cifar::read(paths, *set),
+            Self::Features { vectors, labels } => arrays::read_features(vectors, labels),
+        }
+    }
+}
+
+fn colours() -> usize {
+    3
+}
