@@ -4,12 +4,18 @@
 //! [`crate::examples`], what comes out is an [`crate::encoder::Encoder`] and, where the method trains one (DMU), the map ψ
 //! as an ordinary adapter.
 
+mod adapter;
+mod checkpoint;
 pub mod heads;
 mod method;
 mod objectives;
+mod old;
 mod optimiser;
+mod trainer;
 
 pub use heads::HeadForm;
 pub use method::{Method, NewClasses, RactForm};
 pub use objectives::selective::Selection;
+pub use old::{OldHead, OldModel, OldSource};
 pub use optimiser::{OptimiserKind, RateSchedule};
+pub use trainer::{Epoch, Trained, TrainingParameters, TrainingSet, train};

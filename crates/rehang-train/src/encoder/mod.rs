@@ -13,6 +13,6 @@ mod tensors;
 pub use architecture::{Architecture, Pooling, Stem};
 pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
 pub use file::Encoder;
-pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights, weights};
+pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights};
 pub(crate) use pass::{Mode, Passes, passes};
-pub(crate) use tensors::{TensorPasses, read};
+pub(crate) use tensors::read;

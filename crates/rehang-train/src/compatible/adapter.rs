@@ -1,0 +1,106 @@
+//! ψ, the forward-adaptive head of DMU, as an ordinary adapter.
+
+use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, Training, Uncertainty};
+use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
+
+use super::old::OldModel;
+use crate::encoder::{Architecture, Encoder, Graph, Operation, Shape};
+use crate::geometry::{self, GeometryKind};
+use crate::network::{State, VARIANCE_EPSILON};
+use crate::outputs::raw_outputs;
+use crate::uncertainty::{self, Evidence, UncertaintyParameters};
+
+/// ψ's operations: dense layers with BatchNorm and ReLU, and a last dense layer (DMU: three hidden layers of 1024).
+pub(crate) fn adapter_graph(d_old: usize, hidden: &[usize], d_new: usize) -> Result<Graph> {
+    let mlp = Architecture::Mlp { hidden: hidden.to_vec(), outputs: d_new };
+    mlp.graph(Shape { channels: d_old, height: 1, width: 1 })
+}
+
+/// The trained ψ with BatchNorm folded in, the new space's geometry and a σ² learned from the training rows.
+///
+/// ψ was trained on these very rows, so its σ² is optimistic in size; its order is what it is for.
+pub(crate) fn adapter(
+    graph: &Graph,
+    state: &State,
+    old: &OldModel,
+    old_vectors: Matrix,
+    encoder: &Encoder,
+    new_vectors: Matrix,
+    labels: Vec<i64>,
+    progress: &Progress,
+) -> Result<Adapter> {
+    let map = Map {
+        input: InputScaling::AsIs,
+        branch: Vec::new(),
+        second: None,
+        mixer: folded(graph, state)?,
+        skip: None,
+        kernel: None,
+    };
+    let space = Space::new(old.model.clone(), old.dimension(), Distance::Cosine, false);
+    let old_vectors = Vectors::new(space, old_vectors, "old vectors")?;
+    let new_vectors = Vectors::new(encoder.space(), new_vectors, "new vectors")?;
+    let raw = raw_outputs(&map, old_vectors.matrix(), None)?;
+    raw.check_finite("outputs of the trained adapter")?;
+    let kind = GeometryKind::options(new_vectors.space())[0];
+    let geometry = geometry::fit(kind, &raw, &new_vectors);
+    let pairs = Pairs::new(old_vectors, new_vectors, Some(labels.clone()), None)?;
+    let evidence = Evidence {
+        items_left_out: &raw,
+        groups_left_out: None,
+        groups: &labels,
+        geometry: &geometry,
+        input: InputScaling::AsIs,
+        head: Some(&encoder.head),
+    };
+    let parameters = UncertaintyParameters { seed: encoder.training.seed, ..UncertaintyParameters::default() };
+    let uncertainty: Uncertainty = uncertainty::fit(&pairs, evidence, &parameters, progress)?.uncertainty;
+    let adapter = Adapter {
+        old: pairs.old().space().clone(),
+        new: pairs.new_vectors().space().clone(),
+        map,
+        geometry,
+        uncertainty,
+        input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
+        training: Training { ..encoder.training.clone() },
+    };
+    adapter.check()?;
+    Ok(adapter)
+}
+
+/// Dense layers of a graph that is nothing else, BatchNorm with its running statistics folded into them.
+fn folded(graph: &Graph, state: &State) -> Result<Vec<Dense>> {
+    let numbers = |parameter: usize| &state.parameters[graph.parameters[parameter].range.clone()];
+    let mut layers: Vec<Dense> = Vec::new();
+    for operation in &graph.operations {
+        match *operation {
+            Operation::Input | Operation::Flatten { .. } => {}
+            Operation::Dense { weight, bias, .. } => {
+                let inputs = graph.parameters[weight].shape[1];
+                let weight = Matrix::new(inputs, numbers(weight).to_vec())?;
+                layers.push(Dense { weight, bias: numbers(bias).to_vec(), relu: false });
+            }
+            Operation::Normalisation { scale, shift, statistics, .. } => {
+                let range = graph.statistics[statistics].range.clone();
+                let (scale, shift) = (numbers(scale), numbers(shift));
+                let Some(layer) = layers.last_mut() else { continue };
+                for (unit, at) in range.enumerate() {
+                    let variance = f64::from(state.running_variance[at]) + VARIANCE_EPSILON;
+                    let slope = f64::from(scale[unit]) / variance.sqrt();
+                    for weight in layer.weight.row_mut(unit) {
+                        *weight = (f64::from(*weight) * slope) as f32;
+                    }
+                    let centred = f64::from(layer.bias[unit]) - f64::from(state.running_mean[at]);
+                    layer.bias[unit] = (centred * slope + f64::from(shift[unit])) as f32;
+                }
+            }
+            Operation::Relu { .. } => {
+                if let Some(layer) = layers.last_mut() {
+                    layer.relu = true;
+                }
+            }
+            _ => return Err(Error::option("adapter", format!("{operation:?}"), "dense layers, BatchNorm, ReLU")),
+        }
+    }
+    Ok(layers)
+}

@@ -1,0 +1,122 @@
+//! The state of a training as a file, to go on from.
+//!
+//! A file of named tensors whose metadata hold `identity`, a line that names everything the training depends on; a
+//! checkpoint is only taken up by the training whose identity is the same. It is written under a temporary name, synced
+//! and renamed: `path` always holds a whole one, that of the last whole epoch.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rehang::files::AtomicFile;
+use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
+use rehang::{Error, Matrix, Result};
+
+use super::old::{OldModel, OldSource};
+use super::trainer::{Epoch, TrainingParameters};
+use crate::examples::Examples;
+
+const KIND: FileKind = FileKind { format: "rehang-training", thing: "a checkpoint of a training", version: 1 };
+
+/// What is kept.
+pub(crate) struct Kept<'a> {
+    pub identity: &'a str,
+    pub history: &'a [Epoch],
+    /// Steps of the whole training.
+    pub steps: u64,
+    /// Steps that the optimiser counts (Adam's bias correction).
+    pub optimiser_steps: u64,
+    pub vectors: Vec<(String, &'a [f32])>,
+}
+
+/// What was read.
+pub(crate) struct Checkpoint {
+    pub history: Vec<Epoch>,
+    pub steps: u64,
+    pub optimiser_steps: u64,
+    tensors: BTreeMap<String, Tensor<'static>>,
+}
+
+impl Checkpoint {
+    /// Takes one vector of a known length.
+    pub(crate) fn take(&mut self, name: &str, length: usize) -> Result<Vec<f32>, Detail> {
+        let tensor = self.tensors.remove(name).ok_or_else(|| format!("tensor {name:?} is missing"))?;
+        if tensor.values.len() != length {
+            return Err(format!("tensor {name:?} has {} numbers where {length} are needed", tensor.values.len()));
+        }
+        Ok(tensor.values.into_owned())
+    }
+}
+
+/// Names everything that a training depends on.
+pub(crate) fn identity(
+    examples: &Examples,
+    rows: &[usize],
+    old: Option<&OldModel>,
+    parameters: &TrainingParameters,
+) -> Result<String> {
+    let fingerprint = |rows: &[usize]| {
+        // Row numbers are split in two so that single precision holds each part exactly.
+        let part = |row: usize, column: usize| if column == 0 { row >> 16 } else { row & 0xffff };
+        Matrix::from_fn(rows.len(), 2, |row, column| part(rows[row], column) as f32).fingerprint()
+    };
+    let old = match old.map(|old| (&old.source, &old.head)) {
+        None => "none".to_owned(),
+        Some((OldSource::Vectors(vectors), head)) => {
+            let head = head.as_ref().map(|head| head.head.weight().fingerprint());
+            format!("{}/{head:?}", vectors.fingerprint())
+        }
+        Some((OldSource::Encoder { encoder, cached }, _)) => {
+            let parameters = &encoder.state.parameters;
+            let weights = Matrix::from_fn(parameters.len(), 1, |row, _| parameters[row]);
+            format!("{}/{cached}", weights.fingerprint())
+        }
+    };
+    Ok(format!(
+        "version={} examples={} rows={} old={old} {}",
+        env!("CARGO_PKG_VERSION"),
+        examples.fingerprint(),
+        fingerprint(rows),
+        json(parameters)?
+    ))
+}
+
+pub(crate) fn write(path: &Path, kept: &Kept<'_>) -> Result<()> {
+    let metadata = Metadata::from([
+        ("identity".into(), kept.identity.into()),
+        ("history".into(), json(&kept.history)?),
+        ("steps".into(), kept.steps.to_string()),
+        ("optimiser_steps".into(), kept.optimiser_steps.to_string()),
+    ]);
+    let tensors: Vec<Tensor<'_>> = kept
+        .vectors
+        .iter()
+        .map(|(name, values)| Tensor {
+            name: name.clone(),
+            shape: vec![values.len()],
+            values: (*values).into(),
+        })
+        .collect();
+    let mut file = AtomicFile::create(path)?;
+    file.put(&tensors::write(&KIND, metadata, &tensors)?)?;
+    file.commit()
+}
+
+pub(crate) fn read(path: &Path, identity: &str) -> Result<Checkpoint> {
+    let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
+    let corrupt = |detail: Detail| Error::corrupt(path.display(), detail);
+    let (metadata, tensors) = tensors::read(&bytes, &KIND).map_err(corrupt)?;
+    if text(&metadata, "identity").map_err(corrupt)? != identity {
+        return Err(Error::option(
+            "checkpoint",
+            path.display(),
+            "the checkpoint of this very training (same examples, parameters, old model and version); remove it to \
+             start anew",
+        ));
+    }
+    Ok(Checkpoint {
+        history: parse_json(&metadata, "history").map_err(corrupt)?,
+        steps: parse(&metadata, "steps").map_err(corrupt)?,
+        optimiser_steps: parse(&metadata, "optimiser_steps").map_err(corrupt)?,
+        tensors,
+    })
+}

@@ -1,0 +1,130 @@
+//! The old model, as compatible training sees it: vectors and a frozen head. Nothing of it is ever changed.
+
+use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
+
+use super::heads::HeadForm;
+use crate::encoder::{Encoder, embed_rows, expect_shape, passes};
+use crate::examples::{Augmentation, Augmenter, Examples};
+use crate::fit::Device;
+
+/// An old model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OldModel {
+    /// Its name.
+    pub model: String,
+    /// Where its vectors come from.
+    pub source: OldSource,
+    /// Its head, where it is known.
+    pub head: Option<OldHead>,
+}
+
+/// Where the old model's vectors come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OldSource {
+    /// It is run.
+    Encoder {
+        /// The encoder.
+        encoder: Box<Encoder>,
+        /// Whether it is run once, on inputs without variation, and its vectors are kept.
+        cached: bool,
+    },
+    /// They were computed before: row for row those of the examples, `[n, d_old]`.
+    Vectors(Matrix),
+}
+
+/// The old model's frozen head.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OldHead {
+    /// Weight and bias.
+    pub head: Head,
+    /// How it makes logits.
+    pub form: HeadForm,
+    /// Name of every class.
+    pub classes: Vec<String>,
+}
+
+impl OldModel {
+    /// An encoder as the old model, with its own head.
+    pub fn of(encoder: Encoder, cached: bool) -> Self {
+        let head =
+            OldHead { head: encoder.head.clone(), form: encoder.form, classes: encoder.classes.clone() };
+        Self {
+            model: encoder.model.clone(),
+            source: OldSource::Encoder { encoder: Box::new(encoder), cached },
+            head: Some(head),
+        }
+    }
+
+    /// Coordinates of its vectors.
+    pub fn dimension(&self) -> usize {
+        match &self.source {
+            OldSource::Encoder { encoder, .. } => encoder.architecture.outputs(),
+            OldSource::Vectors(vectors) => vectors.columns(),
+        }
+    }
+
+    /// Whether its vectors are the same in every epoch.
+    pub fn is_fixed(&self) -> bool {
+        matches!(&self.source, OldSource::Vectors(_) | OldSource::Encoder { cached: true, .. })
+    }
+
+    /// The encoder, where there is one.
+    pub fn encoder(&self) -> Option<&Encoder> {
+        match &self.source {
+            OldSource::Encoder { encoder, .. } => Some(encoder),
+            OldSource::Vectors(_) => None,
+        }
+    }
+
+    /// Its vectors of some examples, `[rows, d_old]`, without variation.
+    pub(crate) fn vectors(&self, examples: &Examples, rows: &[usize], progress: &Progress) -> Result<Matrix> {
+        match &self.source {
+            OldSource::Vectors(vectors) => Ok(vectors.select(rows)),
+            OldSource::Encoder { encoder, .. } => {
+                let augmenter = Augmenter::new(
+                    Augmentation::default(),
+                    encoder.normalisation.clone(),
+                    &examples.inputs,
+                    0,
+                )?;
+                let mut passes = passes(&encoder.graph()?, Device::Cpu)?;
+                let mut state = encoder.state.clone();
+                embed_rows(&mut *passes, &mut state, &augmenter, &examples.inputs, rows, progress)
+            }
+        }
+    }
+
+    /// Fails where it does not go with the examples, or with its own head.
+    pub(crate) fn check(&self, examples: &Examples) -> Result<()> {
+        match &self.source {
+            OldSource::Encoder { encoder, .. } => expect_shape(encoder.input, &examples.inputs)?,
+            OldSource::Vectors(vectors) if vectors.rows() != examples.len() => {
+                return Err(ErrorKind::CountMismatch {
+                    left: "old vectors".into(),
+                    left_count: vectors.rows(),
+                    right: "examples".into(),
+                    right_count: examples.len(),
+                }
+                .into());
+            }
+            OldSource::Vectors(vectors) => vectors.check_finite("old vectors")?,
+        }
+        let Some(OldHead { head, classes, .. }) = &self.head else { return Ok(()) };
+        if head.dimension() != self.dimension() {
+            return Err(ErrorKind::WidthMismatch {
+                what: "weight of the old head".into(),
+                expected: self.dimension(),
+                received: head.dimension(),
+            }
+            .into());
+        }
+        if head.classes() != classes.len() {
+            return Err(Error::option(
+                "classes of the old head",
+                classes.len(),
+                format!("as many names as the head has classes: {}", head.classes()),
+            ));
+        }
+        Ok(())
+    }
+}

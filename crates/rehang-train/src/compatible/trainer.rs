@@ -1,0 +1,731 @@
+//! The one loop that trains an encoder, whatever the method.
+
+use std::path::PathBuf;
+
+use burn::tensor::{Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rehang::adapter::{Adapter, Training};
+use rehang::files::tensors;
+use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
+use serde::{Deserialize, Serialize};
+
+use super::adapter::{adapter, adapter_graph};
+use super::checkpoint::{self, Checkpoint};
+use super::heads::{HeadForm, HeadTensors, synthesised};
+use super::method::{Method, Terms, objective_device};
+use super::objectives::Batch;
+use super::old::OldModel;
+use super::optimiser::{Moments, OptimiserKind, RateSchedule};
+use crate::encoder::{
+    Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, passes, read, shape_of,
+    take_weights,
+};
+use crate::examples::{Augmentation, Augmenter, Examples, Normalisation, Sampler, SamplerParameters};
+use crate::fit::Device;
+use crate::network::State;
+
+/// What is trained on.
+#[derive(Debug, Clone, Copy)]
+pub struct TrainingSet<'a> {
+    /// All examples.
+    pub examples: &'a Examples,
+    /// Rows of them that are trained on, each once.
+    pub rows: &'a [usize],
+}
+
+/// How an encoder is trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrainingParameters {
+    /// What the new model is called.
+    pub model: String,
+    /// The encoder.
+    pub architecture: Architecture,
+    /// How the new head makes logits.
+    pub head: HeadForm,
+    /// Label smoothing of the new head's loss.
+    pub label_smoothing: f32,
+    /// The method.
+    pub method: Method,
+    /// How rows become batches.
+    pub sampler: SamplerParameters,
+    /// How rows are varied.
+    pub augmentation: Augmentation,
+    /// 1: the old model sees the very input that the new one sees; 2: another variation of the same row (RACT,
+    /// algorithm 1).
+    pub views: usize,
+    /// Epochs.
+    pub epochs: usize,
+    /// The optimiser.
+    pub optimiser: OptimiserKind,
+    /// Largest learning rate.
+    pub rate: f64,
+    /// How the rate goes.
+    pub schedule: RateSchedule,
+    /// Epochs of linear warm-up.
+    pub warm_up_epochs: f64,
+    /// Weight decay, added to the gradient of every parameter.
+    pub weight_decay: f32,
+    /// Longest gradient; a longer one is scaled down to it. None where it is not given.
+    pub gradient_clip: Option<f64>,
+    /// Draws initial weights, batches and variations.
+    pub seed: u64,
+    /// Where the encoder runs.
+    #[serde(skip)]
+    pub device: Device,
+    /// Weights to begin with: a file of rehang, or of another framework with torchvision's names.
+    pub initial: Option<PathBuf>,
+    /// Where the training's state is kept after each epoch, and taken up again.
+    #[serde(skip)]
+    pub checkpoint: Option<PathBuf>,
+}
+
+impl TrainingParameters {
+    /// Usual choices for a method: SGD with momentum 0.9, rate 0.05 on half a cosine after one epoch of warm-up, decay
+    /// 1e-4 (DMU's recipe at a rate for small sets), 30 epochs of shuffled batches of 64.
+    pub fn new(model: impl Into<String>, architecture: Architecture, method: Method) -> Self {
+        Self {
+            model: model.into(),
+            architecture,
+            head: HeadForm::Softmax,
+            label_smoothing: 0.0,
+            method,
+            sampler: SamplerParameters::shuffled(64),
+            augmentation: Augmentation::default(),
+            views: 1,
+            epochs: 30,
+            optimiser: OptimiserKind::Sgd { momentum: 0.9 },
+            rate: 0.05,
+            schedule: RateSchedule::Cosine {},
+            warm_up_epochs: 1.0,
+            weight_decay: 1e-4,
+            gradient_clip: None,
+            seed: 0,
+            device: Device::Cpu,
+            initial: None,
+            checkpoint: None,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let at_least = |option: &str, holds: bool, value: &dyn std::fmt::Display, rule: &str| {
+            if holds { Ok(()) } else { Err(Error::option(option, value, rule)) }
+        };
+        let finite = |value: f64| value.is_finite() && value >= 0.0;
+        at_least("epochs", self.epochs > 0, &self.epochs, "at least 1")?;
+        at_least("views", (1..=2).contains(&self.views), &self.views, "1 or 2")?;
+        at_least("rate", self.rate.is_finite() && self.rate > 0.0, &self.rate, "a finite number above 0")?;
+        at_least("warm_up_epochs", finite(self.warm_up_epochs), &self.warm_up_epochs, "0 or more")?;
+        at_least("weight_decay", finite(self.weight_decay.into()), &self.weight_decay, "0 or more")?;
+        let smoothing = self.label_smoothing;
+        at_least("label_smoothing", (0.0..1.0).contains(&smoothing), &smoothing, "0 or more and below 1")?;
+        let clip = self.gradient_clip.unwrap_or(1.0);
+        at_least("gradient_clip", clip.is_finite() && clip > 0.0, &clip, "a finite number above 0")
+    }
+}
+
+/// One epoch of a training.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// Mean loss over its rows.
+    pub loss: f64,
+    /// Mean value of every term, by name, without its weight.
+    pub terms: Vec<(String, f64)>,
+    /// Percent of its rows whose class the new head gave first.
+    pub accuracy: f64,
+    /// The rate of its last step.
+    pub rate: f64,
+}
+
+/// What came out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trained {
+    /// The encoder.
+    pub encoder: Encoder,
+    /// ψ as an adapter from old vectors to the new space, where the method trains one.
+    pub adapter: Option<Adapter>,
+    /// Every epoch.
+    pub history: Vec<Epoch>,
+    /// What was odd about the inputs, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Trains an encoder.
+///
+/// Classes are numbered as the old head's come, then the set's other ones in its own order, so that one number means one
+/// class in both heads.
+///
+/// The same inputs and seed give the same encoder, bit by bit, for any number of threads (on the processor).
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidOption`] for parameters out of range or an encoder that does not take the inputs;
+/// [`ErrorKind::MissingInput`] for an old model or head that the method needs; [`ErrorKind::WidthMismatch`] for an old
+/// head that is not as wide as the old vectors; [`ErrorKind::Corrupt`] for sets that cannot be trained on;
+/// [`ErrorKind::Diverged`] with the step at which the loss left the finite numbers: the checkpoint of the last whole
+/// epoch is kept; [`ErrorKind::Cancelled`].
+pub fn train(
+    set: TrainingSet<'_>,
+    old: Option<&OldModel>,
+    parameters: &TrainingParameters,
+    progress: &Progress,
+) -> Result<Trained> {
+    parameters.check()?;
+    let TrainingSet { examples, rows } = set;
+    examples.check()?;
+    let chosen = examples.select(rows);
+    let mut warnings = chosen.check_trainable()?;
+    let method = &parameters.method;
+    let old = match (method.needs_old(), old) {
+        (false, _) => None,
+        (true, Some(old)) => Some(old),
+        (true, None) => return Err(Error::missing("an old model", format!("train {}", method.name()))),
+    };
+    if let Some(old) = old {
+        old.check(examples)?;
+        if method.needs_old_head() && old.head.is_none() {
+            return Err(Error::missing("the old model's head", format!("train {}", method.name())));
+        }
+    }
+    let numbering = Numbering::new(examples, rows, old)?;
+    warnings.extend(numbering.warning(method));
+    let mut model = Model::new(set, old, &numbering, parameters)?;
+    let mut run = Run::new(set, old, &numbering, parameters, &mut model, progress)?;
+    run.finish(&mut model, progress)?;
+    let history = run.history;
+    let augmenter = run.augmenter.evaluation();
+
+    let training = Training {
+        method: method.name().into(),
+        seed: parameters.seed,
+        pairs: rows.len(),
+        inputs: [("examples".to_owned(), chosen.fingerprint())].into(),
+        hyper_parameters: describe(parameters)?,
+        version: env!("CARGO_PKG_VERSION").into(),
+    };
+    let weight = Matrix::new(parameters.architecture.outputs(), model.head.parameters.clone())?;
+    let encoder = Encoder {
+        model: parameters.model.clone(),
+        architecture: parameters.architecture.clone(),
+        input: shape_of(&examples.inputs),
+        normalisation: augmenter.normalisation().clone(),
+        state: model.encoder.state.clone(),
+        head: Head::new(weight, Some(model.bias.parameters.clone()), parameters.head.core())?,
+        form: parameters.head,
+        classes: numbering.classes.clone(),
+        training,
+    };
+    let adapter = match (&mut model.adapter, old) {
+        (Some(part), Some(old)) => {
+            progress.begin("measuring the adapter", "items", 2 * rows.len() as u64);
+            let inputs = &examples.inputs;
+            let (passes, state) = (&mut *model.encoder.passes, &mut model.encoder.state);
+            let new = embed_rows(passes, state, &augmenter, inputs, rows, progress)?;
+            let vectors = old.vectors(examples, rows, progress)?;
+            let labels = rows.iter().map(|&row| numbering.labels[row] as i64).collect();
+            Some(adapter(&part.graph, &part.state, old, vectors, &encoder, new, labels, progress)?)
+        }
+        _ => None,
+    };
+    Ok(Trained { encoder, adapter, history, warnings })
+}
+
+/// Parameters by name, as they stand in artefacts.
+fn describe(parameters: &TrainingParameters) -> Result<std::collections::BTreeMap<String, String>> {
+    let whole = serde_json::to_value(parameters).map_err(|error| Error::corrupt("parameters", error))?;
+    let fields = whole.as_object().cloned().unwrap_or_default();
+    Ok(fields.into_iter().map(|(name, value)| (name, value.to_string())).collect())
+}
+
+/// Which number every class has.
+struct Numbering {
+    classes: Vec<String>,
+    /// Number of every example's class; those that are not trained on may have one that stands for nothing.
+    labels: Vec<usize>,
+    /// Classes of the old head, which come first.
+    known: usize,
+    /// How many of the trained classes the old head knows.
+    shared: usize,
+}
+
+impl Numbering {
+    fn new(examples: &Examples, rows: &[usize], old: Option<&OldModel>) -> Result<Self> {
+        let mut classes: Vec<String> = match old.and_then(|old| old.head.as_ref()) {
+            Some(head) => head.classes.clone(),
+            None => Vec::new(),
+        };
+        let known = classes.len();
+        let mut number: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+        let old_names = classes.clone();
+        for (position, name) in old_names.iter().enumerate() {
+            if number.insert(name, position).is_some() {
+                let what = "the classes of the old head".into();
+                return Err(ErrorKind::Duplicate { what, value: name.clone() }.into());
+            }
+        }
+        let mut present = vec![false; examples.classes.len()];
+        for &row in rows {
+            present[examples.labels[row] as usize] = true;
+        }
+        let mut shared = 0;
+        for name in examples.classes.iter().zip(&present).filter_map(|(name, &here)| here.then_some(name)) {
+            if number.contains_key(name.as_str()) {
+                shared += 1;
+            } else {
+                number.insert(name, classes.len());
+                classes.push(name.clone());
+            }
+        }
+        let of_class: Vec<usize> = examples
+            .classes
+            .iter()
+            .map(|name| number.get(name.as_str()).copied().unwrap_or(usize::MAX))
+            .collect();
+        let labels = examples.labels.iter().map(|&label| of_class[label as usize]).collect();
+        Ok(Self { classes, labels, known, shared })
+    }
+
+    fn warning(&self, method: &Method) -> Option<String> {
+        (method.needs_old_head() && self.shared == 0).then(|| {
+            format!(
+                "the old head knows none of the classes that are trained on ({} is the first it knows): only \
+                 synthesised or distilled classes tie the new vectors to the old ones",
+                self.classes.first().map_or("none", String::as_str)
+            )
+        })
+    }
+}
+
+/// One part of what is trained: its numbers and the optimiser's.
+struct Part {
+    parameters: Vec<f32>,
+    moments: Moments,
+}
+
+impl Part {
+    fn new(parameters: Vec<f32>, kind: OptimiserKind) -> Self {
+        Self { moments: Moments::new(kind, parameters.len()), parameters }
+    }
+}
+
+/// A network that is trained: what it computes, how, with which numbers.
+struct Network {
+    graph: Graph,
+    passes: Box<dyn Passes>,
+    state: State,
+    moments: Moments,
+}
+
+impl Network {
+    fn new(graph: Graph, device: Device, state: State, kind: OptimiserKind) -> Result<Self> {
+        let moments = Moments::new(kind, state.parameters.len());
+        Ok(Self { passes: passes(&graph, device)?, graph, state, moments })
+    }
+}
+
+/// Everything that is trained.
+struct Model {
+    encoder: Network,
+    head: Part,
+    bias: Part,
+    adapter: Option<Network>,
+}
+
+impl Model {
+    fn new(
+        set: TrainingSet<'_>,
+        old: Option<&OldModel>,
+        numbering: &Numbering,
+        parameters: &TrainingParameters,
+    ) -> Result<Self> {
+        let kind = parameters.optimiser;
+        let graph = parameters.architecture.graph(shape_of(&set.examples.inputs))?;
+        let state = match &parameters.initial {
+            None => graph.initial(parameters.seed),
+            Some(path) => {
+                let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
+                tensors::plain(&bytes)
+                    .and_then(|mut tensors| take_weights(&graph, &mut tensors))
+                    .map_err(|detail| Error::corrupt(path.display(), detail))?
+            }
+        };
+        let d = graph.outputs();
+        let mut generator = ChaCha8Rng::seed_from_u64(parameters.seed ^ 0x6865_6164);
+        let bound = 1.0 / (d as f32).sqrt();
+        let head = (0..numbering.classes.len() * d)
+            .map(|_| bound * (2.0 * generator.random::<f32>() - 1.0))
+            .collect();
+        let adapter = match (parameters.method.adapter_hidden(), old) {
+            (Some(hidden), Some(old)) => {
+                let graph = adapter_graph(old.dimension(), &hidden, d)?;
+                let state = graph.initial(parameters.seed ^ 0x7073_69);
+                // ψ is small beside any encoder: it stays on the processor.
+                Some(Network::new(graph, Device::Cpu, state, kind)?)
+            }
+            _ => None,
+        };
+        Ok(Self {
+            encoder: Network::new(graph, parameters.device, state, kind)?,
+            head: Part::new(head, kind),
+            bias: Part::new(vec![0.0; numbering.classes.len()], kind),
+            adapter,
+        })
+    }
+
+    /// Every vector that a checkpoint keeps, by name.
+    fn vectors(&self) -> Vec<(String, &[f32])> {
+        let mut vectors: Vec<(String, &[f32])> = Vec::new();
+        let networks = [("encoder", Some(&self.encoder)), ("adapter", self.adapter.as_ref())];
+        for (name, network) in networks.into_iter().filter_map(|(name, part)| Some((name, part?))) {
+            vectors.push((format!("{name}.parameters"), &network.state.parameters));
+            vectors.push((format!("{name}.running_mean"), &network.state.running_mean));
+            vectors.push((format!("{name}.running_variance"), &network.state.running_variance));
+            for (number, moments) in network.moments.vectors().0.into_iter().enumerate() {
+                vectors.push((format!("{name}.moments.{number}"), moments));
+            }
+        }
+        for (name, part) in [("head", &self.head), ("bias", &self.bias)] {
+            vectors.push((format!("{name}.parameters"), &part.parameters));
+            for (number, moments) in part.moments.vectors().0.into_iter().enumerate() {
+                vectors.push((format!("{name}.moments.{number}"), moments));
+            }
+        }
+        vectors
+    }
+
+    /// Takes up what [`Model::vectors`] gave.
+    fn restore(&mut self, checkpoint: &mut Checkpoint) -> Result<(), tensors::Detail> {
+        let steps = checkpoint.optimiser_steps;
+        let mut moments = |name: &str, moments: &mut Moments| -> Result<(), tensors::Detail> {
+            let lengths: Vec<usize> = moments.vectors().0.iter().map(|vector| vector.len()).collect();
+            let vectors = lengths
+                .iter()
+                .enumerate()
+                .map(|(number, &length)| checkpoint.take(&format!("{name}.moments.{number}"), length))
+                .collect::<Result<_, _>>()?;
+            moments.restore(vectors, steps);
+            Ok(())
+        };
+        moments("encoder", &mut self.encoder.moments)?;
+        moments("head", &mut self.head.moments)?;
+        moments("bias", &mut self.bias.moments)?;
+        if let Some(adapter) = &mut self.adapter {
+            moments("adapter", &mut adapter.moments)?;
+        }
+        for (name, network) in [("encoder", Some(&mut self.encoder)), ("adapter", self.adapter.as_mut())] {
+            let Some(network) = network else { continue };
+            for (kind, vector) in [
+                ("parameters", &mut network.state.parameters),
+                ("running_mean", &mut network.state.running_mean),
+                ("running_variance", &mut network.state.running_variance),
+            ] {
+                *vector = checkpoint.take(&format!("{name}.{kind}"), vector.len())?;
+            }
+        }
+        for (name, part) in [("head", &mut self.head), ("bias", &mut self.bias)] {
+            part.parameters = checkpoint.take(&format!("{name}.parameters"), part.parameters.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// A training under way.
+struct Run<'a> {
+    set: TrainingSet<'a>,
+    old: Option<&'a OldModel>,
+    /// Old vectors of all examples, where the old model does not see varied inputs.
+    old_vectors: Option<Matrix>,
+    /// The old encoder's passes and numbers, where it does.
+    old_encoder: Option<(Box<dyn Passes>, State, Augmenter)>,
+    numbering: &'a Numbering,
+    parameters: &'a TrainingParameters,
+    terms: Terms,
+    augmenter: Augmenter,
+    sampler: Sampler,
+    identity: String,
+    history: Vec<Epoch>,
+    steps: u64,
+}
+
+/// What one step says.
+struct Step {
+    loss: f64,
+    terms: Vec<f64>,
+    right: usize,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        set: TrainingSet<'a>,
+        old: Option<&'a OldModel>,
+        numbering: &'a Numbering,
+        parameters: &'a TrainingParameters,
+        model: &mut Model,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let TrainingSet { examples, rows } = set;
+        let method = &parameters.method;
+        let normalisation = Normalisation::measured(&examples.inputs, rows)?;
+        let augmenter = Augmenter::new(
+            parameters.augmentation.clone(),
+            normalisation,
+            &examples.inputs,
+            parameters.seed,
+        )?;
+        let sampler = Sampler::new(&parameters.sampler, &examples.labels, rows, parameters.seed)?;
+        let needs_vectors = method.needs_old_vectors();
+        let live = old.filter(|old| needs_vectors && !old.is_fixed());
+        let old_encoder = live
+            .and_then(|old| old.encoder())
+            .map(|encoder| -> Result<_> {
+                expect_shape(encoder.input, &examples.inputs)?;
+                let augmenter = Augmenter::new(
+                    parameters.augmentation.clone(),
+                    encoder.normalisation.clone(),
+                    &examples.inputs,
+                    parameters.seed,
+                )?;
+                Ok((passes(&encoder.graph()?, parameters.device)?, encoder.state.clone(), augmenter))
+            })
+            .transpose()?;
+        let all: Vec<usize> = (0..examples.len()).collect();
+        let is_needed = method.synthesises() || (needs_vectors && old_encoder.is_none());
+        let old_vectors = match old {
+            Some(old) if is_needed => {
+                progress.begin("embedding with the old model", "items", all.len() as u64);
+                Some(old.vectors(examples, &all, progress)?)
+            }
+            _ => None,
+        };
+        let device = objective_device();
+        let old_head = match old.and_then(|old| old.head.as_ref()) {
+            Some(old_head) => {
+                let head = match &old_vectors {
+                    Some(vectors) if method.synthesises() => {
+                        let labels: Vec<usize> = rows.iter().map(|&row| numbering.labels[row]).collect();
+                        let vectors = vectors.select(rows);
+                        synthesised(&old_head.head, &vectors, &labels, numbering.classes.len())?
+                    }
+                    _ => old_head.head.clone(),
+                };
+                Some(HeadTensors::frozen(head.weight(), head.bias(), old_head.form, &device))
+            }
+            None => None,
+        };
+        let terms = method.terms(parameters.label_smoothing, old_head.as_ref())?;
+        let identity = checkpoint::identity(examples, rows, old, parameters)?;
+        let mut run = Self {
+            set,
+            old,
+            old_vectors,
+            old_encoder,
+            numbering,
+            parameters,
+            terms,
+            augmenter,
+            sampler,
+            identity,
+            history: Vec::new(),
+            steps: 0,
+        };
+        run.resume(model)?;
+        Ok(run)
+    }
+
+    /// Takes up the checkpoint, where there is one.
+    fn resume(&mut self, model: &mut Model) -> Result<()> {
+        let Some(path) = self.parameters.checkpoint.as_ref().filter(|path| path.exists()) else {
+            return Ok(());
+        };
+        let mut checkpoint = checkpoint::read(path, &self.identity)?;
+        model.restore(&mut checkpoint).map_err(|detail| Error::corrupt(path.display(), detail))?;
+        (self.history, self.steps) = (checkpoint.history, checkpoint.steps);
+        Ok(())
+    }
+
+    /// All epochs that are left.
+    fn finish(&mut self, model: &mut Model, progress: &Progress) -> Result<()> {
+        let epochs = self.parameters.epochs;
+        let rows = self.set.rows.len() as u64;
+        progress.begin(format!("training {}", self.parameters.model), "items", epochs as u64 * rows);
+        progress.advance(self.history.len() as u64 * rows);
+        for epoch in self.history.len()..epochs {
+            let line = self.epoch(epoch, model, progress)?;
+            self.history.push(line);
+            if let Some(path) = &self.parameters.checkpoint {
+                let steps = model.encoder.moments.vectors().1;
+                let kept = checkpoint::Kept {
+                    identity: &self.identity,
+                    history: &self.history,
+                    steps: self.steps,
+                    optimiser_steps: steps,
+                    vectors: model.vectors(),
+                };
+                checkpoint::write(path, &kept)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn epoch(&mut self, epoch: usize, model: &mut Model, progress: &Progress) -> Result<Epoch> {
+        let batches = self.sampler.batches(epoch);
+        let count = batches.len();
+        let (mut seen, mut loss, mut right, mut rate) = (0, 0.0, 0, 0.0);
+        let mut terms = vec![0.0; self.terms.len()];
+        for (number, rows) in batches.iter().enumerate() {
+            progress.check()?;
+            // BatchNorm over a single row of a vector is undefined; such a remainder waits for another epoch.
+            if rows.len() < 2 {
+                continue;
+            }
+            let time = epoch as f64 + number as f64 / count as f64;
+            let Self { parameters, .. } = self;
+            rate = parameters.schedule.rate(parameters.rate, parameters.epochs, parameters.warm_up_epochs, time);
+            let step = self.step(epoch, rows, rate, model)?;
+            seen += rows.len();
+            right += step.right;
+            loss += step.loss * rows.len() as f64;
+            for (sum, value) in terms.iter_mut().zip(step.terms) {
+                *sum += value * rows.len() as f64;
+            }
+            progress.advance(rows.len() as u64);
+            let (loss, accuracy) = (loss / seen as f64, 100.0 * right as f64 / seen as f64);
+            progress.note(format!(
+                "epoch {}/{}, loss {loss:.3}, accuracy {accuracy:.1} %, rate {rate:.1e}",
+                epoch + 1,
+                self.parameters.epochs
+            ));
+        }
+        let seen = seen.max(1) as f64;
+        Ok(Epoch {
+            loss: loss / seen,
+            terms: self
+                .terms
+                .iter()
+                .zip(terms)
+                .map(|((_, objective), sum)| (objective.name().to_owned(), sum / seen))
+                .collect(),
+            accuracy: 100.0 * right as f64 / seen,
+            rate,
+        })
+    }
+
+    fn step(&mut self, epoch: usize, rows: &[usize], rate: f64, model: &mut Model) -> Result<Step> {
+        let inputs = &self.set.examples.inputs;
+        let n = rows.len();
+        let mut input = Vec::new();
+        self.augmenter.batch(inputs, rows, epoch, 0, &mut input);
+        let encoder = &mut model.encoder;
+        let new = encoder.passes.forward(&mut encoder.state, &input, n, Mode::Training)?;
+        let old = self.old_batch(epoch, rows)?;
+        let adapted = match (&mut model.adapter, &old) {
+            (Some(adapter), Some(old)) => {
+                Some(adapter.passes.forward(&mut adapter.state, old.as_slice(), n, Mode::Training)?)
+            }
+            _ => None,
+        };
+
+        let device = objective_device();
+        let tensor = |values: &[f32], rows: usize| {
+            let width = values.len() / rows.max(1);
+            Tensor::<2>::from_data(TensorData::new(values.to_vec(), [rows, width]), &device)
+        };
+        let leaf = |values: &[f32], rows: usize| tensor(values, rows).autodiff().require_grad();
+        let classes = model.bias.parameters.len();
+        let new = leaf(&new, n);
+        let adapted = adapted.map(|adapted| leaf(&adapted, n));
+        let weight = leaf(&model.head.parameters, classes);
+        let bias = leaf(&model.bias.parameters, 1);
+        let batch = Batch {
+            labels: rows.iter().map(|&row| self.numbering.labels[row]).collect(),
+            new: new.clone(),
+            old: old.map_or_else(|| Tensor::zeros([n, 0], &device), |old| tensor(old.as_slice(), n)),
+            adapted: adapted.clone(),
+            head: HeadTensors { weight: weight.clone(), bias: bias.clone(), form: self.parameters.head },
+        };
+        let mut values = Vec::with_capacity(self.terms.len());
+        let mut total: Option<Tensor<1>> = None;
+        for (factor, objective) in &self.terms {
+            let value = objective.loss(&batch);
+            values.push(f64::from(read(value.clone().detach())?[0]));
+            let value = value.mul_scalar(*factor);
+            total = Some(match total {
+                Some(total) => total + value,
+                None => value,
+            });
+        }
+        let loss = self.terms.iter().zip(&values).map(|((factor, _), value)| f64::from(*factor) * value).sum();
+        let diverged = |what: &str| -> Error {
+            ErrorKind::Diverged { what: what.into(), step: self.steps as usize }.into()
+        };
+        let Some(total) = total.filter(|_| f64::is_finite(loss)) else {
+            return Err(diverged("the loss"));
+        };
+        let right = right(&read(batch.head.logits(&new).detach())?, &batch.labels);
+
+        let mut gradients = total.backward();
+        let mut take = |leaf: &Tensor<2>| -> Result<Vec<f32>> {
+            let count = leaf.dims().iter().product();
+            leaf.grad_remove(&mut gradients).map_or_else(|| Ok(vec![0.0; count]), read)
+        };
+        let (of_new, mut of_weight, mut of_bias) = (take(&new)?, take(&weight)?, take(&bias)?);
+        if self.parameters.head.is_cosine() {
+            // Cosines have no bias; it stays at zero.
+            of_bias.fill(0.0);
+        }
+        let mut of_encoder = vec![0.0; encoder.state.parameters.len()];
+        encoder.passes.backward(&encoder.state, &of_new, &mut of_encoder)?;
+        let mut of_adapter = Vec::new();
+        if let (Some(adapter), Some(leaf)) = (&mut model.adapter, &adapted) {
+            of_adapter = vec![0.0; adapter.state.parameters.len()];
+            adapter.passes.backward(&adapter.state, &take(leaf)?, &mut of_adapter)?;
+        }
+        let mut all = [&mut of_encoder, &mut of_weight, &mut of_bias, &mut of_adapter];
+        let squares = |values: &[f32]| values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
+        let length = all.iter().map(|values| squares(values)).sum::<f64>().sqrt();
+        if !length.is_finite() {
+            return Err(diverged("the gradient"));
+        }
+        if let Some(limit) = self.parameters.gradient_clip.filter(|&limit| length > limit) {
+            let factor = (limit / length) as f32;
+            for values in &mut all {
+                for value in values.iter_mut() {
+                    *value *= factor;
+                }
+            }
+        }
+        let decay = self.parameters.weight_decay;
+        encoder.moments.step(&mut encoder.state.parameters, &of_encoder, rate, decay);
+        model.head.moments.step(&mut model.head.parameters, &of_weight, rate, decay);
+        model.bias.moments.step(&mut model.bias.parameters, &of_bias, rate, 0.0);
+        if let Some(adapter) = &mut model.adapter {
+            adapter.moments.step(&mut adapter.state.parameters, &of_adapter, rate, decay);
+        }
+        self.steps += 1;
+        Ok(Step { loss, terms: values, right })
+    }
+
+    /// Old vectors of a batch, where the method needs them.
+    fn old_batch(&mut self, epoch: usize, rows: &[usize]) -> Result<Option<Matrix>> {
+        let Some(old) = self.old.filter(|_| self.parameters.method.needs_old_vectors()) else {
+            return Ok(None);
+        };
+        if let Some((passes, state, augmenter)) = &mut self.old_encoder {
+            let mut input = Vec::new();
+            augmenter.batch(&self.set.examples.inputs, rows, epoch, self.parameters.views - 1, &mut input);
+            let vectors = passes.forward(state, &input, rows.len(), Mode::Evaluation)?;
+            return Matrix::new(old.dimension(), vectors).map(Some);
+        }
+        Ok(self.old_vectors.as_ref().map(|vectors| vectors.select(rows)))
+    }
+}
+
+/// Rows whose largest logit is the true class's.
+fn right(logits: &[f32], labels: &[usize]) -> usize {
+    let classes = logits.len() / labels.len().max(1);
+    logits
+        .chunks_exact(classes.max(1))
+        .zip(labels)
+        .filter(|(row, label)| row.iter().all(|&other| other <= row[**label]))
+        .count()
+}
