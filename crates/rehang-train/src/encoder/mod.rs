@@ -4,9 +4,11 @@
 //! passes on the processor, the tensors of burn on other devices, the files, the export.
 
 mod architecture;
+mod fused;
 mod graph;
 mod pass;
 
 pub use architecture::{Architecture, Pooling, Stem};
 pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
+pub(crate) use fused::FusedPasses;
 pub(crate) use pass::{Mode, Passes};
