@@ -6,13 +6,16 @@
 mod architecture;
 mod export;
 mod file;
+mod fused;
 mod graph;
 mod pass;
 mod tensors;
+#[cfg(test)]
+mod tests;
 
 pub use architecture::{Architecture, Pooling, Stem};
-pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
 pub use file::Encoder;
 pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights};
+pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
 pub(crate) use pass::{Mode, Passes, passes};
 pub(crate) use tensors::read;

@@ -4,6 +4,7 @@ use rehang::Result;
 
 use super::tensors::TensorPasses;
 use super::Graph;
+use super::fused::FusedPasses;
 use crate::burn_network::burn_device;
 use crate::fit::Device;
 use crate::network::State;
@@ -34,5 +35,8 @@ pub(crate) trait Passes {
 ///
 /// [`rehang::ErrorKind::MissingFeature`] for a device that this build leaves out.
 pub(crate) fn passes(graph: &Graph, device: Device) -> Result<Box<dyn Passes>> {
-    Ok(Box::new(TensorPasses::new(graph.clone(), burn_device(device)?)))
+    Ok(match device {
+        Device::Cpu => Box::new(FusedPasses::new(graph)),
+        _ => Box::new(TensorPasses::new(graph.clone(), burn_device(device)?)),
+    })
 }

@@ -10,10 +10,11 @@ use crate::optimiser::WeightDecay;
 use crate::schedule::Pace;
 
 /// Where a network is trained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Device {
     /// The fused passes of this crate.
+    #[default]
     Cpu,
     /// burn's CPU device: the same network through automatic differentiation.
     Flex,

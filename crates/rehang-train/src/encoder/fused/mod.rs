@@ -1,0 +1,620 @@
+//! Graphs on the processor: forward and backward passes written by hand over the `gemm` crate.
+//!
+//! A graph becomes a list of steps. A convolution takes the BatchNorm behind it along, and BatchNorm the residual and
+//! the ReLU behind itself, so that planes are read and written as rarely as possible: memory, not arithmetic, is what
+//! such passes wait for. Inside, planes lie with their channels last.
+//!
+//! # Threads and bits
+//!
+//! Tasks are cut by sizes alone and partial sums are added in a fixed order: the same numbers come out for any number
+//! of threads.
+
+mod convolution;
+mod dense;
+mod matrix;
+mod normalisation;
+mod pooling;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use rehang::{Error, Result};
+
+use super::graph::{Graph, Operation, Shape, Sliding};
+use super::pass::{Mode, Passes};
+use crate::network::State;
+use convolution::Convolution;
+use normalisation::Normalisation;
+
+/// A graph on the processor, with buffers that are allocated once for a size of batch.
+#[derive(Debug, Clone)]
+pub(crate) struct FusedPasses {
+    shapes: Vec<Shape>,
+    parameter_count: usize,
+    steps: Vec<Step>,
+    /// For every node the last step that reads it in an evaluation.
+    last_reader: Vec<usize>,
+    /// What the last forward pass in training left at every node.
+    values: Vec<Vec<f32>>,
+    /// Rows of that pass; none before it.
+    rows: Option<usize>,
+    /// Buffers that nothing lies in.
+    free: Vec<Vec<f32>>,
+}
+
+/// What is run at once.
+#[derive(Debug, Clone)]
+struct Step {
+    kind: Kind,
+    /// Node whose value it makes.
+    output: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Convolution {
+        input: usize,
+        /// Where the weight lies among the parameters.
+        weight: Range<usize>,
+        convolution: Box<Convolution>,
+        /// BatchNorm behind it, and the node between them.
+        normalisation: Option<(usize, Box<Normalisation>)>,
+        /// Whether an evaluation has prepared other weights since the last forward pass in training.
+        stale: bool,
+    },
+    Normalisation { input: usize, normalisation: Box<Normalisation> },
+    Relu { input: usize },
+    Sum { left: usize, right: usize },
+    MaximumPool { input: usize, window: Sliding, places: Vec<u16> },
+    AveragePool { input: usize },
+    GeneralisedMeanPool { input: usize },
+    Flatten { input: usize },
+    Dense { input: usize, weight: Range<usize>, bias: Range<usize> },
+}
+
+impl FusedPasses {
+    /// Plans the steps of a graph; buffers come with the first batch.
+    pub(crate) fn new(graph: &Graph) -> Self {
+        let steps = plan(graph);
+        let mut last_reader = vec![0; graph.operations.len()];
+        for (number, step) in steps.iter().enumerate() {
+            for node in step.kind.inputs().into_iter().chain([step.output]) {
+                last_reader[node] = number;
+            }
+        }
+        // The vector is read when all steps are done.
+        last_reader[graph.operations.len() - 1] = usize::MAX;
+        Self {
+            shapes: graph.shapes.clone(),
+            parameter_count: graph.parameter_count(),
+            steps,
+            last_reader,
+            values: vec![Vec::new(); graph.operations.len()],
+            rows: None,
+            free: Vec::new(),
+        }
+    }
+
+    fn output(&self) -> usize {
+        self.shapes.len() - 1
+    }
+
+    /// Runs all steps, reading node 0 from `values`.
+    fn run_steps(&mut self, state: &mut State, values: &mut [Vec<f32>], rows: usize, mode: Mode) {
+        for number in 0..self.steps.len() {
+            let step = &mut self.steps[number];
+            let mut out = std::mem::take(&mut values[step.output]);
+            let size = rows * self.shapes[step.output].size();
+            if mode == Mode::Evaluation {
+                out = take(&mut self.free, size);
+            } else {
+                out.resize(size, 0.0);
+            }
+            step.forward(&self.shapes, state, values, &mut out, rows, mode);
+            values[step.output] = out;
+            if mode == Mode::Evaluation {
+                for input in self.steps[number].kind.inputs() {
+                    if self.last_reader[input] == number {
+                        self.free.push(std::mem::take(&mut values[input]));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Passes for FusedPasses {
+    fn forward(&mut self, state: &mut State, input: &[f32], rows: usize, mode: Mode) -> Result<Vec<f32>> {
+        let size = rows * self.shapes[0].size();
+        if input.len() != size {
+            return Err(Error::option(
+                "input",
+                format!("{} numbers for {rows} rows", input.len()),
+                format!("{size} numbers, {} a row", self.shapes[0].size()),
+            ));
+        }
+        check_parameters(state.parameters.len(), self.parameter_count)?;
+        if mode == Mode::Training {
+            self.rows = Some(rows);
+        }
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
+        let training = mode == Mode::Training;
+        let mut values = if training {
+            std::mem::take(&mut self.values)
+        } else {
+            vec![Vec::new(); self.shapes.len()]
+        };
+        let mut first = if training { std::mem::take(&mut values[0]) } else { take(&mut self.free, size) };
+        first.resize(size, 0.0);
+        pooling::channels_last(self.shapes[0], input, &mut first);
+        values[0] = first;
+        self.run_steps(state, &mut values, rows, mode);
+        let shape = self.shapes[self.output()];
+        let mut vectors = vec![0.0; rows * shape.size()];
+        pooling::channels_first(shape, &values[self.output()], &mut vectors);
+        if training {
+            self.values = values;
+        } else {
+            self.free.extend(values.into_iter().filter(|buffer| buffer.capacity() > 0));
+        }
+        Ok(vectors)
+    }
+
+    fn backward(&mut self, state: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()> {
+        let Some(rows) = self.rows else {
+            return Err(Error::conflict(
+                "backward pass",
+                "no forward pass in training came before; run one first",
+            ));
+        };
+        let shape = self.shapes[self.output()];
+        if gradient.len() != rows * shape.size() {
+            return Err(Error::option(
+                "gradient",
+                format!("{} numbers", gradient.len()),
+                format!("{} numbers, {} for each of the {rows} rows", rows * shape.size(), shape.size()),
+            ));
+        }
+        check_parameters(state.parameters.len(), self.parameter_count)?;
+        check_parameters(parameters.len(), self.parameter_count)?;
+        if rows == 0 {
+            return Ok(());
+        }
+        let mut gradients =
+            Gradients { nodes: vec![None; self.shapes.len()], free: std::mem::take(&mut self.free) };
+        let mut last = take(&mut gradients.free, gradient.len());
+        pooling::channels_last(shape, gradient, &mut last);
+        gradients.nodes[self.output()] = Some(last);
+        for step in self.steps.iter_mut().rev() {
+            if let Some(gradient) = gradients.nodes[step.output].take() {
+                step.backward(&self.shapes, state, &self.values, gradient, &mut gradients, parameters, rows);
+            }
+        }
+        self.free = gradients.free;
+        self.free.extend(gradients.nodes.into_iter().flatten());
+        Ok(())
+    }
+}
+
+/// Gradients of nodes that are still to be passed on.
+struct Gradients {
+    nodes: Vec<Option<Vec<f32>>>,
+    free: Vec<Vec<f32>>,
+}
+
+impl Gradients {
+    /// The gradient of a node, and whether something has been added to it; else it holds anything.
+    fn open(&mut self, node: usize, size: usize) -> (Vec<f32>, bool) {
+        match self.nodes[node].take() {
+            Some(gradient) => (gradient, true),
+            None => (take(&mut self.free, size), false),
+        }
+    }
+
+    /// The gradient of a node, zero before anything was added to it.
+    fn open_zeroed(&mut self, node: usize, size: usize) -> Vec<f32> {
+        let (mut gradient, is_started) = self.open(node, size);
+        if !is_started {
+            gradient.fill(0.0);
+        }
+        gradient
+    }
+
+    /// Adds a whole gradient to a node's; nobody asks for the input's.
+    fn add(&mut self, node: usize, gradient: Vec<f32>) {
+        match &mut self.nodes[node] {
+            _ if node == 0 => self.free.push(gradient),
+            Some(sum) => {
+                sum.par_chunks_mut(1 << 14).zip(gradient.par_chunks(1 << 14)).for_each(|(sum, gradient)| {
+                    for (sum, gradient) in sum.iter_mut().zip(gradient) {
+                        *sum += gradient;
+                    }
+                });
+                self.free.push(gradient);
+            }
+            empty => *empty = Some(gradient),
+        }
+    }
+}
+
+/// A buffer of a size that holds anything: the smallest free one that is large enough, or a new one.
+fn take(free: &mut Vec<Vec<f32>>, size: usize) -> Vec<f32> {
+    let best = (0..free.len())
+        .filter(|&index| free[index].capacity() >= size)
+        .min_by_key(|&index| free[index].capacity());
+    let mut buffer = best.map_or_else(Vec::new, |index| free.swap_remove(index));
+    buffer.resize(size, 0.0);
+    buffer
+}
+
+fn check_parameters(count: usize, expected: usize) -> Result<()> {
+    if count == expected {
+        return Ok(());
+    }
+    Err(Error::option(
+        "parameters",
+        format!("{count} numbers"),
+        format!("the {expected} numbers of this encoder"),
+    ))
+}
+
+impl Kind {
+    /// Nodes whose values the step reads.
+    fn inputs(&self) -> Vec<usize> {
+        match self {
+            Self::Convolution { input, normalisation, .. } => {
+                let residual = normalisation.as_ref().and_then(|(_, normalisation)| normalisation.residual);
+                residual.into_iter().chain([*input]).collect()
+            }
+            Self::Normalisation { input, normalisation } => {
+                normalisation.residual.into_iter().chain([*input]).collect()
+            }
+            Self::Sum { left, right } if left == right => vec![*left],
+            Self::Sum { left, right } => vec![*left, *right],
+            Self::Relu { input }
+            | Self::MaximumPool { input, .. }
+            | Self::AveragePool { input }
+            | Self::GeneralisedMeanPool { input }
+            | Self::Flatten { input }
+            | Self::Dense { input, .. } => vec![*input],
+        }
+    }
+}
+
+impl Step {
+    fn forward(
+        &mut self,
+        shapes: &[Shape],
+        state: &mut State,
+        values: &mut [Vec<f32>],
+        out: &mut [f32],
+        rows: usize,
+        mode: Mode,
+    ) {
+        let output_shape = shapes[self.output];
+        match &mut self.kind {
+            Kind::Convolution { input, weight, convolution, normalisation, stale } => {
+                convolution.prepare(&state.parameters[weight.clone()]);
+                *stale = mode == Mode::Evaluation;
+                let positions = rows * output_shape.height * output_shape.width;
+                match (normalisation, mode) {
+                    (None, _) => convolution.forward(rows, &values[*input], out, &|_, _, _| ()),
+                    (Some((between, normalisation)), Mode::Training) => {
+                        let mut z = std::mem::take(&mut values[*between]);
+                        z.resize(out.len(), 0.0);
+                        let channels = normalisation.channels();
+                        let sums = normalisation.moments(convolution.parts(rows));
+                        convolution.forward(rows, &values[*input], &mut z, &|part, _, z| {
+                            // SAFETY: every part has its own number.
+                            let sums = unsafe { sums.part(2 * channels * part..2 * channels * (part + 1)) };
+                            normalisation::moments(z, channels, sums);
+                        });
+                        normalisation.settle(positions, state);
+                        let residual = normalisation.residual.map(|node| &values[node][..]);
+                        normalisation.apply(&z, residual, out);
+                        values[*between] = z;
+                    }
+                    (Some((_, normalisation)), Mode::Evaluation) => {
+                        let line = normalisation.running_line(state);
+                        let residual = normalisation.residual.map(|node| &values[node][..]);
+                        convolution.forward(rows, &values[*input], out, &|_, start, z| {
+                            let residual = residual.map(|residual| &residual[start..]);
+                            line.apply_in_place(z, residual, normalisation.relu);
+                        });
+                    }
+                }
+            }
+            Kind::Normalisation { input, normalisation } => {
+                let z = &values[*input][..];
+                let residual = normalisation.residual.map(|node| &values[node][..]);
+                if mode == Mode::Training {
+                    normalisation.take_moments(z);
+                    normalisation.settle(z.len() / normalisation.channels(), state);
+                    normalisation.apply(z, residual, out);
+                } else {
+                    let relu = normalisation.relu;
+                    normalisation.running_line(state).apply(z, residual, relu, out);
+                }
+            }
+            Kind::Relu { input } => {
+                out.copy_from_slice(&values[*input]);
+                normalisation::gate(out, &values[*input]);
+            }
+            Kind::Sum { left, right } => {
+                for ((out, left), right) in out.iter_mut().zip(&values[*left]).zip(&values[*right]) {
+                    *out = left + right;
+                }
+            }
+            Kind::MaximumPool { input, window, places } => {
+                // An evaluation must leave the places of the last pass in training alone.
+                let mut others = Vec::new();
+                let places = if mode == Mode::Training { places } else { &mut others };
+                places.resize(out.len(), 0);
+                pooling::maximum(shapes[*input], output_shape, *window, &values[*input], out, places);
+            }
+            Kind::AveragePool { input } => pooling::average(shapes[*input], &values[*input], out),
+            Kind::GeneralisedMeanPool { input } => {
+                pooling::generalised_mean(shapes[*input], &values[*input], out);
+            }
+            Kind::Flatten { input } => pooling::channels_first(shapes[*input], &values[*input], out),
+            Kind::Dense { input, weight, bias } => {
+                let (weight, bias) = (&state.parameters[weight.clone()], &state.parameters[bias.clone()]);
+                dense_forward(shapes[*input], rows, &values[*input], weight, bias, out);
+            }
+        }
+    }
+
+    fn backward(
+        &mut self,
+        shapes: &[Shape],
+        state: &State,
+        values: &[Vec<f32>],
+        mut gradient: Vec<f32>,
+        gradients: &mut Gradients,
+        parameters: &mut [f32],
+        rows: usize,
+    ) {
+        let size = |node: usize| rows * shapes[node].size();
+        let out = &values[self.output];
+        match &mut self.kind {
+            Kind::Convolution { input, weight, convolution, normalisation, stale } => {
+                if *stale {
+                    convolution.prepare(&state.parameters[weight.clone()]);
+                    *stale = false;
+                }
+                if let Some((between, normalisation)) = normalisation {
+                    let z = &values[*between];
+                    gradient =
+                        normalisation_backward(normalisation, state, z, out, gradient, gradients, parameters);
+                }
+                convolution.weight_gradient(
+                    rows,
+                    &values[*input],
+                    &gradient,
+                    &mut parameters[weight.clone()],
+                );
+                if *input != 0 {
+                    let (mut target, is_started) = gradients.open(*input, size(*input));
+                    convolution.input_gradient(rows, &gradient, &mut target, is_started);
+                    gradients.nodes[*input] = Some(target);
+                }
+                gradients.free.push(gradient);
+            }
+            Kind::Normalisation { input, normalisation } => {
+                let z = &values[*input];
+                let dz = normalisation_backward(normalisation, state, z, out, gradient, gradients, parameters);
+                gradients.add(*input, dz);
+            }
+            Kind::Relu { input } => {
+                normalisation::gate(&mut gradient, out);
+                gradients.add(*input, gradient);
+            }
+            Kind::Sum { left, right } => {
+                let mut copy = take(&mut gradients.free, gradient.len());
+                copy.copy_from_slice(&gradient);
+                gradients.add(*left, copy);
+                gradients.add(*right, gradient);
+            }
+            Kind::Dense { input, weight, bias } => {
+                let (inputs, outputs) = (weight.len() / bias.len(), bias.len());
+                // Weight and bias lie next to each other, the weight first.
+                let (weight_gradient, bias_gradient) =
+                    parameters[weight.start..bias.end].split_at_mut(inputs * outputs);
+                let vectors = as_vectors(shapes[*input], &values[*input]);
+                dense::parameter_gradient(rows, &vectors, &gradient, weight_gradient, bias_gradient);
+                if *input != 0 {
+                    let mut target = take(&mut gradients.free, size(*input));
+                    let weight = &state.parameters[weight.clone()];
+                    dense::input_gradient(rows, &gradient, weight, outputs, &mut target, false);
+                    if shapes[*input].height * shapes[*input].width > 1 {
+                        let mut planes = take(&mut gradients.free, size(*input));
+                        pooling::channels_last(shapes[*input], &target, &mut planes);
+                        std::mem::swap(&mut planes, &mut target);
+                        gradients.free.push(planes);
+                    }
+                    gradients.add(*input, target);
+                }
+                gradients.free.push(gradient);
+            }
+            Kind::Flatten { input } => {
+                let mut target = take(&mut gradients.free, size(*input));
+                pooling::channels_last(shapes[*input], &gradient, &mut target);
+                gradients.add(*input, target);
+                gradients.free.push(gradient);
+            }
+            Kind::MaximumPool { input, window, places } => {
+                let (input, window) = (*input, *window);
+                let mut target = gradients.open_zeroed(input, size(input));
+                let shape = shapes[self.output];
+                pooling::maximum_backward(shapes[input], shape, window, &gradient, places, &mut target);
+                gradients.nodes[input] = Some(target);
+                gradients.free.push(gradient);
+            }
+            Kind::AveragePool { input } => {
+                let mut target = gradients.open_zeroed(*input, size(*input));
+                pooling::average_backward(shapes[*input], &gradient, &mut target);
+                gradients.nodes[*input] = Some(target);
+                gradients.free.push(gradient);
+            }
+            Kind::GeneralisedMeanPool { input } => {
+                let mut target = gradients.open_zeroed(*input, size(*input));
+                let shape = shapes[*input];
+                pooling::generalised_mean_backward(shape, &values[*input], out, &gradient, &mut target);
+                gradients.nodes[*input] = Some(target);
+                gradients.free.push(gradient);
+            }
+        }
+    }
+}
+
+/// Passes a gradient back through BatchNorm and what it took along; gives dz.
+fn normalisation_backward(
+    normalisation: &mut Normalisation,
+    state: &State,
+    z: &[f32],
+    out: &[f32],
+    mut gradient: Vec<f32>,
+    gradients: &mut Gradients,
+    parameters: &mut [f32],
+) -> Vec<f32> {
+    let Some(residual) = normalisation.residual else {
+        normalisation.backward(state, z, out, &mut gradient, None, parameters);
+        return gradient;
+    };
+    let mut dz = take(&mut gradients.free, gradient.len());
+    normalisation.backward(state, z, out, &mut gradient, Some(&mut dz), parameters);
+    gradients.add(residual, gradient);
+    dz
+}
+
+/// Rows as a dense layer reads them: planes one after the other.
+fn as_vectors(shape: Shape, values: &[f32]) -> std::borrow::Cow<'_, [f32]> {
+    if shape.height * shape.width == 1 {
+        return values.into();
+    }
+    let mut vectors = vec![0.0; values.len()];
+    pooling::channels_first(shape, values, &mut vectors);
+    vectors.into()
+}
+
+fn dense_forward(
+    shape: Shape,
+    rows: usize,
+    input: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+    out: &mut [f32],
+) {
+    dense::forward(rows, &as_vectors(shape, input), weight, bias, out);
+}
+
+/// Joins operations into steps.
+fn plan(graph: &Graph) -> Vec<Step> {
+    let range = |parameter: usize| graph.parameters[parameter].range.clone();
+    let readers = readers(graph);
+    // The only reader of a node that nothing else looks at.
+    let only_reader = |node: usize| match readers[node][..] {
+        [reader] => Some((reader, graph.operations[reader])),
+        _ => None,
+    };
+    let mut steps = Vec::new();
+    // What happens at a node that a step before it has taken along.
+    let mut taken: Vec<Option<Kind>> = vec![None; graph.operations.len()];
+    // Sums that BatchNorm has taken along on its way to ReLU.
+    let mut passed = vec![false; graph.operations.len()];
+    for (node, operation) in graph.operations.iter().enumerate() {
+        let is_behind = !matches!(operation, Operation::Normalisation { .. });
+        if let Some(kind) = taken[node].take_if(|_| is_behind) {
+            steps.push(Step { kind, output: node });
+            continue;
+        }
+        let kind = match *operation {
+            Operation::Input => continue,
+            Operation::Convolution { input, weight, window } => {
+                let convolution = Convolution::new(graph.shapes[input], graph.shapes[node], window);
+                let kind = Kind::Convolution {
+                    input,
+                    weight: range(weight),
+                    convolution: Box::new(convolution),
+                    normalisation: None,
+                    stale: true,
+                };
+                if let Some((reader, Operation::Normalisation { .. })) = only_reader(node) {
+                    taken[reader] = Some(kind);
+                    continue;
+                }
+                kind
+            }
+            Operation::Normalisation { input, scale, shift, statistics } => {
+                let statistics = graph.statistics[statistics].range.clone();
+                let mut normalisation = Normalisation::new(range(scale), range(shift), statistics);
+                let mut end = node;
+                if let Some((reader, Operation::Sum { left, right })) = only_reader(end)
+                    && left != right
+                    && taken[reader].is_none()
+                    && !passed[reader]
+                {
+                    normalisation.residual = Some(if left == node { right } else { left });
+                    end = reader;
+                }
+                if let Some((reader, Operation::Relu { .. })) = only_reader(end) {
+                    normalisation.relu = true;
+                    passed[end] = end != node;
+                    end = reader;
+                }
+                let normalisation = Box::new(normalisation);
+                let kind = match taken[node].take() {
+                    Some(Kind::Convolution { input: from, weight, convolution, stale, .. }) => {
+                        let normalisation = Some((input, normalisation));
+                        Kind::Convolution { input: from, weight, convolution, normalisation, stale }
+                    }
+                    _ => Kind::Normalisation { input, normalisation },
+                };
+                if end != node {
+                    taken[end] = Some(kind);
+                    continue;
+                }
+                kind
+            }
+            _ if passed[node] => continue,
+            Operation::Relu { input } => Kind::Relu { input },
+            Operation::Sum { left, right } => Kind::Sum { left, right },
+            Operation::MaximumPool { input, window } => Kind::MaximumPool { input, window, places: Vec::new() },
+            Operation::AveragePool { input } => Kind::AveragePool { input },
+            Operation::GeneralisedMeanPool { input } => Kind::GeneralisedMeanPool { input },
+            Operation::Flatten { input } => Kind::Flatten { input },
+            Operation::Dense { input, weight, bias } => {
+                Kind::Dense { input, weight: range(weight), bias: range(bias) }
+            }
+        };
+        steps.push(Step { kind, output: node });
+    }
+    steps
+}
+
+/// The nodes that read every node; nobody reads the last one, which is the vector.
+fn readers(graph: &Graph) -> Vec<Vec<usize>> {
+    let mut readers = vec![Vec::new(); graph.operations.len()];
+    for (node, operation) in graph.operations.iter().enumerate() {
+        match *operation {
+            Operation::Input => {}
+            Operation::Sum { left, right } => {
+                readers[left].push(node);
+                readers[right].push(node);
+            }
+            Operation::Convolution { input, .. }
+            | Operation::Normalisation { input, .. }
+            | Operation::Relu { input }
+            | Operation::MaximumPool { input, .. }
+            | Operation::AveragePool { input }
+            | Operation::GeneralisedMeanPool { input }
+            | Operation::Flatten { input }
+            | Operation::Dense { input, .. } => readers[input].push(node),
+        }
+    }
+    readers
+}

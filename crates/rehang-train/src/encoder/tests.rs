@@ -1,0 +1,107 @@
+//! The two ways to run a graph against each other, and encoders as files.
+
+use rehang::adapter::Training;
+use rehang::{Head, Matrix, Progress};
+
+use super::*;
+use crate::compatible::HeadForm;
+use crate::examples::{Images, Inputs, Normalisation};
+use crate::fit::Device;
+use crate::objectives::finite_differences::numbers;
+
+fn architectures() -> Vec<(Architecture, Shape)> {
+    let image = |channels, side| Shape { channels, height: side, width: side };
+    let (stem, pooling) = (Stem::Cifar, Pooling::Average);
+    vec![
+        (Architecture::Mlp { hidden: vec![7, 6], outputs: 5 }, image(9, 1)),
+        (Architecture::CnnSmall { width: 4, outputs: 5 }, image(3, 13)),
+        (Architecture::Resnet18 { stem, pooling, outputs: 5 }, image(3, 8)),
+        (Architecture::Resnet18 { stem: Stem::Imagenet, pooling, outputs: 5 }, image(1, 33)),
+        (Architecture::Resnet50 { stem, pooling: Pooling::GeneralisedMean, outputs: 5 }, image(3, 8)),
+    ]
+}
+
+fn near(left: &[f32], right: &[f32], tolerance: f32) {
+    let size = right.iter().fold(1e-3_f32, |size, value| size.max(value.abs()));
+    for (left, right) in left.iter().zip(right) {
+        assert!((left - right).abs() <= tolerance * size, "{left} against {right} (size {size})");
+    }
+    assert_eq!(left.len(), right.len());
+}
+
+#[test]
+fn fused_passes_are_those_of_automatic_differentiation() {
+    for (architecture, shape) in architectures() {
+        let graph = architecture.graph(shape).unwrap();
+        let rows = 6;
+        let input = numbers(rows * shape.size(), 5);
+        let gradient = numbers(rows * graph.outputs(), 6);
+        let run = |device: Device| {
+            let mut passes = passes(&graph, device).unwrap();
+            let mut state = graph.initial(3);
+            let output = passes.forward(&mut state, &input, rows, Mode::Training).unwrap();
+            let mut parameters = vec![0.0; graph.parameter_count()];
+            passes.backward(&state, &gradient, &mut parameters).unwrap();
+            let evaluated = passes.forward(&mut state, &input, rows, Mode::Evaluation).unwrap();
+            (output, parameters, state, evaluated)
+        };
+        let (fused, twin) = (run(Device::Cpu), run(Device::Flex));
+        near(&fused.0, &twin.0, 1e-3);
+        near(&fused.2.running_mean, &twin.2.running_mean, 1e-3);
+        near(&fused.2.running_variance, &twin.2.running_variance, 1e-3);
+        near(&fused.3, &twin.3, 2e-3);
+        for parameter in &graph.parameters {
+            let range = parameter.range.clone();
+            near(&fused.1[range.clone()], &twin.1[range], 2e-2);
+        }
+    }
+}
+
+fn encoder(architecture: Architecture, shape: Shape) -> Encoder {
+    let graph = architecture.graph(shape).unwrap();
+    let mut state = graph.initial(8);
+    for value in &mut state.running_variance {
+        *value = 0.7;
+    }
+    let classes = 3;
+    let weight = Matrix::new(graph.outputs(), numbers(classes * graph.outputs(), 4)).unwrap();
+    let form = HeadForm::ArcFace { scale: 30.0, margin: 0.3 };
+    Encoder {
+        model: "tiny".into(),
+        architecture,
+        input: shape,
+        normalisation: Normalisation { mean: vec![0.4; shape.channels], std: vec![0.3; shape.channels] },
+        state,
+        head: Head::new(weight, None, form.core()).unwrap(),
+        form,
+        classes: vec!["a".into(), "b".into(), "c".into()],
+        training: Training { method: "plain".into(), version: "0.1.0".into(), ..Training::default() },
+    }
+}
+
+#[test]
+fn a_file_is_the_same_encoder_again_and_damage_is_noticed() {
+    for (architecture, shape) in architectures() {
+        let encoder = encoder(architecture, shape);
+        let bytes = encoder.to_bytes().unwrap();
+        assert_eq!(Encoder::from_bytes(&bytes, "file").unwrap(), encoder);
+        assert_eq!(encoder.to_bytes().unwrap(), bytes);
+        for cut in [0, 7, bytes.len() / 2, bytes.len() - 1] {
+            assert!(Encoder::from_bytes(&bytes[..cut], "file").unwrap_err().is_corrupt());
+        }
+    }
+}
+
+#[test]
+fn inputs_of_another_shape_are_refused() {
+    let shape = Shape { channels: 3, height: 16, width: 16 };
+    let encoder = encoder(Architecture::CnnSmall { width: 4, outputs: 5 }, shape);
+    let images = |channels: usize| {
+        let pixels = vec![100; 2 * channels * 256];
+        Inputs::Images(Images { channels, height: 16, width: 16, pixels })
+    };
+    let embed = |inputs: &Inputs| encoder.embed(inputs, Device::Cpu, &Progress::default());
+    assert_eq!(embed(&images(3)).unwrap().len(), 2);
+    let error = embed(&images(1)).unwrap_err().to_string();
+    assert!(error.contains("1 x 16 x 16") && error.contains("3 x 16 x 16"), "{error}");
+}
