@@ -31,6 +31,12 @@ pub enum Command {
     Demo(Demo),
     /// Learn the map from old to new vectors (and how far to trust it) from pairs.
     Fit(Fit),
+    /// Train an encoder, by itself or compatible with an old model's gallery: plain, bct, ract, dmu, l2, lwf, …
+    Train(Train),
+    /// Vectors of images or features by an encoder that was trained here.
+    Embed(Embed),
+    /// Write a trained encoder as an ONNX file, for the backfill and anywhere else.
+    Export(Export),
     /// Turn old vectors into vectors of the new space, with σ² for each; streams files of any size.
     Transform(Transform),
     /// Say in which order items should be re-embedded.
@@ -102,6 +108,62 @@ pub struct HeadFiles {
     /// How the head was trained: softmax, or arcface:SCALE,MARGIN (for example arcface:64,0.5).
     #[arg(long, value_name = "KIND", default_value = "softmax")]
     pub head_kind: String,
+}
+
+/// Options of `rehang train`.
+#[derive(Debug, Args)]
+pub struct Train {
+    /// plain, bct, ract, dmu, l2, lwf, focal-distillation, regression or ract-on-bct.
+    pub method: String,
+    /// The configuration: [data], [allocation], [encoder], [head], [augmentation], [sampler], [old], [method], [training],
+    /// [output] (docs/training.md).
+    pub config: PathBuf,
+    /// The encoder file to write [default: output.encoder of the configuration].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// The adapter file to write, for methods that train one (dmu) [default: output.adapter of the configuration].
+    #[arg(long, value_name = "FILE")]
+    pub adapter: Option<PathBuf>,
+    /// Seed of initial weights, batches and variations [default: training.seed of the configuration, or 0].
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Epochs [default: training.epochs of the configuration, or 30].
+    #[arg(long, value_name = "N")]
+    pub epochs: Option<usize>,
+    /// Where the encoder is trained: cpu, flex (burn's own CPU device), wgpu or cuda (builds with that feature).
+    #[arg(long, default_value = "cpu")]
+    pub device: String,
+}
+
+/// Options of `rehang embed`.
+#[derive(Debug, Args)]
+pub struct Embed {
+    /// The encoder file.
+    pub encoder: PathBuf,
+    /// The configuration whose [data] and [allocation] say what is embedded.
+    pub config: PathBuf,
+    /// Which part of the allocation.
+    #[arg(long, value_enum, default_value = "all")]
+    pub part: crate::training::Part,
+    /// The vectors to write: .npy, .parquet, .fvecs or .safetensors.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Write the class numbers of these rows too.
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+    /// Where it runs: cpu, flex, wgpu or cuda.
+    #[arg(long, default_value = "cpu")]
+    pub device: String,
+}
+
+/// Options of `rehang export`.
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The encoder file.
+    pub encoder: PathBuf,
+    /// The ONNX file to write.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
 }
 
 /// Options of `rehang fit`.

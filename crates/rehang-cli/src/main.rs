@@ -14,6 +14,7 @@ mod drift;
 mod input;
 mod relevance;
 mod rows;
+mod training;
 
 use std::process::ExitCode;
 
@@ -48,6 +49,9 @@ fn run(arguments: &Arguments) -> Result<Outcome> {
     match &arguments.command {
         Command::Demo(demo) => commands::demo::run(demo, json),
         Command::Fit(fit) => commands::fit::run(fit, json),
+        Command::Train(train) => commands::train::run(train, json),
+        Command::Embed(embed) => commands::train::embed(embed, json),
+        Command::Export(export) => commands::train::export(export, json),
         Command::Transform(transform) => commands::transform::run(transform, json),
         Command::Order(order) => commands::order::run(order, json),
         Command::Curve(curve) => commands::curve::run(curve, json),

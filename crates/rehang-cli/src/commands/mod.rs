@@ -10,6 +10,7 @@ pub mod inspect;
 pub mod order;
 pub mod report;
 pub mod search;
+pub mod train;
 pub mod transform;
 pub mod upgrade;
 

@@ -1,0 +1,151 @@
+//! `rehang train`, `rehang embed`, `rehang export`: encoders.
+
+use std::fmt::Write;
+
+use rehang::files::{self, AtomicFile};
+use rehang::{Error, Progress, Result};
+use rehang_train::compatible::{Trained, TrainingSet, train};
+use rehang_train::encoder::Encoder;
+use rehang_train::examples::Examples;
+use rehang_train::fit::Device;
+use serde_json::json;
+
+use super::{Outcome, print, say};
+use crate::arguments::{Embed, Export, Train};
+use crate::bar::with_bar;
+use crate::training::TrainingFile;
+
+/// Trains an encoder and writes it.
+pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
+    let file = TrainingFile::read(&arguments.config)?;
+    let mut parameters = file.parameters(&arguments.method)?;
+    parameters.seed = arguments.seed.unwrap_or(parameters.seed);
+    parameters.epochs = arguments.epochs.unwrap_or(parameters.epochs);
+    parameters.device = device(&arguments.device)?;
+    let output = arguments.output.clone().or_else(|| file.output.encoder.clone());
+    let output = output.ok_or_else(|| Error::missing("--output (or output.encoder)", "rehang train"))?;
+    let adapter_output = arguments.adapter.clone().or_else(|| file.output.adapter.clone());
+    // A bad output path fails now and not after the training.
+    drop(AtomicFile::create(&output)?);
+
+    let examples = read(&file)?;
+    let rows = file.rows(&examples, None)?;
+    let old = file.old_model(&examples)?;
+    let set = TrainingSet { examples: &examples, rows: &rows };
+    let trained = with_bar(|progress| train(set, old.as_ref(), &parameters, progress))?;
+    trained.encoder.save(&output)?;
+    match (&trained.adapter, &adapter_output) {
+        (Some(adapter), Some(path)) => adapter.save(path)?,
+        (Some(_), None) => say("Warning: the trained adapter is not kept; name a file with --adapter."),
+        (None, Some(_)) => say(&format!("Warning: {} trains no adapter.", arguments.method)),
+        (None, None) => {}
+    }
+    for warning in &trained.warnings {
+        say(&format!("Warning: {}.", warning.trim_end_matches('.')));
+    }
+    let value = json!({
+        "encoder": output,
+        "adapter": trained.adapter.as_ref().and(adapter_output.as_ref()),
+        "method": parameters.method.name(),
+        "model": trained.encoder.model,
+        "dimension": trained.encoder.architecture.outputs(),
+        "classes": trained.encoder.classes.len(),
+        "examples": rows.len(),
+        "seed": parameters.seed,
+        "history": trained.history,
+        "refused": examples.refused.iter().map(|refusal| json!({"what": refusal.what, "why": refusal.why}))
+            .collect::<Vec<_>>(),
+        "warnings": trained.warnings,
+    });
+    print(json, &value, &text(&trained, &output.display().to_string()))?;
+    Ok(if examples.refused.is_empty() { Outcome::Done } else { Outcome::WithRefusals })
+}
+
+/// Vectors of a part of the data.
+pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
+    let encoder = Encoder::load(&arguments.encoder)?;
+    let file = TrainingFile::read(&arguments.config)?;
+    let device = device(&arguments.device)?;
+    let examples = read(&file)?;
+    let rows = file.rows(&examples, Some(arguments.part))?;
+    let chosen = examples.select(&rows);
+    let vectors = with_bar(|progress: &Progress| encoder.embed(&chosen.inputs, device, progress))?;
+    files::write_matrix(&arguments.output, vectors.matrix(), None)?;
+    if let Some(path) = &arguments.labels {
+        let labels: Vec<i64> = chosen.labels.iter().map(|&label| label.into()).collect();
+        files::write_labels(path, &labels)?;
+    }
+    let space = encoder.space();
+    let value = json!({"vectors": arguments.output, "items": vectors.len(), "dimension": space.dimension,
+        "model": space.model});
+    let text = format!("{} vectors of {space} in {}\n", vectors.len(), arguments.output.display());
+    print(json, &value, &text)?;
+    Ok(Outcome::Done)
+}
+
+/// The encoder as an ONNX file.
+pub fn export(arguments: &Export, json: bool) -> Result<Outcome> {
+    let encoder = Encoder::load(&arguments.encoder)?;
+    let bytes = encoder.to_onnx()?;
+    let mut file = AtomicFile::create(&arguments.output)?;
+    file.put(&bytes)?;
+    file.commit()?;
+    let value = json!({"onnx": arguments.output, "bytes": bytes.len()});
+    let shape = encoder.input;
+    let text = format!(
+        "{} ({} bytes): input [batch, {}, {}, {}], output \"vector\" [batch, {}]\n",
+        arguments.output.display(),
+        bytes.len(),
+        shape.channels,
+        shape.height,
+        shape.width,
+        encoder.architecture.outputs()
+    );
+    print(json, &value, &text)?;
+    Ok(Outcome::Done)
+}
+
+/// Reads the data and lists what could not be read.
+pub fn read(file: &TrainingFile) -> Result<Examples> {
+    let examples = Examples::read(&file.data)?;
+    for refusal in examples.refused.iter().take(10) {
+        say(&format!("Left out: {}: {}.", refusal.what, refusal.why.trim_end_matches('.')));
+    }
+    if examples.refused.len() > 10 {
+        say(&format!("… and {} more; --json lists all.", examples.refused.len() - 10));
+    }
+    Ok(examples)
+}
+
+/// A device by name.
+pub fn device(name: &str) -> Result<Device> {
+    Ok(match name {
+        "cpu" => Device::Cpu,
+        "flex" => Device::Flex,
+        "wgpu" => Device::Wgpu,
+        "cuda" => Device::Cuda,
+        other => return Err(Error::option("--device", other, "cpu, flex, wgpu or cuda")),
+    })
+}
+
+fn text(trained: &Trained, path: &str) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "epoch      loss  accuracy   terms");
+    let last = trained.history.len();
+    let shown = |epoch: usize| epoch < 3 || epoch + 3 >= last || (epoch + 1).is_multiple_of(10);
+    for (epoch, line) in trained.history.iter().enumerate().filter(|(epoch, _)| shown(*epoch)) {
+        let terms: Vec<String> =
+            line.terms.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
+        let _ = writeln!(
+            text,
+            "{:>5}  {:>8.3}  {:>6.1} %   {}",
+            epoch + 1,
+            line.loss,
+            line.accuracy,
+            terms.join(", ")
+        );
+    }
+    let _ = writeln!(text, "{path}");
+    text
+}

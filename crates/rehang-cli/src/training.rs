@@ -1,0 +1,300 @@
+//! The configuration of a training: `rehang train METHOD CONFIG.toml`. Unknown keys are errors; paths are seen from the
+//! folder of the file.
+
+use std::path::{Path, PathBuf};
+
+use rehang::files::{self, VectorSource};
+use rehang::{Error, Head, Result};
+use rehang_train::compatible::{
+    HeadForm, Method, OldHead, OldModel, OldSource, OptimiserKind, RateSchedule, TrainingParameters,
+};
+use rehang_train::encoder::{Architecture, Encoder};
+use rehang_train::examples::{
+    Allocation, AllocationParameters, Augmentation, Examples, ExamplesSource, SamplerParameters,
+};
+use serde::Deserialize;
+
+/// The file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingFile {
+    /// What is trained on and embedded.
+    pub data: ExamplesSource,
+    /// Which rows; all of them without it.
+    pub allocation: Option<AllocationPart>,
+    /// The encoder.
+    pub encoder: Option<Architecture>,
+    /// The new head.
+    #[serde(default)]
+    pub head: HeadForm,
+    /// Random variation of inputs.
+    #[serde(default)]
+    pub augmentation: Augmentation,
+    /// How rows become batches.
+    pub sampler: Option<SamplerParameters>,
+    /// The old model.
+    pub old: Option<OldPart>,
+    /// Options of the method.
+    #[serde(default)]
+    pub method: toml::Table,
+    /// How long and how fast.
+    #[serde(default)]
+    pub training: TrainingPart,
+    /// What comes out.
+    #[serde(default)]
+    pub output: OutputPart,
+    /// Folder of the file.
+    #[serde(skip)]
+    pub folder: PathBuf,
+}
+
+/// `[allocation]`: a file that old and new share, and how it is drawn where it does not exist yet.
+#[derive(Debug, Clone, Deserialize)]
+pub struct AllocationPart {
+    /// The file.
+    pub file: PathBuf,
+    /// `old` or `new`: whose rows are trained on.
+    #[serde(default)]
+    pub part: Part,
+    /// How it is drawn.
+    #[serde(flatten)]
+    pub draw: toml::Table,
+}
+
+/// A part of the data, as an allocation names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// What the old model is trained on.
+    Old,
+    /// What the new model is trained on.
+    #[default]
+    New,
+    /// Rows of seen classes that are held out.
+    Test,
+    /// Rows of classes that neither model sees.
+    Unseen,
+    /// Every row.
+    All,
+}
+
+/// `[old]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OldPart {
+    /// An encoder file of rehang; its head comes with it.
+    pub encoder: Option<PathBuf>,
+    /// Whether its vectors are computed once, without variation of the inputs.
+    #[serde(default)]
+    pub cached: bool,
+    /// Vectors that were computed before, row for row those of the data.
+    pub vectors: Option<PathBuf>,
+    /// Name of the old model, where there are vectors only.
+    pub model: Option<String>,
+    /// Weight of the old head, `[classes, d_old]`.
+    pub head_weight: Option<PathBuf>,
+    /// Bias of the old head.
+    pub head_bias: Option<PathBuf>,
+    /// How the old head makes logits.
+    #[serde(default)]
+    pub head: HeadForm,
+    /// Names of its classes; the data's first ones where they are not given.
+    pub classes: Option<Vec<String>>,
+}
+
+/// `[training]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingPart {
+    epochs: Option<usize>,
+    optimiser: Option<OptimiserKind>,
+    rate: Option<f64>,
+    schedule: Option<RateSchedule>,
+    warm_up_epochs: Option<f64>,
+    weight_decay: Option<f32>,
+    gradient_clip: Option<f64>,
+    label_smoothing: Option<f32>,
+    views: Option<usize>,
+    seed: Option<u64>,
+    initial: Option<PathBuf>,
+}
+
+/// `[output]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputPart {
+    /// Name of the new model.
+    pub model: Option<String>,
+    /// The encoder file.
+    pub encoder: Option<PathBuf>,
+    /// ψ as an adapter file.
+    pub adapter: Option<PathBuf>,
+    /// The training's state.
+    pub checkpoint: Option<PathBuf>,
+}
+
+impl TrainingFile {
+    /// Reads the file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs_err::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
+        Self::parse(&text, path)
+    }
+
+    /// A configuration from its text; `path` is where it stands, or would.
+    pub fn parse(text: &str, path: &Path) -> Result<Self> {
+        let mut file: Self = toml::from_str(text).map_err(|error| Error::corrupt(path.display(), error))?;
+        file.folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let folder = file.folder.clone();
+        let place = |path: &mut PathBuf| *path = folder.join(&*path);
+        match &mut file.data {
+            ExamplesSource::Folder { path, .. } => place(path),
+            ExamplesSource::Arrays { images, labels, .. } => {
+                place(images);
+                place(labels);
+            }
+            ExamplesSource::Cifar { paths, .. } => paths.iter_mut().for_each(place),
+            ExamplesSource::Features { vectors, labels } => {
+                place(vectors);
+                place(labels);
+            }
+        }
+        if let Some(allocation) = &mut file.allocation {
+            place(&mut allocation.file);
+        }
+        let outputs = [&mut file.output.encoder, &mut file.output.adapter, &mut file.output.checkpoint];
+        outputs.into_iter().flatten().for_each(place);
+        file.training.initial.iter_mut().for_each(place);
+        if let Some(old) = &mut file.old {
+            let paths = [&mut old.encoder, &mut old.vectors, &mut old.head_weight, &mut old.head_bias];
+            paths.into_iter().flatten().for_each(place);
+        }
+        Ok(file)
+    }
+
+    /// The rows of a part; the allocation is drawn and written where its file does not exist yet.
+    pub fn rows(&self, examples: &Examples, part: Option<Part>) -> Result<Vec<usize>> {
+        let Some(allocation) = &self.allocation else {
+            return match part {
+                None | Some(Part::All) => Ok((0..examples.len()).collect()),
+                Some(_) => Err(Error::missing("the table [allocation]", "a part of the data")),
+            };
+        };
+        let drawn = allocation.get(examples)?;
+        Ok(match part.unwrap_or(allocation.part) {
+            Part::Old => drawn.old,
+            Part::New => drawn.new,
+            Part::Test => drawn.test,
+            Part::Unseen => drawn.unseen,
+            Part::All => (0..examples.len()).collect(),
+        })
+    }
+
+    /// The old model, where the file names one.
+    pub fn old_model(&self, examples: &Examples) -> Result<Option<OldModel>> {
+        let Some(old) = &self.old else { return Ok(None) };
+        match (&old.encoder, &old.vectors) {
+            (Some(path), None) => {
+                let model = OldModel::of(Encoder::load(path)?, old.cached);
+                if old.head_weight.is_some() {
+                    let given = "beside encoder";
+                    return Err(Error::option("old.head_weight", given, "nothing: the encoder brings its head"));
+                }
+                Ok(Some(model))
+            }
+            (None, Some(path)) => {
+                let vectors = files::read_matrix(&VectorSource::parse(&path.to_string_lossy())?)?;
+                let head = match &old.head_weight {
+                    None => None,
+                    Some(path) => Some(old.head(path, examples)?),
+                };
+                let model = old.model.clone().unwrap_or_else(|| "old".into());
+                Ok(Some(OldModel { model, source: OldSource::Vectors(vectors), head }))
+            }
+            _ => Err(Error::option("[old]", "encoder and vectors", "one of the two")),
+        }
+    }
+
+    /// What the trainer is told.
+    pub fn parameters(&self, method: &str) -> Result<TrainingParameters> {
+        let method = Method::from_table(method, self.method.clone())?;
+        let architecture = self.encoder.clone();
+        let architecture = architecture.ok_or_else(|| Error::missing("the table [encoder]", "rehang train"))?;
+        let model = self.output.model.clone().unwrap_or_else(|| method.name().to_owned());
+        let usual = TrainingParameters::new(model, architecture, method);
+        let training = self.training.clone();
+        Ok(TrainingParameters {
+            head: self.head,
+            label_smoothing: training.label_smoothing.unwrap_or(usual.label_smoothing),
+            sampler: self.sampler.unwrap_or(usual.sampler),
+            augmentation: self.augmentation.clone(),
+            views: training.views.unwrap_or(usual.views),
+            epochs: training.epochs.unwrap_or(usual.epochs),
+            optimiser: training.optimiser.unwrap_or(usual.optimiser),
+            rate: training.rate.unwrap_or(usual.rate),
+            schedule: training.schedule.unwrap_or_else(|| usual.schedule.clone()),
+            warm_up_epochs: training.warm_up_epochs.unwrap_or(usual.warm_up_epochs),
+            weight_decay: training.weight_decay.unwrap_or(usual.weight_decay),
+            gradient_clip: training.gradient_clip,
+            seed: training.seed.unwrap_or(usual.seed),
+            initial: training.initial,
+            checkpoint: self.output.checkpoint.clone(),
+            ..usual
+        })
+    }
+}
+
+impl AllocationPart {
+    /// The allocation: read, or drawn and written.
+    pub fn get(&self, examples: &Examples) -> Result<Allocation> {
+        let parameters: Option<AllocationParameters> = if self.draw.is_empty() {
+            None
+        } else {
+            let read: std::result::Result<_, toml::de::Error> = self.draw.clone().try_into();
+            Some(read.map_err(|error| Error::option("[allocation]", self.file.display(), error.message()))?)
+        };
+        if self.file.exists() {
+            let allocation = Allocation::read(&self.file, examples)?;
+            if parameters.is_some_and(|parameters| parameters != allocation.parameters) {
+                return Err(Error::conflict(
+                    self.file.display(),
+                    "it was drawn in another way than [allocation] says now; remove it to draw anew (models that were \
+                     trained by it belong to the old one)",
+                ));
+            }
+            return Ok(allocation);
+        }
+        let parameters = parameters.ok_or_else(|| {
+            Error::missing("kind and share (or classes) in [allocation]", "drawing a new allocation")
+        })?;
+        let allocation = Allocation::draw(examples, &parameters)?;
+        allocation.write(&self.file)?;
+        Ok(allocation)
+    }
+}
+
+impl OldPart {
+    fn head(&self, weight: &Path, examples: &Examples) -> Result<OldHead> {
+        let weight = files::read_matrix(&VectorSource::parse(&weight.to_string_lossy())?)?;
+        let bias = match &self.head_bias {
+            None => None,
+            Some(path) => Some(files::read_f32(&VectorSource::parse(&path.to_string_lossy())?)?),
+        };
+        let head = Head::new(weight, bias, self.head.core())?;
+        let classes = match &self.classes {
+            Some(classes) => classes.clone(),
+            None if head.classes() <= examples.classes.len() => examples.classes[..head.classes()].to_vec(),
+            None => {
+                return Err(Error::option(
+                    "old.classes",
+                    "not given",
+                    format!(
+                        "the names of the old head's {} classes: the data have {}",
+                        head.classes(),
+                        examples.classes.len()
+                    ),
+                ));
+            }
+        };
+        Ok(OldHead { head, form: self.head, classes })
+    }
+}
