@@ -747,11 +747,10 @@ mod augmenting {
                 // The twin: every window of the padded image, until one is the result.
                 let at = |channel: usize, y: i64, x: i64| {
                     let inside = |at: i64, side: i64| match border {
-                        Border::Zero => at,
                         Border::Edge => at.clamp(0, side - 1),
                         Border::Reflect if at < 0 => -at,
                         Border::Reflect if at >= side => 2 * (side - 1) - at,
-                        Border::Reflect => at,
+                        Border::Zero | Border::Reflect => at,
                     };
                     let (y, x) = (inside(y, 3), inside(x, 4));
                     if !(0..3).contains(&y) || !(0..4).contains(&x) {
