@@ -9,6 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::geometry::Map;
 use super::{Images, Inputs, Normalisation, Purpose, generator};
 
+/// Least share of the area that a crop may have: a hundredth of each side.
+const AREA_MIN: f32 = 1e-4;
+
+/// Bounds of ratios and growths: beyond them nothing is left of an image, and coordinates leave the exact numbers.
+const GROWTH: [f32; 2] = [0.01, 100.0];
+
 /// How rows are varied while an encoder is trained. The default varies nothing.
 ///
 /// | Name | Default | Purpose | Range |
@@ -68,9 +74,9 @@ pub enum Border {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResizedCrop {
-    /// Least and largest share of the area, above 0 and at most 1; 0.08 to 1 by default.
+    /// Least and largest share of the area, from 0.0001 to 1; 0.08 to 1 by default.
     pub scale: [f32; 2],
-    /// Least and largest ratio of width to height, above 0; ¾ to 4⁄3 by default.
+    /// Least and largest ratio of width to height, from 0.01 to 100; ¾ to 4⁄3 by default.
     pub ratio: [f32; 2],
 }
 
@@ -82,7 +88,7 @@ pub struct Affine {
     pub rotation: f32,
     /// Shifts are drawn from −`translation` to `translation`, in shares of the sides; 0 by default, at most 1.
     pub translation: f32,
-    /// Least and largest growth, above 0; 1 and 1 by default.
+    /// Least and largest growth, from 0.01 to 100; 1 and 1 by default.
     pub scale: [f32; 2],
 }
 
@@ -123,16 +129,14 @@ impl Augmentation {
             }
             Err(Error::option(option, value, format!("a number from {least} to {most}")))
         };
-        let range = |option: &str, [least, most]: [f32; 2], limit: f32| {
-            if least > 0.0 && least <= most && most <= limit {
+        let range = |option: &str, [least, most]: [f32; 2], [lower, upper]: [f32; 2]| {
+            if lower <= least && least <= most && most <= upper {
                 return Ok(());
             }
-            let upper =
-                if limit.is_finite() { format!(", the second at most {limit}") } else { String::new() };
             Err(Error::option(
                 option,
                 format!("{least} to {most}"),
-                format!("two finite numbers above 0 in increasing order{upper}"),
+                format!("two numbers from {lower} to {upper}, the smaller one first"),
             ))
         };
         if self.crop_padding > super::SIDE_MAX {
@@ -148,13 +152,13 @@ impl Augmentation {
             return Err(Error::option("dropout", self.dropout, "a number from 0 to below 1"));
         }
         if let Some(crop) = self.resized_crop {
-            range("resized_crop.scale", crop.scale, 1.0)?;
-            range("resized_crop.ratio", crop.ratio, f32::MAX)?;
+            range("resized_crop.scale", crop.scale, [AREA_MIN, 1.0])?;
+            range("resized_crop.ratio", crop.ratio, GROWTH)?;
         }
         if let Some(affine) = self.affine {
             within("affine.rotation", affine.rotation, 0.0, 180.0)?;
             within("affine.translation", affine.translation, 0.0, 1.0)?;
-            range("affine.scale", affine.scale, f32::MAX)?;
+            range("affine.scale", affine.scale, GROWTH)?;
         }
         if let Some(colour) = self.colour {
             for (option, value) in [
@@ -274,23 +278,19 @@ impl Augmenter {
         let size = (images.width, images.height);
         let map = self.map(size, random);
         let plane = images.width * images.height;
-        let planes = images.image(row).chunks_exact(plane).zip(out.chunks_exact_mut(plane));
-        for (pixels, out) in planes {
-            if map == Map::IDENTITY {
-                for (out, &pixel) in out.iter_mut().zip(pixels) {
-                    *out = f32::from(pixel);
-                }
-            } else {
-                map.apply(pixels, size, self.augmentation.border, out);
+        let pixels = images.image(row);
+        if map == Map::IDENTITY {
+            for (out, &pixel) in out.iter_mut().zip(pixels) {
+                *out = f32::from(pixel);
             }
+        } else {
+            map.apply(pixels, size, self.augmentation.border, out);
         }
         if let Some(colour) = &self.augmentation.colour {
             colour.apply(plane, random, out);
         }
         for (channel, out) in out.chunks_exact_mut(plane).enumerate() {
-            for value in out {
-                *value = self.normalisation.pixel(channel, *value);
-            }
+            self.normalisation.pixels(channel, out);
         }
     }
 

@@ -26,7 +26,7 @@ pub(super) fn read(paths: &[PathBuf], set: CifarLabels) -> Result<Examples> {
     let (mut pixels, mut labels, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for path in paths {
         let bytes = read_file(path)?;
-        if bytes.len() % record != 0 {
+        if !bytes.len().is_multiple_of(record) {
             return Err(Error::corrupt(
                 path.display(),
                 format!(

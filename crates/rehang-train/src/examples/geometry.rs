@@ -66,38 +66,58 @@ impl Map {
         (apply(self.x), apply(self.y))
     }
 
-    /// One plane of `height × width` bytes through the map, mixed from the four nearest pixels.
+    /// An image, `[channels, height, width]`, through the map: each pixel mixed from the four nearest.
+    ///
+    /// Places are found once for all channels, and pixels whose four neighbours lie inside skip the border: that is
+    /// most of an image, and several times as fast.
     pub(super) fn apply(
         self,
-        plane: &[u8],
+        image: &[u8],
         (width, height): (usize, usize),
         border: Border,
         out: &mut [f32],
     ) {
-        let value = |x: i64, y: i64| match (border.place(x, width), border.place(y, height)) {
-            (Some(x), Some(y)) => f32::from(plane[y * width + x]),
-            _ => 0.0,
-        };
-        for (y, row) in out.chunks_exact_mut(width).enumerate() {
-            for (x, out) in row.iter_mut().enumerate() {
+        let plane = width * height;
+        for y in 0..height {
+            for x in 0..width {
                 let (from_x, from_y) = self.at(x as f32, y as f32);
-                let (left, top) = (from_x.floor(), from_y.floor());
-                let (right_share, lower_share) = (from_x - left, from_y - top);
-                let (left, top) = (left as i64, top as i64);
-                let upper = mix(value(left, top), || value(left + 1, top), right_share);
-                *out = mix(
-                    upper,
-                    || mix(value(left, top + 1), || value(left + 1, top + 1), right_share),
-                    lower_share,
-                );
+                let (left, top) = (floor(from_x), floor(from_y));
+                let (right_share, lower_share) = (from_x - left as f32, from_y - top as f32);
+                let inside = left >= 0 && top >= 0 && left + 1 < width as i64 && top + 1 < height as i64;
+                let at = y * width + x;
+                if inside {
+                    let first = top as usize * width + left as usize;
+                    for (pixels, out) in image.chunks_exact(plane).zip(out[at..].iter_mut().step_by(plane)) {
+                        let two =
+                            |at: usize| mix(f32::from(pixels[at]), f32::from(pixels[at + 1]), right_share);
+                        *out = mix(two(first), two(first + width), lower_share);
+                    }
+                } else {
+                    let columns = [border.place(left, width), border.place(left + 1, width)];
+                    let rows = [border.place(top, height), border.place(top + 1, height)];
+                    for (pixels, out) in image.chunks_exact(plane).zip(out[at..].iter_mut().step_by(plane)) {
+                        let value = |row: Option<usize>, column: Option<usize>| {
+                            row.zip(column).map_or(0.0, |(y, x)| f32::from(pixels[y * width + x]))
+                        };
+                        let two = |row| mix(value(row, columns[0]), value(row, columns[1]), right_share);
+                        *out = mix(two(rows[0]), two(rows[1]), lower_share);
+                    }
+                }
             }
         }
     }
 }
 
-/// `(1 − share) · first + share · second`; the second is not looked at where its share is 0.
-fn mix(first: f32, second: impl FnOnce() -> f32, share: f32) -> f32 {
-    if share == 0.0 { first } else { first + share * (second() - first) }
+/// The largest whole number that is not above. `f32::floor` is a call into the C library on processors that the
+/// compiler cannot assume SSE 4.1 of.
+fn floor(value: f32) -> i64 {
+    let towards_zero = value as i64;
+    towards_zero - i64::from(towards_zero as f32 > value)
+}
+
+/// `(1 − share) · first + share · second`; exactly the first where the share is 0, since both are finite.
+fn mix(first: f32, second: f32, share: f32) -> f32 {
+    first + share * (second - first)
 }
 
 impl Border {

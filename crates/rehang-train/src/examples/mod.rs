@@ -356,7 +356,7 @@ impl Images {
 
     fn check(&self) -> Result<()> {
         check_size([self.height, self.width], self.channels)?;
-        if self.pixels.len() % self.size() == 0 {
+        if self.pixels.len().is_multiple_of(self.size()) {
             return Ok(());
         }
         Err(Error::corrupt(

@@ -121,9 +121,12 @@ impl Normalisation {
         Ok(())
     }
 
-    /// A pixel of a channel, given on the scale of bytes.
-    pub(super) fn pixel(&self, channel: usize, value: f32) -> f32 {
-        (value / 255.0 - self.mean[channel]) / self.std[channel]
+    /// Pixels of a channel, on the scale of bytes before.
+    pub(super) fn pixels(&self, channel: usize, values: &mut [f32]) {
+        let (mean, std) = (self.mean[channel], self.std[channel]);
+        for value in values {
+            *value = (*value / 255.0 - mean) / std;
+        }
     }
 
     /// A coordinate of a vector.
