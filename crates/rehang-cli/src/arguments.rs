@@ -36,7 +36,7 @@ pub enum Command {
     /// Vectors of images or features by an encoder that was trained here.
     Embed(Embed),
     /// Write a trained encoder as an ONNX file, for the backfill and anywhere else.
-    Export(Export),
+    Export(ExportEncoder),
     /// Turn old vectors into vectors of the new space, with σ² for each; streams files of any size.
     Transform(Transform),
     /// Say in which order items should be re-embedded.
@@ -158,7 +158,7 @@ pub struct Embed {
 
 /// Options of `rehang export`.
 #[derive(Debug, Args)]
-pub struct Export {
+pub struct ExportEncoder {
     /// The encoder file.
     pub encoder: PathBuf,
     /// The ONNX file to write.

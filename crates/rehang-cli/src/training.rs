@@ -277,7 +277,7 @@ impl OldPart {
         let weight = files::read_matrix(&VectorSource::parse(&weight.to_string_lossy())?)?;
         let bias = match &self.head_bias {
             None => None,
-            Some(path) => Some(files::read_f32(&VectorSource::parse(&path.to_string_lossy())?)?),
+            Some(path) => Some(files::read_f32_column(&VectorSource::parse(&path.to_string_lossy())?)?),
         };
         let head = Head::new(weight, bias, self.head.core())?;
         let classes = match &self.classes {

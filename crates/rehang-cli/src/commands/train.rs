@@ -11,7 +11,7 @@ use rehang_train::fit::Device;
 use serde_json::json;
 
 use super::{Outcome, print, say};
-use crate::arguments::{Embed, Export, Train};
+use crate::arguments::{Embed, ExportEncoder, Train};
 use crate::bar::with_bar;
 use crate::training::TrainingFile;
 
@@ -84,7 +84,7 @@ pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
 }
 
 /// The encoder as an ONNX file.
-pub fn export(arguments: &Export, json: bool) -> Result<Outcome> {
+pub fn export(arguments: &ExportEncoder, json: bool) -> Result<Outcome> {
     let encoder = Encoder::load(&arguments.encoder)?;
     let bytes = encoder.to_onnx()?;
     let mut file = AtomicFile::create(&arguments.output)?;

@@ -242,8 +242,6 @@ struct Numbering {
     classes: Vec<String>,
     /// Number of every example's class; those that are not trained on may have one that stands for nothing.
     labels: Vec<usize>,
-    /// Classes of the old head, which come first.
-    known: usize,
     /// How many of the trained classes the old head knows.
     shared: usize,
 }
@@ -254,7 +252,6 @@ impl Numbering {
             Some(head) => head.classes.clone(),
             None => Vec::new(),
         };
-        let known = classes.len();
         let mut number: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
         let old_names = classes.clone();
         for (position, name) in old_names.iter().enumerate() {
@@ -282,7 +279,7 @@ impl Numbering {
             .map(|name| number.get(name.as_str()).copied().unwrap_or(usize::MAX))
             .collect();
         let labels = examples.labels.iter().map(|&label| of_class[label as usize]).collect();
-        Ok(Self { classes, labels, known, shared })
+        Ok(Self { classes, labels, shared })
     }
 
     fn warning(&self, method: &Method) -> Option<String> {

@@ -19,7 +19,7 @@ pub(crate) mod selective;
 pub(crate) mod triplet;
 pub(crate) mod vector_distance;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
 use super::heads::HeadTensors;
 
@@ -104,13 +104,6 @@ pub(crate) fn mean_over(values: Tensor<2>, counts: impl Iterator<Item = bool>) -
     let number = counts.iter().filter(|&&count| count).count().max(1) as f32;
     let weights: Vec<f32> = counts.iter().map(|&count| if count { 1.0 / number } else { 0.0 }).collect();
     weighted(values, &weights)
-}
-
-/// Whole numbers as a tensor `[n, 1]`.
-pub(crate) fn column(values: &[usize], device: &Device) -> Tensor<2, Int> {
-    let values: Vec<i32> = values.iter().map(|&value| value as i32).collect();
-    let count = values.len();
-    Tensor::from_data(TensorData::new(values, [count, 1]), device)
 }
 
 #[cfg(test)]
