@@ -50,15 +50,18 @@ use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::Matrix;
 
 pub use agreement::{AgreementCurve, agreement};
-pub use evaluate::{Evaluation, evaluate};
+pub use evaluate::{Evaluation, QueryRanks, evaluate, evaluate_leave_one_out};
 pub use line::{Grid, Line, grid_cuts};
 pub use relevance::{Qrels, QueryCount, Relevance};
 
 pub(crate) use distances::{Panels, QueryTiles, distances};
+pub(crate) use evaluate::ranks_of_answers;
+pub(crate) use input::{Blocks, check_vectors};
 pub(crate) use processor::Processor;
+pub(crate) use relevance::expect_count;
 
-use input::{Blocks, check_vectors, percent_line};
-use relevance::{Answers, expect_count};
+use input::percent_line;
+use relevance::Answers;
 use sweep::{Depths, Query, QueryValues, Totals, Workspace};
 
 /// The most items, and the most queries, that one curve may have (2^22): sums are 64-bit integers.

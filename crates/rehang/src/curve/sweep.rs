@@ -406,6 +406,13 @@ impl Workspace {
     }
 }
 
+impl Workspace {
+    /// Ranks of the right answers that [`rank`] found last, ascending.
+    pub(crate) fn ranks(&self) -> &[f64] {
+        &self.ranks
+    }
+}
+
 /// Sorts thresholds by (distance, gallery index, adapted before native).
 fn sort(thresholds: &mut [(f64, u32, u32)]) {
     thresholds.sort_unstable_by(|a, b| {
