@@ -189,7 +189,7 @@ fn rank_all<R: Send>(
                 positives,
                 ignored,
                 group: None,
-                baseline: [false; 2],
+                baseline: [false; sweep::HITS],
                 cuts: &[],
             };
             read(work, &query)

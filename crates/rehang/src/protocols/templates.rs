@@ -110,7 +110,7 @@ fn average_one(vectors: &Matrix, members: &[&TemplateItem]) -> Option<Vec<f32>> 
         }
     }
     let length = mean.iter().map(|value| value * value).sum::<f64>().sqrt();
-    // Opposite items cancel out up to rounding; what is left then is noise and no direction.
-    let noise = 1e-9 * media.len() as f64;
+    // Opposite items cancel out up to the rounding of their `f32`; what is left then is noise and no direction.
+    let noise = 1e-6 * media.len() as f64;
     (length > noise).then(|| mean.iter().map(|value| (value / length) as f32).collect())
 }
