@@ -131,7 +131,8 @@ fn separate_queries_widths_and_judgements() {
         &format!("evaluate cross {common} --qrels qrels.tsv --ids ids.txt --query-ids q-ids.txt"),
     );
     assert_eq!(judged["metrics"], labelled["metrics"]);
-    let said = text(&place, &format!("evaluate cross {common} --labels labels.npy --query-labels q-labels.npy"));
+    let said =
+        text(&place, &format!("evaluate cross {common} --labels labels.npy --query-labels q-labels.npy"));
     for word in ["mAP@10", "Widths differ", "old → new", "criterion", "Γ %", "Δ↓ %", "1 without"] {
         assert!(said.contains(word), "{word:?} is missing in:\n{said}");
     }
@@ -144,7 +145,10 @@ fn items_that_join_later_and_one_share_for_each_upgrade() {
         place.write_matrix(name, &waves(40, 4, seed));
     }
     place.write_labels("labels.npy", &(0..40).map(|item| item % 5).collect::<Vec<_>>());
-    place.write_labels("joined.npy", &(0..40).map(|item| i64::from(item >= 20) + i64::from(item >= 30)).collect::<Vec<_>>());
+    place.write_labels(
+        "joined.npy",
+        &(0..40).map(|item| i64::from(item >= 20) + i64::from(item >= 30)).collect::<Vec<_>>(),
+    );
     let command = "evaluate sequence --models a=a.npy b=b.npy c=c.npy --labels labels.npy --joined joined.npy \
                    --backfilled 0.5 1";
     let result = run(&place, command);
@@ -240,13 +244,15 @@ fn identification_gives_the_numbers_made_by_hand() {
 #[test]
 fn landmarks_give_the_numbers_made_by_hand() {
     let place = Place::new();
-    let line = |name: &str, values: &[f32]| place.write_matrix(name, &Matrix::new(1, values.to_vec()).unwrap());
+    let line =
+        |name: &str, values: &[f32]| place.write_matrix(name, &Matrix::new(1, values.to_vec()).unwrap());
     line("index.npy", &[1.0, 2.0, 3.0, 4.0, 5.0]);
     line("q.npy", &[0.0, 6.0]);
     place.write_bytes("ids.txt", b"a\nb\nc\nd\ne\n");
     place.write_bytes("q-ids.txt", b"q0\nq1\n");
     place.write_bytes("solution.csv", b"id,images,Usage\nq0,a c,Private\nq1,None,Public\n");
-    let common = "evaluate landmarks --models m=index.npy --queries m=q.npy --ids ids.txt --query-ids q-ids.txt";
+    let common =
+        "evaluate landmarks --models m=index.npy --queries m=q.npy --ids ids.txt --query-ids q-ids.txt";
     let result = run(&place, &format!("{common} --solution solution.csv -k 2"));
     // Ranks 1 and 3, looked at to depth 2.
     assert_eq!(result["metrics"]["map_at"]["matrix"], json!([[50.0]]));
@@ -294,7 +300,10 @@ fn bad_input_gets_one_clear_error() {
         ("cross BOTH --labels labels.npy --best best", &["--best", "best", "old, new"]),
         ("cross BOTH --labels labels.npy --distance manhattan", &["manhattan"]),
         ("cross BOTH --labels labels.npy -k 0", &["-k"]),
-        ("cross BOTH --labels labels.npy --queries old=old.npy --query-labels labels.npy", &["--queries new="]),
+        (
+            "cross BOTH --labels labels.npy --queries old=old.npy --query-labels labels.npy",
+            &["--queries new="],
+        ),
         ("cross BOTH --labels labels.npy --queries old=old.npy new=new.npy", &["--query-labels"]),
         ("refresh BOTH --labels labels.npy --orders a=none.npy", &["none.npy"]),
         ("refresh BOTH --labels labels.npy --grid 1", &["--grid"]),
@@ -306,13 +315,22 @@ fn bad_input_gets_one_clear_error() {
         ("sequence BOTH --labels labels.npy --joined negative.npy", &["--joined", "-1"]),
         ("sequence BOTH --labels labels.npy --orders other=order.npy", &["--orders", "other"]),
         ("verification BOTH --metadata none.csv --pairs pairs.csv", &["none.csv"]),
-        ("verification BOTH --metadata no-header.csv --pairs pairs.csv", &["no-header.csv", "line 1", "TEMPLATE_ID"]),
-        ("verification BOTH --metadata faces.csv --pairs unknown-pairs.csv", &["unknown-pairs.csv", "99", "line 2"]),
+        (
+            "verification BOTH --metadata no-header.csv --pairs pairs.csv",
+            &["no-header.csv", "line 1", "TEMPLATE_ID"],
+        ),
+        (
+            "verification BOTH --metadata faces.csv --pairs unknown-pairs.csv",
+            &["unknown-pairs.csv", "99", "line 2"],
+        ),
         ("verification BOTH --metadata faces.csv --pairs pairs.csv --far 0", &["rate", "0"]),
         ("verification --models a=short.npy --metadata faces.csv --pairs pairs.csv", &["5", "6"]),
         ("verification BOTH --metadata faces.csv --pairs pairs.csv --names ids.txt", &["a.jpg", "line 2"]),
         ("identification BOTH --metadata faces.csv --gallery gallery.csv --probes none.csv", &["none.csv"]),
-        ("identification BOTH --metadata faces.csv --gallery pairs.csv --probes probes.csv", &["pairs.csv", "TEMPLATE_ID"]),
+        (
+            "identification BOTH --metadata faces.csv --gallery pairs.csv --probes probes.csv",
+            &["pairs.csv", "TEMPLATE_ID"],
+        ),
         (
             "identification BOTH --metadata faces.csv --gallery gallery.csv --probes probes.csv --candidates 0",
             &["--candidates"],
@@ -321,7 +339,10 @@ fn bad_input_gets_one_clear_error() {
             "identification BOTH --metadata faces.csv --gallery gallery.csv --probes probes.csv --fpir 2",
             &["rate", "2"],
         ),
-        ("landmarks BOTH --queries old=old.npy new=new.npy --ground-truth truth.json", &["truth.json", "gallery"]),
+        (
+            "landmarks BOTH --queries old=old.npy new=new.npy --ground-truth truth.json",
+            &["truth.json", "gallery"],
+        ),
         (
             "landmarks BOTH --queries old=old.npy new=new.npy --solution solution.csv --ids ids.txt --query-ids ids.txt",
             &["solution.csv", "zz", "line 2"],
@@ -363,4 +384,19 @@ fn every_verb_explains_itself() {
         let said = text(&place, &format!("evaluate {verb} --help"));
         assert!(said.contains("Example: rehang evaluate") && said.contains("NAME=FILE"), "{said}");
     }
+}
+
+#[test]
+fn rows_take_a_part_of_the_files() {
+    let place = Place::new();
+    gallery(&place);
+    let [old, new, label, role] = ["old.npy", "new.npy", "label.npy", "role.npy"].map(demo);
+    let chosen = run(
+        &place,
+        &format!("evaluate cross --models o={old} n={new} --labels {label} --rows {role}=1 --bootstrap 0"),
+    );
+    assert_eq!(chosen["queries"]["given"], 1079);
+    // All of role 1, where the files of the test have its first 400 only.
+    let part = run(&place, "evaluate cross --models o=old.npy n=new.npy --labels labels.npy --bootstrap 0");
+    assert_eq!(part["queries"]["given"], 400);
 }

@@ -45,8 +45,7 @@ fn twin(
             .filter_map(|item| Some((distance(vector, gallery[item].as_ref()?, kind), item)))
             .collect();
         ranked.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap().then(a.1.cmp(&b.1)));
-        let ranks: Vec<usize> =
-            (1..=ranked.len()).filter(|&rank| right(query, ranked[rank - 1].1)).collect();
+        let ranks: Vec<usize> = (1..=ranked.len()).filter(|&rank| right(query, ranked[rank - 1].1)).collect();
         if ranks.is_empty() {
             continue;
         }
@@ -160,8 +159,8 @@ fn case() -> impl Strategy<Value = Case> {
                 (prop::sample::select(Distance::ALL.to_vec()), any::<bool>()),
             )
         })
-        .prop_map(|(galleries, queries, separate, labels, query_labels, order, fractions, joined_at, rest)| {
-            Case {
+        .prop_map(
+            |(galleries, queries, separate, labels, query_labels, order, fractions, joined_at, rest)| Case {
                 galleries: galleries.into(),
                 queries: separate.then(|| queries.into()),
                 labels,
@@ -171,8 +170,8 @@ fn case() -> impl Strategy<Value = Case> {
                 joined_at,
                 distance: rest.0,
                 judged: rest.1,
-            }
-        })
+            },
+        )
 }
 
 proptest! {

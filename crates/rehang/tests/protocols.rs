@@ -37,7 +37,8 @@ fn tar_twin(scores: &[f64], genuine: &[bool], rate: f64) -> Option<f64> {
         return None;
     }
     let accepted = |threshold: f64, wanted: bool| {
-        scores.iter().zip(genuine).filter(|&(&score, &same)| same == wanted && score > threshold).count() as f64
+        scores.iter().zip(genuine).filter(|&(&score, &same)| same == wanted && score > threshold).count()
+            as f64
             / total(wanted)
     };
     scores
@@ -290,7 +291,7 @@ fn twin_of_revisited(hits: &[bool]) -> [f64; 5] {
     };
     let (mut trapezoids, mut within) = (0.0, 0.0);
     for place in (0..hits.len()).filter(|&place| hits[place]) {
-        trapezoids += (precision(place) + precision(place + 1)) / 2.0 / total as f64;
+        trapezoids += f64::midpoint(precision(place), precision(place + 1)) / total as f64;
         if place < 10 {
             within += precision(place + 1) / total.min(10) as f64;
         }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::RowSelection;
+
 /// Verbs of `rehang evaluate`.
 #[derive(Debug, Subcommand)]
 pub enum Evaluate {
@@ -75,6 +77,9 @@ pub struct Answers {
     /// Ids of the queries, for --qrels.
     #[arg(long, value_name = "FILE")]
     pub query_ids: Option<String>,
+    /// Rows to use, of the models' vectors and of --labels.
+    #[command(flatten)]
+    pub selection: RowSelection,
     /// l2, cosine or dot; in every gallery. Where widths differ, the query is cut or filled up with zeros to fit the gallery.
     #[arg(long, default_value = "l2")]
     pub distance: String,

@@ -182,15 +182,21 @@ pub fn cross_evaluate(input: &CrossInput<'_>, progress: &Progress) -> Result<Cro
                 &format!("queries by {:?}", first.name),
                 expected.rows(),
             )?,
-            (Some(_), None) => return Err(Error::missing("query vectors", format!("model {:?}", model.name))),
-            (None, Some(_)) => return Err(Error::missing("query vectors", format!("model {:?}", first.name))),
+            (Some(_), None) => {
+                return Err(Error::missing("query vectors", format!("model {:?}", model.name)));
+            }
+            (None, Some(_)) => {
+                return Err(Error::missing("query vectors", format!("model {:?}", first.name)));
+            }
         }
     }
     let options = CurveOptions { map_at: input.map_at, ..CurveOptions::default() };
     let cells: Vec<Vec<Cell>> = input
         .models
         .iter()
-        .map(|asking| input.models.iter().map(|asked| cell(asking, asked, input, &options, progress)).collect())
+        .map(|asking| {
+            input.models.iter().map(|asked| cell(asking, asked, input, &options, progress)).collect()
+        })
         .collect::<Result<_>>()?;
     Ok(CrossEvaluation {
         names: input.models.iter().map(|model| model.name.to_owned()).collect(),

@@ -230,12 +230,7 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
 
 impl StepMetrics {
     fn of(evaluation: &Evaluation) -> Self {
-        Self {
-            top1: evaluation.top1,
-            top5: evaluation.top5,
-            map: evaluation.map,
-            map_at: evaluation.map_at,
-        }
+        Self { top1: evaluation.top1, top5: evaluation.top5, map: evaluation.map, map_at: evaluation.map_at }
     }
 
     fn at(curve: &Curve, cut: usize) -> Self {
@@ -267,7 +262,12 @@ impl<'a> Ground<'a> {
             check_vectors(step.model.gallery, None, step.model.queries)
                 .map_err(|error| error.context(format!("model {name:?}")))?;
             let count = step.model.gallery.rows();
-            expect_count(&format!("vectors by {name:?}"), count, &format!("vectors by {:?}", first.name), items)?;
+            expect_count(
+                &format!("vectors by {name:?}"),
+                count,
+                &format!("vectors by {:?}", first.name),
+                items,
+            )?;
             match (first.queries, step.model.queries) {
                 (None, None) => {}
                 (Some(expected), Some(queries)) => expect_count(

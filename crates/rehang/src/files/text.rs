@@ -142,7 +142,8 @@ pub(crate) fn split_csv(line: &str) -> Option<Vec<String>> {
     loop {
         let trimmed = rest.trim_start();
         let Some(quoted) = trimmed.strip_prefix('"') else {
-            let (field, after) = rest.split_once(',').map_or((rest, None), |(field, after)| (field, Some(after)));
+            let (field, after) =
+                rest.split_once(',').map_or((rest, None), |(field, after)| (field, Some(after)));
             fields.push(field.trim().to_owned());
             match after {
                 Some(after) => rest = after,
@@ -155,16 +156,12 @@ pub(crate) fn split_csv(line: &str) -> Option<Vec<String>> {
         loop {
             let (part, after) = tail.split_once('"')?;
             field.push_str(part);
-            match after.strip_prefix('"') {
-                Some(after) => {
-                    field.push('"');
-                    tail = after;
-                }
-                None => {
-                    tail = after.trim_start();
-                    break;
-                }
-            }
+            let Some(after_second) = after.strip_prefix('"') else {
+                tail = after.trim_start();
+                break;
+            };
+            field.push('"');
+            tail = after_second;
         }
         fields.push(field);
         if tail.is_empty() {

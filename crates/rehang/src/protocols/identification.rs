@@ -112,7 +112,12 @@ pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> R
     if input.candidates == 0 {
         return Err(crate::Error::option("the number of candidates", 0, "1 or more"));
     }
-    expect_count("gallery subjects", input.gallery_subjects.len(), "gallery templates", input.gallery.rows())?;
+    expect_count(
+        "gallery subjects",
+        input.gallery_subjects.len(),
+        "gallery templates",
+        input.gallery.rows(),
+    )?;
     expect_count("probe subjects", input.probe_subjects.len(), "probes", input.probes.rows())?;
     let probes = at_width(input.probes, input.gallery.columns());
     check_vectors(input.gallery, None, Some(&probes))?;
@@ -135,7 +140,9 @@ pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> R
     let (searches, _) = blocks.run(
         progress,
         || (),
-        |(), place, distances, _| search(distances, input.gallery_subjects, input.probe_subjects[counted[place]]),
+        |(), place, distances, _| {
+            search(distances, input.gallery_subjects, input.probe_subjects[counted[place]])
+        },
     )?;
     Ok(judge(&searches, input.probes.rows() - counted.len(), input.rates, input.candidates))
 }
@@ -144,7 +151,9 @@ fn search(distances: &[f64], subjects: &[i64], subject: i64) -> Search {
     let nearest = |wanted: Option<i64>| {
         let mut best: Option<(f64, usize)> = None;
         for (item, (&distance, &other)) in distances.iter().zip(subjects).enumerate() {
-            if wanted.is_none_or(|wanted| wanted == other) && best.is_none_or(|(nearest, _)| distance < nearest) {
+            if wanted.is_none_or(|wanted| wanted == other)
+                && best.is_none_or(|(nearest, _)| distance < nearest)
+            {
                 best = Some((distance, item));
             }
         }
@@ -162,9 +171,7 @@ fn judge(searches: &[Search], unknown: usize, rates: &[f64], candidates: usize) 
     let mut false_positives: Vec<f64> =
         searches.iter().filter(|search| search.mate.is_none()).map(|search| search.best).collect();
     false_positives.sort_unstable_by(|a, b| b.total_cmp(a));
-    let share = |found: usize| {
-        (!mates.is_empty()).then(|| 100.0 * found as f64 / mates.len() as f64)
-    };
+    let share = |found: usize| (!mates.is_empty()).then(|| 100.0 * found as f64 / mates.len() as f64);
     let within = |depth: usize| share(mates.iter().filter(|&&(_, rank)| rank <= depth).count());
     let points = rates
         .iter()
@@ -176,8 +183,7 @@ fn judge(searches: &[Search], unknown: usize, rates: &[f64], candidates: usize) 
             }
             let threshold = false_positives.get(accepted).copied();
             let passes = |similarity: f64| threshold.is_none_or(|threshold| similarity > threshold);
-            let found =
-                mates.iter().filter(|&&(own, rank)| rank <= candidates && passes(own)).count();
+            let found = mates.iter().filter(|&&(own, rank)| rank <= candidates && passes(own)).count();
             let wrong = false_positives.iter().filter(|&&best| passes(best)).count();
             SearchPoint {
                 fpir,

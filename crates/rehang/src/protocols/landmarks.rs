@@ -206,7 +206,11 @@ fn revisited_setup(
         .iter()
         .map(|truth| {
             let (right, ignored) = setup.split(truth);
-            right.into_iter().map(|row| (row, 1.0)).chain(ignored.into_iter().map(|row| (row, -1.0))).collect()
+            right
+                .into_iter()
+                .map(|row| (row, 1.0))
+                .chain(ignored.into_iter().map(|row| (row, -1.0)))
+                .collect()
         })
         .collect();
     let judged = Qrels::new(judged)?;

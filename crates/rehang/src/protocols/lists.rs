@@ -83,18 +83,15 @@ pub fn read_faces<P: AsRef<Path>>(paths: &[P], names: Option<&[String]>) -> Resu
                 return Err(corrupt("its template or subject id is empty".into()));
             }
             lines += 1;
-            let vector_row = match (&rows_by_name, columns.filename) {
-                (Some(rows), Some(column)) => match rows.get(fields[column].as_str()) {
-                    Some(&row) => row,
-                    None => {
-                        unknown.note(|| format!("{:?} ({}, line {number})", fields[column], path.display()));
-                        return Ok(());
-                    }
-                },
-                _ => {
-                    row += 1;
-                    row - 1
-                }
+            let vector_row = if let (Some(rows), Some(column)) = (&rows_by_name, columns.filename) {
+                let Some(&row) = rows.get(fields[column].as_str()) else {
+                    unknown.note(|| format!("{:?} ({}, line {number})", fields[column], path.display()));
+                    return Ok(());
+                };
+                row
+            } else {
+                row += 1;
+                row - 1
             };
             let next = subjects.len() as i64;
             let subject_number = *subjects.entry(subject.clone()).or_insert(next);
@@ -378,7 +375,9 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
     let file: RevisitedFile = serde_json::from_str(&text).map_err(|error| {
         Error::corrupt(
             path.display(),
-            format!("it is no ground truth of the form {{\"queries\", \"gallery\", \"ground_truth\"}}: {error}"),
+            format!(
+                "it is no ground truth of the form {{\"queries\", \"gallery\", \"ground_truth\"}}: {error}"
+            ),
         )
     })?;
     crate::curve::expect_count(
@@ -397,7 +396,9 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
             let mut rows = Vec::with_capacity(images.len());
             for image in images {
                 let row = match &image {
-                    Image::Place(place) => usize::try_from(*place).ok().filter(|&row| row < file.gallery.len()),
+                    Image::Place(place) => {
+                        usize::try_from(*place).ok().filter(|&row| row < file.gallery.len())
+                    }
                     Image::Name(name) => places.get(name.as_str()).copied(),
                 };
                 let Some(row) = row else {
@@ -424,7 +425,11 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
             junk: rows(entry.junk, "junk")?,
         });
     }
-    unknown.check(&format!("the images of {}, looked up in its gallery of {}", path.display(), places.len()))?;
+    unknown.check(&format!(
+        "the images of {}, looked up in its gallery of {}",
+        path.display(),
+        places.len()
+    ))?;
     Ok(RevisitedTruth { queries: file.queries, gallery: file.gallery, truth })
 }
 

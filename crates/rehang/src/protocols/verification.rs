@@ -53,7 +53,11 @@ pub fn similarities(first: &Matrix, second: &Matrix, pairs: &[(usize, usize)]) -
     for (side, rows, of) in [("first", first.rows(), 0), ("second", second.rows(), 1)] {
         let beyond = pairs.iter().map(|&(a, b)| if of == 0 { a } else { b }).find(|&row| row >= rows);
         if let Some(row) = beyond {
-            return Err(Error::option(format!("the {side} template of a pair"), row, format!("below {rows}")));
+            return Err(Error::option(
+                format!("the {side} template of a pair"),
+                row,
+                format!("below {rows}"),
+            ));
         }
     }
     let first = at_width(first, second.columns());
@@ -108,8 +112,12 @@ pub fn verify(scores: &[f64], genuine: &[bool], rates: &[f64]) -> Result<Verific
         return Err(ErrorKind::NotFinite { what: "scores of pairs".into(), row, column: 0 }.into());
     }
     let of = |wanted: bool| -> Vec<f64> {
-        let mut part: Vec<f64> =
-            scores.iter().zip(genuine).filter(|&(_, &same)| same == wanted).map(|(&score, _)| score).collect();
+        let mut part: Vec<f64> = scores
+            .iter()
+            .zip(genuine)
+            .filter(|&(_, &same)| same == wanted)
+            .map(|(&score, _)| score)
+            .collect();
         part.par_sort_unstable_by(|a, b| b.total_cmp(a));
         part
     };

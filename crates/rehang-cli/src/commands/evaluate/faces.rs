@@ -93,7 +93,8 @@ pub fn verification(arguments: &Verification, json: bool) -> Result<Outcome> {
             let values = CrossMatrix::from_fn(&ground.models.names, |first, second| {
                 Ok(results[first][second].points[place].tar.unwrap_or(f64::NAN))
             })?;
-            let (value, shown) = table::matrix(&title, &values, best, &[]);
+            let axes = "first template by row, second by column";
+            let (value, shown) = table::matrix(&title, axes, &values, best, &[]);
             text += &format!("\n{shown}");
             rates.push(json!({ "far": far, "tar": value, "points": points(&results, |cell| json!(cell.points[place])) }));
             continue;
@@ -126,9 +127,8 @@ pub fn identification(arguments: &Identification, json: bool) -> Result<Outcome>
         .iter()
         .map(|path| lists::read_templates(path, &ground.faces))
         .collect::<Result<Vec<_>>>()?;
-    let subjects = |places: &[usize]| -> Vec<i64> {
-        places.iter().map(|&place| ground.faces.subjects[place]).collect()
-    };
+    let subjects =
+        |places: &[usize]| -> Vec<i64> { places.iter().map(|&place| ground.faces.subjects[place]).collect() };
     let probe_subjects = subjects(&probes);
     let probe_vectors: Vec<Matrix> =
         ground.templates.iter().map(|templates| templates.vectors.select(&probes)).collect();
@@ -179,12 +179,13 @@ pub fn identification(arguments: &Identification, json: bool) -> Result<Outcome>
             metrics.insert(title, Value::Null);
             continue;
         }
-        let (value, shown) = table::matrix(&title, &values, best, &[]);
+        let (value, shown) = table::matrix(&title, table::SEARCH, &values, best, &[]);
         text += &format!("\n{shown}");
         metrics.insert(title, value);
     }
-    for (title, values) in [("rank-1", mean(&|found| found.rank1)?), ("rank-5", mean(&|found| found.rank5)?)] {
-        let (value, shown) = table::matrix(title, &values, best, &[]);
+    for (title, values) in [("rank-1", mean(&|found| found.rank1)?), ("rank-5", mean(&|found| found.rank5)?)]
+    {
+        let (value, shown) = table::matrix(title, table::SEARCH, &values, best, &[]);
         text += &format!("\n{shown}");
         metrics.insert(title.into(), value);
     }

@@ -34,11 +34,21 @@ pub fn landmarks(arguments: &Landmarks, json: bool) -> Result<Outcome> {
     let ground = Ground { inputs, models, queries, best, distance };
     for (name, vectors) in ground.models.names.iter().zip(&ground.models.vectors) {
         let first = &ground.models.names[0];
-        expect_count(&format!("the index of {name}"), vectors.rows(), &format!("the index of {first}"), ground.models.vectors[0].rows())?;
+        expect_count(
+            &format!("the index of {name}"),
+            vectors.rows(),
+            &format!("the index of {first}"),
+            ground.models.vectors[0].rows(),
+        )?;
     }
     for (name, vectors) in ground.models.names.iter().zip(&ground.queries) {
         let first = &ground.models.names[0];
-        expect_count(&format!("the queries of {name}"), vectors.rows(), &format!("the queries of {first}"), ground.queries[0].rows())?;
+        expect_count(
+            &format!("the queries of {name}"),
+            vectors.rows(),
+            &format!("the queries of {first}"),
+            ground.queries[0].rows(),
+        )?;
     }
     let (mut value, text) = match (&arguments.solution, &arguments.ground_truth) {
         (Some(path), _) => google(arguments, path, &ground)?,
@@ -74,7 +84,7 @@ impl Ground {
     ) -> Result<(Value, String)> {
         let values =
             CrossMatrix::from_fn(&self.models.names, |asking, asked| Ok(value(&results[asking][asked])))?;
-        Ok(table::matrix(title, &values, self.best, &[]))
+        Ok(table::matrix(title, table::SEARCH, &values, self.best, &[]))
     }
 }
 
@@ -145,7 +155,12 @@ fn oxford_or_paris(
     // Where ids are given, the ground truth's places are translated into rows; else they are rows.
     let truth: Vec<GroundTruth> = match &arguments.ids {
         None => {
-            expect_count("the gallery of the ground truth", file.gallery.len(), "the index", ground.models.vectors[0].rows())?;
+            expect_count(
+                "the gallery of the ground truth",
+                file.gallery.len(),
+                "the index",
+                ground.models.vectors[0].rows(),
+            )?;
             file.truth
         }
         Some(ids) => {
@@ -165,7 +180,12 @@ fn oxford_or_paris(
     };
     let queries: Vec<Matrix> = match &arguments.query_ids {
         None => {
-            expect_count("the queries of the ground truth", file.queries.len(), "the queries", ground.queries[0].rows())?;
+            expect_count(
+                "the queries of the ground truth",
+                file.queries.len(),
+                "the queries",
+                ground.queries[0].rows(),
+            )?;
             ground.queries.clone()
         }
         Some(ids) => {

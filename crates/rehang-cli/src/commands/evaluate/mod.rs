@@ -36,7 +36,7 @@ impl Named {
         let vectors = names
             .iter()
             .zip(&files)
-            .map(|(name, file)| inputs.matrix_as_it_is(&format!("{role} by {name}"), file))
+            .map(|(name, file)| inputs.matrix(&format!("{role} by {name}"), std::slice::from_ref(file)))
             .collect::<Result<_>>()?;
         Ok(Self { names, vectors })
     }
@@ -80,12 +80,14 @@ fn split_all(option: &str, texts: &[String]) -> Result<(Vec<String>, Vec<String>
     let mut names: Vec<String> = Vec::with_capacity(texts.len());
     let mut files = Vec::with_capacity(texts.len());
     for text in texts {
-        let (name, file) = text
-            .split_once('=')
-            .filter(|(name, file)| !name.is_empty() && !file.is_empty())
-            .ok_or_else(|| Error::option(option, text, "NAME=FILE, for example old=old.npy"))?;
+        let (name, file) =
+            text.split_once('=')
+                .filter(|(name, file)| !name.is_empty() && !file.is_empty())
+                .ok_or_else(|| Error::option(option, text, "NAME=FILE, for example old=old.npy"))?;
         if names.iter().any(|other| other == name) {
-            return Err(ErrorKind::Duplicate { what: option.into(), value: format!("the name {name:?}") }.into());
+            return Err(
+                ErrorKind::Duplicate { what: option.into(), value: format!("the name {name:?}") }.into()
+            );
         }
         names.push(name.to_owned());
         files.push(file.to_owned());

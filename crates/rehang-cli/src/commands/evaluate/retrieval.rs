@@ -15,7 +15,6 @@ use serde_json::{Map, Value, json};
 use super::{Named, split_all, table};
 use crate::arguments::Relevance;
 use crate::arguments::evaluate::{Answers, Cross, Refresh, Sequence};
-use crate::arguments::RowSelection;
 use crate::bar::with_bar;
 use crate::commands::{Outcome, print};
 use crate::input::Inputs;
@@ -35,7 +34,7 @@ struct Ground {
 impl Ground {
     fn read(models: &[String], answers: &Answers) -> Result<Self> {
         let distance: Distance = answers.distance.parse()?;
-        let mut inputs = Inputs::new(&RowSelection::default())?;
+        let mut inputs = Inputs::new(&answers.selection)?;
         if answers.labels.is_some() && !answers.queries.is_empty() && answers.query_labels.is_none() {
             return Err(Error::missing("--query-labels", "--queries with --labels"));
         }
@@ -117,7 +116,7 @@ pub fn cross(arguments: &Cross, json: bool) -> Result<Outcome> {
         ("map_at", map_at.as_str(), Metric::MapAt),
     ] {
         let intervals = intervals(&result, metric, best, arguments.bootstrap)?;
-        let (shown, table) = table::matrix(title, &result.matrix(metric), best, &intervals);
+        let (shown, table) = table::matrix(title, table::SEARCH, &result.matrix(metric), best, &intervals);
         metrics.insert(id.into(), shown);
         // Three tables say enough to a reader; the fourth is in the JSON.
         if id != "top5" {
@@ -153,8 +152,7 @@ fn intervals(
         .iter()
         .map(|pair| {
             let (old, new) = (place(&pair.old), place(&pair.new));
-            let (after, before) =
-                (result.per_query(new, old, metric), result.per_query(old, old, metric));
+            let (after, before) = (result.per_query(new, old, metric), result.per_query(old, old, metric));
             paired_difference(&after, &before, samples, LEVEL, 0)
         })
         .collect()
@@ -177,13 +175,8 @@ pub fn refresh(arguments: &Refresh, json: bool) -> Result<Outcome> {
     let named: Vec<(&str, &[usize])> =
         orders.iter().map(|(name, order)| (name.as_str(), &order[..])).collect();
     let k = arguments.answers.k;
-    let input = RefreshInput {
-        old,
-        new,
-        relevance: ground.relevance()?,
-        distance: ground.distance,
-        orders: &named,
-    };
+    let input =
+        RefreshInput { old, new, relevance: ground.relevance()?, distance: ground.distance, orders: &named };
     let options = CurveOptions { map_at: Some(k), flips_at: Some(k), ..CurveOptions::default() };
     let results = with_bar(|progress| hot_refresh(&input, &options, progress))?;
     let mut value = ground.head(results[0].curve.queries);
@@ -193,7 +186,10 @@ pub fn refresh(arguments: &Refresh, json: bool) -> Result<Outcome> {
     if let Some(today) = &results[0].curve.do_nothing {
         let today = &today.evaluation;
         let _ = writeln!(text, "do nothing: top-1 {:.2}, mAP {:.2}", today.top1, today.map);
-        value.insert("do_nothing".into(), json!({ "top1": today.top1, "top5": today.top5, "map": today.map, "map_at": today.map_at }));
+        value.insert(
+            "do_nothing".into(),
+            json!({ "top1": today.top1, "top5": today.top5, "map": today.map, "map_at": today.map_at }),
+        );
     }
     let mut shown = Vec::new();
     for result in &results {
@@ -236,12 +232,14 @@ pub fn sequence(arguments: &Sequence, json: bool) -> Result<Outcome> {
     let joined = match &arguments.joined {
         None => None,
         Some(path) => {
-            let steps = ground.inputs.labels_as_they_are("joined", path)?;
+            let steps = ground.inputs.labels("joined", path)?;
             let expected = || format!("0 to {}", ground.models.names.len() - 1);
             Some(
                 steps
                     .iter()
-                    .map(|&step| usize::try_from(step).map_err(|_| Error::option("--joined", step, expected())))
+                    .map(|&step| {
+                        usize::try_from(step).map_err(|_| Error::option("--joined", step, expected()))
+                    })
                     .collect::<Result<Vec<usize>>>()?,
             )
         }

@@ -4,17 +4,21 @@ use rehang::compatibility::{Compatibility, CrossMatrix};
 use rehang::statistics::Interval;
 use serde_json::{Value, json};
 
+/// Rows and columns of a search.
+pub const SEARCH: &str = "queries by row, gallery by column";
+
 /// A cross matrix with what it says about every pair, as JSON and as text.
 ///
-/// `intervals` are those of the absolute gains, one a pair, or nothing.
+/// `axes` says what the rows and the columns are. `intervals` are those of the absolute gains, one a pair, or nothing.
 pub fn matrix(
     title: &str,
+    axes: &str,
     matrix: &CrossMatrix,
     best: Option<usize>,
     intervals: &[Interval],
 ) -> (Value, String) {
     let pairs = matrix.pairs(best);
-    let mut text = format!("{title}, percent: queries by row, gallery by column\n");
+    let mut text = format!("{title}, percent: {axes}\n");
     let width = matrix.names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(8);
     text += &format!("{:<width$}", "");
     for name in &matrix.names {
@@ -48,8 +52,14 @@ fn pair_table(pairs: &[Compatibility], intervals: &[Interval]) -> String {
     let labels: Vec<String> = pairs.iter().map(|pair| format!("{} → {}", pair.old, pair.new)).collect();
     let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).max(8);
     let mut text = format!(
-        "\n{:<width$}  {:>9}  {:>7}  {:>7}  {:>7}  {:>7}\n",
-        "upgrade", "criterion", "gain", "Γ %", "Δ↑ %", "Δ↓ %"
+        "\n{:<width$}  {:>9}  {:>7}  {:>7}  {:>7}  {:>7}{}\n",
+        "upgrade",
+        "criterion",
+        "gain",
+        "Γ %",
+        "Δ↑ %",
+        "Δ↓ %",
+        if intervals.is_empty() { "" } else { "   gain, 95 % interval" }
     );
     let or_dash = |value: Option<f64>| value.map_or("–".to_owned(), two_decimals);
     for (place, (pair, label)) in pairs.iter().zip(labels).enumerate() {
@@ -62,7 +72,7 @@ fn pair_table(pairs: &[Compatibility], intervals: &[Interval]) -> String {
             or_dash(pair.gain_down)
         );
         if let Some(interval) = intervals.get(place) {
-            text += &format!("   gain {} to {}", signed(interval.low), signed(interval.high));
+            text += &format!("   {} to {}", signed(interval.low), signed(interval.high));
         }
         text += "\n";
     }
