@@ -1,8 +1,12 @@
 //! What can be said on the command line. Parsing only: nothing here opens a file.
 
+pub mod evaluate;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+
+use evaluate::Evaluate;
 
 /// Replace the embedding model behind a live vector gallery: searches improve at once, items are re-embedded worst first.
 ///
@@ -45,6 +49,9 @@ pub enum Command {
     Curve(Curve),
     /// Compare adapters and orders on a gallery whose new vectors are known, and write a report to look at.
     Report(Report),
+    /// Compare compatible models: cross matrix, hot refresh, upgrades in a row, face and landmark protocols.
+    #[command(subcommand)]
+    Evaluate(Evaluate),
     /// Say what an adapter file is: spaces, method, seed, inputs.
     Inspect(Inspect),
     /// Make, fill, read and change a gallery file.

@@ -56,6 +56,7 @@ fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Order(order) => commands::order::run(order, json),
         Command::Curve(curve) => commands::curve::run(curve, json),
         Command::Report(report) => commands::report::run(report, json),
+        Command::Evaluate(evaluate) => commands::evaluate::run(evaluate, json),
         Command::Inspect(inspect) => commands::inspect::run(inspect, json),
         Command::Gallery(gallery) => commands::gallery::run(gallery, json),
         Command::Search(search) => commands::search::run(search, json),

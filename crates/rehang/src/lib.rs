@@ -4,6 +4,7 @@
 
 pub mod adapter;
 mod clusters;
+pub mod compatibility;
 pub mod curve;
 mod error;
 pub mod files;
@@ -11,6 +12,7 @@ mod head;
 pub mod order;
 mod pairs;
 mod progress;
+pub mod protocols;
 pub mod report;
 mod space;
 pub mod statistics;

@@ -256,6 +256,7 @@ fn depths(ground: &Ground<'_>, options: &StudyOptions) -> CurveOptions {
         map_at: Some(options.k),
         ndcg_at: judged.then_some(options.k),
         recall_at: judged.then_some(options.k),
+        flips_at: None,
         kept_cuts: if options.bootstrap > 0 { BAND_CUTS } else { 0 },
     }
 }

@@ -28,6 +28,7 @@ type Gains = Vec<f64>;
 struct Point {
     top1: f64,
     top5: f64,
+    within_depth: f64,
     ap: f64,
     map_at: f64,
     ndcg_at: f64,
@@ -50,6 +51,7 @@ fn point(distances: &[f64], gains: &Gains) -> Point {
     Point {
         top1: f64::from(u8::from(ranks[0] <= 1)),
         top5: f64::from(u8::from(ranks[0] <= 5)),
+        within_depth: f64::from(u8::from(ranks[0] <= DEPTH)),
         ap: ranks.iter().enumerate().map(precision).sum::<f64>() / count,
         map_at: head().map(precision).sum::<f64>() / count.min(DEPTH as f64),
         ndcg_at: head().map(|(_, &rank)| gain_at(rank, gains[ranked[rank - 1]])).sum::<f64>() / ideal,
@@ -209,8 +211,13 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             distance: Distance::L2,
         }),
     };
-    let options =
-        CurveOptions { map_at: Some(DEPTH), ndcg_at: Some(DEPTH), recall_at: Some(DEPTH), kept_cuts: 4 };
+    let options = CurveOptions {
+        map_at: Some(DEPTH),
+        ndcg_at: Some(DEPTH),
+        recall_at: Some(DEPTH),
+        flips_at: Some(DEPTH),
+        kept_cuts: 4,
+    };
     let result = curve(&input, &options, &Progress::default());
     let counted: Vec<usize> =
         (0..gains.len()).filter(|&query| gains[query].iter().any(|&gain| gain > 0.0)).collect();
@@ -249,9 +256,12 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         })
         .collect();
     prop_assert!((today.evaluation.map - mean(&today_points, |point| point.ap)).abs() < 1e-9);
-    let metrics: [fn(&Point) -> f64; 2] = [|point| point.top1, |point| point.top5];
+    let metrics: [fn(&Point) -> f64; 3] =
+        [|point| point.top1, |point| point.top5, |point| point.within_depth];
     for (reference, by_depth) in [(&points[0], &made.flips), (&today_points, &today.flips)] {
-        for (metric, flips) in metrics.iter().zip([&by_depth.top1, &by_depth.top5]) {
+        let at = by_depth.at.as_ref().unwrap();
+        prop_assert_eq!(at.depth, DEPTH);
+        for (metric, flips) in metrics.iter().zip([&by_depth.top1, &by_depth.top5, &at.flips]) {
             let right = reference.iter().filter(|point| metric(point) > 0.0).count();
             prop_assert_eq!(flips.right, right);
             for cut in 0..points.len() {

@@ -4,6 +4,7 @@ pub mod curve;
 pub mod demo;
 mod demo_live;
 pub mod doctor;
+pub mod evaluate;
 pub mod fit;
 pub mod gallery;
 pub mod inspect;

@@ -66,7 +66,7 @@ pub fn agreement(
         return Err(ErrorKind::Empty { what: "the gallery without the query itself".into() }.into());
     }
     let depth = depth.min(depth_max);
-    let depths = Depths::new(None, None, Some(depth));
+    let depths = Depths::new(None, None, Some(depth), None);
     let processor = Processor::detect();
     let (native_panels, adapted_panels) = (Panels::new(native, order), Panels::new(adapted, order));
     let columns: Vec<u32> = order.iter().map(|&item| item as u32).collect();
@@ -100,7 +100,7 @@ pub fn agreement(
                 positives: &positives,
                 ignored: own.as_slice(),
                 group: None,
-                baseline: [false; 2],
+                baseline: [false; sweep::HITS],
                 cuts: &[],
             };
             sweep::sweep(processor, work, &query, &depths, totals).areas[3]

@@ -8,8 +8,8 @@ use crate::space::Distance;
 use crate::vectors::Matrix;
 
 use super::input::{Blocks, check_vectors};
-use super::relevance::{Answers, QueryCount, Relevance};
-use super::sweep::{self, Query, Ranking, Workspace};
+use super::relevance::{Answers, QueryCount, Relevance, expect_count};
+use super::sweep::{self, Depths, Query, Ranking, Workspace};
 use super::{CurveOptions, Panels, Processor, check_depths};
 
 /// Metrics of one gallery and one query set, in percent; definitions as in [the module](super).
@@ -42,6 +42,8 @@ pub struct QueryRanks {
     pub first_rank: Vec<usize>,
     /// Average precision of each, in percent.
     pub precision: Vec<f64>,
+    /// Average precision within the depth of mAP@k of each, in percent; empty where mAP@k was not asked for.
+    pub precision_at: Vec<f64>,
 }
 
 impl Evaluation {
@@ -82,16 +84,94 @@ pub fn evaluate(
     options: &CurveOptions,
     progress: &Progress,
 ) -> Result<Evaluation> {
-    check_vectors(gallery, None, queries)?;
-    let depths = check_depths(options)?;
     let order: Vec<usize> = (0..gallery.rows()).collect();
+    check_vectors(gallery, None, queries)?;
     let answers = Answers::new(relevance, &order, queries.map(Matrix::rows))?;
-    let panels = Panels::new(gallery, &order);
+    summarise(gallery, queries.unwrap_or(gallery), answers, distance, options, progress)
+}
+
+/// The metrics of a gallery `[n, d]` whose own items, embedded by another model, are the queries `[n, d]`: query i
+/// leaves item i out.
+///
+/// ```
+/// use rehang::curve::{CurveOptions, Relevance, evaluate_leave_one_out};
+/// use rehang::{Distance, Matrix, Progress};
+///
+/// // By the gallery's model the items stand at 0, 1, 4; the query model puts the last one at 1.
+/// let gallery = Matrix::new(1, vec![0.0, 1.0, 4.0])?;
+/// let queries = Matrix::new(1, vec![0.0, 1.0, 1.0])?;
+/// let labels = [0, 1, 1];
+/// let relevance = Relevance::Labels { gallery: &labels, queries: None };
+/// let options = CurveOptions::default();
+/// let result =
+///     evaluate_leave_one_out(&gallery, &queries, relevance, Distance::L2, &options, &Progress::default())?;
+/// // Query 1 finds item 0 before item 2; query 2 finds item 1 first.
+/// assert_eq!((result.queries.counted, result.top1, result.map), (2, 50.0, 75.0));
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`super::curve()`]; [`crate::ErrorKind::CountMismatch`] where there are not as many queries as items.
+pub fn evaluate_leave_one_out(
+    gallery: &Matrix,
+    queries: &Matrix,
+    relevance: Relevance<'_>,
+    distance: Distance,
+    options: &CurveOptions,
+    progress: &Progress,
+) -> Result<Evaluation> {
+    let order: Vec<usize> = (0..gallery.rows()).collect();
+    check_vectors(gallery, None, Some(queries))?;
+    expect_count("query vectors", queries.rows(), "gallery vectors", gallery.rows())?;
+    let answers = Answers::new(relevance, &order, None)?;
+    summarise(gallery, queries, answers, distance, options, progress)
+}
+
+/// The ranks of the right answers to every query, ascending, from 1; `None` for a query that has none.
+///
+/// Items that a query ignores take no rank.
+///
+/// # Errors
+///
+/// As [`super::curve()`].
+pub(crate) fn ranks_of_answers(
+    gallery: &Matrix,
+    queries: &Matrix,
+    relevance: Relevance<'_>,
+    distance: Distance,
+    progress: &Progress,
+) -> Result<(QueryCount, Vec<Option<Vec<usize>>>)> {
+    let order: Vec<usize> = (0..gallery.rows()).collect();
+    check_vectors(gallery, None, Some(queries))?;
+    let answers = Answers::new(relevance, &order, Some(queries.rows()))?;
+    let rankings = rank_all(gallery, queries, &answers, distance, progress, |work, query| {
+        sweep::rank(work, query, &Depths::default());
+        work.ranks().iter().map(|&rank| rank as usize).collect::<Vec<usize>>()
+    })?;
+    let mut ranks = vec![None; queries.rows()];
+    for (&query, ranking) in answers.counted.iter().zip(rankings) {
+        ranks[query] = Some(ranking);
+    }
+    Ok((answers.count, ranks))
+}
+
+/// Ranks the gallery for every counted query and keeps what `read` makes of it.
+fn rank_all<R: Send>(
+    gallery: &Matrix,
+    queries: &Matrix,
+    answers: &Answers<'_>,
+    distance: Distance,
+    progress: &Progress,
+    read: impl Fn(&mut Workspace, &Query<'_>) -> R + Sync,
+) -> Result<Vec<R>> {
     let columns: Vec<u32> = (0..gallery.rows() as u32).collect();
+    let order: Vec<usize> = (0..gallery.rows()).collect();
+    let panels = Panels::new(gallery, &order);
     progress.begin("evaluation", "queries", answers.counted.len() as u64);
     let blocks = Blocks {
         processor: Processor::detect(),
-        queries: queries.unwrap_or(gallery),
+        queries,
         counted: &answers.counted,
         native: &panels,
         adapted: None,
@@ -109,12 +189,27 @@ pub fn evaluate(
                 positives,
                 ignored,
                 group: None,
-                baseline: [false; 2],
+                baseline: [false; sweep::HITS],
                 cuts: &[],
             };
-            sweep::rank(work, &query, &depths)
+            read(work, &query)
         },
     )?;
+    Ok(rankings)
+}
+
+fn summarise(
+    gallery: &Matrix,
+    queries: &Matrix,
+    answers: Answers<'_>,
+    distance: Distance,
+    options: &CurveOptions,
+    progress: &Progress,
+) -> Result<Evaluation> {
+    let depths = check_depths(options)?;
+    let rankings = rank_all(gallery, queries, &answers, distance, progress, |work, query| {
+        sweep::rank(work, query, &depths)
+    })?;
     let mean = |value: &dyn Fn(&Ranking) -> f64| {
         100.0 * rankings.iter().map(value).sum::<f64>() / rankings.len() as f64
     };
@@ -130,6 +225,10 @@ pub fn evaluate(
         per_query: QueryRanks {
             first_rank: rankings.iter().map(|ranking| ranking.first_rank).collect(),
             precision: rankings.iter().map(|ranking| 100.0 * ranking.precision).collect(),
+            precision_at: match options.map_at {
+                Some(_) => rankings.iter().map(|ranking| 100.0 * ranking.head.map).collect(),
+                None => Vec::new(),
+            },
             queries: answers.counted,
         },
     })

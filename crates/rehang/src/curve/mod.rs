@@ -50,15 +50,18 @@ use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::Matrix;
 
 pub use agreement::{AgreementCurve, agreement};
-pub use evaluate::{Evaluation, evaluate};
+pub use evaluate::{Evaluation, QueryRanks, evaluate, evaluate_leave_one_out};
 pub use line::{Grid, Line, grid_cuts};
 pub use relevance::{Qrels, QueryCount, Relevance};
 
 pub(crate) use distances::{Panels, QueryTiles, distances};
+pub(crate) use evaluate::ranks_of_answers;
+pub(crate) use input::{Blocks, check_vectors};
 pub(crate) use processor::Processor;
+pub(crate) use relevance::expect_count;
 
-use input::{Blocks, check_vectors, percent_line};
-use relevance::{Answers, expect_count};
+use input::percent_line;
+use relevance::Answers;
 use sweep::{Depths, Query, QueryValues, Totals, Workspace};
 
 /// The most items, and the most queries, that one curve may have (2^22): sums are 64-bit integers.
@@ -108,6 +111,7 @@ pub struct DoNothing<'a> {
 /// | `map_at` | none | depth of mAP@k |
 /// | `ndcg_at` | none | depth of nDCG@k |
 /// | `recall_at` | none | depth of recall@k |
+/// | `flips_at` | none | depth of further flips beside those of top-1 and top-5, for NFR@k |
 /// | `kept_cuts` | 0 | evenly spaced cuts at which every query's own values are kept, for [`Curve::bands`]; 22 is a good number |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CurveOptions {
@@ -117,6 +121,8 @@ pub struct CurveOptions {
     pub ndcg_at: Option<usize>,
     /// Depth of recall@k; 1 or more.
     pub recall_at: Option<usize>,
+    /// Depth of further flips; 1 or more.
+    pub flips_at: Option<usize>,
     /// Cuts at which every query's own values are kept.
     pub kept_cuts: usize,
 }
@@ -144,13 +150,25 @@ pub struct Flips {
     pub rate: Line,
 }
 
-/// Flips of top-1 and of top-5.
+/// Flips within a depth that was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FlipsAt {
+    /// The depth k: right means answered within rank k, and the rate is NFR@k.
+    pub depth: usize,
+    /// The flips.
+    pub flips: Flips,
+}
+
+/// Flips of top-1 and of top-5, and of another depth where asked for.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct FlipsByDepth {
     /// Right means answered at rank 1.
     pub top1: Flips,
     /// Right means answered within rank 5.
     pub top5: Flips,
+    /// Right means answered within [`CurveOptions::flips_at`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<FlipsAt>,
 }
 
 /// Top-1 of the queries of one group.
@@ -373,7 +391,7 @@ fn curve_on(
                 positives,
                 ignored,
                 group: groups.of_query[place],
-                baseline: sweep::HIT_DEPTHS.map(|depth| today.is_some() && first_rank as f64 <= depth),
+                baseline: depths.hits.map(|depth| today.is_some() && first_rank as f64 <= depth),
                 cuts: &cuts,
             };
             sweep::sweep(processor, work, &query, &depths, totals)
@@ -401,9 +419,9 @@ fn assemble(
     let fixed = |changes: &[i64]| percent_line(changes, counted as f64 * sweep::UNIT);
     let line_at =
         |depth: Option<usize>, changes: &[i64]| depth.map(|depth| LineAt { depth, line: fixed(changes) });
-    let hits = [0, 1].map(|slot| running(&sums.hits[slot]));
-    let flips = |reference: [usize; 2], lost: &[Vec<i64>; 2]| {
-        let [top1, top5] = [0, 1].map(|slot| {
+    let hits = [0, 1, 2].map(|slot| running(&sums.hits[slot]));
+    let flips = |reference: [usize; sweep::HITS], lost: &[Vec<i64>; sweep::HITS]| {
+        let [top1, top5, at] = [0, 1, 2].map(|slot| {
             let negative = running(&lost[slot]);
             let right = reference[slot];
             let positive =
@@ -411,13 +429,13 @@ fn assemble(
             let rate = negative.iter().map(|&lost| 100.0 * lost as f64 / right.max(1) as f64).collect();
             Flips { right, positive, negative, rate: Line::new(rate) }
         });
-        FlipsByDepth { top1, top5 }
+        let at = options.flips_at.map(|depth| FlipsAt { depth, flips: at });
+        FlipsByDepth { top1, top5, at }
     };
-    let start_right = [0, 1].map(|slot| hits[slot][0] as usize);
+    let start_right = [0, 1, 2].map(|slot| hits[slot].first().map_or(0, |&hits| hits as usize));
     let do_nothing = today.map(|evaluation| {
-        let right = sweep::HIT_DEPTHS.map(|depth| {
-            evaluation.per_query.first_rank.iter().filter(|&&rank| rank as f64 <= depth).count()
-        });
+        let right = [1, 5, options.flips_at.unwrap_or(0)]
+            .map(|depth| evaluation.per_query.first_rank.iter().filter(|&&rank| rank <= depth).count());
         DoNothingLine { flips: flips(right, &sums.lost_to_baseline), evaluation }
     });
     let group_lines: Vec<GroupLine> = groups
@@ -483,16 +501,19 @@ fn running(changes: &[i64]) -> Vec<u64> {
 
 /// The depths asked for, checked.
 fn check_depths(options: &CurveOptions) -> Result<Depths> {
-    for (name, depth) in
-        [("mAP@k", options.map_at), ("nDCG@k", options.ndcg_at), ("recall@k", options.recall_at)]
-    {
+    for (name, depth) in [
+        ("mAP@k", options.map_at),
+        ("nDCG@k", options.ndcg_at),
+        ("recall@k", options.recall_at),
+        ("flips", options.flips_at),
+    ] {
         if let Some(depth) = depth
             && !(1..=COUNT_MAX).contains(&depth)
         {
             return Err(Error::option(format!("the depth of {name}"), depth, format!("1 to {COUNT_MAX}")));
         }
     }
-    Ok(Depths::new(options.map_at, options.ndcg_at, options.recall_at))
+    Ok(Depths::new(options.map_at, options.ndcg_at, options.recall_at, options.flips_at))
 }
 
 /// Groups of the counted queries.
@@ -561,8 +582,13 @@ mod tests {
                 groups: None,
                 do_nothing: None,
             };
-            let options =
-                CurveOptions { map_at: Some(10), ndcg_at: Some(10), recall_at: Some(10), kept_cuts: 5 };
+            let options = CurveOptions {
+                map_at: Some(10),
+                ndcg_at: Some(10),
+                recall_at: Some(10),
+                flips_at: Some(3),
+                kept_cuts: 5,
+            };
             let curves: Vec<Curve> = Processor::available()
                 .into_iter()
                 .map(|processor| curve_on(processor, &input, &options, &Progress::default()).unwrap())

@@ -26,8 +26,8 @@ pub(crate) const UNIT: f64 = (1_u64 << 40) as f64;
 const GROUP: usize = 4 * LANES;
 /// Items that are placed between two looks at the list of moves.
 const CHUNK: usize = 512;
-/// The two depths at which a right answer counts as found.
-pub(crate) const HIT_DEPTHS: [f64; 2] = [1.0, 5.0];
+/// Depths at which a right answer counts as found: 1, 5, and the one that may be asked for.
+pub(crate) const HITS: usize = 3;
 
 /// Depths of the metrics that look at the first ranks only; 0 leaves a metric out.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +35,8 @@ pub(crate) struct Depths {
     pub(crate) map: usize,
     pub(crate) ndcg: usize,
     pub(crate) recall: usize,
+    /// A right answer at this rank or above counts as found; a depth of 0 finds nothing.
+    pub(crate) hits: [f64; HITS],
     /// `1 / log2(rank + 1)` by rank, up to the depth of nDCG.
     discounts: Vec<f64>,
     /// Ranks up to this one can change what the first ranks say.
@@ -44,15 +46,22 @@ pub(crate) struct Depths {
 }
 
 impl Depths {
-    pub(crate) fn new(map: Option<usize>, ndcg: Option<usize>, recall: Option<usize>) -> Self {
+    pub(crate) fn new(
+        map: Option<usize>,
+        ndcg: Option<usize>,
+        recall: Option<usize>,
+        flips: Option<usize>,
+    ) -> Self {
         let (map, ndcg, recall) = (map.unwrap_or(0), ndcg.unwrap_or(0), recall.unwrap_or(0));
+        let hits = [1.0, 5.0, flips.unwrap_or(0) as f64];
         let deepest = map.max(ndcg).max(recall) as f64;
         Self {
             map,
             ndcg,
             recall,
+            hits,
             discounts: (0..=ndcg).map(|rank| 1.0 / ((rank + 1) as f64).log2()).collect(),
-            touched: deepest.max(HIT_DEPTHS[1]) + 1.0,
+            touched: hits.iter().copied().fold(deepest, f64::max) + 1.0,
             deepest,
         }
     }
@@ -107,12 +116,12 @@ pub(crate) type Changes = Vec<i64>;
 pub(crate) struct Totals {
     /// Average precision, in units of 1/[`UNIT`].
     pub(crate) precision: Changes,
-    /// Queries answered within each of [`HIT_DEPTHS`].
-    pub(crate) hits: [Changes; 2],
+    /// Queries answered within each of [`Depths::hits`].
+    pub(crate) hits: [Changes; HITS],
     /// Queries answered at the start and no longer.
-    pub(crate) lost: [Changes; 2],
+    pub(crate) lost: [Changes; HITS],
     /// Queries answered by the do-nothing gallery and not here.
-    pub(crate) lost_to_baseline: [Changes; 2],
+    pub(crate) lost_to_baseline: [Changes; HITS],
     pub(crate) map: Changes,
     pub(crate) ndcg: Changes,
     pub(crate) recall: Changes,
@@ -125,9 +134,9 @@ impl Totals {
         let changes = |wanted: bool| if wanted { vec![0; items + 1] } else { Vec::new() };
         Self {
             precision: changes(true),
-            hits: [changes(true), changes(true)],
-            lost: [changes(true), changes(true)],
-            lost_to_baseline: [changes(baseline), changes(baseline)],
+            hits: depths.hits.map(|depth| changes(depth > 0.0)),
+            lost: depths.hits.map(|depth| changes(depth > 0.0)),
+            lost_to_baseline: depths.hits.map(|depth| changes(baseline && depth > 0.0)),
             map: changes(depths.map > 0),
             ndcg: changes(depths.ndcg > 0),
             recall: changes(depths.recall > 0),
@@ -171,8 +180,8 @@ pub(crate) struct Query<'a> {
     pub(crate) ignored: &'a [u32],
     /// Position of the query's group.
     pub(crate) group: Option<usize>,
-    /// Whether the do-nothing gallery answers it within each of [`HIT_DEPTHS`].
-    pub(crate) baseline: [bool; 2],
+    /// Whether the do-nothing gallery answers it within each of [`Depths::hits`].
+    pub(crate) baseline: [bool; HITS],
     /// Cuts at which the query's own values are kept, ascending.
     pub(crate) cuts: &'a [usize],
 }
@@ -406,6 +415,13 @@ impl Workspace {
     }
 }
 
+impl Workspace {
+    /// Ranks of the right answers that [`rank`] found last, ascending.
+    pub(crate) fn ranks(&self) -> &[f64] {
+        &self.ranks
+    }
+}
+
 /// Sorts thresholds by (distance, gallery index, adapted before native).
 fn sort(thresholds: &mut [(f64, u32, u32)]) {
     thresholds.sort_unstable_by(|a, b| {
@@ -435,10 +451,10 @@ struct State {
     precision: i64,
     /// Sum of average precision over all cuts, in fixed point.
     precision_area: i64,
-    hits: [bool; 2],
-    start_hits: [bool; 2],
+    hits: [bool; HITS],
+    start_hits: [bool; HITS],
     /// Cuts at which the query is answered.
-    hit_area: [i64; 2],
+    hit_area: [i64; HITS],
     map: i64,
     ndcg: i64,
     recall: i64,
@@ -463,9 +479,9 @@ impl State {
             sum,
             precision: 0,
             precision_area: 0,
-            hits: [false; 2],
-            start_hits: [false; 2],
-            hit_area: [0; 2],
+            hits: [false; HITS],
+            start_hits: [false; HITS],
+            hit_area: [0; HITS],
             map: 0,
             ndcg: 0,
             recall: 0,
@@ -474,13 +490,13 @@ impl State {
         let cuts = query.items.len() as i64 + 1;
         state.update_precision(0, cuts, totals);
         // The hits of the start are what later losses are counted against, so they are set before the update.
-        for slot in 0..2 {
+        for slot in 0..HITS {
             if query.baseline[slot] {
                 totals.lost_to_baseline[slot][0] += 1;
             }
         }
         state.update_head(0, cuts, &work.ranks, &work.gains, query, depths, totals);
-        for slot in 0..2 {
+        for slot in 0..HITS {
             state.start_hits[slot] = state.hits[slot];
         }
         state
@@ -509,8 +525,8 @@ impl State {
         depths: &Depths,
         totals: &mut Totals,
     ) {
-        for slot in 0..2 {
-            let hit = ranks[0] <= HIT_DEPTHS[slot];
+        for slot in 0..HITS {
+            let hit = ranks[0] <= depths.hits[slot];
             if hit == self.hits[slot] {
                 continue;
             }
@@ -637,7 +653,7 @@ impl State {
     /// Means over all cuts of top-1, top-5, average precision and recall@k.
     fn areas(&self, items: usize) -> [f64; 4] {
         let cuts = (items + 1) as f64;
-        let [top1, top5] = self.hit_area.map(|area| area as f64 / cuts);
+        let [top1, top5, _] = self.hit_area.map(|area| area as f64 / cuts);
         let [precision, recall] =
             [self.precision_area, self.recall_area].map(|area| area as f64 / UNIT / cuts);
         [top1, top5, precision, recall]

@@ -1,10 +1,14 @@
 //! Text files with one value a line, and JSON lines.
 
 use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::{Scalars, open};
 use crate::error::{Error, Result};
+
+/// The longest line that is read.
+const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// The lines of a UTF-8 file, without line ends and byte-order mark; one empty last line does not count.
 ///
@@ -88,4 +92,97 @@ pub(super) fn number_texts(texts: &[String]) -> Vec<i64> {
             *numbers.entry(text).or_insert(next)
         })
         .collect()
+}
+
+/// Calls `each(line number from 1, line)` for every line of a UTF-8 file that is not blank, without its line end and without
+/// a byte-order mark. Holds one line at a time.
+///
+/// # Errors
+///
+/// As [`read_lines`], and those of `each`; a line of more than 16 MiB is taken for damage.
+pub(crate) fn for_each_line(path: &Path, mut each: impl FnMut(usize, &str) -> Result<()>) -> Result<()> {
+    let opened = open(path)?;
+    if opened.bytes == 0 {
+        return Err(opened.empty());
+    }
+    let mut reader = BufReader::new(opened.file);
+    let mut bytes = Vec::new();
+    let mut number = 0;
+    loop {
+        bytes.clear();
+        let read = (&mut reader)
+            .take(LINE_BYTES_MAX + 1)
+            .read_until(b'\n', &mut bytes)
+            .map_err(|error| Error::io("read", path, &error))?;
+        if read == 0 {
+            return Ok(());
+        }
+        number += 1;
+        let corrupt = |detail: String| Error::corrupt(path.display(), format!("line {number}: {detail}"));
+        if bytes.len() as u64 > LINE_BYTES_MAX {
+            return Err(corrupt("it is longer than 16 MiB; this is no text file of lines".into()));
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            corrupt(format!("byte {} is not UTF-8; save it as UTF-8 text", error.valid_up_to()))
+        })?;
+        let text = if number == 1 { text.strip_prefix('\u{feff}').unwrap_or(text) } else { text };
+        let text = text.trim_end_matches(['\n', '\r']);
+        if !text.trim().is_empty() {
+            each(number, text)?;
+        }
+    }
+}
+
+/// The fields of one line of comma-separated values, trimmed; a field in double quotes may hold commas, and `""` for a quote.
+///
+/// `None` for a quote that does not end on the line, or ends before its field does.
+pub(crate) fn split_csv(line: &str) -> Option<Vec<String>> {
+    let mut fields = Vec::new();
+    let mut rest = line;
+    loop {
+        let trimmed = rest.trim_start();
+        let Some(quoted) = trimmed.strip_prefix('"') else {
+            let (field, after) =
+                rest.split_once(',').map_or((rest, None), |(field, after)| (field, Some(after)));
+            fields.push(field.trim().to_owned());
+            match after {
+                Some(after) => rest = after,
+                None => return Some(fields),
+            }
+            continue;
+        };
+        let mut field = String::new();
+        let mut tail = quoted;
+        loop {
+            let (part, after) = tail.split_once('"')?;
+            field.push_str(part);
+            let Some(after_second) = after.strip_prefix('"') else {
+                tail = after.trim_start();
+                break;
+            };
+            field.push('"');
+            tail = after_second;
+        }
+        fields.push(field);
+        if tail.is_empty() {
+            return Some(fields);
+        }
+        rest = tail.strip_prefix(',')?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_fields_may_hold_commas_and_quotes() {
+        let split = |line: &str| split_csv(line).map(|fields| fields.join("|"));
+        assert_eq!(split("a, b ,c").unwrap(), "a|b|c");
+        assert_eq!(split("\"a,b\",c").unwrap(), "a,b|c");
+        assert_eq!(split("\"a \"\"b\"\"\" , c").unwrap(), "a \"b\"|c");
+        assert_eq!(split("a,,").unwrap(), "a||");
+        assert_eq!(split("\"a").map(|_| ()), None);
+        assert_eq!(split("\"a\"b,c"), None);
+    }
 }

@@ -1,0 +1,233 @@
+//! The cross matrix of retrieval metrics: every model's queries in every model's gallery.
+
+use serde::Serialize;
+
+use crate::curve::{CurveOptions, Evaluation, QueryCount, Relevance, evaluate, evaluate_leave_one_out};
+use crate::curve::{check_vectors, expect_count};
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::space::Distance;
+use crate::vectors::Matrix;
+
+use super::{CrossMatrix, at_width, check_names};
+
+/// One model's vectors of the items and of the queries.
+#[derive(Debug, Clone, Copy)]
+pub struct Model<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The gallery's items, `[n, d]`.
+    pub gallery: &'a Matrix,
+    /// The queries, `[m, d]`; `None` where the gallery is its own query set and each query leaves itself out.
+    pub queries: Option<&'a Matrix>,
+}
+
+impl<'a> Model<'a> {
+    /// The vectors that this model's queries have.
+    fn query_vectors(&self) -> &'a Matrix {
+        self.queries.unwrap_or(self.gallery)
+    }
+}
+
+/// What a cross matrix is computed from.
+#[derive(Debug, Clone, Copy)]
+pub struct CrossInput<'a> {
+    /// The models, oldest first; all of the same items and queries in the same order.
+    pub models: &'a [Model<'a>],
+    /// What is a right answer.
+    pub relevance: Relevance<'a>,
+    /// How vectors are compared, in every gallery.
+    pub distance: Distance,
+    /// Depth of mAP@k, where wanted.
+    pub map_at: Option<usize>,
+}
+
+/// How queries were made to fit a gallery of another width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WidthRule {
+    /// The widths are equal.
+    Same,
+    /// The query is wider: its first coordinates count.
+    FirstCoordinates,
+    /// The query is narrower: it is filled up with zeros.
+    ZeroPadded,
+}
+
+impl WidthRule {
+    /// The rule for queries and a gallery of these widths.
+    pub fn of(query_width: usize, gallery_width: usize) -> Self {
+        match query_width.cmp(&gallery_width) {
+            std::cmp::Ordering::Equal => Self::Same,
+            std::cmp::Ordering::Greater => Self::FirstCoordinates,
+            std::cmp::Ordering::Less => Self::ZeroPadded,
+        }
+    }
+}
+
+/// One model's queries in one model's gallery.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cell {
+    /// The metrics.
+    pub evaluation: Evaluation,
+    /// How the widths were brought together.
+    pub width_rule: WidthRule,
+}
+
+/// A retrieval metric of a cross matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metric {
+    /// CMC top-1.
+    Top1,
+    /// CMC top-5.
+    Top5,
+    /// Mean average precision.
+    Map,
+    /// mAP@k, at the depth that was asked for.
+    MapAt,
+}
+
+/// Every model's queries in every model's gallery.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CrossEvaluation {
+    /// The models' names.
+    pub names: Vec<String>,
+    /// Queries counted and left out; the same in every cell, since the right answers are.
+    pub queries: QueryCount,
+    /// `cells[i][j]`: queries by model i, gallery by model j.
+    pub cells: Vec<Vec<Cell>>,
+}
+
+impl CrossEvaluation {
+    /// The cross matrix of one metric; NaN for mAP@k where it was not asked for.
+    pub fn matrix(&self, metric: Metric) -> CrossMatrix {
+        let value = |cell: &Cell| match metric {
+            Metric::Top1 => cell.evaluation.top1,
+            Metric::Top5 => cell.evaluation.top5,
+            Metric::Map => cell.evaluation.map,
+            Metric::MapAt => cell.evaluation.map_at.unwrap_or(f64::NAN),
+        };
+        CrossMatrix {
+            names: self.names.clone(),
+            values: self.cells.iter().map(|row| row.iter().map(value).collect()).collect(),
+        }
+    }
+
+    /// One metric of every counted query, in percent: what [`super::paired_difference`] compares.
+    pub fn per_query(&self, query: usize, gallery: usize, metric: Metric) -> Vec<f64> {
+        let ranks = &self.cells[query][gallery].evaluation.per_query;
+        let within = |depth: usize| {
+            ranks.first_rank.iter().map(|&rank| if rank <= depth { 100.0 } else { 0.0 }).collect()
+        };
+        match metric {
+            Metric::Top1 => within(1),
+            Metric::Top5 => within(5),
+            Metric::Map => ranks.precision.clone(),
+            Metric::MapAt => ranks.precision_at.clone(),
+        }
+    }
+}
+
+/// Evaluates every model's queries in every model's gallery; metrics and ties as in [`crate::curve`].
+///
+/// Queries and galleries of different widths are brought together as [the module](super) says.
+///
+/// ```
+/// use rehang::compatibility::{CrossInput, Metric, Model, WidthRule, cross_evaluate};
+/// use rehang::curve::Relevance;
+/// use rehang::{Distance, Matrix, Progress};
+///
+/// // The old model puts items 1 and 2 the wrong way round; the new one, which has one more coordinate, does not.
+/// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
+/// let new = Matrix::new(2, vec![0.0, 0.1, 1.0, 0.2, 5.0, 0.3, 6.0, 0.4])?;
+/// let labels = [0, 0, 1, 1];
+/// let input = CrossInput {
+///     models: &[
+///         Model { name: "old", gallery: &old, queries: None },
+///         Model { name: "new", gallery: &new, queries: None },
+///     ],
+///     relevance: Relevance::Labels { gallery: &labels, queries: None },
+///     distance: Distance::L2,
+///     map_at: None,
+/// };
+/// let cross = cross_evaluate(&input, &Progress::default())?;
+/// assert_eq!(cross.cells[1][0].width_rule, WidthRule::FirstCoordinates);
+/// // By the old model the right answers stand at ranks 2, 3, 3 and 2; by the new one all stand first.
+/// let map = cross.matrix(Metric::Map);
+/// assert!((map.values[0][0] - 100.0 * (0.5 + 1.0 / 3.0) / 2.0).abs() < 1e-9);
+/// assert_eq!(map.values[1][1], 100.0);
+/// // New query 1 stands at 1 and finds old item 2 there, a wrong one; its own old place is left out.
+/// let top1 = cross.matrix(Metric::Top1);
+/// assert_eq!(top1.values, [[0.0, 0.0], [0.0, 100.0]]);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// No models, or two of one name; vectors that are empty, hold NaN or differ in number; some models with queries of their
+/// own and some without; labels or judgements that do not fit; no query with a right answer; cancelled.
+pub fn cross_evaluate(input: &CrossInput<'_>, progress: &Progress) -> Result<CrossEvaluation> {
+    check_names(input.models.iter().map(|model| model.name))?;
+    let first = &input.models[0];
+    for model in input.models {
+        let gallery = format!("vectors by {:?}", model.name);
+        check_vectors(model.gallery, None, model.queries)
+            .map_err(|error| error.context(format!("model {:?}", model.name)))?;
+        let first_gallery = format!("vectors by {:?}", first.name);
+        expect_count(&gallery, model.gallery.rows(), &first_gallery, first.gallery.rows())?;
+        match (first.queries, model.queries) {
+            (None, None) => {}
+            (Some(expected), Some(queries)) => expect_count(
+                &format!("queries by {:?}", model.name),
+                queries.rows(),
+                &format!("queries by {:?}", first.name),
+                expected.rows(),
+            )?,
+            (Some(_), None) => {
+                return Err(Error::missing("query vectors", format!("model {:?}", model.name)));
+            }
+            (None, Some(_)) => {
+                return Err(Error::missing("query vectors", format!("model {:?}", first.name)));
+            }
+        }
+    }
+    let options = CurveOptions { map_at: input.map_at, ..CurveOptions::default() };
+    let cells: Vec<Vec<Cell>> = input
+        .models
+        .iter()
+        .map(|asking| {
+            input.models.iter().map(|asked| cell(asking, asked, input, &options, progress)).collect()
+        })
+        .collect::<Result<_>>()?;
+    Ok(CrossEvaluation {
+        names: input.models.iter().map(|model| model.name.to_owned()).collect(),
+        queries: cells[0][0].evaluation.queries,
+        cells,
+    })
+}
+
+fn cell(
+    asking: &Model<'_>,
+    asked: &Model<'_>,
+    input: &CrossInput<'_>,
+    options: &CurveOptions,
+    progress: &Progress,
+) -> Result<Cell> {
+    let own = asking.query_vectors();
+    let width = asked.gallery.columns();
+    let queries = at_width(own, width);
+    let evaluation = match asking.queries {
+        Some(_) => {
+            evaluate(asked.gallery, Some(&queries), input.relevance, input.distance, options, progress)?
+        }
+        None => evaluate_leave_one_out(
+            asked.gallery,
+            &queries,
+            input.relevance,
+            input.distance,
+            options,
+            progress,
+        )?,
+    };
+    Ok(Cell { evaluation, width_rule: WidthRule::of(own.columns(), width) })
+}

@@ -1,0 +1,108 @@
+//! The hot refresh: compatible queries at once, the gallery backfilled behind them.
+
+use serde::Serialize;
+
+use crate::curve::{Curve, CurveInput, CurveOptions, DoNothing, Relevance, curve};
+use crate::error::{Error, ErrorKind, Result};
+use crate::progress::Progress;
+use crate::space::Distance;
+
+use super::{Model, at_width};
+
+/// What a hot refresh is computed from.
+#[derive(Debug, Clone, Copy)]
+pub struct RefreshInput<'a> {
+    /// The model that the gallery is still embedded by. Its queries, where there are any, draw the do-nothing line.
+    pub old: Model<'a>,
+    /// The compatible model that queries have already moved to.
+    pub new: Model<'a>,
+    /// What is a right answer.
+    pub relevance: Relevance<'a>,
+    /// How vectors are compared.
+    pub distance: Distance,
+    /// The orders of backfill to follow, by name; each a permutation of the items.
+    pub orders: &'a [(&'a str, &'a [usize])],
+}
+
+/// A hot refresh in one order.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Refresh {
+    /// The order's name.
+    pub order: String,
+    /// Every metric at every fraction. `flips` hold NFR@1 and NFR@5 (and `flips_at` NFR@k) against the old gallery with
+    /// the new queries, as RACT's eq. 12 is used in its figures; `do_nothing.flips` against the old queries.
+    pub curve: Curve,
+}
+
+/// Follows mAP, mAP@k, top-k and the negative flip rate along a hot refresh, in every order given (RACT §5.2).
+///
+/// At fraction α the first `⌊α·n⌋` items of an order carry new vectors and all others old ones, as they are: a compatible
+/// model needs no adapter. For different widths see [the module](super).
+///
+/// ```
+/// use rehang::compatibility::{Model, RefreshInput, hot_refresh};
+/// use rehang::curve::{CurveOptions, Relevance};
+/// use rehang::{Distance, Matrix, Progress};
+///
+/// // Four items on a line, two of each class; the old model swaps the ones in the middle.
+/// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
+/// let new = Matrix::new(1, vec![0.0, 1.0, 5.0, 6.0])?;
+/// let labels = [0, 0, 1, 1];
+/// let input = RefreshInput {
+///     old: Model { name: "old", gallery: &old, queries: None },
+///     new: Model { name: "new", gallery: &new, queries: None },
+///     relevance: Relevance::Labels { gallery: &labels, queries: None },
+///     distance: Distance::L2,
+///     orders: &[("middle first", &[1, 2, 0, 3]), ("ends first", &[0, 3, 1, 2])],
+/// };
+/// let refreshes = hot_refresh(&input, &CurveOptions::default(), &Progress::default())?;
+/// assert_eq!(refreshes[0].curve.top1.values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
+/// assert_eq!(refreshes[1].curve.top1.values(), [0.0, 0.0, 0.0, 50.0, 100.0]);
+/// assert_eq!(refreshes[0].curve.flips.top1.rate.values(), [0.0; 5]);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`curve()`]; [`ErrorKind::Empty`] for no orders; [`ErrorKind::MissingInput`] where only one model has queries of its
+/// own.
+pub fn hot_refresh(
+    input: &RefreshInput<'_>,
+    options: &CurveOptions,
+    progress: &Progress,
+) -> Result<Vec<Refresh>> {
+    if input.orders.is_empty() {
+        return Err(ErrorKind::Empty { what: "the list of orders".into() }.into());
+    }
+    if let (Some(_), None) | (None, Some(_)) = (input.old.queries, input.new.queries) {
+        let without = if input.old.queries.is_none() { &input.old } else { &input.new };
+        return Err(Error::missing("query vectors", format!("model {:?}", without.name)));
+    }
+    let width = input.old.gallery.columns().max(input.new.gallery.columns());
+    let native = at_width(input.new.gallery, width);
+    let old = at_width(input.old.gallery, width);
+    let queries = input.new.queries.map(|queries| at_width(queries, width));
+    input
+        .orders
+        .iter()
+        .map(|&(name, order)| {
+            let curve_input = CurveInput {
+                native: &native,
+                adapted: &old,
+                order,
+                queries: queries.as_deref(),
+                relevance: input.relevance,
+                distance: input.distance,
+                groups: None,
+                do_nothing: Some(DoNothing {
+                    gallery: input.old.gallery,
+                    queries: input.old.queries,
+                    distance: input.distance,
+                }),
+            };
+            let curve = curve(&curve_input, options, progress)
+                .map_err(|error| error.context(format!("order {name:?}")))?;
+            Ok(Refresh { order: name.to_owned(), curve })
+        })
+        .collect()
+}

@@ -1,0 +1,407 @@
+//! Several upgrades, one after the other, with and without backfills.
+
+use serde::Serialize;
+
+use crate::curve::{
+    Curve, CurveInput, CurveOptions, Evaluation, Line, Qrels, QueryCount, Relevance, check_vectors, curve,
+    evaluate, evaluate_leave_one_out, expect_count,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::order::check_permutation;
+use crate::progress::Progress;
+use crate::space::Distance;
+use crate::vectors::Matrix;
+
+use super::{Model, at_width, check_names, gain_up};
+
+/// One model of a sequence, and the backfill that it gets before the next one arrives.
+#[derive(Debug, Clone, Copy)]
+pub struct UpgradeStep<'a> {
+    /// The model's vectors of ALL items, also of those that join later, and of all queries.
+    pub model: Model<'a>,
+    /// The order in which this step backfills: a permutation of all n items. Items that have not joined, or joined in this
+    /// very step, are passed over. Of the first step it is not used.
+    pub order: &'a [usize],
+    /// Which share of the items that are not yet by this model is backfilled before the next step, 0 to 1. Of the first
+    /// step it is not used.
+    pub backfilled: f64,
+}
+
+/// What a sequence is computed from.
+#[derive(Debug, Clone, Copy)]
+pub struct SequenceInput<'a> {
+    /// The models, oldest first. The first one embeds the gallery as it is in the beginning.
+    pub steps: &'a [UpgradeStep<'a>],
+    /// The step (counted from 0) at which each item joins the gallery, `[n]`; `None` where all are there from the beginning.
+    pub joined_at: Option<&'a [usize]>,
+    /// What is a right answer.
+    pub relevance: Relevance<'a>,
+    /// How vectors are compared.
+    pub distance: Distance,
+    /// Depth of mAP@k, where wanted.
+    pub map_at: Option<usize>,
+}
+
+/// The metrics of one state, in percent.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StepMetrics {
+    /// CMC top-1.
+    pub top1: f64,
+    /// CMC top-5.
+    pub top5: f64,
+    /// Mean average precision.
+    pub map: f64,
+    /// mAP@k, where asked for.
+    pub map_at: Option<f64>,
+}
+
+/// One step of a sequence.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SequenceStep {
+    /// The model of the queries.
+    pub model: String,
+    /// Items in the gallery.
+    pub items: usize,
+    /// Queries counted and left out, of the gallery as it is at this step.
+    pub queries: QueryCount,
+    /// Nothing is ever backfilled: every item keeps the vector with which it joined.
+    pub no_refresh: StepMetrics,
+    /// The backfilled gallery at the moment when queries move to this model.
+    pub hot_start: StepMetrics,
+    /// The same gallery when the step's backfill is done.
+    pub hot_end: StepMetrics,
+    /// Every item by this model: the bound of this step.
+    pub full: StepMetrics,
+    /// Items that the step backfilled.
+    pub backfilled: usize,
+    /// Items by this model when the step is done, those that joined with it included.
+    pub native: usize,
+    /// Δ↑ of `no_refresh.map` over the first step's (DMU table 6), in percent.
+    pub no_refresh_gain_up: Option<f64>,
+    /// Δ↑ of `hot_end.map` over the first step's, in percent.
+    pub hot_gain_up: Option<f64>,
+    /// Every metric from `hot_start` through `hot_end` and on to `full`; cut [`SequenceStep::backfilled`] is `hot_end`.
+    /// `None` where every item is by this model from the start of the step.
+    #[serde(skip)]
+    pub curve: Option<Curve>,
+}
+
+/// A sequence of upgrades, step by step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct UpgradeSequence {
+    /// The steps, the first model's included.
+    pub steps: Vec<SequenceStep>,
+}
+
+/// Follows a gallery through several models: no-refresh against hot-refresh (RACT §5.4, DMU table 6).
+///
+/// Let `φ_0 … φ_T` be the models. At step t all queries are by `φ_t`, and the gallery holds the items that have joined by
+/// then. Item x is embedded
+///
+/// - in the **no-refresh** gallery by the model of the step at which x joined, for ever;
+/// - in the **hot-refresh** gallery the same way when it joins; then step t (t ≥ 1) takes the c items that are not by
+///   `φ_t`, in its order, and embeds the first `⌊f_t·c⌋` of them by `φ_t`. What it does not reach keeps its older vector,
+///   which may be several models old, for the next steps.
+///
+/// With all fractions 0 the two are the same; with all fractions 1 the hot-refresh gallery ends every step at the bound
+/// `M(φ_t, φ_t)`. Where the gallery is its own query set, the queries of a step are the items that have joined. Different
+/// widths are brought together as [the module](super) says for mixed galleries, in the widest width of all models.
+///
+/// ```
+/// use rehang::compatibility::{Model, SequenceInput, UpgradeStep, upgrade_sequence};
+/// use rehang::curve::Relevance;
+/// use rehang::{Distance, Matrix, Progress};
+///
+/// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
+/// let new = Matrix::new(1, vec![0.0, 1.0, 5.0, 6.0])?;
+/// let labels = [0, 0, 1, 1];
+/// let step = |name, gallery, backfilled| UpgradeStep {
+///     model: Model { name, gallery, queries: None },
+///     order: &[1, 2, 0, 3],
+///     backfilled,
+/// };
+/// let input = SequenceInput {
+///     steps: &[step("first", &old, 0.0), step("second", &new, 0.5)],
+///     joined_at: None,
+///     relevance: Relevance::Labels { gallery: &labels, queries: None },
+///     distance: Distance::L2,
+///     map_at: None,
+/// };
+/// let second = &upgrade_sequence(&input, &Progress::default())?.steps[1];
+/// // Two of four items backfilled are enough here.
+/// assert_eq!((second.backfilled, second.native), (2, 2));
+/// assert_eq!((second.no_refresh.top1, second.hot_start.top1, second.hot_end.top1), (0.0, 0.0, 100.0));
+/// assert_eq!(second.full.top1, 100.0);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// No steps, or two models of one name; vectors that are empty, hold NaN or differ in number; an order that is no
+/// permutation; a fraction outside 0 to 1; an item that joins at a step that does not exist; no item in the first gallery;
+/// a step without a query that has a right answer; cancelled.
+pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Result<UpgradeSequence> {
+    let ground = Ground::new(input)?;
+    let options = CurveOptions { map_at: input.map_at, ..CurveOptions::default() };
+    let mut hot = Matrix::zeros(ground.items, ground.width);
+    let mut first_seen = Matrix::zeros(ground.items, ground.width);
+    let mut hot_model = vec![0; ground.items];
+    let mut steps: Vec<SequenceStep> = Vec::with_capacity(input.steps.len());
+    for (number, step) in input.steps.iter().enumerate() {
+        let by_model = at_width(step.model.gallery, ground.width);
+        let members: Vec<usize> = (0..ground.items).filter(|&item| ground.joined(item) <= number).collect();
+        for &item in members.iter().filter(|&&item| ground.joined(item) == number) {
+            hot.row_mut(item).copy_from_slice(by_model.row(item));
+            first_seen.row_mut(item).copy_from_slice(by_model.row(item));
+            hot_model[item] = number;
+        }
+        let view = View::new(input, &ground, number, &members)
+            .map_err(|error| error.context(format!("step {number} ({})", step.model.name)))?;
+        let evaluate_state = |gallery: &Matrix| -> Result<Evaluation> {
+            view.evaluate(&gallery.select(&members), &options, progress)
+                .map_err(|error| error.context(format!("step {number} ({})", step.model.name)))
+        };
+        let no_refresh = evaluate_state(&first_seen)?;
+        // The items that this step may backfill, in its order, come first; the curve's order goes on with the rest.
+        let waiting: Vec<usize> = if number == 0 {
+            Vec::new()
+        } else {
+            let mut place = vec![usize::MAX; ground.items];
+            for (at, &item) in members.iter().enumerate() {
+                place[item] = at;
+            }
+            let waits = |item: usize| place[item] != usize::MAX && hot_model[item] != number;
+            step.order.iter().filter(|&&item| waits(item)).map(|&item| place[item]).collect()
+        };
+        let backfilled = (step.backfilled * waiting.len() as f64).floor() as usize;
+        let (hot_start, hot_end, full, exact) = if waiting.is_empty() {
+            let state = StepMetrics::of(&evaluate_state(&hot)?);
+            (state, state, state, None)
+        } else {
+            let native = by_model.select(&members);
+            let mixed = hot.select(&members);
+            let mut reached = vec![false; members.len()];
+            for &place in &waiting {
+                reached[place] = true;
+            }
+            let rest = (0..members.len()).filter(|&place| !reached[place]);
+            let order: Vec<usize> = waiting.iter().copied().chain(rest).collect();
+            let exact = curve(
+                &CurveInput {
+                    native: &native,
+                    adapted: &mixed,
+                    order: &order,
+                    queries: (!view.leave_one_out).then_some(&view.queries),
+                    relevance: view.relevance(),
+                    distance: input.distance,
+                    groups: None,
+                    do_nothing: None,
+                },
+                &options,
+                progress,
+            )?;
+            let at = |cut: usize| StepMetrics::at(&exact, cut);
+            (at(0), at(backfilled), at(waiting.len()), Some(exact))
+        };
+        for &place in &waiting[..backfilled] {
+            let item = members[place];
+            hot.row_mut(item).copy_from_slice(by_model.row(item));
+            hot_model[item] = number;
+        }
+        let no_refresh_metrics = StepMetrics::of(&no_refresh);
+        let base = steps.first().map_or(no_refresh_metrics.map, |first| first.no_refresh.map);
+        steps.push(SequenceStep {
+            model: step.model.name.to_owned(),
+            items: members.len(),
+            queries: no_refresh.queries,
+            no_refresh: no_refresh_metrics,
+            hot_start,
+            hot_end,
+            full,
+            backfilled,
+            native: members.iter().filter(|&&item| hot_model[item] == number).count(),
+            no_refresh_gain_up: gain_up(no_refresh_metrics.map, base),
+            hot_gain_up: gain_up(hot_end.map, base),
+            curve: exact,
+        });
+    }
+    Ok(UpgradeSequence { steps })
+}
+
+impl StepMetrics {
+    fn of(evaluation: &Evaluation) -> Self {
+        Self { top1: evaluation.top1, top5: evaluation.top5, map: evaluation.map, map_at: evaluation.map_at }
+    }
+
+    fn at(curve: &Curve, cut: usize) -> Self {
+        let value = |line: &Line| line.values()[cut];
+        Self {
+            top1: value(&curve.top1),
+            top5: value(&curve.top5),
+            map: value(&curve.map),
+            map_at: curve.map_at.as_ref().map(|at| value(&at.line)),
+        }
+    }
+}
+
+/// The checked whole.
+struct Ground<'a> {
+    items: usize,
+    width: usize,
+    joined_at: Option<&'a [usize]>,
+}
+
+impl<'a> Ground<'a> {
+    fn new(input: &SequenceInput<'a>) -> Result<Self> {
+        check_names(input.steps.iter().map(|step| step.model.name))?;
+        let first = input.steps[0].model;
+        let items = first.gallery.rows();
+        let mut width = 0;
+        for (number, step) in input.steps.iter().enumerate() {
+            let name = step.model.name;
+            check_vectors(step.model.gallery, None, step.model.queries)
+                .map_err(|error| error.context(format!("model {name:?}")))?;
+            let count = step.model.gallery.rows();
+            expect_count(
+                &format!("vectors by {name:?}"),
+                count,
+                &format!("vectors by {:?}", first.name),
+                items,
+            )?;
+            match (first.queries, step.model.queries) {
+                (None, None) => {}
+                (Some(expected), Some(queries)) => expect_count(
+                    &format!("queries by {name:?}"),
+                    queries.rows(),
+                    &format!("queries by {:?}", first.name),
+                    expected.rows(),
+                )?,
+                (expected, _) => {
+                    let without = if expected.is_some() { name } else { first.name };
+                    return Err(Error::missing("query vectors", format!("model {without:?}")));
+                }
+            }
+            if number > 0 {
+                check_permutation(step.order, items)
+                    .map_err(|error| error.context(format!("the order of {name:?}")))?;
+                if !(0.0..=1.0).contains(&step.backfilled) {
+                    return Err(Error::option(
+                        format!("the fraction backfilled with {name:?}"),
+                        step.backfilled,
+                        "0 to 1",
+                    ));
+                }
+            }
+            width = width.max(step.model.gallery.columns());
+        }
+        if let Some(joined_at) = input.joined_at {
+            expect_count("steps at which items join", joined_at.len(), "items", items)?;
+            if let Some(&step) = joined_at.iter().find(|&&step| step >= input.steps.len()) {
+                return Err(Error::option(
+                    "the step at which an item joins",
+                    step,
+                    format!("0 to {}", input.steps.len() - 1),
+                ));
+            }
+            if !joined_at.contains(&0) {
+                return Err(ErrorKind::Empty { what: "the gallery of the first model".into() }.into());
+            }
+        }
+        match input.relevance {
+            Relevance::Labels { gallery, queries } => {
+                expect_count("gallery labels", gallery.len(), "gallery vectors", items)?;
+                if let (Some(queries), Some(labels)) = (first.queries, queries) {
+                    expect_count("query labels", labels.len(), "query vectors", queries.rows())?;
+                }
+            }
+            Relevance::Judgements(qrels) => {
+                let queries = first.queries.map_or(items, Matrix::rows);
+                expect_count("judgements", qrels.len(), "query vectors", queries)?;
+                for query in 0..qrels.len() {
+                    if let Some(&(item, _)) = qrels.query(query).iter().find(|&&(item, _)| item >= items) {
+                        return Err(Error::corrupt(
+                            format!("judgements of query {query}"),
+                            format!("item {item} is judged, but there are {items} items"),
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(Self { items, width, joined_at: input.joined_at })
+    }
+
+    fn joined(&self, item: usize) -> usize {
+        self.joined_at.map_or(0, |joined_at| joined_at[item])
+    }
+}
+
+/// Queries and right answers among the items that have joined.
+struct View<'a> {
+    distance: Distance,
+    leave_one_out: bool,
+    /// Query vectors of the step's model in the gallery's width.
+    queries: Matrix,
+    gallery_labels: Vec<i64>,
+    query_labels: Option<&'a [i64]>,
+    qrels: Option<Qrels>,
+}
+
+impl<'a> View<'a> {
+    fn new(input: &SequenceInput<'a>, ground: &Ground<'_>, number: usize, members: &[usize]) -> Result<Self> {
+        let model = input.steps[number].model;
+        let leave_one_out = model.queries.is_none();
+        let queries = match model.queries {
+            Some(queries) => at_width(queries, ground.width).into_owned(),
+            None => at_width(model.gallery, ground.width).select(members),
+        };
+        let mut view = Self {
+            distance: input.distance,
+            leave_one_out,
+            queries,
+            gallery_labels: Vec::new(),
+            query_labels: None,
+            qrels: None,
+        };
+        match input.relevance {
+            Relevance::Labels { gallery, queries } => {
+                view.gallery_labels = members.iter().map(|&item| gallery[item]).collect();
+                view.query_labels = queries;
+            }
+            Relevance::Judgements(qrels) => {
+                let mut place = vec![None; ground.items];
+                for (at, &item) in members.iter().enumerate() {
+                    place[item] = Some(at);
+                }
+                let among = |query: usize| {
+                    qrels
+                        .query(query)
+                        .iter()
+                        .filter_map(|&(item, gain)| place[item].map(|at| (at, gain)))
+                        .collect()
+                };
+                view.qrels = Some(Qrels::new(if leave_one_out {
+                    members.iter().map(|&query| among(query)).collect()
+                } else {
+                    (0..qrels.len()).map(among).collect()
+                })?);
+            }
+        }
+        Ok(view)
+    }
+
+    fn relevance(&self) -> Relevance<'_> {
+        match &self.qrels {
+            Some(qrels) => Relevance::Judgements(qrels),
+            None => Relevance::Labels { gallery: &self.gallery_labels, queries: self.query_labels },
+        }
+    }
+
+    fn evaluate(&self, gallery: &Matrix, options: &CurveOptions, progress: &Progress) -> Result<Evaluation> {
+        let relevance = self.relevance();
+        if self.leave_one_out {
+            evaluate_leave_one_out(gallery, &self.queries, relevance, self.distance, options, progress)
+        } else {
+            evaluate(gallery, Some(&self.queries), relevance, self.distance, options, progress)
+        }
+    }
+}
