@@ -4,6 +4,7 @@
 
 pub mod adapter;
 mod clusters;
+pub mod comparison;
 pub mod compatibility;
 pub mod curve;
 mod error;
