@@ -10,6 +10,7 @@
 use rayon::prelude::*;
 
 use super::super::graph::{Shape, Sliding};
+use super::winograd::Winograd;
 use super::matrix::{Matrix, multiply, with_scratch};
 
 /// Numbers of the columns that one task makes at a time; with its share of weights they stay in a core's own cache.
@@ -34,6 +35,8 @@ pub(super) struct Convolution {
     /// dW, in W's order.
     gradient: Vec<f32>,
     columns: Vec<f32>,
+    /// The faster way, where it is one.
+    winograd: Option<Winograd>,
 }
 
 /// What is done with a finished part of the output: the number of the part, where it begins (in numbers), the part.
@@ -41,7 +44,25 @@ pub(super) type Finish<'a> = &'a (dyn Fn(usize, usize, &mut [f32]) + Sync);
 
 impl Convolution {
     pub(super) fn new(input: Shape, output: Shape, window: Sliding) -> Self {
-        Self { input, output, window, packed: Vec::new(), gradient: Vec::new(), columns: Vec::new() }
+        Self {
+            input,
+            output,
+            window,
+            packed: Vec::new(),
+            gradient: Vec::new(),
+            columns: Vec::new(),
+            winograd: Winograd::new(input, output, window),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_filtered(&self) -> bool {
+        self.winograd.is_some()
+    }
+
+    #[cfg(test)]
+    pub(super) fn without_filtering(self) -> Self {
+        Self { winograd: None, ..self }
     }
 
     /// Reorders weights `[outputs, inputs, side, side]` for the passes that follow.
@@ -55,15 +76,22 @@ impl Convolution {
                 }
             }
         });
+        if let Some(winograd) = &mut self.winograd {
+            winograd.prepare(&self.packed);
+        }
     }
 
     /// Parts in which [`forward`](Self::forward) finishes the output of `rows` rows.
     pub(super) fn parts(&self, rows: usize) -> usize {
-        (rows * self.output.height).div_ceil(self.task_lines())
+        if self.winograd.is_some() { rows } else { (rows * self.output.height).div_ceil(self.task_lines()) }
     }
 
     /// `out = x ∗ w`; every part of `out` is given to `finish` while it is in the cache.
     pub(super) fn forward(&mut self, rows: usize, input: &[f32], out: &mut [f32], finish: Finish<'_>) {
+        if let Some(winograd) = &mut self.winograd {
+            winograd.forward(rows, input, out, finish);
+            return;
+        }
         let (_, outputs, _) = self.sizes();
         let (depth, width) = (self.depth(), self.output.width);
         let part = self.task_lines() * width * outputs;
@@ -79,8 +107,31 @@ impl Convolution {
         });
     }
 
-    /// Adds dw to `gradient`, `[outputs, inputs, side, side]`.
-    pub(super) fn weight_gradient(
+    /// Adds dw to `gradient`, `[outputs, inputs, side, side]`, and writes dx into `input_gradient` if it is asked for (or
+    /// adds it where the flag is set).
+    pub(super) fn backward(
+        &mut self,
+        rows: usize,
+        input: &[f32],
+        output_gradient: &[f32],
+        gradient: &mut [f32],
+        input_gradient: Option<(&mut [f32], bool)>,
+    ) {
+        if let Some(winograd) = &mut self.winograd {
+            let mut sums = std::mem::take(&mut self.gradient);
+            sums.resize(gradient.len(), 0.0);
+            winograd.backward(rows, input, output_gradient, &mut sums, input_gradient);
+            self.add_gradient(&sums, gradient);
+            self.gradient = sums;
+            return;
+        }
+        self.weight_gradient(rows, input, output_gradient, gradient);
+        if let Some((input_gradient, accumulate)) = input_gradient {
+            self.input_gradient(rows, output_gradient, input_gradient, accumulate);
+        }
+    }
+
+    fn weight_gradient(
         &mut self,
         rows: usize,
         input: &[f32],
@@ -101,8 +152,7 @@ impl Convolution {
         self.gradient = sums;
     }
 
-    /// Writes dx into `input_gradient`, or adds it where `accumulate`.
-    pub(super) fn input_gradient(
+    fn input_gradient(
         &self,
         rows: usize,
         output_gradient: &[f32],

@@ -16,6 +16,7 @@ mod normalisation;
 mod pooling;
 #[cfg(test)]
 mod tests;
+mod winograd;
 
 use std::ops::Range;
 
@@ -391,15 +392,13 @@ impl Step {
                     gradient =
                         normalisation_backward(normalisation, state, z, out, gradient, gradients, parameters);
                 }
-                convolution.weight_gradient(
-                    rows,
-                    &values[*input],
-                    &gradient,
-                    &mut parameters[weight.clone()],
-                );
-                if *input != 0 {
+                let weight_gradient = &mut parameters[weight.clone()];
+                if *input == 0 {
+                    convolution.backward(rows, &values[0], &gradient, weight_gradient, None);
+                } else {
                     let (mut target, is_started) = gradients.open(*input, size(*input));
-                    convolution.input_gradient(rows, &gradient, &mut target, is_started);
+                    let wanted = Some((&mut target[..], is_started));
+                    convolution.backward(rows, &values[*input], &gradient, weight_gradient, wanted);
                     gradients.nodes[*input] = Some(target);
                 }
                 gradients.free.push(gradient);
