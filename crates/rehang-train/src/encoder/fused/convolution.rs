@@ -10,8 +10,8 @@
 use rayon::prelude::*;
 
 use super::super::graph::{Shape, Sliding};
+use super::matrix::{Disjoint, Matrix, multiply, with_scratch};
 use super::winograd::Winograd;
-use super::matrix::{Matrix, multiply, with_scratch};
 
 /// Numbers of the columns that one task makes at a time; with its share of weights they stay in a core's own cache.
 const TASK_COLUMNS: usize = 1 << 17;
@@ -21,6 +21,8 @@ const TASK_POSITIONS: usize = 96;
 const SHARED_COLUMNS: usize = 1 << 20;
 /// Parts of a weight gradient that are summed or written apart from each other.
 const GRADIENT_PARTS: usize = 8;
+/// Channels that are reordered together: as many as a cache line has room for.
+const BLOCK: usize = 16;
 /// Rows of W from which parts of a weight gradient are parts of its rows; below, they are sums over parts of the batch.
 const MANY_WEIGHT_ROWS: usize = 256;
 
@@ -69,10 +71,20 @@ impl Convolution {
     pub(super) fn prepare(&mut self, weight: &[f32]) {
         let (inputs, outputs, squares) = self.sizes();
         self.packed.resize(weight.len(), 0.0);
-        self.packed.par_chunks_exact_mut(inputs * outputs).enumerate().for_each(|(square, packed)| {
-            for (channel, packed) in packed.chunks_exact_mut(outputs).enumerate() {
-                for (output, packed) in packed.iter_mut().enumerate() {
-                    *packed = weight[(output * inputs + channel) * squares + square];
+        let packed = Disjoint::new(&mut self.packed);
+        (0..inputs).into_par_iter().step_by(BLOCK).for_each(|first| {
+            let last = (first + BLOCK).min(inputs);
+            for block in (0..outputs).step_by(BLOCK) {
+                for channel in first..last {
+                    for square in 0..squares {
+                        let start = (square * inputs + channel) * outputs;
+                        // SAFETY: every input channel has parts of its own.
+                        let packed =
+                            unsafe { packed.part(start + block..start + (block + BLOCK).min(outputs)) };
+                        for (packed, output) in packed.iter_mut().zip(block..) {
+                            *packed = weight[(output * inputs + channel) * squares + square];
+                        }
+                    }
                 }
             }
         });
@@ -131,13 +143,7 @@ impl Convolution {
         }
     }
 
-    fn weight_gradient(
-        &mut self,
-        rows: usize,
-        input: &[f32],
-        output_gradient: &[f32],
-        gradient: &mut [f32],
-    ) {
+    fn weight_gradient(&mut self, rows: usize, input: &[f32], output_gradient: &[f32], gradient: &mut [f32]) {
         let (_, outputs, _) = self.sizes();
         let depth = self.depth();
         let mut sums = std::mem::take(&mut self.gradient);
@@ -349,10 +355,14 @@ impl Convolution {
     /// Adds dW in the order of W to dw in the order of files.
     fn add_gradient(&self, sums: &[f32], gradient: &mut [f32]) {
         let (inputs, outputs, squares) = self.sizes();
-        gradient.par_chunks_exact_mut(inputs * squares).enumerate().for_each(|(output, gradient)| {
-            for (channel, gradient) in gradient.chunks_exact_mut(squares).enumerate() {
-                for (square, gradient) in gradient.iter_mut().enumerate() {
-                    *gradient += sums[(square * inputs + channel) * outputs + output];
+        gradient.par_chunks_mut(BLOCK * inputs * squares).enumerate().for_each(|(block, gradient)| {
+            for channel in 0..inputs {
+                for square in 0..squares {
+                    let sums = &sums[(square * inputs + channel) * outputs + block * BLOCK..];
+                    let column = gradient[channel * squares + square..].iter_mut().step_by(inputs * squares);
+                    for (gradient, sum) in column.zip(sums) {
+                        *gradient += sum;
+                    }
                 }
             }
         });

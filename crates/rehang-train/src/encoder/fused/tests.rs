@@ -236,9 +236,13 @@ fn one_convolution_agrees_with_the_loops() {
 
 #[test]
 fn convolutions_by_minimal_filtering_agree_with_the_definition() {
-    for (inputs, outputs, height, width, padding, rows) in
-        [(8, 9, 4, 4, 1, 3), (17, 8, 7, 11, 1, 9), (64, 40, 8, 8, 1, 20), (8, 8, 9, 6, 0, 2), (8, 16, 5, 6, 2, 2)]
-    {
+    for (inputs, outputs, height, width, padding, rows) in [
+        (8, 9, 4, 4, 1, 3),
+        (17, 8, 7, 11, 1, 9),
+        (64, 40, 8, 8, 1, 20),
+        (8, 8, 9, 6, 0, 2),
+        (8, 16, 5, 6, 2, 2),
+    ] {
         let (input, window) = (shape(inputs, height, width), Sliding { side: 3, stride: 1, padding });
         let output = shape(outputs, window.count(height), window.count(width));
         let mut fast = Convolution::new(input, output, window);

@@ -58,14 +58,16 @@ impl Winograd {
         let tiles = (output.height.div_ceil(SIDE), output.width.div_ceil(SIDE));
         let saves = 9 * output.height * output.width >= 2 * PLACES * tiles.0 * tiles.1;
         let has_channels = input.channels >= 8 && output.channels >= 8;
-        (window.side == 3 && window.stride == 1 && window.padding <= 2 && saves && has_channels).then(|| Self {
-            input,
-            output,
-            padding: window.padding,
-            tiles,
-            weights: Vec::new(),
-            gradient: Vec::new(),
-            shared: Vec::new(),
+        (window.side == 3 && window.stride == 1 && window.padding <= 2 && saves && has_channels).then(|| {
+            Self {
+                input,
+                output,
+                padding: window.padding,
+                tiles,
+                weights: Vec::new(),
+                gradient: Vec::new(),
+                shared: Vec::new(),
+            }
         })
     }
 
@@ -99,7 +101,15 @@ impl Winograd {
                 each(out.len() / size, is_large, |index| {
                     let image = &input[(number * images + index) * this.input.size()..][..this.input.size()];
                     this.with_lines(inputs, |lines| {
-                        enter(image, this.input, this.padding, this.tiles, index * this.image_tiles(), lines, v);
+                        enter(
+                            image,
+                            this.input,
+                            this.padding,
+                            this.tiles,
+                            index * this.image_tiles(),
+                            lines,
+                            v,
+                        );
                     });
                 });
             }
