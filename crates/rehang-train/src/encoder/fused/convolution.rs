@@ -10,7 +10,7 @@
 use rayon::prelude::*;
 
 use super::super::graph::{Shape, Sliding};
-use super::matrix::{Disjoint, Matrix, multiply, with_scratch};
+use super::matrix::{Disjoint, Matrix, Scratch, grown, multiply, with_scratch};
 use super::winograd::Winograd;
 
 /// Numbers of the columns that one task makes at a time; with its share of weights they stay in a core's own cache.
@@ -32,11 +32,8 @@ pub(super) struct Convolution {
     input: Shape,
     output: Shape,
     window: Sliding,
-    /// W.
+    /// W, where columns are made.
     packed: Vec<f32>,
-    /// dW, in W's order.
-    gradient: Vec<f32>,
-    columns: Vec<f32>,
     /// The faster way, where it is one.
     winograd: Option<Winograd>,
 }
@@ -46,15 +43,7 @@ pub(super) type Finish<'a> = &'a (dyn Fn(usize, usize, &mut [f32]) + Sync);
 
 impl Convolution {
     pub(super) fn new(input: Shape, output: Shape, window: Sliding) -> Self {
-        Self {
-            input,
-            output,
-            window,
-            packed: Vec::new(),
-            gradient: Vec::new(),
-            columns: Vec::new(),
-            winograd: Winograd::new(input, output, window),
-        }
+        Self { input, output, window, packed: Vec::new(), winograd: Winograd::new(input, output, window) }
     }
 
     #[cfg(test)]
@@ -68,10 +57,11 @@ impl Convolution {
     }
 
     /// Reorders weights `[outputs, inputs, side, side]` for the passes that follow.
-    pub(super) fn prepare(&mut self, weight: &[f32]) {
+    pub(super) fn prepare(&mut self, weight: &[f32], scratch: &mut Scratch) {
         let (inputs, outputs, squares) = self.sizes();
-        self.packed.resize(weight.len(), 0.0);
-        let packed = Disjoint::new(&mut self.packed);
+        let buffer = if self.winograd.is_some() { &mut scratch.weights } else { &mut self.packed };
+        let buffer = grown(buffer, weight.len());
+        let packed = Disjoint::new(buffer);
         (0..inputs).into_par_iter().step_by(BLOCK).for_each(|first| {
             let last = (first + BLOCK).min(inputs);
             for block in (0..outputs).step_by(BLOCK) {
@@ -89,7 +79,7 @@ impl Convolution {
             }
         });
         if let Some(winograd) = &mut self.winograd {
-            winograd.prepare(&self.packed);
+            winograd.prepare(buffer);
         }
     }
 
@@ -99,9 +89,16 @@ impl Convolution {
     }
 
     /// `out = x ∗ w`; every part of `out` is given to `finish` while it is in the cache.
-    pub(super) fn forward(&mut self, rows: usize, input: &[f32], out: &mut [f32], finish: Finish<'_>) {
-        if let Some(winograd) = &mut self.winograd {
-            winograd.forward(rows, input, out, finish);
+    pub(super) fn forward(
+        &self,
+        rows: usize,
+        input: &[f32],
+        out: &mut [f32],
+        finish: Finish<'_>,
+        scratch: &mut Scratch,
+    ) {
+        if let Some(winograd) = &self.winograd {
+            winograd.forward(rows, input, out, finish, &mut scratch.shared);
             return;
         }
         let (_, outputs, _) = self.sizes();
@@ -122,40 +119,42 @@ impl Convolution {
     /// Adds dw to `gradient`, `[outputs, inputs, side, side]`, and writes dx into `input_gradient` if it is asked for (or
     /// adds it where the flag is set).
     pub(super) fn backward(
-        &mut self,
+        &self,
         rows: usize,
         input: &[f32],
         output_gradient: &[f32],
         gradient: &mut [f32],
         input_gradient: Option<(&mut [f32], bool)>,
+        scratch: &mut Scratch,
     ) {
-        if let Some(winograd) = &mut self.winograd {
-            let mut sums = std::mem::take(&mut self.gradient);
-            sums.resize(gradient.len(), 0.0);
-            winograd.backward(rows, input, output_gradient, &mut sums, input_gradient);
-            self.add_gradient(&sums, gradient);
-            self.gradient = sums;
+        if let Some(winograd) = &self.winograd {
+            winograd.backward(rows, input, output_gradient, input_gradient, scratch);
+            self.add_gradient(&scratch.weights, gradient);
             return;
         }
-        self.weight_gradient(rows, input, output_gradient, gradient);
+        self.weight_gradient(rows, input, output_gradient, gradient, scratch);
         if let Some((input_gradient, accumulate)) = input_gradient {
             self.input_gradient(rows, output_gradient, input_gradient, accumulate);
         }
     }
 
-    fn weight_gradient(&mut self, rows: usize, input: &[f32], output_gradient: &[f32], gradient: &mut [f32]) {
-        let (_, outputs, _) = self.sizes();
-        let depth = self.depth();
-        let mut sums = std::mem::take(&mut self.gradient);
-        if depth < MANY_WEIGHT_ROWS {
-            sums.resize(GRADIENT_PARTS * depth * outputs, 0.0);
-            self.gradient_over_parts_of_the_batch(rows, input, output_gradient, &mut sums);
+    fn weight_gradient(
+        &self,
+        rows: usize,
+        input: &[f32],
+        output_gradient: &[f32],
+        gradient: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let size = self.packed.len();
+        if self.depth() < MANY_WEIGHT_ROWS {
+            let sums = grown(&mut scratch.sums, GRADIENT_PARTS * size);
+            self.gradient_over_parts_of_the_batch(rows, input, output_gradient, sums);
         } else {
-            sums.resize(depth * outputs, 0.0);
-            self.gradient_over_parts_of_rows(rows, input, output_gradient, &mut sums);
+            let sums = grown(&mut scratch.sums, size);
+            self.gradient_over_parts_of_rows(rows, input, output_gradient, sums, &mut scratch.shared);
         }
-        self.add_gradient(&sums, gradient);
-        self.gradient = sums;
+        self.add_gradient(&scratch.sums, gradient);
     }
 
     fn input_gradient(
@@ -314,17 +313,17 @@ impl Convolution {
     }
 
     fn gradient_over_parts_of_rows(
-        &mut self,
+        &self,
         rows: usize,
         input: &[f32],
         output_gradient: &[f32],
         sums: &mut [f32],
+        shared: &mut Vec<f32>,
     ) {
         let (_, outputs, _) = self.sizes();
         let (depth, width) = (self.depth(), self.output.width);
         let lines = rows * self.output.height;
         let chunk = if self.is_pointwise() { lines } else { (SHARED_COLUMNS / (width * depth)).max(1) };
-        let mut shared = std::mem::take(&mut self.columns);
         let part_rows = depth.div_ceil(GRADIENT_PARTS).next_multiple_of(16);
         let mut line = 0;
         while line < lines {
@@ -333,8 +332,7 @@ impl Convolution {
             let columns = if self.is_pointwise() {
                 &input[..positions * depth]
             } else {
-                shared.resize(shared.len().max(positions * depth), 0.0);
-                let columns = &mut shared[..positions * depth];
+                let columns = grown(shared, positions * depth);
                 columns
                     .par_chunks_exact_mut(width * depth)
                     .enumerate()
@@ -349,7 +347,6 @@ impl Convolution {
             });
             line += count;
         }
-        self.columns = shared;
     }
 
     /// Adds dW in the order of W to dw in the order of files.

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 
 use super::super::graph::{Shape, Sliding};
 use super::convolution::Finish;
-use super::matrix::{Disjoint, Matrix, multiply, with_scratch};
+use super::matrix::{Disjoint, Matrix, Scratch, grown, multiply, with_scratch};
 use crate::vectorised::vectorised;
 
 /// Places in a tile.
@@ -46,10 +46,6 @@ pub(super) struct Winograd {
     tiles: (usize, usize),
     /// U, `[36, inputs, outputs]`.
     weights: Vec<f32>,
-    /// dU, part after part.
-    gradient: Vec<f32>,
-    /// Transforms of a group that all threads share.
-    shared: Vec<f32>,
 }
 
 impl Winograd {
@@ -58,17 +54,8 @@ impl Winograd {
         let tiles = (output.height.div_ceil(SIDE), output.width.div_ceil(SIDE));
         let saves = 9 * output.height * output.width >= 2 * PLACES * tiles.0 * tiles.1;
         let has_channels = input.channels >= 8 && output.channels >= 8;
-        (window.side == 3 && window.stride == 1 && window.padding <= 2 && saves && has_channels).then(|| {
-            Self {
-                input,
-                output,
-                padding: window.padding,
-                tiles,
-                weights: Vec::new(),
-                gradient: Vec::new(),
-                shared: Vec::new(),
-            }
-        })
+        (window.side == 3 && window.stride == 1 && window.padding <= 2 && saves && has_channels)
+            .then(|| Self { input, output, padding: window.padding, tiles, weights: Vec::new() })
     }
 
     /// Transforms weights `[9, inputs, outputs]`.
@@ -85,28 +72,33 @@ impl Winograd {
     }
 
     /// `out = x ∗ w`; every image of `out` is given to `finish`.
-    pub(super) fn forward(&mut self, rows: usize, input: &[f32], out: &mut [f32], finish: Finish<'_>) {
+    pub(super) fn forward(
+        &self,
+        rows: usize,
+        input: &[f32],
+        out: &mut [f32],
+        finish: Finish<'_>,
+        shared: &mut Vec<f32>,
+    ) {
         let (inputs, outputs) = (self.input.channels, self.output.channels);
         let size = self.output.size();
         let is_large = self.weights.len() >= MANY_WEIGHTS;
         let images = self.group_images(is_large);
-        let mut shared = std::mem::take(&mut self.shared);
-        let this = &*self;
         let group = |number: usize, out: &mut [f32], buffer: &mut [f32]| {
-            let tiles = out.len() / size * this.image_tiles();
+            let tiles = out.len() / size * self.image_tiles();
             let (v, m) = buffer.split_at_mut(PLACES * tiles * inputs);
             {
                 let v = Disjoint::new(v);
                 let v = Planes { numbers: &v, plane: tiles * inputs, channels: inputs };
                 each(out.len() / size, is_large, |index| {
-                    let image = &input[(number * images + index) * this.input.size()..][..this.input.size()];
-                    this.with_lines(inputs, |lines| {
+                    let image = &input[(number * images + index) * self.input.size()..][..self.input.size()];
+                    self.with_lines(inputs, |lines| {
                         enter(
                             image,
-                            this.input,
-                            this.padding,
-                            this.tiles,
-                            index * this.image_tiles(),
+                            self.input,
+                            self.padding,
+                            self.tiles,
+                            index * self.image_tiles(),
                             lines,
                             v,
                         );
@@ -118,7 +110,7 @@ impl Winograd {
                 // SAFETY: every place has a part of its own.
                 let m = unsafe { m.part(place * tiles * outputs..(place + 1) * tiles * outputs) };
                 let v = Matrix::rows(&v[place * tiles * inputs..], inputs);
-                let u = Matrix::rows(&this.weights[place * inputs * outputs..], outputs);
+                let u = Matrix::rows(&self.weights[place * inputs * outputs..], outputs);
                 multiply((tiles, outputs, inputs), (m, outputs), v, u, false, 1);
             });
             let m = Planes { numbers: &m, plane: tiles * outputs, channels: outputs };
@@ -127,8 +119,8 @@ impl Winograd {
             each(count, is_large, |index| {
                 // SAFETY: every image has a part of its own.
                 let image = unsafe { out.part(index * size..(index + 1) * size) };
-                this.with_lines(outputs, |lines| {
-                    leave(image, this.output, this.tiles, index * this.image_tiles(), lines, m);
+                self.with_lines(outputs, |lines| {
+                    leave(image, self.output, self.tiles, index * self.image_tiles(), lines, m);
                 });
                 finish(number * images + index, (number * images + index) * size, image);
             });
@@ -136,26 +128,25 @@ impl Winograd {
         let length = PLACES * images.min(rows) * self.image_tiles() * (inputs + outputs);
         let out = &mut out[..rows * size];
         if is_large {
-            shared.resize(length.max(shared.len()), 0.0);
+            let shared = grown(shared, length);
             for (number, out) in out.chunks_mut(images * size).enumerate() {
-                group(number, out, &mut shared);
+                group(number, out, shared);
             }
         } else {
             out.par_chunks_mut(images * size)
                 .enumerate()
                 .for_each(|(number, out)| with_scratch(length, |buffer| group(number, out, buffer)));
         }
-        self.shared = shared;
     }
 
-    /// Gives dw as `[9, inputs, outputs]`, and writes dx (or adds it where `accumulate`) if it is asked for.
+    /// Gives dw as `[9, inputs, outputs]` in the scratch's weights, and writes dx (or adds it where `accumulate`) if it is asked for.
     pub(super) fn backward(
-        &mut self,
+        &self,
         rows: usize,
         input: &[f32],
         output_gradient: &[f32],
-        weight_gradient: &mut [f32],
         input_gradient: Option<(&mut [f32], bool)>,
+        scratch: &mut Scratch,
     ) {
         let (inputs, outputs) = (self.input.channels, self.output.channels);
         let weights = self.weights.len();
@@ -164,28 +155,24 @@ impl Winograd {
         let part_images = rows.div_ceil(parts);
         let images = self.group_images(!is_parted).min(part_images);
         let length = PLACES * images * self.image_tiles() * (inputs + outputs);
-        let mut gradient = std::mem::take(&mut self.gradient);
-        let mut shared = std::mem::take(&mut self.shared);
-        gradient.resize(parts * weights, 0.0);
-        shared.resize(if is_parted { 0 } else { length }, 0.0);
+        let gradient = grown(&mut scratch.sums, parts * weights);
         let accumulate = input_gradient.as_ref().is_some_and(|(_, accumulate)| *accumulate);
         let input_gradient = input_gradient.map(|(gradient, _)| Disjoint::new(gradient));
-        let this = &*self;
         let group = |first: usize, count: usize, buffer: &mut [f32], du: &mut [f32]| {
-            let tiles = count * this.image_tiles();
+            let tiles = count * self.image_tiles();
             let (v, m) = buffer.split_at_mut(PLACES * tiles * inputs);
             let (v, m) = (Disjoint::new(v), Disjoint::new(&mut m[..PLACES * tiles * outputs]));
             let v_planes = Planes { numbers: &v, plane: tiles * inputs, channels: inputs };
             let m_planes = Planes { numbers: &m, plane: tiles * outputs, channels: outputs };
             each(count, !is_parted, |index| {
-                let tile = index * this.image_tiles();
-                let image = &input[(first + index) * this.input.size()..][..this.input.size()];
-                this.with_lines(inputs, |lines| {
-                    enter(image, this.input, this.padding, this.tiles, tile, lines, v_planes);
+                let tile = index * self.image_tiles();
+                let image = &input[(first + index) * self.input.size()..][..self.input.size()];
+                self.with_lines(inputs, |lines| {
+                    enter(image, self.input, self.padding, self.tiles, tile, lines, v_planes);
                 });
-                let image = &output_gradient[(first + index) * this.output.size()..][..this.output.size()];
-                this.with_lines(outputs, |lines| {
-                    enter_gradient(image, this.output, this.tiles, tile, lines, m_planes);
+                let image = &output_gradient[(first + index) * self.output.size()..][..self.output.size()];
+                self.with_lines(outputs, |lines| {
+                    enter_gradient(image, self.output, self.tiles, tile, lines, m_planes);
                 });
             });
             let du = Disjoint::new(du);
@@ -202,21 +189,21 @@ impl Winograd {
                 multiply((inputs, outputs, tiles), (du, outputs), Matrix::columns(v, inputs), m, true, 1);
                 if input_gradient.is_some() {
                     // V has been used; dV takes its room.
-                    let u = Matrix::columns(&this.weights[place * inputs * outputs..], outputs);
+                    let u = Matrix::columns(&self.weights[place * inputs * outputs..], outputs);
                     multiply((tiles, inputs, outputs), (v, inputs), m, u, false, 1);
                 }
             });
             if let Some(input_gradient) = &input_gradient {
                 each(count, !is_parted, |index| {
-                    let start = (first + index) * this.input.size();
+                    let start = (first + index) * self.input.size();
                     // SAFETY: every image has a part of its own.
-                    let image = unsafe { input_gradient.part(start..start + this.input.size()) };
+                    let image = unsafe { input_gradient.part(start..start + self.input.size()) };
                     if !accumulate {
                         image.fill(0.0);
                     }
-                    let tile = index * this.image_tiles();
-                    this.with_lines(inputs, |lines| {
-                        leave_gradient(image, this.input, this.padding, this.tiles, tile, lines, v_planes);
+                    let tile = index * self.image_tiles();
+                    self.with_lines(inputs, |lines| {
+                        leave_gradient(image, self.input, self.padding, self.tiles, tile, lines, v_planes);
                     });
                 });
             }
@@ -245,20 +232,18 @@ impl Winograd {
                 }
             });
         } else {
-            part(0, &mut shared, &mut gradient);
+            part(0, grown(&mut scratch.shared, length), gradient);
         }
         {
             let du = Disjoint::new(&mut gradient[..weights]);
             let du = Planes { numbers: &du, plane: inputs * outputs, channels: outputs };
-            let target = Disjoint::new(weight_gradient);
+            let target = Disjoint::new(grown(&mut scratch.weights, 9 * inputs * outputs));
             (0..inputs).into_par_iter().for_each(|channel| {
                 with_scratch(18 * outputs, |scratch| {
                     leave_weights(&target, inputs, outputs, channel, scratch, du);
                 });
             });
         }
-        self.gradient = gradient;
-        self.shared = shared;
     }
 
     fn image_tiles(&self) -> usize {
