@@ -4,6 +4,7 @@
 //! passes on the processor, the tensors of burn on other devices, the files, the export.
 
 mod architecture;
+pub mod bench;
 mod export;
 mod file;
 mod fused;

@@ -10,7 +10,8 @@
 use rayon::prelude::*;
 
 use super::super::graph::{Shape, Sliding};
-use super::matrix::{Matrix, multiply, with_scratch};
+use super::matrix::{Disjoint, Matrix, Scratch, grown, multiply, with_scratch};
+use super::winograd::Winograd;
 
 /// Numbers of the columns that one task makes at a time; with its share of weights they stay in a core's own cache.
 const TASK_COLUMNS: usize = 1 << 17;
@@ -20,6 +21,8 @@ const TASK_POSITIONS: usize = 96;
 const SHARED_COLUMNS: usize = 1 << 20;
 /// Parts of a weight gradient that are summed or written apart from each other.
 const GRADIENT_PARTS: usize = 8;
+/// Channels that are reordered together: as many as a cache line has room for.
+const BLOCK: usize = 16;
 /// Rows of W from which parts of a weight gradient are parts of its rows; below, they are sums over parts of the batch.
 const MANY_WEIGHT_ROWS: usize = 256;
 
@@ -29,11 +32,10 @@ pub(super) struct Convolution {
     input: Shape,
     output: Shape,
     window: Sliding,
-    /// W.
+    /// W, where columns are made.
     packed: Vec<f32>,
-    /// dW, in W's order.
-    gradient: Vec<f32>,
-    columns: Vec<f32>,
+    /// The faster way, where it is one.
+    winograd: Option<Winograd>,
 }
 
 /// What is done with a finished part of the output: the number of the part, where it begins (in numbers), the part.
@@ -41,29 +43,64 @@ pub(super) type Finish<'a> = &'a (dyn Fn(usize, usize, &mut [f32]) + Sync);
 
 impl Convolution {
     pub(super) fn new(input: Shape, output: Shape, window: Sliding) -> Self {
-        Self { input, output, window, packed: Vec::new(), gradient: Vec::new(), columns: Vec::new() }
+        Self { input, output, window, packed: Vec::new(), winograd: Winograd::new(input, output, window) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_filtered(&self) -> bool {
+        self.winograd.is_some()
+    }
+
+    #[cfg(test)]
+    pub(super) fn without_filtering(self) -> Self {
+        Self { winograd: None, ..self }
     }
 
     /// Reorders weights `[outputs, inputs, side, side]` for the passes that follow.
-    pub(super) fn prepare(&mut self, weight: &[f32]) {
+    pub(super) fn prepare(&mut self, weight: &[f32], scratch: &mut Scratch) {
         let (inputs, outputs, squares) = self.sizes();
-        self.packed.resize(weight.len(), 0.0);
-        self.packed.par_chunks_exact_mut(inputs * outputs).enumerate().for_each(|(square, packed)| {
-            for (channel, packed) in packed.chunks_exact_mut(outputs).enumerate() {
-                for (output, packed) in packed.iter_mut().enumerate() {
-                    *packed = weight[(output * inputs + channel) * squares + square];
+        let buffer = if self.winograd.is_some() { &mut scratch.weights } else { &mut self.packed };
+        let buffer = grown(buffer, weight.len());
+        let packed = Disjoint::new(buffer);
+        (0..inputs).into_par_iter().step_by(BLOCK).for_each(|first| {
+            let last = (first + BLOCK).min(inputs);
+            for block in (0..outputs).step_by(BLOCK) {
+                for channel in first..last {
+                    for square in 0..squares {
+                        let start = (square * inputs + channel) * outputs;
+                        // SAFETY: every input channel has parts of its own.
+                        let packed =
+                            unsafe { packed.part(start + block..start + (block + BLOCK).min(outputs)) };
+                        for (packed, output) in packed.iter_mut().zip(block..) {
+                            *packed = weight[(output * inputs + channel) * squares + square];
+                        }
+                    }
                 }
             }
         });
+        if let Some(winograd) = &mut self.winograd {
+            winograd.prepare(buffer);
+        }
     }
 
     /// Parts in which [`forward`](Self::forward) finishes the output of `rows` rows.
     pub(super) fn parts(&self, rows: usize) -> usize {
-        (rows * self.output.height).div_ceil(self.task_lines())
+        if self.winograd.is_some() { rows } else { (rows * self.output.height).div_ceil(self.task_lines()) }
     }
 
     /// `out = x ∗ w`; every part of `out` is given to `finish` while it is in the cache.
-    pub(super) fn forward(&mut self, rows: usize, input: &[f32], out: &mut [f32], finish: Finish<'_>) {
+    pub(super) fn forward(
+        &self,
+        rows: usize,
+        input: &[f32],
+        out: &mut [f32],
+        finish: Finish<'_>,
+        scratch: &mut Scratch,
+    ) {
+        if let Some(winograd) = &self.winograd {
+            winograd.forward(rows, input, out, finish, &mut scratch.shared);
+            return;
+        }
         let (_, outputs, _) = self.sizes();
         let (depth, width) = (self.depth(), self.output.width);
         let part = self.task_lines() * width * outputs;
@@ -79,30 +116,48 @@ impl Convolution {
         });
     }
 
-    /// Adds dw to `gradient`, `[outputs, inputs, side, side]`.
-    pub(super) fn weight_gradient(
-        &mut self,
+    /// Adds dw to `gradient`, `[outputs, inputs, side, side]`, and writes dx into `input_gradient` if it is asked for (or
+    /// adds it where the flag is set).
+    pub(super) fn backward(
+        &self,
         rows: usize,
         input: &[f32],
         output_gradient: &[f32],
         gradient: &mut [f32],
+        input_gradient: Option<(&mut [f32], bool)>,
+        scratch: &mut Scratch,
     ) {
-        let (_, outputs, _) = self.sizes();
-        let depth = self.depth();
-        let mut sums = std::mem::take(&mut self.gradient);
-        if depth < MANY_WEIGHT_ROWS {
-            sums.resize(GRADIENT_PARTS * depth * outputs, 0.0);
-            self.gradient_over_parts_of_the_batch(rows, input, output_gradient, &mut sums);
-        } else {
-            sums.resize(depth * outputs, 0.0);
-            self.gradient_over_parts_of_rows(rows, input, output_gradient, &mut sums);
+        if let Some(winograd) = &self.winograd {
+            winograd.backward(rows, input, output_gradient, input_gradient, scratch);
+            self.add_gradient(&scratch.weights, gradient);
+            return;
         }
-        self.add_gradient(&sums, gradient);
-        self.gradient = sums;
+        self.weight_gradient(rows, input, output_gradient, gradient, scratch);
+        if let Some((input_gradient, accumulate)) = input_gradient {
+            self.input_gradient(rows, output_gradient, input_gradient, accumulate);
+        }
     }
 
-    /// Writes dx into `input_gradient`, or adds it where `accumulate`.
-    pub(super) fn input_gradient(
+    fn weight_gradient(
+        &self,
+        rows: usize,
+        input: &[f32],
+        output_gradient: &[f32],
+        gradient: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let size = self.packed.len();
+        if self.depth() < MANY_WEIGHT_ROWS {
+            let sums = grown(&mut scratch.sums, GRADIENT_PARTS * size);
+            self.gradient_over_parts_of_the_batch(rows, input, output_gradient, sums);
+        } else {
+            let sums = grown(&mut scratch.sums, size);
+            self.gradient_over_parts_of_rows(rows, input, output_gradient, sums, &mut scratch.shared);
+        }
+        self.add_gradient(&scratch.sums, gradient);
+    }
+
+    fn input_gradient(
         &self,
         rows: usize,
         output_gradient: &[f32],
@@ -258,17 +313,17 @@ impl Convolution {
     }
 
     fn gradient_over_parts_of_rows(
-        &mut self,
+        &self,
         rows: usize,
         input: &[f32],
         output_gradient: &[f32],
         sums: &mut [f32],
+        shared: &mut Vec<f32>,
     ) {
         let (_, outputs, _) = self.sizes();
         let (depth, width) = (self.depth(), self.output.width);
         let lines = rows * self.output.height;
         let chunk = if self.is_pointwise() { lines } else { (SHARED_COLUMNS / (width * depth)).max(1) };
-        let mut shared = std::mem::take(&mut self.columns);
         let part_rows = depth.div_ceil(GRADIENT_PARTS).next_multiple_of(16);
         let mut line = 0;
         while line < lines {
@@ -277,8 +332,7 @@ impl Convolution {
             let columns = if self.is_pointwise() {
                 &input[..positions * depth]
             } else {
-                shared.resize(shared.len().max(positions * depth), 0.0);
-                let columns = &mut shared[..positions * depth];
+                let columns = grown(shared, positions * depth);
                 columns
                     .par_chunks_exact_mut(width * depth)
                     .enumerate()
@@ -293,16 +347,19 @@ impl Convolution {
             });
             line += count;
         }
-        self.columns = shared;
     }
 
     /// Adds dW in the order of W to dw in the order of files.
     fn add_gradient(&self, sums: &[f32], gradient: &mut [f32]) {
         let (inputs, outputs, squares) = self.sizes();
-        gradient.par_chunks_exact_mut(inputs * squares).enumerate().for_each(|(output, gradient)| {
-            for (channel, gradient) in gradient.chunks_exact_mut(squares).enumerate() {
-                for (square, gradient) in gradient.iter_mut().enumerate() {
-                    *gradient += sums[(square * inputs + channel) * outputs + output];
+        gradient.par_chunks_mut(BLOCK * inputs * squares).enumerate().for_each(|(block, gradient)| {
+            for channel in 0..inputs {
+                for square in 0..squares {
+                    let sums = &sums[(square * inputs + channel) * outputs + block * BLOCK..];
+                    let column = gradient[channel * squares + square..].iter_mut().step_by(inputs * squares);
+                    for (gradient, sum) in column.zip(sums) {
+                        *gradient += sum;
+                    }
                 }
             }
         });

@@ -105,6 +105,25 @@ impl<'a, T> Disjoint<'a, T> {
     }
 }
 
+/// Buffers that convolutions use one after the other, each as large as the largest needs it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Scratch {
+    /// Weights or their gradient in another order.
+    pub weights: Vec<f32>,
+    /// What all threads read of a part of a batch.
+    pub shared: Vec<f32>,
+    /// Sums of gradients.
+    pub sums: Vec<f32>,
+}
+
+/// `length` numbers of a buffer that grows as needed; what they hold at first is arbitrary.
+pub(super) fn grown(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
+    if buffer.len() < length {
+        buffer.resize(length, 0.0);
+    }
+    &mut buffer[..length]
+}
+
 thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
@@ -113,10 +132,7 @@ thread_local! {
 pub(super) fn with_scratch<R>(length: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
     // Taken out, so that `work` may ask for more scratch (and then gets fresh memory) without a double borrow.
     let mut scratch = SCRATCH.take();
-    if scratch.len() < length {
-        scratch.resize(length, 0.0);
-    }
-    let result = work(&mut scratch[..length]);
+    let result = work(grown(&mut scratch, length));
     SCRATCH.set(scratch);
     result
 }

@@ -16,6 +16,7 @@ mod normalisation;
 mod pooling;
 #[cfg(test)]
 mod tests;
+mod winograd;
 
 use std::ops::Range;
 
@@ -26,6 +27,7 @@ use super::graph::{Graph, Operation, Shape, Sliding};
 use super::pass::{Mode, Passes};
 use crate::network::State;
 use convolution::Convolution;
+use matrix::Scratch;
 use normalisation::Normalisation;
 
 /// A graph on the processor, with buffers that are allocated once for a size of batch.
@@ -42,6 +44,7 @@ pub(crate) struct FusedPasses {
     rows: Option<usize>,
     /// Buffers that nothing lies in.
     free: Vec<Vec<f32>>,
+    scratch: Scratch,
 }
 
 /// What is run at once.
@@ -64,14 +67,36 @@ enum Kind {
         /// Whether an evaluation has prepared other weights since the last forward pass in training.
         stale: bool,
     },
-    Normalisation { input: usize, normalisation: Box<Normalisation> },
-    Relu { input: usize },
-    Sum { left: usize, right: usize },
-    MaximumPool { input: usize, window: Sliding, places: Vec<u16> },
-    AveragePool { input: usize },
-    GeneralisedMeanPool { input: usize },
-    Flatten { input: usize },
-    Dense { input: usize, weight: Range<usize>, bias: Range<usize> },
+    Normalisation {
+        input: usize,
+        normalisation: Box<Normalisation>,
+    },
+    Relu {
+        input: usize,
+    },
+    Sum {
+        left: usize,
+        right: usize,
+    },
+    MaximumPool {
+        input: usize,
+        window: Sliding,
+        places: Vec<u16>,
+    },
+    AveragePool {
+        input: usize,
+    },
+    GeneralisedMeanPool {
+        input: usize,
+    },
+    Flatten {
+        input: usize,
+    },
+    Dense {
+        input: usize,
+        weight: Range<usize>,
+        bias: Range<usize>,
+    },
 }
 
 impl FusedPasses {
@@ -94,6 +119,7 @@ impl FusedPasses {
             values: vec![Vec::new(); graph.operations.len()],
             rows: None,
             free: Vec::new(),
+            scratch: Scratch::default(),
         }
     }
 
@@ -112,7 +138,7 @@ impl FusedPasses {
             } else {
                 out.resize(size, 0.0);
             }
-            step.forward(&self.shapes, state, values, &mut out, rows, mode);
+            step.forward(&self.shapes, state, values, &mut out, rows, mode, &mut self.scratch);
             values[step.output] = out;
             if mode == Mode::Evaluation {
                 for input in self.steps[number].kind.inputs() {
@@ -143,11 +169,8 @@ impl Passes for FusedPasses {
             return Ok(Vec::new());
         }
         let training = mode == Mode::Training;
-        let mut values = if training {
-            std::mem::take(&mut self.values)
-        } else {
-            vec![Vec::new(); self.shapes.len()]
-        };
+        let mut values =
+            if training { std::mem::take(&mut self.values) } else { vec![Vec::new(); self.shapes.len()] };
         let mut first = if training { std::mem::take(&mut values[0]) } else { take(&mut self.free, size) };
         first.resize(size, 0.0);
         pooling::channels_last(self.shapes[0], input, &mut first);
@@ -191,7 +214,16 @@ impl Passes for FusedPasses {
         gradients.nodes[self.output()] = Some(last);
         for step in self.steps.iter_mut().rev() {
             if let Some(gradient) = gradients.nodes[step.output].take() {
-                step.backward(&self.shapes, state, &self.values, gradient, &mut gradients, parameters, rows);
+                let scratch = &mut self.scratch;
+                step.backward(
+                    &self.shapes,
+                    state,
+                    &self.values,
+                    gradient,
+                    &mut gradients,
+                    parameters,
+                    scratch,
+                );
             }
         }
         self.free = gradients.free;
@@ -294,25 +326,27 @@ impl Step {
         out: &mut [f32],
         rows: usize,
         mode: Mode,
+        scratch: &mut Scratch,
     ) {
         let output_shape = shapes[self.output];
         match &mut self.kind {
             Kind::Convolution { input, weight, convolution, normalisation, stale } => {
-                convolution.prepare(&state.parameters[weight.clone()]);
+                convolution.prepare(&state.parameters[weight.clone()], scratch);
                 *stale = mode == Mode::Evaluation;
                 let positions = rows * output_shape.height * output_shape.width;
                 match (normalisation, mode) {
-                    (None, _) => convolution.forward(rows, &values[*input], out, &|_, _, _| ()),
+                    (None, _) => convolution.forward(rows, &values[*input], out, &|_, _, _| (), scratch),
                     (Some((between, normalisation)), Mode::Training) => {
                         let mut z = std::mem::take(&mut values[*between]);
                         z.resize(out.len(), 0.0);
                         let channels = normalisation.channels();
                         let sums = normalisation.moments(convolution.parts(rows));
-                        convolution.forward(rows, &values[*input], &mut z, &|part, _, z| {
+                        let finish = |part: usize, _: usize, z: &mut [f32]| {
                             // SAFETY: every part has its own number.
                             let sums = unsafe { sums.part(2 * channels * part..2 * channels * (part + 1)) };
                             normalisation::moments(z, channels, sums);
-                        });
+                        };
+                        convolution.forward(rows, &values[*input], &mut z, &finish, scratch);
                         normalisation.settle(positions, state);
                         let residual = normalisation.residual.map(|node| &values[node][..]);
                         normalisation.apply(&z, residual, out);
@@ -321,10 +355,11 @@ impl Step {
                     (Some((_, normalisation)), Mode::Evaluation) => {
                         let line = normalisation.running_line(state);
                         let residual = normalisation.residual.map(|node| &values[node][..]);
-                        convolution.forward(rows, &values[*input], out, &|_, start, z| {
+                        let finish = |_: usize, start: usize, z: &mut [f32]| {
                             let residual = residual.map(|residual| &residual[start..]);
                             line.apply_in_place(z, residual, normalisation.relu);
-                        });
+                        };
+                        convolution.forward(rows, &values[*input], out, &finish, scratch);
                     }
                 }
             }
@@ -376,14 +411,15 @@ impl Step {
         mut gradient: Vec<f32>,
         gradients: &mut Gradients,
         parameters: &mut [f32],
-        rows: usize,
+        scratch: &mut Scratch,
     ) {
+        let rows = gradient.len() / shapes[self.output].size();
         let size = |node: usize| rows * shapes[node].size();
         let out = &values[self.output];
         match &mut self.kind {
             Kind::Convolution { input, weight, convolution, normalisation, stale } => {
                 if *stale {
-                    convolution.prepare(&state.parameters[weight.clone()]);
+                    convolution.prepare(&state.parameters[weight.clone()], scratch);
                     *stale = false;
                 }
                 if let Some((between, normalisation)) = normalisation {
@@ -391,22 +427,21 @@ impl Step {
                     gradient =
                         normalisation_backward(normalisation, state, z, out, gradient, gradients, parameters);
                 }
-                convolution.weight_gradient(
-                    rows,
-                    &values[*input],
-                    &gradient,
-                    &mut parameters[weight.clone()],
-                );
-                if *input != 0 {
+                let weight_gradient = &mut parameters[weight.clone()];
+                if *input == 0 {
+                    convolution.backward(rows, &values[0], &gradient, weight_gradient, None, scratch);
+                } else {
                     let (mut target, is_started) = gradients.open(*input, size(*input));
-                    convolution.input_gradient(rows, &gradient, &mut target, is_started);
+                    let wanted = Some((&mut target[..], is_started));
+                    convolution.backward(rows, &values[*input], &gradient, weight_gradient, wanted, scratch);
                     gradients.nodes[*input] = Some(target);
                 }
                 gradients.free.push(gradient);
             }
             Kind::Normalisation { input, normalisation } => {
                 let z = &values[*input];
-                let dz = normalisation_backward(normalisation, state, z, out, gradient, gradients, parameters);
+                let dz =
+                    normalisation_backward(normalisation, state, z, out, gradient, gradients, parameters);
                 gradients.add(*input, dz);
             }
             Kind::Relu { input } => {
@@ -501,14 +536,7 @@ fn as_vectors(shape: Shape, values: &[f32]) -> std::borrow::Cow<'_, [f32]> {
     vectors.into()
 }
 
-fn dense_forward(
-    shape: Shape,
-    rows: usize,
-    input: &[f32],
-    weight: &[f32],
-    bias: &[f32],
-    out: &mut [f32],
-) {
+fn dense_forward(shape: Shape, rows: usize, input: &[f32], weight: &[f32], bias: &[f32], out: &mut [f32]) {
     dense::forward(rows, &as_vectors(shape, input), weight, bias, out);
 }
 
@@ -583,7 +611,9 @@ fn plan(graph: &Graph) -> Vec<Step> {
             _ if passed[node] => continue,
             Operation::Relu { input } => Kind::Relu { input },
             Operation::Sum { left, right } => Kind::Sum { left, right },
-            Operation::MaximumPool { input, window } => Kind::MaximumPool { input, window, places: Vec::new() },
+            Operation::MaximumPool { input, window } => {
+                Kind::MaximumPool { input, window, places: Vec::new() }
+            }
             Operation::AveragePool { input } => Kind::AveragePool { input },
             Operation::GeneralisedMeanPool { input } => Kind::GeneralisedMeanPool { input },
             Operation::Flatten { input } => Kind::Flatten { input },

@@ -236,6 +236,11 @@ fn rectified(value: f32, relu: bool) -> f32 {
     if relu && value <= 0.0 { 0.0 } else { value }
 }
 
+/// ReLU passes gradients of numbers above this.
+fn floor(relu: bool) -> f32 {
+    if relu { 0.0 } else { f32::NEG_INFINITY }
+}
+
 vectorised! {
     /// Sums of `z` and of its squares over the positions of a part.
     pub(super) fn moments(z: &[f32], channels: usize, sums: &mut [f64]) {
@@ -351,29 +356,32 @@ vectorised! {
         sums.fill(0.0);
         let (first, second) = sums.split_at_mut(channels);
         let (intercept, mean) = (&intercept[..channels], &mean[..channels]);
+        let floor = floor(relu);
         let mut blocks = gradient.chunks_exact(8 * channels);
         let mut z_blocks = z.chunks_exact(8 * channels);
         for (block, z) in (&mut blocks).zip(&mut z_blocks) {
             let rows: [&[f32]; 8] = std::array::from_fn(|row| &block[row * channels..][..channels]);
             let z: [&[f32]; 8] = std::array::from_fn(|row| &z[row * channels..][..channels]);
             for channel in 0..channels {
-                let (mut sum, mut product) = (0.0, 0.0);
-                for row in 0..8 {
-                    let z = z[row][channel];
-                    let stopped = relu && z * slope[channel] + intercept[channel] <= 0.0;
-                    let passed = if stopped { 0.0 } else { rows[row][channel] };
-                    sum += passed;
-                    product += passed * (z - mean[channel]);
-                }
+                let (slope, intercept, mean) = (slope[channel], intercept[channel], mean[channel]);
+                // Loads come first and without a condition: else the loop is not turned into vector instructions.
+                let dy: [f32; 8] = std::array::from_fn(|row| rows[row][channel]);
+                let z: [f32; 8] = std::array::from_fn(|row| z[row][channel]);
+                let dy: [f32; 8] = std::array::from_fn(|row| {
+                    if z[row] * slope + intercept <= floor { 0.0 } else { dy[row] }
+                });
+                let p: [f32; 8] = std::array::from_fn(|row| dy[row] * (z[row] - mean));
+                let sum = ((dy[0] + dy[1]) + (dy[2] + dy[3])) + ((dy[4] + dy[5]) + (dy[6] + dy[7]));
+                let products = ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]));
                 first[channel] += f64::from(sum);
-                second[channel] += f64::from(product);
+                second[channel] += f64::from(products);
             }
         }
         let rest = blocks.remainder().chunks_exact(channels).zip(z_blocks.remainder().chunks_exact(channels));
         for (row, z) in rest {
             for channel in 0..channels {
                 let z = z[channel];
-                let stopped = relu && z * slope[channel] + intercept[channel] <= 0.0;
+                let stopped = z * slope[channel] + intercept[channel] <= floor;
                 let passed = if stopped { 0.0 } else { row[channel] };
                 first[channel] += f64::from(passed);
                 second[channel] += f64::from(passed) * f64::from(z - mean[channel]);
@@ -394,11 +402,12 @@ vectorised! {
         constant: &[f32],
     ) {
         let channels = slope.len();
+        let floor = floor(relu);
         let (intercept, linear, constant) = (&intercept[..channels], &linear[..channels], &constant[..channels]);
         for (gradient, z) in gradient.chunks_exact_mut(channels).zip(z.chunks_exact(channels)) {
             for channel in 0..channels {
                 let z = z[channel];
-                let stopped = relu && z * slope[channel] + intercept[channel] <= 0.0;
+                let stopped = z * slope[channel] + intercept[channel] <= floor;
                 let passed = if stopped { 0.0 } else { gradient[channel] };
                 gradient[channel] = slope[channel] * passed + linear[channel] * z + constant[channel];
             }

@@ -1,0 +1,113 @@
+//! Training steps of encoders on the processor: forward pass, mean squared error, backward pass and a step of gradient
+//! descent with momentum 0.9, on one batch of 128 images of 3 × 32 × 32 that are embedded in 128 coordinates.
+//!
+//! `bench_encoder write ENCODER FILE` writes weights, batch and targets for `bench/encoder/rival.py`;
+//! `bench_encoder run ENCODER THREADS STEPS` prints one JSON line: the vectors' norm before the first step, the norm
+//! of its gradient, the loss of the first and of the third step, wall and CPU seconds of each step after the first.
+//! ENCODER is `cnn-small` or `resnet18`. The driver is `bench/encoder/run.sh`.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use rehang_train::encoder::bench::TrainingStep;
+use rehang_train::encoder::{Architecture, Pooling, Shape, Stem};
+use safetensors::tensor::{Dtype, TensorView};
+
+const ROWS: usize = 128;
+const SHAPE: Shape = Shape { channels: 3, height: 32, width: 32 };
+const OUTPUTS: usize = 128;
+const RATE: f32 = 0.01;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (input, target) = (numbers(ROWS * SHAPE.size(), 1), numbers(ROWS * OUTPUTS, 2));
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["write", encoder, path] => {
+            let step = TrainingStep::new(&architecture(encoder)?, SHAPE, ROWS, 1)?;
+            let mut tensors = vec![
+                ("input".to_owned(), vec![ROWS, 3, 32, 32], &input[..]),
+                ("target".to_owned(), vec![ROWS, OUTPUTS], &target[..]),
+            ];
+            for parameter in &step.graph().parameters {
+                let values = &step.parameters()[parameter.range.clone()];
+                tensors.push((parameter.name.clone(), parameter.shape.clone(), values));
+            }
+            let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
+                .into_iter()
+                .map(|(name, shape, values)| {
+                    (name, shape, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+                })
+                .collect();
+            let mut views = HashMap::new();
+            for (name, shape, bytes) in &bytes {
+                views.insert(name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes)?);
+            }
+            safetensors::serialize_to_file(views, None, path.as_ref())?;
+        }
+        ["run", encoder, threads, steps] => {
+            let (threads, steps): (usize, usize) = (threads.parse()?, steps.parse()?);
+            let architecture = architecture(encoder)?;
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+            let line = pool.install(|| -> rehang::Result<String> {
+                let mut step = TrainingStep::new(&architecture, SHAPE, ROWS, 1)?;
+                let vectors = norm(&step.embed(&input)?);
+                let first = step.step(&input, &target, RATE)?;
+                let gradient = norm(step.gradient());
+                let (mut wall, mut cpu, mut third) = (Vec::new(), Vec::new(), 0.0);
+                for number in 1..=steps.max(2) {
+                    let (start, start_cpu) = (Instant::now(), cpu_seconds());
+                    let loss = step.step(&input, &target, RATE)?;
+                    wall.push(start.elapsed().as_secs_f64());
+                    cpu.push(cpu_seconds() - start_cpu);
+                    third = if number == 2 { loss } else { third };
+                }
+                Ok(format!(
+                    "{{\"who\":\"rehang\",\"encoder\":\"{encoder}\",\"threads\":{threads},\"rows\":{ROWS},\"vectors\":{vectors:.9},\
+                     \"gradient\":{gradient:.9},\"first\":{first:.9},\"third\":{third:.9},\"wall\":{wall:?},\"cpu\":{cpu:?}}}"
+                ))
+            })?;
+            println!("{line}");
+        }
+        _ => {
+            return Err(
+                "usage: bench_encoder write ENCODER FILE | bench_encoder run ENCODER THREADS STEPS".into()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn architecture(name: &str) -> Result<Architecture, String> {
+    match name {
+        "cnn-small" => Ok(Architecture::CnnSmall { width: 32, outputs: OUTPUTS }),
+        "resnet18" => {
+            Ok(Architecture::Resnet18 { stem: Stem::Cifar, pooling: Pooling::Average, outputs: OUTPUTS })
+        }
+        _ => Err(format!("encoder {name} is not measured; cnn-small and resnet18 are")),
+    }
+}
+
+fn norm(values: &[f32]) -> f64 {
+    values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt()
+}
+
+/// Numbers in ±1 from a fixed generator.
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed;
+    (0..count)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+/// CPU seconds of all threads of this process so far, from the scheduler's account in nanoseconds.
+fn cpu_seconds() -> f64 {
+    let tasks = fs_err::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| fs_err::read_to_string(task.path().join("schedstat")).ok())
+        .filter_map(|account| account.split_whitespace().next()?.parse::<f64>().ok())
+        .map(|nanoseconds| nanoseconds / 1e9)
+        .sum()
+}

@@ -1,0 +1,403 @@
+//! A whole study: compatible training and adapters side by side, over seeds, parts of the data and orders.
+//!
+//! For every seed the old model is trained on its rows, the new model with no regard to it (`plain`, the independent
+//! model that everything is held against), and then by every compatible method on the same rows. Adapters are fitted on
+//! the old and the independent model's vectors of those rows. Every gallery is then searched by its new model while it is
+//! backfilled in every order, and what comes out is a [`Comparison`].
+
+use std::path::PathBuf;
+
+use rehang::adapter::{self, Adapter};
+use rehang::comparison::{Backfill, Comparison, Outcome, Quality};
+use rehang::compatibility::at_width;
+use rehang::curve::{Curve, CurveInput, CurveOptions, Line, Relevance, curve, evaluate};
+use rehang::order::{OrderInput, Policy, order};
+use rehang::study::true_errors;
+use rehang::{Distance, Error, ErrorKind, Head, Matrix, Pairs, Progress, Result, Vectors};
+
+use crate::compatible::{Method as Compatible, OldModel, TrainingParameters, TrainingSet, train};
+use crate::encoder::Encoder;
+use crate::examples::Examples;
+use crate::networks::fit_map_only;
+use crate::{FitParameters, Method, NetworkOptions, fit_adapter};
+
+/// Points of a curve that are kept, from 0 % to 100 %.
+const POINTS: usize = 101;
+
+/// A compatible method that takes part.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Contender {
+    /// Its name in the report.
+    pub label: String,
+    /// How it is trained; its seed and model name are set by the study.
+    pub parameters: TrainingParameters,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ComparisonParameters {
+    /// What the report is called.
+    pub title: String,
+    /// Every seed trains everything anew.
+    pub seeds: Vec<u64>,
+    /// How the old model is trained: plain.
+    pub old: TrainingParameters,
+    /// How the independent new model is trained: plain.
+    pub independent: TrainingParameters,
+    /// Compatible methods.
+    pub contenders: Vec<Contender>,
+    /// Adapters from the old model to the independent new one.
+    pub adapters: Vec<Method>,
+    /// Orders of the backfill; one that a method has no evidence for is left out for it.
+    pub orders: Vec<Policy>,
+    /// Folder in which trained encoders are kept, so that a study goes on where it stopped.
+    pub folder: Option<PathBuf>,
+}
+
+/// What a study is made on.
+#[derive(Debug, Clone)]
+pub struct ComparisonData<'a> {
+    /// All examples.
+    pub examples: &'a Examples,
+    /// Rows that the old model is trained on.
+    pub old_rows: &'a [usize],
+    /// Rows that new models are trained on.
+    pub new_rows: &'a [usize],
+    /// Parts that are searched, each query leaving itself out: a name and its rows, which nobody was trained on.
+    pub parts: Vec<(String, Vec<usize>)>,
+}
+
+/// Runs a study.
+///
+/// # Errors
+///
+/// [`ErrorKind::Empty`] without seeds, parts or orders; as [`train`], [`fit_adapter`] and [`curve`].
+pub fn compare(
+    data: &ComparisonData<'_>,
+    parameters: &ComparisonParameters,
+    progress: &Progress,
+) -> Result<Comparison> {
+    for (what, is_empty) in [
+        ("the list of seeds", parameters.seeds.is_empty()),
+        ("the list of parts", data.parts.is_empty()),
+        ("the list of orders", parameters.orders.is_empty()),
+    ] {
+        if is_empty {
+            return Err(ErrorKind::Empty { what: what.into() }.into());
+        }
+    }
+    let mut outcomes = Vec::new();
+    let mut warnings = Vec::new();
+    for &seed in &parameters.seeds {
+        outcomes.extend(one_seed(data, parameters, seed, &mut warnings, progress)?);
+    }
+    if parameters.seeds.len() < 3 {
+        warnings.push(format!("{} seed(s): spreads over fewer than three say little", parameters.seeds.len()));
+    }
+    Ok(Comparison {
+        title: parameters.title.clone(),
+        setting: setting(data, parameters),
+        version: env!("CARGO_PKG_VERSION").into(),
+        outcomes,
+        warnings,
+    })
+}
+
+fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<String> {
+    let encoder = |name: &str, parameters: &TrainingParameters, rows: &[usize]| {
+        format!(
+            "{name}: {:?}, {} rows, {} epochs, {:?} at {}",
+            parameters.architecture,
+            rows.len(),
+            parameters.epochs,
+            parameters.optimiser,
+            parameters.rate
+        )
+    };
+    let parts: Vec<String> = data.parts.iter().map(|(name, rows)| format!("{name} {}", rows.len())).collect();
+    vec![
+        encoder("Old model", &parameters.old, data.old_rows),
+        encoder("New models", &parameters.independent, data.new_rows),
+        format!("Searched parts and their items: {}; cosine, leave one out", parts.join(", ")),
+        format!("Seeds: {:?}", parameters.seeds),
+    ]
+}
+
+/// Every part by one model.
+type Galleries = Vec<Matrix>;
+
+fn one_seed(
+    data: &ComparisonData<'_>,
+    parameters: &ComparisonParameters,
+    seed: u64,
+    warnings: &mut Vec<String>,
+    progress: &Progress,
+) -> Result<Vec<Outcome>> {
+    let examples = data.examples;
+    let study = Study { data, parameters, seed };
+    let (old, _) = study.trained("old", &parameters.old, data.old_rows, None, warnings, progress)?;
+    let old_model = OldModel::of(old.clone(), false);
+    let (independent, _) =
+        study.trained("independent", &parameters.independent, data.new_rows, None, warnings, progress)?;
+    let old_parts = study.galleries(&old, progress)?;
+    let best_parts = study.galleries(&independent, progress)?;
+
+    let mut sides: Vec<Side> = vec![Side {
+        label: "independent".into(),
+        native: best_parts.clone(),
+        adapted: fitted(&old_parts, independent.architecture.outputs()),
+        sigma: None,
+        head: independent.head.clone(),
+    }];
+    for contender in &parameters.contenders {
+        let Contender { label, parameters } = contender;
+        let (encoder, psi) =
+            study.trained(label, parameters, data.new_rows, Some(&old_model), warnings, progress)?;
+        let native = study.galleries(&encoder, progress)?;
+        let width = encoder.architecture.outputs();
+        sides.push(Side {
+            label: label.clone(),
+            native: native.clone(),
+            adapted: fitted(&old_parts, width),
+            sigma: None,
+            head: encoder.head.clone(),
+        });
+        if let Some(psi) = psi {
+            sides.push(Side::adapted(format!("{label} + ψ"), native, &old_parts, &psi, &encoder.head, progress)?);
+        }
+    }
+    if !parameters.adapters.is_empty() {
+        let chosen = examples.select(data.new_rows);
+        let embed = |encoder: &Encoder| encoder.embed(&chosen.inputs, parameters.independent.device, progress);
+        // The head numbers its classes by name.
+        let number = |label: u32| -> i64 {
+            let name = &examples.classes[label as usize];
+            independent.classes.iter().position(|class| class == name).map_or(-1, |class| class as i64)
+        };
+        let labels = chosen.labels.iter().map(|&label| number(label)).collect();
+        let pairs = Pairs::new(embed(&old)?, embed(&independent)?, Some(labels), None)?;
+        for &method in &parameters.adapters {
+            let fit = FitParameters { method, seed, compare: false, ..FitParameters::default() };
+            let options = NetworkOptions::default();
+            let head = &independent.head;
+            // FCT is the map alone; everything else has a σ² to order by.
+            let adapter = if method == Method::Fct {
+                fit_map_only(&pairs, Some(head), &fit, &options, progress)?
+            } else {
+                fit_adapter(&pairs, Some(head), &fit, &options, progress)?.adapter
+            };
+            let label = method.name().into();
+            let mut side = Side::adapted(label, best_parts.clone(), &old_parts, &adapter, head, progress)?;
+            side.sigma = side.sigma.filter(|_| method != Method::Fct);
+            sides.push(side);
+        }
+    }
+
+    let mut outcomes = Vec::new();
+    for (number, (part, rows)) in data.parts.iter().enumerate() {
+        let labels: Vec<i64> = rows.iter().map(|&row| i64::from(examples.labels[row])).collect();
+        let relevance = Relevance::Labels { gallery: &labels, queries: None };
+        let quality = |gallery: &Matrix| -> Result<Quality> {
+            let found =
+                evaluate(gallery, None, relevance, Distance::Cosine, &CurveOptions::default(), progress)?;
+            Ok(Quality { top1: found.top1, map: found.map })
+        };
+        let old_old = quality(&old_parts[number])?;
+        let best_best = quality(&best_parts[number])?;
+        for side in &sides {
+            let mut outcome = Outcome {
+                method: side.label.clone(),
+                seed,
+                part: part.clone(),
+                old_old,
+                new_old: old_old,
+                new_new: best_best,
+                best_best,
+                backfills: Vec::new(),
+            };
+            for &policy in &parameters.orders {
+                if let Some(curve) = side.backfill(number, policy, seed, relevance, progress)? {
+                    let ends = |of: &dyn Fn(&Line) -> f64| Quality { top1: of(&curve.top1), map: of(&curve.map) };
+                    (outcome.new_old, outcome.new_new) = (ends(&Line::start), ends(&Line::end));
+                    outcome.backfills.push(backfill(policy.name(), &curve));
+                }
+            }
+            outcomes.push(outcome);
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Old vectors at the width of the new ones: what a gallery without an adapter holds.
+fn fitted(old_parts: &Galleries, width: usize) -> Galleries {
+    old_parts.iter().map(|old| at_width(old, width.max(old.columns())).into_owned()).collect()
+}
+
+fn backfill(order: &str, curve: &Curve) -> Backfill {
+    let both = |of: &dyn Fn(&Line) -> f64| Quality { top1: of(&curve.top1), map: of(&curve.map) };
+    let points = |line: &Line| -> Vec<f64> {
+        let values = line.values();
+        (0..POINTS).map(|point| values[point * (values.len() - 1) / (POINTS - 1)]).collect()
+    };
+    let rate = &curve.flips.top1.rate;
+    Backfill {
+        order: order.to_owned(),
+        area: both(&Line::area),
+        min: both(&Line::min),
+        negative_flips: rate.area(),
+        negative_flips_max: rate.values().iter().copied().fold(0.0, f64::max),
+        top1: points(&curve.top1),
+        map: points(&curve.map),
+    }
+}
+
+/// One way to upgrade: what the gallery holds before and after the backfill, part by part.
+struct Side {
+    label: String,
+    native: Galleries,
+    adapted: Galleries,
+    /// σ² of every item, where there is an adapter.
+    sigma: Option<Vec<Vec<f64>>>,
+    head: Head,
+}
+
+impl Side {
+    fn adapted(
+        label: String,
+        native: Galleries,
+        old_parts: &Galleries,
+        adapter: &Adapter,
+        head: &Head,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let (mut adapted, mut sigma) = (Vec::new(), Vec::new());
+        for old in old_parts {
+            let old = Vectors::new(adapter.old.clone(), old.clone(), "old vectors")?;
+            let out = adapter::apply(adapter, &old, None, progress)?;
+            sigma.push(out.variance.iter().map(|&value| f64::from(value)).collect());
+            adapted.push(out.vectors.matrix().clone());
+        }
+        Ok(Self { label, native, adapted, sigma: Some(sigma), head: head.clone() })
+    }
+
+    /// The backfill of a part in an order; `None` where there is no evidence for the order.
+    fn backfill(
+        &self,
+        part: usize,
+        policy: Policy,
+        seed: u64,
+        relevance: Relevance<'_>,
+        progress: &Progress,
+    ) -> Result<Option<Curve>> {
+        let sigma = self.sigma.as_ref().map(|sigma| &sigma[part][..]);
+        if policy == Policy::Sigma && sigma.is_none() {
+            return Ok(None);
+        }
+        let native = at_width(&self.native[part], self.adapted[part].columns());
+        let adapted = &self.adapted[part];
+        let errors = true_errors(&native, adapted);
+        let seen = at_width(adapted, self.head.dimension());
+        let input = OrderInput {
+            items: native.rows(),
+            sigma,
+            squared_errors: Some(&errors),
+            classified: Some((&self.head, &seen)),
+            vectors: Some(adapted),
+            seed,
+            ..OrderInput::default()
+        };
+        let permutation = order(policy, &input)?.permutation;
+        let input = CurveInput {
+            native: &native,
+            adapted,
+            order: &permutation,
+            queries: None,
+            relevance,
+            distance: Distance::Cosine,
+            groups: None,
+            do_nothing: None,
+        };
+        curve(&input, &CurveOptions::default(), progress).map(Some)
+    }
+}
+
+/// One seed of a study.
+struct Study<'a> {
+    data: &'a ComparisonData<'a>,
+    parameters: &'a ComparisonParameters,
+    seed: u64,
+}
+
+impl Study<'_> {
+    /// An encoder, trained or taken from the study's folder.
+    fn trained(
+        &self,
+        label: &str,
+        parameters: &TrainingParameters,
+        rows: &[usize],
+        old: Option<&OldModel>,
+        warnings: &mut Vec<String>,
+        progress: &Progress,
+    ) -> Result<(Encoder, Option<Adapter>)> {
+        let seed = self.seed;
+        let name = format!("{}-{seed}", label.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+        let parameters = TrainingParameters { model: name.clone(), seed, ..parameters.clone() };
+        let places = self.parameters.folder.as_ref().map(|folder| {
+            (folder.join(format!("{name}.safetensors")), folder.join(format!("{name}-psi.safetensors")))
+        });
+        let wants_psi = parameters.method.adapter_hidden().is_some();
+        if let Some((encoder, psi)) = places.as_ref().filter(|(encoder, psi)| {
+            encoder.exists() && (!wants_psi || psi.exists())
+        }) {
+            let kept = Encoder::load(encoder)?;
+            if !kept.is_of(&parameters, &self.data.examples.select(rows))? {
+                return Err(Error::conflict(
+                    encoder.display(),
+                    "it was trained in another way than this study says; name another folder, or remove it",
+                ));
+            }
+            let psi = if wants_psi { Some(Adapter::load(psi)?) } else { None };
+            return Ok((kept, psi));
+        }
+        let set = TrainingSet { examples: self.data.examples, rows };
+        let trained = train(set, old, &parameters, progress)?;
+        for warning in trained.warnings {
+            let sentence = format!("{label}: {warning}");
+            if !warnings.contains(&sentence) {
+                warnings.push(sentence);
+            }
+        }
+        if let Some((encoder, psi)) = places {
+            // ψ first: an encoder that is there says that all of its training is.
+            if let Some(adapter) = &trained.adapter {
+                adapter.save(psi)?;
+            }
+            trained.encoder.save(encoder)?;
+        }
+        Ok((trained.encoder, trained.adapter))
+    }
+
+    fn galleries(&self, encoder: &Encoder, progress: &Progress) -> Result<Galleries> {
+        let device = self.parameters.independent.device;
+        self.data
+            .parts
+            .iter()
+            .map(|(_, rows)| {
+                let chosen = self.data.examples.select(rows);
+                Ok(encoder.embed(&chosen.inputs, device, progress)?.matrix().clone())
+            })
+            .collect()
+    }
+}
+
+/// Whether a method may stand in a comparison as a contender.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidOption`] for `plain`, which takes part as the independent model.
+pub fn expect_contender(method: &Compatible) -> Result<()> {
+    if method.needs_old() {
+        return Ok(());
+    }
+    Err(Error::option("methods", method.name(), "compatible methods: the independent model takes part anyhow"))
+}
