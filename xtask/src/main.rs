@@ -9,8 +9,11 @@
 //!
 //! `cargo xtask merge [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and merged.
 //!
+//! `cargo xtask bias [FOLDER]` measures which order closes the gap between groups that the old model saw unevenly.
+//!
 //! `cargo xtask results` measures every method on real galleries and writes `docs/results.md`.
 
+mod bias;
 mod demo_data;
 mod kill;
 mod merge;
@@ -27,11 +30,13 @@ fn main() -> ExitCode {
         ["picture", path] => picture::run(path),
         ["results", rest @ ..] => results::run(rest),
         ["merge", rest @ ..] => merge::run(rest),
+        ["bias"] => bias::run("../shared/data"),
+        ["bias", folder] => bias::run(folder),
         ["kill"] => kill::run("1000"),
         ["kill", times] => kill::run(times),
         _ => {
             eprintln!(
-                "usage: cargo xtask demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | merge [FOLDER] [SET…] | kill [TIMES]"
+                "usage: cargo xtask demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | merge [FOLDER] [SET…] | kill [TIMES] | bias [FOLDER]"
             );
             return ExitCode::from(2);
         }

@@ -21,6 +21,15 @@ use serde::{Deserialize, Serialize};
 
 const UNITS: &str = "bench/runs/results/units.jsonl";
 const TABLE: &str = "docs/results.md";
+/// Studies that have commands of their own: title, table, command.
+const APPENDED: [(&str, &str, &str); 2] = [
+    (
+        "Compatible training",
+        "bench/runs/compatible-omniglot/comparison.md",
+        "rehang compare bench/compatible/omniglot.toml --out bench/runs/compatible-omniglot",
+    ),
+    ("Bias", "bench/runs/bias/bias.md", "cargo xtask bias"),
+];
 const SETS: [&str; 4] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77"];
 const PARTS: [&str; 2] = ["seen", "unseen"];
 const SEEDS: u64 = 3;
@@ -368,6 +377,17 @@ fn write_table(rows: &[Row]) -> Result<()> {
                     rows.len()
                 );
             }
+        }
+    }
+    for (title, path, command) in APPENDED {
+        if !Path::new(path).exists() {
+            continue;
+        }
+        let part = fs_err::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
+        let _ = writeln!(text, "\n# {title}\n\nMade by `{command}`.\n");
+        // Its own headings go one deeper, and its title is the one above.
+        for line in part.lines().filter(|line| !line.starts_with("# ")) {
+            let _ = writeln!(text, "{line}");
         }
     }
     let mut file = AtomicFile::create(TABLE)?;

@@ -37,6 +37,8 @@ pub enum Command {
     Fit(Fit),
     /// Train an encoder, by itself or compatible with an old model's gallery: plain, bct, ract, dmu, l2, lwf, …
     Train(Train),
+    /// Train and compare compatible methods and adapters over seeds and orders; writes one report.
+    Compare(Compare),
     /// Vectors of images or features by an encoder that was trained here.
     Embed(Embed),
     /// Write a trained encoder as an ONNX file, for the backfill and anywhere else.
@@ -138,6 +140,22 @@ pub struct Train {
     #[arg(long, value_name = "N")]
     pub epochs: Option<usize>,
     /// Where the encoder is trained: cpu, flex (burn's own CPU device), wgpu or cuda (builds with that feature).
+    #[arg(long, default_value = "cpu")]
+    pub device: String,
+}
+
+/// Options of `rehang compare`.
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// The study: a training's configuration with a table [compare] (docs/training.md).
+    pub config: PathBuf,
+    /// Folder for the report.
+    #[arg(long, value_name = "DIR", default_value = "rehang-compare")]
+    pub out: PathBuf,
+    /// Use the seeds 0, 1, … N−1 instead of those of the configuration.
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<u64>,
+    /// Where encoders are trained: cpu, flex, wgpu or cuda.
     #[arg(long, default_value = "cpu")]
     pub device: String,
 }

@@ -50,6 +50,7 @@ fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Demo(demo) => commands::demo::run(demo, json),
         Command::Fit(fit) => commands::fit::run(fit, json),
         Command::Train(train) => commands::train::run(train, json),
+        Command::Compare(compare) => commands::compare::run(compare, json),
         Command::Embed(embed) => commands::train::embed(embed, json),
         Command::Export(export) => commands::train::export(export, json),
         Command::Transform(transform) => commands::transform::run(transform, json),

@@ -3,6 +3,7 @@
 mod auto;
 mod burn_network;
 pub mod closed_form;
+pub mod comparison;
 pub mod compatible;
 pub mod encoder;
 pub mod examples;

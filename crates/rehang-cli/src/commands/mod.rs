@@ -1,5 +1,6 @@
 //! The verbs, one file each: they read files, call the library, and print.
 
+pub mod compare;
 pub mod curve;
 pub mod demo;
 mod demo_live;

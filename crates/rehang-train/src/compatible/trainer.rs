@@ -726,3 +726,15 @@ fn right(logits: &[f32], labels: &[usize]) -> usize {
         .filter(|(row, label)| row.iter().all(|&other| other <= row[**label]))
         .count()
 }
+
+impl Encoder {
+    /// Whether it was trained with these very parameters on these very examples.
+    ///
+    /// # Errors
+    ///
+    /// None that parameters could cause.
+    pub fn is_of(&self, parameters: &TrainingParameters, chosen: &Examples) -> Result<bool> {
+        Ok(self.training.hyper_parameters == describe(parameters)?
+            && self.training.inputs.get("examples") == Some(&chosen.fingerprint()))
+    }
+}
