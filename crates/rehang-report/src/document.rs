@@ -2,6 +2,8 @@
 //!
 //! Everything that is said is decided here, once, so that the two forms cannot say different things.
 
+use std::borrow::Cow;
+
 use rehang::report::{
     Band, Calibration, Comparison, CurveSeries, Estimate, Flips, GroupCurves, GroupStudy, MeasuredSet,
     Metric, MetricCurve, Report, Severity, Spread, Unit, Warning,
@@ -43,8 +45,8 @@ pub(crate) struct KeyNumber {
 }
 
 pub(crate) struct Section<'a> {
-    pub(crate) id: &'static str,
-    pub(crate) title: &'static str,
+    pub(crate) id: Cow<'a, str>,
+    pub(crate) title: Cow<'a, str>,
     pub(crate) blocks: Vec<Block<'a>>,
 }
 
@@ -82,15 +84,18 @@ pub(crate) struct Row {
     pub(crate) strong: bool,
 }
 
+#[derive(Default)]
 pub(crate) struct Cell {
     pub(crate) text: String,
     /// Spread or place of the number, written smaller.
     pub(crate) aside: String,
+    /// The cell that matters most in its column.
+    pub(crate) strong: bool,
 }
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        Self { text, aside: String::new() }
+        Self { text, ..Self::default() }
     }
 }
 
@@ -120,7 +125,7 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         severe: report.warnings.iter().filter(|warning| warning.severity == Severity::Severe).collect(),
         warnings: report.warnings.len(),
         sections: sections.into_iter().flatten().collect(),
-        colophon: colophon(report),
+        colophon: colophon(&report.created_by.version),
     }
 }
 
@@ -330,7 +335,7 @@ fn curves_section<'a>(report: &Report, metrics: &[&Metric]) -> Option<Section<'a
          while the gallery moves from adapted to native vectors, and its curve is exact at every fraction.{about_bands}"
     );
     blocks.insert(0, Block::Text(intro));
-    Some(Section { id: "curves", title: "What every percent buys", blocks })
+    Some(Section { id: "curves".into(), title: "What every percent buys".into(), blocks })
 }
 
 fn bands_sentence(report: &Report) -> String {
@@ -400,6 +405,7 @@ fn landmarks_table(report: &Report, of: &Metric) -> Table {
                 } else {
                     String::new()
                 },
+                ..Cell::default()
             },
             metric(curve.end, of.unit).into(),
             curve.passes_do_nothing_at.map_or_else(|| UNDEFINED.into(), fraction).into(),
@@ -465,7 +471,11 @@ fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
         "The area is the mean over all fractions: what the gallery is worth on average while it is re-embedded.{}",
         spread_sentence(estimates())
     );
-    Some(Section { id: "areas", title: "Areas", blocks: vec![Block::Text(text), Block::Table(table)] })
+    Some(Section {
+        id: "areas".into(),
+        title: "Areas".into(),
+        blocks: vec![Block::Text(text), Block::Table(table)],
+    })
 }
 
 /// What the numbers behind the estimates are.
@@ -489,7 +499,7 @@ fn spread_sentence<'e>(estimates: impl Iterator<Item = &'e Estimate>) -> String 
 }
 
 /// The text with its first letter as a capital.
-fn capitalised(text: &str) -> String {
+pub(crate) fn capitalised(text: &str) -> String {
     let mut characters = text.chars();
     let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
     format!("{first}{}", characters.as_str())
@@ -565,7 +575,7 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
                 from right to wrong (▼). NFR is the negative flip rate: of the queries that the old gallery answered right, the \
                 share that is wrong now.";
     blocks.insert(0, Block::Text(text.into()));
-    Some(Section { id: "flips", title: "Answers that change", blocks })
+    Some(Section { id: "flips".into(), title: "Answers that change".into(), blocks })
 }
 
 fn comparison_section<'a>(comparison: &Comparison) -> Section<'a> {
@@ -602,7 +612,7 @@ fn comparison_section<'a>(comparison: &Comparison) -> Section<'a> {
     let estimates = comparison.candidates.iter().flat_map(|candidate| candidate.scores.values());
     let text = format!("{}{}", comparison.about, spread_sentence(estimates));
     let blocks = vec![Block::Text(text.trim().into()), Block::Table(Table { caption, columns, rows })];
-    Section { id: "methods", title: "Which method, and why", blocks }
+    Section { id: "methods".into(), title: "Which method, and why".into(), blocks }
 }
 
 fn calibration_section<'a>(calibration: &Calibration) -> Option<Section<'a>> {
@@ -683,7 +693,7 @@ fn calibration_section<'a>(calibration: &Calibration) -> Option<Section<'a>> {
         };
         blocks.push(Block::Chart(Box::new(chart), vec![table]));
     }
-    Some(Section { id: "calibration", title: "Does it know where it is wrong?", blocks })
+    Some(Section { id: "calibration".into(), title: "Does it know where it is wrong?".into(), blocks })
 }
 
 fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a>> {
@@ -764,7 +774,7 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
         );
         blocks.push(Block::Chart(Box::new(share), vec![along, first_items_table(groups)]));
     }
-    Some(Section { id: "groups", title: "Groups", blocks })
+    Some(Section { id: "groups".into(), title: "Groups".into(), blocks })
 }
 
 fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
@@ -877,7 +887,7 @@ fn further_section<'a>(report: &Report, metrics: &[&Metric]) -> Option<Section<'
             ));
         }
     }
-    (!blocks.is_empty()).then_some(Section { id: "further", title: "Further metrics", blocks })
+    (!blocks.is_empty()).then_some(Section { id: "further".into(), title: "Further metrics".into(), blocks })
 }
 
 fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
@@ -885,7 +895,7 @@ fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
         return None;
     }
     let blocks = report.measured_on.iter().map(|set| Block::Text(measured_sentence(set))).collect();
-    Some(Section { id: "measured", title: "What was measured on what", blocks })
+    Some(Section { id: "measured".into(), title: "What was measured on what".into(), blocks })
 }
 
 /// One set in plain sentences.
@@ -933,7 +943,7 @@ fn warnings_section(report: &Report) -> Option<Section<'_>> {
     let mut warnings: Vec<&Warning> = report.warnings.iter().collect();
     warnings.sort_by_key(|warning| std::cmp::Reverse(warning.severity));
     let blocks = warnings.into_iter().map(Block::Warning).collect();
-    Some(Section { id: "warnings", title: "Warnings", blocks })
+    Some(Section { id: "warnings".into(), title: "Warnings".into(), blocks })
 }
 
 fn provenance_section<'a>(report: &Report) -> Section<'a> {
@@ -981,20 +991,24 @@ fn provenance_section<'a>(report: &Report) -> Section<'a> {
             .collect(),
     };
     let tables = [inputs, facts].into_iter().filter(|table| !table.rows.is_empty());
-    Section { id: "provenance", title: "Inputs and versions", blocks: tables.map(Block::Table).collect() }
+    Section {
+        id: "provenance".into(),
+        title: "Inputs and versions".into(),
+        blocks: tables.map(Block::Table).collect(),
+    }
 }
 
-fn colophon(report: &Report) -> String {
-    let version = &report.created_by.version;
+/// What made a page, by its version.
+pub(crate) fn colophon(version: &str) -> String {
     if version.is_empty() { "Made by rehang.".into() } else { format!("Made by rehang {version}.") }
 }
 
-fn column(heading: &str, kind: Kind) -> Column {
+pub(crate) fn column(heading: &str, kind: Kind) -> Column {
     Column { heading: heading.into(), kind }
 }
 
 fn estimate_cell(estimate: &Estimate, unit: Unit) -> Cell {
-    Cell { text: metric(estimate.value, unit), aside: spread(estimate, unit) }
+    Cell { text: metric(estimate.value, unit), aside: spread(estimate, unit), ..Cell::default() }
 }
 
 fn unit_remark(unit: Unit) -> &'static str {

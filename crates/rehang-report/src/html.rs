@@ -60,7 +60,12 @@ pub(crate) fn write(document: &Document<'_>) -> String {
     html.push_str("</section>\n");
     let mut charts = 0;
     for section in &document.sections {
-        let _ = write!(html, "<section id=\"{}\">\n<h2>{}</h2>\n", section.id, escape_html(section.title));
+        let _ = write!(
+            html,
+            "<section id=\"{}\">\n<h2>{}</h2>\n",
+            escape_html(&section.id),
+            escape_html(&section.title)
+        );
         for block in &section.blocks {
             match block {
                 Block::Text(text) if text.is_empty() => {}
@@ -162,7 +167,10 @@ fn class(kind: Kind) -> &'static str {
 }
 
 fn cell_content(cell: &Cell, kind: Kind) -> String {
-    let text = escape_html(&cell.text);
+    let mut text = escape_html(&cell.text);
+    if cell.strong {
+        text = format!("<strong>{text}</strong>");
+    }
     match (kind, cell.aside.is_empty()) {
         (Kind::Code, _) => format!("<code>{text}</code>"),
         (_, true) => text,

@@ -3,16 +3,14 @@
 
 use std::io::{self, Write};
 
-use rehang::report::Report;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
-pub(crate) fn write(report: &Report) -> String {
+pub(crate) fn write(data: &impl Serialize) -> String {
     let mut bytes = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut bytes, ObjectsIndented::default());
-    report
-        .serialize(&mut serializer)
-        .expect("report data are strings, numbers, lists, and maps with string keys");
+    data.serialize(&mut serializer)
+        .expect("data of a report or a comparison are strings, numbers, lists, and maps with string keys");
     bytes.push(b'\n');
     String::from_utf8(bytes).expect("serde_json writes UTF-8")
 }

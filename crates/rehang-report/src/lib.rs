@@ -1,4 +1,5 @@
-//! Renders rehang's report data ([`rehang::report::Report`]) as one offline HTML page, as Markdown and as JSON.
+//! Renders rehang's report data ([`rehang::report::Report`]) and its comparisons of methods
+//! ([`rehang::comparison::Comparison`]) as one offline HTML page, as Markdown and as JSON.
 //!
 //! This crate knows report data and nothing else: no vectors, no files, no clock. The same report gives the same bytes.
 //!
@@ -6,11 +7,13 @@
 //!   asks the network for nothing.
 //! - [`markdown`]: the same words and tables, for a pull request or a terminal.
 //! - [`json`]: the report data itself, for scripts.
+//! - [`comparison_html`], [`comparison_markdown`], [`comparison_json`]: the same three for a comparison of methods.
 //! - [`svg_curve`]: one chart as a file of its own, readable on white and on dark pages.
 //!
 //! All text that comes from data is escaped; numbers that are not finite are shown as `–` and never drawn.
 
 mod chart;
+mod comparison;
 mod document;
 mod html;
 mod json;
@@ -20,6 +23,7 @@ mod palette;
 mod scale;
 mod text;
 
+use rehang::comparison::Comparison;
 use rehang::report::Report;
 
 pub use chart::{Axis, Chart, Level, Line, Look, Note};
@@ -50,6 +54,52 @@ pub fn markdown(report: &Report) -> String {
 /// `null`.
 pub fn json(report: &Report) -> String {
     json::write(report)
+}
+
+/// A comparison of methods as one self-contained HTML file.
+///
+/// It holds, for every part of the data: the methods side by side with the numbers of the papers, the backfill in every
+/// order, and the curves. Numbers are means over seeds, with one standard deviation where there is more than one seed. A
+/// number that is not defined, such as NaN or Γ where the criterion fails in every seed, is shown as `–`; a comparison
+/// without outcomes gives a page that says so.
+///
+/// ```
+/// use rehang::comparison::{Comparison, Outcome, Quality};
+///
+/// let quality = |map: f64| Quality { top1: map + 20.0, map };
+/// let comparison = Comparison {
+///     title: "Birds & beasts".into(),
+///     setting: vec!["ResNet-18 to ResNet-50.".into()],
+///     version: "0.1.0".into(),
+///     outcomes: vec![Outcome {
+///         method: "bct".into(),
+///         seed: 0,
+///         part: "test".into(),
+///         old_old: quality(40.0),
+///         new_old: quality(50.0),
+///         new_new: quality(58.0),
+///         best_best: quality(60.0),
+///         backfills: Vec::new(),
+///     }],
+///     warnings: Vec::new(),
+/// };
+/// let page = rehang_report::comparison_html(&comparison);
+/// assert!(page.starts_with("<!DOCTYPE html>") && page.contains("<h1>Birds &amp; beasts</h1>"));
+/// // Γ: half of what a full backfill gains comes without any.
+/// assert!(rehang_report::comparison_markdown(&comparison).contains("| bct | 40.0 | 50.0 | 58.0 | 1/1 | 50.0 |"));
+/// ```
+pub fn comparison_html(comparison: &Comparison) -> String {
+    html::write(&comparison::document(comparison))
+}
+
+/// A comparison of methods as Markdown: the words and tables of [`comparison_html`] without the charts.
+pub fn comparison_markdown(comparison: &Comparison) -> String {
+    markdown::write(&comparison::document(comparison))
+}
+
+/// A comparison of methods as JSON: its serde form, written as [`json`] writes a report.
+pub fn comparison_json(comparison: &Comparison) -> String {
+    json::write(comparison)
 }
 
 /// A chart as an SVG file of its own, in colours that can be read on white and on dark pages.

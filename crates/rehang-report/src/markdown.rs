@@ -30,7 +30,7 @@ pub(crate) fn write(document: &Document<'_>) -> String {
         text.push('\n');
     }
     for section in &document.sections {
-        let _ = writeln!(text, "## {}\n", escape_markdown(section.title));
+        let _ = writeln!(text, "## {}\n", escape_markdown(&section.title));
         for block in &section.blocks {
             match block {
                 Block::Text(paragraph) if paragraph.is_empty() => {}
@@ -77,8 +77,9 @@ fn write_table(table: &Table, text: &mut String) {
     for row in &table.rows {
         text.push('|');
         for (column, cell) in table.columns.iter().zip(&row.cells) {
+            let strong = cell.strong;
             let cell = if column.kind == Kind::Code { markdown_code(&cell.text) } else { prose(cell) };
-            if row.strong && !cell.is_empty() {
+            if (row.strong || strong) && !cell.is_empty() {
                 let _ = write!(text, " **{cell}** |");
             } else {
                 let _ = write!(text, " {cell} |");

@@ -1,0 +1,586 @@
+//! A comparison of methods told as a document: every part of the data with its tables and charts.
+//!
+//! Every number is a mean over seeds. The best of a column stands in bold where there is a choice: among at least two
+//! methods, not all of which show the same number, and only of those that have the number for every seed.
+
+use std::collections::BTreeSet;
+
+use rehang::comparison::{Backfill, Comparison, Measure, Outcome, Quality};
+use rehang::statistics::{MeanSd, mean_sd};
+
+use crate::chart::{Axis, Chart, Level, Line, Look};
+use crate::document::{
+    Block, Cell, Column, Document, Kind, Row, Section, Table, capitalised, colophon, column,
+};
+use crate::numbers::{UNDEFINED, counted, decimal, shown};
+
+/// A chart with more lines than this cannot be read.
+const LINES_MOST: usize = 10;
+
+/// The order that charts and the first sentence are about, where it was measured.
+const PREFERRED_ORDER: &str = "random";
+
+/// mAP says more about a gallery than its first answers, so it comes first.
+const MEASURES: [Measure; 2] = [Measure::Map, Measure::Top1];
+
+/// Tells `comparison` as a document.
+pub(crate) fn document(comparison: &Comparison) -> Document<'_> {
+    let parts = parts(comparison);
+    let (advice, verdict) = verdict(&parts);
+    let mut sections = Vec::new();
+    let setting = comparison.setting.join(" ");
+    if !setting.trim().is_empty() {
+        sections.push(section("setting", "Setting", vec![Block::Text(setting)]));
+    }
+    sections.extend(parts.iter().enumerate().map(|(number, part)| Section {
+        id: format!("part-{}", number + 1).into(),
+        title: if part.name.is_empty() { "Results".into() } else { format!("Part: {}", part.name).into() },
+        blocks: part_blocks(part),
+    }));
+    if !parts.is_empty() {
+        sections.push(section("numbers", "What the numbers say", vec![Block::Table(explanations())]));
+    }
+    if !comparison.warnings.is_empty() {
+        let warnings = comparison.warnings.iter().cloned().map(Block::Text).collect();
+        sections.push(section("warnings", "Warnings", warnings));
+    }
+    Document {
+        title: &comparison.title,
+        subtitle: subtitle(comparison),
+        advice,
+        verdict,
+        key_numbers: Vec::new(),
+        severe: Vec::new(),
+        warnings: comparison.warnings.len(),
+        sections,
+        colophon: colophon(&comparison.version),
+    }
+}
+
+/// One part of the data, and what was measured on it.
+struct Part<'a> {
+    comparison: &'a Comparison,
+    name: &'a str,
+    methods: Vec<&'a str>,
+    orders: Vec<&'a str>,
+    /// How many seeds any method has.
+    seeds: usize,
+}
+
+impl<'a> Part<'a> {
+    fn outcomes(&self) -> impl Iterator<Item = &'a Outcome> {
+        self.comparison.outcomes.iter().filter(|outcome| outcome.part == self.name)
+    }
+
+    /// Mean and spread of a number over the seeds for which it is defined.
+    fn over_seeds(&self, method: &str, number: impl Fn(&Outcome) -> Option<f64>) -> Option<MeanSd> {
+        self.comparison.over_seeds(method, self.name, |outcome| number(outcome).and_then(shown))
+    }
+
+    fn seeds_of(&self, method: &str) -> usize {
+        self.comparison.of(method, self.name).count()
+    }
+
+    /// A number over the seeds as a table shows it.
+    fn entry(&self, method: &str, number: impl Fn(&Outcome) -> Option<f64>) -> Entry {
+        Entry::of(self.over_seeds(method, number), self.seeds_of(method))
+    }
+
+    /// Mean and spread of a number that does not depend on the method; `None` where it does, or is not defined.
+    fn common(&self, number: impl Fn(&Outcome) -> f64) -> Option<MeanSd> {
+        let mut of_seeds: Vec<(u64, f64)> = Vec::new();
+        for outcome in self.outcomes() {
+            let value = shown(number(outcome))?;
+            match of_seeds.iter().find(|(seed, _)| *seed == outcome.seed) {
+                Some((_, known)) if (known - value).abs() > 1e-6 => return None,
+                Some(_) => {}
+                None => of_seeds.push((outcome.seed, value)),
+            }
+        }
+        mean_sd(&of_seeds.into_iter().map(|(_, value)| value).collect::<Vec<_>>())
+    }
+
+    /// The order that charts show.
+    fn chart_order(&self) -> Option<&'a str> {
+        let preferred = self.orders.iter().find(|order| **order == PREFERRED_ORDER);
+        preferred.or(self.orders.first()).copied()
+    }
+
+    /// The order that charts show for one method: its own first one where it lacks that of the others.
+    fn order_of(&self, method: &'a str) -> Option<&'a str> {
+        let order = self.chart_order()?;
+        let mut backfills = self.comparison.of(method, self.name).flat_map(|outcome| &outcome.backfills);
+        let first = backfills.next()?;
+        if first.order == order || backfills.any(|backfill| backfill.order == order) {
+            Some(order)
+        } else {
+            Some(&first.order)
+        }
+    }
+}
+
+fn parts(comparison: &Comparison) -> Vec<Part<'_>> {
+    let part = |name| {
+        let outcomes = || comparison.outcomes.iter().filter(move |outcome| outcome.part == name);
+        let has = |order: &&str| outcomes().any(|outcome| backfill(outcome, order).is_some());
+        Part {
+            comparison,
+            name,
+            methods: comparison
+                .methods()
+                .into_iter()
+                .filter(|method| outcomes().any(|outcome| outcome.method == *method))
+                .collect(),
+            orders: comparison.orders().into_iter().filter(has).collect(),
+            seeds: outcomes().map(|outcome| outcome.seed).collect::<BTreeSet<_>>().len(),
+        }
+    };
+    comparison.parts().into_iter().map(part).collect()
+}
+
+fn section<'a>(id: &'static str, title: &'static str, blocks: Vec<Block<'a>>) -> Section<'a> {
+    Section { id: id.into(), title: title.into(), blocks }
+}
+
+fn subtitle(comparison: &Comparison) -> String {
+    let seeds: BTreeSet<u64> = comparison.outcomes.iter().map(|outcome| outcome.seed).collect();
+    let (parts, orders) = (comparison.parts(), comparison.orders());
+    let mut words = vec![
+        counted(comparison.methods().len(), "method", "methods"),
+        counted(seeds.len(), "seed", "seeds"),
+        counted(parts.len(), "part", "parts"),
+    ];
+    if !orders.is_empty() {
+        words.push(format!("{}: {}", if orders.len() == 1 { "order" } else { "orders" }, orders.join(", ")));
+    }
+    words.join(" · ")
+}
+
+/// The methods with the largest areas of each part.
+fn verdict(parts: &[Part<'_>]) -> (&'static str, String) {
+    let sentences: Vec<String> = parts.iter().filter_map(largest_areas).collect();
+    if !sentences.is_empty() {
+        ("Largest area of mAP", sentences.join(" "))
+    } else if parts.is_empty() {
+        ("No verdict", "Nothing was measured, so nothing can be compared yet.".into())
+    } else {
+        ("No verdict", "No backfill was measured, so only its two ends can be compared.".into())
+    }
+}
+
+fn largest_areas(part: &Part<'_>) -> Option<String> {
+    let order = part.chart_order()?;
+    let mut areas: Vec<(&str, MeanSd)> = part
+        .methods
+        .iter()
+        .filter_map(|method| {
+            Some((*method, part.over_seeds(method, |outcome| Some(backfill(outcome, order)?.area.map))?))
+        })
+        .collect();
+    areas.sort_by(|a, b| b.1.mean.total_cmp(&a.1.mean));
+    let say = |(method, area): &(&str, MeanSd)| {
+        let spread =
+            if area.count > 1 { format!("\u{a0}±\u{a0}{}", decimal(area.sd, 1)) } else { String::new() };
+        format!("{method} with {}{spread}\u{a0}%", decimal(area.mean, 1))
+    };
+    let first = say(areas.first()?);
+    let second = areas.get(1).map_or_else(String::new, |area| format!(", then {}", say(area)));
+    let place = if part.name.is_empty() { String::new() } else { format!("part {}, ", part.name) };
+    Some(format!("{}: {first}{second}.", capitalised(&format!("{place}order {order}"))))
+}
+
+fn part_blocks<'a>(part: &Part<'a>) -> Vec<Block<'a>> {
+    let spread = if part.seeds > 1 {
+        format!(
+            "Mean ± one standard deviation over {}; the best of each column is bold.",
+            counted(part.seeds, "seed", "seeds")
+        )
+    } else {
+        "One seed, so the spread is unknown; the best of each column is bold.".into()
+    };
+    let mut blocks = vec![Block::Text(format!(
+        "{spread} M(new, old) is what the switch brings before anything is re-embedded, M(new, new) what the whole backfill \
+         brings. Δ↓ below 0 is better than the independent new model, which was trained with no regard to the old one."
+    ))];
+    blocks.extend(MEASURES.map(|measure| Block::Table(methods_table(part, measure))));
+    if part.orders.is_empty() {
+        return blocks;
+    }
+    blocks.push(Block::Text(
+        "The area is the mean over all fractions of the backfill. NFR@1 is its mean over them too, and the worst is that of any \
+         fraction and seed; the less the better."
+            .into(),
+    ));
+    blocks.extend(areas_tables(part).into_iter().map(Block::Table));
+    for measure in MEASURES {
+        let chart = chart(part, measure);
+        if !chart.is_empty() {
+            if measure == Measure::Map {
+                blocks.push(Block::Text(about_charts(part)));
+            }
+            let table = along_table(&chart, measure);
+            blocks.push(Block::Chart(Box::new(chart), vec![table]));
+        }
+    }
+    blocks
+}
+
+/// A column over all methods of a part.
+struct Quantity<'q> {
+    heading: String,
+    better: Better,
+    entry: Box<dyn Fn(&str) -> Entry + 'q>,
+}
+
+impl<'q> Quantity<'q> {
+    fn new(heading: impl Into<String>, better: Better, entry: impl Fn(&str) -> Entry + 'q) -> Self {
+        Self { heading: heading.into(), better, entry: Box::new(entry) }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Better {
+    Higher,
+    Lower,
+}
+
+/// A cell, with the value that it competes with.
+struct Entry {
+    cell: Cell,
+    rank: Option<f64>,
+}
+
+impl Entry {
+    /// A mean with its spread. One over fewer than all `seeds` says so and does not compete: a mean over the seeds that
+    /// went well is no better than one over all.
+    fn of(over_seeds: Option<MeanSd>, seeds: usize) -> Self {
+        let Some(over_seeds) = over_seeds else {
+            return Self { cell: UNDEFINED.to_string().into(), rank: None };
+        };
+        let mut aside = Vec::new();
+        if over_seeds.count > 1 {
+            aside.push(format!("±\u{a0}{}", decimal(over_seeds.sd, 1)));
+        }
+        if over_seeds.count < seeds {
+            aside.push(format!("{}\u{a0}of\u{a0}{seeds}", over_seeds.count));
+        }
+        let text = decimal(over_seeds.mean, 1);
+        Self {
+            cell: Cell { text, aside: aside.join(", "), ..Cell::default() },
+            rank: (over_seeds.count == seeds).then_some(over_seeds.mean),
+        }
+    }
+}
+
+/// One row a method, one column a quantity, the best of each column in bold.
+fn quantities_table(caption: String, methods: &[&str], quantities: &[Quantity<'_>]) -> Table {
+    let mut rows: Vec<Row> = methods
+        .iter()
+        .map(|method| Row { cells: vec![(*method).to_string().into()], strong: false })
+        .collect();
+    for quantity in quantities {
+        let mut entries: Vec<Entry> = methods.iter().map(|method| (quantity.entry)(method)).collect();
+        mark_best(&mut entries, quantity.better);
+        for (row, entry) in rows.iter_mut().zip(entries) {
+            row.cells.push(entry.cell);
+        }
+    }
+    Table { caption, columns: columns(quantities.iter().map(|quantity| quantity.heading.as_str())), rows }
+}
+
+/// Marks the best entries, and with them all that show the same number.
+fn mark_best(entries: &mut [Entry], better: Better) {
+    let ranked = || entries.iter().filter_map(|entry| Some((entry.rank?, &entry.cell.text)));
+    let best = ranked().reduce(|best, next| {
+        let wins = if better == Better::Higher { next.0 > best.0 } else { next.0 < best.0 };
+        if wins { next } else { best }
+    });
+    let Some(best) = best.map(|(_, text)| text.clone()) else { return };
+    if ranked().all(|(_, text)| *text == best) {
+        return;
+    }
+    for entry in entries.iter_mut().filter(|entry| entry.rank.is_some()) {
+        entry.cell.strong = entry.cell.text == best;
+    }
+}
+
+fn columns<'n>(numbers: impl Iterator<Item = &'n str>) -> Vec<Column> {
+    std::iter::once(column("method", Kind::Text))
+        .chain(numbers.map(|name| column(name, Kind::Number)))
+        .collect()
+}
+
+/// The ends of the backfill and the gains of the papers, by one measure.
+fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
+    let quality = |heading, of: fn(&Outcome) -> Quality| {
+        Quantity::new(heading, Better::Higher, move |method: &str| {
+            part.entry(method, |outcome| Some(of(outcome).of(measure)))
+        })
+    };
+    let gain = |heading, better, of: fn(&Outcome, Measure) -> Option<f64>| {
+        Quantity::new(heading, better, move |method: &str| part.entry(method, |outcome| of(outcome, measure)))
+    };
+    let quantities = [
+        quality("M(old, old)", |outcome| outcome.old_old),
+        quality("M(new, old)", |outcome| outcome.new_old),
+        quality("M(new, new)", |outcome| outcome.new_new),
+        Quantity::new("criterion met", Better::Higher, move |method| criterion(part, method, measure)),
+        gain("Γ", Better::Higher, Outcome::update_gain),
+        gain("Δ↑", Better::Higher, Outcome::gain_up),
+        gain("Δ↓", Better::Lower, Outcome::gain_down),
+    ];
+    let name = measure_name(measure);
+    let mut table = quantities_table(format!("Methods side by side: {name}, %"), &part.methods, &quantities);
+    if let Some(best) = part.common(|outcome| outcome.best_best.of(measure)) {
+        let mut cells: Vec<Cell> = (0..table.columns.len()).map(|_| UNDEFINED.to_string().into()).collect();
+        cells[0] = "independent new model".to_string().into();
+        cells[3] = Entry::of(Some(best), best.count).cell;
+        table.rows.push(Row { cells, strong: false });
+    }
+    table
+}
+
+/// In how many of the seeds that have both numbers the criterion is met.
+fn criterion(part: &Part<'_>, method: &str, measure: Measure) -> Entry {
+    let seeds = part.comparison.of(method, part.name).filter(|outcome| {
+        shown(outcome.new_old.of(measure)).is_some() && shown(outcome.old_old.of(measure)).is_some()
+    });
+    let met: Vec<bool> = seeds.map(|outcome| outcome.criterion_met(measure)).collect();
+    if met.is_empty() {
+        return Entry::of(None, 0);
+    }
+    let count = met.iter().filter(|met| **met).count();
+    // A count of seeds is not a quality: meeting the criterion in all seeds is what every method should do.
+    Entry { cell: format!("{count}/{}", met.len()).into(), rank: None }
+}
+
+/// Areas, flips and lowest points. With one order they are the columns of one table; with more, every one of them is a
+/// table whose columns are the orders.
+fn areas_tables(part: &Part<'_>) -> Vec<Table> {
+    type OfBackfill = fn(&Part<'_>, &str, &str) -> Entry;
+    let kinds: [(&str, Better, OfBackfill); 5] = [
+        ("area of mAP", Better::Higher, |part, method, order| {
+            backfill_entry(part, method, order, |backfill| backfill.area.map)
+        }),
+        ("area of top-1", Better::Higher, |part, method, order| {
+            backfill_entry(part, method, order, |backfill| backfill.area.top1)
+        }),
+        ("NFR@1", Better::Lower, flips_entry),
+        ("lowest mAP", Better::Higher, |part, method, order| {
+            backfill_entry(part, method, order, |backfill| backfill.min.map)
+        }),
+        ("lowest top-1", Better::Higher, |part, method, order| {
+            backfill_entry(part, method, order, |backfill| backfill.min.top1)
+        }),
+    ];
+    if let &[order] = part.orders.as_slice() {
+        let quantities = kinds.map(|(name, better, entry)| {
+            Quantity::new(name, better, move |method: &str| entry(part, method, order))
+        });
+        return vec![quantities_table(format!("Backfill in order {order}, %"), &part.methods, &quantities)];
+    }
+    let table = |(name, better, entry): (&str, Better, OfBackfill)| {
+        let of_order = |&order| Quantity::new(order, better, move |method: &str| entry(part, method, order));
+        let quantities: Vec<Quantity<'_>> = part.orders.iter().map(of_order).collect();
+        quantities_table(format!("{} by order, %", capitalised(name)), &part.methods, &quantities)
+    };
+    kinds.into_iter().map(table).collect()
+}
+
+fn backfill_entry(part: &Part<'_>, method: &str, order: &str, number: fn(&Backfill) -> f64) -> Entry {
+    part.entry(method, |outcome| backfill(outcome, order).map(number))
+}
+
+/// Mean negative flips, with the worst of all fractions and seeds beside it.
+fn flips_entry(part: &Part<'_>, method: &str, order: &str) -> Entry {
+    let mut entry = backfill_entry(part, method, order, |backfill| backfill.negative_flips);
+    let worst = part
+        .comparison
+        .of(method, part.name)
+        .filter_map(|outcome| shown(backfill(outcome, order)?.negative_flips_max))
+        .reduce(f64::max);
+    if let Some(worst) = worst {
+        let comma = if entry.cell.aside.is_empty() { "" } else { ", " };
+        entry.cell.aside = format!("{}{comma}worst\u{a0}{}", entry.cell.aside, decimal(worst, 1));
+    }
+    entry
+}
+
+fn about_charts(part: &Part<'_>) -> String {
+    let order = part.chart_order().unwrap_or_default();
+    let mean = if part.seeds > 1 { ", the mean over seeds" } else { "" };
+    let methods = part.methods.iter().filter(|method| part.order_of(method).is_some()).count();
+    let left_out = if methods > LINES_MOST {
+        format!(" Of {methods} methods, the {LINES_MOST} with the largest areas of mAP are drawn.")
+    } else {
+        String::new()
+    };
+    format!(
+        "Each line is one method in order {order}{mean}, from the switch at 0\u{a0}% to the whole backfill.{left_out}"
+    )
+}
+
+/// One measure of every method against the fraction that is re-embedded.
+fn chart(part: &Part<'_>, measure: Measure) -> Chart {
+    let name = measure_name(measure);
+    let drawn = drawn_methods(part);
+    let lines = drawn.iter().enumerate().map(|(place, &(method, order))| {
+        let name =
+            if part.chart_order() == Some(order) { method.into() } else { format!("{method} · {order}") };
+        Line {
+            name,
+            points: mean_curve(part, method, order, measure),
+            look: Look::Numbered(place),
+            ..Line::default()
+        }
+    });
+    let level = |name: &str, value: Option<MeanSd>, dotted| {
+        Some(Level { name: name.into(), value: value?.mean, dotted })
+    };
+    let levels = [
+        level("do nothing", part.common(|outcome| outcome.old_old.of(measure)), false),
+        level("independent", part.common(|outcome| outcome.best_best.of(measure)), true),
+    ];
+    let part_name = if part.name.is_empty() { String::new() } else { format!(", part {}", part.name) };
+    Chart {
+        title: format!("{name} while the gallery is re-embedded{part_name}"),
+        x: Axis::percent("re-embedded, % of the gallery"),
+        y: Axis::percent(format!("{name}, %")),
+        lines: lines.collect(),
+        levels: levels.into_iter().flatten().collect(),
+        ..Chart::default()
+    }
+}
+
+/// The methods that a chart shows, each with its order: all, or those with the largest areas of mAP; the same for every
+/// measure, so that a method looks alike in all charts.
+fn drawn_methods<'a>(part: &Part<'a>) -> Vec<(&'a str, &'a str)> {
+    let mut methods: Vec<(usize, &str, &str, f64)> = part
+        .methods
+        .iter()
+        .enumerate()
+        .filter_map(|(place, &method)| {
+            let order = part.order_of(method)?;
+            let area = part.over_seeds(method, |outcome| Some(backfill(outcome, order)?.area.map));
+            Some((place, method, order, area.map_or(f64::NEG_INFINITY, |area| area.mean)))
+        })
+        .collect();
+    methods.sort_by(|a, b| b.3.total_cmp(&a.3));
+    methods.truncate(LINES_MOST);
+    methods.sort_by_key(|method| method.0);
+    methods.into_iter().map(|(_, method, order, _)| (method, order)).collect()
+}
+
+/// The mean over seeds at every fraction, against percent. Not defined where any seed is not: a mean over other seeds from
+/// one fraction to the next would jump. Seeds with another number of fractions than the first are left out.
+fn mean_curve(part: &Part<'_>, method: &str, order: &str, measure: Measure) -> Vec<(f64, f64)> {
+    let curves: Vec<&Vec<f64>> = part
+        .comparison
+        .of(method, part.name)
+        .filter_map(|outcome| backfill(outcome, order))
+        .map(|backfill| match measure {
+            Measure::Top1 => &backfill.top1,
+            Measure::Map => &backfill.map,
+        })
+        .filter(|curve| !curve.is_empty())
+        .collect();
+    let Some(length) = curves.first().map(|curve| curve.len()) else { return Vec::new() };
+    let curves: Vec<&Vec<f64>> = curves.into_iter().filter(|curve| curve.len() == length).collect();
+    let percent = |index: usize| 100.0 * index as f64 / (length - 1).max(1) as f64;
+    (0..length)
+        .map(|index| {
+            let sum: f64 = curves.iter().filter_map(|curve| curve.get(index)).sum();
+            (percent(index), sum / curves.len() as f64)
+        })
+        .collect()
+}
+
+/// The lines of a chart at 0, 10, …, 100 %: one row a method.
+fn along_table(chart: &Chart, measure: Measure) -> Table {
+    let marks: Vec<String> = (0..=10).map(|step| (step * 10).to_string()).collect();
+    let at = |line: &Line, mark: f64| {
+        let nearest = line.points.iter().min_by(|a, b| (a.0 - mark).abs().total_cmp(&(b.0 - mark).abs()));
+        nearest.filter(|(x, _)| (x - mark).abs() <= 5.0).map_or(f64::NAN, |&(_, y)| y)
+    };
+    let row = |line: &Line| {
+        let values = (0..=10).map(|step| decimal(at(line, f64::from(step) * 10.0), 1).into());
+        Row { cells: std::iter::once(line.name.clone().into()).chain(values).collect(), strong: false }
+    };
+    Table {
+        caption: format!("{}, %, by share of the gallery that is re-embedded, %", measure_name(measure)),
+        columns: columns(marks.iter().map(String::as_str)),
+        rows: chart.lines.iter().map(row).collect(),
+    }
+}
+
+/// Every number in one sentence, with its source.
+fn explanations() -> Table {
+    let rows = [
+        (
+            "M(q, g)",
+            "Top-1 or mAP with the queries of model q in a gallery of model g, each query leaving itself out.",
+            "BCT eq. 2",
+        ),
+        (
+            "criterion",
+            "M(new, old) > M(old, old): new queries find more in the gallery as it stands than old queries do; in how many \
+             seeds.",
+            "BCT eq. 2",
+        ),
+        (
+            "Γ",
+            "(M(new, old) − M(old, old)) / (M(new*, new*) − M(old, old)): the share of the independent new model's gain that \
+             comes without any backfill; only of seeds that meet the criterion.",
+            "BCT eq. 9",
+        ),
+        (
+            "Δ↑",
+            "(M(new, old) − M(old, old)) / M(old, old): what searches gain at the switch, relative to doing nothing.",
+            "DMU eq. 6",
+        ),
+        (
+            "Δ↓",
+            "(M(new*, new*) − M(new, new)) / M(new*, new*): what the new model's own searches lose by being compatible; below \
+             0 they gain.",
+            "DMU eq. 7",
+        ),
+        (
+            "area",
+            "The mean of a metric over all fractions: what the gallery is worth on average while it is re-embedded.",
+            "FastFill §5.1",
+        ),
+        (
+            "lowest",
+            "The lowest point of the same curve: the worst that users see on the way.",
+            "FastFill §5.1",
+        ),
+        (
+            "NFR@1",
+            "The negative flip rate: of the queries whose first answer was right at the switch, the share whose first answer \
+             is wrong now.",
+            "RACT eq. 12",
+        ),
+    ];
+    Table {
+        caption: "Every number with its source; new* is the independent new model, trained with no regard to the old one".into(),
+        columns: ["number", "what it says", "source"].map(|heading| column(heading, Kind::Text)).into(),
+        rows: rows
+            .into_iter()
+            .map(|(number, says, source)| Row {
+                cells: [number, says, source].map(|text| text.to_string().into()).into(),
+                strong: false,
+            })
+            .collect(),
+    }
+}
+
+fn backfill<'o>(outcome: &'o Outcome, order: &str) -> Option<&'o Backfill> {
+    outcome.backfills.iter().find(|backfill| backfill.order == order)
+}
+
+fn measure_name(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Top1 => "top-1",
+        Measure::Map => "mAP",
+    }
+}
