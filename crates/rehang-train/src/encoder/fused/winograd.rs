@@ -263,8 +263,8 @@ impl Winograd {
             if buffer.len() < lines {
                 buffer.resize(lines, 0.0);
             }
-            work(&mut buffer[..lines])
-        })
+            work(&mut buffer[..lines]);
+        });
     }
 }
 
