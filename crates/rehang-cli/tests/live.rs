@@ -1,11 +1,13 @@
 //! A live upgrade by the command line alone: the verbs that scripts rely on, and everything that can be wrong with them.
 
 mod common;
+#[path = "../../rehang-upgrade/tests/common/padding.rs"]
+mod padding;
 
 use std::fmt::Write as _;
 
 use common::Place;
-use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+use padding::padding;
 use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Space};
 use rehang_store::{SqliteStore, Store};
@@ -19,23 +21,8 @@ fn native(row: usize, column: usize) -> f32 {
 }
 
 fn adapter(d_old: usize, d_new: usize) -> Adapter {
-    let weight = Matrix::from_fn(d_new, d_old, |row, column| f32::from(u8::from(row == column)));
-    Adapter {
-        old: Space::new("old", d_old, Distance::L2, false),
-        new: Space::new("new", d_new, Distance::L2, false),
-        map: Map {
-            input: InputScaling::AsIs,
-            branch: vec![],
-            second: None,
-            mixer: vec![Dense { weight, bias: vec![0.0; d_new], relu: false }],
-            skip: None,
-            kernel: None,
-        },
-        geometry: Geometry::Raw,
-        uncertainty: Uncertainty::Linear { weight: vec![0.1; d_new], bias: 0.0 },
-        input_statistics: None,
-        training: Training::default(),
-    }
+    let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
+    padding(space("old", d_old), space("new", d_new), vec![0.1; d_new], 0.0)
 }
 
 /// Files of a small gallery, imported; two items are not in the table, one has no source.
