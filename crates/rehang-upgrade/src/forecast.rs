@@ -86,18 +86,25 @@ impl Forecast {
         if pairs.len() > 0 && !of_this {
             warnings.push(format!("the forecast {source} was made with an adapter that was fitted on other pairs"));
         }
-        let line = curve.metrics.get(&metric.id).ok_or_else(without)?;
+        let line_of = curve.metrics.get(&metric.id).ok_or_else(without)?;
         let points: Vec<(f64, f64)> = curve
             .fractions
             .iter()
             .copied()
-            .zip(line.values.iter().copied())
+            .zip(line_of.values.iter().copied())
             .filter(|(share, value)| share.is_finite() && value.is_finite())
             .collect();
         if points.is_empty() || points.windows(2).any(|two| two[0].0 > two[1].0) {
             return Err(Error::corrupt(source, "the shares of its curve are missing or not ascending"));
         }
         let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
+        // An adapter that ranks just as the old model does begins at the line, but for rounding.
+        let passes = do_nothing.and_then(|line| {
+            let passes = line_of.passes_do_nothing_at?;
+            let before = points.iter().filter(|(share, _)| *share <= passes);
+            let at_once = before.clone().all(|(_, value)| !is_below(*value, line));
+            Some(if at_once { 0.0 } else { passes })
+        });
         Ok(Self {
             source: source.into(),
             metric: metric.name.clone(),
@@ -106,7 +113,7 @@ impl Forecast {
             do_nothing,
             start: at(&points, 0.0),
             curve_at: SHOWN.iter().map(|&share| (share, at(&points, share))).collect(),
-            passes_do_nothing_at: do_nothing.and(line.passes_do_nothing_at),
+            passes_do_nothing_at: passes,
             warnings,
             points,
         })
@@ -120,7 +127,7 @@ impl Forecast {
     /// Whether a gallery that is switched at this share of native items is forecast to serve worse than one that is left alone.
     /// `false` where doing nothing was not measured.
     pub fn is_below_doing_nothing(&self, share: f64) -> bool {
-        self.do_nothing.is_some_and(|line| self.at(share) < line)
+        self.do_nothing.is_some_and(|line| is_below(self.at(share), line))
     }
 }
 
@@ -164,6 +171,11 @@ pub fn expect_worthwhile(store: &dyn Store, forecast: &Forecast) -> Result<()> {
             forecast.source
         ),
     ))
+}
+
+/// Below by more than sums of thousands of numbers are rounded by.
+fn is_below(value: f64, line: f64) -> bool {
+    value < line - 1e-9 * line.abs().max(1.0)
 }
 
 /// Linear between ascending points; the first and last value beyond them.
@@ -245,6 +257,11 @@ mod tests {
         let forecast = read(&other).unwrap();
         assert_eq!(forecast.curve, "padding · random");
         assert_eq!(forecast.warnings.len(), 2, "{:?}", forecast.warnings);
+        let mut level = report();
+        level.curves = vec![series("coverage", &[30.0 - 1e-12, 40.0, 50.0])];
+        let level = read(&level).unwrap();
+        assert_eq!(level.passes_do_nothing_at, Some(0.0), "equal but for rounding");
+        assert!(!level.is_below_doing_nothing(0.0));
         let mut unmeasured = report();
         unmeasured.do_nothing.clear();
         assert!(!read(&unmeasured).unwrap().is_below_doing_nothing(0.0));
