@@ -222,7 +222,8 @@ fn a_status_lists_what_cannot_come_home() {
     place.write_bytes("ids.txt", (ids + "blind\n").as_bytes());
     adapter(D_OLD, D_NEW).save(place.path("adapter.safetensors")).unwrap();
     place.write_bytes("rehang.toml", config("").as_bytes());
-    let import = "gallery import --gallery G.db --space resnet --vectors old.npy --items items.jsonl --distance l2";
+    let import =
+        "gallery import --gallery G.db --space resnet --vectors old.npy --items items.jsonl --distance l2";
     place.json(&import.split(' ').collect::<Vec<_>>());
     place.json(&upgrade("start", &[]));
     // Two items that no model has seen, one of them without a source.
@@ -287,7 +288,8 @@ fn a_plan_shows_the_forecast_and_a_switch_that_would_serve_worse_is_refused() {
     assert_eq!((forecast["items"].as_u64(), forecast["metric"].as_str()), (Some(60), Some("mAP")));
     assert_eq!(forecast["curve"], "sigma", "{forecast}");
     assert_eq!(forecast["do_nothing"], measured["do_nothing"]["map"]);
-    let series = measured["curves"].as_array().unwrap().iter().find(|curve| curve["order"] == "sigma").unwrap();
+    let series =
+        measured["curves"].as_array().unwrap().iter().find(|curve| curve["order"] == "sigma").unwrap();
     assert_eq!(forecast["start"], series["metrics"]["map"]["start"]);
     assert_eq!(forecast["curve_at"][3][1], series["metrics"]["map"]["end"]);
 
@@ -303,9 +305,10 @@ fn a_plan_shows_the_forecast_and_a_switch_that_would_serve_worse_is_refused() {
     }
     place.write_bytes("report.json", weak.to_string().as_bytes());
     let (_, text, _) = code(&place, &upgrade("plan", &[]));
-    for words in
-        ["do nothing 30.0, at the switch 20.0, 10 % native 24.0, 25 % native 30.0, 50 % native 40.0, 100 % native 60.0", "from 25.0 % native on"]
-    {
+    for words in [
+        "do nothing 30.0, at the switch 20.0, 10 % native 24.0, 25 % native 30.0, 50 % native 40.0, 100 % native 60.0",
+        "from 25.0 % native on",
+    ] {
         assert!(text.contains(words), "{text}");
     }
     place.json(&upgrade("start", &[]));

@@ -52,8 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     measured("fill with adapted vectors", rows, || {
         let mut after = None;
         loop {
-            let scan =
-                Scan::new("new", Select::Lacking, FILL_PAGE).after(after).with_vectors_of("old");
+            let scan = Scan::new("new", Select::Lacking, FILL_PAGE).after(after).with_vectors_of("old");
             let page = store.scan(&scan)?;
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.item.key);
@@ -110,8 +109,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     if with_index {
         measured("build and save the search index", rows, || store.rebuild("old"))?;
-        let queries: Vec<f32> =
-            (0..QUERIES as u64).flat_map(|at| vector(rows + 1 + at, dimension)).collect();
+        let queries: Vec<f32> = (0..QUERIES as u64).flat_map(|at| vector(rows + 1 + at, dimension)).collect();
         let queries = Matrix::new(dimension, queries)?;
         measured("searches, one by one", QUERIES as u64, || {
             for at in 0..QUERIES {

@@ -51,7 +51,12 @@ impl Forecast {
     /// spaces.
     pub fn read(text: &str, source: &str, setup: &Setup<'_>) -> Result<Self> {
         let report: Report = serde_json::from_str(text).map_err(|error| {
-            Error::corrupt(source, format!("it is no report of rehang as JSON ({error}); `rehang report … -o report.json` makes one"))
+            Error::corrupt(
+                source,
+                format!(
+                    "it is no report of rehang as JSON ({error}); `rehang report … -o report.json` makes one"
+                ),
+            )
         })?;
         if report.format_version > FORMAT_VERSION {
             return Err(Error::corrupt(
@@ -69,22 +74,24 @@ impl Forecast {
         let method = &setup.adapter.training.method;
         // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then nobody knows which.
         let own = |curve: &&rehang::report::CurveSeries| curve.order == order && curve.method == *method;
-        let curve = match report.curves.iter().find(own) {
-            Some(curve) => curve,
-            None => {
-                let curve = report.headline_curve().ok_or_else(without)?;
-                warnings.push(format!(
-                    "the forecast {source} has no curve of {method} · {order}, which this upgrade is; it shows {}",
-                    curve.name()
-                ));
-                curve
-            }
+        let curve = if let Some(curve) = report.curves.iter().find(own) {
+            curve
+        } else {
+            let curve = report.headline_curve().ok_or_else(without)?;
+            warnings.push(format!(
+                "the forecast {source} has no curve of {method} · {order}, which this upgrade is; it shows {}",
+                curve.name()
+            ));
+            curve
         };
         // The report names the pairs of the adapters it compared; pairs of this adapter that it does not name are another's.
         let pairs = setup.adapter.training.inputs.values();
-        let of_this = pairs.clone().any(|pairs| report.inputs.iter().any(|input| input.fingerprint == *pairs));
+        let of_this =
+            pairs.clone().any(|pairs| report.inputs.iter().any(|input| input.fingerprint == *pairs));
         if pairs.len() > 0 && !of_this {
-            warnings.push(format!("the forecast {source} was made with an adapter that was fitted on other pairs"));
+            warnings.push(format!(
+                "the forecast {source} was made with an adapter that was fitted on other pairs"
+            ));
         }
         let line_of = curve.metrics.get(&metric.id).ok_or_else(without)?;
         let points: Vec<(f64, f64)> = curve
@@ -148,7 +155,9 @@ pub fn expect_worthwhile(store: &dyn Store, forecast: &Forecast) -> Result<()> {
     }
     let counts = store.counts(&record.new.model)?;
     let share = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
-    let (true, Some(line)) = (forecast.is_below_doing_nothing(share), forecast.do_nothing) else { return Ok(()) };
+    let (true, Some(line)) = (forecast.is_below_doing_nothing(share), forecast.do_nothing) else {
+        return Ok(());
+    };
     let remedy = match forecast.passes_do_nothing_at {
         // Rounded up, so that a run to this share passes.
         Some(passes) => {
@@ -224,8 +233,10 @@ mod tests {
         let mut report = Report::new("x", CreatedBy::default(), spaces);
         report.metrics = vec![Metric::map()];
         report.do_nothing = [("map".to_owned(), 30.0)].into();
-        report.curves =
-            vec![series("random", &[10.0, 10.0, 10.0, 10.0, 40.0]), series("coverage", &[20.0, 25.0, 35.0, 45.0, 55.0])];
+        report.curves = vec![
+            series("random", &[10.0, 10.0, 10.0, 10.0, 40.0]),
+            series("coverage", &[20.0, 25.0, 35.0, 45.0, 55.0]),
+        ];
         report.inputs = vec![Input { fingerprint: "f1".into(), ..Input::default() }];
         report
     }

@@ -35,7 +35,8 @@ pub fn left(
     match what {
         Left::WithoutSource => {
             let records = store.scan(&Scan::new(new, Select::WithoutSource, limit).after(after))?;
-            let next = (records.len() == limit).then(|| records.last().map(|record| record.item.key)).flatten();
+            let next =
+                (records.len() == limit).then(|| records.last().map(|record| record.item.key)).flatten();
             Ok((records.into_iter().map(|record| record.item.id).collect(), next))
         }
         Left::WithoutVector => {
@@ -45,7 +46,8 @@ pub fn left(
                 let records = store.scan(&Scan::new(new, Select::Lacking, limit).after(after))?;
                 let whole = records.len() == limit;
                 let keys: Vec<ItemKey> = records.iter().map(|record| record.item.key).collect();
-                let there = if old { store.provenances(&record.old.model, &keys)? } else { vec![None; keys.len()] };
+                let there =
+                    if old { store.provenances(&record.old.model, &keys)? } else { vec![None; keys.len()] };
                 for (record, there) in records.into_iter().zip(there) {
                     after = Some(record.item.key);
                     if there.is_none() {

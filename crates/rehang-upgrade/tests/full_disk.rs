@@ -28,7 +28,7 @@ impl Ballast {
     /// Fills the file system to its last block, but for `left` bytes.
     fn fill(&self, left: usize) {
         use std::io::Write as _;
-        let mut file = std::fs::File::create(&self.0).unwrap();
+        let mut file = fs_err::File::create(&self.0).unwrap();
         let block = vec![1_u8; 4096];
         let mut bytes = 0_usize;
         while file.write_all(&block).is_ok() {
@@ -38,7 +38,7 @@ impl Ballast {
     }
 
     fn remove(&self) {
-        std::fs::remove_file(&self.0).unwrap();
+        fs_err::remove_file(&self.0).unwrap();
     }
 }
 

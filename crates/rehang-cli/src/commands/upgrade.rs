@@ -325,7 +325,11 @@ fn lists_text(store: &dyn Store, status: &Status) -> Result<String> {
     let mut text = String::new();
     for (what, count, words) in [
         (Left::WithoutSource, status.counts.without_source, "without a source"),
-        (Left::WithoutVector, status.without_vector, "without any vector; no search finds them until they are embedded"),
+        (
+            Left::WithoutVector,
+            status.without_vector,
+            "without any vector; no search finds them until they are embedded",
+        ),
     ] {
         if count == 0 {
             continue;

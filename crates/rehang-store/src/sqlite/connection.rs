@@ -321,12 +321,14 @@ pub(crate) fn sentence(path: &Path, trouble: Trouble) -> Error {
             refuse("open", path, "permission denied")
         }
         // The files beside the gallery could not be made or made longer, which SQLite calls no full disk.
-        ErrorCode::SystemIoFailure if matches!(extended_code(&error), SHM_SIZE | SHM_MAP | IO_WRITE) => refuse(
-            "write",
-            path,
-            "the -wal or -shm file beside it cannot grow, as when the disk is full; nothing of this call was written, make room \
+        ErrorCode::SystemIoFailure if matches!(extended_code(&error), SHM_SIZE | SHM_MAP | IO_WRITE) => {
+            refuse(
+                "write",
+                path,
+                "the -wal or -shm file beside it cannot grow, as when the disk is full; nothing of this call was written, make room \
              and try again",
-        ),
+            )
+        }
         ErrorCode::SystemIoFailure => refuse("read or write", path, &error.to_string()),
         ErrorCode::NotADatabase => {
             Error::corrupt(path.display(), "it is no SQLite database, so it is no gallery")

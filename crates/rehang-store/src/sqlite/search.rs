@@ -222,9 +222,8 @@ fn each_passing(
     let n = row.number;
     if !filter.labels.is_empty() {
         let places = vec!["?"; filter.labels.len()].join(", ");
-        let from = format!(
-            "vector_{n} AS state JOIN item ON item.key = state.item WHERE item.label IN ({places})"
-        );
+        let from =
+            format!("vector_{n} AS state JOIN item ON item.key = state.item WHERE item.label IN ({places})");
         return each_of(connection, row, &from, &filter.labels, filter, take);
     }
     if !filter.provenances.is_empty() {
