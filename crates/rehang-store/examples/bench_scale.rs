@@ -17,9 +17,9 @@ use rehang_store::{Filter, ItemWrite, NewVector, Outcome, Scan, Select, SqliteSt
 const BATCH: usize = 4096;
 /// Items of a page while the new space is filled, as an upgrade takes them.
 const FILL_PAGE: usize = 2048;
-/// Items of a page of the queue, and how many pages are taken.
+/// Items of a page of the queue, and how many pages are taken at most: a hundredth of the items.
 const PAGE: usize = 1000;
-const PAGES: usize = 50;
+const PAGES_MAX: u64 = 50;
 const QUERIES: usize = 200;
 const K: usize = 10;
 
@@ -77,14 +77,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     print_size("gallery file, two spaces", &path);
 
-    let worst = worst(rows, PAGE * PAGES);
+    let pages = (rows / 100 / PAGE as u64).clamp(1, PAGES_MAX) as usize;
+    let worst = worst(rows, PAGE * pages);
     let first = measured("first page of the queue", 1, || {
         store.scan(&Scan::new("new", Select::WorstFirst, PAGE).with_vectors_of("old"))
     })?;
     assert!(first.iter().map(|record| record.item.key).eq(worst.iter().copied().take(PAGE)));
     let mut seen = Vec::with_capacity(worst.len());
-    measured("pages of the queue, made native", (PAGE * PAGES).min(worst.len()) as u64, || {
-        for _ in 0..PAGES {
+    measured("pages of the queue, made native", worst.len() as u64, || {
+        for _ in 0..pages {
             let page = store.scan(&Scan::new("new", Select::WorstFirst, PAGE))?;
             seen.extend(page.iter().map(|record| record.item.key));
             let writes: Vec<VectorWrite> = page

@@ -131,6 +131,11 @@ impl Forecast {
         at(&self.points, share)
     }
 
+    /// [`Forecast::passes_do_nothing_at`] in percent with one decimal, rounded up: a run until there passes.
+    pub fn passes_at_percent(&self) -> Option<f64> {
+        self.passes_do_nothing_at.map(|share| (share * 1000.0 - 1e-9).ceil() / 10.0)
+    }
+
     /// Whether a gallery that is switched at this share of native items is forecast to serve worse than one that is left alone.
     /// `false` where doing nothing was not measured.
     pub fn is_below_doing_nothing(&self, share: f64) -> bool {
@@ -158,14 +163,10 @@ pub fn expect_worthwhile(store: &dyn Store, forecast: &Forecast) -> Result<()> {
     let (true, Some(line)) = (forecast.is_below_doing_nothing(share), forecast.do_nothing) else {
         return Ok(());
     };
-    let remedy = match forecast.passes_do_nothing_at {
-        // Rounded up, so that a run to this share passes.
-        Some(passes) => {
-            let percent = (passes * 1000.0 - 1e-9).ceil() / 10.0;
-            format!(
-                "it passes doing nothing at {percent:.1} %, so `rehang upgrade run --until {percent:.1}%` first; or"
-            )
-        }
+    let remedy = match forecast.passes_at_percent() {
+        Some(percent) => format!(
+            "it passes doing nothing at {percent:.1} %, so `rehang upgrade run --until {percent:.1}%` first; or"
+        ),
         None => "it never passes doing nothing;".into(),
     };
     Err(Error::conflict(

@@ -118,12 +118,12 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
     for (share, value) in &forecast.curve_at {
         text += &format!(", {:.0} % native {}", 100.0 * share, one_decimal(*value));
     }
-    text += match (forecast.do_nothing, forecast.passes_do_nothing_at) {
+    text += match (forecast.do_nothing, forecast.passes_at_percent()) {
         (None, _) => "\n".into(),
-        (_, Some(share)) if share <= 0.0 => "\n          above doing nothing from the switch on\n".into(),
-        (_, Some(share)) => format!(
+        (_, Some(percent)) if percent <= 0.0 => "\n          above doing nothing from the switch on\n".into(),
+        (_, Some(percent)) => format!(
             "\n          above doing nothing from {} % native on: before it, `switch` refuses, and merged searches help\n",
-            one_decimal(100.0 * share)
+            one_decimal(percent)
         ),
         (_, None) => "\n          never above doing nothing: this adapter does not pay with mixed searches\n".to_owned(),
     }
