@@ -264,10 +264,18 @@ fn each_of(
         .prepare_cached(&format!("SELECT {ITEM_COLUMNS}, state.provenance, state.value FROM {from}"))?;
     let mut rows = select.query(params_from_iter(bound))?;
     let mut vector = Vec::with_capacity(row.space.dimension);
+    // An item is many times dearer to read than a provenance.
+    let of_items = !filter.labels.is_empty() || !filter.payload.is_empty();
     let mut looked_at = 0;
     while let Some(line) = rows.next()? {
         looked_at += 1;
-        if !filter.is_empty() && !filter.passes(&read_item(line)?, provenance(line, 6)?) {
+        let made_by = provenance(line, 6)?;
+        let passes = if of_items {
+            filter.passes(&read_item(line)?, made_by)
+        } else {
+            filter.provenances.is_empty() || filter.provenances.contains(&made_by)
+        };
+        if !passes {
             continue;
         }
         vector.clear();
