@@ -644,6 +644,9 @@ pub struct UpgradeSwitch {
     /// need both queries.
     #[arg(long)]
     pub merged: bool,
+    /// Switch although the forecast says that it would serve worse than doing nothing.
+    #[arg(long)]
+    pub anyway: bool,
 }
 
 /// Options of `rehang upgrade resume`.

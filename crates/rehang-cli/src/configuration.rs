@@ -6,7 +6,7 @@ use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig};
 use rehang_store::SqliteStore;
-use rehang_upgrade::{Limits, OrderSettings, Setup, Until};
+use rehang_upgrade::{Forecast, Limits, OrderSettings, Setup, Until};
 use serde::Deserialize;
 
 /// The file.
@@ -22,6 +22,7 @@ struct File {
     encoder: Option<EncoderConfig>,
     #[serde(default)]
     run: RunPart,
+    forecast: Option<ForecastPart>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -41,6 +42,12 @@ struct SpacePart {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AdapterPart {
+    file: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForecastPart {
     file: PathBuf,
 }
 
@@ -98,6 +105,7 @@ pub struct Configuration {
     /// Limits of a run, before what the command line says.
     pub limits: Limits,
     encoder: Option<EncoderConfig>,
+    forecast: Option<PathBuf>,
 }
 
 impl Configuration {
@@ -155,6 +163,7 @@ impl Configuration {
             order,
             limits,
             encoder: file.encoder,
+            forecast: file.forecast.map(|part| base.join(part.file)),
         })
     }
 
@@ -172,6 +181,14 @@ impl Configuration {
         let base = self.path.parent().unwrap_or(Path::new(""));
         rehang_encode::open(config, &self.new, base)
             .map_err(|error| error.context(self.path.display().to_string()))
+    }
+
+    /// The forecast of this upgrade; `None` where the configuration names none.
+    pub fn forecast(&self) -> Result<Option<Forecast>> {
+        let Some(path) = &self.forecast else { return Ok(None) };
+        let within = |error: Error| error.context(format!("[forecast] of {}", self.path.display()));
+        let text = fs_err::read_to_string(path).map_err(|error| within(Error::io("open", path, &error)))?;
+        Forecast::read(&text, &path.display().to_string(), &self.setup()).map(Some).map_err(within)
     }
 
     /// What the verbs of the upgrade take.

@@ -5,15 +5,18 @@
 
 #![cfg(unix)]
 
+#[path = "../../rehang-upgrade/tests/common/padding.rs"]
+mod padding;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use padding::padding;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
 use rehang::{Adapter, Distance, Matrix, Provenance, Space};
 use rehang_store::{Scan, Select, SqliteStore, Store};
 
@@ -28,23 +31,8 @@ fn native(number: usize) -> Vec<f32> {
 }
 
 fn adapter() -> Adapter {
-    let weight = Matrix::from_fn(D_NEW, D_OLD, |row, column| f32::from(u8::from(row == column)));
-    Adapter {
-        old: Space::new("old-model", D_OLD, Distance::L2, false),
-        new: Space::new("new-model", D_NEW, Distance::L2, false),
-        map: Map {
-            input: InputScaling::AsIs,
-            branch: vec![],
-            second: None,
-            mixer: vec![Dense { weight, bias: vec![0.0; D_NEW], relu: false }],
-            skip: None,
-            kernel: None,
-        },
-        geometry: Geometry::Raw,
-        uncertainty: Uncertainty::Linear { weight: vec![0.1; D_NEW], bias: 0.0 },
-        input_statistics: None,
-        training: Training::default(),
-    }
+    let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
+    padding(space("old-model", D_OLD), space("new-model", D_NEW), vec![0.1; D_NEW], 0.0)
 }
 
 struct World {

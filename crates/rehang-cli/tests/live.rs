@@ -1,11 +1,13 @@
 //! A live upgrade by the command line alone: the verbs that scripts rely on, and everything that can be wrong with them.
 
 mod common;
+#[path = "../../rehang-upgrade/tests/common/padding.rs"]
+mod padding;
 
 use std::fmt::Write as _;
 
 use common::Place;
-use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+use padding::padding;
 use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Space};
 use rehang_store::{SqliteStore, Store};
@@ -19,23 +21,8 @@ fn native(row: usize, column: usize) -> f32 {
 }
 
 fn adapter(d_old: usize, d_new: usize) -> Adapter {
-    let weight = Matrix::from_fn(d_new, d_old, |row, column| f32::from(u8::from(row == column)));
-    Adapter {
-        old: Space::new("old", d_old, Distance::L2, false),
-        new: Space::new("new", d_new, Distance::L2, false),
-        map: Map {
-            input: InputScaling::AsIs,
-            branch: vec![],
-            second: None,
-            mixer: vec![Dense { weight, bias: vec![0.0; d_new], relu: false }],
-            skip: None,
-            kernel: None,
-        },
-        geometry: Geometry::Raw,
-        uncertainty: Uncertainty::Linear { weight: vec![0.1; d_new], bias: 0.0 },
-        input_statistics: None,
-        training: Training::default(),
-    }
+    let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
+    padding(space("old", d_old), space("new", d_new), vec![0.1; d_new], 0.0)
 }
 
 /// Files of a small gallery, imported; two items are not in the table, one has no source.
@@ -217,6 +204,143 @@ fn a_filtered_search_gives_what_passes() {
         even["results"][0].as_array().unwrap().iter().map(|hit| hit["id"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), 60);
     assert!(ids.iter().all(|id| id[1..].parse::<usize>().unwrap() % 2 == 0));
+}
+
+#[test]
+fn a_status_lists_what_cannot_come_home() {
+    let place = Place::new();
+    place.write_matrix("old.npy", &Matrix::from_fn(ITEMS, D_OLD, native));
+    place.write_matrix("new.npy", &Matrix::from_fn(ITEMS + 1, D_NEW, native));
+    // Every third item has no source.
+    let items = (0..ITEMS).fold(String::new(), |mut text, row| {
+        let source = if row % 3 == 0 { String::new() } else { format!(", \"source\": \"text {row}\"") };
+        writeln!(text, "{{\"id\": \"i{row}\"{source}}}").unwrap();
+        text
+    });
+    place.write_bytes("items.jsonl", items.as_bytes());
+    let ids = (0..ITEMS).fold(String::new(), |text, row| text + &format!("i{row}\n"));
+    place.write_bytes("ids.txt", (ids + "blind\n").as_bytes());
+    adapter(D_OLD, D_NEW).save(place.path("adapter.safetensors")).unwrap();
+    place.write_bytes("rehang.toml", config("").as_bytes());
+    let import =
+        "gallery import --gallery G.db --space resnet --vectors old.npy --items items.jsonl --distance l2";
+    place.json(&import.split(' ').collect::<Vec<_>>());
+    place.json(&upgrade("start", &[]));
+    // Two items that no model has seen, one of them without a source.
+    let put = ["gallery", "put", "--gallery", "G.db", "--id"];
+    place.json(&[&put[..], &["bare"]].concat());
+    place.json(&[&put[..], &["blind", "--source", "text 7"]].concat());
+
+    let status = place.json(&upgrade("status", &[]));
+    let listed = |status: &serde_json::Value, name: &str| -> Vec<String> {
+        let list = status[name].as_array().unwrap_or_else(|| panic!("{name} in {status}"));
+        list.iter().map(|id| id.as_str().unwrap().to_owned()).collect()
+    };
+    let mut without_source: Vec<String> = (0..ITEMS).step_by(3).map(|row| format!("i{row}")).collect();
+    without_source.push("bare".into());
+    assert_eq!(listed(&status, "items_without_source"), without_source, "all of them");
+    assert_eq!(listed(&status, "items_without_vector"), ["bare", "blind"]);
+    assert_eq!((status["without_vector"].as_u64(), status["lag"].as_u64()), (Some(2), Some(0)));
+    let (_, text, _) = code(&place, &upgrade("status", &[]));
+    assert!(text.contains("    i57\n    … and 21 more; --json lists all\n"), "{text}");
+    assert!(!text.contains("i60\n") && text.contains("    bare\n    blind\n"), "{text}");
+    assert_eq!(text.matches("more; --json").count(), 1, "{text}");
+
+    // One of them no search finds, which the switch says.
+    assert_eq!(code(&place, &upgrade("switch", &["--merged"])).0, 1);
+    place.json(&upgrade("run", &[]));
+    // The σ² of this adapter is made up, which makes a status doubtful from here on.
+    let doubtful = || -> serde_json::Value {
+        let (doubtful, out, error) = code(&place, &upgrade("status", &["--json"]));
+        assert_eq!(doubtful, 1, "{error}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let status = doubtful();
+    assert_eq!(listed(&status, "items_without_source"), without_source);
+    assert_eq!(listed(&status, "items_without_vector"), ["bare"]);
+    place.json(&["gallery", "delete", "--gallery", "G.db", "bare"]);
+    place.json(&upgrade("finish", &[]));
+    let status = doubtful();
+    assert_eq!(listed(&status, "items_without_source").len(), 40);
+    assert!(listed(&status, "items_without_vector").is_empty());
+    assert_eq!((status["lag"].as_u64(), status["without_vector"].as_u64()), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_plan_shows_the_forecast_and_a_switch_that_would_serve_worse_is_refused() {
+    let place = place();
+    let (_, text, _) = code(&place, &upgrade("plan", &[]));
+    assert!(text.contains("forecast  none") && text.contains("rehang report"), "{text}");
+    assert_eq!(place.json(&upgrade("plan", &[]))["forecast"], serde_json::Value::Null);
+
+    // A report on other items than those of the gallery, as a person makes it.
+    let other = |row: usize, column: usize| native(row * 3 + 500, column * column) + row as f32 * 0.1;
+    let old = place.write_matrix("held-old.npy", &Matrix::from_fn(60, D_OLD, other));
+    let new = place.write_matrix("held-new.npy", &Matrix::from_fn(60, D_NEW, other));
+    let labels = place.write_labels("held-label.npy", &(0..60).map(|row| row % 6).collect::<Vec<i64>>());
+    let report = ["report", "adapter.safetensors", "--old", &old, "--new", &new, "--labels", &labels];
+    place.run(&[&report[..], &["--orders", "sigma,random", "-o", "report.json", "--force"]].concat());
+    let with_forecast = config("") + "\n[forecast]\nfile = \"report.json\"\n";
+    place.write_bytes("rehang.toml", with_forecast.as_bytes());
+    let measured: serde_json::Value =
+        serde_json::from_slice(&fs_err::read(place.path("report.json")).unwrap()).unwrap();
+    let forecast = place.json(&upgrade("plan", &[]))["forecast"].clone();
+    assert_eq!((forecast["items"].as_u64(), forecast["metric"].as_str()), (Some(60), Some("mAP")));
+    assert_eq!(forecast["curve"], "sigma", "{forecast}");
+    assert_eq!(forecast["do_nothing"], measured["do_nothing"]["map"]);
+    let series =
+        measured["curves"].as_array().unwrap().iter().find(|curve| curve["order"] == "sigma").unwrap();
+    assert_eq!(forecast["start"], series["metrics"]["map"]["start"]);
+    assert_eq!(forecast["curve_at"][3][1], series["metrics"]["map"]["end"]);
+
+    // The same report with a curve that rises from 20 to 60 and a do-nothing line at 30.
+    let mut weak = measured.clone();
+    weak["do_nothing"]["map"] = 30.0.into();
+    for curve in weak["curves"].as_array_mut().unwrap() {
+        let fractions: Vec<f64> =
+            curve["fractions"].as_array().unwrap().iter().map(|share| share.as_f64().unwrap()).collect();
+        let map = &mut curve["metrics"]["map"];
+        map["values"] = fractions.iter().map(|share| 20.0 + 40.0 * share).collect();
+        (map["start"], map["end"], map["passes_do_nothing_at"]) = (20.0.into(), 60.0.into(), 0.25.into());
+    }
+    place.write_bytes("report.json", weak.to_string().as_bytes());
+    let (_, text, _) = code(&place, &upgrade("plan", &[]));
+    for words in [
+        "do nothing 30.0, at the switch 20.0, 10 % native 24.0, 25 % native 30.0, 50 % native 40.0, 100 % native 60.0",
+        "from 25.0 % native on",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    place.json(&upgrade("start", &[]));
+    let (refused, out, error) = code(&place, &upgrade("switch", &[]));
+    assert_eq!(refused, 2, "{out}");
+    for words in ["0.0 % native", "20.0", "30.0", "--until 25.0%", "--merged", "--anyway"] {
+        assert!(error.contains(words), "{error}");
+    }
+    let info = || place.json(&["gallery", "info", "--gallery", "G.db"])["serving"].clone();
+    assert_eq!(info(), "resnet", "nothing was switched");
+    place.json(&upgrade("switch", &["--merged"]));
+    assert_eq!(info(), "clip", "merged searches need no forecast");
+    let (refused, _, _) = code(&place, &upgrade("switch", &[]));
+    assert_eq!(refused, 2, "from merged to mixed searches it is asked again");
+    place.json(&upgrade("rollback", &[]));
+    place.json(&upgrade("switch", &["--anyway"]));
+    place.json(&upgrade("switch", &[]));
+    place.json(&upgrade("rollback", &[]));
+    // What the message says helps.
+    place.json(&upgrade("run", &["--until", "25.0%"]));
+    place.json(&upgrade("switch", &[]));
+    assert_eq!(info(), "clip");
+
+    for (bytes, says) in [(&b"{}"[..], "no report"), (b"", "no report"), (b"\xff", "report.json")] {
+        place.write_bytes("report.json", bytes);
+        let (code, _, error) = code(&place, &upgrade("plan", &[]));
+        assert_eq!(code, 2);
+        assert!(error.contains(says) && error.matches("Error:").count() == 1, "{error}");
+    }
+    fs_err::remove_file(place.path("report.json")).unwrap();
+    let (code, _, error) = code(&place, &upgrade("plan", &[]));
+    assert!(code == 2 && error.contains("[forecast]") && error.contains("report.json"), "{error}");
 }
 
 #[test]

@@ -61,6 +61,7 @@ fn an_empty_gallery_answers(store: &dyn Store) {
     };
     let query = matrix(&[[1.0, 0.0]]);
     not_found("vectors", store.vectors("nothing", &[1]).map(drop));
+    not_found("provenances", store.provenances("nothing", &[1]).map(drop));
     not_found("write_vectors", store.write_vectors("nothing", &[native(1, 1, [1.0, 0.0])]).map(drop));
     not_found("set_priorities", store.set_priorities("nothing", &[(1, 1, 1.0)]).map(drop));
     not_found("scan", store.scan(&Scan::new("nothing", Select::All, 1)).map(drop));
@@ -320,6 +321,9 @@ fn scans_select_and_page(store: &dyn Store) {
     assert!(page(Select::Provenance(Provenance::Old), 9).is_empty());
     let after = Scan::new(NEW, Select::Provenance(Provenance::Adapted), 9).after(Some(given[1].0));
     assert_eq!(ids(after), ["c", "d"]);
+    let made_by = store.provenances(NEW, &[given[4].0, 999, given[5].0, given[0].0]).unwrap();
+    let (adapted_one, native_one) = (Some(Provenance::Adapted), Some(Provenance::Native));
+    assert_eq!(made_by, [native_one, None, None, adapted_one], "who made each vector, in order");
     assert_eq!(page(Select::Lacking, 9), ["f"]);
     assert!(ids(Scan::new(NEW, Select::Lacking, 9).after(Some(given[5].0))).is_empty());
     assert_eq!(
@@ -329,6 +333,18 @@ fn scans_select_and_page(store: &dyn Store) {
     );
     let sigma_except = Scan::new(NEW, Select::SigmaDescending, 2).except(except);
     assert_eq!(ids(sigma_except), ["d", "b"]);
+
+    assert!(page(Select::WithoutSource, 9).is_empty(), "all of them have a source");
+    let (bare, bare_revision) = put_one(store, "g", None);
+    put_one(store, "h", None);
+    let (last, last_revision) = put_one(store, "i", None);
+    store.write_vectors(NEW, &[adapted(bare, bare_revision, [1.0, 0.0], 0.0, 0.0)]).unwrap();
+    assert_eq!(page(Select::WithoutSource, 9), ["g", "h", "i"], "adapted and lacking ones together, by key");
+    assert_eq!(page(Select::WithoutSource, 2), ["g", "h"]);
+    assert_eq!(ids(Scan::new(NEW, Select::WithoutSource, 9).after(Some(bare))), ["h", "i"], "after a key");
+    store.write_vectors(NEW, &[native(last, last_revision, [0.0, 1.0])]).unwrap();
+    assert_eq!(page(Select::WithoutSource, 9), ["g", "h"], "a native vector needs no source");
+    store.delete(&["g", "h", "i"]).unwrap();
 
     let seen = given[3].1;
     let (_, changed) = put_one(store, "a", Some("a"));

@@ -140,6 +140,8 @@ pub enum Select {
     Provenance(Provenance),
     /// Items without a vector in the space, by key; those with a recorded failure too.
     Lacking,
+    /// Items that the backfill can never take: without a source, and adapted or without a vector in the space; by key.
+    WithoutSource,
     /// What the backfill takes next: items without a vector in the space first (by key), then adapted ones, the largest
     /// priority first (ties by key); items with a recorded failure and items without a source are left out.
     /// `after` is not used: what was done is no longer selected.
@@ -352,6 +354,9 @@ pub trait Store: Send + Sync {
 
     /// Vectors of one space by key, `None` where there is none, in order.
     fn vectors(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>>;
+
+    /// Who made the vectors of one space by key, `None` where there is none, in order. Reads no vectors.
+    fn provenances(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>>;
 
     /// Conditional writes of the upgrade, one transaction: see [`VectorWrite`]. Gives what became of each, in order.
     ///

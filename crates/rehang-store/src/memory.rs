@@ -149,6 +149,12 @@ impl Store for MemoryStore {
         Ok(keys.iter().map(|key| space.vectors.get(key).map(|held| held.vector.clone())).collect())
     }
 
+    fn provenances(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
+        let state = self.state();
+        let space = state.space(space)?;
+        Ok(keys.iter().map(|key| space.vectors.get(key).map(|held| held.vector.provenance)).collect())
+    }
+
     fn write_vectors(&self, space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>> {
         let mut state = self.state();
         for write in writes {
@@ -205,6 +211,11 @@ impl Store for MemoryStore {
             Select::Lacking => {
                 items.retain(|item| after(item.key) && !space.vectors.contains_key(&item.key));
             }
+            Select::WithoutSource => items.retain(|item| {
+                after(item.key)
+                    && item.source.is_none()
+                    && (!space.vectors.contains_key(&item.key) || is(&item.key, Provenance::Adapted))
+            }),
             Select::WorstFirst => {
                 items.retain(|item| {
                     item.source.is_some()

@@ -260,6 +260,7 @@ fn seen(store: &dyn Store) -> String {
             Select::All,
             Select::Lacking,
             Select::WorstFirst,
+            Select::WithoutSource,
             Select::SigmaDescending,
             Select::ChangedSince(changed.get(2).map_or(0, |record| record.item.revision)),
         ];
@@ -296,6 +297,12 @@ fn seen(store: &dyn Store) -> String {
             Filter::default(),
             Filter { labels: vec!["even".into()], ..Filter::default() },
             Filter { provenances: vec![Provenance::Native, Provenance::Old], ..Filter::default() },
+            Filter { provenances: vec![Provenance::Adapted], ..Filter::default() },
+            Filter {
+                labels: vec!["even".into()],
+                provenances: vec![Provenance::Native],
+                ..Filter::default()
+            },
             Filter { payload: vec![("at".into(), json!(0))], ..Filter::default() },
         ];
         for filter in filters {

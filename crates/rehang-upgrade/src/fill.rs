@@ -40,8 +40,8 @@ const DRIFT_PARTS: u64 = 8;
 pub struct Filler<'a> {
     applier: Applier,
     head: Option<&'a Head>,
-    old: &'a str,
-    new: &'a str,
+    old: String,
+    new: String,
     order: OrderSettings,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Filler<'a> {
     ///
     /// Missing input where the adapter reads side information (a live gallery has none to give) or the order needs a
     /// head that the adapter does not carry; an invalid option for the order `oracle`, which nobody can have live.
-    pub fn new(adapter: &'a Adapter, old: &'a str, new: &'a str, order: OrderSettings) -> Result<Self> {
+    pub fn new(adapter: &'a Adapter, old: &str, new: &str, order: OrderSettings) -> Result<Self> {
         if adapter.side_dimension().is_some() {
             return Err(Error::missing("side information for every item", "this adapter")
                 .context("a live upgrade has old vectors only; fit an adapter without side information"));
@@ -74,7 +74,7 @@ impl<'a> Filler<'a> {
             }
             _ => {}
         }
-        Ok(Self { applier: Applier::new(adapter)?, head, old, new, order })
+        Ok(Self { applier: Applier::new(adapter)?, head, old: old.into(), new: new.into(), order })
     }
 
     /// Items of a page.
@@ -119,7 +119,7 @@ impl<'a> Filler<'a> {
             for writes in to_write {
                 let writes = writes?;
                 progress.check()?;
-                let outcomes = store.write_vectors(self.new, &writes)?;
+                let outcomes = store.write_vectors(&self.new, &writes)?;
                 written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
                 progress.advance(writes.len() as u64);
                 faults.reach(Place::FillWritten)?;
@@ -135,7 +135,7 @@ impl<'a> Filler<'a> {
         after: &mut Option<ItemKey>,
         faults: &dyn Faults,
     ) -> Result<Option<Vec<VectorWrite>>> {
-        let scan = Scan::new(self.new, select.clone(), self.page()).after(*after).with_vectors_of(self.old);
+        let scan = Scan::new(&self.new, select.clone(), self.page()).after(*after).with_vectors_of(&self.old);
         let records = store.scan(&scan)?;
         let Some(last) = records.last() else { return Ok(None) };
         *after = Some(last.item.key);
@@ -207,7 +207,7 @@ impl<'a> Filler<'a> {
         if self.order.policy != Policy::Coverage {
             return Ok(());
         }
-        let adapted = usize::try_from(store.counts(self.new)?.adapted).unwrap_or(usize::MAX);
+        let adapted = usize::try_from(store.counts(&self.new)?.adapted).unwrap_or(usize::MAX);
         if adapted < COVER_SHARE {
             return Ok(());
         }
@@ -220,9 +220,9 @@ impl<'a> Filler<'a> {
         let mut after = None;
         loop {
             progress.check()?;
-            let scan = Scan::new(self.new, Select::Provenance(Provenance::Adapted), self.page())
+            let scan = Scan::new(&self.new, Select::Provenance(Provenance::Adapted), self.page())
                 .after(after)
-                .with_vectors_of(self.new);
+                .with_vectors_of(&self.new);
             let records = store.scan(&scan)?;
             let Some(last) = records.last() else { break };
             after = Some(last.item.key);
@@ -263,7 +263,7 @@ impl<'a> Filler<'a> {
             .map(|(place, &row)| (sampled[row].0, sampled[row].1, COVER_FIRST + (clusters - place) as f64))
             .collect();
         for page in covering.chunks(PAGE_ITEMS_MAX) {
-            store.set_priorities(self.new, page)?;
+            store.set_priorities(&self.new, page)?;
         }
         Ok(())
     }
@@ -279,7 +279,7 @@ impl<'a> Filler<'a> {
         let mut after = None;
         loop {
             let scan =
-                Scan::new(self.new, Select::Lacking, self.page()).after(after).with_vectors_of(self.old);
+                Scan::new(&self.new, Select::Lacking, self.page()).after(after).with_vectors_of(&self.old);
             let records = store.scan(&scan)?;
             let Some(last) = records.last() else { return Ok(written) };
             after = Some(last.item.key);
@@ -288,7 +288,7 @@ impl<'a> Filler<'a> {
             if writes.is_empty() {
                 continue;
             }
-            let outcomes = store.write_vectors(self.new, &writes)?;
+            let outcomes = store.write_vectors(&self.new, &writes)?;
             written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
             faults.reach(Place::CatchUpWritten)?;
         }

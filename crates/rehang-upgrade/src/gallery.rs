@@ -1,5 +1,7 @@
 //! What an application searches and writes through: right at every stage of an upgrade.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Matrix, Provenance, Result};
 use rehang_store::{Filter, Found, ItemWrite, NewVector, Revision, Store, find_space};
@@ -7,7 +9,7 @@ use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};
 use crate::merge::Merge;
-use crate::record::{Phase, Recorded, Serving};
+use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 
 /// Queries, as both models see them. Before the switch the old ones are used, after it the new ones; a merged search
 /// uses both.
@@ -33,12 +35,24 @@ pub struct Gallery<'a> {
     store: &'a dyn Store,
     adapter: Option<&'a Adapter>,
     merge: Option<Merge>,
+    /// The adapter made ready, for the upgrade that was live when an item was written last.
+    filler: Mutex<Option<(FilledAs, Arc<Filler<'a>>)>>,
+}
+
+/// What a filler depends on: an upgrade that is planned again, or another one, differs in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FilledAs {
+    old: String,
+    new: String,
+    adapter: String,
+    order: OrderSettings,
 }
 
 impl<'a> Gallery<'a> {
-    /// A gallery. With the upgrade's adapter, items written before the switch are found after it without any lag.
+    /// A gallery. With the upgrade's adapter, items written before the switch are found after it without any lag. The adapter
+    /// is made ready once, at the first write that needs it, and again when the upgrade is planned anew; so keep the gallery.
     pub fn new(store: &'a dyn Store, adapter: Option<&'a Adapter>) -> Self {
-        Self { store, adapter, merge: None }
+        Self { store, adapter, merge: None, filler: Mutex::default() }
     }
 
     /// Learns the scale of merged searches anew from what is native by now; see [`Merge::learn`]. Worth repeating as the
@@ -100,7 +114,8 @@ impl<'a> Gallery<'a> {
     }
 
     /// Writes items. While an upgrade is live, an item that comes with an old vector only gets an adapted one in the same
-    /// transaction, so that no search misses it and no search sees its former content. Its source is re-embedded first.
+    /// transaction, so that no search misses it and no search sees its former content. Its source is re-embedded first: also
+    /// where the upgrade was planned anew with an adapter that this gallery does not have.
     ///
     /// # Errors
     ///
@@ -112,7 +127,7 @@ impl<'a> Gallery<'a> {
             && record.is_live()
             && find_space(self.store, &record.new.model)?.is_some()
         {
-            let filler = Filler::new(adapter, &record.old.model, &record.new.model, record.order)?;
+            let filler = self.filler(adapter, record)?;
             for write in &mut writes {
                 let has = |space: &str| write.vectors.iter().find(|vector| vector.space == space);
                 let (Some(old), None) = (has(&record.old.model), has(&record.new.model)) else { continue };
@@ -133,6 +148,25 @@ impl<'a> Gallery<'a> {
         self.store.put(&writes)
     }
 
+    /// The adapter made ready for an upgrade: the one of the last write, as long as the upgrade is the same.
+    fn filler(&self, adapter: &'a Adapter, record: &UpgradeRecord) -> Result<Arc<Filler<'a>>> {
+        let wanted = FilledAs {
+            old: record.old.model.clone(),
+            new: record.new.model.clone(),
+            adapter: record.adapter.clone(),
+            order: record.order,
+        };
+        let mut kept = self.filler.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((made_for, filler)) = kept.as_ref()
+            && *made_for == wanted
+        {
+            return Ok(Arc::clone(filler));
+        }
+        let filler = Arc::new(Filler::new(adapter, &wanted.old, &wanted.new, wanted.order)?);
+        *kept = Some((wanted, Arc::clone(&filler)));
+        Ok(filler)
+    }
+
     /// Deletes items; gives how many there were.
     ///
     /// # Errors
@@ -145,4 +179,49 @@ impl<'a> Gallery<'a> {
 
 fn needs(space: &str) -> Error {
     Error::missing(format!("queries embedded by {space:?}"), "a search of this gallery as it serves now")
+}
+
+#[cfg(test)]
+#[path = "../tests/common/padding.rs"]
+pub(crate) mod padding;
+
+#[cfg(test)]
+mod tests {
+    use rehang::order::Policy;
+    use rehang::{Distance, Space};
+
+    use super::*;
+    use crate::gallery::padding::padding;
+
+    fn adapter(bias: f32) -> Adapter {
+        let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
+        padding(space("old-model", 3), space("new-model", 4), vec![1.0, 0.5, 0.0, 0.0], bias)
+    }
+
+    #[test]
+    fn the_adapter_is_made_ready_once_for_an_upgrade_and_again_when_it_is_planned_anew() {
+        let store = rehang_store::MemoryStore::new();
+        let (adapter, other) = (adapter(0.0), adapter(0.5));
+        let gallery = Gallery::new(&store, Some(&adapter));
+        let order = OrderSettings { policy: Policy::Sigma, seed: 1 };
+        let record = |adapter: &Adapter, new: &Space, order: OrderSettings| {
+            UpgradeRecord::new(adapter.old.clone(), new.clone(), adapter.fingerprint().unwrap(), order)
+        };
+        let new = adapter.new.clone();
+        let first = gallery.filler(&adapter, &record(&adapter, &new, order)).unwrap();
+        let again = gallery.filler(&adapter, &record(&adapter, &new, order)).unwrap();
+        assert!(Arc::ptr_eq(&first, &again), "kept between writes");
+        let another_order = OrderSettings { policy: Policy::Random, seed: 1 };
+        let another_space = Space { model: "third-model".into(), ..new.clone() };
+        let mut last = again;
+        for changed in [
+            record(&other, &new, order),
+            record(&adapter, &another_space, order),
+            record(&adapter, &new, another_order),
+        ] {
+            let made = gallery.filler(&adapter, &changed).unwrap();
+            assert!(!Arc::ptr_eq(&last, &made), "{changed:?}");
+            last = made;
+        }
+    }
 }

@@ -10,6 +10,8 @@
 //! gets a stale vector, two workers on one item do no harm.
 //!
 //! - [`plan`], [`start`], [`switch`], [`request`], [`rollback`], [`finish`], [`status`]: the verbs.
+//! - [`Forecast`]: what a report on held-out pairs says of it, and whether the switch pays by now.
+//! - [`left`]: which items it cannot bring home.
 //! - [`backfill`]: the loop that re-embeds; what it decides is the pure [`Backfill::step`].
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
@@ -17,8 +19,10 @@ mod backfill;
 mod clock;
 mod faults;
 mod fill;
+mod forecast;
 mod gallery;
 mod health;
+mod lists;
 mod merge;
 mod record;
 mod run;
@@ -28,8 +32,10 @@ pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Ta
 pub use clock::{Clock, SystemClock};
 pub use faults::{Faults, NoFaults, Place};
 pub use fill::Filler;
+pub use forecast::{Forecast, expect_worthwhile};
 pub use gallery::{Answer, Gallery, Queries};
 pub use health::{SigmaHealth, sigma_health};
+pub use lists::{Left, left};
 pub use merge::Merge;
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use run::{BackfillSetup, Summary, backfill};

@@ -177,12 +177,12 @@ impl Merge {
                     None => store.search(old_space, &old.select(&[query]), depth, &old_filter)?.remove(0),
                 };
                 let keys: Vec<_> = hits.iter().map(|hit| hit.key).collect();
-                let states = store.vectors(new_space, &keys)?;
+                let now = store.provenances(new_space, &keys)?;
                 let count = hits.len();
-                let tagged = hits.into_iter().zip(states).map(|(hit, state)| Found {
-                    provenance: state.map_or(hit.provenance, |state| state.provenance),
-                    ..hit
-                });
+                let tagged = hits
+                    .into_iter()
+                    .zip(now)
+                    .map(|(hit, now)| Found { provenance: now.unwrap_or(hit.provenance), ..hit });
                 // Without a scale a native item keeps its old place; with one it is judged by its new distance.
                 let stays = |hit: &Found| {
                     passes(hit.provenance) && (self.is_empty() || hit.provenance != Provenance::Native)
@@ -198,7 +198,7 @@ impl Merge {
             }
             let mut hits: Vec<(f64, Found)> = if self.is_empty() {
                 let keys: Vec<_> = natives.iter().map(|hit| hit.key).collect();
-                let in_old = store.vectors(old_space, &keys)?;
+                let in_old = store.provenances(old_space, &keys)?;
                 let fresh = natives.into_iter().zip(in_old).filter(|(_, old)| old.is_none());
                 // Items that only the new model has seen have no old place: they alternate with the others.
                 let fresh = fresh.enumerate().map(|(place, (hit, _))| (2.0 * place as f64 + 1.0, hit));

@@ -409,6 +409,8 @@ pub struct Status {
     /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space. While the new
     /// space is being filled: all that lack a vector there.
     pub lag: u64,
+    /// Items without a vector in the new space and without an old one: no search finds them until they are embedded.
+    pub without_vector: u64,
     /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
     pub sigma: Option<SigmaHealth>,
     /// The first recorded failures.
@@ -432,6 +434,12 @@ pub fn status(store: &dyn Store, failures: usize) -> Result<Status> {
         Counts { items, lacking: items, ..Counts::default() }
     };
     let fraction = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
+    let lag = match record.phase {
+        Phase::Filling | Phase::Abandoned => counts.lacking,
+        Phase::Filled | Phase::RolledBack => lag(store, &record)?,
+        // Nothing is left to catch up from.
+        Phase::Finished => 0,
+    };
     Ok(Status {
         gallery: store.name(),
         old: record.old.to_string(),
@@ -443,7 +451,8 @@ pub fn status(store: &dyn Store, failures: usize) -> Result<Status> {
         order: record.order,
         counts,
         fraction,
-        lag: if record.phase == Phase::Filled { lag(store, &record)? } else { counts.lacking },
+        lag,
+        without_vector: counts.lacking.saturating_sub(lag),
         sigma: if has_new { sigma_health(&store.errors(new, HEALTH_SAMPLE)?)? } else { None },
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
     })
@@ -452,7 +461,7 @@ pub fn status(store: &dyn Store, failures: usize) -> Result<Status> {
 /// Fails where a space of the adapter is not the one of the upgrade. Adapters that were fitted without names carry the role
 /// as a name, which matches every model. The distance is the gallery's own business: an adapter maps vectors, and how they are
 /// searched does not change them.
-fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Result<()> {
+pub(crate) fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Result<()> {
     let other_model = space.model != wanted.model && space.model != role;
     if !other_model && space.dimension == wanted.dimension {
         return Ok(());
@@ -466,13 +475,11 @@ fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Result<()> {
 fn lag(store: &dyn Store, record: &UpgradeRecord) -> Result<u64> {
     let (mut lag, mut after) = (0, None);
     loop {
-        let scan = Scan::new(&record.new.model, Select::Lacking, PLAN_PAGE)
-            .after(after)
-            .with_vectors_of(&record.old.model);
-        let records = store.scan(&scan)?;
+        let records = store.scan(&Scan::new(&record.new.model, Select::Lacking, PLAN_PAGE).after(after))?;
         let Some(last) = records.last() else { return Ok(lag) };
         after = Some(last.item.key);
-        lag += records.iter().filter(|record| record.vector.is_some()).count() as u64;
+        let keys: Vec<_> = records.iter().map(|record| record.item.key).collect();
+        lag += store.provenances(&record.old.model, &keys)?.iter().flatten().count() as u64;
     }
 }
 

@@ -177,7 +177,14 @@ fn upgrade_live(
     let over = AtomicBool::new(false);
     let deleted = Mutex::new(BTreeSet::new());
     let clock = SystemClock::start();
-    let limits = Limits { batch: 32, rate: Some(RATE), ..Limits::default() };
+    let setup = BackfillSetup {
+        store,
+        encoder: new_encoder,
+        adapter: Some(adapter),
+        limits: Limits { batch: 32, rate: Some(RATE), ..Limits::default() },
+        clock: &clock,
+        faults: &NoFaults,
+    };
     let (summary, searches, writes) = thread::scope(|scope| {
         let searcher = scope.spawn(|| {
             let gallery = Gallery::new(store, Some(adapter));
@@ -200,39 +207,14 @@ fn upgrade_live(
             }
             Ok(writes)
         });
-        let run = || -> Result<Summary> {
-            let setup = BackfillSetup {
-                store,
-                encoder: new_encoder,
-                adapter: Some(adapter),
-                limits,
-                clock: &clock,
-                faults: &NoFaults,
-            };
-            let mut summary = crate::bar::with_bar(|progress| backfill(&setup, progress))?;
-            over.store(true, Ordering::Relaxed);
-            // What was written in the last moments.
-            let rest = backfill(&setup, &Progress::default())?;
-            (summary.items, summary.native) = (rest.items, rest.native);
-            summary.done.native += rest.done.native;
-            Ok(summary)
-        };
-        let summary = run();
+        let summary = crate::bar::with_bar(|progress| backfill(&setup, progress));
         over.store(true, Ordering::Relaxed);
         let died = || Error::conflict("a thread of the demo", "it died; this is a defect");
         let searches = searcher.join().map_err(|_| died())?;
         let writes: Result<Writes> = writer.join().map_err(|_| died())?;
         Ok::<_, Error>((summary?, searches, writes?))
     })?;
-    // The writer may have put one more item in while the last round ended.
-    let setup = BackfillSetup {
-        store,
-        encoder: new_encoder,
-        adapter: Some(adapter),
-        limits: Limits { rate: None, ..limits },
-        clock: &clock,
-        faults: &NoFaults,
-    };
+    // What was written in the last moments, now that nobody writes any more.
     let last = backfill(&setup, &Progress::default())?;
     let summary = Summary { items: last.items, native: last.native, ..summary };
     let deleted = deleted.into_inner().unwrap_or_else(PoisonError::into_inner);

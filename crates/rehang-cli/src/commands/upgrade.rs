@@ -1,6 +1,7 @@
 //! `rehang upgrade …`: the verbs of a live upgrade, each a call of the library and a sentence about what happened.
 
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,11 +9,13 @@ use rehang::{Error, Progress, Result};
 use rehang_encode::Input;
 use rehang_store::{Scan, Select, SqliteStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Clock, Ending, NoFaults, Phase, Request, Serving, Status, Summary, SystemClock, backfill,
+    BackfillSetup, Clock, Ending, Forecast, Left, NoFaults, Phase, Request, Serving, Status, Summary,
+    SystemClock, backfill, left,
 };
+use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
-use super::{Outcome, print, say};
+use super::{Outcome, one_decimal, print, say};
 use crate::arguments::{
     Upgrade, UpgradeConfig, UpgradePlan, UpgradeResume, UpgradeRun, UpgradeStatus, UpgradeSwitch,
 };
@@ -21,6 +24,10 @@ use crate::configuration::{Configuration, at_least_one, parse_rate, parse_until}
 
 /// Time between two lines of `status --watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// Items that a status lists for people.
+const LISTED: usize = 20;
+/// Items that are read at a time where all are listed.
+const LIST_PAGE: usize = 1000;
 
 /// Runs one of the verbs.
 pub fn run(arguments: &Upgrade, json: bool) -> Result<Outcome> {
@@ -42,6 +49,7 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config.config)?;
     let store = configuration.open_gallery()?;
     let plan = rehang_upgrade::plan(&store, &configuration.setup())?;
+    let forecast = configuration.forecast()?;
     let probe = probe(&configuration, &store, arguments.probe)?;
     let mut value = serde_json::to_value(&plan).map_err(|error| Error::corrupt("the plan", error))?;
     let mut text = format!(
@@ -81,8 +89,46 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
         text += "        (--probe 32 embeds some items now to say how long it takes and what it costs)\n";
     }
     text += "switch  one step; rollback undoes it at any time before finish\n";
+    text += &forecast_text(forecast.as_ref());
+    if let Value::Object(object) = &mut value {
+        object.insert("forecast".into(), to_value(&forecast)?);
+    }
     print(json, &value, &text)?;
-    Ok(warn(&plan.warnings))
+    let mut warnings = plan.warnings;
+    warnings.extend(forecast.map(|forecast| forecast.warnings).unwrap_or_default());
+    Ok(warn(&warnings))
+}
+
+/// What the report on held-out pairs says.
+fn forecast_text(forecast: Option<&Forecast>) -> String {
+    let Some(forecast) = forecast else {
+        return "\nforecast  none, so nothing is known of the quality. On pairs that the adapter was not fitted on, `rehang report \
+                ADAPTER --old OLD --new NEW … -o report.json` makes one; [forecast] file = \"report.json\" shows it here\n"
+            .into();
+    };
+    let today = forecast.do_nothing.map_or("not measured".into(), one_decimal);
+    let mut text = format!(
+        "\nforecast  {} of {} on {} items ({})\n          do nothing {today}, at the switch {}",
+        forecast.metric,
+        forecast.curve,
+        forecast.items,
+        forecast.source,
+        one_decimal(forecast.start)
+    );
+    for (share, value) in &forecast.curve_at {
+        text += &format!(", {:.0} % native {}", 100.0 * share, one_decimal(*value));
+    }
+    text += match (forecast.do_nothing, forecast.passes_at_percent()) {
+        (None, _) => "\n".into(),
+        (_, Some(percent)) if percent <= 0.0 => "\n          above doing nothing from the switch on\n".into(),
+        (_, Some(percent)) => format!(
+            "\n          above doing nothing from {} % native on: before it, `switch` refuses, and merged searches help\n",
+            one_decimal(percent)
+        ),
+        (_, None) => "\n          never above doing nothing: this adapter does not pay with mixed searches\n".to_owned(),
+    }
+    .as_str();
+    text
 }
 
 /// What a few items say about the encoder.
@@ -154,6 +200,12 @@ fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config.config)?;
     let store = configuration.open_gallery()?;
     let serving = if arguments.merged { Serving::Merged } else { Serving::Mixed };
+    if serving == Serving::Mixed
+        && !arguments.anyway
+        && let Some(forecast) = configuration.forecast()?
+    {
+        rehang_upgrade::expect_worthwhile(&store, &forecast)?;
+    }
     let switched = rehang_upgrade::switch(&store, &configuration.setup(), serving, &NoFaults)?;
     let mut text = format!("Searches go to {:?} now.\n", switched.serving);
     if switched.lacking > 0 {
@@ -248,14 +300,102 @@ fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
             status.counts.native.saturating_sub(native) as f64 * 1000.0 / (now - time).max(1) as f64
         });
         before = Some((now, status.counts.native));
-        print(json, &to_value(&status)?, &status_text(&status, rate))?;
-        let over = status.phase == Phase::Finished || status.fraction >= 1.0;
-        if !arguments.watch || over {
+        let over = !arguments.watch || status.phase == Phase::Finished || status.fraction >= 1.0;
+        if json && over {
+            // Every item that is left, as it is read: there may be millions.
+            print_with_lists(&store, &status)?;
+        } else {
+            let mut text = status_text(&status, rate);
+            if over {
+                text += &lists_text(&store, &status)?;
+            }
+            print(json, &to_value(&status)?, &text)?;
+        }
+        if over {
             let alarm = status.sigma.is_some_and(|sigma| sigma.alarm);
             let doubtful = alarm || status.counts.failed > 0;
             return Ok(if doubtful { Outcome::WithRefusals } else { Outcome::Done });
         }
         clock.wait(WATCH_EVERY);
+    }
+}
+
+/// The first few of what cannot come home, for people.
+fn lists_text(store: &dyn Store, status: &Status) -> Result<String> {
+    let mut text = String::new();
+    for (what, count, words) in [
+        (Left::WithoutSource, status.counts.without_source, "without a source"),
+        (
+            Left::WithoutVector,
+            status.without_vector,
+            "without any vector; no search finds them until they are embedded",
+        ),
+    ] {
+        if count == 0 {
+            continue;
+        }
+        let (ids, next) = left(store, what, None, LISTED)?;
+        text += &format!("  {words}:\n");
+        for id in &ids {
+            text += &format!("    {id}\n");
+        }
+        if next.is_some() && count > ids.len() as u64 {
+            text += &format!("    … and {} more; --json lists all\n", count - ids.len() as u64);
+        }
+    }
+    Ok(text)
+}
+
+/// A status with the ids of everything that cannot come home, in memory for one page of them.
+#[derive(serde::Serialize)]
+struct WithLists<'a> {
+    #[serde(flatten)]
+    status: &'a Status,
+    items_without_source: Ids<'a>,
+    items_without_vector: Ids<'a>,
+}
+
+/// Ids that are read while they are written.
+struct Ids<'a> {
+    store: &'a dyn Store,
+    what: Left,
+}
+
+impl Serialize for Ids<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        let mut after = None;
+        loop {
+            let (ids, next) = left(self.store, self.what, after, LIST_PAGE).map_err(S::Error::custom)?;
+            for id in &ids {
+                list.serialize_element(id)?;
+            }
+            if next.is_none() {
+                return list.end();
+            }
+            after = next;
+        }
+    }
+}
+
+fn print_with_lists(store: &dyn Store, status: &Status) -> Result<()> {
+    let ids = |what| Ids { store, what };
+    let whole = WithLists {
+        status,
+        items_without_source: ids(Left::WithoutSource),
+        items_without_vector: ids(Left::WithoutVector),
+    };
+    let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
+    let written = serde_json::to_writer(&mut stdout, &whole)
+        .map_err(|error| match error.io_error_kind() {
+            Some(kind) => std::io::Error::from(kind),
+            None => std::io::Error::other(error.to_string()),
+        })
+        .and_then(|()| writeln!(stdout).and_then(|()| stdout.flush()));
+    match written {
+        // Whoever reads may have seen enough (`| head`): that is no failure.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|error| Error::io("write to", "stdout", &error)),
     }
 }
 

@@ -279,6 +279,15 @@ fn refuse(action: &'static str, path: &Path, reason: &str) -> Error {
     ErrorKind::Io { action, path: path.to_path_buf(), reason: reason.into() }.into()
 }
 
+/// SQLite's finer codes of failed input and output that mean want of room.
+const SHM_SIZE: i32 = rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
+const SHM_MAP: i32 = rusqlite::ffi::SQLITE_IOERR_SHMMAP;
+const IO_WRITE: i32 = rusqlite::ffi::SQLITE_IOERR_WRITE;
+
+fn extended_code(error: &rusqlite::Error) -> i32 {
+    error.sqlite_error().map_or(0, |error| error.extended_code)
+}
+
 /// What SQLite's error means: what happened, where, and what to do.
 pub(crate) fn sentence(path: &Path, trouble: Trouble) -> Error {
     let error = match trouble {
@@ -310,6 +319,15 @@ pub(crate) fn sentence(path: &Path, trouble: Trouble) -> Error {
         ),
         ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied => {
             refuse("open", path, "permission denied")
+        }
+        // The files beside the gallery could not be made or made longer, which SQLite calls no full disk.
+        ErrorCode::SystemIoFailure if matches!(extended_code(&error), SHM_SIZE | SHM_MAP | IO_WRITE) => {
+            refuse(
+                "write",
+                path,
+                "the -wal or -shm file beside it cannot grow, as when the disk is full; nothing of this call was written, make room \
+             and try again",
+            )
         }
         ErrorCode::SystemIoFailure => refuse("read or write", path, &error.to_string()),
         ErrorCode::NotADatabase => {

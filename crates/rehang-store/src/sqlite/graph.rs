@@ -123,7 +123,13 @@ impl Graph {
         let failed = |error: &std::io::Error| Error::io("write", path, error);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let partial = Partial(folder.join(format!(".{name}.{}.partial", std::process::id())));
-        self.index.save(&partial.0.to_string_lossy()).map_err(trouble)?;
+        // The library knows one reason for a file that it cannot write, and does not name it.
+        self.index.save(&partial.0.to_string_lossy()).map_err(|error| {
+            let reason = format!(
+                "it failed, as when the disk is full ({error}); nothing of the gallery is lost and searches go on, make room and try again"
+            );
+            failed(&std::io::Error::other(reason))
+        })?;
         let mut file = fs_err::OpenOptions::new()
             .read(true)
             .write(true)

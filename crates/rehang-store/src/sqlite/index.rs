@@ -13,7 +13,7 @@ use super::graph::Graph;
 use super::spaces::{self, SpaceRow};
 use super::vectors::{int, read_value};
 use crate::contract::ItemKey;
-use crate::exact::{Flat, Near, distance, keep_nearest};
+use crate::exact::{Flat, Near, keep_nearest};
 
 /// What is known of a space's vectors in memory, up to the change `applied`.
 ///
@@ -348,19 +348,4 @@ pub(crate) fn recall(
         wanted += truth.len();
     }
     Ok(if wanted == 0 { 1.0 } else { f64::from(hits as u32) / f64::from(wanted as u32) })
-}
-
-/// The `k` nearest of everything that `rows` gives, one by one, in memory for `k`.
-pub(crate) fn nearest_of_rows(
-    kind: rehang::Distance,
-    query: &[f32],
-    k: usize,
-    found: &mut Vec<Near>,
-    key: ItemKey,
-    vector: &[f32],
-) {
-    found.push((distance(kind, query, vector), key));
-    if found.len() >= 4 * k.max(64) {
-        keep_nearest(found, k);
-    }
 }

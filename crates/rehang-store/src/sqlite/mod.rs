@@ -254,6 +254,10 @@ impl Store for SqliteStore {
         vectors::get(&self.database, space, keys)
     }
 
+    fn provenances(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
+        vectors::provenances(&self.database, space, keys)
+    }
+
     fn write_vectors(&self, space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>> {
         vectors::write(&self.database, space, writes)
     }

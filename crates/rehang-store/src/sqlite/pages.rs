@@ -33,6 +33,24 @@ pub(crate) fn scan(database: &Database, scan: &Scan) -> Result<Vec<Record>> {
                 "lacking.item > ?1 ORDER BY lacking.item",
                 Some(after),
             )?,
+            // Two lists by key, which SQLite reads side by side: nothing is sorted.
+            Select::WithoutSource => {
+                // Only a column of the list itself tells SQLite that it comes in order.
+                let columns = |list: &str| ITEM_COLUMNS.replace("item.key", &format!("{list}.item"));
+                page.read_all(
+                    &format!(
+                        "SELECT {} FROM vector_{n} AS state INDEXED BY vector_{n}_unsourced
+                             CROSS JOIN item ON item.key = state.item
+                         WHERE state.provenance = 'adapted' AND state.sourced = 0 AND state.item > ?1
+                         UNION ALL SELECT {} FROM lacking_{n} AS lacking
+                             CROSS JOIN item ON item.key = lacking.item
+                         WHERE lacking.sourced = 0 AND lacking.item > ?1 ORDER BY 1",
+                        columns("state"),
+                        columns("lacking")
+                    ),
+                    Some(after),
+                )?;
+            }
             Select::WorstFirst => {
                 page.read(
                     &format!("lacking_{n} AS lacking CROSS JOIN item ON item.key = lacking.item"),
@@ -75,11 +93,15 @@ impl Page<'_> {
     /// Reads items until the page is full; those to be left out are passed over here, so that the statement is the same
     /// for every page.
     fn read(&mut self, from: &str, rest: &str, bound: Option<i64>) -> Step<()> {
+        self.read_all(&format!("SELECT {ITEM_COLUMNS} FROM {from} WHERE {rest}"), bound)
+    }
+
+    /// The same for a statement that gives the columns of items.
+    fn read_all(&mut self, sql: &str, bound: Option<i64>) -> Step<()> {
         if self.records.len() >= self.scan.limit {
             return Ok(());
         }
-        let mut select =
-            self.connection.prepare_cached(&format!("SELECT {ITEM_COLUMNS} FROM {from} WHERE {rest}"))?;
+        let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query(params_from_iter(bound.map(types::Value::Integer)))?;
         while let Some(row) = rows.next()? {
             let key: u64 = row.get(0)?;

@@ -1,18 +1,20 @@
 //! Searching: candidates from the index, confirmed against the file and measured again.
 
+use std::collections::BTreeSet;
+
 use rayon::prelude::*;
 use rehang::{Matrix, Provenance, Result};
 use rusqlite::{Connection, Row, params_from_iter};
 
 use super::connection::{Database, Step};
-use super::index::{self, nearest_of_rows};
+use super::index;
 use super::items::{ITEM_COLUMNS, read_item};
 use super::keeper::Keeper;
 use super::spaces::{self, SpaceRow, provenance};
 use super::vectors::{int, read_value};
 use crate::check;
 use crate::contract::{Filter, Found, ItemKey};
-use crate::exact::{Near, by_distance, distance, keep_nearest};
+use crate::exact::{Flat, Near, by_distance, distance, keep_nearest};
 
 pub(crate) fn search(
     database: &Database,
@@ -32,6 +34,13 @@ pub(crate) fn search(
         return Ok(vec![Vec::new(); queries.rows()]);
     }
     let kept = keeper.current(&row, change)?;
+    if !filter.provenances.is_empty() {
+        let few = few(k, kept.read().len());
+        let found = database.read(|transaction| search_few(transaction, &row, queries, k, filter, few))?;
+        if let Some(found) = found {
+            return Ok(found);
+        }
+    }
     let nearest = |query: &[f32], k: usize| {
         let index = kept.read();
         Ok((index.nearest(query, k)?, index.len()))
@@ -61,6 +70,65 @@ pub(crate) fn recall(
     }
     let queries = index::sample(database, &row, samples)?;
     index::recall(database, &row, &queries, k, &|query, k| kept.read().nearest(query, k))
+}
+
+/// Vectors that are compared one by one rather than looked for with the index, in a search for `k` of `vectors`.
+///
+/// Of `m` that pass, the index has to give about `k · vectors / m` candidates before `k` of them pass. A candidate costs a few
+/// times what a vector does that is read in the order of the file, so both ways cost the same near `m² = 4 k · vectors`.
+fn few(k: usize, vectors: usize) -> usize {
+    let even = (4.0 * k as f64 * vectors as f64).sqrt() as usize;
+    // All of them are in memory for a moment.
+    even.min(FEW_MAX)
+}
+
+/// Vectors that are compared one by one at most, however many there are.
+const FEW_MAX: usize = 20_000;
+
+/// The whole answer, exactly, where at most `few` vectors have one of the provenances that the filter asks for; `None` where
+/// there are more. Reads no other vectors.
+fn search_few(
+    connection: &Connection,
+    row: &SpaceRow,
+    queries: &Matrix,
+    k: usize,
+    filter: &Filter,
+    few: usize,
+) -> Step<Option<Vec<Vec<Found>>>> {
+    let mut left = few;
+    for provenance in wanted(filter) {
+        let mut count = connection.prepare_cached(&format!(
+            "SELECT count(*) FROM (SELECT 1 FROM vector_{n} INDEXED BY vector_{n}_{provenance}
+             WHERE provenance = '{provenance}' LIMIT ?1)",
+            n = row.number
+        ))?;
+        let there: u64 = count.query_row([int(left as u64 + 1)], |line| line.get(0))?;
+        match left.checked_sub(there as usize) {
+            None => return Ok(None),
+            Some(rest) => left = rest,
+        }
+    }
+    let mut passing = Flat::new(row.space.dimension);
+    each_of_provenances(connection, row, filter, &mut |key, vector| passing.insert(key, vector))?;
+    let kind = row.space.distance;
+    let near: Vec<Vec<Near>> = if queries.rows() == 1 {
+        vec![passing.nearest(kind, queries.row(0), k, |_| true)]
+    } else {
+        (0..queries.rows())
+            .into_par_iter()
+            .map(|at| passing.nearest(kind, queries.row(at), k, |_| true))
+            .collect()
+    };
+    let mut found = Vec::with_capacity(near.len());
+    for (at, near) in near.iter().enumerate() {
+        found.push(confirm(connection, row, queries.row(at), near, filter)?);
+    }
+    Ok(Some(found))
+}
+
+/// The provenances that pass, each once.
+fn wanted(filter: &Filter) -> BTreeSet<&'static str> {
+    filter.provenances.iter().map(|provenance| provenance.name()).collect()
 }
 
 /// What an index finds, and how many vectors it holds.
@@ -133,32 +201,91 @@ fn compare_all(
     k: usize,
     filter: &Filter,
 ) -> Step<Vec<Found>> {
-    // The label has an index, so a rare one costs only what it finds.
-    let (from, rest) = if filter.labels.is_empty() {
-        ("state CROSS JOIN item ON item.key = state.item", "true".to_owned())
-    } else {
-        let places = vec!["?"; filter.labels.len()].join(", ");
-        ("state JOIN item ON item.key = state.item", format!("item.label IN ({places})"))
-    };
-    let mut select = connection.prepare(&format!(
-        "SELECT {ITEM_COLUMNS}, state.provenance, state.value FROM vector_{} AS {from} WHERE {rest}",
-        row.number
-    ))?;
-    let mut rows = select.query(params_from_iter(&filter.labels))?;
     let mut near: Vec<Near> = Vec::new();
+    each_passing(connection, row, filter, &mut |key, vector| {
+        near.push((distance(row.space.distance, query, vector), key));
+        if near.len() >= 4 * k.max(64) {
+            keep_nearest(&mut near, k);
+        }
+    })?;
+    keep_nearest(&mut near, k);
+    confirm(connection, row, query, &near, filter)
+}
+
+/// Reads every vector that passes, through the index of labels or of provenances where the filter names some.
+fn each_passing(
+    connection: &Connection,
+    row: &SpaceRow,
+    filter: &Filter,
+    take: &mut dyn FnMut(ItemKey, &[f32]),
+) -> Step<usize> {
+    let n = row.number;
+    if !filter.labels.is_empty() {
+        let places = vec!["?"; filter.labels.len()].join(", ");
+        let from =
+            format!("vector_{n} AS state JOIN item ON item.key = state.item WHERE item.label IN ({places})");
+        return each_of(connection, row, &from, &filter.labels, filter, take);
+    }
+    if !filter.provenances.is_empty() {
+        return each_of_provenances(connection, row, filter, take);
+    }
+    let from = format!("vector_{n} AS state CROSS JOIN item ON item.key = state.item");
+    each_of(connection, row, &from, &[], filter, take)
+}
+
+/// Reads every vector that passes and looks at no vector of another provenance. Gives how many rows were looked at.
+pub(crate) fn each_of_provenances(
+    connection: &Connection,
+    row: &SpaceRow,
+    filter: &Filter,
+    take: &mut dyn FnMut(ItemKey, &[f32]),
+) -> Step<usize> {
+    let n = row.number;
+    let mut looked_at = 0;
+    for provenance in wanted(filter) {
+        let from = format!(
+            "vector_{n} AS state INDEXED BY vector_{n}_{provenance} CROSS JOIN item ON item.key = state.item
+             WHERE state.provenance = '{provenance}'"
+        );
+        looked_at += each_of(connection, row, &from, &[], filter, take)?;
+    }
+    Ok(looked_at)
+}
+
+fn each_of(
+    connection: &Connection,
+    row: &SpaceRow,
+    from: &str,
+    bound: &[String],
+    filter: &Filter,
+    take: &mut dyn FnMut(ItemKey, &[f32]),
+) -> Step<usize> {
+    let mut select = connection
+        .prepare_cached(&format!("SELECT {ITEM_COLUMNS}, state.provenance, state.value FROM {from}"))?;
+    let mut rows = select.query(params_from_iter(bound))?;
     let mut vector = Vec::with_capacity(row.space.dimension);
+    // An item is many times dearer to read than a provenance.
+    let of_items = !filter.labels.is_empty() || !filter.payload.is_empty();
+    let mut looked_at = 0;
     while let Some(line) = rows.next()? {
-        if !filter.is_empty() && !filter.passes(&read_item(line)?, provenance(line, 6)?) {
+        looked_at += 1;
+        let made_by = provenance(line, 6)?;
+        let passes = if of_items {
+            filter.passes(&read_item(line)?, made_by)
+        } else {
+            filter.provenances.is_empty() || filter.provenances.contains(&made_by)
+        };
+        if !passes {
             continue;
         }
         vector.clear();
         read_value(line, 7, row.space.dimension, &mut vector)?;
+        // A vector that somebody wrote around the library's checks can be near to nothing.
         if vector.iter().all(|value| value.is_finite()) {
-            nearest_of_rows(row.space.distance, query, k, &mut near, line.get::<_, ItemKey>(0)?, &vector);
+            take(line.get(0)?, &vector);
         }
     }
-    keep_nearest(&mut near, k);
-    confirm(connection, row, query, &near, filter)
+    Ok(looked_at)
 }
 
 fn hit(line: &Row<'_>, distance: f32, provenance: Provenance) -> rusqlite::Result<Found> {

@@ -297,6 +297,104 @@ fn a_full_disk_leaves_the_truth_as_it_was() {
     assert_eq!(store.put(&many).unwrap().len(), 3000, "with room it goes on");
 }
 
+/// A space of adapted vectors of which some are native, in a store and in its twin.
+fn backfilled(stores: &[&dyn Store], items: u64, native: impl Fn(u64) -> bool) {
+    for store in stores {
+        store.create_space(&space("m"), Provenance::Native).unwrap();
+        let bare: Vec<ItemWrite> =
+            (0..items).map(|id| ItemWrite { vectors: vec![], ..item(id as usize, id) }).collect();
+        let revisions = store.put(&bare).unwrap();
+        let write = |id: u64, provenance| VectorWrite {
+            key: id + 1,
+            revision: revisions[id as usize],
+            provenance,
+            sigma2: None,
+            priority: None,
+            squared_error: None,
+            vector: vector(id),
+        };
+        let adapted: Vec<VectorWrite> = (0..items).map(|id| write(id, Provenance::Adapted)).collect();
+        store.write_vectors("m", &adapted).unwrap();
+        let natives: Vec<VectorWrite> =
+            (0..items).filter(|&id| native(id)).map(|id| write(id, Provenance::Native)).collect();
+        store.write_vectors("m", &natives).unwrap();
+    }
+}
+
+#[test]
+fn a_search_for_a_provenance_is_that_of_the_twin_at_every_share() {
+    const ITEMS: u64 = 3000;
+    // From nobody to everybody, spread or on one side; 3000 vectors have a graph here.
+    let shares: [fn(u64) -> bool; 6] =
+        [|_| false, |id| id == 77, |id| id % 100 == 3, |id| id < 400, |id| id % 2 == 0, |_| true];
+    for native in shares {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::create(folder.path().join("gallery.db")).unwrap().with_search(GRAPH);
+        let twin = crate::MemoryStore::new();
+        backfilled(&[&store, &twin], ITEMS, native);
+        store.rebuild("m").unwrap();
+        let natives = (0..ITEMS).filter(|&id| native(id)).count();
+        let queries = Matrix::from_fn(6, DIMENSION, |row, column| vector(row as u64 * 997)[column]);
+        for provenances in [
+            vec![Provenance::Native],
+            vec![Provenance::Adapted],
+            vec![Provenance::Old],
+            vec![Provenance::Native, Provenance::Old, Provenance::Native],
+        ] {
+            for labels in [vec![], vec!["rare".to_owned()]] {
+                let filter = Filter { labels, provenances: provenances.clone(), ..Filter::default() };
+                for k in [1, 10, 70] {
+                    let expected = twin.search("m", &queries, k, &filter).unwrap();
+                    let found = store.search("m", &queries, k, &filter).unwrap();
+                    let place = |found: &[Vec<crate::Found>]| -> Vec<Vec<(ItemKey, f32, Provenance)>> {
+                        let one = |hit: &crate::Found| (hit.key, hit.distance, hit.provenance);
+                        found.iter().map(|hits| hits.iter().map(one).collect()).collect()
+                    };
+                    let (found, expected) = (place(&found), place(&expected));
+                    let what = format!("{natives} native, {filter:?}, k = {k}");
+                    let wanted = [natives, ITEMS as usize - natives];
+                    let few = wanted[usize::from(provenances[0] == Provenance::Adapted)] <= 30;
+                    if few || provenances == [Provenance::Old] {
+                        assert_eq!(found, expected, "{what}");
+                    }
+                    // A graph may miss a neighbour, and never gives one that does not pass.
+                    let (mut hits, mut all) = (0, 0);
+                    for (found, expected) in found.iter().zip(&expected) {
+                        assert_eq!(found.len(), expected.len(), "{what}");
+                        hits += found.iter().filter(|hit| expected.contains(hit)).count();
+                        all += expected.len();
+                    }
+                    assert!(hits * 100 >= all * 95, "{what}: {hits} of {all}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_search_for_a_rare_provenance_looks_at_nothing_else() {
+    const ITEMS: u64 = 3000;
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::create(folder.path().join("gallery.db")).unwrap().with_search(GRAPH);
+    backfilled(&[&store], ITEMS, |id| id % 100 == 3);
+    let looked_at = |provenances: Vec<Provenance>| {
+        let filter = Filter { provenances, ..Filter::default() };
+        let mut taken = 0;
+        let rows = store
+            .database
+            .read(|transaction| {
+                let row = spaces::find(transaction, "m")?;
+                search::each_of_provenances(transaction, &row, &filter, &mut |_, _| taken += 1)
+            })
+            .unwrap();
+        assert_eq!(rows, taken, "no row is read for nothing");
+        rows
+    };
+    assert_eq!(looked_at(vec![Provenance::Native]), 30);
+    assert_eq!(looked_at(vec![Provenance::Native, Provenance::Native, Provenance::Old]), 30);
+    assert_eq!(looked_at(vec![Provenance::Adapted]), 2970);
+}
+
 #[test]
 fn pages_come_from_indexes() {
     let folder = tempfile::tempdir().unwrap();
@@ -340,6 +438,14 @@ fn pages_come_from_indexes() {
              CROSS JOIN item ON item.key = state.item
              WHERE state.provenance = 'adapted' AND state.item > 5 ORDER BY state.item",
             "vector_2_adapted",
+        ),
+        (
+            "SELECT state.item FROM vector_2 AS state INDEXED BY vector_2_unsourced
+                 CROSS JOIN item ON item.key = state.item
+             WHERE state.provenance = 'adapted' AND state.sourced = 0 AND state.item > 5
+             UNION ALL SELECT lacking.item FROM lacking_2 AS lacking CROSS JOIN item ON item.key = lacking.item
+             WHERE lacking.sourced = 0 AND lacking.item > 5 ORDER BY 1",
+            "vector_2_unsourced",
         ),
         ("SELECT max(change) FROM vector_2", "vector_2_change"),
     ] {

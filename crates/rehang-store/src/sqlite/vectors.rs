@@ -1,6 +1,6 @@
 //! Vectors of a space: reading them, the upgrade's conditional writes, the queue, failures, counts.
 
-use rehang::{Error, Result};
+use rehang::{Error, Provenance, Result};
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::connection::{Database, Step};
@@ -56,6 +56,27 @@ pub(crate) fn get(database: &Database, space: &str, keys: &[ItemKey]) -> Result<
             });
         }
         Ok(vectors)
+    })
+}
+
+pub(crate) fn provenances(
+    database: &Database,
+    space: &str,
+    keys: &[ItemKey],
+) -> Result<Vec<Option<Provenance>>> {
+    database.read(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let mut select =
+            transaction.prepare_cached(&format!("SELECT provenance FROM vector_{n} WHERE item = ?1"))?;
+        let mut found = Vec::with_capacity(keys.len());
+        for &key in keys {
+            let mut rows = select.query([int(key)])?;
+            found.push(match rows.next()? {
+                None => None,
+                Some(row) => Some(spaces::provenance(row, 0)?),
+            });
+        }
+        Ok(found)
     })
 }
 

@@ -1,18 +1,21 @@
 //! A small world: two models that are known functions of the source, an adapter between them, a gallery.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+mod padding;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
 use rehang::order::Policy;
-use rehang::{Adapter, Distance, Error, Matrix, Provenance, Result, Space};
+use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, Store};
 use rehang_upgrade::{Clock, Faults, OrderSettings, Place, Setup};
 use serde_json::Value;
+
+use padding::padding;
 
 pub const D_OLD: usize = 3;
 pub const D_NEW: usize = 4;
@@ -50,23 +53,7 @@ pub fn new_model(source: &str) -> Vec<f32> {
 
 /// h pads with 0; σ² is a function of the raw output, so that items differ.
 pub fn adapter() -> Adapter {
-    let weight = Matrix::from_fn(D_NEW, D_OLD, |row, column| f32::from(u8::from(row == column)));
-    Adapter {
-        old: old_space(),
-        new: new_space(),
-        map: Map {
-            input: InputScaling::AsIs,
-            branch: vec![],
-            second: None,
-            mixer: vec![Dense { weight, bias: vec![0.0; D_NEW], relu: false }],
-            skip: None,
-            kernel: None,
-        },
-        geometry: Geometry::Raw,
-        uncertainty: Uncertainty::Linear { weight: vec![1.0, 0.5, 0.0, 0.0], bias: -1.0 },
-        input_statistics: None,
-        training: Training::default(),
-    }
+    padding(old_space(), new_space(), vec![1.0, 0.5, 0.0, 0.0], -1.0)
 }
 
 /// Another adapter between the same spaces: its last coordinate is 0.5.

@@ -1,0 +1,293 @@
+//! What a report on held-out pairs says of an upgrade, and whether switching now would serve worse than doing nothing.
+
+use rehang::report::{FORMAT_VERSION, Report};
+use rehang::{Error, Result};
+use rehang_store::{Store, find_space};
+use serde::Serialize;
+
+use crate::record::{Recorded, Serving};
+use crate::verbs::{Setup, expect_of_adapter};
+
+/// Shares of the gallery that a plan shows the curve at.
+const SHOWN: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
+
+/// The curve of an upgrade, as a report measured it on items that the adapter was not fitted on.
+///
+/// Qualities are in the unit of the report's metric (percent for all of today's), more is better; shares are in `[0, 1]`. What
+/// was not measured is `None`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Forecast {
+    /// The report.
+    pub source: String,
+    /// The metric's name.
+    pub metric: String,
+    /// Method and order of the curve.
+    pub curve: String,
+    /// Items that it was measured on.
+    pub items: usize,
+    /// Quality without an upgrade: old queries on old vectors.
+    pub do_nothing: Option<f64>,
+    /// Quality at the switch, with nothing native.
+    pub start: f64,
+    /// Quality at some shares of native items, `(share, quality)`; the last one is the end.
+    pub curve_at: Vec<(f64, f64)>,
+    /// The share of native items from which on the curve stays at or above doing nothing; `None` where it never does.
+    pub passes_do_nothing_at: Option<f64>,
+    /// What a person should know of it.
+    pub warnings: Vec<String>,
+    /// Every point of the curve, `(share, quality)`, shares ascending from 0 to 1.
+    #[serde(skip)]
+    points: Vec<(f64, f64)>,
+}
+
+impl Forecast {
+    /// Reads the JSON of a report (`rehang report … -o report.json`) and finds the curve of this upgrade in it: the one of its
+    /// order, and of its adapter's method where several were compared. Where there is none, it is the curve that the
+    /// report's verdict speaks about, and a warning says so.
+    ///
+    /// # Errors
+    ///
+    /// Corrupt where the text is no report, or one of a newer rehang, or one without a curve; mismatch where it is about other
+    /// spaces.
+    pub fn read(text: &str, source: &str, setup: &Setup<'_>) -> Result<Self> {
+        let report: Report = serde_json::from_str(text).map_err(|error| {
+            Error::corrupt(
+                source,
+                format!(
+                    "it is no report of rehang as JSON ({error}); `rehang report … -o report.json` makes one"
+                ),
+            )
+        })?;
+        if report.format_version > FORMAT_VERSION {
+            return Err(Error::corrupt(
+                source,
+                format!("it has format {}, this rehang knows up to {FORMAT_VERSION}", report.format_version),
+            ));
+        }
+        let of_other_spaces = |error: Error| error.context(format!("the forecast {source}"));
+        expect_of_adapter(&report.spaces.old, setup.old, "old").map_err(of_other_spaces)?;
+        expect_of_adapter(&report.spaces.new, setup.new, "new").map_err(of_other_spaces)?;
+        let without = || Error::corrupt(source, "the report has no curve to forecast with");
+        let metric = report.headline_metric().ok_or_else(without)?;
+        let mut warnings = Vec::new();
+        let order = setup.order.policy.name();
+        let method = &setup.adapter.training.method;
+        // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then nobody knows which.
+        let own = |curve: &&rehang::report::CurveSeries| curve.order == order && curve.method == *method;
+        let curve = if let Some(curve) = report.curves.iter().find(own) {
+            curve
+        } else {
+            let curve = report.headline_curve().ok_or_else(without)?;
+            warnings.push(format!(
+                "the forecast {source} has no curve of {method} · {order}, which this upgrade is; it shows {}",
+                curve.name()
+            ));
+            curve
+        };
+        // The report names the pairs of the adapters it compared; pairs of this adapter that it does not name are another's.
+        let pairs = setup.adapter.training.inputs.values();
+        let of_this =
+            pairs.clone().any(|pairs| report.inputs.iter().any(|input| input.fingerprint == *pairs));
+        if pairs.len() > 0 && !of_this {
+            warnings.push(format!(
+                "the forecast {source} was made with an adapter that was fitted on other pairs"
+            ));
+        }
+        let line_of = curve.metrics.get(&metric.id).ok_or_else(without)?;
+        let points: Vec<(f64, f64)> = curve
+            .fractions
+            .iter()
+            .copied()
+            .zip(line_of.values.iter().copied())
+            .filter(|(share, value)| share.is_finite() && value.is_finite())
+            .collect();
+        if points.is_empty() || points.windows(2).any(|two| two[0].0 > two[1].0) {
+            return Err(Error::corrupt(source, "the shares of its curve are missing or not ascending"));
+        }
+        let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
+        // An adapter that ranks just as the old model does begins at the line, but for rounding.
+        let passes = do_nothing.and_then(|line| {
+            let passes = line_of.passes_do_nothing_at?;
+            let before = points.iter().filter(|(share, _)| *share <= passes);
+            let at_once = before.clone().all(|(_, value)| !is_below(*value, line));
+            Some(if at_once { 0.0 } else { passes })
+        });
+        Ok(Self {
+            source: source.into(),
+            metric: metric.name.clone(),
+            curve: curve.name(),
+            items: report.measured_on.first().map_or(0, |set| set.items),
+            do_nothing,
+            start: at(&points, 0.0),
+            curve_at: SHOWN.iter().map(|&share| (share, at(&points, share))).collect(),
+            passes_do_nothing_at: passes,
+            warnings,
+            points,
+        })
+    }
+
+    /// Forecast quality at a share of native items: linear between the points of the report.
+    pub fn at(&self, share: f64) -> f64 {
+        at(&self.points, share)
+    }
+
+    /// [`Forecast::passes_do_nothing_at`] in percent with one decimal, rounded up: a run until there passes.
+    pub fn passes_at_percent(&self) -> Option<f64> {
+        self.passes_do_nothing_at.map(|share| (share * 1000.0 - 1e-9).ceil() / 10.0)
+    }
+
+    /// Whether a gallery that is switched at this share of native items is forecast to serve worse than one that is left alone.
+    /// `false` where doing nothing was not measured.
+    pub fn is_below_doing_nothing(&self, share: f64) -> bool {
+        self.do_nothing.is_some_and(|line| is_below(self.at(share), line))
+    }
+}
+
+/// Fails where switching now (to mixed searches) is forecast to serve worse than doing nothing. Merged searches need no such
+/// question, and a gallery whose mixed searches go to the new space already is not asked it again.
+///
+/// # Errors
+///
+/// A conflict that says what is forecast and what can be done; not found where there is no upgrade.
+pub fn expect_worthwhile(store: &dyn Store, forecast: &Forecast) -> Result<()> {
+    let record = Recorded::expect(store)?.record;
+    if find_space(store, &record.new.model)?.is_none() {
+        // Not even filled: the switch itself says so.
+        return Ok(());
+    }
+    if record.serving == Serving::Mixed && store.serving()?.as_deref() == Some(record.new.model.as_str()) {
+        return Ok(());
+    }
+    let counts = store.counts(&record.new.model)?;
+    let share = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
+    let (true, Some(line)) = (forecast.is_below_doing_nothing(share), forecast.do_nothing) else {
+        return Ok(());
+    };
+    let remedy = match forecast.passes_at_percent() {
+        Some(percent) => format!(
+            "it passes doing nothing at {percent:.1} %, so `rehang upgrade run --until {percent:.1}%` first; or"
+        ),
+        None => "it never passes doing nothing;".into(),
+    };
+    Err(Error::conflict(
+        format!("switching {} now would serve worse than doing nothing", store.name()),
+        format!(
+            "with {:.1} % native {} is forecast at {:.1} and doing nothing has {line:.1} ({} in {}); {remedy} serve merged searches \
+             (`switch --merged`), or switch all the same (`switch --anyway`)",
+            100.0 * share,
+            forecast.metric,
+            forecast.at(share),
+            forecast.curve,
+            forecast.source
+        ),
+    ))
+}
+
+/// Below by more than sums of thousands of numbers are rounded by.
+fn is_below(value: f64, line: f64) -> bool {
+    value < line - 1e-9 * line.abs().max(1.0)
+}
+
+/// Linear between ascending points; the first and last value beyond them.
+fn at(points: &[(f64, f64)], share: f64) -> f64 {
+    let right = points.partition_point(|point| point.0 <= share);
+    match (right.checked_sub(1).map(|left| points[left]), points.get(right)) {
+        (Some((x0, y0)), Some(&(x1, y1))) => y0 + (y1 - y0) * (share - x0) / (x1 - x0),
+        (Some((_, y)), None) => y,
+        (None, first) => first.map_or(f64::NAN, |point| point.1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::report::{CreatedBy, CurveSeries, Input, Metric, MetricCurve, Spaces, display_points};
+    use rehang::{Adapter, Distance, Space};
+
+    use super::*;
+    use crate::OrderSettings;
+    use crate::gallery::padding::padding;
+
+    fn space(name: &str, dimension: usize) -> Space {
+        Space::new(name, dimension, Distance::L2, false)
+    }
+
+    fn adapter() -> Adapter {
+        let mut adapter = padding(space("old", 3), space("new", 4), vec![0.0; 4], 1.0);
+        adapter.training.method = "padding".into();
+        adapter.training.inputs.insert("old".into(), "f1".into());
+        adapter
+    }
+
+    fn series(order: &str, exact: &[f64]) -> CurveSeries {
+        let points = display_points(exact.len());
+        let curve = MetricCurve::from_exact(exact, 0.0.into(), Some(30.0), &points);
+        CurveSeries {
+            method: "padding".into(),
+            order: order.into(),
+            fractions: points.iter().map(|&point| point as f64 / (exact.len() - 1) as f64).collect(),
+            metrics: [("map".to_owned(), curve)].into(),
+        }
+    }
+
+    fn report() -> Report {
+        let spaces = Spaces { old: space("old", 3), new: space("new", 4) };
+        let mut report = Report::new("x", CreatedBy::default(), spaces);
+        report.metrics = vec![Metric::map()];
+        report.do_nothing = [("map".to_owned(), 30.0)].into();
+        report.curves = vec![
+            series("random", &[10.0, 10.0, 10.0, 10.0, 40.0]),
+            series("coverage", &[20.0, 25.0, 35.0, 45.0, 55.0]),
+        ];
+        report.inputs = vec![Input { fingerprint: "f1".into(), ..Input::default() }];
+        report
+    }
+
+    fn read(report: &Report) -> Result<Forecast> {
+        let adapter = adapter();
+        let (old, new) = (space("old-model", 3), space("new-model", 4));
+        let setup = Setup { old: &old, new: &new, adapter: &adapter, order: OrderSettings::default() };
+        Forecast::read(&serde_json::to_string(report).unwrap(), "report.json", &setup)
+    }
+
+    #[test]
+    fn the_curve_of_the_upgrade_is_found_and_read_between_its_points() {
+        let forecast = read(&report()).unwrap();
+        assert_eq!(forecast.curve, "padding · coverage");
+        assert_eq!((forecast.do_nothing, forecast.start), (Some(30.0), 20.0));
+        assert_eq!(forecast.curve_at, [(0.1, 22.0), (0.25, 25.0), (0.5, 35.0), (1.0, 55.0)]);
+        assert_eq!(forecast.passes_do_nothing_at, Some(0.5));
+        assert!(forecast.warnings.is_empty(), "{:?}", forecast.warnings);
+        assert_eq!((forecast.at(0.375), forecast.at(7.0)), (30.0, 55.0));
+        assert!(forecast.is_below_doing_nothing(0.3) && !forecast.is_below_doing_nothing(0.375));
+    }
+
+    #[test]
+    fn a_report_of_something_else_is_refused_or_warned_about() {
+        let mut other = report();
+        other.curves.truncate(1);
+        other.inputs[0].fingerprint = "f2".into();
+        let forecast = read(&other).unwrap();
+        assert_eq!(forecast.curve, "padding · random");
+        assert_eq!(forecast.warnings.len(), 2, "{:?}", forecast.warnings);
+        let mut level = report();
+        level.curves = vec![series("coverage", &[30.0 - 1e-12, 40.0, 50.0])];
+        let level = read(&level).unwrap();
+        assert_eq!(level.passes_do_nothing_at, Some(0.0), "equal but for rounding");
+        assert!(!level.is_below_doing_nothing(0.0));
+        let mut unmeasured = report();
+        unmeasured.do_nothing.clear();
+        assert!(!read(&unmeasured).unwrap().is_below_doing_nothing(0.0));
+        let mut narrow = report();
+        narrow.spaces.old.dimension = 7;
+        assert!(read(&narrow).unwrap_err().is_mismatch());
+        let mut newer = report();
+        newer.format_version = FORMAT_VERSION + 1;
+        let mut empty = report();
+        empty.curves.clear();
+        let mut ragged = report();
+        ragged.curves[1].fractions = vec![f64::NAN; 5];
+        for broken in [newer, empty, ragged] {
+            assert!(read(&broken).unwrap_err().is_corrupt());
+        }
+    }
+}

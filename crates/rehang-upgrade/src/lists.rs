@@ -1,0 +1,66 @@
+//! Which items an upgrade cannot bring home, page by page: memory is bounded by the page, whatever the gallery.
+
+use rehang::Result;
+use rehang_store::{ItemKey, Scan, Select, Store, find_space};
+use serde::{Deserialize, Serialize};
+
+use crate::record::Recorded;
+
+/// Items that somebody has to know of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Left {
+    /// Without a source, and not native: they stay adapted (or without a vector).
+    WithoutSource,
+    /// Without a vector in the new space and without an old one to adapt: no search finds them until they are embedded.
+    WithoutVector,
+}
+
+/// A page of ids in the order of keys, at most `limit`, after a key; and where the next page begins, `None` at the end.
+///
+/// # Errors
+///
+/// Not found where there is no upgrade; those of the store.
+pub fn left(
+    store: &dyn Store,
+    what: Left,
+    after: Option<ItemKey>,
+    limit: usize,
+) -> Result<(Vec<String>, Option<ItemKey>)> {
+    let record = Recorded::expect(store)?.record;
+    let new = &record.new.model;
+    if limit == 0 || find_space(store, new)?.is_none() {
+        return Ok((Vec::new(), None));
+    }
+    match what {
+        Left::WithoutSource => {
+            let records = store.scan(&Scan::new(new, Select::WithoutSource, limit).after(after))?;
+            let next =
+                (records.len() == limit).then(|| records.last().map(|record| record.item.key)).flatten();
+            Ok((records.into_iter().map(|record| record.item.id).collect(), next))
+        }
+        Left::WithoutVector => {
+            let old = find_space(store, &record.old.model)?.is_some();
+            let (mut ids, mut after) = (Vec::new(), after);
+            loop {
+                let records = store.scan(&Scan::new(new, Select::Lacking, limit).after(after))?;
+                let whole = records.len() == limit;
+                let keys: Vec<ItemKey> = records.iter().map(|record| record.item.key).collect();
+                let there =
+                    if old { store.provenances(&record.old.model, &keys)? } else { vec![None; keys.len()] };
+                for (record, there) in records.into_iter().zip(there) {
+                    after = Some(record.item.key);
+                    if there.is_none() {
+                        ids.push(record.item.id);
+                    }
+                    if ids.len() == limit {
+                        return Ok((ids, after));
+                    }
+                }
+                if !whole {
+                    return Ok((ids, None));
+                }
+            }
+        }
+    }
+}
