@@ -84,12 +84,7 @@ fn alphabets(path: &Path) -> Result<Vec<String>> {
     Ok(read.classes.iter().map(|name| name.split('/').next().unwrap_or_default().to_owned()).collect())
 }
 
-fn one_seed(
-    examples: &Examples,
-    alphabets: &[String],
-    favoured: &[&str],
-    seed: u64,
-) -> Result<Vec<Line>> {
+fn one_seed(examples: &Examples, alphabets: &[String], favoured: &[&str], seed: u64) -> Result<Vec<Line>> {
     let progress = Progress::default();
     let all = vec!["0..160".to_owned()];
     let lists = ClassLists { old: all.clone(), new: all, unseen: None };
@@ -106,17 +101,18 @@ fn one_seed(
     let old_rows: Vec<usize> =
         allocation.new.iter().copied().filter(|&row| is_favoured(row) || seen.insert(number(row))).collect();
 
-    let trained = |model: &str, width: usize, outputs: usize, epochs: usize, rows: &[usize]| -> Result<Encoder> {
-        let architecture = Architecture::CnnSmall { width, outputs };
-        let parameters = TrainingParameters {
-            head: HeadForm::NormalisedSoftmax { scale: 16.0 },
-            augmentation: Augmentation { crop_padding: 3, ..Augmentation::default() },
-            epochs,
-            seed,
-            ..TrainingParameters::new(model, architecture, Method::Plain {})
+    let trained =
+        |model: &str, width: usize, outputs: usize, epochs: usize, rows: &[usize]| -> Result<Encoder> {
+            let architecture = Architecture::CnnSmall { width, outputs };
+            let parameters = TrainingParameters {
+                head: HeadForm::NormalisedSoftmax { scale: 16.0 },
+                augmentation: Augmentation { crop_padding: 3, ..Augmentation::default() },
+                epochs,
+                seed,
+                ..TrainingParameters::new(model, architecture, Method::Plain {})
+            };
+            Ok(train(TrainingSet { examples, rows }, None, &parameters, &progress)?.encoder)
         };
-        Ok(train(TrainingSet { examples, rows }, None, &parameters, &progress)?.encoder)
-    };
     let old = trained("old", 16, 64, 15, &old_rows)?;
     let new = trained("new", 32, 128, 20, &allocation.new)?;
     let embed = |encoder: &Encoder, rows: &[usize]| {
@@ -181,7 +177,8 @@ fn one_seed(
             let curve = measure(new_test.matrix(), adapted.vectors.matrix(), &permutation)?;
             let n = permutation.len();
             let whole = gap(&curve, n);
-            let closed = (0..=n).rev().take_while(|&cut| gap(&curve, cut) <= whole + 1e-9).last().unwrap_or(n);
+            let closed =
+                (0..=n).rev().take_while(|&cut| gap(&curve, cut) <= whole + 1e-9).last().unwrap_or(n);
             let share = |percent: usize| {
                 let first = &permutation[..n * percent / 100];
                 100.0 * first.iter().filter(|&&item| groups[item] == 1).count() as f64 / first.len() as f64

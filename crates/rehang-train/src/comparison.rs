@@ -92,7 +92,8 @@ pub fn compare(
         outcomes.extend(one_seed(data, parameters, seed, &mut warnings, progress)?);
     }
     if parameters.seeds.len() < 3 {
-        warnings.push(format!("{} seed(s): spreads over fewer than three say little", parameters.seeds.len()));
+        warnings
+            .push(format!("{} seed(s): spreads over fewer than three say little", parameters.seeds.len()));
     }
     Ok(Comparison {
         title: parameters.title.clone(),
@@ -163,12 +164,20 @@ fn one_seed(
             head: encoder.head.clone(),
         });
         if let Some(psi) = psi {
-            sides.push(Side::adapted(format!("{label} + ψ"), native, &old_parts, &psi, &encoder.head, progress)?);
+            sides.push(Side::adapted(
+                format!("{label} + ψ"),
+                native,
+                &old_parts,
+                &psi,
+                &encoder.head,
+                progress,
+            )?);
         }
     }
     if !parameters.adapters.is_empty() {
         let chosen = examples.select(data.new_rows);
-        let embed = |encoder: &Encoder| encoder.embed(&chosen.inputs, parameters.independent.device, progress);
+        let embed =
+            |encoder: &Encoder| encoder.embed(&chosen.inputs, parameters.independent.device, progress);
         // The head numbers its classes by name.
         let number = |label: u32| -> i64 {
             let name = &examples.classes[label as usize];
@@ -217,7 +226,8 @@ fn one_seed(
             };
             for &policy in &parameters.orders {
                 if let Some(curve) = side.backfill(number, policy, seed, relevance, progress)? {
-                    let ends = |of: &dyn Fn(&Line) -> f64| Quality { top1: of(&curve.top1), map: of(&curve.map) };
+                    let ends =
+                        |of: &dyn Fn(&Line) -> f64| Quality { top1: of(&curve.top1), map: of(&curve.map) };
                     (outcome.new_old, outcome.new_new) = (ends(&Line::start), ends(&Line::end));
                     outcome.backfills.push(backfill(policy.name(), &curve));
                 }
@@ -346,9 +356,9 @@ impl Study<'_> {
             (folder.join(format!("{name}.safetensors")), folder.join(format!("{name}-psi.safetensors")))
         });
         let wants_psi = parameters.method.adapter_hidden().is_some();
-        if let Some((encoder, psi)) = places.as_ref().filter(|(encoder, psi)| {
-            encoder.exists() && (!wants_psi || psi.exists())
-        }) {
+        if let Some((encoder, psi)) =
+            places.as_ref().filter(|(encoder, psi)| encoder.exists() && (!wants_psi || psi.exists()))
+        {
             let kept = Encoder::load(encoder)?;
             if !kept.is_of(&parameters, &self.data.examples.select(rows))? {
                 return Err(Error::conflict(
@@ -399,5 +409,9 @@ pub fn expect_contender(method: &Compatible) -> Result<()> {
     if method.needs_old() {
         return Ok(());
     }
-    Err(Error::option("methods", method.name(), "compatible methods: the independent model takes part anyhow"))
+    Err(Error::option(
+        "methods",
+        method.name(),
+        "compatible methods: the independent model takes part anyhow",
+    ))
 }

@@ -193,7 +193,8 @@ mod tests {
         assert_eq!((comparison.methods(), comparison.parts()), (vec!["bct"], vec!["test"]));
         let mean = comparison.over_seeds("bct", "test", |outcome| Some(outcome.new_old.top1)).unwrap();
         assert_eq!((mean.count, mean.mean), (2, 40.0));
-        let gain = comparison.over_seeds("bct", "test", |outcome| outcome.update_gain(Measure::Top1)).unwrap();
+        let gain =
+            comparison.over_seeds("bct", "test", |outcome| outcome.update_gain(Measure::Top1)).unwrap();
         assert_eq!((gain.count, gain.mean), (1, 25.0));
     }
 }

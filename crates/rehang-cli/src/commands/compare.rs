@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use rehang::files::AtomicFile;
 use rehang::order::Policy;
 use rehang::{Error, Result};
-use rehang_train::comparison::{
-    ComparisonData, ComparisonParameters, Contender, compare, expect_contender,
-};
+use rehang_train::comparison::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
 use rehang_train::compatible::{HeadForm, Method, TrainingParameters};
 use rehang_train::encoder::Architecture;
 use serde::Deserialize;
@@ -67,7 +65,8 @@ pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
     let text = fs_err::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
     let mut whole: toml::Table =
         toml::from_str(&text).map_err(|error| Error::corrupt(path.display(), error))?;
-    let part = whole.remove("compare").ok_or_else(|| Error::missing("the table [compare]", path.display()))?;
+    let part =
+        whole.remove("compare").ok_or_else(|| Error::missing("the table [compare]", path.display()))?;
     let part: ComparePart =
         part.try_into().map_err(|error: toml::de::Error| Error::corrupt(path.display(), error))?;
     let file = TrainingFile::parse(&whole.to_string(), path)?;
@@ -133,8 +132,10 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
             Named::Name(name) => (name.clone(), name.clone(), toml::Table::new()),
             Named::Table(table) => {
                 let mut options = table.clone();
-                let mut take = |key: &str| options.remove(key).and_then(|value| value.as_str().map(String::from));
-                let name = take("name").ok_or_else(|| Error::missing("name", "a table in compare.methods"))?;
+                let mut take =
+                    |key: &str| options.remove(key).and_then(|value| value.as_str().map(String::from));
+                let name =
+                    take("name").ok_or_else(|| Error::missing("name", "a table in compare.methods"))?;
                 let label = take("label").unwrap_or_else(|| name.clone());
                 (name, label, options)
             }
@@ -142,7 +143,11 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
         let method = Method::from_table(&name, options)?;
         expect_contender(&method)?;
         if contenders.iter().any(|other: &Contender| other.label == label) {
-            return Err(Error::option("compare.methods", &label, "every label once: give each a label of its own"));
+            return Err(Error::option(
+                "compare.methods",
+                &label,
+                "every label once: give each a label of its own",
+            ));
         }
         contenders.push(Contender { label, parameters: TrainingParameters { method, ..plain.clone() } });
     }

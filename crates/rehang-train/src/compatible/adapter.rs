@@ -53,7 +53,8 @@ pub(crate) fn adapter(
         input: InputScaling::AsIs,
         head: Some(&encoder.head),
     };
-    let parameters = UncertaintyParameters { seed: encoder.training.seed, ..UncertaintyParameters::default() };
+    let parameters =
+        UncertaintyParameters { seed: encoder.training.seed, ..UncertaintyParameters::default() };
     let uncertainty: Uncertainty = uncertainty::fit(&pairs, evidence, &parameters, progress)?.uncertainty;
     let adapter = Adapter {
         old: pairs.old().space().clone(),
@@ -99,7 +100,13 @@ fn folded(graph: &Graph, state: &State) -> Result<Vec<Dense>> {
                     layer.relu = true;
                 }
             }
-            _ => return Err(Error::option("adapter", format!("{operation:?}"), "dense layers, BatchNorm, ReLU")),
+            _ => {
+                return Err(Error::option(
+                    "adapter",
+                    format!("{operation:?}"),
+                    "dense layers, BatchNorm, ReLU",
+                ));
+            }
         }
     }
     Ok(layers)

@@ -577,7 +577,8 @@ impl<'a> Run<'a> {
             }
             let time = epoch as f64 + number as f64 / count as f64;
             let Self { parameters, .. } = self;
-            rate = parameters.schedule.rate(parameters.rate, parameters.epochs, parameters.warm_up_epochs, time);
+            rate =
+                parameters.schedule.rate(parameters.rate, parameters.epochs, parameters.warm_up_epochs, time);
             let step = self.step(epoch, rows, rate, model)?;
             seen += rows.len();
             right += step.right;
@@ -651,7 +652,8 @@ impl<'a> Run<'a> {
                 None => value,
             });
         }
-        let loss = self.terms.iter().zip(&values).map(|((factor, _), value)| f64::from(*factor) * value).sum();
+        let loss =
+            self.terms.iter().zip(&values).map(|((factor, _), value)| f64::from(*factor) * value).sum();
         let diverged = |what: &str| -> Error {
             ErrorKind::Diverged { what: what.into(), step: self.steps as usize }.into()
         };

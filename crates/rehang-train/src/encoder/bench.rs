@@ -3,7 +3,8 @@
 use rayon::prelude::*;
 use rehang::Result;
 
-use super::{Architecture, FusedPasses, Graph, Mode, Passes, Shape};
+use super::fused::FusedPasses;
+use super::{Architecture, Graph, Mode, Passes, Shape};
 use crate::network::State;
 
 /// Decay of the sum of gradients in a step.

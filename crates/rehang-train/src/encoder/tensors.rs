@@ -124,7 +124,8 @@ impl TensorPasses {
             }
         }
         let last = nodes.pop().flatten();
-        let last = last.ok_or_else(|| Error::option("encoder", "an empty graph", "at least one operation"))?;
+        let last =
+            last.ok_or_else(|| Error::option("encoder", "an empty graph", "at least one operation"))?;
         Ok(last.reshape([rows, self.graph.outputs()]))
     }
 }
@@ -150,7 +151,11 @@ impl Passes for TensorPasses {
 
     fn backward(&mut self, _: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()> {
         let Some((leaves, output)) = self.kept.take() else {
-            return Err(Error::option("backward", "before a forward pass", "a forward pass in training first"));
+            return Err(Error::option(
+                "backward",
+                "before a forward pass",
+                "a forward pass in training first",
+            ));
         };
         let gradient = self.tensor(gradient, output.dims());
         let mut gradients = (output * gradient).sum().backward();
