@@ -218,7 +218,7 @@ fn part_blocks<'a>(part: &Part<'a>) -> Vec<Block<'a>> {
             if measure == Measure::Map {
                 blocks.push(Block::Text(about_charts(part)));
             }
-            let table = along_table(&chart, measure);
+            let table = along_table(&curves(part, measure), measure);
             blocks.push(Block::Chart(Box::new(chart), vec![table]));
         }
     }
@@ -321,9 +321,9 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
         Quantity::new(heading, better, move |method: &str| part.entry(method, |outcome| of(outcome, measure)))
     };
     let quantities = [
-        quality("M(old, old)", |outcome| outcome.old_old),
-        quality("M(new, old)", |outcome| outcome.new_old),
-        quality("M(new, new)", |outcome| outcome.new_new),
+        quality("M(old,\u{a0}old)", |outcome| outcome.old_old),
+        quality("M(new,\u{a0}old)", |outcome| outcome.new_old),
+        quality("M(new,\u{a0}new)", |outcome| outcome.new_new),
         Quantity::new("criterion met", Better::Higher, move |method| criterion(part, method, measure)),
         gain("Γ", Better::Higher, Outcome::update_gain),
         gain("Δ↑", Better::Higher, Outcome::gain_up),
@@ -410,29 +410,30 @@ fn about_charts(part: &Part<'_>) -> String {
     let order = part.chart_order().unwrap_or_default();
     let mean = if part.seeds > 1 { ", the mean over seeds" } else { "" };
     let methods = part.methods.iter().filter(|method| part.order_of(method).is_some()).count();
+    let cut = if MEASURES.iter().any(|&measure| goes_below(part, measure)) {
+        " A line that begins far below doing nothing comes in from below; its numbers are in the table."
+    } else {
+        ""
+    };
     let left_out = if methods > LINES_MOST {
         format!(" Of {methods} methods, the {LINES_MOST} with the largest areas of mAP are drawn.")
     } else {
         String::new()
     };
     format!(
-        "Each line is one method in order {order}{mean}, from the switch at 0\u{a0}% to the whole backfill.{left_out}"
+        "Each line is one method in order {order}{mean}, from the switch at 0\u{a0}% to the whole backfill.{cut}{left_out}"
     )
 }
 
 /// One measure of every method against the fraction that is re-embedded.
 fn chart(part: &Part<'_>, measure: Measure) -> Chart {
     let name = measure_name(measure);
-    let drawn = drawn_methods(part);
-    let lines = drawn.iter().enumerate().map(|(place, &(method, order))| {
-        let name =
-            if part.chart_order() == Some(order) { method.into() } else { format!("{method} · {order}") };
-        Line {
-            name,
-            points: mean_curve(part, method, order, measure),
-            look: Look::Numbered(place),
-            ..Line::default()
-        }
+    let floor = floor(part, measure);
+    let lines = curves(part, measure).into_iter().enumerate().map(|(place, (name, points))| Line {
+        name,
+        points: above(&points, floor),
+        look: Look::Numbered(place),
+        ..Line::default()
     });
     let level = |name: &str, value: Option<MeanSd>, dotted| {
         Some(Level { name: name.into(), value: value?.mean, dotted })
@@ -450,6 +451,53 @@ fn chart(part: &Part<'_>, measure: Measure) -> Chart {
         levels: levels.into_iter().flatten().collect(),
         ..Chart::default()
     }
+}
+
+/// Where a chart begins: as far below doing nothing as the independent new model is above it. A model that knows nothing of
+/// the old gallery starts near 0, and its line would press all others together.
+fn floor(part: &Part<'_>, measure: Measure) -> f64 {
+    let nothing = part.common(|outcome| outcome.old_old.of(measure));
+    let best = part.common(|outcome| outcome.best_best.of(measure));
+    match (nothing, best) {
+        (Some(nothing), Some(best)) if best.mean > nothing.mean => 2.0 * nothing.mean - best.mean,
+        _ => f64::NEG_INFINITY,
+    }
+}
+
+fn goes_below(part: &Part<'_>, measure: Measure) -> bool {
+    let floor = floor(part, measure);
+    curves(part, measure).iter().any(|(_, points)| points.iter().any(|&(_, y)| y < floor))
+}
+
+/// The points of a line that are not below `floor`, with those where it crosses the floor; a line that is never above it
+/// is kept as it is.
+fn above(points: &[(f64, f64)], floor: f64) -> Vec<(f64, f64)> {
+    if points.iter().all(|&(_, y)| y.is_nan() || y < floor) {
+        return points.to_vec();
+    }
+    let mut kept: Vec<(f64, f64)> = Vec::with_capacity(points.len() + 1);
+    let mut before: Option<(f64, f64)> = None;
+    for &(x, y) in points {
+        if let Some((x_before, y_before)) = before.filter(|&(_, y_before)| (y_before < floor) != (y < floor))
+            && shown(y).is_some()
+            && shown(y_before).is_some()
+        {
+            kept.push((x_before + (x - x_before) * (floor - y_before) / (y - y_before), floor));
+        }
+        kept.push((x, if y < floor { f64::NAN } else { y }));
+        before = Some((x, y));
+    }
+    kept
+}
+
+/// The lines of a chart by name.
+fn curves(part: &Part<'_>, measure: Measure) -> Vec<(String, Vec<(f64, f64)>)> {
+    let named = |(method, order): (&str, &str)| {
+        let common = part.chart_order() == Some(order);
+        let name = if common { method.into() } else { format!("{method} · {order}") };
+        (name, mean_curve(part, method, order, measure))
+    };
+    drawn_methods(part).into_iter().map(named).collect()
 }
 
 /// The methods that a chart shows, each with its order: all, or those with the largest areas of mAP; the same for every
@@ -495,21 +543,21 @@ fn mean_curve(part: &Part<'_>, method: &str, order: &str, measure: Measure) -> V
         .collect()
 }
 
-/// The lines of a chart at 0, 10, …, 100 %: one row a method.
-fn along_table(chart: &Chart, measure: Measure) -> Table {
+/// Curves at 0, 10, …, 100 %: one row a method.
+fn along_table(curves: &[(String, Vec<(f64, f64)>)], measure: Measure) -> Table {
     let marks: Vec<String> = (0..=10).map(|step| (step * 10).to_string()).collect();
-    let at = |line: &Line, mark: f64| {
-        let nearest = line.points.iter().min_by(|a, b| (a.0 - mark).abs().total_cmp(&(b.0 - mark).abs()));
+    let at = |points: &[(f64, f64)], mark: f64| {
+        let nearest = points.iter().min_by(|a, b| (a.0 - mark).abs().total_cmp(&(b.0 - mark).abs()));
         nearest.filter(|(x, _)| (x - mark).abs() <= 5.0).map_or(f64::NAN, |&(_, y)| y)
     };
-    let row = |line: &Line| {
-        let values = (0..=10).map(|step| decimal(at(line, f64::from(step) * 10.0), 1).into());
-        Row { cells: std::iter::once(line.name.clone().into()).chain(values).collect(), strong: false }
+    let row = |(name, points): &(String, Vec<(f64, f64)>)| {
+        let values = (0..=10).map(|step| decimal(at(points, f64::from(step) * 10.0), 1).into());
+        Row { cells: std::iter::once(name.clone().into()).chain(values).collect(), strong: false }
     };
     Table {
         caption: format!("{}, %, by share of the gallery that is re-embedded, %", measure_name(measure)),
         columns: columns(marks.iter().map(String::as_str)),
-        rows: chart.lines.iter().map(row).collect(),
+        rows: curves.iter().map(row).collect(),
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn dashes(index: usize) -> &'static str {
     DASHES[(index + index / STYLES) % STYLES]
 }
 
-/// The marker of a line, as an SVG shape around `(x, y)`.
+/// The marker of a line, as an SVG shape around `(x, y)`. Lines that share a colour differ in it too.
 pub(crate) fn marker(index: usize, x: f64, y: f64, radius: f64) -> String {
     let polygon = |corners: &[(f64, f64)]| {
         let mut points = String::new();
@@ -65,7 +65,7 @@ pub(crate) fn marker(index: usize, x: f64, y: f64, radius: f64) -> String {
         }
         format!("<polygon points=\"{}\"", points.trim_end())
     };
-    match index % STYLES {
+    match (index + index / STYLES * 4) % STYLES {
         0 => {
             format!("<circle cx=\"{}\" cy=\"{}\" r=\"{}\"", coordinate(x), coordinate(y), coordinate(radius))
         }
@@ -163,9 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_share_a_colour_differ_in_their_dashes() {
+    fn lines_that_share_a_colour_differ_in_their_dashes_and_markers() {
         for index in 0..STYLES {
             assert_ne!(dashes(index), dashes(index + STYLES));
+            assert_ne!(marker(index, 0.0, 0.0, 1.0), marker(index + STYLES, 0.0, 0.0, 1.0));
         }
     }
 

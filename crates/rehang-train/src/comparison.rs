@@ -67,7 +67,7 @@ pub struct ComparisonData<'a> {
     pub parts: Vec<(String, Vec<usize>)>,
 }
 
-/// Runs a study.
+/// Runs a study. A contender whose training leaves the finite numbers is left out for that seed, with a warning.
 ///
 /// # Errors
 ///
@@ -152,8 +152,16 @@ fn one_seed(
     }];
     for contender in &parameters.contenders {
         let Contender { label, parameters } = contender;
-        let (encoder, psi) =
-            study.trained(label, parameters, data.new_rows, Some(&old_model), warnings, progress)?;
+        let trained = study.trained(label, parameters, data.new_rows, Some(&old_model), warnings, progress);
+        let (encoder, psi) = match trained {
+            Ok(trained) => trained,
+            // One method that cannot be trained so must not cost a night of the others.
+            Err(error) if matches!(error.kind(), ErrorKind::Diverged { .. }) => {
+                warnings.push(format!("{label} is left out for seed {seed}: {error}"));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let native = study.galleries(&encoder, progress)?;
         let width = encoder.architecture.outputs();
         sides.push(Side {

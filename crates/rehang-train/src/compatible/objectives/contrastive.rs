@@ -105,16 +105,7 @@ mod tests {
 
     #[test]
     fn a_batch_computed_by_hand() {
-        // Two rows of two classes on the axes: every cosine is 0 or 1.
-        let plain = Plain {
-            labels: vec![0, 1],
-            new: vec![2.0, 0.0, 0.0, 3.0],
-            old: vec![1.0, 0.0, 5.0, 0.0],
-            adapted: vec![1.0; 4],
-            head: vec![1.0; 4],
-            widths: [2, 2],
-            ..Plain::usual()
-        };
+        let plain = Plain::on_axes();
         // Row 0: positive 1, old negative 1, new negative 0; row 1: positive 0, old negative 0, new negative 0.
         let (two, zero) = (2.0_f64.exp(), 1.0_f64);
         let vanilla = 0.5 * ((two + two).ln() - 2.0 + (zero + zero).ln());

@@ -139,6 +139,20 @@ pub(crate) mod tests {
             }
         }
 
+        /// Two rows of two classes on the axes, so that every cosine is 0 or 1: the new vectors stand apart, the old
+        /// ones together.
+        pub(crate) fn on_axes() -> Self {
+            Self {
+                labels: vec![0, 1],
+                new: vec![2.0, 0.0, 0.0, 3.0],
+                old: vec![1.0, 0.0, 5.0, 0.0],
+                adapted: vec![1.0; 4],
+                head: vec![1.0; 4],
+                widths: [2, 2],
+                form: HeadForm::Softmax,
+            }
+        }
+
         /// The batch, and its leaves: new, adapted, weight of the head.
         pub(crate) fn batch(&self) -> (Batch, [Tensor<2>; 3]) {
             let device = Device::flex();

@@ -82,19 +82,12 @@ mod tests {
 
     #[test]
     fn vectors_that_point_alike_cost_nothing() {
-        let plain = Plain {
-            labels: vec![0, 1],
-            new: vec![2.0, 0.0, 0.0, 3.0],
-            old: vec![1.0, 0.0, 0.0, 5.0],
-            adapted: vec![7.0, 0.0, 0.0, 1.0],
-            head: vec![1.0; 4],
-            widths: [2, 2],
-            ..Plain::usual()
-        };
+        let together =
+            Plain { old: vec![1.0, 0.0, 0.0, 5.0], adapted: vec![7.0, 0.0, 0.0, 1.0], ..Plain::on_axes() };
         let objective = Regression { old_head: None, selection: Selection::Even };
-        assert!(plain.value(&objective).abs() < 1e-6);
+        assert!(together.value(&objective).abs() < 1e-6);
         // Turned by a right angle, 1 each: half a batch of the first part.
-        let turned = Plain { old: vec![1.0, 0.0, 5.0, 0.0], ..plain };
+        let turned = Plain { old: vec![1.0, 0.0, 5.0, 0.0], ..together };
         assert!((turned.value(&objective) - 0.5).abs() < 1e-6);
     }
 }

@@ -57,15 +57,7 @@ mod tests {
 
     #[test]
     fn a_batch_computed_by_hand() {
-        let plain = Plain {
-            labels: vec![0, 1],
-            new: vec![2.0, 0.0, 0.0, 3.0],
-            old: vec![1.0, 0.0, 5.0, 0.0],
-            adapted: vec![1.0; 4],
-            head: vec![1.0; 4],
-            widths: [2, 2],
-            ..Plain::usual()
-        };
+        let plain = Plain::on_axes();
         // Row 0: 1 − 1 + 0.8 against the old, max(0 − 1 + 0.8, 0) against the new; row 1: 0 − 0 + 0.8 twice.
         let vanilla = plain.value(&Triplet { new_negatives: false, margin: 0.8 });
         assert!((vanilla - 0.8).abs() < 1e-5);
