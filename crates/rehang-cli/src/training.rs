@@ -201,7 +201,11 @@ impl TrainingFile {
                 let model = OldModel::of(Encoder::load(path)?, old.cached);
                 if old.head_weight.is_some() {
                     let given = "beside encoder";
-                    return Err(Error::option("old.head_weight", given, "nothing: the encoder brings its head"));
+                    return Err(Error::option(
+                        "old.head_weight",
+                        given,
+                        "nothing: the encoder brings its head",
+                    ));
                 }
                 Ok(Some(model))
             }
@@ -222,7 +226,8 @@ impl TrainingFile {
     pub fn parameters(&self, method: &str) -> Result<TrainingParameters> {
         let method = Method::from_table(method, self.method.clone())?;
         let architecture = self.encoder.clone();
-        let architecture = architecture.ok_or_else(|| Error::missing("the table [encoder]", "rehang train"))?;
+        let architecture =
+            architecture.ok_or_else(|| Error::missing("the table [encoder]", "rehang train"))?;
         let model = self.output.model.clone().unwrap_or_else(|| method.name().to_owned());
         let usual = TrainingParameters::new(model, architecture, method);
         let training = self.training.clone();

@@ -20,7 +20,8 @@ fn digits() -> String {
 }
 
 /// Half of the classes for the old model, all for the new one.
-const ALLOCATION: &str = "[allocation]\nfile = 'split.json'\nkind = 'extended-class'\nshare = 0.5\ntest = 0.2\n";
+const ALLOCATION: &str =
+    "[allocation]\nfile = 'split.json'\nkind = 'extended-class'\nshare = 0.5\ntest = 0.2\n";
 
 const ENCODER: &str = "[encoder]\nkind = 'cnn-small'\nwidth = 4\noutputs = 16\n";
 
@@ -44,7 +45,8 @@ fn matrix(place: &Place, name: &str) -> Matrix {
 fn place_with_digits() -> Place {
     let place = Place::new();
     let data = digits();
-    let old = format!("{data}{ALLOCATION}part = 'old'\n{ENCODER}[training]\nepochs = 4\n[output]\nmodel = 'old'\n");
+    let old =
+        format!("{data}{ALLOCATION}part = 'old'\n{ENCODER}[training]\nepochs = 4\n[output]\nmodel = 'old'\n");
     write(&place, "old.toml", &old);
     let new = format!(
         "{data}{ALLOCATION}part = 'new'\n{ENCODER}[old]\nencoder = 'old.safetensors'\n[training]\nepochs = 4\nseed = 3\n\
@@ -97,7 +99,10 @@ fn a_compatible_model_from_its_configuration_to_the_gallery() {
     assert_eq!(json_of(&place, "embed old.safetensors new.toml -o all.npy")["items"], 1797);
     let cross = |model: &str| {
         let old_and_new = format!("old=old.npy new={model}.npy");
-        json_of(&place, &format!("evaluate cross --models {old_and_new} --labels labels.npy --distance cosine"))
+        json_of(
+            &place,
+            &format!("evaluate cross --models {old_and_new} --labels labels.npy --distance cosine"),
+        )
     };
     let top_1 = |cross: Value| cross["metrics"]["top1"]["matrix"][1][0].as_f64().unwrap();
     let (compatible, independent) = (top_1(cross("bct")), top_1(cross("independent")));
@@ -125,7 +130,10 @@ fn an_exported_encoder_serves_as_the_backfills_encoder() {
     let said = json_of(&place, "export old.safetensors -o old.onnx");
     assert_eq!(said["bytes"].as_u64().unwrap(), fs_err::metadata(place.path("old.onnx")).unwrap().len());
     let text = String::from_utf8(run(&place, "export old.safetensors -o old.onnx").stdout).unwrap();
-    assert!(text.contains("\"pixels\" [batch, 1, 8, 8]") && text.contains("\"vector\" [batch, 16]"), "{text}");
+    assert!(
+        text.contains("\"pixels\" [batch, 1, 8, 8]") && text.contains("\"vector\" [batch, 16]"),
+        "{text}"
+    );
     json_of(&place, "embed old.safetensors old.toml -o own.npy");
     let own = matrix(&place, "own.npy");
 
@@ -187,7 +195,9 @@ fn images_that_cannot_be_read_are_left_out_listed_and_end_with_code_1() {
         "[data]\nkind = 'folder'\npath = 'trees'\nsize = [8, 8]\n[encoder]\nkind = 'cnn-small'\nwidth = 2\noutputs = 4\n\
          [training]\nepochs = 1\n",
     );
-    for command in ["train plain trees.toml -o trees.safetensors", "embed trees.safetensors trees.toml -o trees.npy"] {
+    for command in
+        ["train plain trees.toml -o trees.safetensors", "embed trees.safetensors trees.toml -o trees.npy"]
+    {
         let output = run(&place, &format!("{command} --json"));
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
@@ -223,7 +233,8 @@ fn test_rows_are_seen_from_the_folder_of_the_configuration() {
     let text = format!("{}{allocation}{ENCODER}[training]\nepochs = 1\n", digits());
     write(&place, "study/study.toml", &text);
     json_of(&place, "train plain study/study.toml -o a.safetensors");
-    let split: Value = serde_json::from_slice(&fs_err::read(place.path("study/split.json")).unwrap()).unwrap();
+    let split: Value =
+        serde_json::from_slice(&fs_err::read(place.path("study/split.json")).unwrap()).unwrap();
     assert_eq!(split["test"].as_array().unwrap().len(), 100);
     // Read again from elsewhere, it is still the same allocation.
     let config = place.text("study/study.toml");
@@ -244,53 +255,273 @@ const FEATURES: &str = "[data]\nkind = 'features'\nvectors = 'features.npy'\nlab
 const TRAIN: &str = "train plain bad.toml -o OUT.safetensors";
 
 const CASES: &[Case] = &[
-    Case { why: "an unknown key", config: "[encoder]\nkind = 'mlp'\noutputs = 3\nwidht = 3\n", command: TRAIN, says: &["bad.toml", "widht"] },
+    Case {
+        why: "an unknown key",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\nwidht = 3\n",
+        command: TRAIN,
+        says: &["bad.toml", "widht"],
+    },
     Case { why: "an unknown table", config: "[trainign]\n", command: TRAIN, says: &["bad.toml", "trainign"] },
     Case { why: "no TOML", config: "encoder = = 3\n", command: TRAIN, says: &["bad.toml"] },
-    Case { why: "an unknown method", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n", command: "train bcd bad.toml -o OUT.safetensors", says: &["bcd", "bct", "ract-on-bct"] },
-    Case { why: "an unknown option of a method", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[method]\nwieght = 1.0\n", command: "train bct bad.toml -o OUT.safetensors", says: &["bct", "wieght"] },
-    Case { why: "a configuration that is not there", config: "", command: "train plain none.toml -o OUT.safetensors", says: &["none.toml"] },
+    Case {
+        why: "an unknown method",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train bcd bad.toml -o OUT.safetensors",
+        says: &["bcd", "bct", "ract-on-bct"],
+    },
+    Case {
+        why: "an unknown option of a method",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[method]\nwieght = 1.0\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["bct", "wieght"],
+    },
+    Case {
+        why: "a configuration that is not there",
+        config: "",
+        command: "train plain none.toml -o OUT.safetensors",
+        says: &["none.toml"],
+    },
     Case { why: "no encoder", config: "", command: TRAIN, says: &["[encoder]"] },
-    Case { why: "an unknown encoder", config: "[encoder]\nkind = 'vgg'\noutputs = 3\n", command: TRAIN, says: &["vgg", "resnet18"] },
-    Case { why: "an encoder without outputs", config: "[encoder]\nkind = 'mlp'\noutputs = 0\n", command: TRAIN, says: &["outputs"] },
-    Case { why: "images that are too small", config: "[encoder]\nkind = 'resnet18'\nstem = 'imagenet'\noutputs = 3\n", command: TRAIN, says: &["8 x 8", "32 x 32"] },
-    Case { why: "no output", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n", command: "train plain bad.toml", says: &["--output"] },
-    Case { why: "an output in no folder", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n", command: "train plain bad.toml -o nowhere/OUT.safetensors", says: &["nowhere"] },
-    Case { why: "an adapter in no folder", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n", command: "train plain bad.toml -o OUT.safetensors --adapter nowhere/psi.safetensors", says: &["nowhere"] },
-    Case { why: "an unknown device", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n", command: "train plain bad.toml -o OUT.safetensors --device tpu", says: &["tpu", "cpu"] },
-    Case { why: "no epochs", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n", command: "train plain bad.toml -o OUT.safetensors --epochs 0", says: &["epochs"] },
-    Case { why: "batches of one row", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[sampler]\nkind = 'shuffled'\nbatch = 1\n", command: TRAIN, says: &["batch", "at least 2"] },
-    Case { why: "a rate that is none", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nrate = -0.1\n", command: TRAIN, says: &["rate", "-0.1"] },
-    Case { why: "a loss that leaves the numbers", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nrate = 1e30\nwarm_up_epochs = 0.0\nepochs = 2\n", command: TRAIN, says: &["step"] },
-    Case { why: "a method without its old model", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n", command: "train bct bad.toml -o OUT.safetensors", says: &["old model", "bct"] },
-    Case { why: "an old encoder that is not there", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'none.safetensors'\n", command: "train bct bad.toml -o OUT.safetensors", says: &["none.safetensors"] },
-    Case { why: "an old encoder that was cut", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'cut.safetensors'\n", command: "train bct bad.toml -o OUT.safetensors", says: &["cut.safetensors"] },
-    Case { why: "an old encoder with a changed byte", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'changed.safetensors'\n", command: "train bct bad.toml -o OUT.safetensors", says: &["changed.safetensors", "check sum"] },
-    Case { why: "an adapter as the old encoder's file", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'weights.safetensors'\n", command: "train bct bad.toml -o OUT.safetensors", says: &["weights.safetensors", "not an encoder"] },
-    Case { why: "an old encoder of other inputs", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'features.safetensors'\n", command: "train bct bad.toml -o OUT.safetensors", says: &["1 x 8 x 8", "6 x 1 x 1"] },
-    Case { why: "an old encoder and old vectors", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'features.safetensors'\nvectors = 'features.npy'\n", command: "train bct bad.toml -o OUT.safetensors", says: &["[old]", "one of the two"] },
-    Case { why: "old vectors of other items", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\n", command: "train l2 bad.toml -o OUT.safetensors", says: &["40", "1797"] },
-    Case { why: "old vectors without the head", config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\n", command: "train bct bad.toml -o OUT.safetensors", says: &["head", "bct"] },
-    Case { why: "an old head of another width", config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\nhead_weight = 'head.npy'\n", command: "train bct bad.toml -o OUT.safetensors", says: &["head", "6", "9"] },
-    Case { why: "NaN in the old vectors", config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'nan.npy'\n", command: "train l2 bad.toml -o OUT.safetensors", says: &["old vectors", "row 3"] },
-    Case { why: "NaN in the features", config: "[data]\nkind = 'features'\nvectors = 'nan.npy'\nlabels = 'classes.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n", command: TRAIN, says: &["nan.npy", "row 3"] },
-    Case { why: "fewer labels than rows", config: "[data]\nkind = 'features'\nvectors = 'features.npy'\nlabels = 'few.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n", command: TRAIN, says: &["features.npy", "few.npy", "40", "39"] },
-    Case { why: "one class only", config: "[data]\nkind = 'features'\nvectors = 'features.npy'\nlabels = 'one.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n", command: TRAIN, says: &["at least two"] },
-    Case { why: "flat images without their size", config: "[data]\nkind = 'arrays'\nimages = 'features.npy'\nlabels = 'classes.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n", command: TRAIN, says: &["features.npy", "size"] },
-    Case { why: "an empty folder of images", config: "[data]\nkind = 'folder'\npath = 'empty'\nsize = [8, 8]\n[encoder]\nkind = 'mlp'\noutputs = 3\n", command: TRAIN, says: &["empty", "one folder a class"] },
-    Case { why: "an encoder of images for features", config: "FEATURES[encoder]\nkind = 'cnn-small'\noutputs = 3\n", command: TRAIN, says: &["cnn-small", "mlp"] },
-    Case { why: "a variation of images for features", config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[augmentation]\nflip = 0.5\n", command: TRAIN, says: &["flip"] },
-    Case { why: "an allocation that was never drawn", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'none.json'\n", command: TRAIN, says: &["kind", "[allocation]"] },
-    Case { why: "an unknown key of an allocation", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'none.json'\nkind = 'expansion'\nshare = 0.5\nsede = 1\n", command: TRAIN, says: &["sede"] },
-    Case { why: "an allocation of other data", config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'split.json'\n", command: TRAIN, says: &["split.json", "40"] },
-    Case { why: "an allocation that was drawn otherwise", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'split.json'\nkind = 'expansion'\nshare = 0.25\n", command: TRAIN, says: &["split.json", "remove it"] },
-    Case { why: "initial weights of another encoder", config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\ninitial = 'features.safetensors'\n", command: TRAIN, says: &["features.safetensors", "fc.weight"] },
-    Case { why: "a part without an allocation", config: "", command: "embed digits.safetensors bad.toml --part test -o OUT.npy", says: &["[allocation]"] },
-    Case { why: "other inputs to embed", config: "FEATURES", command: "embed digits.safetensors bad.toml -o OUT.npy", says: &["6 x 1 x 1", "1 x 8 x 8"] },
-    Case { why: "labels in no folder", config: "", command: "embed digits.safetensors bad.toml -o OUT.npy --labels nowhere/labels.npy", says: &["nowhere"] },
-    Case { why: "embedding by a cut encoder", config: "", command: "embed cut.safetensors bad.toml -o OUT.npy", says: &["cut.safetensors"] },
-    Case { why: "exporting a cut encoder", config: "", command: "export cut.safetensors -o OUT.onnx", says: &["cut.safetensors"] },
-    Case { why: "exporting into no folder", config: "", command: "export digits.safetensors -o nowhere/OUT.onnx", says: &["nowhere"] },
+    Case {
+        why: "an unknown encoder",
+        config: "[encoder]\nkind = 'vgg'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["vgg", "resnet18"],
+    },
+    Case {
+        why: "an encoder without outputs",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 0\n",
+        command: TRAIN,
+        says: &["outputs"],
+    },
+    Case {
+        why: "images that are too small",
+        config: "[encoder]\nkind = 'resnet18'\nstem = 'imagenet'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["8 x 8", "32 x 32"],
+    },
+    Case {
+        why: "no output",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train plain bad.toml",
+        says: &["--output"],
+    },
+    Case {
+        why: "an output in no folder",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train plain bad.toml -o nowhere/OUT.safetensors",
+        says: &["nowhere"],
+    },
+    Case {
+        why: "an adapter in no folder",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train plain bad.toml -o OUT.safetensors --adapter nowhere/psi.safetensors",
+        says: &["nowhere"],
+    },
+    Case {
+        why: "an unknown device",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train plain bad.toml -o OUT.safetensors --device tpu",
+        says: &["tpu", "cpu"],
+    },
+    Case {
+        why: "no epochs",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train plain bad.toml -o OUT.safetensors --epochs 0",
+        says: &["epochs"],
+    },
+    Case {
+        why: "batches of one row",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[sampler]\nkind = 'shuffled'\nbatch = 1\n",
+        command: TRAIN,
+        says: &["batch", "at least 2"],
+    },
+    Case {
+        why: "a rate that is none",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nrate = -0.1\n",
+        command: TRAIN,
+        says: &["rate", "-0.1"],
+    },
+    Case {
+        why: "a loss that leaves the numbers",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nrate = 1e30\nwarm_up_epochs = 0.0\nepochs = 2\n",
+        command: TRAIN,
+        says: &["step"],
+    },
+    Case {
+        why: "a method without its old model",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["old model", "bct"],
+    },
+    Case {
+        why: "an old encoder that is not there",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'none.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["none.safetensors"],
+    },
+    Case {
+        why: "an old encoder that was cut",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'cut.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["cut.safetensors"],
+    },
+    Case {
+        why: "an old encoder with a changed byte",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'changed.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["changed.safetensors", "check sum"],
+    },
+    Case {
+        why: "an adapter as the old encoder's file",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'weights.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["weights.safetensors", "not an encoder"],
+    },
+    Case {
+        why: "an old encoder of other inputs",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'features.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["1 x 8 x 8", "6 x 1 x 1"],
+    },
+    Case {
+        why: "an old encoder and old vectors",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'features.safetensors'\nvectors = 'features.npy'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["[old]", "one of the two"],
+    },
+    Case {
+        why: "old vectors of other items",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\n",
+        command: "train l2 bad.toml -o OUT.safetensors",
+        says: &["40", "1797"],
+    },
+    Case {
+        why: "old vectors without the head",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["head", "bct"],
+    },
+    Case {
+        why: "an old head of another width",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\nhead_weight = 'head.npy'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["head", "6", "9"],
+    },
+    Case {
+        why: "NaN in the old vectors",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'nan.npy'\n",
+        command: "train l2 bad.toml -o OUT.safetensors",
+        says: &["old vectors", "row 3"],
+    },
+    Case {
+        why: "NaN in the features",
+        config: "[data]\nkind = 'features'\nvectors = 'nan.npy'\nlabels = 'classes.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["nan.npy", "row 3"],
+    },
+    Case {
+        why: "fewer labels than rows",
+        config: "[data]\nkind = 'features'\nvectors = 'features.npy'\nlabels = 'few.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["features.npy", "few.npy", "40", "39"],
+    },
+    Case {
+        why: "one class only",
+        config: "[data]\nkind = 'features'\nvectors = 'features.npy'\nlabels = 'one.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["at least two"],
+    },
+    Case {
+        why: "flat images without their size",
+        config: "[data]\nkind = 'arrays'\nimages = 'features.npy'\nlabels = 'classes.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["features.npy", "size"],
+    },
+    Case {
+        why: "an empty folder of images",
+        config: "[data]\nkind = 'folder'\npath = 'empty'\nsize = [8, 8]\n[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["empty", "one folder a class"],
+    },
+    Case {
+        why: "an encoder of images for features",
+        config: "FEATURES[encoder]\nkind = 'cnn-small'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["cnn-small", "mlp"],
+    },
+    Case {
+        why: "a variation of images for features",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[augmentation]\nflip = 0.5\n",
+        command: TRAIN,
+        says: &["flip"],
+    },
+    Case {
+        why: "an allocation that was never drawn",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'none.json'\n",
+        command: TRAIN,
+        says: &["kind", "[allocation]"],
+    },
+    Case {
+        why: "an unknown key of an allocation",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'none.json'\nkind = 'expansion'\nshare = 0.5\nsede = 1\n",
+        command: TRAIN,
+        says: &["sede"],
+    },
+    Case {
+        why: "an allocation of other data",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'split.json'\n",
+        command: TRAIN,
+        says: &["split.json", "40"],
+    },
+    Case {
+        why: "an allocation that was drawn otherwise",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'split.json'\nkind = 'expansion'\nshare = 0.25\n",
+        command: TRAIN,
+        says: &["split.json", "remove it"],
+    },
+    Case {
+        why: "initial weights of another encoder",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\ninitial = 'features.safetensors'\n",
+        command: TRAIN,
+        says: &["features.safetensors", "fc.weight"],
+    },
+    Case {
+        why: "a part without an allocation",
+        config: "",
+        command: "embed digits.safetensors bad.toml --part test -o OUT.npy",
+        says: &["[allocation]"],
+    },
+    Case {
+        why: "other inputs to embed",
+        config: "FEATURES",
+        command: "embed digits.safetensors bad.toml -o OUT.npy",
+        says: &["6 x 1 x 1", "1 x 8 x 8"],
+    },
+    Case {
+        why: "labels in no folder",
+        config: "",
+        command: "embed digits.safetensors bad.toml -o OUT.npy --labels nowhere/labels.npy",
+        says: &["nowhere"],
+    },
+    Case {
+        why: "embedding by a cut encoder",
+        config: "",
+        command: "embed cut.safetensors bad.toml -o OUT.npy",
+        says: &["cut.safetensors"],
+    },
+    Case {
+        why: "exporting a cut encoder",
+        config: "",
+        command: "export cut.safetensors -o OUT.onnx",
+        says: &["cut.safetensors"],
+    },
+    Case {
+        why: "exporting into no folder",
+        config: "",
+        command: "export digits.safetensors -o nowhere/OUT.onnx",
+        says: &["nowhere"],
+    },
 ];
 
 fn place_with_files() -> Place {
@@ -374,14 +605,19 @@ fn the_first_session_of_the_guide_works() {
     let place = Place::new();
     let old = GUIDE.split("```toml\n# digits/old.toml\n").nth(1).unwrap().split("```").next().unwrap();
     let folder = demo("images.npy").replace("images.npy", "");
-    let old = old.replace("../demo/", &folder).replace("epochs = 15", "epochs = 1").replace("width = 16", "width = 2");
+    let old = old
+        .replace("../demo/", &folder)
+        .replace("epochs = 15", "epochs = 1")
+        .replace("width = 16", "width = 2");
     assert!(old.contains(&folder) && old.contains("epochs = 1\n"), "{old}");
     write(&place, "old.toml", &old);
     json_of(&place, "train plain old.toml");
     let new = old.replace("part = \"old\"", "part = \"new\"").replace("digits-v1", "digits-v2");
     let new = new.replace("encoder = \"v1.safetensors\"", "adapter = \"psi.safetensors\"");
     write(&place, "new.toml", &format!("{new}[old]\nencoder = \"v1.safetensors\"\n"));
-    for method in ["plain", "bct", "ract", "dmu", "l2", "lwf", "focal-distillation", "regression", "ract-on-bct"] {
+    for method in
+        ["plain", "bct", "ract", "dmu", "l2", "lwf", "focal-distillation", "regression", "ract-on-bct"]
+    {
         assert!(GUIDE.contains(&format!("| `{method}` | L_cls")), "{method} has no line in the guide");
         let said = json_of(&place, &format!("train {method} new.toml -o {method}.safetensors"));
         assert_eq!((&said["model"], &said["classes"]), (&json!("digits-v2"), &json!(10)));
@@ -416,12 +652,15 @@ fn the_guide_names_every_key_and_kind() {
     ];
     for table in tables {
         write(&place, "keys.toml", table);
-        let stderr = String::from_utf8(run(&place, "train plain keys.toml -o OUT.safetensors").stderr).unwrap();
+        let stderr =
+            String::from_utf8(run(&place, "train plain keys.toml -o OUT.safetensors").stderr).unwrap();
         assert!(stderr.contains("no-such-key"), "{table}: {stderr}");
-        let keys: Vec<&str> = stderr.rsplit("expected").next().unwrap().split('`').skip(1).step_by(2).collect();
+        let keys: Vec<&str> =
+            stderr.rsplit("expected").next().unwrap().split('`').skip(1).step_by(2).collect();
         assert!(!keys.is_empty(), "{table}: {stderr}");
         for key in keys {
-            let written = [format!("`{key}`"), format!("`[{key}]`"), format!("\"{key}\""), format!("{key} = ")];
+            let written =
+                [format!("`{key}`"), format!("`[{key}]`"), format!("\"{key}\""), format!("{key} = ")];
             assert!(written.iter().any(|written| GUIDE.contains(written)), "{key} of {table}");
         }
     }

@@ -97,7 +97,9 @@ pub fn export(arguments: &ExportEncoder, json: bool) -> Result<Outcome> {
     let value = json!({"onnx": arguments.output, "bytes": bytes.len()});
     let input = match encoder.input {
         Shape { channels, height: 1, width: 1 } => format!("\"features\" [batch, {channels}]"),
-        Shape { channels, height, width } => format!("\"pixels\" [batch, {channels}, {height}, {width}] from 0 to 1"),
+        Shape { channels, height, width } => {
+            format!("\"pixels\" [batch, {channels}, {height}, {width}] from 0 to 1")
+        }
     };
     let text = format!(
         "{} ({} bytes): input {input}, output \"vector\" [batch, {}]\n",

@@ -17,7 +17,8 @@ use super::old::{OldHead, OldModel, OldSource};
 use super::trainer::{Epoch, TrainingParameters};
 use crate::examples::Examples;
 
-const KIND: FileKind = FileKind { format: "rehang-training", thing: "a checkpoint of a training", version: 1 };
+const KIND: FileKind =
+    FileKind { format: "rehang-training", thing: "a checkpoint of a training", version: 1 };
 
 /// What is kept.
 pub(crate) struct Kept<'a> {
@@ -79,7 +80,10 @@ impl Checkpoint {
     pub(crate) fn take(&mut self, name: &str, length: usize) -> Result<Vec<f32>, Detail> {
         let tensor = self.tensors.remove(name).ok_or_else(|| format!("tensor {name:?} is missing"))?;
         if tensor.values.len() != length {
-            return Err(format!("tensor {name:?} has {} numbers where {length} are needed", tensor.values.len()));
+            return Err(format!(
+                "tensor {name:?} has {} numbers where {length} are needed",
+                tensor.values.len()
+            ));
         }
         Ok(tensor.values.into_owned())
     }

@@ -264,7 +264,9 @@ mod tests {
         let vectors: Tensor<2> = Tensor::from_data(TensorData::new(vectors, [9, 2]), &Device::flex());
         let labels = [0, 1, 0, 1, 0, 1, 0, 1, 0];
         let plain = head(HeadForm::NormalisedSoftmax { scale: 8.0 }).cross_entropy(&vectors, &labels, 0.0);
-        for form in [HeadForm::CosFace { scale: 8.0, margin: 0.2 }, HeadForm::ArcFace { scale: 8.0, margin: 0.2 }] {
+        for form in
+            [HeadForm::CosFace { scale: 8.0, margin: 0.2 }, HeadForm::ArcFace { scale: 8.0, margin: 0.2 }]
+        {
             let loss = read(head(form).cross_entropy(&vectors, &labels, 0.0)).unwrap();
             let plain = read(plain.clone()).unwrap();
             assert!(loss.iter().zip(&plain).all(|(loss, plain)| loss > plain));

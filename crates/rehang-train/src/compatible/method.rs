@@ -198,17 +198,8 @@ pub(crate) type Terms = Vec<(f32, Box<dyn Objective>)>;
 
 impl Method {
     /// Every name, in the order of the documentation.
-    pub const NAMES: [&'static str; 9] = [
-        "plain",
-        "bct",
-        "ract",
-        "dmu",
-        "l2",
-        "lwf",
-        "focal-distillation",
-        "regression",
-        "ract-on-bct",
-    ];
+    pub const NAMES: [&'static str; 9] =
+        ["plain", "bct", "ract", "dmu", "l2", "lwf", "focal-distillation", "regression", "ract-on-bct"];
 
     /// A method by name with the options of a table, or with the defaults.
     ///
@@ -362,7 +353,9 @@ impl Method {
     /// The objectives. `old_head` already has its synthesised weights, where [`Method::synthesises`] says so.
     pub(crate) fn terms(&self, smoothing: f32, old_head: Option<&HeadTensors>) -> Result<Terms> {
         let head = || {
-            old_head.cloned().ok_or_else(|| Error::missing("the old model's head", format!("train {}", self.name())))
+            old_head
+                .cloned()
+                .ok_or_else(|| Error::missing("the old model's head", format!("train {}", self.name())))
         };
         let mut terms: Terms = vec![(1.0, Box::new(Classification { smoothing }))];
         match *self {
@@ -397,8 +390,7 @@ impl Method {
             }
             Self::L2 { weight } => terms.push((weight, Box::new(VectorDistance))),
             Self::Lwf { weight, temperature } => {
-                let distillation =
-                    HeadDistillation { old_head: head()?, temperature, unknown_only: false };
+                let distillation = HeadDistillation { old_head: head()?, temperature, unknown_only: false };
                 terms.push((weight, Box::new(distillation)));
             }
             Self::FocalDistillation { weight, base, focus, temperature, influence } => {

@@ -222,8 +222,12 @@ pub(super) fn train_until(
         // the encoder useless. A look at some rows shows it now and not when a gallery is embedded.
         let (passes, state) = (&mut *model.encoder.passes, &mut model.encoder.state);
         let some = &rows[..rows.len().min(CHECKED_ROWS)];
-        embed_rows(passes, state, &augmenter, &examples.inputs, some, &Progress::default())
-            .map_err(|_| run.diverged("the trained encoder's vectors"))?;
+        embed_rows(passes, state, &augmenter, &examples.inputs, some, &Progress::default()).map_err(
+            |error| match error.kind() {
+                ErrorKind::NotFinite { .. } => run.diverged("the trained encoder's vectors"),
+                _ => error,
+            },
+        )?;
     }
     let history = run.history;
 
@@ -254,8 +258,8 @@ pub(super) fn train_until(
             let (passes, state) = (&mut *model.encoder.passes, &mut model.encoder.state);
             let new = embed_rows(passes, state, &augmenter, inputs, rows, progress)?;
             let vectors = old.vectors(examples, rows, progress)?;
-            let labels = rows.iter().map(|&row| numbering.labels[row] as i64).collect();
-            Some(adapter(&part.graph, &part.state, old, vectors, &encoder, new, labels, progress)?)
+            let labels: Vec<i64> = rows.iter().map(|&row| numbering.labels[row] as i64).collect();
+            Some(adapter(&part.graph, &part.state, old, vectors, &encoder, new, &labels, progress)?)
         }
         _ => None,
     };
@@ -403,7 +407,7 @@ impl Model {
         let adapter = match (parameters.method.adapter_hidden(), old) {
             (Some(hidden), Some(old)) => {
                 let graph = adapter_graph(old.dimension(), &hidden, d)?;
-                let state = graph.initial(parameters.seed ^ 0x7073_69);
+                let state = graph.initial(parameters.seed ^ 0x0070_7369);
                 // ψ is small beside any encoder: it stays on the processor.
                 Some(Network::new(graph, Device::Cpu, state, kind)?)
             }
@@ -625,7 +629,8 @@ impl<'a> Run<'a> {
             }
             let time = epoch as f64 + number as f64 / count as f64;
             let Self { parameters, .. } = self;
-            rate = parameters.schedule.rate(parameters.rate, parameters.epochs, parameters.warm_up_epochs, time);
+            rate =
+                parameters.schedule.rate(parameters.rate, parameters.epochs, parameters.warm_up_epochs, time);
             let step = self.step(epoch, rows, rate, model)?;
             seen += rows.len();
             right += step.right;
@@ -699,7 +704,8 @@ impl<'a> Run<'a> {
                 None => value,
             });
         }
-        let loss = self.terms.iter().zip(&values).map(|((factor, _), value)| f64::from(*factor) * value).sum();
+        let loss =
+            self.terms.iter().zip(&values).map(|((factor, _), value)| f64::from(*factor) * value).sum();
         let Some(total) = total.filter(|_| f64::is_finite(loss)) else {
             return Err(self.diverged("the loss"));
         };

@@ -52,7 +52,8 @@ fn sources(inputs: &Inputs, folder: &Path) -> Vec<String> {
                     image::GrayImage::from_raw(width, height, image.to_vec()).unwrap().save(path).unwrap();
                 } else {
                     let at = |x: u32, y: u32| (y * width + x) as usize;
-                    let colour = |x, y| image::Rgb([0, 1, 2].map(|channel| image[channel * plane + at(x, y)]));
+                    let colour =
+                        |x, y| image::Rgb([0, 1, 2].map(|channel| image[channel * plane + at(x, y)]));
                     image::RgbImage::from_fn(width, height, colour).save(path).unwrap();
                 }
                 name
@@ -122,7 +123,9 @@ fn exported_encoders_give_the_same_vectors_in_onnx_runtime() {
         } else {
             ("pixels", vec![shape.channels, shape.height, shape.width])
         };
-        cases.push(json!({"model": model, "inputs": inputs_at, "vectors": vectors, "name": name, "sides": sides}));
+        cases.push(
+            json!({"model": model, "inputs": inputs_at, "vectors": vectors, "name": name, "sides": sides}),
+        );
     }
     let list = at("cases.json".into());
     fs_err::write(&list, serde_json::to_vec(&cases).unwrap()).unwrap();

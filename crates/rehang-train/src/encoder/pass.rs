@@ -2,9 +2,9 @@
 
 use rehang::Result;
 
-use super::tensors::TensorPasses;
 use super::Graph;
 use super::fused::FusedPasses;
+use super::tensors::TensorPasses;
 use crate::burn_network::burn_device;
 use crate::fit::Device;
 use crate::network::State;

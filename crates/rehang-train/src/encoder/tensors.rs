@@ -73,7 +73,7 @@ impl TensorPasses {
                         Mode::Training => {
                             let [_, _, height, width] = input.dims();
                             let count = (rows * height * width) as f32;
-                            let trained = batch_norm_train(input, scale, shift, VARIANCE_EPSILON.into());
+                            let trained = batch_norm_train(input, scale, shift, VARIANCE_EPSILON);
                             let unbiased = count / (count - 1.0).max(1.0);
                             let move_on = |running: &mut [f32], batch: Vec<f32>, factor: f32| {
                                 for (running, batch) in running.iter_mut().zip(batch) {
@@ -87,7 +87,7 @@ impl TensorPasses {
                         Mode::Evaluation => {
                             let mean = self.tensor(&state.running_mean[range.clone()], [range.len()]);
                             let variance = self.tensor(&state.running_variance[range.clone()], [range.len()]);
-                            batch_norm(input, scale, shift, mean, variance, VARIANCE_EPSILON.into())
+                            batch_norm(input, scale, shift, mean, variance, VARIANCE_EPSILON)
                         }
                     }
                 }
@@ -124,7 +124,8 @@ impl TensorPasses {
             }
         }
         let last = nodes.pop().flatten();
-        let last = last.ok_or_else(|| Error::option("encoder", "an empty graph", "at least one operation"))?;
+        let last =
+            last.ok_or_else(|| Error::option("encoder", "an empty graph", "at least one operation"))?;
         Ok(last.reshape([rows, self.graph.outputs()]))
     }
 }
@@ -150,7 +151,11 @@ impl Passes for TensorPasses {
 
     fn backward(&mut self, _: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()> {
         let Some((leaves, output)) = self.kept.take() else {
-            return Err(Error::option("backward", "before a forward pass", "a forward pass in training first"));
+            return Err(Error::option(
+                "backward",
+                "before a forward pass",
+                "a forward pass in training first",
+            ));
         };
         let gradient = self.tensor(gradient, output.dims());
         let mut gradients = (output * gradient).sum().backward();

@@ -54,14 +54,11 @@ fn fused_passes_are_those_of_automatic_differentiation() {
         // single numbers.
         for parameter in &graph.parameters {
             let (left, right) = (&fused.1[parameter.range.clone()], &twin.1[parameter.range.clone()]);
-            let squares = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
+            let squares =
+                |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
             let apart = squares(&mut left.iter().zip(right).map(|(left, right)| left - right));
             let size = squares(&mut right.iter().copied());
-            assert!(
-                apart <= 1e-3 * size + 1e-6,
-                "{} of {architecture:?}: {apart} of {size}",
-                parameter.name
-            );
+            assert!(apart <= 1e-3 * size + 1e-6, "{} of {architecture:?}: {apart} of {size}", parameter.name);
         }
     }
 }

@@ -377,4 +377,3 @@ impl Stored<'_> {
         relu.iter().enumerate().map(|(index, &relu)| self.dense(&format!("{part}.{index}"), relu)).collect()
     }
 }
-

@@ -73,10 +73,7 @@ pub fn write(kind: &FileKind, mut metadata: Metadata, tensors: &[Tensor<'_>]) ->
 /// # Errors
 ///
 /// A sentence for anything that is not a whole, undamaged file of this kind in a version known here.
-pub fn read(
-    bytes: &[u8],
-    kind: &FileKind,
-) -> Result<(Metadata, BTreeMap<String, Tensor<'static>>), Detail> {
+pub fn read(bytes: &[u8], kind: &FileKind) -> Result<(Metadata, BTreeMap<String, Tensor<'static>>), Detail> {
     let (_, header) = SafeTensors::read_metadata(bytes)
         .map_err(|error| format!("it is no safetensors file, or is truncated ({error})"))?;
     let metadata: Metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();

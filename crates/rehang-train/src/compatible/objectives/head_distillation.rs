@@ -40,8 +40,7 @@ impl Objective for HeadDistillation {
     fn loss(&self, batch: &Batch) -> Tensor<1> {
         let old = self.old_head.logits(&batch.old);
         let new = self.old_head.logits(&batch.new);
-        let counts =
-            batch.labels.iter().map(|&label| !self.unknown_only || !self.old_head.knows(label));
+        let counts = batch.labels.iter().map(|&label| !self.unknown_only || !self.old_head.knows(label));
         mean_over(divergence(old, new, self.temperature), counts)
     }
 }

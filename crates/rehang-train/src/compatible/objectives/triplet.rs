@@ -32,9 +32,8 @@ impl Objective for Triplet {
         let other = same_class(&batch.labels, &batch.old.device()).neg().add_scalar(1.0);
         let count = other.clone().sum_dim(1).clamp_min(1.0);
         let positive = rowwise(new.clone(), old.clone());
-        let violation = |similarities: Tensor<2>| {
-            relu(similarities - positive.clone() + self.margin) * other.clone()
-        };
+        let violation =
+            |similarities: Tensor<2>| relu(similarities - positive.clone() + self.margin) * other.clone();
         let mut violations = violation(new.clone().matmul(old.transpose()));
         if self.new_negatives {
             violations = violations + violation(new.clone().matmul(new.transpose()));
