@@ -137,7 +137,7 @@ fn an_exported_encoder_serves_as_the_backfills_encoder() {
     json_of(&place, "embed old.safetensors old.toml -o own.npy");
     let own = matrix(&place, "own.npy");
 
-    let images = files::read_array(&demo("images.npy")).unwrap();
+    let images = files::read_array(demo("images.npy")).unwrap();
     let files::ArrayNumbers::Bytes(pixels) = images.numbers else { panic!("the demo's images are bytes") };
     let rows = [0, 7, 1796];
     let sources: Vec<String> = rows

@@ -505,7 +505,9 @@ fn a_compatible_model_searches_the_old_gallery_and_an_independent_one_does_not()
     let embed = |encoder: &Encoder| {
         encoder.embed(&examples.inputs, Device::Cpu, &Progress::default()).unwrap().matrix().clone()
     };
-    let old = OldModel::of(plain(&rows_of(&examples, 3), 1), false);
+    // The gallery grew: the old model saw a third of every class.
+    let third: Vec<usize> = (0..examples.len()).filter(|row| row / 6 % 3 == 0).collect();
+    let old = OldModel::of(plain(&third, 1), false);
     let gallery = embed(old.encoder().unwrap());
     let today = top_1(&gallery, &gallery, &examples.labels);
     let independent = top_1(&embed(&plain(&rows, 2)), &gallery, &examples.labels);
@@ -516,7 +518,6 @@ fn a_compatible_model_searches_the_old_gallery_and_an_independent_one_does_not()
         let vectors = embed(&trained.encoder);
         let cross = top_1(&vectors, &gallery, &examples.labels);
         assert!(cross > independent + 0.2, "{method}: {cross} against {independent}, today {today}");
-        // Three of the six classes are new: what the old gallery tells of them is all that anybody can find there.
         assert!(cross > 0.8 * today, "{method}: {cross}, and today's {today}");
         if let Some(psi) = &trained.adapter {
             let space = old.encoder().unwrap().space();
