@@ -554,3 +554,14 @@ fn weights_begin_where_a_file_says() {
     fs_err::write(&path, b"no weights").unwrap();
     assert!(begin(&path, mlp(6)).unwrap_err().is_corrupt());
 }
+
+#[test]
+fn what_pytorch_counts_beside_its_weights_is_passed_over() {
+    let file = |name: &str| {
+        let header = format!("{{\"{name}\":{{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}}}");
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[7; 8]].concat()
+    };
+    let read = |name: &str| rehang::files::tensors::plain(&file(name));
+    assert!(read("layer1.0.bn1.num_batches_tracked").unwrap().is_empty());
+    assert!(read("layer1.0.bn1.weight").unwrap_err().contains("I64"));
+}
