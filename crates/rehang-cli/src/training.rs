@@ -59,6 +59,9 @@ pub struct AllocationPart {
     /// How it is drawn.
     #[serde(flatten)]
     pub draw: toml::Table,
+    /// Folder of the configuration.
+    #[serde(skip)]
+    pub folder: PathBuf,
 }
 
 /// A part of the data, as an allocation names it.
@@ -160,6 +163,7 @@ impl TrainingFile {
         }
         if let Some(allocation) = &mut file.allocation {
             place(&mut allocation.file);
+            allocation.folder.clone_from(&folder);
         }
         let outputs = [&mut file.output.encoder, &mut file.output.adapter, &mut file.output.checkpoint];
         outputs.into_iter().flatten().for_each(place);
@@ -271,7 +275,13 @@ impl AllocationPart {
         let parameters = parameters.ok_or_else(|| {
             Error::missing("kind and share (or classes) in [allocation]", "drawing a new allocation")
         })?;
-        let allocation = Allocation::draw(examples, &parameters)?;
+        let mut seen_from_here = parameters.clone();
+        if let Some(path) = &mut seen_from_here.test_rows {
+            *path = self.folder.join(&*path);
+        }
+        let mut allocation = Allocation::draw(examples, &seen_from_here)?;
+        // The file says what the configuration says, whichever folder the command was run in.
+        allocation.parameters = parameters;
         allocation.write(&self.file)?;
         Ok(allocation)
     }

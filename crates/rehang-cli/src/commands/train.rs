@@ -5,10 +5,10 @@ use std::fmt::Write;
 use rehang::files::{self, AtomicFile};
 use rehang::{Error, Progress, Result};
 use rehang_train::compatible::{Trained, TrainingSet, train};
-use rehang_train::encoder::Encoder;
+use rehang_train::encoder::{Encoder, Shape};
 use rehang_train::examples::Examples;
 use rehang_train::fit::Device;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Outcome, print, say};
 use crate::arguments::{Embed, ExportEncoder, Train};
@@ -26,7 +26,9 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
     let output = output.ok_or_else(|| Error::missing("--output (or output.encoder)", "rehang train"))?;
     let adapter_output = arguments.adapter.clone().or_else(|| file.output.adapter.clone());
     // A bad output path fails now and not after the training.
-    drop(AtomicFile::create(&output)?);
+    for path in std::iter::once(&output).chain(&adapter_output) {
+        drop(AtomicFile::create(path)?);
+    }
 
     let examples = read(&file)?;
     let rows = file.rows(&examples, None)?;
@@ -53,12 +55,11 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
         "examples": rows.len(),
         "seed": parameters.seed,
         "history": trained.history,
-        "refused": examples.refused.iter().map(|refusal| json!({"what": refusal.what, "why": refusal.why}))
-            .collect::<Vec<_>>(),
+        "refused": refused(&examples),
         "warnings": trained.warnings,
     });
     print(json, &value, &text(&trained, &output.display().to_string()))?;
-    Ok(if examples.refused.is_empty() { Outcome::Done } else { Outcome::WithRefusals })
+    Ok(outcome(&examples))
 }
 
 /// Vectors of a part of the data.
@@ -66,6 +67,9 @@ pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
     let encoder = Encoder::load(&arguments.encoder)?;
     let file = TrainingFile::read(&arguments.config)?;
     let device = device(&arguments.device)?;
+    for path in std::iter::once(&arguments.output).chain(&arguments.labels) {
+        drop(AtomicFile::create(path)?);
+    }
     let examples = read(&file)?;
     let rows = file.rows(&examples, Some(arguments.part))?;
     let chosen = examples.select(&rows);
@@ -77,10 +81,10 @@ pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
     }
     let space = encoder.space();
     let value = json!({"vectors": arguments.output, "items": vectors.len(), "dimension": space.dimension,
-        "model": space.model});
+        "model": space.model, "refused": refused(&examples)});
     let text = format!("{} vectors of {space} in {}\n", vectors.len(), arguments.output.display());
     print(json, &value, &text)?;
-    Ok(Outcome::Done)
+    Ok(outcome(&examples))
 }
 
 /// The encoder as an ONNX file.
@@ -91,14 +95,16 @@ pub fn export(arguments: &ExportEncoder, json: bool) -> Result<Outcome> {
     file.put(&bytes)?;
     file.commit()?;
     let value = json!({"onnx": arguments.output, "bytes": bytes.len()});
-    let shape = encoder.input;
+    let input = match encoder.input {
+        Shape { channels, height: 1, width: 1 } => format!("\"features\" [batch, {channels}]"),
+        Shape { channels, height, width } => {
+            format!("\"pixels\" [batch, {channels}, {height}, {width}] from 0 to 1")
+        }
+    };
     let text = format!(
-        "{} ({} bytes): input [batch, {}, {}, {}], output \"vector\" [batch, {}]\n",
+        "{} ({} bytes): input {input}, output \"vector\" [batch, {}]\n",
         arguments.output.display(),
         bytes.len(),
-        shape.channels,
-        shape.height,
-        shape.width,
         encoder.architecture.outputs()
     );
     print(json, &value, &text)?;
@@ -115,6 +121,16 @@ pub fn read(file: &TrainingFile) -> Result<Examples> {
         say(&format!("… and {} more; --json lists all.", examples.refused.len() - 10));
     }
     Ok(examples)
+}
+
+/// What was left out, as it stands in JSON.
+fn refused(examples: &Examples) -> Vec<Value> {
+    examples.refused.iter().map(|refusal| json!({"what": refusal.what, "why": refusal.why})).collect()
+}
+
+/// Rows that were left out make the result doubtful.
+fn outcome(examples: &Examples) -> Outcome {
+    if examples.refused.is_empty() { Outcome::Done } else { Outcome::WithRefusals }
 }
 
 /// A device by name.

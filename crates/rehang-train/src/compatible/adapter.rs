@@ -26,7 +26,7 @@ pub(crate) fn adapter(
     old_vectors: Matrix,
     encoder: &Encoder,
     new_vectors: Matrix,
-    labels: Vec<i64>,
+    labels: &[i64],
     progress: &Progress,
 ) -> Result<Adapter> {
     let map = Map {
@@ -44,11 +44,11 @@ pub(crate) fn adapter(
     raw.check_finite("outputs of the trained adapter")?;
     let kind = GeometryKind::options(new_vectors.space())[0];
     let geometry = geometry::fit(kind, &raw, &new_vectors);
-    let pairs = Pairs::new(old_vectors, new_vectors, Some(labels.clone()), None)?;
+    let pairs = Pairs::new(old_vectors, new_vectors, Some(labels.to_owned()), None)?;
     let evidence = Evidence {
         items_left_out: &raw,
         groups_left_out: None,
-        groups: &labels,
+        groups: labels,
         geometry: &geometry,
         input: InputScaling::AsIs,
         head: Some(&encoder.head),

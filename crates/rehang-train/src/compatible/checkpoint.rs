@@ -10,8 +10,10 @@ use std::path::Path;
 use rehang::files::AtomicFile;
 use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use rehang::{Error, Matrix, Result};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::old::{OldModel, OldSource};
+use super::old::{OldHead, OldModel, OldSource};
 use super::trainer::{Epoch, TrainingParameters};
 use crate::examples::Examples;
 
@@ -27,6 +29,42 @@ pub(crate) struct Kept<'a> {
     /// Steps that the optimiser counts (Adam's bias correction).
     pub optimiser_steps: u64,
     pub vectors: Vec<(String, &'a [f32])>,
+}
+
+/// An epoch with its numbers as text: JSON's own numbers may come back a rounding apart, and a training that goes on must
+/// be the very one that was stopped.
+#[derive(Serialize, Deserialize)]
+struct EpochText {
+    loss: String,
+    terms: Vec<(String, String)>,
+    accuracy: String,
+    rate: String,
+}
+
+impl EpochText {
+    fn of(epoch: &Epoch) -> Self {
+        Self {
+            loss: epoch.loss.to_string(),
+            terms: epoch.terms.iter().map(|(name, value)| (name.clone(), value.to_string())).collect(),
+            accuracy: epoch.accuracy.to_string(),
+            rate: epoch.rate.to_string(),
+        }
+    }
+
+    fn epoch(self) -> Result<Epoch, Detail> {
+        let number =
+            |text: String| text.parse::<f64>().map_err(|_| format!("its history holds {text:?} as a number"));
+        Ok(Epoch {
+            loss: number(self.loss)?,
+            terms: self
+                .terms
+                .into_iter()
+                .map(|(name, value)| Ok((name, number(value)?)))
+                .collect::<Result<_, Detail>>()?,
+            accuracy: number(self.accuracy)?,
+            rate: number(self.rate)?,
+        })
+    }
 }
 
 /// What was read.
@@ -63,16 +101,23 @@ pub(crate) fn identity(
         let part = |row: usize, column: usize| if column == 0 { row >> 16 } else { row & 0xffff };
         Matrix::from_fn(rows.len(), 2, |row, column| part(rows[row], column) as f32).fingerprint()
     };
-    let old = match old.map(|old| (&old.source, &old.head)) {
+    let old = match old {
         None => "none".to_owned(),
-        Some((OldSource::Vectors(vectors), head)) => {
-            let head = head.as_ref().map(|head| head.head.weight().fingerprint());
-            format!("{}/{head:?}", vectors.fingerprint())
-        }
-        Some((OldSource::Encoder { encoder, cached }, _)) => {
-            let parameters = &encoder.state.parameters;
-            let weights = Matrix::from_fn(parameters.len(), 1, |row, _| parameters[row]);
-            format!("{}/{cached}", weights.fingerprint())
+        Some(old) => {
+            let source = match &old.source {
+                OldSource::Vectors(vectors) => vectors.fingerprint(),
+                OldSource::Encoder { encoder, cached } => {
+                    format!("{:016x}/{cached}", xxh3_64(&encoder.to_bytes()?))
+                }
+            };
+            let head = match &old.head {
+                None => "no head".to_owned(),
+                Some(OldHead { head, form, classes }) => {
+                    let bias = Matrix::new(1, head.bias().to_vec())?.fingerprint();
+                    format!("{}/{bias}/{}/{}", head.weight().fingerprint(), json(form)?, json(classes)?)
+                }
+            };
+            format!("{source}/{head}")
         }
     };
     Ok(format!(
@@ -87,7 +132,7 @@ pub(crate) fn identity(
 pub(crate) fn write(path: &Path, kept: &Kept<'_>) -> Result<()> {
     let metadata = Metadata::from([
         ("identity".into(), kept.identity.into()),
-        ("history".into(), json(&kept.history)?),
+        ("history".into(), json(&kept.history.iter().map(EpochText::of).collect::<Vec<_>>())?),
         ("steps".into(), kept.steps.to_string()),
         ("optimiser_steps".into(), kept.optimiser_steps.to_string()),
     ]);
@@ -117,8 +162,9 @@ pub(crate) fn read(path: &Path, identity: &str) -> Result<Checkpoint> {
              start anew",
         ));
     }
+    let history: Vec<EpochText> = parse_json(&metadata, "history").map_err(corrupt)?;
     Ok(Checkpoint {
-        history: parse_json(&metadata, "history").map_err(corrupt)?,
+        history: history.into_iter().map(EpochText::epoch).collect::<Result<_, _>>().map_err(corrupt)?,
         steps: parse(&metadata, "steps").map_err(corrupt)?,
         optimiser_steps: parse(&metadata, "optimiser_steps").map_err(corrupt)?,
         tensors,

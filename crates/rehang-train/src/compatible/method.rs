@@ -427,7 +427,8 @@ mod tests {
     #[test]
     fn every_method_is_made_of_what_its_table_says() {
         let weight = rehang::Matrix::new(2, vec![1.0, 0.0, 0.0, 1.0]).unwrap();
-        let head = HeadTensors::frozen(&weight, &[0.0, 0.0], Default::default(), &objective_device());
+        let head =
+            HeadTensors::frozen(&weight, &[0.0, 0.0], super::super::HeadForm::default(), &objective_device());
         let names = |name: &str, options: &str| -> Vec<&'static str> {
             let method = Method::named(name, options).unwrap();
             let terms = method.terms(0.0, Some(&head)).unwrap();

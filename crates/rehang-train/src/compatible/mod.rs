@@ -11,6 +11,8 @@ mod method;
 mod objectives;
 mod old;
 mod optimiser;
+#[cfg(test)]
+mod tests;
 mod trainer;
 
 pub use heads::HeadForm;

@@ -25,6 +25,9 @@ use crate::examples::{Augmentation, Augmenter, Examples, Normalisation, Sampler,
 use crate::fit::Device;
 use crate::network::State;
 
+/// Rows that a trained encoder is tried on.
+const CHECKED_ROWS: usize = 64;
+
 /// What is trained on.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainingSet<'a> {
@@ -113,6 +116,9 @@ impl TrainingParameters {
         };
         let finite = |value: f64| value.is_finite() && value >= 0.0;
         at_least("epochs", self.epochs > 0, &self.epochs, "at least 1")?;
+        // One row has no variance; a training of such batches would be over without a single step.
+        let is_single = matches!(self.sampler, SamplerParameters::Shuffled { batch: 1, .. });
+        at_least("batch", !is_single, &1, "at least 2: BatchNorm compares the rows of a batch")?;
         at_least("views", (1..=2).contains(&self.views), &self.views, "1 or 2")?;
         at_least("rate", self.rate.is_finite() && self.rate > 0.0, &self.rate, "a finite number above 0")?;
         at_least("warm_up_epochs", finite(self.warm_up_epochs), &self.warm_up_epochs, "0 or more")?;
@@ -170,9 +176,23 @@ pub fn train(
     parameters: &TrainingParameters,
     progress: &Progress,
 ) -> Result<Trained> {
+    train_until(set, old, parameters, parameters.epochs, progress)
+}
+
+/// As [`train`], but ends as if it were cancelled once so many epochs are done; the state is in the checkpoint then.
+pub(super) fn train_until(
+    set: TrainingSet<'_>,
+    old: Option<&OldModel>,
+    parameters: &TrainingParameters,
+    stop_after: usize,
+    progress: &Progress,
+) -> Result<Trained> {
     parameters.check()?;
     let TrainingSet { examples, rows } = set;
     examples.check()?;
+    if let Some(row) = rows.iter().find(|&&row| row >= examples.len()) {
+        return Err(Error::not_found("row", row, format!("{} examples", examples.len())));
+    }
     let chosen = examples.select(rows);
     let mut warnings = chosen.check_trainable()?;
     let method = &parameters.method;
@@ -189,11 +209,27 @@ pub fn train(
     }
     let numbering = Numbering::new(examples, rows, old)?;
     warnings.extend(numbering.warning(method));
+    warnings.extend(old.and_then(|old| idle_options(old, parameters)));
     let mut model = Model::new(set, old, &numbering, parameters)?;
     let mut run = Run::new(set, old, &numbering, parameters, &mut model, progress)?;
-    run.finish(&mut model, progress)?;
-    let history = run.history;
+    run.finish(&mut model, stop_after.min(parameters.epochs), progress)?;
+    if run.history.len() < parameters.epochs {
+        return Err(ErrorKind::Cancelled.into());
+    }
     let augmenter = run.augmenter.evaluation();
+    {
+        // Running statistics lag behind the weights: after steps that were far too long the loss may still be finite and
+        // the encoder useless. A look at some rows shows it now and not when a gallery is embedded.
+        let (passes, state) = (&mut *model.encoder.passes, &mut model.encoder.state);
+        let some = &rows[..rows.len().min(CHECKED_ROWS)];
+        embed_rows(passes, state, &augmenter, &examples.inputs, some, &Progress::default()).map_err(
+            |error| match error.kind() {
+                ErrorKind::NotFinite { .. } => run.diverged("the trained encoder's vectors"),
+                _ => error,
+            },
+        )?;
+    }
+    let history = run.history;
 
     let training = Training {
         method: method.name().into(),
@@ -222,12 +258,28 @@ pub fn train(
             let (passes, state) = (&mut *model.encoder.passes, &mut model.encoder.state);
             let new = embed_rows(passes, state, &augmenter, inputs, rows, progress)?;
             let vectors = old.vectors(examples, rows, progress)?;
-            let labels = rows.iter().map(|&row| numbering.labels[row] as i64).collect();
-            Some(adapter(&part.graph, &part.state, old, vectors, &encoder, new, labels, progress)?)
+            let labels: Vec<i64> = rows.iter().map(|&row| numbering.labels[row] as i64).collect();
+            Some(adapter(&part.graph, &part.state, old, vectors, &encoder, new, &labels, progress)?)
         }
         _ => None,
     };
     Ok(Trained { encoder, adapter, history, warnings })
+}
+
+/// What was asked for and does nothing, or is easily mistaken.
+fn idle_options(old: &OldModel, parameters: &TrainingParameters) -> Option<String> {
+    if old.model == parameters.model {
+        return Some(format!(
+            "the old and the new model are both called {:?}, so nothing tells their vectors apart; give the new one \
+             another name",
+            old.model
+        ));
+    }
+    (parameters.views == 2 && old.is_fixed() && parameters.method.needs_old_vectors()).then(|| {
+        "views = 2 does nothing here: the old model's vectors are the same in every epoch; let an old encoder run \
+         (cached = false) for a view of its own"
+            .to_owned()
+    })
 }
 
 /// Parameters by name, as they stand in artefacts.
@@ -355,7 +407,7 @@ impl Model {
         let adapter = match (parameters.method.adapter_hidden(), old) {
             (Some(hidden), Some(old)) => {
                 let graph = adapter_graph(old.dimension(), &hidden, d)?;
-                let state = graph.initial(parameters.seed ^ 0x7073_69);
+                let state = graph.initial(parameters.seed ^ 0x0070_7369);
                 // ψ is small beside any encoder: it stays on the processor.
                 Some(Network::new(graph, Device::Cpu, state, kind)?)
             }
@@ -540,13 +592,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// All epochs that are left.
-    fn finish(&mut self, model: &mut Model, progress: &Progress) -> Result<()> {
+    /// All epochs that are left up to `last`.
+    fn finish(&mut self, model: &mut Model, last: usize, progress: &Progress) -> Result<()> {
         let epochs = self.parameters.epochs;
         let rows = self.set.rows.len() as u64;
         progress.begin(format!("training {}", self.parameters.model), "items", epochs as u64 * rows);
         progress.advance(self.history.len() as u64 * rows);
-        for epoch in self.history.len()..epochs {
+        for epoch in self.history.len()..last {
             let line = self.epoch(epoch, model, progress)?;
             self.history.push(line);
             if let Some(path) = &self.parameters.checkpoint {
@@ -654,11 +706,8 @@ impl<'a> Run<'a> {
         }
         let loss =
             self.terms.iter().zip(&values).map(|((factor, _), value)| f64::from(*factor) * value).sum();
-        let diverged = |what: &str| -> Error {
-            ErrorKind::Diverged { what: what.into(), step: self.steps as usize }.into()
-        };
         let Some(total) = total.filter(|_| f64::is_finite(loss)) else {
-            return Err(diverged("the loss"));
+            return Err(self.diverged("the loss"));
         };
         let right = right(&read(batch.head.logits(&new).detach())?, &batch.labels);
 
@@ -683,7 +732,7 @@ impl<'a> Run<'a> {
         let squares = |values: &[f32]| values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
         let length = all.iter().map(|values| squares(values)).sum::<f64>().sqrt();
         if !length.is_finite() {
-            return Err(diverged("the gradient"));
+            return Err(self.diverged("the gradient"));
         }
         if let Some(limit) = self.parameters.gradient_clip.filter(|&limit| length > limit) {
             let factor = (limit / length) as f32;
@@ -702,6 +751,10 @@ impl<'a> Run<'a> {
         }
         self.steps += 1;
         Ok(Step { loss, terms: values, right })
+    }
+
+    fn diverged(&self, what: &str) -> Error {
+        ErrorKind::Diverged { what: what.into(), step: self.steps as usize }.into()
     }
 
     /// Old vectors of a batch, where the method needs them.

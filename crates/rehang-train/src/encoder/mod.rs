@@ -9,6 +9,8 @@ mod export;
 mod file;
 mod fused;
 mod graph;
+#[cfg(test)]
+mod interchange;
 mod pass;
 mod tensors;
 #[cfg(test)]

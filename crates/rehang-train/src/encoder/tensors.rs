@@ -73,7 +73,7 @@ impl TensorPasses {
                         Mode::Training => {
                             let [_, _, height, width] = input.dims();
                             let count = (rows * height * width) as f32;
-                            let trained = batch_norm_train(input, scale, shift, VARIANCE_EPSILON.into());
+                            let trained = batch_norm_train(input, scale, shift, VARIANCE_EPSILON);
                             let unbiased = count / (count - 1.0).max(1.0);
                             let move_on = |running: &mut [f32], batch: Vec<f32>, factor: f32| {
                                 for (running, batch) in running.iter_mut().zip(batch) {
@@ -87,7 +87,7 @@ impl TensorPasses {
                         Mode::Evaluation => {
                             let mean = self.tensor(&state.running_mean[range.clone()], [range.len()]);
                             let variance = self.tensor(&state.running_variance[range.clone()], [range.len()]);
-                            batch_norm(input, scale, shift, mean, variance, VARIANCE_EPSILON.into())
+                            batch_norm(input, scale, shift, mean, variance, VARIANCE_EPSILON)
                         }
                     }
                 }

@@ -9,7 +9,7 @@ use crate::examples::{Images, Inputs, Normalisation};
 use crate::fit::Device;
 use crate::objectives::finite_differences::numbers;
 
-fn architectures() -> Vec<(Architecture, Shape)> {
+pub(super) fn architectures() -> Vec<(Architecture, Shape)> {
     let image = |channels, side| Shape { channels, height: side, width: side };
     let (stem, pooling) = (Stem::Cifar, Pooling::Average);
     vec![
@@ -21,7 +21,7 @@ fn architectures() -> Vec<(Architecture, Shape)> {
     ]
 }
 
-fn near(left: &[f32], right: &[f32], tolerance: f32) {
+pub(super) fn near(left: &[f32], right: &[f32], tolerance: f32) {
     let size = right.iter().fold(1e-3_f32, |size, value| size.max(value.abs()));
     for (left, right) in left.iter().zip(right) {
         assert!((left - right).abs() <= tolerance * size, "{left} against {right} (size {size})");
@@ -63,7 +63,7 @@ fn fused_passes_are_those_of_automatic_differentiation() {
     }
 }
 
-fn encoder(architecture: Architecture, shape: Shape) -> Encoder {
+pub(super) fn encoder(architecture: Architecture, shape: Shape) -> Encoder {
     let graph = architecture.graph(shape).unwrap();
     let mut state = graph.initial(8);
     for value in &mut state.running_variance {

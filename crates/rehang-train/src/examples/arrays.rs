@@ -25,6 +25,7 @@ const GROWTH_MAX: u64 = 1040;
 pub(super) fn read_images(
     images: &Path,
     labels: &Path,
+    size: Option<[usize; 2]>,
     layout: Option<ImageLayout>,
     scale: Option<f64>,
     invert: bool,
@@ -33,7 +34,19 @@ pub(super) fn read_images(
         return Err(Error::option("scale", scale, "a number above 0"));
     }
     let what = images.display();
-    let Array { shape, numbers } = array(images, &IMAGE_ENTRIES)?;
+    let Array { mut shape, numbers } = array(images, &IMAGE_ENTRIES)?;
+    if let Some([height, width]) = size {
+        match *shape {
+            [rows, pixels] if height.checked_mul(width) == Some(pixels) => shape = vec![rows, height, width],
+            _ => {
+                let wrong = format!(
+                    "its shape is {shape:?}; with size = [{height}, {width}] it must be [n, {height} · {width}], grey \
+                     images as flat rows"
+                );
+                return Err(Error::corrupt(what, wrong));
+            }
+        }
+    }
     let (rows, size, channels, layout) = image_shape(&shape, layout, &what)?;
     check_size(size, channels).map_err(|error| error.context(what.to_string()))?;
     let image_bytes = size[0] * size[1] * channels;
@@ -178,6 +191,7 @@ fn image_shape(
                 ImageLayout::Nhwc => (rows, [first, second], third, layout),
             })
         }
+        [_, _] => Err(wrong("images as flat rows need their size = [height, width]")),
         _ => Err(wrong("images are [n, height, width] or have channels as a fourth side")),
     }
 }

@@ -12,7 +12,7 @@ use super::{Examples, arrays, cifar, folder};
 /// | `kind` | Keys | Rows |
 /// |---|---|---|
 /// | `folder` | `path`, `size`, `channels` (3) | the PNG and JPEG files of one folder a class |
-/// | `arrays` | `images`, `labels`, `layout`, `scale`, `invert` (`false`) | images in one array of a `.npy` or `.npz` file |
+/// | `arrays` | `images`, `labels`, `size`, `layout`, `scale`, `invert` (`false`) | images in one array of a `.npy` or `.npz` file |
 /// | `cifar` | `paths`, `set` | the binary files of CIFAR-10 or CIFAR-100 |
 /// | `features` | `vectors`, `labels` | vectors of a file, for an encoder of ready-made features |
 ///
@@ -55,10 +55,14 @@ pub enum ExamplesSource {
     /// that [`rehang::files::read_labels`] reads. They are whole numbers, not negative, and numbered in their order, or
     /// text, numbered in the order of the alphabet.
     Arrays {
-        /// `[n, height, width]`, `[n, height, width, channels]` or `[n, channels, height, width]`.
+        /// `[n, height, width]`, `[n, height, width, channels]` or `[n, channels, height, width]`; or `[n, height·width]`
+        /// with `size`.
         images: PathBuf,
         /// `[n]`.
         labels: PathBuf,
+        /// Height and width of grey images that stand in the array as flat rows; for these only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size: Option<[usize; 2]>,
         /// Where the channels stand in a four-dimensional array; found by itself unless both places could be it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         layout: Option<ImageLayout>,
@@ -116,8 +120,8 @@ impl ExamplesSource {
     pub(super) fn read(&self) -> Result<Examples> {
         match self {
             Self::Folder { path, size, channels } => folder::read(path, *size, *channels),
-            Self::Arrays { images, labels, layout, scale, invert } => {
-                arrays::read_images(images, labels, *layout, *scale, *invert)
+            Self::Arrays { images, labels, size, layout, scale, invert } => {
+                arrays::read_images(images, labels, *size, *layout, *scale, *invert)
             }
             Self::Cifar { paths, set } => cifar::read(paths, *set),
             Self::Features { vectors, labels } => arrays::read_features(vectors, labels),

@@ -55,6 +55,7 @@ fn arrays(images: impl Into<PathBuf>, labels: impl Into<PathBuf>) -> ExamplesSou
     ExamplesSource::Arrays {
         images: images.into(),
         labels: labels.into(),
+        size: None,
         layout: None,
         scale: None,
         invert: false,
@@ -177,6 +178,7 @@ mod reading {
             Examples::read(&ExamplesSource::Arrays {
                 images: path,
                 labels: labels.clone(),
+                size: None,
                 layout,
                 scale,
                 invert,
@@ -245,7 +247,21 @@ mod reading {
         refused(&arrays(&good, array("<f4", "(2,)", &[0; 8])), &["labels are whole numbers"]);
         refused(&arrays(&good, array("|u1", "(2, 2)", &[0; 4])), &["one value a row"]);
         refused(&arrays(&good, root.join("missing.npy")), &["missing.npy"]);
-        refused(&arrays(array("|u1", "(2, 4)", &[0; 8]), &labels), &["[2, 4]", "images are"]);
+        let flat = array("|u1", "(2, 4)", &[0; 8]);
+        refused(&arrays(&flat, &labels), &["[2, 4]", "size = [height, width]"]);
+        let sized = |images: &PathBuf, size| ExamplesSource::Arrays {
+            images: images.clone(),
+            labels: labels.clone(),
+            size: Some(size),
+            layout: None,
+            scale: None,
+            invert: false,
+        };
+        let read = Examples::read(&sized(&flat, [1, 4])).unwrap();
+        assert_eq!((images(&read).height, images(&read).width, images(&read).channels), (1, 4, 1));
+        refused(&sized(&flat, [2, 3]), &["[2, 4]", "size = [2, 3]"]);
+        refused(&sized(&flat, [usize::MAX, 2]), &["[2, 4]"]);
+        refused(&sized(&good, [2, 2]), &["[2, 2, 2]", "flat rows"]);
         refused(&arrays(array("|u1", "(2, 2, 2, 2)", &[0; 16]), &labels), &["1 or 3 channels"]);
         refused(&arrays(array("|u1", "(2, 3, 2, 1)", &[0; 12]), &labels), &["layout"]);
         refused(&arrays(array("|u1", "(2, 0, 2)", &[]), &labels), &["height"]);
@@ -260,6 +276,7 @@ mod reading {
         let scaled = |scale| ExamplesSource::Arrays {
             images: floats.clone(),
             labels: labels.clone(),
+            size: None,
             layout: None,
             scale: Some(scale),
             invert: false,
@@ -271,6 +288,7 @@ mod reading {
         let layout = ExamplesSource::Arrays {
             images: array("|u1", "(2, 2, 2, 3)", &[0; 24]),
             labels: labels.clone(),
+            size: None,
             layout: Some(ImageLayout::Nchw),
             scale: None,
             invert: false,
@@ -1095,6 +1113,7 @@ mod real {
         let source = ExamplesSource::Arrays {
             images: folder.join("images.npy"),
             labels: labels.clone(),
+            size: None,
             layout: None,
             scale: Some(255.0 / 16.0),
             invert: true,

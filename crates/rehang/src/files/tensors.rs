@@ -108,6 +108,9 @@ pub fn read(bytes: &[u8], kind: &FileKind) -> Result<(Metadata, BTreeMap<String,
 
 /// The tensors of any safetensors file, whatever its metadata; all have to be F32.
 ///
+/// PyTorch's BatchNorm counts its batches in an I64 tensor `….num_batches_tracked`, which nothing here reads: such are
+/// passed over.
+///
 /// # Errors
 ///
 /// A sentence for damaged files and tensors of another type.
@@ -115,6 +118,9 @@ pub fn plain(bytes: &[u8]) -> Result<BTreeMap<String, Tensor<'static>>, Detail> 
     let container = SafeTensors::deserialize(bytes).map_err(|error| format!("it is damaged ({error})"))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in container.iter() {
+        if view.dtype() == Dtype::I64 && name.ends_with("num_batches_tracked") {
+            continue;
+        }
         if view.dtype() != Dtype::F32 {
             return Err(format!("tensor {name:?} is of type {:?} where F32 is needed", view.dtype()));
         }

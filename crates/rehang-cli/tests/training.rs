@@ -1,0 +1,667 @@
+//! `rehang train`, `embed` and `export` on the demo's digits, and with bad input of every kind.
+
+mod common;
+
+use std::process::Output;
+
+use common::{Place, demo, waves};
+use rehang::files::{self, VectorSource};
+use rehang::{Adapter, Distance, Matrix, Space};
+use rehang_encode::{EncoderConfig, Input};
+use serde_json::{Value, json};
+
+/// `[data]` of the demo's digits: 1,797 images of 8 × 8 pixels from 0 to 16.
+fn digits() -> String {
+    format!(
+        "[data]\nkind = 'arrays'\nimages = '{}'\nlabels = '{}'\nsize = [8, 8]\nscale = 15.9375\n",
+        demo("images.npy"),
+        demo("label.npy")
+    )
+}
+
+/// Half of the classes for the old model, all for the new one.
+const ALLOCATION: &str =
+    "[allocation]\nfile = 'split.json'\nkind = 'extended-class'\nshare = 0.5\ntest = 0.2\n";
+
+const ENCODER: &str = "[encoder]\nkind = 'cnn-small'\nwidth = 4\noutputs = 16\n";
+
+fn write(place: &Place, name: &str, text: &str) {
+    place.write_bytes(name, text.as_bytes());
+}
+
+fn run(place: &Place, command: &str) -> Output {
+    place.run(&command.split_whitespace().collect::<Vec<_>>())
+}
+
+fn json_of(place: &Place, command: &str) -> Value {
+    place.json(&command.split_whitespace().collect::<Vec<_>>())
+}
+
+fn matrix(place: &Place, name: &str) -> Matrix {
+    files::read_matrix(&VectorSource::path(place.path(name))).unwrap()
+}
+
+/// The configurations of an old and of a new model on one allocation.
+fn place_with_digits() -> Place {
+    let place = Place::new();
+    let data = digits();
+    let old =
+        format!("{data}{ALLOCATION}part = 'old'\n{ENCODER}[training]\nepochs = 4\n[output]\nmodel = 'old'\n");
+    write(&place, "old.toml", &old);
+    let new = format!(
+        "{data}{ALLOCATION}part = 'new'\n{ENCODER}[old]\nencoder = 'old.safetensors'\n[training]\nepochs = 4\nseed = 3\n\
+         [output]\nmodel = 'new'\n"
+    );
+    write(&place, "new.toml", &new);
+    place
+}
+
+#[test]
+fn a_compatible_model_from_its_configuration_to_the_gallery() {
+    let place = place_with_digits();
+    let old = json_of(&place, "train plain old.toml -o old.safetensors");
+    assert_eq!((&old["method"], &old["model"]), (&json!("plain"), &json!("old")));
+    assert_eq!((&old["dimension"], &old["classes"], &old["seed"]), (&json!(16), &json!(5), &json!(0)));
+    assert_eq!((&old["refused"], &old["warnings"], &old["adapter"]), (&json!([]), &json!([]), &Value::Null));
+    let history = old["history"].as_array().unwrap();
+    assert_eq!(history.len(), 4);
+    assert!(history[3]["loss"].as_f64().unwrap() < history[0]["loss"].as_f64().unwrap());
+    assert!(history[3]["accuracy"].as_f64().unwrap() > 80.0, "{}", history[3]);
+    assert_eq!(history[3]["terms"][0][0], "classification");
+    let split: Value = serde_json::from_slice(&fs_err::read(place.path("split.json")).unwrap()).unwrap();
+    assert_eq!(split["old"].as_array().unwrap().len() as u64, old["examples"].as_u64().unwrap());
+
+    let bct = json_of(&place, "train bct new.toml -o bct.safetensors");
+    assert_eq!((&bct["classes"], &bct["seed"]), (&json!(10), &json!(3)));
+    assert_eq!(split["new"].as_array().unwrap().len() as u64, bct["examples"].as_u64().unwrap());
+    json_of(&place, "train plain new.toml -o independent.safetensors");
+    let text = fs_err::read_to_string(place.path("new.toml")).unwrap();
+    write(&place, "dmu.toml", &format!("{text}adapter = 'psi.safetensors'\n[method]\nhidden = 32\n"));
+    let dmu = json_of(&place, "train dmu dmu.toml --output dmu.safetensors --epochs 2 --seed 1");
+    assert_eq!((&dmu["seed"], dmu["history"].as_array().unwrap().len()), (&json!(1), 2));
+    assert!(dmu["adapter"].as_str().unwrap().ends_with("psi.safetensors"));
+
+    // The same once more is the same file; another seed is another one.
+    let bytes = |name: &str| fs_err::read(place.path(name)).unwrap();
+    json_of(&place, "train bct new.toml -o again.safetensors");
+    assert!(bytes("again.safetensors") == bytes("bct.safetensors"));
+    json_of(&place, "train bct new.toml -o other.safetensors --seed 4 --epochs 1");
+    assert!(bytes("other.safetensors") != bytes("bct.safetensors"));
+
+    for model in ["old", "bct", "independent", "dmu"] {
+        let said = json_of(
+            &place,
+            &format!("embed {model}.safetensors new.toml --part test -o {model}.npy --labels labels.npy"),
+        );
+        assert_eq!(said["items"].as_u64().unwrap() as usize, split["test"].as_array().unwrap().len());
+        assert_eq!((&said["dimension"], &said["refused"]), (&json!(16), &json!([])));
+    }
+    assert_eq!(json_of(&place, "embed old.safetensors new.toml -o all.npy")["items"], 1797);
+    let cross = |model: &str| {
+        let old_and_new = format!("old=old.npy new={model}.npy");
+        json_of(
+            &place,
+            &format!("evaluate cross --models {old_and_new} --labels labels.npy --distance cosine"),
+        )
+    };
+    let top_1 = |cross: Value| cross["metrics"]["top1"]["matrix"][1][0].as_f64().unwrap();
+    let (compatible, independent) = (top_1(cross("bct")), top_1(cross("independent")));
+    assert!(compatible > independent + 20.0, "{compatible} against {independent}");
+
+    // ψ is an adapter like any other.
+    let psi = Adapter::load(place.path("psi.safetensors")).unwrap();
+    assert_eq!((psi.old.to_string(), psi.new.to_string()), {
+        let space = |name: &str| Space::new(name, 16, Distance::Cosine, false).to_string();
+        (space("old"), space("new"))
+    });
+    assert_eq!(json_of(&place, "inspect psi.safetensors")["training"]["method"], "dmu");
+    json_of(&place, "transform psi.safetensors old.npy -o adapted.npy --sigma sigma.npy");
+    assert_eq!(matrix(&place, "adapted.npy").rows(), matrix(&place, "old.npy").rows());
+
+    let text = run(&place, "train plain old.toml -o old.safetensors --epochs 1");
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("classification") && text.trim_end().ends_with("old.safetensors"), "{text}");
+}
+
+#[test]
+fn an_exported_encoder_serves_as_the_backfills_encoder() {
+    let place = place_with_digits();
+    json_of(&place, "train plain old.toml -o old.safetensors --epochs 1");
+    let said = json_of(&place, "export old.safetensors -o old.onnx");
+    assert_eq!(said["bytes"].as_u64().unwrap(), fs_err::metadata(place.path("old.onnx")).unwrap().len());
+    let text = String::from_utf8(run(&place, "export old.safetensors -o old.onnx").stdout).unwrap();
+    assert!(
+        text.contains("\"pixels\" [batch, 1, 8, 8]") && text.contains("\"vector\" [batch, 16]"),
+        "{text}"
+    );
+    json_of(&place, "embed old.safetensors old.toml -o own.npy");
+    let own = matrix(&place, "own.npy");
+
+    let images = files::read_array(demo("images.npy")).unwrap();
+    let files::ArrayNumbers::Bytes(pixels) = images.numbers else { panic!("the demo's images are bytes") };
+    let rows = [0, 7, 1796];
+    let sources: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            let scaled = pixels[row * 64..(row + 1) * 64].iter();
+            let scaled = scaled.map(|&pixel| (f64::from(pixel) * 15.9375).round() as u8).collect();
+            let name = format!("{row}.png");
+            image::GrayImage::from_raw(8, 8, scaled).unwrap().save(place.path(&name)).unwrap();
+            name
+        })
+        .collect();
+    let config = json!({"kind": "onnx", "model": "old.onnx",
+        "input": {"kind": "image", "width": 8, "height": 8, "channels": 1}});
+    let config: EncoderConfig = serde_json::from_value(config).unwrap();
+    let space = Space::new("old", 16, Distance::Cosine, false);
+    let backfill = rehang_encode::open(&config, &space, &place.path("")).unwrap();
+    let items: Vec<Input<'_>> =
+        sources.iter().map(|source| Input { id: "item", source, payload: &Value::Null }).collect();
+    for (row, vector) in rows.into_iter().zip(backfill.encode(&items).unwrap()) {
+        let (vector, own) = (vector.unwrap(), own.row(row));
+        let size = own.iter().fold(0.0_f32, |size, value| size.max(value.abs()));
+        assert!(vector.iter().zip(own).all(|(left, right)| (left - right).abs() <= 1e-4 * size), "row {row}");
+    }
+
+    // An encoder of vectors has another input.
+    place.write_matrix("features.npy", &waves(40, 6, 1));
+    place.write_labels("classes.npy", &(0..40).map(|row| row % 4).collect::<Vec<_>>());
+    write(
+        &place,
+        "features.toml",
+        "[data]\nkind = 'features'\nvectors = 'features.npy'\nlabels = 'classes.npy'\n\
+         [encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nepochs = 1\n",
+    );
+    json_of(&place, "train plain features.toml -o features.safetensors");
+    let text = String::from_utf8(run(&place, "export features.safetensors -o f.onnx").stdout).unwrap();
+    assert!(text.contains("\"features\" [batch, 6]"), "{text}");
+}
+
+#[test]
+fn images_that_cannot_be_read_are_left_out_listed_and_end_with_code_1() {
+    let place = Place::new();
+    for class in ["oak", "fir"] {
+        fs_err::create_dir_all(place.path("trees").join(class)).unwrap();
+        for number in 0..6_u8 {
+            let shade = if class == "oak" { 40 } else { 200 };
+            let image = image::RgbImage::from_fn(9, 9, |x, y| image::Rgb([shade + number, (x * y) as u8, 7]));
+            image.save(place.path("trees").join(class).join(format!("{number}.png"))).unwrap();
+        }
+    }
+    fs_err::write(place.path("trees").join("oak").join("broken.png"), b"\x89PNG\r\n\x1a\nno more").unwrap();
+    write(
+        &place,
+        "trees.toml",
+        "[data]\nkind = 'folder'\npath = 'trees'\nsize = [8, 8]\n[encoder]\nkind = 'cnn-small'\nwidth = 2\noutputs = 4\n\
+         [training]\nepochs = 1\n",
+    );
+    for command in
+        ["train plain trees.toml -o trees.safetensors", "embed trees.safetensors trees.toml -o trees.npy"]
+    {
+        let output = run(&place, &format!("{command} --json"));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("broken.png"), "{stderr}");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(said["refused"][0]["what"].as_str().unwrap().ends_with("broken.png"), "{said}");
+    }
+    assert_eq!(matrix(&place, "trees.npy").rows(), 12);
+}
+
+#[test]
+fn a_training_goes_on_from_its_checkpoint_and_refuses_another_ones() {
+    let place = place_with_digits();
+    let text = fs_err::read_to_string(place.path("old.toml")).unwrap();
+    write(&place, "kept.toml", &format!("{text}checkpoint = 'checkpoint.safetensors'\n"));
+    json_of(&place, "train plain kept.toml -o first.safetensors --epochs 2");
+    json_of(&place, "train plain kept.toml -o second.safetensors --epochs 2");
+    let bytes = |name: &str| fs_err::read(place.path(name)).unwrap();
+    assert!(bytes("first.safetensors") == bytes("second.safetensors"));
+    let output = run(&place, "train plain kept.toml -o third.safetensors --epochs 2 --seed 9");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr.contains("checkpoint.safetensors") && stderr.contains("remove it"), "{stderr}");
+    assert!(!place.path("third.safetensors").exists());
+}
+
+#[test]
+fn test_rows_are_seen_from_the_folder_of_the_configuration() {
+    let place = place_with_digits();
+    fs_err::create_dir(place.path("study")).unwrap();
+    place.write_labels("study/test.npy", &(0..100).collect::<Vec<_>>());
+    let allocation = ALLOCATION.replace("test = 0.2", "test_rows = 'test.npy'");
+    let text = format!("{}{allocation}{ENCODER}[training]\nepochs = 1\n", digits());
+    write(&place, "study/study.toml", &text);
+    json_of(&place, "train plain study/study.toml -o a.safetensors");
+    let split: Value =
+        serde_json::from_slice(&fs_err::read(place.path("study/split.json")).unwrap()).unwrap();
+    assert_eq!(split["test"].as_array().unwrap().len(), 100);
+    // Read again from elsewhere, it is still the same allocation.
+    let config = place.text("study/study.toml");
+    json_of(&place, &format!("train plain {config} -o b.safetensors"));
+}
+
+/// What is wrong, the configuration (after the digits' `[data]`, unless it has its own), the command, and what must be
+/// said.
+struct Case {
+    why: &'static str,
+    config: &'static str,
+    command: &'static str,
+    says: &'static [&'static str],
+}
+
+const FEATURES: &str = "[data]\nkind = 'features'\nvectors = 'features.npy'\nlabels = 'classes.npy'\n";
+
+const TRAIN: &str = "train plain bad.toml -o OUT.safetensors";
+
+const CASES: &[Case] = &[
+    Case {
+        why: "an unknown key",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\nwidht = 3\n",
+        command: TRAIN,
+        says: &["bad.toml", "widht"],
+    },
+    Case { why: "an unknown table", config: "[trainign]\n", command: TRAIN, says: &["bad.toml", "trainign"] },
+    Case { why: "no TOML", config: "encoder = = 3\n", command: TRAIN, says: &["bad.toml"] },
+    Case {
+        why: "an unknown method",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train bcd bad.toml -o OUT.safetensors",
+        says: &["bcd", "bct", "ract-on-bct"],
+    },
+    Case {
+        why: "an unknown option of a method",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[method]\nwieght = 1.0\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["bct", "wieght"],
+    },
+    Case {
+        why: "a configuration that is not there",
+        config: "",
+        command: "train plain none.toml -o OUT.safetensors",
+        says: &["none.toml"],
+    },
+    Case { why: "no encoder", config: "", command: TRAIN, says: &["[encoder]"] },
+    Case {
+        why: "an unknown encoder",
+        config: "[encoder]\nkind = 'vgg'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["vgg", "resnet18"],
+    },
+    Case {
+        why: "an encoder without outputs",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 0\n",
+        command: TRAIN,
+        says: &["outputs"],
+    },
+    Case {
+        why: "images that are too small",
+        config: "[encoder]\nkind = 'resnet18'\nstem = 'imagenet'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["8 x 8", "32 x 32"],
+    },
+    Case {
+        why: "no output",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train plain bad.toml",
+        says: &["--output"],
+    },
+    Case {
+        why: "an output in no folder",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train plain bad.toml -o nowhere/OUT.safetensors",
+        says: &["nowhere"],
+    },
+    Case {
+        why: "an adapter in no folder",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train plain bad.toml -o OUT.safetensors --adapter nowhere/psi.safetensors",
+        says: &["nowhere"],
+    },
+    Case {
+        why: "an unknown device",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train plain bad.toml -o OUT.safetensors --device tpu",
+        says: &["tpu", "cpu"],
+    },
+    Case {
+        why: "no epochs",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train plain bad.toml -o OUT.safetensors --epochs 0",
+        says: &["epochs"],
+    },
+    Case {
+        why: "batches of one row",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[sampler]\nkind = 'shuffled'\nbatch = 1\n",
+        command: TRAIN,
+        says: &["batch", "at least 2"],
+    },
+    Case {
+        why: "a rate that is none",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nrate = -0.1\n",
+        command: TRAIN,
+        says: &["rate", "-0.1"],
+    },
+    Case {
+        why: "a loss that leaves the numbers",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nrate = 1e30\nwarm_up_epochs = 0.0\nepochs = 2\n",
+        command: TRAIN,
+        says: &["step"],
+    },
+    Case {
+        why: "a method without its old model",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["old model", "bct"],
+    },
+    Case {
+        why: "an old encoder that is not there",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'none.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["none.safetensors"],
+    },
+    Case {
+        why: "an old encoder that was cut",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'cut.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["cut.safetensors"],
+    },
+    Case {
+        why: "an old encoder with a changed byte",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'changed.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["changed.safetensors", "check sum"],
+    },
+    Case {
+        why: "an adapter as the old encoder's file",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'weights.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["weights.safetensors", "not an encoder"],
+    },
+    Case {
+        why: "an old encoder of other inputs",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'features.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["1 x 8 x 8", "6 x 1 x 1"],
+    },
+    Case {
+        why: "an old encoder and old vectors",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'features.safetensors'\nvectors = 'features.npy'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["[old]", "one of the two"],
+    },
+    Case {
+        why: "old vectors of other items",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\n",
+        command: "train l2 bad.toml -o OUT.safetensors",
+        says: &["40", "1797"],
+    },
+    Case {
+        why: "old vectors without the head",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["head", "bct"],
+    },
+    Case {
+        why: "an old head of another width",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\nhead_weight = 'head.npy'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["head", "6", "9"],
+    },
+    Case {
+        why: "NaN in the old vectors",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'nan.npy'\n",
+        command: "train l2 bad.toml -o OUT.safetensors",
+        says: &["old vectors", "row 3"],
+    },
+    Case {
+        why: "NaN in the features",
+        config: "[data]\nkind = 'features'\nvectors = 'nan.npy'\nlabels = 'classes.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["nan.npy", "row 3"],
+    },
+    Case {
+        why: "fewer labels than rows",
+        config: "[data]\nkind = 'features'\nvectors = 'features.npy'\nlabels = 'few.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["features.npy", "few.npy", "40", "39"],
+    },
+    Case {
+        why: "one class only",
+        config: "[data]\nkind = 'features'\nvectors = 'features.npy'\nlabels = 'one.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["at least two"],
+    },
+    Case {
+        why: "flat images without their size",
+        config: "[data]\nkind = 'arrays'\nimages = 'features.npy'\nlabels = 'classes.npy'\n[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["features.npy", "size"],
+    },
+    Case {
+        why: "an empty folder of images",
+        config: "[data]\nkind = 'folder'\npath = 'empty'\nsize = [8, 8]\n[encoder]\nkind = 'mlp'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["empty", "one folder a class"],
+    },
+    Case {
+        why: "an encoder of images for features",
+        config: "FEATURES[encoder]\nkind = 'cnn-small'\noutputs = 3\n",
+        command: TRAIN,
+        says: &["cnn-small", "mlp"],
+    },
+    Case {
+        why: "a variation of images for features",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[augmentation]\nflip = 0.5\n",
+        command: TRAIN,
+        says: &["flip"],
+    },
+    Case {
+        why: "an allocation that was never drawn",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'none.json'\n",
+        command: TRAIN,
+        says: &["kind", "[allocation]"],
+    },
+    Case {
+        why: "an unknown key of an allocation",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'none.json'\nkind = 'expansion'\nshare = 0.5\nsede = 1\n",
+        command: TRAIN,
+        says: &["sede"],
+    },
+    Case {
+        why: "an allocation of other data",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'split.json'\n",
+        command: TRAIN,
+        says: &["split.json", "40"],
+    },
+    Case {
+        why: "an allocation that was drawn otherwise",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'split.json'\nkind = 'expansion'\nshare = 0.25\n",
+        command: TRAIN,
+        says: &["split.json", "remove it"],
+    },
+    Case {
+        why: "initial weights of another encoder",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\ninitial = 'features.safetensors'\n",
+        command: TRAIN,
+        says: &["features.safetensors", "fc.weight"],
+    },
+    Case {
+        why: "a part without an allocation",
+        config: "",
+        command: "embed digits.safetensors bad.toml --part test -o OUT.npy",
+        says: &["[allocation]"],
+    },
+    Case {
+        why: "other inputs to embed",
+        config: "FEATURES",
+        command: "embed digits.safetensors bad.toml -o OUT.npy",
+        says: &["6 x 1 x 1", "1 x 8 x 8"],
+    },
+    Case {
+        why: "labels in no folder",
+        config: "",
+        command: "embed digits.safetensors bad.toml -o OUT.npy --labels nowhere/labels.npy",
+        says: &["nowhere"],
+    },
+    Case {
+        why: "embedding by a cut encoder",
+        config: "",
+        command: "embed cut.safetensors bad.toml -o OUT.npy",
+        says: &["cut.safetensors"],
+    },
+    Case {
+        why: "exporting a cut encoder",
+        config: "",
+        command: "export cut.safetensors -o OUT.onnx",
+        says: &["cut.safetensors"],
+    },
+    Case {
+        why: "exporting into no folder",
+        config: "",
+        command: "export digits.safetensors -o nowhere/OUT.onnx",
+        says: &["nowhere"],
+    },
+];
+
+fn place_with_files() -> Place {
+    let place = Place::new();
+    let features = waves(40, 6, 1);
+    place.write_matrix("features.npy", &features);
+    let mut nan = features.clone();
+    nan.row_mut(3)[1] = f32::NAN;
+    place.write_matrix("nan.npy", &nan);
+    place.write_matrix("head.npy", &waves(4, 9, 2));
+    place.write_labels("classes.npy", &(0..40).map(|row| row % 4).collect::<Vec<_>>());
+    place.write_labels("few.npy", &(0..39).map(|row| row % 4).collect::<Vec<_>>());
+    place.write_labels("one.npy", &[7; 40]);
+    fs_err::create_dir(place.path("empty")).unwrap();
+    let encoder = "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nepochs = 1\n";
+    write(&place, "features.toml", &format!("{FEATURES}{encoder}"));
+    json_of(&place, "train plain features.toml -o features.safetensors");
+    write(&place, "digits.toml", &format!("{}{ALLOCATION}{encoder}", digits()));
+    json_of(&place, "train plain digits.toml -o digits.safetensors");
+    let bytes = fs_err::read(place.path("digits.safetensors")).unwrap();
+    place.write_bytes("cut.safetensors", &bytes[..bytes.len() / 2]);
+    let mut changed = bytes;
+    let last = changed.len() - 3;
+    changed[last] ^= 1;
+    place.write_bytes("changed.safetensors", &changed);
+    files::write_matrix(place.path("weights.safetensors"), &features, None).unwrap();
+    place
+}
+
+#[test]
+fn bad_input_gets_one_clear_error_and_leaves_nothing_behind() {
+    let place = place_with_files();
+    let mut failures = Vec::new();
+    for Case { why, config, command, says } in CASES {
+        let text = match config.strip_prefix("FEATURES") {
+            Some(rest) => format!("{FEATURES}{rest}"),
+            None if config.contains("[data]") => (*config).to_owned(),
+            None => format!("{}{config}", digits()),
+        };
+        write(&place, "bad.toml", &text);
+        let before = place.names();
+        let output = run(&place, command);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let errors = stderr.lines().filter(|line| line.starts_with("Error: ")).count();
+        if output.status.code() != Some(2) {
+            failures.push(format!("{why}: exit code {:?}; stderr: {stderr}", output.status.code()));
+        } else if errors != 1 || stderr.contains("panicked") {
+            failures.push(format!("{why}: {errors} errors: {stderr}"));
+        }
+        for word in says.iter().filter(|word| !stderr.contains(**word)) {
+            failures.push(format!("{why}: {word:?} is missing in: {stderr}"));
+        }
+        if !output.stdout.is_empty() {
+            failures.push(format!("{why}: printed a result: {}", String::from_utf8_lossy(&output.stdout)));
+        }
+        let after = place.names();
+        if after != before {
+            failures.push(format!("{why}: left {after:?}"));
+            break;
+        }
+    }
+    assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), CASES.len(), failures.join("\n"));
+}
+
+#[test]
+fn an_encoder_that_was_there_survives_a_failed_training() {
+    let place = place_with_files();
+    let before = fs_err::read(place.path("digits.safetensors")).unwrap();
+    let encoder = "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nrate = 1e30\nwarm_up_epochs = 0.0\n";
+    write(&place, "bad.toml", &format!("{}{encoder}", digits()));
+    let output = run(&place, "train plain bad.toml -o digits.safetensors");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(fs_err::read(place.path("digits.safetensors")).unwrap() == before);
+}
+
+const GUIDE: &str = include_str!("../../../docs/training.md");
+
+/// The old model's configuration of the guide trains, and so does the new one's by every method.
+#[test]
+fn the_first_session_of_the_guide_works() {
+    let place = Place::new();
+    let old = GUIDE.split("```toml\n# digits/old.toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let folder = demo("images.npy").replace("images.npy", "");
+    let old = old
+        .replace("../demo/", &folder)
+        .replace("epochs = 15", "epochs = 1")
+        .replace("width = 16", "width = 2");
+    assert!(old.contains(&folder) && old.contains("epochs = 1\n"), "{old}");
+    write(&place, "old.toml", &old);
+    json_of(&place, "train plain old.toml");
+    let new = old.replace("part = \"old\"", "part = \"new\"").replace("digits-v1", "digits-v2");
+    let new = new.replace("encoder = \"v1.safetensors\"", "adapter = \"psi.safetensors\"");
+    write(&place, "new.toml", &format!("{new}[old]\nencoder = \"v1.safetensors\"\n"));
+    for method in
+        ["plain", "bct", "ract", "dmu", "l2", "lwf", "focal-distillation", "regression", "ract-on-bct"]
+    {
+        assert!(GUIDE.contains(&format!("| `{method}` | L_cls")), "{method} has no line in the guide");
+        let said = json_of(&place, &format!("train {method} new.toml -o {method}.safetensors"));
+        assert_eq!((&said["model"], &said["classes"]), (&json!("digits-v2"), &json!(10)));
+    }
+}
+
+#[test]
+fn the_guide_names_every_key_and_kind() {
+    let place = Place::new();
+    let tables = [
+        "no-such-key = 1",
+        "[data]\nkind = 'no-such-key'",
+        "[data]\nkind = 'folder'\nno-such-key = 1",
+        "[data]\nkind = 'arrays'\nno-such-key = 1",
+        "[data]\nkind = 'cifar'\nno-such-key = 1",
+        "[data]\nkind = 'features'\nno-such-key = 1",
+        "[encoder]\nkind = 'no-such-key'",
+        "[encoder]\nkind = 'mlp'\nno-such-key = 1",
+        "[encoder]\nkind = 'cnn-small'\nno-such-key = 1",
+        "[encoder]\nkind = 'resnet50'\nno-such-key = 1",
+        "[head]\nform = 'no-such-key'",
+        "[head]\nform = 'arcface'\nno-such-key = 1",
+        "[augmentation]\nno-such-key = 1",
+        "[augmentation]\naffine = { no-such-key = 1 }",
+        "[sampler]\nkind = 'no-such-key'",
+        "[sampler]\nkind = 'balanced'\nno-such-key = 1",
+        "[old]\nno-such-key = 1",
+        "[training]\nno-such-key = 1",
+        "[training]\noptimiser = { kind = 'no-such-key' }",
+        "[training]\nschedule = { kind = 'no-such-key' }",
+        "[output]\nno-such-key = 1",
+    ];
+    for table in tables {
+        write(&place, "keys.toml", table);
+        let stderr =
+            String::from_utf8(run(&place, "train plain keys.toml -o OUT.safetensors").stderr).unwrap();
+        assert!(stderr.contains("no-such-key"), "{table}: {stderr}");
+        let keys: Vec<&str> =
+            stderr.rsplit("expected").next().unwrap().split('`').skip(1).step_by(2).collect();
+        assert!(!keys.is_empty(), "{table}: {stderr}");
+        for key in keys {
+            let written =
+                [format!("`{key}`"), format!("`[{key}]`"), format!("\"{key}\""), format!("{key} = ")];
+            assert!(written.iter().any(|written| GUIDE.contains(written)), "{key} of {table}");
+        }
+    }
+}
