@@ -51,6 +51,7 @@ pub fn run(folder: &str) -> Result<()> {
         images: folder.join("raw_u8_28.npy"),
         labels: folder.join("raw_label.npy"),
         layout: None,
+        size: None,
         scale: None,
         invert: false,
     })?;

@@ -210,6 +210,41 @@ fn compare(graph: &Graph, rows: usize, seed: u64, samples: usize) {
     }
 }
 
+/// Whether a ReLU or a maximum is so near to its bend that single precision may take the other side than f64: there a
+/// derivative is either of two numbers, and comparing says nothing.
+fn is_near_a_bend(graph: &Graph, rows: usize, seed: u64) -> bool {
+    const MARGIN: f64 = 1e-5;
+    let parameters: Vec<f64> =
+        random_state(graph, seed).parameters.iter().map(|&value| f64::from(value)).collect();
+    let input = numbers(rows * graph.input().size(), seed + 3);
+    let (values, _) = reference(graph, &parameters, None, &input, rows);
+    graph.operations.iter().any(|operation| match *operation {
+        Operation::Relu { input } => values[input].iter().any(|value| value.abs() < MARGIN),
+        Operation::MaximumPool { input, window } => {
+            let Shape { height, width, .. } = graph.shapes[input];
+            values[input].chunks_exact(height * width).any(|plane| {
+                let corners =
+                    (0..window.count(height)).flat_map(|y| (0..window.count(width)).map(move |x| (y, x)));
+                corners.into_iter().any(|(y, x)| {
+                    let mut inside: Vec<f64> = (0..window.side * window.side)
+                        .map(|at| {
+                            (y * window.stride + at / window.side, x * window.stride + at % window.side)
+                        })
+                        .filter_map(|(y, x)| {
+                            let (y, x) = (y.checked_sub(window.padding)?, x.checked_sub(window.padding)?);
+                            (y < height && x < width).then(|| plane[y * width + x])
+                        })
+                        .collect();
+                    inside.sort_by(|left, right| right.total_cmp(left));
+                    // Zeros behind a ReLU pass no gradient, whichever of them is taken.
+                    inside.len() > 1 && inside[0] - inside[1] < MARGIN && inside[0] != 0.0
+                })
+            })
+        }
+        _ => false,
+    })
+}
+
 fn shape(channels: usize, height: usize, width: usize) -> Shape {
     Shape { channels, height, width }
 }
@@ -349,6 +384,7 @@ proptest! {
             node = next;
         }
         graph.dense(node, "fc", 2);
+        prop_assume!(!is_near_a_bend(&graph, rows + 2, seed));
         compare(&graph, rows + 2, seed, 3);
     }
 }
