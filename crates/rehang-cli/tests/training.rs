@@ -123,6 +123,53 @@ fn a_compatible_model_from_its_configuration_to_the_gallery() {
     assert!(text.contains("classification") && text.trim_end().ends_with("old.safetensors"), "{text}");
 }
 
+/// A small study: two methods, one adapter, one seed.
+const COMPARE: &str = "[training]\nepochs = 3\n[compare]\nseeds = [0]\nold_encoder = { kind = 'cnn-small', width = 4, \
+                       outputs = 8 }\nmethods = ['bct', { name = 'dmu', label = 'mine', hidden = 16 }]\nadapters = \
+                       ['procrustes']\norders = ['random', 'sigma']\nfolder = 'kept'\n";
+
+#[test]
+fn a_study_puts_methods_and_adapters_side_by_side_and_goes_on_where_it_stopped() {
+    let place = Place::new();
+    write(&place, "study.toml", &format!("{}{ALLOCATION}{ENCODER}{COMPARE}", digits()));
+    let said = json_of(&place, "compare study.toml --out report");
+    let outcomes = said["comparison"]["outcomes"].as_array().unwrap();
+    let methods: Vec<&str> = outcomes.iter().map(|outcome| outcome["method"].as_str().unwrap()).collect();
+    assert_eq!(methods, ["independent", "bct", "mine", "mine + ψ", "procrustes"]);
+    let orders = |number: usize| outcomes[number]["backfills"].as_array().unwrap().len();
+    assert_eq!((orders(0), orders(1), orders(3), orders(4)), (1, 1, 2, 2));
+    let map = |number: usize, what: &str| outcomes[number][what]["map"].as_f64().unwrap();
+    assert!(map(1, "new_old") > map(0, "new_old") + 10.0, "{} {}", map(1, "new_old"), map(0, "new_old"));
+    assert!((map(4, "new_new") - map(0, "new_new")).abs() < 1e-9);
+    for file in ["comparison.html", "comparison.md", "comparison.json"] {
+        assert!(place.path("report").join(file).metadata().unwrap().len() > 1000, "{file}");
+    }
+    // Encoders that were kept are taken up: the same report again, without a training.
+    let encoder = fs_err::read(place.path("kept/mine-0.safetensors")).unwrap();
+    let again = json_of(&place, "compare study.toml --out report");
+    assert_eq!(again["comparison"], said["comparison"]);
+    assert!(encoder == fs_err::read(place.path("kept/mine-0.safetensors")).unwrap());
+
+    // An encoder that was trained in another way is refused and stays.
+    let longer = COMPARE.replace("epochs = 3", "epochs = 4");
+    for (text, expected) in [
+        (longer, "trained in another way"),
+        (COMPARE.replace("'bct',", "'plain',"), "the independent model takes part"),
+        (COMPARE.replace("'bct',", "'mine',"), "mine"),
+        (COMPARE.replace("'bct',", "{ name = 'ract', label = 'mine' },"), "every label once"),
+        (COMPARE.replace("seeds", "seed"), "seed"),
+        (COMPARE.replace("[0]", "[]"), "seeds"),
+        ("[training]\nepochs = 3\n".to_owned(), "[compare]"),
+    ] {
+        write(&place, "study.toml", &format!("{}{ALLOCATION}{ENCODER}{text}", digits()));
+        let output = run(&place, "compare study.toml --out elsewhere");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.lines().any(|line| line.starts_with("Error: ") && line.contains(expected)), "{error}");
+        assert!(!place.path("elsewhere/comparison.html").exists());
+    }
+}
+
 #[test]
 fn an_exported_encoder_serves_as_the_backfills_encoder() {
     let place = place_with_digits();
