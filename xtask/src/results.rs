@@ -22,11 +22,16 @@ use serde::{Deserialize, Serialize};
 const UNITS: &str = "bench/runs/results/units.jsonl";
 const TABLE: &str = "docs/results.md";
 /// Studies that have commands of their own: title, table, command.
-const APPENDED: [(&str, &str, &str); 2] = [
+const APPENDED: [(&str, &str, &str); 3] = [
     (
         "Compatible training",
         "bench/runs/compatible-omniglot/comparison.md",
         "rehang compare bench/compatible/omniglot.toml --out bench/runs/compatible-omniglot",
+    ),
+    (
+        "Compatible training from a better old model",
+        "bench/runs/compatible-better-old/comparison.md",
+        "rehang compare bench/compatible/better-old.toml --out bench/runs/compatible-better-old",
     ),
     ("Bias", "bench/runs/bias/bias.md", "cargo xtask bias"),
 ];
