@@ -107,7 +107,7 @@ pub fn compare(
 fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<String> {
     let encoder = |name: &str, parameters: &TrainingParameters, rows: &[usize]| {
         format!(
-            "{name}: {:?}, {} rows, {} epochs, {:?} at {}",
+            "{name}: {:?}, {} rows, {} epochs, {:?} at {}.",
             parameters.architecture,
             rows.len(),
             parameters.epochs,
@@ -119,8 +119,8 @@ fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<
     vec![
         encoder("Old model", &parameters.old, data.old_rows),
         encoder("New models", &parameters.independent, data.new_rows),
-        format!("Searched parts and their items: {}; cosine, leave one out", parts.join(", ")),
-        format!("Seeds: {:?}", parameters.seeds),
+        format!("Searched parts and their items: {}; cosine, leave one out.", parts.join(", ")),
+        format!("Seeds: {:?}.", parameters.seeds),
     ]
 }
 
