@@ -21,6 +21,8 @@ use serde::{Deserialize, Serialize};
 
 const UNITS: &str = "bench/runs/results/units.jsonl";
 const TABLE: &str = "docs/results.md";
+/// What `bench/compatible/chain.sh` printed.
+const CHAIN: &str = "bench/runs/compatible-chain/cross.txt";
 /// Studies that have commands of their own: title, table, command.
 const APPENDED: [(&str, &str, &str); 3] = [
     (
@@ -384,16 +386,33 @@ fn write_table(rows: &[Row]) -> Result<()> {
             }
         }
     }
+    text.push_str(include_str!("results_compatible.md"));
     for (title, path, command) in APPENDED {
         if !Path::new(path).exists() {
             continue;
         }
         let part = fs_err::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
         let _ = writeln!(text, "\n# {title}\n\nMade by `{command}`.\n");
-        // Its own headings go one deeper, and its title is the one above.
+        // Its title is the one above, its headings go one deeper, and its curves are in its own files.
+        let mut is_curve = false;
         for line in part.lines().filter(|line| !line.starts_with("# ")) {
-            let _ = writeln!(text, "{line}");
+            is_curve = line.starts_with("Each line is one method") || (is_curve && !line.starts_with("## "));
+            if !is_curve {
+                let deeper = if line.starts_with('#') { "#" } else { "" };
+                let _ = writeln!(text, "{deeper}{line}");
+            }
         }
+    }
+    if Path::new(CHAIN).exists() {
+        let table = fs_err::read_to_string(CHAIN).map_err(|error| Error::io("read", CHAIN, &error))?;
+        let _ = writeln!(
+            text,
+            "\n# A chain of upgrades\n\nMade by `bench/compatible/chain.sh`: phi1 saw 80 classes, phi2 120, phi3 160, each \
+             trained by BCT against the one before; one seed, classes that none of them saw. phi3 finds in phi1's gallery what \
+             phi2 finds there, though it never met phi1; on unseen classes neither reaches phi1's own search.\n\n\
+             ```\n{}\n```",
+            table.trim_end()
+        );
     }
     let mut file = AtomicFile::create(TABLE)?;
     file.put(text.as_bytes())?;
