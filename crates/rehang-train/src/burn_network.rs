@@ -409,8 +409,8 @@ fn guarded(s: Tensor<2>, plain: &Tensor<2>, loss_weight: f32, log_weight: f32, b
     (s - value) * free + clamped
 }
 
-/// Rows scaled to length 1.
-fn unit(rows: Tensor<2>) -> Tensor<2> {
+/// Rows scaled to length 1; a zero row stays zero.
+pub(crate) fn unit(rows: Tensor<2>) -> Tensor<2> {
     let squares = rows.clone().square().sum_dim(1).clamp_min(SQUARE_MINIMUM);
     rows / squares.sqrt()
 }
@@ -419,7 +419,8 @@ fn tensor(values: &[f32], rows: usize, columns: usize, device: &BurnDevice) -> T
     Tensor::from_data(TensorData::new(values[..rows * columns].to_vec(), [rows, columns]), device)
 }
 
-fn read(tensor: Tensor<2>) -> Result<Vec<f32>> {
+/// The numbers of a tensor.
+pub(crate) fn read<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>> {
     let data = tensor.try_into_data_as::<f32>();
     data.map_err(|error| format!("{error:?}"))
         .and_then(|data| data.try_to_vec::<f32>().map_err(|error| format!("{error:?}")))

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::files::AtomicFile;
 use rehang::order::Policy;
 use rehang::{Error, Result};
 use rehang_train::comparison::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
@@ -11,7 +10,7 @@ use rehang_train::encoder::Architecture;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Outcome, print, say};
+use super::{Outcome, print, say, write_text};
 use crate::arguments::Compare;
 use crate::bar::with_bar;
 use crate::commands::train::{device, read};
@@ -100,21 +99,15 @@ pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
     let comparison = with_bar(|progress| compare(&data, &parameters, progress))?;
     let markdown = rehang_report::comparison_markdown(&comparison);
     let report = arguments.out.join("comparison.html");
-    write(&report, &rehang_report::comparison_html(&comparison))?;
-    write(&arguments.out.join("comparison.md"), &markdown)?;
-    write(&arguments.out.join("comparison.json"), &rehang_report::comparison_json(&comparison))?;
+    write_text(&report, &rehang_report::comparison_html(&comparison))?;
+    write_text(&arguments.out.join("comparison.md"), &markdown)?;
+    write_text(&arguments.out.join("comparison.json"), &rehang_report::comparison_json(&comparison))?;
     for warning in &comparison.warnings {
         say(&format!("Warning: {}.", warning.trim_end_matches('.')));
     }
     let value = json!({"report": report, "comparison": comparison});
     print(json, &value, &format!("{markdown}\n{}\n", report.display()))?;
     Ok(Outcome::Done)
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    let mut file = AtomicFile::create(path)?;
-    file.put(text.as_bytes())?;
-    file.commit()
 }
 
 fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<ComparisonParameters> {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use image::GrayImage;
-use rehang::files::{self, AtomicFile, VectorSource};
+use rehang::files::{self, VectorSource};
 use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result};
 use rehang_encode::{Encoder, EncoderConfig, Input};
 use rehang_store::{Filter, ItemWrite, NewVector, Scan, Select, SqliteStore, Store};
@@ -19,7 +19,7 @@ use rehang_upgrade::{
 };
 use serde_json::{Value, json};
 
-use super::{one_decimal, say};
+use super::{one_decimal, say, write_text};
 use crate::configuration::Configuration;
 
 /// Images whose nearest neighbours are asked for; the encoders have seen them, the gallery does not hold them.
@@ -92,7 +92,7 @@ pub fn run(folder: &Path, adapter: &Adapter, show: bool) -> Result<(Value, Strin
     let images = Images::read(folder)?;
     images.write(&folder.join("images"))?;
     let config_path = folder.join("rehang.toml");
-    write(&config_path, &configuration(adapter))?;
+    write_text(&config_path, &configuration(adapter))?;
     let database = folder.join("gallery.db");
     for suffix in ["", "-wal", "-shm"] {
         // A demo begins anew.
@@ -448,12 +448,6 @@ fn configuration(adapter: &Adapter) -> String {
         space(&adapter.new),
         encoder_text("new_encoder.onnx")
     )
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    let mut file = AtomicFile::create(path)?;
-    file.put(text.as_bytes())?;
-    file.commit()
 }
 
 fn step(show: bool, command: &str) {

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use rehang::files::AtomicFile;
 use rehang::{Distance, Error, Head, Pairs, Result, Vectors};
-use rehang_train::fit::Device;
 use rehang_train::guards::{self, Severity};
 use rehang_train::{FitParameters, Fitted, Method, NetworkOptions, Selection, fit_adapter};
 use serde_json::{Value, json};
 
+use super::train::device;
 use super::{Outcome, one_decimal, print, say};
 use crate::arguments::Fit;
 use crate::bar::with_bar;
@@ -152,13 +152,7 @@ fn warn_about_head(head: Option<&Head>, pairs: &Pairs) {
 }
 
 fn network_options(arguments: &Fit) -> Result<NetworkOptions> {
-    let device = match arguments.device.as_str() {
-        "cpu" => Device::Cpu,
-        "flex" => Device::Flex,
-        "wgpu" => Device::Wgpu,
-        "cuda" => Device::Cuda,
-        other => return Err(Error::option("--device", other, "cpu, flex, wgpu or cuda")),
-    };
+    let device = device(&arguments.device)?;
     if arguments.epochs == Some(0) {
         return Err(Error::option("--epochs", 0, "1 or more"));
     }

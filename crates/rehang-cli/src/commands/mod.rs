@@ -17,7 +17,9 @@ pub mod transform;
 pub mod upgrade;
 
 use std::io::Write;
+use std::path::Path;
 
+use rehang::files::AtomicFile;
 use rehang::{Error, Result};
 use serde_json::Value;
 
@@ -39,6 +41,13 @@ pub fn print(json: bool, value: &Value, text: &str) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| Error::io("write to", "stdout", &error)),
     }
+}
+
+/// Writes a text file, whole or not at all.
+pub fn write_text(path: &Path, text: &str) -> Result<()> {
+    let mut file = AtomicFile::create(path)?;
+    file.put(text.as_bytes())?;
+    file.commit()
 }
 
 /// Says something on stderr, beside the result.

@@ -9,7 +9,7 @@ use rehang::study::{Contender, Ground, Queries, StudyOptions, overlap, overlap_w
 use rehang::{Adapter, Error, Matrix, Result, Vectors};
 use serde_json::json;
 
-use super::{Outcome, one_decimal, print, say};
+use super::{Outcome, one_decimal, print, say, write_text};
 use crate::arguments::{Report, RowSelection};
 use crate::bar::with_bar;
 use crate::drift::drifts;
@@ -130,9 +130,7 @@ pub fn write(path: &Path, report: &ReportData) -> Result<()> {
         Format::Markdown => rehang_report::markdown(report),
         Format::Json => rehang_report::json(report),
     };
-    let mut file = AtomicFile::create(path)?;
-    file.put(text.as_bytes())?;
-    file.commit()
+    write_text(path, &text)
 }
 
 enum Format {

@@ -202,7 +202,7 @@ pub(crate) fn synthesised(head: &Head, old: &Matrix, labels: &[usize], classes: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encoder::read;
+    use crate::burn_network::read;
     use crate::objectives::finite_differences::numbers;
 
     fn head(form: HeadForm) -> HeadTensors {

@@ -3,8 +3,8 @@
 use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
 
 use super::heads::HeadForm;
-use crate::encoder::{Encoder, embed_rows, expect_shape, passes};
-use crate::examples::{Augmentation, Augmenter, Examples};
+use crate::encoder::{Encoder, expect_shape};
+use crate::examples::Examples;
 use crate::fit::Device;
 
 /// An old model.
@@ -81,15 +81,7 @@ impl OldModel {
         match &self.source {
             OldSource::Vectors(vectors) => Ok(vectors.select(rows)),
             OldSource::Encoder { encoder, .. } => {
-                let augmenter = Augmenter::new(
-                    Augmentation::default(),
-                    encoder.normalisation.clone(),
-                    &examples.inputs,
-                    0,
-                )?;
-                let mut passes = passes(&encoder.graph()?, Device::Cpu)?;
-                let mut state = encoder.state.clone();
-                embed_rows(&mut *passes, &mut state, &augmenter, &examples.inputs, rows, progress)
+                encoder.vectors_of(&examples.inputs, rows, Device::Cpu, progress)
             }
         }
     }

@@ -17,9 +17,9 @@ use super::method::{Method, Terms, objective_device};
 use super::objectives::Batch;
 use super::old::OldModel;
 use super::optimiser::{Moments, OptimiserKind, RateSchedule};
+use crate::burn_network::read;
 use crate::encoder::{
-    Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, passes, read, shape_of,
-    take_weights,
+    Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, passes, shape_of, take_weights,
 };
 use crate::examples::{Augmentation, Augmenter, Examples, Normalisation, Sampler, SamplerParameters};
 use crate::fit::Device;

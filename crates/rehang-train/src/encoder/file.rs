@@ -70,14 +70,24 @@ impl Encoder {
     /// finite numbers, [`ErrorKind::MissingFeature`] for a device that this build leaves out,
     /// [`ErrorKind::Cancelled`].
     pub fn embed(&self, inputs: &Inputs, device: Device, progress: &Progress) -> Result<Vectors> {
+        let rows: Vec<usize> = (0..inputs.len()).collect();
+        progress.begin("embedding", "items", rows.len() as u64);
+        let vectors = self.vectors_of(inputs, &rows, device, progress)?;
+        Vectors::new(self.space(), vectors, &self.model)
+    }
+
+    /// Vectors of some rows, in their order, without any augmentation; counts them as done.
+    pub(crate) fn vectors_of(
+        &self,
+        inputs: &Inputs,
+        rows: &[usize],
+        device: Device,
+        progress: &Progress,
+    ) -> Result<Matrix> {
         expect_shape(self.input, inputs)?;
         let mut passes = passes(&self.graph()?, device)?;
         let augmenter = Augmenter::new(Augmentation::default(), self.normalisation.clone(), inputs, 0)?;
-        let rows: Vec<usize> = (0..inputs.len()).collect();
-        progress.begin("embedding", "items", rows.len() as u64);
-        let mut state = self.state.clone();
-        let vectors = embed_rows(&mut *passes, &mut state, &augmenter, inputs, &rows, progress)?;
-        Vectors::new(self.space(), vectors, &self.model)
+        embed_rows(&mut *passes, &mut self.state.clone(), &augmenter, inputs, rows, progress)
     }
 
     /// The encoder as the bytes of its file: the same encoder gives the same bytes.

@@ -21,4 +21,3 @@ pub use file::Encoder;
 pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights};
 pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
 pub(crate) use pass::{Mode, Passes, passes};
-pub(crate) use tensors::read;

@@ -9,6 +9,7 @@ use rehang::{Error, Result};
 
 use super::graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Sliding};
 use super::pass::{Mode, Passes};
+use crate::burn_network::read;
 use crate::network::{State, VARIANCE_EPSILON};
 
 /// How far running statistics move towards those of a batch.
@@ -167,12 +168,4 @@ impl Passes for TensorPasses {
         }
         Ok(())
     }
-}
-
-/// The numbers of a tensor.
-pub(crate) fn read<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>> {
-    let data = tensor.try_into_data_as::<f32>();
-    data.map_err(|error| format!("{error:?}"))
-        .and_then(|data| data.try_to_vec::<f32>().map_err(|error| format!("{error:?}")))
-        .map_err(|detail| Error::corrupt("results of the training device", detail))
 }

@@ -13,7 +13,7 @@ use burn::tensor::Tensor;
 use super::super::heads::HeadTensors;
 use super::head_distillation::divergence;
 use super::{Batch, Objective, weighted};
-use crate::encoder::read;
+use crate::burn_network::read;
 
 pub(crate) struct FocalDistillation {
     /// ω_old, a constant.

@@ -22,6 +22,7 @@ pub(crate) mod vector_distance;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::heads::HeadTensors;
+pub(crate) use crate::burn_network::unit;
 
 /// One batch, as all objectives see it.
 pub(crate) struct Batch {
@@ -46,16 +47,8 @@ pub(crate) trait Objective {
     fn loss(&self, batch: &Batch) -> Tensor<1>;
 }
 
-/// Squared lengths below this count as it, so that a zero row has a finite derivative.
-const SQUARE_MINIMUM: f32 = 1e-24;
 /// Takes the place of a logit that must not count.
 const NEVER: f32 = -1e9;
-
-/// Rows scaled to length 1; a zero row stays zero.
-pub(crate) fn unit(rows: Tensor<2>) -> Tensor<2> {
-    let squares = rows.clone().square().sum_dim(1).clamp_min(SQUARE_MINIMUM);
-    rows / squares.sqrt()
-}
 
 /// The first `width` coordinates of every row, or the row and zeros.
 pub(crate) fn as_wide_as(rows: Tensor<2>, width: usize) -> Tensor<2> {
@@ -109,8 +102,8 @@ pub(crate) fn mean_over(values: Tensor<2>, counts: impl Iterator<Item = bool>) -
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::burn_network::read;
     use crate::compatible::heads::HeadForm;
-    use crate::encoder::read;
     use crate::objectives::finite_differences::{check, numbers};
 
     /// Rows of a batch as plain numbers, from which batches are made.

@@ -73,7 +73,7 @@ mod tests {
                 let (mut batch, _) = moved.batch();
                 batch.adapted = None;
                 moved.adapted.clear();
-                let first = crate::encoder::read(objective.loss(&batch)).unwrap()[0];
+                let first = crate::burn_network::read(objective.loss(&batch)).unwrap()[0];
                 assert!(whole >= f64::from(first) - 1e-6);
                 f64::from(first)
             });

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::heads::{HeadForm, HeadTensors};
 use super::{Batch, Objective, weighted};
-use crate::encoder::read;
+use crate::burn_network::read;
 
 /// How rows are weighed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
