@@ -114,6 +114,11 @@ impl Graph {
         Ok(matches.distances.into_iter().map(|distance| distance - shift).zip(matches.keys).collect())
     }
 
+    /// How many candidates a search looks at from now on.
+    pub(crate) fn look_at(&self, candidates: usize) {
+        self.index.change_expansion_search(candidates);
+    }
+
     /// Writes the graph to a file, all of it or nothing: the graph, then a footer that says what it is.
     pub(crate) fn save(&self, path: &Path, identity: &str, space: &Space, settled: u64) -> Result<()> {
         let folder = match path.parent() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use rehang::{Result, Space};
+use rehang::{Distance, Result, Space};
 use rusqlite::Connection;
 
 use super::SearchOptions;
@@ -220,30 +220,104 @@ pub(crate) fn build(
         Ok((row, settled, count))
     })?;
     let mut graph = Graph::new(&row.space, options, count + 1024)?;
+    // Those that several threads leave unlinked could not be told from others there.
+    let threads = if finds_itself(&row.space) { threads } else { 1 };
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()
         .map_err(|error| rehang::Error::corrupt("the search index", error))?;
-    let mut after = -1;
-    loop {
-        let page = database.read(|transaction| read_page(transaction, &row, after))?;
-        let Some(&last) = page.keys().last() else { break };
-        if stop.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        after = int(last);
+    let whole = each_page(database, &row, stop, &mut |page| {
         graph.reserve(page.len())?;
         let items: Vec<(ItemKey, &[f32])> = page.iter().collect();
-        pool.install(|| items.par_iter().try_for_each(|(key, vector)| graph.add(*key, vector)))?;
+        pool.install(|| items.par_iter().try_for_each(|(key, vector)| graph.add(*key, vector)))
+    })?;
+    if !whole {
+        return Ok(None);
+    }
+    let mut left = Flat::new(row.space.dimension);
+    if threads > 1 {
+        graph.look_at(LOOKED_AT);
+        let whole = each_page(database, &row, stop, &mut |page| {
+            for (key, vector) in pool.install(|| unlinked(&graph, page))? {
+                left.insert(key, vector);
+            }
+            Ok(())
+        })?;
+        if !whole {
+            return Ok(None);
+        }
+        left = link(&mut graph, &left)?;
+        graph.look_at(options.expansion_search);
     }
     graph.built = graph.len();
+    graph.overwritten = 0;
     let mut index = SpaceIndex::around(&row.space, options, graph, settled);
+    for (key, vector) in left.iter() {
+        index.fresh.insert(key, vector);
+        index.stale.insert(key);
+    }
     let samples = sample(database, &row, RECALL_SAMPLES)?;
     let recall = recall(database, &row, &samples, RECALL_K, &|query, k| index.nearest(query, k))?;
     if let Some(graph) = &mut index.graph {
         graph.recall_at_build = recall;
     }
     Ok(Some(index))
+}
+
+/// Whether a vector is its own nearest.
+fn finds_itself(space: &Space) -> bool {
+    space.distance != Distance::Dot || space.normalised
+}
+
+/// The vectors of a page that a search for themselves does not find.
+///
+/// A vector that is added while another thread is still linking its only neighbour so far loses that link, and with it all
+/// searches. Many as near as itself hide a vector rightly.
+fn unlinked<'a>(graph: &Graph, page: &'a Flat) -> Result<Vec<(ItemKey, &'a [f32])>> {
+    let items: Vec<(ItemKey, &[f32])> = page.iter().collect();
+    let found = items.par_iter().map(|&(key, vector)| {
+        let near = graph.nearest(vector, LOOKED_AT, None)?;
+        let found = near.iter().any(|&(_, other)| other == key);
+        let hidden = near.len() == LOOKED_AT && near.iter().all(|&(distance, _)| distance <= near[0].0);
+        Ok((!found && !hidden).then_some((key, vector)))
+    });
+    let found: Result<Vec<Option<(ItemKey, &[f32])>>> = found.collect();
+    Ok(found?.into_iter().flatten().collect())
+}
+
+/// Adds vectors that are not linked again, one after the other. Gives those that are still not found.
+fn link(graph: &mut Graph, vectors: &Flat) -> Result<Flat> {
+    for (key, vector) in vectors.iter() {
+        graph.remove(key)?;
+        graph.add(key, vector)?;
+    }
+    let mut left = Flat::new(vectors.dimension());
+    for (key, vector) in unlinked(graph, vectors)? {
+        left.insert(key, vector);
+    }
+    Ok(left)
+}
+
+/// Candidates of a search of a vector for itself.
+const LOOKED_AT: usize = 16;
+
+/// Hands all vectors of a space on, page by page in the order of their keys. `false` when it was called off.
+fn each_page(
+    database: &Database,
+    row: &SpaceRow,
+    stop: &AtomicBool,
+    take: &mut dyn FnMut(&Flat) -> Result<()>,
+) -> Result<bool> {
+    let mut after = -1;
+    loop {
+        let page = database.read(|transaction| read_page(transaction, row, after))?;
+        let Some(&last) = page.keys().last() else { return Ok(true) };
+        if stop.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        after = int(last);
+        take(&page)?;
+    }
 }
 
 /// A graph whose vectors were overwritten to this share is looked at.
@@ -329,16 +403,13 @@ pub(crate) fn recall(
     }
     let kind = row.space.distance;
     let mut truth: Vec<Vec<Near>> = vec![Vec::new(); queries.len()];
-    let mut after = -1;
-    loop {
-        let page = database.read(|transaction| read_page(transaction, row, after))?;
-        let Some(&last) = page.keys().last() else { break };
-        after = int(last);
+    each_page(database, row, &AtomicBool::new(false), &mut |page| {
         truth.par_iter_mut().zip(queries).for_each(|(truth, query)| {
             truth.extend(page.nearest(kind, query, k, |_| true));
             keep_nearest(truth, k);
         });
-    }
+        Ok(())
+    })?;
     let (mut hits, mut wanted) = (0, 0);
     for (truth, query) in truth.iter().zip(queries) {
         let Some(&(kth, _)) = truth.last() else { continue };

@@ -334,7 +334,7 @@ fn a_search_for_a_provenance_is_that_of_the_twin_at_every_share() {
         backfilled(&[&store, &twin], ITEMS, native);
         store.rebuild("m").unwrap();
         let natives = (0..ITEMS).filter(|&id| native(id)).count();
-        let queries = Matrix::from_fn(6, DIMENSION, |row, column| vector(row as u64 * 997)[column]);
+        let queries = Matrix::from_fn(40, DIMENSION, |row, column| vector(row as u64 * 97)[column]);
         for provenances in [
             vec![Provenance::Native],
             vec![Provenance::Adapted],
@@ -455,5 +455,21 @@ fn pages_come_from_indexes() {
             explain.query_map([], |row| row.get(3)).unwrap().collect::<Result<_, _>>().unwrap();
         let plan = plan.join("; ");
         assert!(plan.contains(index) && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
+    }
+}
+
+#[test]
+fn every_vector_is_found_in_a_graph_that_threads_built() {
+    const ITEMS: u64 = 3000;
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::create(folder.path().join("gallery.db")).unwrap().with_search(GRAPH);
+    backfilled(&[&store], ITEMS, |_| false);
+    let queries = Matrix::from_fn(ITEMS as usize, DIMENSION, |row, column| vector(row as u64)[column]);
+    // Threads meet at other moments each time.
+    for _ in 0..5 {
+        store.rebuild("m").unwrap();
+        let found = store.search("m", &queries, 1, &Filter::default()).unwrap();
+        let lost: Vec<usize> = (0..ITEMS as usize).filter(|&at| found[at][0].key != at as u64 + 1).collect();
+        assert_eq!(lost, Vec::<usize>::new());
     }
 }
