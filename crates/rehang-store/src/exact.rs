@@ -69,11 +69,6 @@ impl Flat {
         Self { dimension, keys: Vec::new(), rows: Vec::new(), norms: Vec::new(), places: HashMap::new() }
     }
 
-    /// Coordinates a vector has.
-    pub(crate) fn dimension(&self) -> usize {
-        self.dimension
-    }
-
     /// How many vectors.
     pub(crate) fn len(&self) -> usize {
         self.keys.len()

@@ -59,6 +59,11 @@ impl Graph {
         self.index.size()
     }
 
+    /// Coordinates a vector has.
+    pub(crate) fn dimension(&self) -> usize {
+        self.index.dimensions()
+    }
+
     /// Bytes it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.index.memory_usage()

@@ -238,7 +238,7 @@ pub(crate) fn build(
     if threads > 1 {
         graph.look_at(LOOKED_AT);
         let whole = each_page(database, &row, stop, &mut |page| {
-            for (key, vector) in pool.install(|| unlinked(&graph, page))? {
+            for (key, vector) in pool.install(|| unlinked(&graph, page))?.iter() {
                 left.insert(key, vector);
             }
             Ok(())
@@ -246,8 +246,14 @@ pub(crate) fn build(
         if !whole {
             return Ok(None);
         }
-        left = link(&mut graph, &left)?;
+        // Few need more than a short look.
         graph.look_at(options.expansion_search);
+        left = unlinked(&graph, &left)?;
+        for (key, vector) in left.iter() {
+            graph.remove(key)?;
+            graph.add(key, vector)?;
+        }
+        left = unlinked(&graph, &left)?;
     }
     graph.built = graph.len();
     graph.overwritten = 0;
@@ -269,33 +275,27 @@ fn finds_itself(space: &Space) -> bool {
     space.distance != Distance::Dot || space.normalised
 }
 
-/// The vectors of a page that a search for themselves does not find.
+/// The vectors in the graph that a search for themselves does not find.
 ///
 /// A vector that is added while another thread is still linking its only neighbour so far loses that link, and with it all
 /// searches. Many as near as itself hide a vector rightly.
-fn unlinked<'a>(graph: &Graph, page: &'a Flat) -> Result<Vec<(ItemKey, &'a [f32])>> {
-    let items: Vec<(ItemKey, &[f32])> = page.iter().collect();
-    let found = items.par_iter().map(|&(key, vector)| {
+fn unlinked(graph: &Graph, vectors: &Flat) -> Result<Flat> {
+    let items: Vec<(ItemKey, &[f32])> = vectors.iter().collect();
+    let is_unlinked = |&(key, vector): &(ItemKey, &[f32])| {
+        if !graph.contains(key) {
+            return Ok(false);
+        }
         let near = graph.nearest(vector, LOOKED_AT, None)?;
         let found = near.iter().any(|&(_, other)| other == key);
         let hidden = near.len() == LOOKED_AT && near.iter().all(|&(distance, _)| distance <= near[0].0);
-        Ok((!found && !hidden).then_some((key, vector)))
-    });
-    let found: Result<Vec<Option<(ItemKey, &[f32])>>> = found.collect();
-    Ok(found?.into_iter().flatten().collect())
-}
-
-/// Adds vectors that are not linked again, one after the other. Gives those that are still not found.
-fn link(graph: &mut Graph, vectors: &Flat) -> Result<Flat> {
-    for (key, vector) in vectors.iter() {
-        graph.remove(key)?;
-        graph.add(key, vector)?;
+        Ok(!found && !hidden)
+    };
+    let marks: Vec<bool> = items.par_iter().map(is_unlinked).collect::<Result<_>>()?;
+    let mut found = Flat::new(graph.dimension());
+    for ((key, vector), _) in items.into_iter().zip(marks).filter(|(_, unlinked)| *unlinked) {
+        found.insert(key, vector);
     }
-    let mut left = Flat::new(vectors.dimension());
-    for (key, vector) in unlinked(graph, vectors)? {
-        left.insert(key, vector);
-    }
-    Ok(left)
+    Ok(found)
 }
 
 /// Candidates of a search of a vector for itself.
