@@ -26,7 +26,7 @@ use crate::record::UpgradeRecord;
 /// Items that the scale is learned from, at most.
 const ITEMS_MAX: usize = 600;
 /// Fewest native items from which a scale is learned.
-const ITEMS_MIN: usize = 20;
+const ITEMS_MIN: usize = 50;
 /// The place of the new ranking at which an item counts as 0.63 far.
 const FRONT: f64 = 10.0;
 /// Candidates from each space for every wanted hit.
@@ -48,7 +48,7 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Learns the scale from native items whose old vector is still there. With too few of them (below 20) the scale is
+    /// Learns the scale from native items whose old vector is still there. With too few of them (below 50) the scale is
     /// empty, and a merged search is the old search.
     ///
     /// # Errors
@@ -112,9 +112,13 @@ impl Merge {
         if self.new.is_empty() {
             return 1.0;
         }
-        let below = self.new.partition_point(|&point| point < new) as f64;
-        // Between two points of the sample, and beyond its ends, a tiny slope keeps the order of new distances.
         let (first, last) = (self.new[0], self.new[self.new.len() - 1]);
+        let below = match self.new.partition_point(|&point| point < new) {
+            // Nearer than any pair of the sample: half a pair at its edge, none at distance 0 (inner products have no 0).
+            0 => 0.5 * if first > 0.0 { (new / first).max(0.0) } else { 1.0 },
+            points => points as f64 - 0.5,
+        };
+        // Between two points of the sample, and beyond its ends, a tiny slope keeps the order of new distances.
         let slope = (new - first) / (last - first).max(f64::MIN_POSITIVE) * 1e-9;
         1.0 - (-below / self.new.len() as f64 * self.items / FRONT).exp() + slope
     }
@@ -131,7 +135,9 @@ impl Merge {
         let slope = (old - first) / (last - first).max(f64::MIN_POSITIVE) * 1e-9;
         let right = self.old.partition_point(|&point| point <= old);
         if right == 0 {
-            return self.far[0] + slope;
+            // Nearer than any pair of the sample: towards the front, which is at distance 0 (inner products have no 0).
+            let share = if first > 0.0 { (old / first).max(0.0) } else { 1.0 };
+            return self.far[0] * share + slope;
         }
         if right == self.old.len() {
             return self.far[right - 1] + slope;

@@ -482,8 +482,10 @@ impl Model {
 struct Run<'a> {
     set: TrainingSet<'a>,
     old: Option<&'a OldModel>,
-    /// Old vectors of all examples, where the old model does not see varied inputs.
+    /// Old vectors of the set's rows, where the old model does not see varied inputs.
     old_vectors: Option<Matrix>,
+    /// Where the vector of an example stands among them.
+    old_places: Vec<usize>,
     /// The old encoder's passes and numbers, where it does.
     old_encoder: Option<(Box<dyn Passes>, State, Augmenter)>,
     numbering: &'a Numbering,
@@ -537,23 +539,25 @@ impl<'a> Run<'a> {
                 Ok((passes(&encoder.graph()?, parameters.device)?, encoder.state.clone(), augmenter))
             })
             .transpose()?;
-        let all: Vec<usize> = (0..examples.len()).collect();
         let is_needed = method.synthesises() || (needs_vectors && old_encoder.is_none());
         let old_vectors = match old {
             Some(old) if is_needed => {
-                progress.begin("embedding with the old model", "items", all.len() as u64);
-                Some(old.vectors(examples, &all, progress)?)
+                progress.begin("embedding with the old model", "items", rows.len() as u64);
+                Some(old.vectors(examples, rows, progress)?)
             }
             _ => None,
         };
+        let mut old_places = vec![0; examples.len()];
+        for (place, &row) in rows.iter().enumerate() {
+            old_places[row] = place;
+        }
         let device = objective_device();
         let old_head = match old.and_then(|old| old.head.as_ref()) {
             Some(old_head) => {
                 let head = match &old_vectors {
                     Some(vectors) if method.synthesises() => {
                         let labels: Vec<usize> = rows.iter().map(|&row| numbering.labels[row]).collect();
-                        let vectors = vectors.select(rows);
-                        synthesised(&old_head.head, &vectors, &labels, numbering.classes.len())?
+                        synthesised(&old_head.head, vectors, &labels, numbering.classes.len())?
                     }
                     _ => old_head.head.clone(),
                 };
@@ -567,6 +571,7 @@ impl<'a> Run<'a> {
             set,
             old,
             old_vectors,
+            old_places,
             old_encoder,
             numbering,
             parameters,
@@ -768,7 +773,8 @@ impl<'a> Run<'a> {
             let vectors = passes.forward(state, &input, rows.len(), Mode::Evaluation)?;
             return Matrix::new(old.dimension(), vectors).map(Some);
         }
-        Ok(self.old_vectors.as_ref().map(|vectors| vectors.select(rows)))
+        let places: Vec<usize> = rows.iter().map(|&row| self.old_places[row]).collect();
+        Ok(self.old_vectors.as_ref().map(|vectors| vectors.select(&places)))
     }
 }
 
