@@ -98,9 +98,8 @@ pub struct OldPart {
     pub head_weight: Option<PathBuf>,
     /// Bias of the old head.
     pub head_bias: Option<PathBuf>,
-    /// How the old head makes logits.
-    #[serde(default)]
-    pub head: HeadForm,
+    /// How the old head makes logits; by default a softmax.
+    pub head: Option<HeadForm>,
     /// Names of its classes; the data's first ones where they are not given.
     pub classes: Option<Vec<String>>,
 }
@@ -120,6 +119,13 @@ pub struct TrainingPart {
     views: Option<usize>,
     seed: Option<u64>,
     initial: Option<PathBuf>,
+}
+
+impl TrainingPart {
+    /// Whether a seed stands in the file.
+    pub fn has_seed(&self) -> bool {
+        self.seed.is_some()
+    }
 }
 
 /// `[output]`.
@@ -175,6 +181,20 @@ impl TrainingFile {
         Ok(file)
     }
 
+    /// The rows to train on: those of the allocation's part, which must not be a held-out one.
+    pub fn training_rows(&self, examples: &Examples) -> Result<Vec<usize>> {
+        if let Some(allocation) = &self.allocation
+            && matches!(allocation.part, Part::Test | Part::Unseen)
+        {
+            return Err(Error::option(
+                "allocation.part",
+                "a held-out part",
+                "old, new or all: the test and the unseen classes are there to be searched, not trained on",
+            ));
+        }
+        self.rows(examples, None)
+    }
+
     /// The rows of a part; the allocation is drawn and written where its file does not exist yet.
     pub fn rows(&self, examples: &Examples, part: Option<Part>) -> Result<Vec<usize>> {
         let Some(allocation) = &self.allocation else {
@@ -198,18 +218,15 @@ impl TrainingFile {
         let Some(old) = &self.old else { return Ok(None) };
         match (&old.encoder, &old.vectors) {
             (Some(path), None) => {
-                let model = OldModel::of(Encoder::load(path)?, old.cached);
-                if old.head_weight.is_some() {
-                    let given = "beside encoder";
-                    return Err(Error::option(
-                        "old.head_weight",
-                        given,
-                        "nothing: the encoder brings its head",
-                    ));
-                }
-                Ok(Some(model))
+                old.expect_absent("encoder", &old.beside_encoder())?;
+                Ok(Some(OldModel::of(Encoder::load(path)?, old.cached)))
             }
             (None, Some(path)) => {
+                old.expect_absent("vectors", &[("cached", old.cached)])?;
+                if old.head_weight.is_none() {
+                    let beside = [("head_bias", old.head_bias.is_some()), ("classes", old.classes.is_some())];
+                    old.expect_absent("vectors without head_weight", &beside)?;
+                }
                 let vectors = files::read_matrix(&VectorSource::parse(&path.to_string_lossy())?)?;
                 let head = match &old.head_weight {
                     None => None,
@@ -288,13 +305,37 @@ impl AllocationPart {
 }
 
 impl OldPart {
+    /// What an encoder brings itself.
+    fn beside_encoder(&self) -> [(&'static str, bool); 5] {
+        [
+            ("model", self.model.is_some()),
+            ("head_weight", self.head_weight.is_some()),
+            ("head_bias", self.head_bias.is_some()),
+            ("head", self.head.is_some()),
+            ("classes", self.classes.is_some()),
+        ]
+    }
+
+    /// Fails where an option stands beside one that leaves it without a meaning.
+    fn expect_absent(&self, beside: &str, options: &[(&str, bool)]) -> Result<()> {
+        match options.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((option, _)) => Err(Error::option(
+                format!("old.{option}"),
+                format!("given beside old.{beside}"),
+                "nothing there: it would not be looked at",
+            )),
+        }
+    }
+
     fn head(&self, weight: &Path, examples: &Examples) -> Result<OldHead> {
         let weight = files::read_matrix(&VectorSource::parse(&weight.to_string_lossy())?)?;
         let bias = match &self.head_bias {
             None => None,
             Some(path) => Some(files::read_f32_column(&VectorSource::parse(&path.to_string_lossy())?)?),
         };
-        let head = Head::new(weight, bias, self.head.core())?;
+        let form = self.head.unwrap_or_default();
+        let head = Head::new(weight, bias, form.core())?;
         let classes = match &self.classes {
             Some(classes) => classes.clone(),
             None if head.classes() <= examples.classes.len() => examples.classes[..head.classes()].to_vec(),
@@ -310,6 +351,6 @@ impl OldPart {
                 ));
             }
         };
-        Ok(OldHead { head, form: self.head, classes })
+        Ok(OldHead { head, form, classes })
     }
 }

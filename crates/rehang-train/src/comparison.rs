@@ -5,6 +5,7 @@
 //! the old and the independent model's vectors of those rows. Every gallery is then searched by its new model while it is
 //! backfilled in every order, and what comes out is a [`Comparison`].
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use rehang::adapter::{self, Adapter};
@@ -23,6 +24,12 @@ use crate::{FitParameters, Method, NetworkOptions, fit_adapter};
 
 /// Points of a curve that are kept, from 0 % to 100 %.
 const POINTS: usize = 101;
+/// The old model, in the names of files.
+const OLD: &str = "old";
+/// The new model that knows nothing of the old one.
+const INDEPENDENT: &str = "independent";
+/// What makes the old model's seed another one than that of the new models.
+const OLD_SEED: u64 = 0x6f6c_6420_6d6f_6465;
 
 /// A compatible method that takes part.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +78,8 @@ pub struct ComparisonData<'a> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Empty`] without seeds, parts or orders; as [`train`], [`fit_adapter`] and [`curve`].
+/// [`ErrorKind::Empty`] without seeds, parts or orders; [`ErrorKind::InvalidOption`] for labels, adapters, orders or seeds that
+/// come twice; as [`train`], [`fit_adapter`] and [`curve`].
 pub fn compare(
     data: &ComparisonData<'_>,
     parameters: &ComparisonParameters,
@@ -86,6 +94,7 @@ pub fn compare(
             return Err(ErrorKind::Empty { what: what.into() }.into());
         }
     }
+    expect_names_once(parameters)?;
     let mut outcomes = Vec::new();
     let mut warnings = Vec::new();
     for &seed in &parameters.seeds {
@@ -124,6 +133,51 @@ fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<
     ]
 }
 
+/// A label as a part of a file's name.
+fn file_name(label: &str) -> String {
+    label.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
+}
+
+/// Fails where two lines of the report, or two files, would have one name.
+fn expect_names_once(parameters: &ComparisonParameters) -> Result<()> {
+    let mut lines = BTreeSet::from([INDEPENDENT.to_owned()]);
+    let mut files = BTreeSet::from([OLD.to_owned(), INDEPENDENT.to_owned()]);
+    let twice = |what: &str, name: &str| {
+        Err(Error::option(what, name, "every name once, also as a file's name: give each a label of its own"))
+    };
+    for Contender { label, parameters } in &parameters.contenders {
+        let mut own = vec![label.clone()];
+        if parameters.method.adapter_hidden().is_some() {
+            own.push(format!("{label} + ψ"));
+        }
+        if !own.into_iter().all(|line| lines.insert(line)) || !files.insert(file_name(label)) {
+            return twice("compare.methods", label);
+        }
+    }
+    for method in &parameters.adapters {
+        if !lines.insert(method.name().to_owned()) {
+            return twice("compare.adapters", method.name());
+        }
+    }
+    let mut seeds = BTreeSet::new();
+    for seed in &parameters.seeds {
+        if !seeds.insert(seed) {
+            return Err(Error::option(
+                "compare.seeds",
+                seed,
+                "every seed once: a second time says nothing new",
+            ));
+        }
+    }
+    let mut orders = BTreeSet::new();
+    for order in &parameters.orders {
+        if !orders.insert(order.name()) {
+            return twice("compare.orders", order.name());
+        }
+    }
+    Ok(())
+}
+
 /// Every part by one model.
 type Galleries = Vec<Matrix>;
 
@@ -136,15 +190,15 @@ fn one_seed(
 ) -> Result<Vec<Outcome>> {
     let examples = data.examples;
     let study = Study { data, parameters, seed };
-    let (old, _) = study.trained("old", &parameters.old, data.old_rows, None, warnings, progress)?;
+    let (old, _) = study.trained(OLD, &parameters.old, data.old_rows, None, warnings, progress)?;
     let old_model = OldModel::of(old.clone(), false);
     let (independent, _) =
-        study.trained("independent", &parameters.independent, data.new_rows, None, warnings, progress)?;
+        study.trained(INDEPENDENT, &parameters.independent, data.new_rows, None, warnings, progress)?;
     let old_parts = study.galleries(&old, progress)?;
     let best_parts = study.galleries(&independent, progress)?;
 
     let mut sides: Vec<Side> = vec![Side {
-        label: "independent".into(),
+        label: INDEPENDENT.into(),
         native: best_parts.clone(),
         adapted: fitted(&old_parts, independent.architecture.outputs()),
         sigma: None,
@@ -227,16 +281,19 @@ fn one_seed(
                 seed,
                 part: part.clone(),
                 old_old,
-                new_old: old_old,
-                new_new: best_best,
+                new_old: Quality::default(),
+                new_new: Quality::default(),
                 best_best,
                 backfills: Vec::new(),
             };
+            // The ends are the same in every order, and are there for methods that none of the orders is for.
+            let in_place = (0..rows.len()).collect::<Vec<usize>>();
+            let whole = side.curve(number, &in_place, relevance, progress)?;
+            outcome.new_old = both(&whole, &Line::start);
+            outcome.new_new = both(&whole, &Line::end);
             for &policy in &parameters.orders {
-                if let Some(curve) = side.backfill(number, policy, seed, relevance, progress)? {
-                    let ends =
-                        |of: &dyn Fn(&Line) -> f64| Quality { top1: of(&curve.top1), map: of(&curve.map) };
-                    (outcome.new_old, outcome.new_new) = (ends(&Line::start), ends(&Line::end));
+                if let Some(permutation) = side.order(number, policy, seed)? {
+                    let curve = side.curve(number, &permutation, relevance, progress)?;
                     outcome.backfills.push(backfill(policy.name(), &curve));
                 }
             }
@@ -251,8 +308,12 @@ fn fitted(old_parts: &Galleries, width: usize) -> Galleries {
     old_parts.iter().map(|old| at_width(old, width.max(old.columns())).into_owned()).collect()
 }
 
+/// A number of both lines of a curve.
+fn both(curve: &Curve, of: &dyn Fn(&Line) -> f64) -> Quality {
+    Quality { top1: of(&curve.top1), map: of(&curve.map) }
+}
+
 fn backfill(order: &str, curve: &Curve) -> Backfill {
-    let both = |of: &dyn Fn(&Line) -> f64| Quality { top1: of(&curve.top1), map: of(&curve.map) };
     let points = |line: &Line| -> Vec<f64> {
         let values = line.values();
         (0..POINTS).map(|point| values[point * (values.len() - 1) / (POINTS - 1)]).collect()
@@ -260,8 +321,8 @@ fn backfill(order: &str, curve: &Curve) -> Backfill {
     let rate = &curve.flips.top1.rate;
     Backfill {
         order: order.to_owned(),
-        area: both(&Line::area),
-        min: both(&Line::min),
+        area: both(curve, &Line::area),
+        min: both(curve, &Line::min),
         negative_flips: rate.area(),
         negative_flips_max: rate.values().iter().copied().fold(0.0, f64::max),
         top1: points(&curve.top1),
@@ -298,25 +359,18 @@ impl Side {
         Ok(Self { label, native, adapted, sigma: Some(sigma), head: head.clone() })
     }
 
-    /// The backfill of a part in an order; `None` where there is no evidence for the order.
-    fn backfill(
-        &self,
-        part: usize,
-        policy: Policy,
-        seed: u64,
-        relevance: Relevance<'_>,
-        progress: &Progress,
-    ) -> Result<Option<Curve>> {
+    /// The order in which a part is re-embedded; `None` where there is no evidence for it.
+    fn order(&self, part: usize, policy: Policy, seed: u64) -> Result<Option<Vec<usize>>> {
         let sigma = self.sigma.as_ref().map(|sigma| &sigma[part][..]);
         if policy == Policy::Sigma && sigma.is_none() {
             return Ok(None);
         }
-        let native = at_width(&self.native[part], self.adapted[part].columns());
         let adapted = &self.adapted[part];
+        let native = at_width(&self.native[part], adapted.columns());
         let errors = true_errors(&native, adapted);
         let seen = at_width(adapted, self.head.dimension());
         let input = OrderInput {
-            items: native.rows(),
+            items: adapted.rows(),
             sigma,
             squared_errors: Some(&errors),
             classified: Some((&self.head, &seen)),
@@ -324,18 +378,29 @@ impl Side {
             seed,
             ..OrderInput::default()
         };
-        let permutation = order(policy, &input)?.permutation;
+        Ok(Some(order(policy, &input)?.permutation))
+    }
+
+    /// The backfill of a part in an order.
+    fn curve(
+        &self,
+        part: usize,
+        permutation: &[usize],
+        relevance: Relevance<'_>,
+        progress: &Progress,
+    ) -> Result<Curve> {
+        let adapted = &self.adapted[part];
         let input = CurveInput {
-            native: &native,
+            native: &at_width(&self.native[part], adapted.columns()),
             adapted,
-            order: &permutation,
+            order: permutation,
             queries: None,
             relevance,
             distance: Distance::Cosine,
             groups: None,
             do_nothing: None,
         };
-        curve(&input, &CurveOptions::default(), progress).map(Some)
+        curve(&input, &CurveOptions::default(), progress)
     }
 }
 
@@ -357,8 +422,10 @@ impl Study<'_> {
         warnings: &mut Vec<String>,
         progress: &Progress,
     ) -> Result<(Encoder, Option<Adapter>)> {
-        let seed = self.seed;
-        let name = format!("{}-{seed}", label.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+        let name = format!("{}-{}", file_name(label), self.seed);
+        // Layers of one shape start from the same weights for the same seed; an old model that started where the new ones
+        // do would be nearer to them than any two real models are. All new models start alike, which compares methods.
+        let seed = if label == OLD { self.seed ^ OLD_SEED } else { self.seed };
         let parameters = TrainingParameters { model: name.clone(), seed, ..parameters.clone() };
         let places = self.parameters.folder.as_ref().map(|folder| {
             (folder.join(format!("{name}.safetensors")), folder.join(format!("{name}-psi.safetensors")))
@@ -368,10 +435,11 @@ impl Study<'_> {
             places.as_ref().filter(|(encoder, psi)| encoder.exists() && (!wants_psi || psi.exists()))
         {
             let kept = Encoder::load(encoder)?;
-            if !kept.is_of(&parameters, &self.data.examples.select(rows))? {
+            if !kept.is_of(&parameters, &self.data.examples.select(rows), old)? {
                 return Err(Error::conflict(
                     encoder.display(),
-                    "it was trained in another way than this study says; name another folder, or remove it",
+                    "it was trained in another way, or with another old model, than this study says; name another folder, or \
+                     remove it",
                 ));
             }
             let psi = if wants_psi { Some(Adapter::load(psi)?) } else { None };

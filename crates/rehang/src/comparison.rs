@@ -9,7 +9,7 @@ use crate::compatibility::{absolute_gain, criterion_met, gain_down, gain_up, upd
 use crate::statistics::{MeanSd, mean_sd};
 
 /// Top-1 and mAP in percent.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     /// CMC top-1.
     pub top1: f64,

@@ -89,6 +89,13 @@ pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
     let rows = |part: Part| file.rows(&examples, Some(part));
     let (old_rows, new_rows) = (rows(Part::Old)?, rows(Part::New)?);
     let parts = [("test", rows(Part::Test)?), ("unseen", rows(Part::Unseen)?)];
+    if parts.iter().all(|(_, rows)| rows.is_empty()) {
+        return Err(Error::option(
+            "[allocation]",
+            "nobody held out",
+            "test above 0 or unseen classes: a comparison searches what no model was trained on",
+        ));
+    }
     let parts = parts.into_iter().filter(|(_, rows)| !rows.is_empty());
     let data = ComparisonData {
         examples: &examples,
@@ -118,6 +125,13 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
             "neither in a comparison: methods stand in [compare], and the old model is trained here",
         ));
     }
+    let idle = [
+        ("output.checkpoint", file.output.checkpoint.is_some(), "folder in [compare] keeps what is trained"),
+        ("training.seed", file.training.has_seed(), "seeds stand in [compare]"),
+    ];
+    if let Some((option, _, instead)) = idle.iter().find(|(_, given, _)| *given) {
+        return Err(Error::option(*option, path.display(), format!("nothing in a comparison: {instead}")));
+    }
     let plain = file.parameters("plain")?;
     let mut contenders = Vec::new();
     for named in &part.methods {
@@ -135,19 +149,14 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
         };
         let method = Method::from_table(&name, options)?;
         expect_contender(&method)?;
-        if contenders.iter().any(|other: &Contender| other.label == label) {
-            return Err(Error::option(
-                "compare.methods",
-                &label,
-                "every label once: give each a label of its own",
-            ));
-        }
         contenders.push(Contender { label, parameters: TrainingParameters { method, ..plain.clone() } });
     }
     let old = TrainingParameters {
         architecture: part.old_encoder.clone(),
         head: part.old_head.unwrap_or(plain.head),
         epochs: part.old_epochs.unwrap_or(plain.epochs),
+        // Weights to begin with are those of the new architecture.
+        initial: None,
         ..plain.clone()
     };
     Ok(ComparisonParameters {

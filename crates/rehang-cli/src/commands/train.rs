@@ -31,7 +31,7 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
     }
 
     let examples = read(&file)?;
-    let rows = file.rows(&examples, None)?;
+    let rows = file.training_rows(&examples)?;
     let old = file.old_model(&examples)?;
     let set = TrainingSet { examples: &examples, rows: &rows };
     let trained = with_bar(|progress| train(set, old.as_ref(), &parameters, progress))?;

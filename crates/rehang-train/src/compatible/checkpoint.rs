@@ -11,9 +11,8 @@ use rehang::files::AtomicFile;
 use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use rehang::{Error, Matrix, Result};
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
-use super::old::{OldHead, OldModel, OldSource};
+use super::old::OldModel;
 use super::trainer::{Epoch, TrainingParameters};
 use crate::examples::Examples;
 
@@ -101,25 +100,7 @@ pub(crate) fn identity(
         let part = |row: usize, column: usize| if column == 0 { row >> 16 } else { row & 0xffff };
         Matrix::from_fn(rows.len(), 2, |row, column| part(rows[row], column) as f32).fingerprint()
     };
-    let old = match old {
-        None => "none".to_owned(),
-        Some(old) => {
-            let source = match &old.source {
-                OldSource::Vectors(vectors) => vectors.fingerprint(),
-                OldSource::Encoder { encoder, cached } => {
-                    format!("{:016x}/{cached}", xxh3_64(&encoder.to_bytes()?))
-                }
-            };
-            let head = match &old.head {
-                None => "no head".to_owned(),
-                Some(OldHead { head, form, classes }) => {
-                    let bias = Matrix::new(1, head.bias().to_vec())?.fingerprint();
-                    format!("{}/{bias}/{}/{}", head.weight().fingerprint(), json(form)?, json(classes)?)
-                }
-            };
-            format!("{source}/{head}")
-        }
-    };
+    let old = old.map_or_else(|| Ok("none".to_owned()), OldModel::fingerprint)?;
     Ok(format!(
         "version={} examples={} rows={} old={old} {}",
         env!("CARGO_PKG_VERSION"),

@@ -11,6 +11,10 @@
 //! | `focal-distillation` | L_cls + λ·L_influence·(where `influence` is on) + λ·L_focal | old head and vectors |
 //! | `regression` | L_cls + λ·L_regression (DMU 14) | old vectors |
 //! | `ract-on-bct` | L_cls + λ·L_both-heads | old head |
+//!
+//! `dmu`, `ract-on-bct`, `bct` as it is by default and `focal-distillation` beside its influence loss give the old head a synthesised
+//! weight for every class that it does not know (the mean old vector, BCT §2.5), for which the old model is run once over the
+//! training set; K of their formulas is then the whole batch.
 
 use burn::tensor::Device;
 use rehang::{Error, Result};
@@ -165,6 +169,18 @@ pub enum RactForm {
     VanillaTriplet,
 }
 
+impl RactForm {
+    /// Options of the method that the form does not look at.
+    fn ignores(self) -> &'static [&'static str] {
+        match self {
+            Self::Contrastive => &["eta", "margin"],
+            Self::Vanilla => &["eta", "margin", "temperature_new"],
+            Self::Split => &["margin"],
+            Self::Triplet | Self::VanillaTriplet => &["eta", "temperature", "temperature_new", "hardest"],
+        }
+    }
+}
+
 fn one() -> f32 {
     1.0
 }
@@ -232,10 +248,20 @@ impl Method {
             return Err(Error::option("method", name, Self::NAMES.join(", ")));
         }
         table.insert("name".into(), name.into());
+        let given = table.clone();
         let method: Self = table
             .try_into()
             .map_err(|error: toml::de::Error| Error::option("method", name, error.message().to_owned()))?;
         method.check()?;
+        if let Self::Ract { form, .. } = &method
+            && let Some(idle) = form.ignores().iter().find(|option| given.contains_key(**option))
+        {
+            return Err(Error::option(
+                *idle,
+                &given[*idle],
+                format!("nothing: this form of ract does not look at {idle}"),
+            ));
+        }
         Ok(method)
     }
 

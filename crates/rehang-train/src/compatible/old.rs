@@ -1,6 +1,7 @@
 //! The old model, as compatible training sees it: vectors and a frozen head. Nothing of it is ever changed.
 
 use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::heads::HeadForm;
 use crate::encoder::{Encoder, expect_shape};
@@ -76,12 +77,43 @@ impl OldModel {
         }
     }
 
+    /// What tells it from every other old model: its vectors or its encoder, and its head.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`] for an encoder that cannot be written.
+    pub fn fingerprint(&self) -> Result<String> {
+        let source = match &self.source {
+            OldSource::Vectors(vectors) => vectors.fingerprint(),
+            OldSource::Encoder { encoder, cached } => {
+                format!("{:016x}/{cached}", xxh3_64(&encoder.to_bytes()?))
+            }
+        };
+        let json_error = |error| Error::corrupt("the old head", error);
+        let head = match &self.head {
+            None => "no head".to_owned(),
+            Some(OldHead { head, form, classes }) => {
+                let bias = Matrix::new(1, head.bias().to_vec())?.fingerprint();
+                let form = serde_json::to_string(form).map_err(json_error)?;
+                let classes = serde_json::to_string(classes).map_err(json_error)?;
+                format!("{}/{bias}/{form}/{:016x}", head.weight().fingerprint(), xxh3_64(classes.as_bytes()))
+            }
+        };
+        Ok(format!("{source}/{head}"))
+    }
+
     /// Its vectors of some examples, `[rows, d_old]`, without variation.
-    pub(crate) fn vectors(&self, examples: &Examples, rows: &[usize], progress: &Progress) -> Result<Matrix> {
+    pub(crate) fn vectors(
+        &self,
+        examples: &Examples,
+        rows: &[usize],
+        device: Device,
+        progress: &Progress,
+    ) -> Result<Matrix> {
         match &self.source {
             OldSource::Vectors(vectors) => Ok(vectors.select(rows)),
             OldSource::Encoder { encoder, .. } => {
-                encoder.vectors_of(&examples.inputs, rows, Device::Cpu, progress)
+                encoder.vectors_of(&examples.inputs, rows, device, progress)
             }
         }
     }

@@ -287,7 +287,7 @@ fn the_old_model_stays_as_it_is_and_may_be_run_or_remembered() {
     let rows = all(&examples);
     let (live, cached) = (old_model(&examples, false), old_model(&examples, true));
     let before = live.clone();
-    let vectors = |old: &OldModel| old.vectors(&examples, &rows, &Progress::default()).unwrap();
+    let vectors = |old: &OldModel| old.vectors(&examples, &rows, Device::Cpu, &Progress::default()).unwrap();
     let remembered = OldModel { source: OldSource::Vectors(vectors(&live)), ..live.clone() };
     for name in ["dmu", "ract", "lwf", "bct"] {
         let parameters = quick(name, if name == "dmu" { "hidden = 8" } else { "" }, mlp(7));

@@ -1,5 +1,6 @@
 //! The one loop that trains an encoder, whatever the method.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use burn::tensor::{Tensor, TensorData};
@@ -231,11 +232,15 @@ pub(super) fn train_until(
     }
     let history = run.history;
 
+    let mut inputs = BTreeMap::from([("examples".to_owned(), chosen.fingerprint())]);
+    if let Some(old) = old {
+        inputs.insert("old model".into(), old.fingerprint()?);
+    }
     let training = Training {
         method: method.name().into(),
         seed: parameters.seed,
         pairs: rows.len(),
-        inputs: [("examples".to_owned(), chosen.fingerprint())].into(),
+        inputs,
         hyper_parameters: describe(parameters)?,
         version: env!("CARGO_PKG_VERSION").into(),
     };
@@ -257,7 +262,7 @@ pub(super) fn train_until(
             let inputs = &examples.inputs;
             let (passes, state) = (&mut *model.encoder.passes, &mut model.encoder.state);
             let new = embed_rows(passes, state, &augmenter, inputs, rows, progress)?;
-            let vectors = old.vectors(examples, rows, progress)?;
+            let vectors = old.vectors(examples, rows, parameters.device, progress)?;
             let labels: Vec<i64> = rows.iter().map(|&row| numbering.labels[row] as i64).collect();
             Some(adapter(&part.graph, &part.state, old, vectors, &encoder, new, &labels, progress)?)
         }
@@ -268,6 +273,12 @@ pub(super) fn train_until(
 
 /// What was asked for and does nothing, or is easily mistaken.
 fn idle_options(old: &OldModel, parameters: &TrainingParameters) -> Option<String> {
+    if parameters.views == 2 && !parameters.method.needs_old_vectors() {
+        return Some(format!(
+            "views = 2 does nothing here: {} does not look at the old model's vectors of a batch",
+            parameters.method.name()
+        ));
+    }
     if old.model == parameters.model {
         return Some(format!(
             "the old and the new model are both called {:?}, so nothing tells their vectors apart; give the new one \
@@ -283,7 +294,7 @@ fn idle_options(old: &OldModel, parameters: &TrainingParameters) -> Option<Strin
 }
 
 /// Parameters by name, as they stand in artefacts.
-fn describe(parameters: &TrainingParameters) -> Result<std::collections::BTreeMap<String, String>> {
+fn describe(parameters: &TrainingParameters) -> Result<BTreeMap<String, String>> {
     let whole = serde_json::to_value(parameters).map_err(|error| Error::corrupt("parameters", error))?;
     let fields = whole.as_object().cloned().unwrap_or_default();
     Ok(fields.into_iter().map(|(name, value)| (name, value.to_string())).collect())
@@ -543,7 +554,7 @@ impl<'a> Run<'a> {
         let old_vectors = match old {
             Some(old) if is_needed => {
                 progress.begin("embedding with the old model", "items", rows.len() as u64);
-                Some(old.vectors(examples, rows, progress)?)
+                Some(old.vectors(examples, rows, parameters.device, progress)?)
             }
             _ => None,
         };
@@ -789,13 +800,20 @@ fn right(logits: &[f32], labels: &[usize]) -> usize {
 }
 
 impl Encoder {
-    /// Whether it was trained with these very parameters on these very examples.
+    /// Whether it was trained with these very parameters on these very examples, beside this very old model.
     ///
     /// # Errors
     ///
     /// None that parameters could cause.
-    pub fn is_of(&self, parameters: &TrainingParameters, chosen: &Examples) -> Result<bool> {
+    pub fn is_of(
+        &self,
+        parameters: &TrainingParameters,
+        chosen: &Examples,
+        old: Option<&OldModel>,
+    ) -> Result<bool> {
+        let old = old.filter(|_| parameters.method.needs_old());
         Ok(self.training.hyper_parameters == describe(parameters)?
-            && self.training.inputs.get("examples") == Some(&chosen.fingerprint()))
+            && self.training.inputs.get("examples") == Some(&chosen.fingerprint())
+            && self.training.inputs.get("old model") == old.map(OldModel::fingerprint).transpose()?.as_ref())
     }
 }

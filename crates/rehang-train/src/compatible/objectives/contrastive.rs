@@ -86,6 +86,7 @@ impl Objective for Contrastive {
 mod tests {
     use super::super::tests::Plain;
     use super::*;
+    use crate::objectives::finite_differences::numbers;
 
     fn contrast(negatives: Negatives, hardest: Option<usize>) -> Contrastive {
         Contrastive { negatives, temperature: 0.5, temperature_new: 0.7, hardest }
@@ -137,6 +138,29 @@ mod tests {
         for negatives in forms() {
             assert!(all_one.value(&contrast(negatives, None)).abs() < 1e-5);
         }
+    }
+
+    #[test]
+    fn a_row_of_the_same_class_changes_nothing_for_its_sister() {
+        // Rows 0 and 1 are of one class, row 2 of another. Under new-to-old negatives the pull on row 0 is its own old vector and
+        // its push row 2's old vector: row 1 may be anywhere.
+        let objective = contrast(Negatives::Old, None);
+        let base = Plain {
+            labels: vec![0, 0, 1],
+            new: numbers(3 * 5, 1),
+            old: numbers(3 * 4, 2),
+            adapted: numbers(3 * 5, 3),
+            ..Plain::usual()
+        };
+        let gradient_of_row_0 = |plain: &Plain| plain.gradients(&objective)[0][..5].to_vec();
+        let before = gradient_of_row_0(&base);
+        let mut sister = base.clone();
+        sister.old[4..8].iter_mut().for_each(|value| *value += 0.7);
+        sister.new[5..10].iter_mut().for_each(|value| *value -= 0.4);
+        assert_eq!(gradient_of_row_0(&sister), before);
+        // Were it of a third class, its old vector would push row 0.
+        let stranger = Plain { labels: vec![0, 7, 1], ..sister };
+        assert_ne!(gradient_of_row_0(&stranger), before);
     }
 
     #[test]

@@ -32,6 +32,15 @@ mod tests {
     use crate::compatible::heads::HeadForm;
 
     #[test]
+    fn a_batch_computed_by_hand() {
+        // ψ's vectors (1, 0) and (0, 2) under a new head of (1, 0) and (0, 0): logits (1, 0) of class 0, (0, 0) of class 1.
+        let rows =
+            Plain { adapted: vec![1.0, 0.0, 0.0, 2.0], head: vec![1.0, 0.0, 0.0, 0.0], ..Plain::on_axes() };
+        let expected = 0.5 * ((1.0 + (-1.0_f64).exp()).ln() + 2.0_f64.ln());
+        assert!((rows.value(&ForwardAdaptive) - expected).abs() < 1e-5);
+    }
+
+    #[test]
     fn gradients_agree_with_finite_differences_and_none_flows_into_the_encoder() {
         for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
             let plain = Plain { form, ..Plain::usual() };

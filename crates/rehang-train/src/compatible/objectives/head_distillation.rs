@@ -64,6 +64,19 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_computed_by_hand() {
+        // Old logits (1, 0) and (5, 0), new ones (2, 0) and (0, 0), at T = 2.
+        let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
+        let objective = HeadDistillation { old_head, temperature: 2.0, unknown_only: false };
+        let kl = |old: f64, new: f64| {
+            let p = |logit: f64| [1.0 / (1.0 + (-logit / 2.0).exp()), 1.0 / (1.0 + (logit / 2.0).exp())];
+            p(old).iter().zip(p(new)).map(|(p, q)| p * (p / q).ln()).sum::<f64>()
+        };
+        let expected = 4.0 * 0.5 * (kl(1.0, 2.0) + kl(5.0, 0.0));
+        assert!((Plain::on_axes().value(&objective) - expected).abs() < 1e-5);
+    }
+
+    #[test]
     fn it_is_zero_for_the_old_vectors_themselves() {
         let mut plain = Plain::usual();
         for row in 0..6 {

@@ -43,6 +43,14 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_computed_by_hand() {
+        // Logits (2, 0) and (0, 0) of an old head of two classes: losses ln(1 + e⁻²) for class 0 and ln 2 for class 1.
+        let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
+        let expected = 0.5 * ((1.0 + (-2.0_f64).exp()).ln() + 2.0_f64.ln());
+        assert!((Plain::on_axes().value(&Influence { old_head }) - expected).abs() < 1e-5);
+    }
+
+    #[test]
     fn rows_of_unknown_classes_do_not_count_and_the_new_head_gets_no_gradient() {
         let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
         let objective = Influence { old_head };

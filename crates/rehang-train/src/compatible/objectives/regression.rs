@@ -4,7 +4,8 @@
 //! L = Σ_x λ(x)·(1 − cos(φ_new(x), φ_old(x))) + 1/|B| Σ_x (1 − cos(ψ(φ_old(x)), φ_new(x)))
 //! ```
 //!
-//! λ as in [`super::selective`]; without an old head all rows weigh alike, as do rows of classes that it does not know.
+//! λ as in [`super::selective`] among the rows whose class the old head knows, which have |K|/|B| of the whole; all others weigh
+//! 1/|B| each, as all rows do without an old head.
 //! In the second part, which is there where ψ is trained, φ_new(x) is a target and gets no gradient: ψ follows the
 //! encoder, not the other way round.
 
@@ -29,12 +30,16 @@ impl Objective for Regression {
     fn loss(&self, batch: &Batch) -> Tensor<1> {
         let rows = batch.labels.len();
         let even = vec![1.0 / rows.max(1) as f32; rows];
-        let lambda = match &self.old_head {
-            Some(head) if batch.labels.iter().all(|&label| head.knows(label)) => {
-                weights(head, &batch.old, &batch.labels, self.selection)
+        let mut lambda = even.clone();
+        if let Some(head) = &self.old_head {
+            let known = batch.labels.iter().filter(|&&label| head.knows(label)).count() as f32;
+            let selected = weights(head, &batch.old, &batch.labels, self.selection);
+            for ((weight, selected), &label) in lambda.iter_mut().zip(selected).zip(&batch.labels) {
+                if head.knows(label) {
+                    *weight = selected * known / rows as f32;
+                }
             }
-            _ => even.clone(),
-        };
+        }
         let (new, old) = both_unit(batch);
         let away = |cosines: Tensor<2>| cosines.neg().add_scalar(1.0);
         let backward = weighted(away(rowwise(new, old)), &lambda);
@@ -78,6 +83,31 @@ mod tests {
                 f64::from(first)
             });
         }
+    }
+
+    #[test]
+    fn known_rows_are_selected_and_others_weigh_alike() {
+        // Old vectors (ln 3, 0) and (0, ln 2): p = (¾, ¼) and (⅓, ⅔) of class 0; a third row is of a class it does not know.
+        let old_head = Some(frozen(&[1.0, 0.0, 0.0, 1.0], 2, HeadForm::Softmax));
+        let rows = Plain {
+            new: vec![0.0, 1.0, 1.0, 0.0, 1.0, 0.0],
+            old: vec![3.0f32.ln(), 0.0, 0.0, 2.0f32.ln(), 0.0, 1.0],
+            adapted: vec![1.0; 6],
+            labels: vec![0, 0, 7],
+            ..Plain::on_axes()
+        };
+        let share = 0.75_f64.exp() / (0.75_f64.exp() + (1.0_f64 / 3.0).exp());
+        // All three pairs are at right angles, so each costs its weight; a half turn of the first makes its weight visible.
+        let objective = Regression { old_head, selection: Selection::LeastConfidence };
+        let value = |rows: &Plain| {
+            let (mut batch, _) = rows.batch();
+            batch.adapted = None;
+            f64::from(crate::burn_network::read(objective.loss(&batch)).unwrap()[0])
+        };
+        assert!((value(&rows) - 1.0).abs() < 1e-5);
+        let turned = Plain { new: vec![-1.0, 0.0, 1.0, 0.0, 1.0, 0.0], ..rows };
+        let expected = 1.0 + share * 2.0 / 3.0;
+        assert!((value(&turned) - expected).abs() < 1e-5);
     }
 
     #[test]

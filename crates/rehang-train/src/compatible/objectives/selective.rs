@@ -3,19 +3,21 @@
 //!
 //! ```text
 //! L_SBC = Σ_{x ∈ K} λ(x)·ℓ(φ_new(x), ω_old)_y          K = rows of B whose class the old head knows, Σ λ = 1
-//! p(x)  = softmax(⟨φ_old(x), ω_old⟩)
+//! p(x)  = softmax(logits of the old head for φ_old(x))
 //! entropy (9, 10):         Λ = −Σ p log p      λ = (1 − softmax_K(Λ))/(|K| − 1)
 //! least confidence (13):   Λ = p_y             λ = softmax_K(Λ)
 //! even (BCT, equation 4):                      λ = 1/|K|
 //! ```
 //!
-//! `⟨φ, ω⟩` are the logits of a softmax head, and cosines under a head of cosines, as (9) has it. With one row λ = 1.
+//! (9) writes `⟨φ_old, ω_old⟩` for the logits. A head of cosines has them multiplied by its scale, without a margin: bare
+//! cosines of many classes have a flat softmax, and λ would be 1/|K| to four digits whatever the old model knew. With one
+//! row λ = 1. A head with synthesised weights knows their classes too.
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{log_softmax, softmax};
 use serde::{Deserialize, Serialize};
 
-use super::super::heads::{HeadForm, HeadTensors};
+use super::super::heads::HeadTensors;
 use super::{Batch, Objective, weighted};
 use crate::burn_network::read;
 
@@ -53,12 +55,7 @@ pub(crate) fn weights(
     if known.len() < 2 {
         return weights;
     }
-    let products = match old_head.form {
-        HeadForm::Softmax => old_head.logits(old),
-        HeadForm::NormalisedSoftmax { scale }
-        | HeadForm::CosFace { scale, .. }
-        | HeadForm::ArcFace { scale, .. } => old_head.logits(old).div_scalar(scale),
-    };
+    let products = old_head.logits(old);
     let measure = match selection {
         Selection::Entropy => {
             let p = log_softmax(products, 1);
@@ -103,6 +100,7 @@ impl Objective for Selective {
 mod tests {
     use super::super::tests::{Plain, frozen};
     use super::*;
+    use crate::compatible::heads::HeadForm;
     use crate::objectives::finite_differences::numbers;
 
     fn objective(selection: Selection, form: HeadForm) -> Selective {
@@ -115,6 +113,24 @@ mod tests {
             Plain::usual().check(&objective(selection, HeadForm::Softmax));
             Plain::usual().check(&objective(selection, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }));
         }
+    }
+
+    #[test]
+    fn a_batch_computed_by_hand() {
+        // Old vectors (ln 3, 0) and (0, 0): least confidence ¾ and ½. New vectors (0, 0) and (ln 3, 0): losses ln 2 and
+        // ln 4/3. A third row, of a class that the head does not know, is nothing.
+        let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
+        let rows = Plain {
+            labels: vec![0, 0, 5],
+            new: vec![0.0, 1.0, 3.0f32.ln(), 1.0, 2.0, 2.0],
+            old: vec![3.0f32.ln(), 0.0, 0.0, 0.0, 1.0, 1.0],
+            adapted: vec![1.0; 6],
+            ..Plain::on_axes()
+        };
+        let share = 0.75_f64.exp() / (0.75_f64.exp() + 0.5_f64.exp());
+        let expected = share * 2.0_f64.ln() + (1.0 - share) * (4.0_f64 / 3.0).ln();
+        let objective = Selective { old_head, selection: Selection::LeastConfidence };
+        assert!((rows.value(&objective) - expected).abs() < 1e-5);
     }
 
     #[test]
@@ -136,6 +152,13 @@ mod tests {
         let by_confidence = weights(&head, &old, &[0, 0], Selection::LeastConfidence);
         let share = 0.75_f64.exp() / (0.75_f64.exp() + 0.5_f64.exp());
         assert!((f64::from(by_confidence[0]) - share).abs() < 1e-5);
+        // The same probabilities from a head of cosines: cos = ½ and −½ at scale ln 3, and 0 twice.
+        let head_of_cosines =
+            frozen(&[1.0, 0.0, -1.0, 0.0], 2, HeadForm::NormalisedSoftmax { scale: 3.0f32.ln() });
+        let turned = [[0.5, 0.75f32.sqrt()], [0.0, 1.0]];
+        let turned = Tensor::<2>::from_data(turned, &burn::tensor::Device::flex());
+        let by_cosine = weights(&head_of_cosines, &turned, &[0, 0], Selection::Entropy);
+        assert!((by_cosine[0] - by_entropy[0]).abs() < 1e-5, "{by_cosine:?} {by_entropy:?}");
         assert_eq!(weights(&head, &old, &[0, 5], Selection::Entropy), [1.0, 0.0]);
         assert_eq!(weights(&head, &old, &[5, 5], Selection::Entropy), [0.0, 0.0]);
     }
