@@ -168,7 +168,7 @@ fn head_kind(text: &str) -> Result<HeadKind> {
     let numbers = text.strip_prefix("arcface:").and_then(|numbers| numbers.split_once(','));
     let parsed = numbers.and_then(|(scale, margin)| Some((scale.parse().ok()?, margin.parse().ok()?)));
     match parsed {
-        Some((scale, margin)) if scale > 0.0 && (0.0..1.6).contains(&margin) => {
+        Some((scale, margin)) if f32::is_finite(scale) && scale > 0.0 && (0.0..1.6).contains(&margin) => {
             Ok(HeadKind::ArcFace { scale, margin })
         }
         _ => Err(Error::option("--head-kind", text, expected)),

@@ -160,9 +160,24 @@ const CASES: &[Case] = &[
         &["truncated.safetensors"],
     ),
     case(
-        "side information for an adapter without",
-        "transform adapter.safetensors old.npy --side old.npy -o OUT.npy",
-        &["side information"],
+        "σ² over the vectors, in another spelling",
+        "transform adapter.safetensors old.npy -o OUT.npy --sigma ./OUT.npy",
+        &["another file"],
+    ),
+    case(
+        "one report twice, in another spelling",
+        "report adapter.safetensors --old old.npy --new new.npy --labels labels.npy -o OUT.md -o ./OUT.md",
+        &["each file once"],
+    ),
+    case(
+        "NaN in the σ² of a curve whose points are written",
+        "curve --new new.npy --adapted new.npy --labels labels.npy --order order.npy --points OUT.npy --sigma nan-sigma.npy",
+        &["nan-sigma.npy"],
+    ),
+    case(
+        "an endless scale",
+        "fit --old old.npy --new new.npy --head-weight new.npy --head-kind arcface:inf,0.5 -o OUT.safetensors",
+        &["arcface:inf,0.5"],
     ),
     case("an output of unknown format", "transform adapter.safetensors old.npy -o OUT.xyz", &["OUT.xyz"]),
     case(

@@ -116,7 +116,36 @@ fn a_compatible_model_from_its_configuration_to_the_gallery() {
     });
     assert_eq!(json_of(&place, "inspect psi.safetensors")["training"]["method"], "dmu");
     json_of(&place, "transform psi.safetensors old.npy -o adapted.npy --sigma sigma.npy");
-    assert_eq!(matrix(&place, "adapted.npy").rows(), matrix(&place, "old.npy").rows());
+    let items = matrix(&place, "old.npy").rows();
+    assert_eq!(matrix(&place, "adapted.npy").rows(), items);
+    // It starts a live upgrade too, whose backfill ends at the new encoder's own vectors.
+    let lines: Vec<String> = (0..items)
+        .map(|item| json!({"id": item.to_string(), "source": item.to_string()}).to_string())
+        .collect();
+    write(&place, "items.jsonl", &lines.join("\n"));
+    write(&place, "ids.txt", &(0..items).map(|item| format!("{item}\n")).collect::<String>());
+    json_of(
+        &place,
+        "gallery import --gallery g.db --space old --vectors old.npy --items items.jsonl --distance cosine",
+    );
+    let side = |name: &str| format!("name = '{name}'\ndim = 16\ndistance = 'cosine'\n");
+    let live = format!(
+        "[gallery]\npath = 'g.db'\n[old]\n{}[new]\n{}[adapter]\nfile = 'psi.safetensors'\n[order]\npolicy = 'sigma'\n[encoder]\n\
+         kind = 'table'\nvectors = 'dmu.npy'\nids = 'ids.txt'\n",
+        side("old"),
+        side("new")
+    );
+    write(&place, "rehang.toml", &live);
+    assert_eq!(json_of(&place, "upgrade start --config rehang.toml")["adapted"], items);
+    assert_eq!(json_of(&place, "upgrade switch --config rehang.toml")["serving"], "new");
+    let found = json_of(&place, "search --gallery g.db --vectors dmu.npy -k 1");
+    assert_eq!(found["results"][0][0]["provenance"], "adapted");
+    json_of(&place, "upgrade run --config rehang.toml --until all");
+    let found = json_of(&place, "search --gallery g.db --vectors dmu.npy -k 1");
+    assert_eq!(
+        (&found["results"][7][0]["provenance"], &found["results"][7][0]["id"]),
+        (&json!("native"), &json!("7"))
+    );
 
     let text = run(&place, "train plain old.toml -o old.safetensors --epochs 1");
     let text = String::from_utf8(text.stdout).unwrap();
@@ -144,6 +173,15 @@ fn a_study_puts_methods_and_adapters_side_by_side_and_goes_on_where_it_stopped()
     for file in ["comparison.html", "comparison.md", "comparison.json"] {
         assert!(place.path("report").join(file).metadata().unwrap().len() > 1000, "{file}");
     }
+    // The ends are there, and the same, for methods that no order is for.
+    let study = format!("{}{ALLOCATION}{ENCODER}{}", digits(), COMPARE.replace("'random', ", ""));
+    write(&place, "ends.toml", &study);
+    let ends = json_of(&place, "compare ends.toml --out ends");
+    let ends = ends["comparison"]["outcomes"].as_array().unwrap();
+    for (with, without) in outcomes.iter().zip(ends) {
+        assert_eq!((&with["new_old"], &with["new_new"]), (&without["new_old"], &without["new_new"]));
+    }
+    assert_eq!(ends[0]["backfills"], json!([]));
     // Encoders that were kept are taken up: the same report again, without a training.
     let encoder = fs_err::read(place.path("kept/mine-0.safetensors")).unwrap();
     let again = json_of(&place, "compare study.toml --out report");
@@ -156,7 +194,13 @@ fn a_study_puts_methods_and_adapters_side_by_side_and_goes_on_where_it_stopped()
         (longer, "trained in another way"),
         (COMPARE.replace("'bct',", "'plain',"), "the independent model takes part"),
         (COMPARE.replace("'bct',", "'mine',"), "mine"),
-        (COMPARE.replace("'bct',", "{ name = 'ract', label = 'mine' },"), "every label once"),
+        (COMPARE.replace("'bct',", "{ name = 'ract', label = 'mine' },"), "every name once"),
+        (COMPARE.replace("'bct',", "{ name = 'bct', label = 'independent' },"), "every name once"),
+        (COMPARE.replace("'bct',", "{ name = 'bct', label = 'mine + ψ' },"), "every name once"),
+        (COMPARE.replace("['procrustes']", "['procrustes', 'procrustes']"), "procrustes"),
+        (COMPARE.replace("[0]", "[0, 0]"), "every seed once"),
+        (COMPARE.replace("epochs = 3", "epochs = 3\nseed = 1"), "seeds stand in [compare]"),
+        (COMPARE.replace("[compare]", "[output]\ncheckpoint = 'c'\n[compare]"), "checkpoint"),
         (COMPARE.replace("seeds", "seed"), "seed"),
         (COMPARE.replace("[0]", "[]"), "seeds"),
         ("[training]\nepochs = 3\n".to_owned(), "[compare]"),
@@ -448,6 +492,24 @@ const CASES: &[Case] = &[
         config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\n",
         command: "train bct bad.toml -o OUT.safetensors",
         says: &["head", "bct"],
+    },
+    Case {
+        why: "what an encoder brings itself",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nencoder = 'none.safetensors'\nclasses = ['a']\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["old.classes", "old.encoder"],
+    },
+    Case {
+        why: "vectors that are said to be cached",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\ncached = true\n",
+        command: "train l2 bad.toml -o OUT.safetensors",
+        says: &["old.cached"],
+    },
+    Case {
+        why: "options that this form does not look at",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[method]\nform = 'triplet'\nhardest = 3\n",
+        command: "train ract bad.toml -o OUT.safetensors",
+        says: &["hardest", "this form"],
     },
     Case {
         why: "an old head of another width",

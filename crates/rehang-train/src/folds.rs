@@ -93,7 +93,8 @@ pub fn hold_out(n: usize, labels: Option<&[i64]>, fraction: f64, seed: u64) -> H
     let mut due = 0.5;
     for class in classes.into_iter().filter(|class| !class.is_empty()) {
         due += class.len() as f64 * fraction;
-        let count = (due as usize).min(class.len().saturating_sub(1));
+        // A class of one item is held out whole or not at all.
+        let count = (due as usize).min(class.len().saturating_sub(1).max(1));
         due -= count as f64;
         split.seen.extend_from_slice(&class[..count]);
         split.fitted.extend_from_slice(&class[count..]);
@@ -107,6 +108,13 @@ pub fn hold_out(n: usize, labels: Option<&[i64]>, fraction: f64, seed: u64) -> H
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_that_are_all_different_hold_out_items_all_the_same() {
+        let labels: Vec<i64> = (0..100).collect();
+        let split = hold_out(100, Some(&labels), 0.2, 0);
+        assert_eq!((split.fitted.len(), split.seen.len(), split.unseen.len()), (80, 20, 0));
+    }
 
     #[test]
     fn every_item_is_in_exactly_one_part() {

@@ -412,13 +412,15 @@ fn fit_one(
 
 /// What tells the training of these pairs with these parameters from every other one: part of its checkpoint's name.
 fn identity(pairs: &Pairs, network: &NetworkParameters) -> String {
-    let head = network.loss.head.as_ref().map(|head| head.weight().fingerprint());
+    let head = network.loss.head.as_ref().map(|head| (head.weight().fingerprint(), head.bias().to_vec()));
+    let side = pairs.side().map(Matrix::fingerprint);
+    let is_skipping = network.skip.is_some();
     let settings = NetworkParameters {
         loss: crate::fit::LossParameters { head: None, ..network.loss.clone() },
         skip: None,
         ..network.clone()
     };
-    let text = format!("{head:?} {settings:?} {:?}", pairs.labels());
+    let text = format!("{head:?} {side:?} {is_skipping} {settings:?} {:?}", pairs.labels());
     let bytes: Vec<f32> = text.bytes().map(f32::from).collect();
     let settings = Matrix::new(1, bytes).unwrap_or_default().fingerprint();
     format!(

@@ -40,6 +40,28 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
     expect_count(&arguments.new, new.rows(), &arguments.order, order.len())?;
     let loaded = Loaded::read(&arguments.relevance, &mut inputs)?;
     let k = arguments.relevance.k;
+    // What can be wrong with it is found before anything is written.
+    let predicted: Option<Vec<f64>> = match &arguments.sigma {
+        None => None,
+        Some(path) => {
+            let sigma = files::read_f32_column(&VectorSource::parse(path)?)?;
+            expect_count(&arguments.new, new.rows(), path, sigma.len())?;
+            if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {
+                return Err(Error::corrupt(path, format!("σ² of item {item} is not a finite number")));
+            }
+            Some(sigma.iter().map(|&value| f64::from(value)).collect())
+        }
+    };
+    if loaded.relevance().is_none() {
+        let idle = [
+            ("--old", arguments.old.is_some()),
+            ("--groups", loaded.groups.is_some()),
+            ("--bootstrap", arguments.bootstrap > 0),
+        ];
+        for (option, _) in idle.into_iter().filter(|(_, given)| *given) {
+            say(&format!("Warning: {option} has no effect without --labels or --qrels."));
+        }
+    }
     let (mut value, mut text) = with_bar(|progress| -> Result<(Map<String, Value>, String)> {
         let Some(relevance) = loaded.relevance() else {
             return label_free(&new, &adapted, &order, &loaded, distance, k, arguments, progress);
@@ -71,9 +93,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         }
         labelled(&exact, arguments, k)
     })?;
-    if let Some(path) = &arguments.sigma {
-        let sigma = files::read_f32_column(&VectorSource::parse(path)?)?;
-        let predicted: Vec<f64> = sigma.iter().map(|&value| f64::from(value)).collect();
+    if let Some(predicted) = predicted {
         let errors = rehang::study::true_errors(&new, &adapted);
         let table = calibration(&predicted, &errors, 10)?;
         let tau = kendall_tau_b(&predicted, &errors)?;

@@ -92,12 +92,23 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     }
     fitted.adapter.save(&arguments.output)?;
     for finding in &fitted.findings {
-        if finding.severity != Severity::Note {
-            let word = if finding.severity == Severity::Problem { "Problem" } else { "Warning" };
+        // Whether the two files were swapped is for a person to say, so it is always asked.
+        if finding.severity != Severity::Note || finding.code == "swapped" {
+            let word = match finding.severity {
+                Severity::Problem => "Problem",
+                Severity::Warning => "Warning",
+                Severity::Note => "Note",
+            };
             say(&format!("{word}: {}.", finding.message.trim_end_matches('.')));
         }
     }
     warn_about_head(head.as_ref(), &pairs);
+    if pairs.side().is_some() && fitted.adapter.side_dimension().is_none() {
+        say(&format!("Warning: {} does not look at side information.", fitted.adapter.training.method));
+    }
+    if head.is_some() && pairs.labels().is_none() {
+        say("Warning: without --labels nothing is trained towards the head; it serves orders only.");
+    }
     Ok(fitted)
 }
 

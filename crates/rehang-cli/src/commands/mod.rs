@@ -43,6 +43,18 @@ pub fn print(json: bool, value: &Value, text: &str) -> Result<()> {
     }
 }
 
+/// Whether two paths name one file, however they are spelled; the files need not exist.
+pub fn is_same_file(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| -> Option<std::path::PathBuf> {
+        if let Ok(whole) = fs_err::canonicalize(path) {
+            return Some(whole);
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(fs_err::canonicalize(folder).ok()?.join(path.file_name()?))
+    };
+    a == b || matches!((place(a), place(b)), (Some(a), Some(b)) if a == b)
+}
+
 /// Writes a text file, whole or not at all.
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
     let mut file = AtomicFile::create(path)?;

@@ -9,7 +9,7 @@ use rehang::study::{Contender, Ground, Queries, StudyOptions, overlap, overlap_w
 use rehang::{Adapter, Error, Matrix, Result, Vectors};
 use serde_json::json;
 
-use super::{Outcome, one_decimal, print, say, write_text};
+use super::{Outcome, is_same_file, one_decimal, print, say, write_text};
 use crate::arguments::{Report, RowSelection};
 use crate::bar::with_bar;
 use crate::drift::drifts;
@@ -30,7 +30,7 @@ pub fn run(arguments: &Report, json: bool) -> Result<Outcome> {
 /// Makes the report and writes it to every output.
 pub fn make(arguments: &Report) -> Result<ReportData> {
     for (place, path) in arguments.output.iter().enumerate() {
-        if arguments.output[..place].contains(path) {
+        if arguments.output[..place].iter().any(|other| is_same_file(other, path)) {
             return Err(Error::option("-o", path.display(), "each file once"));
         }
         format_of(path)?;

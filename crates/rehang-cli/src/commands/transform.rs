@@ -1,12 +1,12 @@
 //! `rehang transform`: old vectors in, vectors of the new space out, a batch at a time.
 
-use rehang::adapter::Applier;
+use rehang::adapter::{Applier, InputScaling, Map};
 use rehang::files::stream::{self, F32Writer, RowBatch, RowReader};
 use rehang::files::{Columns, VectorSource};
-use rehang::{Adapter, Error, ErrorKind, Matrix, Progress, Result};
+use rehang::{Adapter, Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Progress, Result, Space};
 use serde_json::json;
 
-use super::{Outcome, print};
+use super::{Outcome, is_same_file, print, say};
 use crate::arguments::Transform;
 use crate::bar::with_bar;
 use crate::drift::drifts;
@@ -43,7 +43,7 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
     if arguments.batch == 0 {
         return Err(Error::option("--batch", 0, "1 or more"));
     }
-    if arguments.sigma.as_ref() == Some(&arguments.output) {
+    if arguments.sigma.as_ref().is_some_and(|sigma| is_same_file(sigma, &arguments.output)) {
         return Err(Error::option("--sigma", arguments.output.display(), "another file than -o"));
     }
     let sources: Vec<VectorSource> =
@@ -51,7 +51,11 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
     let what = arguments.input.join(", ");
     let mut reader = stream::open_all(&sources)?;
     adapter.expect_input_width(reader.width()).map_err(|error| error.context(what.clone()))?;
-    let mut side = match &arguments.side {
+    let takes_side = adapter.side_dimension().is_some();
+    if arguments.side.is_some() && !takes_side {
+        say("Warning: this adapter was fitted without side information, so --side is not looked at.");
+    }
+    let mut side = match arguments.side.as_ref().filter(|_| takes_side) {
         None => None,
         Some(path) => Some(stream::open(&VectorSource::parse(path)?)?),
     };
@@ -107,6 +111,7 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
                 select_rows(&mut side_batch, side.width(), kept);
             }
         }
+        expect_lengths(&adapter.old, &adapter.map, first_row, &batch.vectors, &what)?;
         if !compared && count > 0 {
             compared = true;
             let head = batch.vectors[..count.min(DRIFT_ROWS) * d_old].to_vec();
@@ -142,6 +147,21 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
     }
     debug_assert_eq!(written, rows);
     Ok(Streamed { rows, mean_variance: variance_sum / rows.max(1) as f64, suspicious })
+}
+
+/// Fails where an adapter was fitted on vectors of length 1 and takes lengths as they are, and a vector has another one.
+fn expect_lengths(old: &Space, map: &Map, first_row: u64, vectors: &[f32], what: &str) -> Result<()> {
+    if !old.normalised || map.input != InputScaling::AsIs {
+        return Ok(());
+    }
+    for (row, vector) in vectors.chunks_exact(old.dimension).enumerate() {
+        let norm = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
+        if (norm - 1.0).abs() > NORMALISED_TOLERANCE {
+            let row = first_row as usize + row;
+            return Err(ErrorKind::NotNormalised { what: what.to_owned(), row, norm }.into());
+        }
+    }
+    Ok(())
 }
 
 /// Reads exactly `count` rows.
