@@ -224,7 +224,7 @@ fn table(lines: &[Line], names: &[&str]) -> String {
     let spread = |values: Vec<f64>| {
         let half = values.len() / 2;
         let of_seed: Vec<f64> =
-            (0..half).map(|seed| (values[2 * seed] + values[2 * seed + 1]) / 2.0).collect();
+            (0..half).map(|seed| f64::midpoint(values[2 * seed], values[2 * seed + 1])).collect();
         mean_sd(&of_seed).map_or("–".into(), |spread| format!("{:.1} ± {:.1}", spread.mean, spread.sd))
     };
     for adapter in ADAPTERS {
