@@ -5,6 +5,7 @@ mod common;
 mod padding;
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 
 use common::Place;
 use padding::padding;
@@ -569,28 +570,82 @@ fn an_import_never_removes_what_others_paid_for() {
     assert_eq!(store.counts("clip").unwrap().native, 30);
 }
 
+const IMPORT: [&str; 11] = [
+    "gallery",
+    "import",
+    "--space",
+    "resnet",
+    "--vectors",
+    "old.npy",
+    "--items",
+    "items.jsonl",
+    "--distance",
+    "l2",
+    "--gallery",
+];
+
 #[test]
 fn a_new_gallery_takes_nothing_from_an_old_one_of_its_name() {
     let place = place();
-    let other = place.text("N.db");
-    // A log whose gallery is gone.
-    place.write_bytes("N.db-wal", &fs_err::read(place.path("G.db")).unwrap());
-    let import = [
-        "gallery",
-        "import",
-        "--gallery",
-        &other,
-        "--space",
-        "resnet",
-        "--vectors",
-        "old.npy",
-        "--items",
-        "items.jsonl",
-        "--distance",
-        "l2",
-    ];
+    // A log whose gallery is gone, which is not ours to remove.
+    let log = fs_err::read(place.path("G.db")).unwrap();
+    place.write_bytes("N.db-wal", &log);
+    let names = place.names();
+    let import = [&IMPORT[..], &["N.db"]].concat();
+    let (refused, _, error) = code(&place, &import);
+    assert_eq!(refused, 2);
+    assert!(error.contains("N.db-wal"), "{error}");
+    assert_eq!(place.names(), names);
+    assert_eq!(fs_err::read(place.path("N.db-wal")).unwrap(), log);
+    fs_err::remove_file(place.path("N.db-wal")).unwrap();
     place.json(&import);
-    assert!(!place.names().contains(&"N.db-wal".to_owned()));
-    let info = place.json(&["gallery", "info", "--gallery", &other]);
+    let info = place.json(&["gallery", "info", "--gallery", "N.db"]);
     assert_eq!(info["spaces"][0]["counts"]["old"], 120);
+    assert_eq!(place.names().iter().filter(|name| name.starts_with(".N.db")).count(), 0);
+}
+
+/// The import reads its items twice, before and after it looks whether the gallery is there. Each time it waits at a pipe,
+/// so that the gallery comes exactly in between.
+#[cfg(unix)]
+#[test]
+fn a_gallery_that_comes_during_an_import_is_untouched() {
+    use std::process::{Command, Stdio};
+
+    let place = place();
+    let items = fs_err::read(place.path("items.jsonl")).unwrap();
+    fs_err::remove_file(place.path("items.jsonl")).unwrap();
+    for pipe in ["items.jsonl", "second-pipe"] {
+        assert!(Command::new("mkfifo").arg(place.path(pipe)).status().unwrap().success());
+    }
+    let import = Command::new(env!("CARGO_BIN_EXE_rehang"))
+        .args(IMPORT)
+        .arg(place.path("N.db"))
+        .current_dir(place.path("."))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Opening a pipe waits for whoever reads it.
+    let open = || fs_err::OpenOptions::new().write(true).open(place.path("items.jsonl")).unwrap();
+    let mut first = open();
+    fs_err::rename(place.path("second-pipe"), place.path("items.jsonl")).unwrap();
+    first.write_all(&items).unwrap();
+    drop(first);
+    let mut second = open();
+    // Somebody else's gallery, at work: its writes lie in its log only.
+    let theirs = SqliteStore::create(place.path("N.db")).unwrap();
+    theirs.create_space(&Space::new("theirs", 2, Distance::L2, false), rehang::Provenance::Old).unwrap();
+    let log = fs_err::read(place.path("N.db-wal")).unwrap();
+    assert!(!log.is_empty());
+    second.write_all(&items).unwrap();
+    drop(second);
+
+    let output = import.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("N.db") && error.contains("during this import"), "{error}");
+    assert_eq!(fs_err::read(place.path("N.db-wal")).unwrap(), log);
+    drop(theirs);
+    let theirs = SqliteStore::open(place.path("N.db")).unwrap();
+    assert_eq!(theirs.spaces().unwrap()[0].space.model, "theirs");
+    assert!(!place.names().iter().any(|name| name.contains("partial")), "{:?}", place.names());
 }
