@@ -678,7 +678,7 @@ pub struct UpgradeRun {
     /// Batches that are embedded at the same time.
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,
-    /// Items of a batch.
+    /// Items of a batch [default: 64, or as many as the encoder takes at once if that is more].
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
 }

@@ -649,3 +649,57 @@ fn a_gallery_that_comes_during_an_import_is_untouched() {
     assert_eq!(theirs.spaces().unwrap()[0].space.model, "theirs");
     assert!(!place.names().iter().any(|name| name.contains("partial")), "{:?}", place.names());
 }
+
+/// The first two requests are answered when both are there, which one after the other they never are.
+#[test]
+fn requests_are_under_way_together_unless_somebody_says_otherwise() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::net::{TcpListener, TcpStream};
+
+    fn texts(stream: &TcpStream) -> Vec<String> {
+        let mut reader = BufReader::new(stream);
+        let (mut line, mut length) = (String::new(), 0);
+        while reader.read_line(&mut line).unwrap() > 2 {
+            let header = line.to_ascii_lowercase();
+            if let Some(value) = header.strip_prefix("content-length: ") {
+                length = value.trim().parse().unwrap();
+            }
+            line.clear();
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        body["input"].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+    }
+
+    let place = place();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let encoder = format!(
+        "kind = \"http\"\nurl = \"http://{}\"\nmodel = \"m\"\nattempts = 1\ntimeout_seconds = 20\n",
+        listener.local_addr().unwrap()
+    );
+    let text = config("")
+        .replace("kind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n", &encoder)
+        .replace("[run]\nbatch = 8\nworkers = 2\n", "");
+    place.write_bytes("rehang.toml", text.as_bytes());
+    place.json(&upgrade("start", &[]));
+    let service = std::thread::spawn(move || {
+        let streams = [listener.accept().unwrap().0, listener.accept().unwrap().0];
+        let asked = streams.each_ref().map(texts);
+        for (mut stream, texts) in streams.iter().zip(&asked) {
+            let vectors = (0..texts.len())
+                .map(|index| serde_json::json!({ "index": index, "embedding": [1, 2, 3, 4, 5, 6] }))
+                .collect::<Vec<_>>();
+            let body = serde_json::json!({ "data": vectors }).to_string();
+            let length = body.len();
+            write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
+                .unwrap();
+        }
+        asked
+    });
+    let run = place.json(&upgrade("run", &[]));
+    assert_eq!(run["native"], 119);
+    let [first, second] = service.join().unwrap();
+    assert_eq!(first.len() + second.len(), 119);
+    assert!(first.iter().all(|text| !second.contains(text)), "a request was only sent again");
+}

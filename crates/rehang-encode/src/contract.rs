@@ -60,7 +60,7 @@ pub trait Encoder: Send + Sync {
     /// The space its vectors live in.
     fn space(&self) -> &Space;
 
-    /// The most inputs that one call should have.
+    /// The inputs that one call should have, so that everything the encoder can do at once is done at once.
     fn batch_max(&self) -> usize;
 
     /// Embeds a batch: one vector or one failure an input, in order. Every vector is finite, as wide as the space, and of

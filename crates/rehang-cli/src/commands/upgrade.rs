@@ -237,6 +237,10 @@ fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
     let store = configuration.open_gallery()?;
     let _alone = hold(&configuration)?;
     let encoder = configuration.open_encoder()?;
+    if !configuration.says_batch && arguments.batch.is_none() {
+        // Fewer would leave requests or processes without work.
+        limits.batch = limits.batch.max(encoder.batch_max());
+    }
     let clock = SystemClock::start();
     let setup = BackfillSetup {
         store: &store,
