@@ -703,3 +703,51 @@ fn requests_are_under_way_together_unless_somebody_says_otherwise() {
     assert_eq!(first.len() + second.len(), 119);
     assert!(first.iter().all(|text| !second.contains(text)), "a request was only sent again");
 }
+
+#[test]
+fn what_an_upgrade_left_behind_can_be_dropped() {
+    let place = place();
+    let drop_space =
+        |name: &str| code(&place, &["gallery", "drop-space", "--gallery", "G.db", "--space", name, "--json"]);
+    let forgotten = || {
+        let report: serde_json::Value =
+            serde_json::from_str(&code(&place, &["doctor", "--gallery", "G.db", "--json"]).1).unwrap();
+        let findings = report["findings"].as_array().unwrap().clone();
+        findings.into_iter().find(|finding| finding["what"] == "forgotten-space")
+    };
+    let (refused, _, error) = drop_space("resnet");
+    assert_eq!(refused, 2);
+    assert!(error.contains("resnet") && error.contains("serving"), "{error}");
+    place.json(&upgrade("start", &[]));
+    assert_eq!(forgotten(), None);
+    // Rolled back and given up for another one: the space of the first stays behind.
+    place.json(&upgrade("rollback", &[]));
+    place.write_bytes("second.toml", config("name = \"clip\" => name = \"clip2\"").as_bytes());
+    place.json(&["upgrade", "start", "--config", "second.toml"]);
+    let finding = forgotten().unwrap();
+    assert_eq!(finding["bad"], true);
+    let text = finding["text"].as_str().unwrap();
+    assert!(text.contains("\"clip\"") && text.contains("rehang gallery drop-space"), "{text}");
+
+    for (name, says) in [("resnet", "upgrade"), ("clip2", "upgrade"), ("nobody", "resnet")] {
+        let (refused, _, error) = drop_space(name);
+        assert_eq!(refused, 2, "{name}");
+        assert!(error.contains(name) && error.contains(says), "{error}");
+    }
+    let (done, out, error) = drop_space("clip");
+    assert_eq!(done, 0, "{error}");
+    let dropped: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&dropped["dropped"], &dropped["vectors"]), (&"clip".into(), &120.into()));
+    assert_eq!(forgotten(), None);
+    let info = place.json(&["gallery", "info", "--gallery", "G.db"]);
+    let names: Vec<&str> = info["spaces"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|space| space["space"]["model"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["resnet", "clip2"]);
+    // The upgrade that is under way goes on.
+    place.json(&["upgrade", "switch", "--config", "second.toml"]);
+    assert_eq!(drop_space("resnet").0, 2, "a way back is left until it is finished");
+}

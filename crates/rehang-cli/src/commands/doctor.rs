@@ -50,7 +50,9 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
             findings.push(Finding {
                 bad: true,
                 what: "forgotten-space",
-                text: format!("space {name:?} neither serves nor takes part in an upgrade"),
+                text: format!(
+                    "space {name:?} neither serves nor takes part in an upgrade; `rehang gallery drop-space` removes it"
+                ),
             });
         }
         // A space holds vectors of one model; those of the other kind were put there by mistake.

@@ -1,4 +1,4 @@
-//! `rehang gallery import|export|put|delete|info`.
+//! `rehang gallery import|export|put|delete|drop-space|info`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -8,13 +8,13 @@ use rehang::files::stream::{self, Columns, RowBatch};
 use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::{Distance, Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 use rehang_store::{Item, ItemWrite, NewVector, Scan, Select, SqliteStore, Store, expect_space, find_space};
-use rehang_upgrade::Gallery as LiveGallery;
+use rehang_upgrade::{Gallery as LiveGallery, Phase, Recorded};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::{TempDir, TempPath};
 
-use super::{Outcome, print, say};
-use crate::arguments::{Delete, Export, Gallery, Import, Info, Put};
+use super::{Outcome, print, say, upgrade};
+use crate::arguments::{Delete, DropSpace, Export, Gallery, Import, Info, Put};
 use crate::bar::with_bar;
 use crate::configuration::Configuration;
 
@@ -30,6 +30,7 @@ pub fn run(arguments: &Gallery, json: bool) -> Result<Outcome> {
         Gallery::Export(export) => run_export(export, json),
         Gallery::Put(put) => run_put(put, json),
         Gallery::Delete(delete) => run_delete(delete, json),
+        Gallery::DropSpace(space) => run_drop_space(space, json),
         Gallery::Info(info) => run_info(info, json),
     }
 }
@@ -154,8 +155,8 @@ fn expect_no_log(place: &Path) -> Result<()> {
             ));
         }
     }
-}
     Ok(())
+}
 
 /// The ids of an items file, each line checked: so nothing is written for a file that is damaged at its end.
 fn read_ids(path: &Path) -> Result<Vec<String>> {
@@ -435,6 +436,35 @@ fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
         say(&format!("There is no item {}.", missing.join(", ")));
         return Ok(Outcome::WithRefusals);
     }
+    Ok(Outcome::Done)
+}
+
+fn run_drop_space(arguments: &DropSpace, json: bool) -> Result<Outcome> {
+    let name = &arguments.space;
+    let store = SqliteStore::open(&arguments.gallery)?;
+    let space = expect_space(&store, name)?.space;
+    // No upgrade begins to use the space between the look at the record and the drop.
+    let _alone = upgrade::hold_gallery(&arguments.gallery)?;
+    if let Some(Recorded { record, .. }) = Recorded::read(&store)?
+        && record.phase != Phase::Finished
+        && [&record.old.model, &record.new.model].contains(&name)
+    {
+        return Err(Error::conflict(
+            format!(
+                "space {name:?} takes part in the upgrade from {:?} to {:?}",
+                record.old.model, record.new.model
+            ),
+            format!(
+                "it is {}; finish it, or roll it back and begin another one, then drop what is left",
+                record.phase.name()
+            ),
+        ));
+    }
+    let counts = store.counts(name)?;
+    store.drop_space(name)?;
+    let vectors = counts.items - counts.lacking;
+    let text = format!("{space} is gone from {}, with {vectors} vectors\n", arguments.gallery.display());
+    print(json, &json!({ "dropped": name, "vectors": vectors }), &text)?;
     Ok(Outcome::Done)
 }
 
