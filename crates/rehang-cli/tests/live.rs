@@ -176,6 +176,13 @@ fn a_whole_upgrade_by_its_verbs() {
     // The σ² of this adapter is made up, and that is noticed; nothing else is wrong.
     let (doubtful, out, _) = code(&place, &["doctor", "--gallery", "G.db", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let indexes = report["indexes"].as_array().unwrap();
+    assert_eq!(indexes.len(), 2);
+    assert_eq!(indexes[1]["space"], "clip");
+    assert_eq!(
+        (&indexes[1]["health"]["kind"], &indexes[1]["health"]["vectors"]),
+        (&"exact".into(), &120.into())
+    );
     let bad: Vec<&str> = report["findings"]
         .as_array()
         .unwrap()
