@@ -465,6 +465,8 @@ pub enum Gallery {
     Put(Put),
     /// Delete items.
     Delete(Delete),
+    /// Drop a space with all its vectors: one that an upgrade left behind. There is no way back.
+    DropSpace(DropSpace),
     /// Say what a gallery holds: its spaces, how many items and vectors of each provenance, which space serves.
     Info(Info),
 }
@@ -550,6 +552,17 @@ pub struct Delete {
     /// An id (repeat for several), for scripts.
     #[arg(long = "id", value_name = "ID")]
     pub more_ids: Vec<String>,
+}
+
+/// Options of `rehang gallery drop-space`.
+#[derive(Debug, Args)]
+pub struct DropSpace {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: PathBuf,
+    /// Name of the space: neither the one that serves, nor one of an upgrade that is not finished.
+    #[arg(long, value_name = "NAME")]
+    pub space: String,
 }
 
 /// Options of `rehang gallery info`.
@@ -678,7 +691,7 @@ pub struct UpgradeRun {
     /// Batches that are embedded at the same time.
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,
-    /// Items of a batch.
+    /// Items of a batch [default: 64, or as many as the encoder takes at once if that is more].
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
 }

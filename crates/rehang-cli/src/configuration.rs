@@ -104,6 +104,8 @@ pub struct Configuration {
     pub order: OrderSettings,
     /// Limits of a run, before what the command line says.
     pub limits: Limits,
+    /// Whether the file says how many items go to the encoder together; if not, the encoder does.
+    pub says_batch: bool,
     encoder: Option<EncoderConfig>,
     forecast: Option<PathBuf>,
 }
@@ -162,6 +164,7 @@ impl Configuration {
             adapter,
             order,
             limits,
+            says_batch: file.run.batch.is_some(),
             encoder: file.encoder,
             forecast: file.forecast.map(|part| base.join(part.file)),
         })

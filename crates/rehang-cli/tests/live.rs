@@ -5,6 +5,7 @@ mod common;
 mod padding;
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 
 use common::Place;
 use padding::padding;
@@ -175,6 +176,13 @@ fn a_whole_upgrade_by_its_verbs() {
     // The σ² of this adapter is made up, and that is noticed; nothing else is wrong.
     let (doubtful, out, _) = code(&place, &["doctor", "--gallery", "G.db", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let indexes = report["indexes"].as_array().unwrap();
+    assert_eq!(indexes.len(), 2);
+    assert_eq!(indexes[1]["space"], "clip");
+    assert_eq!(
+        (&indexes[1]["health"]["kind"], &indexes[1]["health"]["vectors"]),
+        (&"exact".into(), &120.into())
+    );
     let bad: Vec<&str> = report["findings"]
         .as_array()
         .unwrap()
@@ -569,28 +577,184 @@ fn an_import_never_removes_what_others_paid_for() {
     assert_eq!(store.counts("clip").unwrap().native, 30);
 }
 
+const IMPORT: [&str; 11] = [
+    "gallery",
+    "import",
+    "--space",
+    "resnet",
+    "--vectors",
+    "old.npy",
+    "--items",
+    "items.jsonl",
+    "--distance",
+    "l2",
+    "--gallery",
+];
+
 #[test]
 fn a_new_gallery_takes_nothing_from_an_old_one_of_its_name() {
     let place = place();
-    let other = place.text("N.db");
-    // A log whose gallery is gone.
-    place.write_bytes("N.db-wal", &fs_err::read(place.path("G.db")).unwrap());
-    let import = [
-        "gallery",
-        "import",
-        "--gallery",
-        &other,
-        "--space",
-        "resnet",
-        "--vectors",
-        "old.npy",
-        "--items",
-        "items.jsonl",
-        "--distance",
-        "l2",
-    ];
+    // A log whose gallery is gone, which is not ours to remove.
+    let log = fs_err::read(place.path("G.db")).unwrap();
+    place.write_bytes("N.db-wal", &log);
+    let names = place.names();
+    let import = [&IMPORT[..], &["N.db"]].concat();
+    let (refused, _, error) = code(&place, &import);
+    assert_eq!(refused, 2);
+    assert!(error.contains("N.db-wal"), "{error}");
+    assert_eq!(place.names(), names);
+    assert_eq!(fs_err::read(place.path("N.db-wal")).unwrap(), log);
+    fs_err::remove_file(place.path("N.db-wal")).unwrap();
     place.json(&import);
-    assert!(!place.names().contains(&"N.db-wal".to_owned()));
-    let info = place.json(&["gallery", "info", "--gallery", &other]);
+    let info = place.json(&["gallery", "info", "--gallery", "N.db"]);
     assert_eq!(info["spaces"][0]["counts"]["old"], 120);
+    assert_eq!(place.names().iter().filter(|name| name.starts_with(".N.db")).count(), 0);
+}
+
+/// The import reads its items twice, before and after it looks whether the gallery is there. Each time it waits at a pipe,
+/// so that the gallery comes exactly in between.
+#[cfg(unix)]
+#[test]
+fn a_gallery_that_comes_during_an_import_is_untouched() {
+    use std::process::{Command, Stdio};
+
+    let place = place();
+    let items = fs_err::read(place.path("items.jsonl")).unwrap();
+    fs_err::remove_file(place.path("items.jsonl")).unwrap();
+    for pipe in ["items.jsonl", "second-pipe"] {
+        assert!(Command::new("mkfifo").arg(place.path(pipe)).status().unwrap().success());
+    }
+    let import = Command::new(env!("CARGO_BIN_EXE_rehang"))
+        .args(IMPORT)
+        .arg(place.path("N.db"))
+        .current_dir(place.path("."))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Opening a pipe waits for whoever reads it.
+    let open = || fs_err::OpenOptions::new().write(true).open(place.path("items.jsonl")).unwrap();
+    let mut first = open();
+    fs_err::rename(place.path("second-pipe"), place.path("items.jsonl")).unwrap();
+    first.write_all(&items).unwrap();
+    drop(first);
+    let mut second = open();
+    // Somebody else's gallery, at work: its writes lie in its log only.
+    let theirs = SqliteStore::create(place.path("N.db")).unwrap();
+    theirs.create_space(&Space::new("theirs", 2, Distance::L2, false), rehang::Provenance::Old).unwrap();
+    let log = fs_err::read(place.path("N.db-wal")).unwrap();
+    assert!(!log.is_empty());
+    second.write_all(&items).unwrap();
+    drop(second);
+
+    let output = import.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("N.db") && error.contains("during this import"), "{error}");
+    assert_eq!(fs_err::read(place.path("N.db-wal")).unwrap(), log);
+    drop(theirs);
+    let theirs = SqliteStore::open(place.path("N.db")).unwrap();
+    assert_eq!(theirs.spaces().unwrap()[0].space.model, "theirs");
+    assert!(!place.names().iter().any(|name| name.contains("partial")), "{:?}", place.names());
+}
+
+/// The first two requests are answered when both are there, which one after the other they never are.
+#[test]
+fn requests_are_under_way_together_unless_somebody_says_otherwise() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::net::{TcpListener, TcpStream};
+
+    fn texts(stream: &TcpStream) -> Vec<String> {
+        let mut reader = BufReader::new(stream);
+        let (mut line, mut length) = (String::new(), 0);
+        while reader.read_line(&mut line).unwrap() > 2 {
+            let header = line.to_ascii_lowercase();
+            if let Some(value) = header.strip_prefix("content-length: ") {
+                length = value.trim().parse().unwrap();
+            }
+            line.clear();
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        body["input"].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+    }
+
+    let place = place();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let encoder = format!(
+        "kind = \"http\"\nurl = \"http://{}\"\nmodel = \"m\"\nattempts = 1\ntimeout_seconds = 20\n",
+        listener.local_addr().unwrap()
+    );
+    let text = config("")
+        .replace("kind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n", &encoder)
+        .replace("[run]\nbatch = 8\nworkers = 2\n", "");
+    place.write_bytes("rehang.toml", text.as_bytes());
+    place.json(&upgrade("start", &[]));
+    let service = std::thread::spawn(move || {
+        let streams = [listener.accept().unwrap().0, listener.accept().unwrap().0];
+        let asked = streams.each_ref().map(texts);
+        for (mut stream, texts) in streams.iter().zip(&asked) {
+            let vectors = (0..texts.len())
+                .map(|index| serde_json::json!({ "index": index, "embedding": [1, 2, 3, 4, 5, 6] }))
+                .collect::<Vec<_>>();
+            let body = serde_json::json!({ "data": vectors }).to_string();
+            let length = body.len();
+            write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
+                .unwrap();
+        }
+        asked
+    });
+    let run = place.json(&upgrade("run", &[]));
+    assert_eq!(run["native"], 119);
+    let [first, second] = service.join().unwrap();
+    assert_eq!(first.len() + second.len(), 119);
+    assert!(first.iter().all(|text| !second.contains(text)), "a request was only sent again");
+}
+
+#[test]
+fn what_an_upgrade_left_behind_can_be_dropped() {
+    let place = place();
+    let drop_space =
+        |name: &str| code(&place, &["gallery", "drop-space", "--gallery", "G.db", "--space", name, "--json"]);
+    let forgotten = || {
+        let report: serde_json::Value =
+            serde_json::from_str(&code(&place, &["doctor", "--gallery", "G.db", "--json"]).1).unwrap();
+        let findings = report["findings"].as_array().unwrap().clone();
+        findings.into_iter().find(|finding| finding["what"] == "forgotten-space")
+    };
+    let (refused, _, error) = drop_space("resnet");
+    assert_eq!(refused, 2);
+    assert!(error.contains("resnet") && error.contains("serving"), "{error}");
+    place.json(&upgrade("start", &[]));
+    assert_eq!(forgotten(), None);
+    // Rolled back and given up for another one: the space of the first stays behind.
+    place.json(&upgrade("rollback", &[]));
+    place.write_bytes("second.toml", config("name = \"clip\" => name = \"clip2\"").as_bytes());
+    place.json(&["upgrade", "start", "--config", "second.toml"]);
+    let finding = forgotten().unwrap();
+    assert_eq!(finding["bad"], true);
+    let text = finding["text"].as_str().unwrap();
+    assert!(text.contains("\"clip\"") && text.contains("rehang gallery drop-space"), "{text}");
+
+    for (name, says) in [("resnet", "upgrade"), ("clip2", "upgrade"), ("nobody", "resnet")] {
+        let (refused, _, error) = drop_space(name);
+        assert_eq!(refused, 2, "{name}");
+        assert!(error.contains(name) && error.contains(says), "{error}");
+    }
+    let (done, out, error) = drop_space("clip");
+    assert_eq!(done, 0, "{error}");
+    let dropped: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&dropped["dropped"], &dropped["vectors"]), (&"clip".into(), &120.into()));
+    assert_eq!(forgotten(), None);
+    let info = place.json(&["gallery", "info", "--gallery", "G.db"]);
+    let names: Vec<&str> = info["spaces"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|space| space["space"]["model"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["resnet", "clip2"]);
+    // The upgrade that is under way goes on.
+    place.json(&["upgrade", "switch", "--config", "second.toml"]);
+    assert_eq!(drop_space("resnet").0, 2, "a way back is left until it is finished");
 }

@@ -24,13 +24,16 @@ pub enum ItemFailure {
     Temporary(String),
     /// No attempt will: the source is gone, the image is damaged, the service refuses this text.
     Permanent(String),
+    /// Nothing was tried that says anything about the item: a budget was spent, or a key ended, before its turn came. It is
+    /// no attempt and no failure of the item, which waits as before.
+    Untried(String),
 }
 
 impl ItemFailure {
     /// What happened, in words.
     pub fn reason(&self) -> &str {
         match self {
-            Self::Temporary(reason) | Self::Permanent(reason) => reason,
+            Self::Temporary(reason) | Self::Permanent(reason) | Self::Untried(reason) => reason,
         }
     }
 }
@@ -57,11 +60,12 @@ pub trait Encoder: Send + Sync {
     /// The space its vectors live in.
     fn space(&self) -> &Space;
 
-    /// The most inputs that one call should have.
+    /// The inputs that one call should have, so that everything the encoder can do at once is done at once.
     fn batch_max(&self) -> usize;
 
     /// Embeds a batch: one vector or one failure an input, in order. Every vector is finite, as wide as the space, and of
-    /// length 1 where the space says so. An empty batch gives an empty answer.
+    /// length 1 where the space says so. An empty batch gives an empty answer. Items that are left [`ItemFailure::Untried`]
+    /// stand beside others that were tried; a call that can try none gives the error.
     ///
     /// # Errors
     ///

@@ -132,7 +132,8 @@ pub enum Event {
         /// Their keys.
         keys: Vec<ItemKey>,
     },
-    /// A batch came back from the encoder; whatever is not in `failures` has a vector.
+    /// A batch came back from the encoder; whatever is not in `failures` has a vector, or was not tried and waits in the
+    /// store as before.
     Encoded {
         /// The batch.
         batch: u64,
@@ -149,7 +150,7 @@ pub enum Event {
     Written {
         /// The batch.
         batch: u64,
-        /// What became of each item that had a vector.
+        /// What became of each item that had a vector; the others of the batch are free again.
         outcomes: Vec<(ItemKey, Outcome)>,
     },
     /// Time has passed.

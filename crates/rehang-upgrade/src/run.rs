@@ -353,10 +353,18 @@ impl Run<'_> {
         let mut failures = Vec::new();
         match answer {
             Ok(vectors) if vectors.len() == records.len() => {
+                // Taken back for ever, nothing would come of them.
+                if let Some(Err(failure)) = vectors.first()
+                    && vectors.iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_))))
+                {
+                    return Ok(self.fail(batch, Error::conflict("the encoder tried no item", failure)));
+                }
                 let mut good = Vec::with_capacity(records.len());
                 for (record, vector) in records.into_iter().zip(vectors) {
                     match vector {
                         Ok(vector) => good.push((record, vector)),
+                        // Not to blame: it waits in the store as before.
+                        Err(ItemFailure::Untried(_)) => {}
                         Err(failure) => failures.push(Attempt {
                             key: record.item.key,
                             revision: record.item.revision,

@@ -92,6 +92,23 @@ fn a_wrong_key_ends_the_run_and_keeps_what_is_done() {
 }
 
 #[test]
+fn items_that_were_never_sent_have_not_failed() {
+    // Beside vectors, and where the call left every item untried.
+    for (tried, native) in [(4, 24), (0, 20)] {
+        let (store, world) = filled();
+        let encoder = TestEncoder { fatal_at: Some(4), tried_before: Some(tried), ..TestEncoder::new() };
+        let limits = Limits { batch: 10, attempts: 1, ..Limits::default() };
+        let error = run(&store, &world, &encoder, limits).unwrap_err();
+        assert!(error.to_string().contains("401"), "{error}");
+        let counts = store.counts("new-model").unwrap();
+        assert_eq!((counts.native, counts.failed), (native, 0), "no item is to blame");
+        // The next run goes on with them.
+        let summary = run(&store, &world, &TestEncoder::new(), limits).unwrap();
+        assert_eq!((summary.done.native, summary.done.failed), (200 - native, 0));
+    }
+}
+
+#[test]
 fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
     let (store, world) = filled();
     request(&store, Request::Pause).unwrap();

@@ -120,7 +120,7 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     };
     let line = &curve.metrics[&id];
     let today = made.do_nothing.get(&id).copied().unwrap_or(f64::NAN);
-    let (live, live_text) = demo_live::run(folder, &fitted.adapter, !json)?;
+    let (live, live_text, outcome) = demo_live::run(folder, &fitted.adapter, !json)?;
     let value = json!({
         "live": live,
         "report": output.display().to_string(),
@@ -154,7 +154,7 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         output.display()
     );
     print(json, &value, &text)?;
-    Ok(Outcome::Done)
+    Ok(outcome)
 }
 
 fn step(json: bool, command: &str) {

@@ -19,7 +19,7 @@ use rehang_upgrade::{
 };
 use serde_json::{Value, json};
 
-use super::{one_decimal, say, write_text};
+use super::{Outcome, one_decimal, say, write_text};
 use crate::configuration::Configuration;
 
 /// Images whose nearest neighbours are asked for; the encoders have seen them, the gallery does not hold them.
@@ -87,8 +87,8 @@ impl Images {
     }
 }
 
-/// Runs the live upgrade in the folder of the demo; gives the numbers and the sentences about them.
-pub fn run(folder: &Path, adapter: &Adapter, show: bool) -> Result<(Value, String)> {
+/// Runs the live upgrade in the folder of the demo; gives the numbers, the sentences about them, and how it ended.
+pub fn run(folder: &Path, adapter: &Adapter, show: bool) -> Result<(Value, String, Outcome)> {
     let images = Images::read(folder)?;
     images.write(&folder.join("images"))?;
     let config_path = folder.join("rehang.toml");
@@ -343,7 +343,7 @@ fn summary(
     after: f64,
     recall: f64,
     idle: &[f64],
-) -> (Value, String) {
+) -> (Value, String, Outcome) {
     let Live { summary, searches, writes, .. } = live;
     let (p99_idle, p99_live) = (percentile(idle, 0.99), percentile(&searches.milliseconds, 0.99));
     let longest = percentile(&writes.milliseconds, 1.0);
@@ -376,10 +376,13 @@ fn summary(
         one_decimal(before),
         one_decimal(at_switch),
     );
-    if let Some(reason) = searches.failed.first() {
-        writeln!(text, "  the first failure: {reason}").ok();
-    }
-    (value, text)
+    let Some(reason) = searches.failed.first() else { return (value, text, Outcome::Done) };
+    writeln!(
+        text,
+        "  A live upgrade must not make a single search fail, so this demo did not succeed. The first failure: {reason}"
+    )
+    .ok();
+    (value, text, Outcome::WithRefusals)
 }
 
 /// The value below which a share of all lies (the largest for a share of 1); 0 for none.
@@ -453,5 +456,38 @@ fn configuration(adapter: &Adapter) -> String {
 fn step(show: bool, command: &str) {
     if show {
         say(&format!("\n$ {command}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang_encode::Spent;
+    use rehang_upgrade::{Ending, Tally};
+
+    use super::*;
+
+    #[test]
+    fn a_failed_search_is_no_success() {
+        for (failed, outcome) in [(vec![], Outcome::Done), (vec!["3 hits".to_owned()], Outcome::WithRefusals)]
+        {
+            let live = Live {
+                summary: Summary {
+                    ending: Ending::NothingLeft,
+                    done: Tally::default(),
+                    items: 1,
+                    native: 1,
+                    caught_up: 0,
+                    spent: Spent::default(),
+                    elapsed_ms: 1,
+                    encoder_busy_ms: 1,
+                },
+                searches: Searches { milliseconds: vec![1.0], failed },
+                writes: Writes::default(),
+                deleted: BTreeSet::new(),
+            };
+            let (_, text, ended) = summary(&live, 0.0, 0.0, 0.0, 1.0, &[1.0]);
+            assert_eq!(ended, outcome);
+            assert_eq!(text.contains("did not succeed") && text.contains("3 hits"), outcome != Outcome::Done);
+        }
     }
 }

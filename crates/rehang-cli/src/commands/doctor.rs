@@ -1,7 +1,7 @@
 //! `rehang doctor`.
 
 use rehang::{Error, Provenance, Result};
-use rehang_store::{Problem, SqliteStore, Store};
+use rehang_store::{IndexHealth, IndexKind, Problem, SqliteStore, Store};
 use rehang_upgrade::{Phase, Recorded, status};
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
         .or(configuration.as_ref().map(|configuration| &configuration.gallery))
         .ok_or_else(|| Error::missing("--gallery or --config", "`rehang doctor`"))?;
     let store = SqliteStore::open(path)?;
-    let mut findings = Vec::new();
+    let (mut findings, mut indexes) = (Vec::new(), Vec::new());
     for problem in store.check()? {
         findings.push(Finding { bad: true, what: "store", text: describe(&problem) });
     }
@@ -50,7 +50,9 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
             findings.push(Finding {
                 bad: true,
                 what: "forgotten-space",
-                text: format!("space {name:?} neither serves nor takes part in an upgrade"),
+                text: format!(
+                    "space {name:?} neither serves nor takes part in an upgrade; `rehang gallery drop-space` removes it"
+                ),
             });
         }
         // A space holds vectors of one model; those of the other kind were put there by mistake.
@@ -114,6 +116,13 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
             what: "recall",
             text: format!("searches of {name:?} find {:.1} % of the true nearest 10{advice}", 100.0 * recall),
         });
+        let health = store.index_health(name)?;
+        findings.push(Finding {
+            bad: health.trouble.is_some(),
+            what: "index-health",
+            text: describe_index(name, &health),
+        });
+        indexes.push(json!({ "space": name, "health": health }));
     }
     if let Some(record) = recorded.filter(|record| record.phase != Phase::Finished) {
         let status = status(&store, 0)?;
@@ -150,11 +159,76 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
         .iter()
         .map(|finding| json!({ "bad": finding.bad, "what": finding.what, "text": finding.text }))
         .collect();
-    print(json, &json!({ "gallery": store.name(), "bad": bad, "findings": listed }), &text)?;
+    let value = json!({ "gallery": store.name(), "bad": bad, "findings": listed, "indexes": indexes });
+    print(json, &value, &text)?;
     Ok(if bad == 0 { Outcome::Done } else { Outcome::WithRefusals })
+}
+
+/// How the search index of a space is, in one sentence.
+fn describe_index(space: &str, health: &IndexHealth) -> String {
+    let trouble = health.trouble.as_ref().map_or(String::new(), |trouble| {
+        format!("; looking after it failed: {trouble}; searches are right all the same")
+    });
+    if health.kind == IndexKind::Exact {
+        return format!("{space:?} is searched exactly, vector by vector{trouble}");
+    }
+    let checked = health
+        .recall_checked
+        .map_or_else(|| "not checked since".to_owned(), |recall| format!("{recall:.3} when last checked"));
+    let rebuilt = match (health.rebuilt, &health.rebuilt_because) {
+        (0, _) => "never made again".to_owned(),
+        (times, None) => format!("made again {times} times"),
+        (times, Some(why)) => format!("made again {times} times, last because {why}"),
+    };
+    format!(
+        "the graph of {space:?} was built of {} vectors, of which {} were overwritten or removed since and {} changes wait to be \
+         merged; recall@10 {:.3} when built, {checked}; {rebuilt}{trouble}",
+        health.built, health.overwritten, health.waiting, health.recall_at_build
+    )
 }
 
 fn describe(problem: &Problem) -> String {
     let space = problem.space.as_ref().map_or(String::new(), |space| format!("space {space:?}: "));
     format!("{space}{} ({})", problem.what, problem.count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_says_everything_that_is_known_of_it() {
+        let mut health = IndexHealth {
+            kind: IndexKind::Graph,
+            vectors: 30_000,
+            waiting: 12,
+            built: 29_000,
+            overwritten: 8_000,
+            recall_at_build: 0.996,
+            recall_checked: Some(0.981),
+            rebuilt: 2,
+            rebuilt_because: Some("its recall@10 fell from 0.995 to 0.970".into()),
+            trouble: Some("the disk is full".into()),
+            bytes: 1,
+        };
+        let text = describe_index("clip", &health);
+        for word in [
+            "clip",
+            "29000",
+            "8000",
+            "12",
+            "0.996",
+            "0.981",
+            "2 times",
+            "from 0.995 to 0.970",
+            "disk is full",
+        ] {
+            assert!(text.contains(word), "{text:?} does not say {word:?}");
+        }
+        (health.recall_checked, health.rebuilt, health.trouble) = (None, 0, None);
+        let text = describe_index("clip", &health);
+        assert!(text.contains("not checked since") && text.contains("never made again"), "{text}");
+        health.kind = IndexKind::Exact;
+        assert!(describe_index("clip", &health).contains("exactly"));
+    }
 }

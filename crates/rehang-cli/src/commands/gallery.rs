@@ -1,4 +1,4 @@
-//! `rehang gallery import|export|put|delete|info`.
+//! `rehang gallery import|export|put|delete|drop-space|info`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -8,12 +8,13 @@ use rehang::files::stream::{self, Columns, RowBatch};
 use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::{Distance, Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 use rehang_store::{Item, ItemWrite, NewVector, Scan, Select, SqliteStore, Store, expect_space, find_space};
-use rehang_upgrade::Gallery as LiveGallery;
+use rehang_upgrade::{Gallery as LiveGallery, Phase, Recorded};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tempfile::{TempDir, TempPath};
 
-use super::{Outcome, print, say};
-use crate::arguments::{Delete, Export, Gallery, Import, Info, Put};
+use super::{Outcome, print, say, upgrade};
+use crate::arguments::{Delete, DropSpace, Export, Gallery, Import, Info, Put};
 use crate::bar::with_bar;
 use crate::configuration::Configuration;
 
@@ -29,6 +30,7 @@ pub fn run(arguments: &Gallery, json: bool) -> Result<Outcome> {
         Gallery::Export(export) => run_export(export, json),
         Gallery::Put(put) => run_put(put, json),
         Gallery::Delete(delete) => run_delete(delete, json),
+        Gallery::DropSpace(space) => run_drop_space(space, json),
         Gallery::Info(info) => run_info(info, json),
     }
 }
@@ -68,29 +70,14 @@ fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
     let source = VectorSource::parse(&arguments.vectors)?;
     let ids = read_ids(&arguments.items)?;
     let (dimension, normalised) = survey(&source, ids.len(), &arguments.items)?;
-    let exists = arguments.gallery.exists();
-    let store = if exists {
-        SqliteStore::open(&arguments.gallery)?
+    let contents = (dimension, normalised, distance);
+    if arguments.gallery.exists() {
+        let store = SqliteStore::open(&arguments.gallery)?;
+        fill_gallery(&store, arguments, &source, contents, &ids)?;
     } else {
-        // A new gallery appears whole or not at all: it is made beside its place and renamed at the end.
-        let partial = partial_name(&arguments.gallery);
-        remove_partial(&partial);
-        SqliteStore::create(&partial)?
-    };
-    let filled = fill_gallery(&store, arguments, &source, (dimension, normalised, distance), &ids);
-    if exists {
-        filled?;
-    } else {
-        // SQLite keeps the newest pages beside the file: they have to be in it before it is renamed.
-        let partial = partial_name(&arguments.gallery);
-        let moved = filled.and_then(|()| store.close()).and_then(|()| {
-            // What an earlier gallery of that name left beside it would be taken for a part of this one.
-            remove_files_beside(&arguments.gallery);
-            fs_err::rename(&partial, &arguments.gallery)
-                .map_err(|error| Error::io("rename", &partial, &error))
-        });
-        remove_partial(&partial);
-        moved?;
+        let new = NewGallery::begin(&arguments.gallery)?;
+        fill_gallery(&new.store, arguments, &source, contents, &ids)?;
+        new.publish()?;
     }
     let space = Space::new(&arguments.space, dimension, distance, normalised);
     let value = json!({
@@ -106,37 +93,69 @@ fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Removes logs and search indexes beside a gallery that is not there itself.
-fn remove_files_beside(gallery: &Path) {
-    let (Some(folder), Some(name)) = (gallery.parent(), gallery.file_name()) else { return };
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let Ok(entries) = fs_err::read_dir(folder) else { return };
-    for entry in entries.flatten() {
-        let other = entry.file_name();
-        let Some(rest) = other.to_string_lossy().strip_prefix(&*name.to_string_lossy()).map(str::to_owned)
-        else {
-            continue;
+/// A gallery that appears whole or not at all: it is made in a hidden folder of its own beside its place, and moved there
+/// at the end. Dropped before, it leaves nothing.
+struct NewGallery<'a> {
+    place: &'a Path,
+    store: SqliteStore,
+    partial: PathBuf,
+    /// Removed with everything in it when dropped.
+    _folder: TempDir,
+}
+
+impl<'a> NewGallery<'a> {
+    /// Makes an empty gallery whose place is still free.
+    fn begin(place: &'a Path) -> Result<Self> {
+        expect_no_log(place)?;
+        let parent = match place.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
         };
-        if ["-wal", "-shm", "-journal"].contains(&rest.as_str()) || rest.ends_with(".usearch") {
-            drop(fs_err::remove_file(entry.path()));
+        let name = place.file_name().unwrap_or_default().to_string_lossy();
+        let folder = tempfile::Builder::new()
+            .prefix(&format!(".{name}."))
+            .suffix(".partial")
+            .tempdir_in(parent)
+            .map_err(|error| Error::io("create", place, &error))?;
+        let partial = folder.path().join("gallery.db");
+        Ok(Self { place, store: SqliteStore::create(&partial)?, partial, _folder: folder })
+    }
+
+    /// Gives the gallery its place. Whatever came there in the meantime stays as it is, and is a conflict.
+    fn publish(self) -> Result<()> {
+        let Self { place, store, partial, _folder } = self;
+        // SQLite keeps the newest pages beside the file: they have to be in it before it is moved.
+        store.close()?;
+        expect_no_log(place)?;
+        TempPath::try_from_path(&partial)
+            .and_then(|partial| partial.persist_noclobber(place).map_err(|error| error.error))
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::AlreadyExists => Error::conflict(
+                    format!("{} was made by somebody else during this import", place.display()),
+                    "it is untouched and nothing was imported; run the import again to add to it, or give another name",
+                ),
+                _ => Error::io("create", place, &error),
+            })
+    }
+}
+
+/// Fails where the log of an earlier gallery lies beside the place of a new one: SQLite would take it for a part of that.
+/// It is not ours to remove, since the last writes of a gallery that was moved away may lie there only.
+fn expect_no_log(place: &Path) -> Result<()> {
+    for suffix in ["-wal", "-journal"] {
+        let mut log = place.as_os_str().to_owned();
+        log.push(suffix);
+        let log = PathBuf::from(log);
+        let is_there = fs_err::metadata(&log).is_ok_and(|metadata| metadata.len() > 0);
+        // With a gallery beside it, it is that one's, and the gallery itself is in the way.
+        if is_there && !place.exists() {
+            return Err(Error::conflict(
+                format!("the log {} of an earlier gallery is there without its gallery", log.display()),
+                "bring that gallery back beside it, or remove the log if the gallery is gone for good",
+            ));
         }
     }
-}
-
-fn partial_name(gallery: &Path) -> PathBuf {
-    let mut name = gallery.as_os_str().to_owned();
-    name.push(".partial");
-    PathBuf::from(name)
-}
-
-/// Removes what an interrupted import left, with the files that SQLite keeps beside a database.
-fn remove_partial(partial: &Path) {
-    for suffix in ["", "-wal", "-shm", "-journal"] {
-        let mut name = partial.as_os_str().to_owned();
-        name.push(suffix);
-        // Nothing there is what is wanted.
-        drop(fs_err::remove_file(PathBuf::from(name)));
-    }
+    Ok(())
 }
 
 /// The ids of an items file, each line checked: so nothing is written for a file that is damaged at its end.
@@ -417,6 +436,35 @@ fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
         say(&format!("There is no item {}.", missing.join(", ")));
         return Ok(Outcome::WithRefusals);
     }
+    Ok(Outcome::Done)
+}
+
+fn run_drop_space(arguments: &DropSpace, json: bool) -> Result<Outcome> {
+    let name = &arguments.space;
+    let store = SqliteStore::open(&arguments.gallery)?;
+    let space = expect_space(&store, name)?.space;
+    // No upgrade begins to use the space between the look at the record and the drop.
+    let _alone = upgrade::hold_gallery(&arguments.gallery)?;
+    if let Some(Recorded { record, .. }) = Recorded::read(&store)?
+        && record.phase != Phase::Finished
+        && [&record.old.model, &record.new.model].contains(&name)
+    {
+        return Err(Error::conflict(
+            format!(
+                "space {name:?} takes part in the upgrade from {:?} to {:?}",
+                record.old.model, record.new.model
+            ),
+            format!(
+                "it is {}; finish it, or roll it back and begin another one, then drop what is left",
+                record.phase.name()
+            ),
+        ));
+    }
+    let counts = store.counts(name)?;
+    store.drop_space(name)?;
+    let vectors = counts.items - counts.lacking;
+    let text = format!("{space} is gone from {}, with {vectors} vectors\n", arguments.gallery.display());
+    print(json, &json!({ "dropped": name, "vectors": vectors }), &text)?;
     Ok(Outcome::Done)
 }
 

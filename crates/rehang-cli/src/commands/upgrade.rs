@@ -237,6 +237,10 @@ fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
     let store = configuration.open_gallery()?;
     let _alone = hold(&configuration)?;
     let encoder = configuration.open_encoder()?;
+    if !configuration.says_batch && arguments.batch.is_none() {
+        // Fewer would leave requests or processes without work.
+        limits.batch = limits.batch.max(encoder.batch_max());
+    }
     let clock = SystemClock::start();
     let setup = BackfillSetup {
         store: &store,
@@ -517,7 +521,12 @@ fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
 pub struct Alone(#[allow(dead_code, reason = "held until dropped")] File);
 
 fn hold(configuration: &Configuration) -> Result<Alone> {
-    let path = lock_path(&configuration.gallery);
+    hold_gallery(&configuration.gallery)
+}
+
+/// Takes the lock of a gallery's upgrade, or fails where another process has it.
+pub fn hold_gallery(gallery: &Path) -> Result<Alone> {
+    let path = lock_path(gallery);
     let file = fs_err::OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -528,7 +537,7 @@ fn hold(configuration: &Configuration) -> Result<Alone> {
     match file.try_lock() {
         Ok(()) => Ok(Alone(file)),
         Err(std::fs::TryLockError::WouldBlock) => Err(Error::conflict(
-            format!("another process is at work on the upgrade of {}", configuration.gallery.display()),
+            format!("another process is at work on the upgrade of {}", gallery.display()),
             "wait for it, or ask it to end with `rehang upgrade pause`",
         )),
         Err(std::fs::TryLockError::Error(error)) => Err(Error::io("lock", &path, &error)),

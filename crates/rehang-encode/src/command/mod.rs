@@ -10,6 +10,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rehang::files::{VectorSource, read_matrix};
@@ -230,6 +231,35 @@ impl Command {
         Ok(Some(format!("{}: {reason}", self.check.encoder())))
     }
 
+    /// One process serves a run of inputs, part by part.
+    fn serve(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+        let mut answers = Vec::with_capacity(inputs.len());
+        let mut seat = self.seat();
+        let (mut part_max, mut alone) = (self.batch, 0);
+        while answers.len() < inputs.len() {
+            let before = answers.len();
+            let rest = &inputs[before..];
+            let part = &rest[..part_max.min(rest.len())];
+            self.meter.sent(part.len());
+            let Some(reason) = self.attempt(&mut seat, part, &mut answers)? else {
+                alone = 0;
+                continue;
+            };
+            // One item may have brought the program down. From here on the items go one by one, so that it is found and
+            // the others of its batch are not.
+            part_max = 1;
+            if part.len() > 1 {
+                continue;
+            }
+            answers.push(Err(ItemFailure::Temporary(reason.clone())));
+            alone += 1;
+            if alone >= FAULTS_ALONE_MAX {
+                answers.resize(inputs.len(), Err(ItemFailure::Temporary(reason)));
+            }
+        }
+        Ok(answers)
+    }
+
     fn output(&self, items: usize) -> Output {
         match self.format {
             CommandFormat::Jsonl => Output::Lines,
@@ -357,38 +387,25 @@ impl Encoder for Command {
     }
 
     fn batch_max(&self) -> usize {
-        self.batch
+        self.batch.saturating_mul(self.processes)
     }
 
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
-        let mut answers = Vec::with_capacity(inputs.len());
         if inputs.is_empty() {
-            return Ok(answers);
+            return Ok(Vec::new());
         }
-        let mut seat = self.seat();
-        let (mut part_max, mut alone) = (self.batch, 0);
-        while answers.len() < inputs.len() {
-            let before = answers.len();
-            let rest = &inputs[before..];
-            let part = &rest[..part_max.min(rest.len())];
-            self.meter.sent(part.len());
-            let Some(reason) = self.attempt(&mut seat, part, &mut answers)? else {
-                alone = 0;
-                continue;
-            };
-            // One item may have brought the program down. From here on the items go one by one, so that it is found and
-            // the others of its batch are not.
-            part_max = 1;
-            if part.len() > 1 {
-                continue;
-            }
-            answers.push(Err(ItemFailure::Temporary(reason.clone())));
-            alone += 1;
-            if alone >= FAULTS_ALONE_MAX {
-                answers.resize(inputs.len(), Err(ItemFailure::Temporary(reason)));
-            }
-        }
-        Ok(answers)
+        // Every process gets as much as any other, in whole batches as far as there are enough of them.
+        let share = inputs.len().div_ceil(self.processes).max(self.batch.min(inputs.len()));
+        let parts: Vec<&[Input<'_>]> = inputs.chunks(share).collect();
+        let answers: Vec<Result<Vec<Answer>>> = thread::scope(|scope| {
+            let others: Vec<_> = parts[1..].iter().map(|part| scope.spawn(|| self.serve(part))).collect();
+            let first = self.serve(parts[0]);
+            let panicked = |panic| std::panic::resume_unwind(panic);
+            std::iter::once(first)
+                .chain(others.into_iter().map(|other| other.join().unwrap_or_else(panicked)))
+                .collect()
+        });
+        Ok(answers.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     fn spent(&self) -> Spent {

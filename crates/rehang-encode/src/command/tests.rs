@@ -293,6 +293,16 @@ fn several_processes_serve_several_callers() {
     assert_eq!(running.count(), 2);
 }
 
+#[test]
+fn several_processes_serve_one_caller() {
+    // As above: one process alone would never answer.
+    let body = format!("echo > running-$$\nwhile [ $(ls running-* | wc -l) -lt 2 ]; do :; done\n{ANSWER}");
+    let (_folder, command) = shell(&body, |config| (config.processes, config.batch) = (2, 2));
+    assert_eq!(command.batch_max(), 4);
+    let expected: Vec<Answer> = (1..=4).map(|n| Ok(vec![n as f32, 0.5])).collect();
+    assert_eq!(command.encode(&abcd()).unwrap(), expected);
+}
+
 /// A program that writes a finished matrix, once it has read all its items into `items`.
 fn matrix_script(matrix: &Matrix, after: &str) -> (TempDir, Command) {
     let (folder, command) = script(&format!("cat > items; cat out.npy; {after}"), |config| {

@@ -547,14 +547,15 @@ impl Encoder for Http {
         if error.is_unauthorised() || is_budget_spent(&error) {
             *lock(&self.stopped) = Some(error.clone());
         }
-        // Vectors that are there are paid for: they are handed out now, and the next call stops the run.
+        // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The other items have
+        // done nothing wrong.
         let trusted = error.is_unauthorised() || error.is_retryable() || is_budget_spent(&error);
         if !trusted || !answers.iter().any(|answer| matches!(answer, Some(Ok(_)))) {
             return Err(error);
         }
         let reason = error.to_string();
-        let unsent = || Err(ItemFailure::Temporary(reason.clone()));
-        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(unsent)).collect())
+        let untried = || Err(ItemFailure::Untried(reason.clone()));
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
     }
 
     fn spent(&self) -> Spent {

@@ -152,7 +152,7 @@ fn credentials_that_end_half_way_lose_nothing_that_is_paid() {
     let (http, _) = open(&stub, |_| {});
     let answers = embed(&http, &DIGITS).unwrap();
     assert_eq!(answers[..4], right(&DIGITS[..4]));
-    assert!(answers[4..].iter().all(|answer| matches!(answer, Err(ItemFailure::Temporary(_)))));
+    assert!(answers[4..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
     assert!(embed(&http, &DIGITS).unwrap_err().is_unauthorised());
     assert_eq!(stub.seen().len(), 2);
 }
@@ -325,7 +325,7 @@ fn a_budget_is_used_up_and_never_passed() {
         let (http, _) = open(&stub, change);
         let answers = embed(&http, &DIGITS).unwrap();
         assert_eq!(answers[..fits], right(&DIGITS[..fits]));
-        assert!(answers[fits..].iter().all(|answer| matches!(answer, Err(ItemFailure::Temporary(_)))));
+        assert!(answers[fits..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
         assert_eq!(http.spent().items, fits as u64);
         let error = embed(&http, &DIGITS).unwrap_err();
         assert!(is_budget_spent(&error) && !error.is_retryable(), "{error}");

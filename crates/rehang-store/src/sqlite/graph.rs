@@ -25,9 +25,23 @@ pub(crate) struct Graph {
     pub(crate) overwritten: usize,
     /// Recall when it was built.
     pub(crate) recall_at_build: f64,
-    /// `overwritten` when its recall was looked at last.
-    pub(crate) checked_at: usize,
+    /// How it has been looked after.
+    pub(crate) care: Care,
     gate: Gate,
+}
+
+/// How a graph has been looked after. It rests in the side file, so that it adds up over processes that live shortly.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Care {
+    /// Vectors that had been overwritten when its recall was looked at last; 0 before the first look.
+    pub(crate) checked_at: usize,
+    /// Recall at that look.
+    pub(crate) recall_checked: Option<f64>,
+    /// How often there was another graph before this one.
+    pub(crate) rebuilt: u64,
+    /// Why the last of them was made again.
+    pub(crate) rebuilt_because: Option<String>,
 }
 
 impl std::fmt::Debug for Graph {
@@ -49,7 +63,7 @@ impl Graph {
             built: 0,
             overwritten: 0,
             recall_at_build: 1.0,
-            checked_at: 0,
+            care: Care::default(),
             gate,
         })
     }
@@ -119,6 +133,11 @@ impl Graph {
         Ok(matches.distances.into_iter().map(|distance| distance - shift).zip(matches.keys).collect())
     }
 
+    /// Whether enough was overwritten since its recall was looked at last to look at it again.
+    pub(crate) fn is_check_due(&self) -> bool {
+        (self.overwritten - self.care.checked_at) as f64 >= OVERWRITTEN_SHARE * self.built as f64
+    }
+
     /// How many candidates a search looks at from now on.
     pub(crate) fn look_at(&self, candidates: usize) {
         self.index.change_expansion_search(candidates);
@@ -154,6 +173,7 @@ impl Graph {
             built: self.built,
             overwritten: self.overwritten,
             recall_at_build: self.recall_at_build,
+            care: self.care.clone(),
             bytes,
             checksum,
         };
@@ -205,7 +225,8 @@ impl Graph {
         graph.index.reserve_capacity_and_threads(graph.index.size() + 1024, threads()).ok()?;
         graph.built = footer.built;
         graph.overwritten = footer.overwritten;
-        graph.checked_at = footer.overwritten;
+        let checked_at = footer.care.checked_at.min(footer.overwritten);
+        graph.care = Care { checked_at, ..footer.care };
         graph.recall_at_build = footer.recall_at_build;
         Some((graph, footer.settled))
     }
@@ -230,12 +251,18 @@ struct Footer {
     built: usize,
     overwritten: usize,
     recall_at_build: f64,
+    /// Missing in files of earlier versions, which remembered no look.
+    #[serde(default)]
+    care: Care,
     /// Bytes in front of the footer, and their check sum.
     bytes: u64,
     checksum: u64,
 }
 
 const SIDE_FORMAT: u32 = 1;
+
+/// A graph whose vectors were overwritten to this share is looked at.
+const OVERWRITTEN_SHARE: f64 = 0.2;
 
 const MAGIC: &[u8; 8] = b"rehangix";
 

@@ -156,10 +156,7 @@ impl SpaceIndex {
     pub(crate) fn needs_work(&self) -> bool {
         match &self.graph {
             None => self.fresh.len() > self.options.exact_max,
-            Some(graph) => {
-                self.waiting() > self.options.merge_at
-                    || (graph.overwritten - graph.checked_at) as f64 >= OVERWRITTEN_SHARE * graph.built as f64
-            }
+            Some(graph) => self.waiting() > self.options.merge_at || graph.is_check_due(),
         }
     }
 }
@@ -319,9 +316,6 @@ fn each_page(
         take(&page)?;
     }
 }
-
-/// A graph whose vectors were overwritten to this share is looked at.
-pub(crate) const OVERWRITTEN_SHARE: f64 = 0.2;
 
 /// Vectors that the recall of a graph is measured with, and how many neighbours of each.
 pub(crate) const RECALL_SAMPLES: usize = 64;

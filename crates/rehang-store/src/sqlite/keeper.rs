@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::SearchOptions;
 use super::connection::{Database, lock};
-use super::graph::{Graph, side_file};
-use super::index::{self, OVERWRITTEN_SHARE, RECALL_K, RECALL_SAMPLES, SpaceIndex};
+use super::graph::{Care, Graph, side_file};
+use super::index::{self, RECALL_K, RECALL_SAMPLES, SpaceIndex};
 use super::spaces::{self, SpaceRow};
 
 /// How a space is searched.
@@ -39,10 +39,12 @@ pub struct IndexHealth {
     pub overwritten: usize,
     /// Recall when the graph was built; 1 without a graph.
     pub recall_at_build: f64,
-    /// Recall when it was looked at last, where that was after the build.
+    /// Recall when it was looked at last, by whichever process, where that was after the build.
     pub recall_checked: Option<f64>,
-    /// How often this process has made the graph again because its recall fell.
+    /// How often the graph was made again, by whichever process.
     pub rebuilt: u64,
+    /// Why it was made again last.
+    pub rebuilt_because: Option<String>,
     /// What went wrong in the background last, if anything; searches are right all the same.
     pub trouble: Option<String>,
     /// Bytes it takes in memory.
@@ -77,8 +79,6 @@ pub(crate) struct Kept {
 struct Notes {
     /// The change that the side file is whole up to.
     saved: Option<u64>,
-    recall_checked: Option<f64>,
-    rebuilt: u64,
     trouble: Option<String>,
 }
 
@@ -109,9 +109,10 @@ impl Keeper {
     pub(crate) fn health(&self, space: &str) -> Result<IndexHealth> {
         let (row, change) = self.row(space)?;
         let kept = self.current(&row, change)?;
-        let notes = lock(&kept.notes);
         let index = kept.read();
+        let notes = lock(&kept.notes);
         let graph = index.graph.as_ref();
+        let care = graph.map(|graph| graph.care.clone()).unwrap_or_default();
         Ok(IndexHealth {
             kind: if graph.is_some() { IndexKind::Graph } else { IndexKind::Exact },
             vectors: index.len(),
@@ -119,8 +120,9 @@ impl Keeper {
             built: graph.map_or(0, |graph| graph.built),
             overwritten: graph.map_or(0, |graph| graph.overwritten),
             recall_at_build: graph.map_or(1.0, |graph| graph.recall_at_build),
-            recall_checked: notes.recall_checked,
-            rebuilt: notes.rebuilt,
+            recall_checked: care.recall_checked,
+            rebuilt: care.rebuilt,
+            rebuilt_because: care.rebuilt_because,
             trouble: notes.trouble.clone(),
             bytes: index.bytes(),
         })
@@ -130,13 +132,12 @@ impl Keeper {
     pub(crate) fn rebuild(&self, space: &str) -> Result<()> {
         let (row, _) = self.row(space)?;
         let kept = self.kept(&row);
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let _work = lock(&kept.work);
-        kept.replace(&self.database, self.options, threads)?;
+        kept.replace(&self.database, self.options, all_threads(), "somebody asked for it")?;
         kept.save(&self.database)
     }
 
-    /// Merges and saves every index that was used in this process.
+    /// Merges, looks after and saves every index that was used in this process.
     pub(crate) fn flush(&self) -> Result<()> {
         let all: Vec<Arc<Kept>> = lock(&self.spaces).values().cloned().collect();
         for kept in all {
@@ -150,6 +151,7 @@ impl Keeper {
             let _work = lock(&kept.work);
             kept.catch_up(&self.database, self.options)?;
             kept.settle(&self.database, self.options, true)?;
+            kept.check_recall(&self.database, self.options, all_threads())?;
             kept.save(&self.database)?;
         }
         Ok(())
@@ -306,12 +308,12 @@ impl Kept {
     /// What the background does: merge, and make the graph again where its recall fell.
     fn look_after(&self, database: &Database, options: SearchOptions) -> Result<()> {
         self.settle(database, options, false)?;
-        let due = {
-            let index = self.read();
-            index.graph.as_ref().is_some_and(|graph| {
-                (graph.overwritten - graph.checked_at) as f64 >= OVERWRITTEN_SHARE * graph.built as f64
-            })
-        };
+        self.check_recall(database, options, background_threads())
+    }
+
+    /// Measures the recall of the graph where it is time for that, and makes the graph again where it fell.
+    fn check_recall(&self, database: &Database, options: SearchOptions, threads: usize) -> Result<()> {
+        let due = self.read().graph.as_ref().is_some_and(Graph::is_check_due);
         if !due || self.stop.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -319,16 +321,18 @@ impl Kept {
         let samples = index::sample(database, &row, RECALL_SAMPLES)?;
         let recall =
             index::recall(database, &row, &samples, RECALL_K, &|query, k| self.read().nearest(query, k))?;
-        lock(&self.notes).recall_checked = Some(recall);
+        // What was learned is kept, also where nothing else changed since the last save.
+        lock(&self.notes).saved = None;
         let at_build = {
             let mut index = self.write();
             let Some(graph) = index.graph.as_mut() else { return Ok(()) };
-            graph.checked_at = graph.overwritten;
+            graph.care.checked_at = graph.overwritten;
+            graph.care.recall_checked = Some(recall);
             graph.recall_at_build
         };
         if recall < at_build - RECALL_LOSS {
-            self.replace(database, options, background_threads())?;
-            lock(&self.notes).rebuilt += 1;
+            let why = format!("its recall@{RECALL_K} fell from {at_build:.3} to {recall:.3}");
+            self.replace(database, options, threads, &why)?;
         }
         Ok(())
     }
@@ -345,12 +349,8 @@ impl Kept {
             Some(len) => waiting > options.merge_at.max(len / 2),
         };
         if rebuild {
-            let threads = if in_front {
-                std::thread::available_parallelism().map_or(1, usize::from)
-            } else {
-                background_threads()
-            };
-            return self.replace(database, options, threads);
+            let threads = if in_front { all_threads() } else { background_threads() };
+            return self.replace(database, options, threads, "too much waited to be merged into it");
         }
         while !self.stop.load(Ordering::Relaxed) {
             let more = self.write().merge(MERGE_SLICE)?;
@@ -363,8 +363,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Makes the index again from the truth and puts it in the place of the old one.
-    fn replace(&self, database: &Database, options: SearchOptions, threads: usize) -> Result<()> {
+    /// Makes the index again from the truth and puts it in the place of the old one, if there is one for this reason.
+    fn replace(&self, database: &Database, options: SearchOptions, threads: usize, why: &str) -> Result<()> {
         let count: usize = database.read(|transaction| {
             Ok(transaction.query_row(
                 &format!("SELECT count(*) FROM vector_{}", self.number),
@@ -384,8 +384,16 @@ impl Kept {
         let feed = lock(&self.feed);
         let replacement = Self::new(self.number, new);
         replacement.catch_up_from_truth(database, options)?;
-        let new = replacement.index.into_inner().unwrap_or_else(PoisonError::into_inner);
-        *self.write() = new;
+        let mut new = replacement.index.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut index = self.write();
+        if let (Some(old), Some(graph)) = (&index.graph, &mut new.graph) {
+            let (rebuilt, why) = (old.care.rebuilt + 1, Some(why.to_owned()));
+            graph.care = Care { rebuilt, rebuilt_because: why, ..Care::default() };
+        }
+        *index = new;
+        drop(index);
+        // Another graph, also where it is whole up to the same change as the one before.
+        lock(&self.notes).saved = None;
         drop(feed);
         Ok(())
     }
@@ -449,6 +457,10 @@ impl Kept {
             let _ = handle.join();
         }
     }
+}
+
+fn all_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Leaves a processor to the searches.

@@ -231,10 +231,55 @@ fn mass_overwrites_are_looked_after() {
             store.wait_for_indexes();
         }
         let health = store.index_health("m").unwrap();
-        assert!(health.recall_checked.is_some(), "a fifth was overwritten, so it was looked at: {health:?}");
+        let was_remade = health.rebuilt_because.as_ref().is_some_and(|why| why.contains("recall"));
+        assert!(
+            health.recall_checked.is_some() || was_remade,
+            "a fifth was overwritten, so it was looked at: {health:?}"
+        );
+        assert_eq!(was_remade, health.rebuilt > 0);
         let recall = store.recall("m", 100, 10).unwrap();
         assert!(recall >= health.recall_at_build - 0.04, "recall {recall} after {health:?}");
     }
+}
+
+#[test]
+fn overwrites_add_up_over_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    filled(&path, 1000).rebuild("m").unwrap();
+    let mut looked = None;
+    for round in 1..=5_u64 {
+        // Each lives as shortly as a search of the command line.
+        let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+        let first = 60 * round as usize;
+        store.put(&(first..first + 60).map(|at| item(at, 10_000 + at as u64)).collect::<Vec<_>>()).unwrap();
+        nearest(&store, &vector(1), 1, &Filter::default());
+        store.flush().unwrap();
+        let health = store.index_health("m").unwrap();
+        let checked = health.recall_checked.is_some() || health.rebuilt > 0;
+        assert_eq!(checked, round >= 4, "240 of 1,000 in round 4, 180 in round 3: {health:?}");
+        if round == 4 {
+            looked = Some((health.recall_checked, health.rebuilt, health.rebuilt_because));
+        }
+    }
+    // What one learned the next ones know, and do not learn again.
+    let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    let health = store.index_health("m").unwrap();
+    assert_eq!(Some((health.recall_checked, health.rebuilt, health.rebuilt_because)), looked);
+}
+
+#[test]
+fn a_graph_says_why_it_was_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    let store = filled(&path, 300);
+    store.rebuild("m").unwrap();
+    assert_eq!(store.index_health("m").unwrap().rebuilt, 0, "the first one");
+    store.rebuild("m").unwrap();
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    let health = store.index_health("m").unwrap();
+    assert_eq!((health.rebuilt, health.rebuilt_because.as_deref()), (1, Some("somebody asked for it")));
 }
 
 #[test]

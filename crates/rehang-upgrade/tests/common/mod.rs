@@ -122,6 +122,8 @@ pub struct TestEncoder {
     pub calls: AtomicU64,
     /// The call that fails for good (counted from 1), as a wrong key would.
     pub fatal_at: Option<u64>,
+    /// Items of the call before it that are embedded; the others are left untried, as where the key ends half-way.
+    pub tried_before: Option<usize>,
 }
 
 impl TestEncoder {
@@ -151,9 +153,14 @@ impl Encoder for TestEncoder {
                 detail: "401".into(),
             }));
         }
+        let tried = if self.fatal_at == Some(call + 1) { self.tried_before } else { None };
         Ok(inputs
             .iter()
-            .map(|input| {
+            .enumerate()
+            .map(|(at, input)| {
+                if tried.is_some_and(|tried| at >= tried) {
+                    return Err(ItemFailure::Untried("401".into()));
+                }
                 *self.embedded.lock().unwrap().entry(input.source.to_owned()).or_default() += 1;
                 if self.broken.iter().any(|broken| broken == input.source) {
                     return Err(ItemFailure::Permanent("no such file".into()));
