@@ -359,6 +359,47 @@ fn another_order_or_adapter_half_way_keeps_what_is_native() {
     assert_eq!((counts.native, counts.adapted), (30, 90));
 }
 
+#[test]
+fn a_configuration_of_another_upgrade_or_adapter_writes_nothing() {
+    let place = place();
+    let second = place.text("H.db");
+    fs_err::copy(place.path("G.db"), &second).unwrap();
+    place.json(&upgrade("start", &[]));
+    place.json(&upgrade("run", &["--budget", "5"]));
+    place.json(&upgrade("switch", &[]));
+    let mut other = adapter(D_OLD, D_NEW);
+    other.map.mixer[0].bias = vec![0.5; D_NEW];
+    other.save(place.path("other.safetensors")).unwrap();
+    place.write_matrix("third.npy", &Matrix::from_fn(ITEMS - 2, D_NEW, |row, column| -native(row, column)));
+    let third = config("name = \"clip\" => name = \"third\"").replace("new.npy", "third.npy");
+    place.write_bytes("third.toml", third.as_bytes());
+    place.write_bytes("other.toml", config("adapter.safetensors => other.safetensors").as_bytes());
+    place.write_bytes("second.toml", config("path = \"G.db\" => path = \"H.db\"").as_bytes());
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let state = || {
+        let counts = store.counts("clip").unwrap();
+        (counts, store.document("upgrade").unwrap(), store.get(&["i1", "new"]).unwrap())
+    };
+    let before = state();
+    let refused = |verb: &[&str], config: &str, says: &str| {
+        let (code, out, error) = code(&place, &[verb, &["--config", config]].concat());
+        assert_eq!(code, 2, "{verb:?} {config}: {out}{error}");
+        assert!(error.contains(says), "{verb:?} {config}: {error}");
+        assert_eq!(state(), before, "{verb:?} {config} wrote something");
+    };
+    for verb in ["run", "switch", "finish", "pause", "resume", "stop", "rollback"] {
+        refused(&["upgrade", verb], "third.toml", "another upgrade");
+    }
+    for verb in ["run", "switch", "finish"] {
+        refused(&["upgrade", verb], "other.toml", "`rehang upgrade start`");
+    }
+    let put = ["gallery", "put", "--gallery", "G.db", "--id", "new", "--vector", "resnet=one.npy"];
+    refused(&put, "third.toml", "another upgrade");
+    refused(&put, "other.toml", "`rehang upgrade start`");
+    refused(&put, "second.toml", "H.db");
+    place.json(&[&put[..], &UPGRADE].concat());
+}
+
 /// A change of the configuration, what is called, and what the error must say.
 const BAD_CONFIGURATIONS: [(&str, &str, &[&str]); 14] = [
     ("batch = 8 => batsch = 8", "plan", &["bad.toml", "batsch"]),

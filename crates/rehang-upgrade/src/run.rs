@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Progress, Provenance, Result};
+use rehang::{Error, ErrorKind, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemKey, Outcome, Record, Scan, Select, Store, VectorWrite};
 use serde::Serialize;
@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::faults::{Faults, Place};
 use crate::fill::Filler;
 use crate::record::{Phase, Recorded};
+use crate::verbs::expect_adapter;
 
 /// The longest wait for anything: after it, the loop looks whether it was asked to end.
 const WAIT_MAX: Duration = Duration::from_millis(100);
@@ -69,8 +70,8 @@ pub struct Summary {
 ///
 /// # Errors
 ///
-/// A conflict where the upgrade is not filled, is paused or stopped; mismatch where the encoder is of another space; what
-/// the encoder says that no item can overcome (after writing what is done); what the store says.
+/// A conflict where the upgrade is not filled, is paused or stopped, or is filled by another adapter; mismatch where the encoder
+/// is of another space, its name included (all three before anything is written); what the encoder says that no item can overcome (after writing what is done); what the store says.
 pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summary> {
     let record = Recorded::expect(setup.store)?.record;
     let name = setup.store.name();
@@ -95,12 +96,16 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
         }
     }
     let encodes = setup.encoder.space();
-    if (encodes.dimension, encodes.distance) != (record.new.dimension, record.new.distance) {
+    let of = |space: &Space| (space.model.clone(), space.dimension, space.distance);
+    if of(encodes) != of(&record.new) {
         let (expected, received) = (record.new.to_string(), encodes.to_string());
         return Err(Error::from(ErrorKind::SpaceMismatch { expected, received }).context("the encoder"));
     }
     let filler = match setup.adapter {
-        Some(adapter) => Some(Filler::new(adapter, &record.old.model, &record.new.model, record.order)?),
+        Some(adapter) => {
+            expect_adapter(setup.store, &record, adapter)?;
+            Some(Filler::new(adapter, &record.old.model, &record.new.model, record.order)?)
+        }
         None => None,
     };
     let (jobs, to_do) = channel::<Job>();

@@ -236,6 +236,7 @@ fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
     }
     let store = configuration.open_gallery()?;
     let _alone = hold(&configuration)?;
+    rehang_upgrade::expect_same(&store, &configuration.setup())?;
     let encoder = configuration.open_encoder()?;
     let clock = SystemClock::start();
     let setup = BackfillSetup {
@@ -454,7 +455,7 @@ fn status_text(status: &Status, rate: Option<f64>) -> String {
 fn run_request(arguments: &UpgradeConfig, request: Request, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config)?;
     let store = configuration.open_gallery()?;
-    let before = rehang_upgrade::request(&store, request)?;
+    let before = rehang_upgrade::request(&store, &configuration.setup(), request)?;
     let text = match request {
         Request::Pause => "Running backfills end after the batches they have in hand.\n",
         Request::Stop => "The backfill stays where it is; what is adapted stays adapted.\n",
@@ -467,7 +468,7 @@ fn run_request(arguments: &UpgradeConfig, request: Request, json: bool) -> Resul
 fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config.config)?;
     let store = configuration.open_gallery()?;
-    let before = rehang_upgrade::request(&store, Request::Run)?;
+    let before = rehang_upgrade::request(&store, &configuration.setup(), Request::Run)?;
     let retried = if arguments.retry_failed { store.clear_failures(&configuration.new.model)? } else { 0 };
     let mut text = "Backfills may go on: `rehang upgrade run`.\n".to_owned();
     if retried > 0 {
@@ -480,7 +481,7 @@ fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
 fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config)?;
     let store = configuration.open_gallery()?;
-    let back = rehang_upgrade::rollback(&store, &NoFaults)?;
+    let back = rehang_upgrade::rollback(&store, &configuration.setup(), &NoFaults)?;
     let mut text = format!(
         "Searches go to {:?} again. The new vectors are kept; `rehang upgrade switch` goes back to them.\n",
         back.serving
