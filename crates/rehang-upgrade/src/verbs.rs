@@ -285,6 +285,7 @@ pub fn switch(
         record.phase = Phase::Filled;
         record.serving = serving;
     })?;
+    faults.reach(Place::SwitchRecorded)?;
     store.switch_serving(old, new)?;
     faults.reach(Place::AfterSwitch)?;
     Ok(Switched { serving: new.clone(), caught_up, lacking })
