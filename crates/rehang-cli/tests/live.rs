@@ -136,6 +136,12 @@ fn a_whole_upgrade_by_its_verbs() {
     // Two items are not in the table: they are listed, and the rest is done.
     let (rest, out, error) = code(&place, &upgrade("run", &["--until", "all", "--json"]));
     assert_eq!(rest, 1, "{out}{error}");
+    // They are in the way of the next run too, which says so, and that the σ² of this adapter is made up.
+    let (rest, out, _) = code(&place, &upgrade("run", &[]));
+    assert_eq!(rest, 1, "{out}");
+    assert!(out.contains("2 items could not be embedded") && out.contains("ALARM"), "{out}");
+    let (_, out, _) = code(&place, &upgrade("run", &["--json"]));
+    assert!(out.contains("\"alarm\":true"), "{out}");
     let status: serde_json::Value = {
         let (doubtful, out, _) = code(&place, &upgrade("status", &["--json"]));
         assert_eq!(doubtful, 1);

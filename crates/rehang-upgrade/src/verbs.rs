@@ -10,9 +10,8 @@ use crate::faults::{Faults, Place};
 use crate::fill::{Filler, drift, newest_revision};
 use crate::health::{SigmaHealth, sigma_health};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+use crate::run::HEALTH_SAMPLE;
 
-/// Native vectors whose σ² is compared with their true error in a status.
-const HEALTH_SAMPLE: usize = 2000;
 /// Items of a page while planning.
 const PLAN_PAGE: usize = 5000;
 

@@ -6,8 +6,8 @@ use common::{DieAt, TestClock, TestEncoder, World, check, fill};
 use rehang::{Progress, Result};
 use rehang_store::{MemoryStore, Scan, Select, Store};
 use rehang_upgrade::{
-    BackfillSetup, Ending, Limits, NoFaults, Place, Request, Serving, Summary, Until, backfill, expect_same,
-    finish, plan, request, rollback, start, status, switch,
+    BackfillSetup, Ending, Faults, Limits, NoFaults, Place, Request, Serving, Summary, Until, backfill,
+    expect_same, finish, plan, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 200;
@@ -89,6 +89,62 @@ fn a_wrong_key_ends_the_run_and_keeps_what_is_done() {
     assert!(error.to_string().contains("30 items were made native"), "{error}");
     let counts = store.counts("new-model").unwrap();
     assert_eq!((counts.native, counts.failed), (30, 0), "no item is to blame");
+}
+
+#[test]
+fn a_budget_of_the_encoder_that_is_spent_is_an_orderly_end() {
+    let (store, world) = filled();
+    let encoder = TestEncoder { spent_at: Some(4), ..TestEncoder::new() };
+    let summary = run(&store, &world, &encoder, Limits { batch: 10, ..Limits::default() }).unwrap();
+    assert_eq!((summary.ending, summary.native), (Ending::EncoderBudgetSpent, 30));
+    let said = summary.encoder_said.unwrap();
+    assert!(said.contains("budget_items 30"), "{said}");
+    let counts = store.counts("new-model").unwrap();
+    assert_eq!((counts.native, counts.failed), (30, 0), "no item is to blame");
+}
+
+/// Rolls an upgrade back after the first batch that is written.
+struct RollBack<'a>(&'a MemoryStore, &'a World);
+
+impl Faults for RollBack<'_> {
+    fn reach(&self, place: Place) -> Result<()> {
+        if place == Place::BackfillWritten {
+            rollback(self.0, &self.1.setup(), &NoFaults)?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_rollback_ends_a_running_backfill_after_its_batches() {
+    let (store, world) = filled();
+    let clock = TestClock::default();
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits { batch: 2, ..Limits::default() },
+        clock: &clock,
+        faults: &RollBack(&store, &world),
+    };
+    let summary = backfill(&setup, &Progress::default()).unwrap();
+    assert_eq!(summary.ending, Ending::RolledBack);
+    let native = store.counts("new-model").unwrap().native;
+    assert!((2..=40).contains(&native), "{native} of {ITEMS}");
+    assert_eq!(summary.done.native, native, "what was embedded is written");
+    // Whoever begins one on purpose while it is rolled back gets it.
+    let summary = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 200));
+}
+
+#[test]
+fn the_end_of_a_run_says_whether_sigma_still_means_what_it_says() {
+    let (store, world) = filled();
+    let few = run(&store, &world, &TestEncoder::new(), Limits { budget: Some(20), ..Limits::default() });
+    assert_eq!(few.unwrap().sigma, None, "few items say nothing");
+    let all = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    assert_eq!(all.sigma.map(|sigma| sigma.items), Some(200));
+    assert_eq!(all.sigma, status(&store, 0).unwrap().sigma);
 }
 
 #[test]

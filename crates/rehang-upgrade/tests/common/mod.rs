@@ -122,6 +122,8 @@ pub struct TestEncoder {
     pub calls: AtomicU64,
     /// The call that fails for good (counted from 1), as a wrong key would.
     pub fatal_at: Option<u64>,
+    /// The call from which on its budget is spent (counted from 1).
+    pub spent_at: Option<u64>,
 }
 
 impl TestEncoder {
@@ -150,6 +152,11 @@ impl Encoder for TestEncoder {
                 service: "the test encoder".into(),
                 detail: "401".into(),
             }));
+        }
+        if self.spent_at.is_some_and(|first| call >= first) {
+            let error = Error::conflict("the budget of [encoder]", "budget_items 30 is spent");
+            assert!(rehang_encode::is_budget_spent(&error), "it is no longer said so");
+            return Err(error);
         }
         Ok(inputs
             .iter()
