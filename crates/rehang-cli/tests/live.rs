@@ -406,6 +406,35 @@ fn a_configuration_of_another_upgrade_or_adapter_writes_nothing() {
     place.json(&[&put[..], &UPGRADE].concat());
 }
 
+/// Ctrl-C, as a terminal sends it.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_says_so_and_is_not_done() {
+    use std::process::{Command, Stdio};
+
+    let place = place();
+    place.json(&upgrade("start", &[]));
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_rehang"))
+        .args(upgrade("run", &["--rate", "5/s"]))
+        .current_dir(place.path(""))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while store.counts("clip").unwrap().native == 0 {
+        std::thread::yield_now();
+    }
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let output = child.wait_with_output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{out}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(out.contains("interrupted"), "{out}");
+    let native = store.counts("clip").unwrap().native;
+    assert!((1..ITEMS as u64 - 2).contains(&native), "{native}");
+}
+
 /// A change of the configuration, what is called, and what the error must say.
 const BAD_CONFIGURATIONS: [(&str, &str, &[&str]); 14] = [
     ("batch = 8 => batsch = 8", "plan", &["bad.toml", "batsch"]),

@@ -339,6 +339,8 @@ impl Run<'_> {
         self.rolled_back = is_back;
         if let Some(filler) = &self.filler
             && record.phase == Phase::Filled
+            // Planned anew meanwhile: what lacks a vector is the next to be embedded, and waits for that.
+            && record.adapter == self.record.adapter
         {
             self.caught_up += filler.catch_up(self.setup.store, self.setup.faults)?;
         }

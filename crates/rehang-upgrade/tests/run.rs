@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use common::{DieAt, TestClock, TestEncoder, World, check, fill};
 use rehang::{Progress, Result};
 use rehang_store::{MemoryStore, Scan, Select, Store};
@@ -135,6 +137,42 @@ fn a_rollback_ends_a_running_backfill_after_its_batches() {
     // Whoever begins one on purpose while it is rolled back gets it.
     let summary = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 200));
+}
+
+/// Plans an upgrade anew with the other adapter after the first batch that is written, and writes an item then.
+struct Replan<'a>(&'a MemoryStore, AtomicBool);
+
+impl Faults for Replan<'_> {
+    fn reach(&self, place: Place) -> Result<()> {
+        if place == Place::BackfillWritten && !self.1.swap(true, Ordering::SeqCst) {
+            let world = World { adapter: common::other_adapter(), ..World::new() };
+            start(self.0, &world.setup(), &NoFaults, &Progress::default())?;
+            let mut write = common::item(ITEMS, 0);
+            write.source = None;
+            self.0.put(&[write])?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_running_backfill_adapts_nothing_with_an_adapter_of_before() {
+    let (store, world) = filled();
+    let clock = TestClock::default();
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits { batch: 2, ..Limits::default() },
+        clock: &clock,
+        faults: &Replan(&store, AtomicBool::new(false)),
+    };
+    let summary = backfill(&setup, &Progress::default()).unwrap();
+    assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
+    let key = store.get(&[&common::id(ITEMS)]).unwrap()[0].as_ref().unwrap().key;
+    assert_eq!(store.vectors("new-model", &[key]).unwrap(), [None], "it waits for the adapter of now");
+    let now = World { adapter: common::other_adapter(), ..World::new() };
+    assert_eq!(start(&store, &now.setup(), &NoFaults, &Progress::default()).unwrap().adapted, 1);
 }
 
 #[test]
