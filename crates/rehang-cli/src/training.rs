@@ -218,14 +218,14 @@ impl TrainingFile {
         let Some(old) = &self.old else { return Ok(None) };
         match (&old.encoder, &old.vectors) {
             (Some(path), None) => {
-                old.expect_absent("encoder", &old.beside_encoder())?;
+                OldPart::expect_absent("encoder", &old.beside_encoder())?;
                 Ok(Some(OldModel::of(Encoder::load(path)?, old.cached)))
             }
             (None, Some(path)) => {
-                old.expect_absent("vectors", &[("cached", old.cached)])?;
+                OldPart::expect_absent("vectors", &[("cached", old.cached)])?;
                 if old.head_weight.is_none() {
                     let beside = [("head_bias", old.head_bias.is_some()), ("classes", old.classes.is_some())];
-                    old.expect_absent("vectors without head_weight", &beside)?;
+                    OldPart::expect_absent("vectors without head_weight", &beside)?;
                 }
                 let vectors = files::read_matrix(&VectorSource::parse(&path.to_string_lossy())?)?;
                 let head = match &old.head_weight {
@@ -317,7 +317,7 @@ impl OldPart {
     }
 
     /// Fails where an option stands beside one that leaves it without a meaning.
-    fn expect_absent(&self, beside: &str, options: &[(&str, bool)]) -> Result<()> {
+    fn expect_absent(beside: &str, options: &[(&str, bool)]) -> Result<()> {
         match options.iter().find(|(_, given)| *given) {
             None => Ok(()),
             Some((option, _)) => Err(Error::option(

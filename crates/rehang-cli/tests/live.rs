@@ -137,6 +137,12 @@ fn a_whole_upgrade_by_its_verbs() {
     // Two items are not in the table: they are listed, and the rest is done.
     let (rest, out, error) = code(&place, &upgrade("run", &["--until", "all", "--json"]));
     assert_eq!(rest, 1, "{out}{error}");
+    // They are in the way of the next run too, which says so, and that the σ² of this adapter is made up.
+    let (rest, out, _) = code(&place, &upgrade("run", &[]));
+    assert_eq!(rest, 1, "{out}");
+    assert!(out.contains("2 items could not be embedded") && out.contains("ALARM"), "{out}");
+    let (_, out, _) = code(&place, &upgrade("run", &["--json"]));
+    assert!(out.contains("\"alarm\":true"), "{out}");
     let status: serde_json::Value = {
         let (doubtful, out, _) = code(&place, &upgrade("status", &["--json"]));
         assert_eq!(doubtful, 1);
@@ -365,6 +371,76 @@ fn another_order_or_adapter_half_way_keeps_what_is_native() {
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     let counts = store.counts("clip").unwrap();
     assert_eq!((counts.native, counts.adapted), (30, 90));
+}
+
+#[test]
+fn a_configuration_of_another_upgrade_or_adapter_writes_nothing() {
+    let place = place();
+    let second = place.text("H.db");
+    fs_err::copy(place.path("G.db"), &second).unwrap();
+    place.json(&upgrade("start", &[]));
+    place.json(&upgrade("run", &["--budget", "5"]));
+    place.json(&upgrade("switch", &[]));
+    let mut other = adapter(D_OLD, D_NEW);
+    other.map.mixer[0].bias = vec![0.5; D_NEW];
+    other.save(place.path("other.safetensors")).unwrap();
+    place.write_matrix("third.npy", &Matrix::from_fn(ITEMS - 2, D_NEW, |row, column| -native(row, column)));
+    let third = config("name = \"clip\" => name = \"third\"").replace("new.npy", "third.npy");
+    place.write_bytes("third.toml", third.as_bytes());
+    place.write_bytes("other.toml", config("adapter.safetensors => other.safetensors").as_bytes());
+    place.write_bytes("second.toml", config("path = \"G.db\" => path = \"H.db\"").as_bytes());
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let state = || {
+        let counts = store.counts("clip").unwrap();
+        (counts, store.document("upgrade").unwrap(), store.get(&["i1", "new"]).unwrap())
+    };
+    let before = state();
+    let refused = |verb: &[&str], config: &str, says: &str| {
+        let (code, out, error) = code(&place, &[verb, &["--config", config]].concat());
+        assert_eq!(code, 2, "{verb:?} {config}: {out}{error}");
+        assert!(error.contains(says), "{verb:?} {config}: {error}");
+        assert_eq!(state(), before, "{verb:?} {config} wrote something");
+    };
+    for verb in ["run", "switch", "finish", "pause", "resume", "stop", "rollback"] {
+        refused(&["upgrade", verb], "third.toml", "another upgrade");
+    }
+    for verb in ["run", "switch", "finish"] {
+        refused(&["upgrade", verb], "other.toml", "`rehang upgrade start`");
+    }
+    let put = ["gallery", "put", "--gallery", "G.db", "--id", "new", "--vector", "resnet=one.npy"];
+    refused(&put, "third.toml", "another upgrade");
+    refused(&put, "other.toml", "`rehang upgrade start`");
+    refused(&put, "second.toml", "H.db");
+    place.json(&[&put[..], &UPGRADE].concat());
+}
+
+/// Ctrl-C, as a terminal sends it.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_says_so_and_is_not_done() {
+    use std::process::{Command, Stdio};
+
+    let place = place();
+    place.json(&upgrade("start", &[]));
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_rehang"))
+        .args(upgrade("run", &["--rate", "5/s"]))
+        .current_dir(place.path(""))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while store.counts("clip").unwrap().native == 0 {
+        std::thread::yield_now();
+    }
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let output = child.wait_with_output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{out}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(out.contains("interrupted"), "{out}");
+    let native = store.counts("clip").unwrap().native;
+    assert!((1..ITEMS as u64 - 2).contains(&native), "{native}");
 }
 
 /// A change of the configuration, what is called, and what the error must say.

@@ -96,6 +96,10 @@ pub enum Ending {
     Paused,
     /// A stop was asked for.
     Stopped,
+    /// The upgrade was rolled back meanwhile, or another one took its place.
+    RolledBack,
+    /// A budget of the encoder itself is spent ([`rehang_encode::is_budget_spent`]): what it would cost to go on is not granted.
+    EncoderBudgetSpent,
     /// The process was asked to end (Ctrl-C), or the encoder or the store failed for good.
     Interrupted,
 }
@@ -126,6 +130,8 @@ pub enum Event {
         native_before: u64,
         /// What is asked for.
         request: Request,
+        /// Whether the upgrade was rolled back since this backfill began.
+        rolled_back: bool,
     },
     /// The answer to [`Action::Read`]: the items that came, in order.
     Read {
@@ -196,6 +202,7 @@ pub enum Action {
 pub struct Backfill {
     limits: Limits,
     request: Request,
+    rolled_back: bool,
     interrupted: bool,
     /// Counts of the last look.
     items: u64,
@@ -249,6 +256,7 @@ impl Backfill {
         Self {
             limits,
             request: Request::Run,
+            rolled_back: false,
             interrupted: false,
             items: 0,
             native_before: 0,
@@ -299,8 +307,9 @@ impl Backfill {
         match event {
             Event::Begin | Event::Tick => self.dry = false,
             Event::Interrupt => self.interrupted = true,
-            Event::Looked { items, native_before, request } => {
+            Event::Looked { items, native_before, request, rolled_back } => {
                 (self.items, self.native_before, self.request) = (items, native_before, request);
+                self.rolled_back = rolled_back;
                 (self.looked, self.looking, self.batches_since_look) = (true, false, 0);
                 self.dry = false;
             }
@@ -428,6 +437,9 @@ impl Backfill {
         if self.interrupted {
             return Some(Ending::Interrupted);
         }
+        if self.rolled_back {
+            return Some(Ending::RolledBack);
+        }
         match self.request {
             Request::Pause => return Some(Ending::Paused),
             Request::Stop => return Some(Ending::Stopped),
@@ -493,6 +505,7 @@ mod tests {
         batches: BTreeMap<u64, Vec<ItemKey>>,
         at_once_max: usize,
         request: Request,
+        rolled_back: bool,
     }
 
     impl World {
@@ -507,6 +520,7 @@ mod tests {
                 batches: BTreeMap::new(),
                 at_once_max: 0,
                 request: Request::Run,
+                rolled_back: false,
             }
         }
 
@@ -527,6 +541,7 @@ mod tests {
                                 items,
                                 native_before: 0,
                                 request: self.request,
+                                rolled_back: self.rolled_back,
                             });
                         }
                         Action::Read { limit, except } => {
@@ -644,10 +659,19 @@ mod tests {
     }
 
     #[test]
+    fn a_rollback_begins_nothing_new() {
+        let mut world = World::of(10);
+        world.rolled_back = true;
+        assert_eq!(world.run(Limits::default()).1, Ending::RolledBack);
+        assert!(world.encoded.is_empty());
+    }
+
+    #[test]
     fn what_is_at_the_encoder_is_written_before_an_interrupted_run_ends() {
         let state = Backfill::new(Limits { batch: 2, ..Limits::default() });
         let (state, _) = state.step(0, Event::Begin);
-        let (state, _) = state.step(0, Event::Looked { items: 4, native_before: 0, request: Request::Run });
+        let looked = Event::Looked { items: 4, native_before: 0, request: Request::Run, rolled_back: false };
+        let (state, _) = state.step(0, looked);
         let (state, actions) = state.step(0, Event::Read { keys: vec![7, 8] });
         assert_eq!(actions[0], Action::Encode { batch: 0, keys: vec![7, 8] });
         let (state, _) = state.step(0, Event::Read { keys: vec![] });

@@ -29,6 +29,8 @@ pub enum Place {
     AfterFilled,
     /// Everything is checked; searches still go to the old space.
     BeforeSwitch,
+    /// The record says how the new space serves; searches still go to the old one.
+    SwitchRecorded,
     /// Searches go to the new space; nothing is left to do.
     AfterSwitch,
     /// A batch of the backfill was read.
@@ -49,7 +51,7 @@ pub enum Place {
 
 impl Place {
     /// Every place.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::RecordWritten,
         Self::SpaceMade,
         Self::FillRead,
@@ -60,6 +62,7 @@ impl Place {
         Self::BeforeFilled,
         Self::AfterFilled,
         Self::BeforeSwitch,
+        Self::SwitchRecorded,
         Self::AfterSwitch,
         Self::BackfillRead,
         Self::BackfillEncoded,

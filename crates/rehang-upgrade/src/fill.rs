@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{Adapter, Applier, input_drift};
 use rehang::order::{self, OrderInput, Policy};
 use rehang::{Error, Head, Matrix, Progress, Provenance, Result};
-use rehang_store::{ItemKey, Outcome, Record, Scan, Select, Store, VectorWrite};
+use rehang_store::{ItemKey, Outcome, Record, Revision, Scan, Select, Store, VectorWrite};
 
 use crate::faults::{Faults, Place};
 use crate::record::OrderSettings;
@@ -43,6 +43,7 @@ pub struct Filler<'a> {
     old: String,
     new: String,
     order: OrderSettings,
+    since: Option<Revision>,
 }
 
 impl<'a> Filler<'a> {
@@ -74,7 +75,22 @@ impl<'a> Filler<'a> {
             }
             _ => {}
         }
-        Ok(Self { applier: Applier::new(adapter)?, head, old: old.into(), new: new.into(), order })
+        Ok(Self {
+            applier: Applier::new(adapter)?,
+            head,
+            old: old.into(),
+            new: new.into(),
+            order,
+            since: None,
+        })
+    }
+
+    /// Items with a later revision came or changed during the upgrade: they go to the front of the queue. `None`: nothing is
+    /// known of that, and only [`Filler::catch_up`] puts items there.
+    #[must_use]
+    pub fn since(mut self, revision: Option<Revision>) -> Self {
+        self.since = revision;
+        self
     }
 
     /// Items of a page.
@@ -181,7 +197,7 @@ impl<'a> Filler<'a> {
                 revision: record.item.revision,
                 provenance: Provenance::Adapted,
                 sigma2: Some(variance[row]),
-                priority: Some(place.or(front(record)).unwrap_or(priorities[row])),
+                priority: Some(place.or(self.front(record)).unwrap_or(priorities[row])),
                 squared_error: None,
                 vector: vectors.row(row).to_vec(),
             })
@@ -230,7 +246,7 @@ impl<'a> Filler<'a> {
                 if share < 1.0 && shuffled(!self.order.seed, record.item.key) >= share {
                     continue;
                 }
-                if front(&record).is_some() {
+                if self.front(&record).is_some() {
                     continue;
                 }
                 let Some(vector) = record.vector else { continue };
@@ -268,6 +284,13 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
+    /// The place of an item that came or changed during the upgrade: it keeps it, whatever adapter or order comes next.
+    fn front(&self, record: &Record) -> Option<f64> {
+        let placed = record.state.as_ref().and_then(|state| state.priority);
+        let later = self.since.is_some_and(|since| record.item.revision > since);
+        (later || placed.is_some_and(|priority| priority >= NEW_OR_CHANGED)).then_some(NEW_OR_CHANGED)
+    }
+
     /// Adapts what came or changed since: items that lack a vector in the new space and have one in the old. They go to
     /// the front of the queue. Gives how many were written; what still lacks a vector afterwards has no old one either.
     ///
@@ -295,11 +318,6 @@ impl<'a> Filler<'a> {
     }
 }
 
-/// The place of an item that came or changed during the upgrade: it keeps it, whatever adapter or order comes next.
-fn front(record: &Record) -> Option<f64> {
-    record.state.as_ref()?.priority.filter(|&priority| priority >= NEW_OR_CHANGED)
-}
-
 /// Items of a page of vectors of this width.
 pub(crate) fn page_items(dimension: usize) -> usize {
     (PAGE_NUMBERS / dimension.max(1)).clamp(64, PAGE_ITEMS_MAX)
@@ -310,6 +328,28 @@ pub(crate) fn shuffled(seed: u64, key: ItemKey) -> f64 {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(key);
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// The newest revision of a gallery's items, 0 without any: found in a few dozen pages of one item.
+pub(crate) fn newest_revision(store: &dyn Store, space: &str) -> Result<Revision> {
+    let after = |revision| -> Result<Option<Revision>> {
+        let records = store.scan(&Scan::new(space, Select::ChangedSince(revision), 1))?;
+        Ok(records.first().map(|record| record.item.revision))
+    };
+    // Some item has revision `newest` (or there is none); none has `beyond` or a later one, once that is known.
+    let (mut newest, mut beyond) = (0, None);
+    loop {
+        let probe = match beyond {
+            None => newest.max(1) * 2,
+            Some(beyond) => newest + (beyond - newest) / 2,
+        };
+        match after(probe)? {
+            // What is beyond was written since the first look, and is none of what was there.
+            Some(found) if beyond.is_none_or(|beyond| found <= beyond) => newest = found,
+            _ if probe > newest => beyond = Some(probe),
+            _ => return Ok(newest),
+        }
+    }
 }
 
 /// What gives away that a gallery's old vectors are not what the adapter was fitted on; `None` where nothing does.
@@ -348,4 +388,36 @@ pub(crate) fn drift(store: &dyn Store, adapter: &Adapter, old: &str) -> Result<O
             number(drift.norm_ratio)
         )
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::{Distance, Space};
+    use rehang_store::{ItemWrite, MemoryStore};
+
+    use super::*;
+
+    #[test]
+    fn the_newest_revision_is_found_whatever_was_deleted() {
+        let store = MemoryStore::new();
+        store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
+        assert_eq!(newest_revision(&store, "old").unwrap(), 0);
+        for number in 0..70 {
+            let id = format!("item {}", number % 50);
+            let write = ItemWrite {
+                id: id.clone(),
+                source: None,
+                label: None,
+                payload: serde_json::Value::Null,
+                vectors: vec![],
+            };
+            store.put(&[write]).unwrap();
+            if number % 7 == 0 {
+                store.delete(&[&id]).unwrap();
+            }
+            let all = store.scan(&Scan::new("old", Select::All, 100)).unwrap();
+            let expected = all.iter().map(|record| record.item.revision).max().unwrap_or(0);
+            assert_eq!(newest_revision(&store, "old").unwrap(), expected);
+        }
+    }
 }

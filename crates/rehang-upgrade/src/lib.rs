@@ -10,6 +10,7 @@
 //! gets a stale vector, two workers on one item do no harm.
 //!
 //! - [`plan`], [`start`], [`switch`], [`request`], [`rollback`], [`finish`], [`status`]: the verbs.
+//! - [`expect_same`]: whether a configuration speaks of the upgrade that is under way.
 //! - [`Forecast`]: what a report on held-out pairs says of it, and whether the switch pays by now.
 //! - [`left`]: which items it cannot bring home.
 //! - [`backfill`]: the loop that re-embeds; what it decides is the pure [`Backfill::step`].
@@ -40,6 +41,6 @@ pub use merge::Merge;
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use run::{BackfillSetup, Summary, backfill};
 pub use verbs::{
-    FinishedUpgrade, Plan, RolledBack, Setup, Started, Status, Switched, finish, plan, request, rollback,
-    start, status, switch,
+    FinishedUpgrade, Plan, RolledBack, Setup, Started, Status, Switched, expect_same, finish, plan, request,
+    rollback, start, status, switch,
 };

@@ -17,6 +17,8 @@
 //! merely not far before the old model's best ones, and falls below doing nothing while few items are native; measured by
 //! `cargo xtask merge`.
 
+use std::collections::BTreeSet;
+
 use rehang::{Distance, Matrix, Provenance, Result, Space};
 use rehang_store::{Filter, Found, Scan, Select, Store};
 
@@ -151,6 +153,9 @@ impl Merge {
     /// which is what `distance` of the hits is then; ties by key. Without a scale (too little is native) it is the old search,
     /// in which items that only the new model has seen alternate with the others.
     ///
+    /// An item that becomes native meanwhile is found once: the old hits are read first and the native ones last, and where both
+    /// have it the native one counts.
+    ///
     /// # Errors
     ///
     /// Those of the store.
@@ -166,17 +171,11 @@ impl Merge {
         let (old_space, new_space) = (&record.old.model, &record.new.model);
         let wanted = k.saturating_mul(CANDIDATES_PER_HIT).max(CANDIDATES_MIN);
         let passes = |provenance| filter.provenances.is_empty() || filter.provenances.contains(&provenance);
-        let natives = if passes(Provenance::Native) {
-            let filter = Filter { provenances: vec![Provenance::Native], ..filter.clone() };
-            store.search(new_space, new, wanted, &filter)?
-        } else {
-            vec![Vec::new(); new.rows()]
-        };
         // The provenance that a filter speaks of is that of the space that serves, not of the old one.
         let old_filter = Filter { provenances: Vec::new(), ..filter.clone() };
         let old_hits = store.search(old_space, old, wanted, &old_filter)?;
-        let mut answers = Vec::with_capacity(natives.len());
-        for (query, (natives, first)) in natives.into_iter().zip(old_hits).enumerate() {
+        let mut rests = Vec::with_capacity(old_hits.len());
+        for (query, first) in old_hits.into_iter().enumerate() {
             let others = |depth: usize, hits: Option<Vec<Found>>| -> Result<(usize, Vec<Found>)> {
                 let hits = match hits {
                     Some(hits) => hits,
@@ -202,12 +201,28 @@ impl Merge {
                 depth = depth.saturating_mul(4);
                 (count, rest) = others(depth, None)?;
             }
-            let mut hits: Vec<(f64, Found)> = if self.is_empty() {
+            rests.push(rest);
+        }
+        // Last: read first, it would miss an item that becomes native before its old hit is looked at and dropped.
+        let natives = if passes(Provenance::Native) {
+            let filter = Filter { provenances: vec![Provenance::Native], ..filter.clone() };
+            store.search(new_space, new, wanted, &filter)?
+        } else {
+            vec![Vec::new(); new.rows()]
+        };
+        let mut answers = Vec::with_capacity(natives.len());
+        for (mut natives, mut rest) in natives.into_iter().zip(rests) {
+            if self.is_empty() {
                 let keys: Vec<_> = natives.iter().map(|hit| hit.key).collect();
-                let in_old = store.provenances(old_space, &keys)?;
-                let fresh = natives.into_iter().zip(in_old).filter(|(_, old)| old.is_none());
+                let mut in_old = store.provenances(old_space, &keys)?.into_iter();
+                natives.retain(|_| in_old.next().flatten().is_none());
+            }
+            let native: BTreeSet<_> = natives.iter().map(|hit| hit.key).collect();
+            rest.retain(|hit| !native.contains(&hit.key));
+            let mut hits: Vec<(f64, Found)> = if self.is_empty() {
                 // Items that only the new model has seen have no old place: they alternate with the others.
-                let fresh = fresh.enumerate().map(|(place, (hit, _))| (2.0 * place as f64 + 1.0, hit));
+                let fresh =
+                    natives.into_iter().enumerate().map(|(place, hit)| (2.0 * place as f64 + 1.0, hit));
                 rest.into_iter()
                     .enumerate()
                     .map(|(place, hit)| (2.0 * place as f64, hit))

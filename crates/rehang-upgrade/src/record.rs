@@ -5,7 +5,7 @@
 
 use rehang::order::Policy;
 use rehang::{Error, Result, Space};
-use rehang_store::Store;
+use rehang_store::{Revision, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::backfill::Request;
@@ -92,6 +92,10 @@ pub struct UpgradeRecord {
     pub request: Request,
     /// What searches after the switch look at.
     pub serving: Serving,
+    /// The newest revision when it began: items with a later one came or changed during the upgrade, and go to the front of
+    /// the queue. `None` in records of a rehang that did not know.
+    #[serde(default)]
+    pub since: Option<Revision>,
     /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name later.
     #[serde(default)]
     pub dropped: bool,
@@ -109,6 +113,7 @@ impl UpgradeRecord {
             phase: Phase::Filling,
             request: Request::Run,
             serving: Serving::Mixed,
+            since: None,
             dropped: false,
         }
     }

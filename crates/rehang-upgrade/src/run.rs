@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Progress, Provenance, Result};
-use rehang_encode::{Encoder, Input, ItemFailure, Spent};
+use rehang::{Error, ErrorKind, Progress, Provenance, Result, Space};
+use rehang_encode::{Encoder, Input, ItemFailure, Spent, is_budget_spent};
 use rehang_store::{ItemKey, Outcome, Record, Scan, Select, Store, VectorWrite};
 use serde::Serialize;
 
@@ -17,8 +17,12 @@ use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request,
 use crate::clock::Clock;
 use crate::faults::{Faults, Place};
 use crate::fill::Filler;
-use crate::record::{Phase, Recorded};
+use crate::health::{SigmaHealth, sigma_health};
+use crate::record::{Phase, Recorded, UpgradeRecord};
+use crate::verbs::expect_adapter;
 
+/// Native vectors whose σ² is compared with their true error.
+pub(crate) const HEALTH_SAMPLE: usize = 2000;
 /// The longest wait for anything: after it, the loop looks whether it was asked to end.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// Counting a large gallery takes a while, so it is done this often; in between, what was written is added.
@@ -42,10 +46,12 @@ pub struct BackfillSetup<'a> {
 }
 
 /// What a backfill did.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// Why it ended.
     pub ending: Ending,
+    /// What the encoder said where [`Ending::EncoderBudgetSpent`] ended it: which budget, and how far it went.
+    pub encoder_said: Option<String>,
     /// Items, by what became of them.
     pub done: Tally,
     /// Items of the gallery.
@@ -60,17 +66,21 @@ pub struct Summary {
     pub elapsed_ms: u64,
     /// Milliseconds that batches were at the encoder, summed over batches: `workers · elapsed_ms` if it was never idle.
     pub encoder_busy_ms: u64,
+    /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
+    pub sigma: Option<SigmaHealth>,
 }
 
-/// Backfills: re-embeds items worst first until a limit is met, a pause or stop is asked for, or nothing is left.
+/// Backfills: re-embeds items worst first until a limit is met, a pause, a stop or a rollback is asked for, or nothing is left.
+/// It may be begun on an upgrade that is rolled back; a rollback while it runs ends it after the batches in hand. A budget of
+/// the encoder that is spent is an orderly end, and no error.
 ///
 /// Whatever kills it, the next call goes on from the store. Items that fail are tried again, then listed; they never stop
 /// the others. Several processes may run at once: none harms another, but they may embed the same item twice.
 ///
 /// # Errors
 ///
-/// A conflict where the upgrade is not filled, is paused or stopped; mismatch where the encoder is of another space; what
-/// the encoder says that no item can overcome (after writing what is done); what the store says.
+/// A conflict where the upgrade is not filled, is paused or stopped, or is filled by another adapter; mismatch where the encoder
+/// is of another space, its name included (all three before anything is written); what the encoder says that no item can overcome (after writing what is done); what the store says.
 pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summary> {
     let record = Recorded::expect(setup.store)?.record;
     let name = setup.store.name();
@@ -95,12 +105,16 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
         }
     }
     let encodes = setup.encoder.space();
-    if (encodes.dimension, encodes.distance) != (record.new.dimension, record.new.distance) {
+    let of = |space: &Space| (space.model.clone(), space.dimension, space.distance);
+    if of(encodes) != of(&record.new) {
         let (expected, received) = (record.new.to_string(), encodes.to_string());
         return Err(Error::from(ErrorKind::SpaceMismatch { expected, received }).context("the encoder"));
     }
     let filler = match setup.adapter {
-        Some(adapter) => Some(Filler::new(adapter, &record.old.model, &record.new.model, record.order)?),
+        Some(adapter) => {
+            expect_adapter(setup.store, &record, adapter)?;
+            Some(Filler::new(adapter, &record.old.model, &record.new.model, record.order)?)
+        }
         None => None,
     };
     let (jobs, to_do) = channel::<Job>();
@@ -114,7 +128,9 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
         drop(done);
         let mut run = Run {
             setup,
+            record: &record,
             space: &record.new.model,
+            rolled_back: record.phase == Phase::RolledBack,
             filler,
             progress,
             jobs,
@@ -173,7 +189,11 @@ fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>
 
 struct Run<'a> {
     setup: &'a BackfillSetup<'a>,
+    /// The upgrade, as it was when the backfill began.
+    record: &'a UpgradeRecord,
     space: &'a str,
+    /// Whether it was rolled back at the last look.
+    rolled_back: bool,
     filler: Option<Filler<'a>>,
     progress: &'a Progress,
     jobs: Sender<Job>,
@@ -260,16 +280,21 @@ impl Run<'_> {
     }
 
     fn end(&mut self, state: &Backfill, ending: Ending) -> Result<Summary> {
-        if let Some(error) = self.fatal.take() {
-            return Err(error.context(format!(
-                "the backfill ended after {} items were made native, which are kept",
-                state.tally.native
-            )));
-        }
+        let (ending, encoder_said) = match self.fatal.take() {
+            None => (ending, None),
+            Some(error) if is_budget_spent(&error) => (Ending::EncoderBudgetSpent, Some(error.to_string())),
+            Some(error) => {
+                return Err(error.context(format!(
+                    "the backfill ended after {} items were made native, which are kept",
+                    state.tally.native
+                )));
+            }
+        };
         self.setup.store.flush()?;
         let (native, items) = state.native_of_items();
         Ok(Summary {
             ending,
+            encoder_said,
             done: state.tally,
             items,
             native,
@@ -277,6 +302,7 @@ impl Run<'_> {
             spent: self.setup.encoder.spent(),
             elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
             encoder_busy_ms: self.busy_ms,
+            sigma: sigma_health(&self.setup.store.errors(self.space, HEALTH_SAMPLE)?)?,
         })
     }
 
@@ -300,8 +326,21 @@ impl Run<'_> {
 
     fn look(&mut self) -> Result<Event> {
         let record = Recorded::expect(self.setup.store)?.record;
+        let spaces = |record: &UpgradeRecord| (record.old.model.clone(), record.new.model.clone());
+        let is_back = matches!(record.phase, Phase::RolledBack | Phase::Abandoned);
+        if spaces(&record) != spaces(self.record) || (is_back && !self.rolled_back) {
+            return Ok(Event::Looked {
+                items: self.counts.0,
+                native_before: self.counts.1,
+                request: record.request,
+                rolled_back: true,
+            });
+        }
+        self.rolled_back = is_back;
         if let Some(filler) = &self.filler
             && record.phase == Phase::Filled
+            // Planned anew meanwhile: what lacks a vector is the next to be embedded, and waits for that.
+            && record.adapter == self.record.adapter
         {
             self.caught_up += filler.catch_up(self.setup.store, self.setup.faults)?;
         }
@@ -313,7 +352,7 @@ impl Run<'_> {
             self.counted_ms = Some(now);
         }
         let request = if record.phase == Phase::Finished { Request::Stop } else { record.request };
-        Ok(Event::Looked { items: self.counts.0, native_before: self.counts.1, request })
+        Ok(Event::Looked { items: self.counts.0, native_before: self.counts.1, request, rolled_back: false })
     }
 
     fn show(&self, state: &Backfill, items: u64, native: u64) {

@@ -7,12 +7,11 @@ use serde::Serialize;
 
 use crate::backfill::Request;
 use crate::faults::{Faults, Place};
-use crate::fill::{Filler, drift};
+use crate::fill::{Filler, drift, newest_revision};
 use crate::health::{SigmaHealth, sigma_health};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+use crate::run::HEALTH_SAMPLE;
 
-/// Native vectors whose σ² is compared with their true error in a status.
-const HEALTH_SAMPLE: usize = 2000;
 /// Items of a page while planning.
 const PLAN_PAGE: usize = 5000;
 
@@ -110,9 +109,9 @@ pub fn plan(store: &dyn Store, setup: &Setup<'_>) -> Result<Plan> {
     let new_counts = if has_new { Some(store.counts(&setup.new.model)?) } else { None };
     let with_old = old_counts.items - old_counts.lacking;
     let native = new_counts.map_or(0, |counts| counts.native);
-    let refilled = recorded.as_ref().is_some_and(|recorded| !is_the_same(&recorded.record, setup));
+    let filled = recorded.as_ref().is_some_and(|recorded| is_filled(&recorded.record, setup));
     let to_adapt = match new_counts {
-        Some(counts) if !refilled => counts.lacking.min(with_old),
+        Some(counts) if filled => counts.lacking.min(with_old),
         Some(counts) => counts.adapted + counts.lacking.min(with_old),
         None => with_old,
     };
@@ -161,7 +160,11 @@ pub struct Started {
 /// Makes the new space and fills it with adapted vectors; what the application writes meanwhile is caught up with.
 ///
 /// Searches go on in the old space. Calling it again is fine at any time: after a crash it goes on where it was; with
-/// another adapter or order it makes all adapted vectors again and keeps every native one; otherwise it only catches up.
+/// another adapter or order it makes all adapted vectors again and keeps every native one; otherwise it only catches up. Where
+/// the new space is there already, from an upgrade that was rolled back before others, all its adapted vectors are made again
+/// too: whose they are is not known any more.
+///
+/// Items that come or change from its first call on go to the front of the queue.
 ///
 /// # Errors
 ///
@@ -179,18 +182,22 @@ pub fn start(
     let new = setup.new_space();
     let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), setup.adapter.fingerprint()?, setup.order);
     let continues = earlier.as_ref().is_some_and(|earlier| {
-        earlier.record.phase != Phase::Finished && earlier.record.new.model == new.model
+        earlier.record.phase != Phase::Finished && has_spaces_of(&earlier.record, setup)
     });
-    let same = earlier.as_ref().is_some_and(|earlier| is_the_same(&earlier.record, setup));
-    let replanned = continues && !same;
-    // An interrupted fill whose record already names this adapter may have left vectors of the one before.
-    let unfilled = |earlier: &Recorded| matches!(earlier.record.phase, Phase::Filling | Phase::Abandoned);
-    let refill = continues && (replanned || earlier.as_ref().is_some_and(unfilled));
+    let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
+    let filled = earlier.as_ref().is_some_and(|earlier| is_filled(&earlier.record, setup))
+        && find_space(store, &new.model)?.is_some();
+    // Before the record: what is written from here on is new or changed, also if this process dies and another goes on.
+    let since = match &earlier {
+        Some(earlier) if continues => earlier.record.since,
+        _ => Some(newest_revision(store, &setup.old.model)?),
+    };
+    let filler = filler.since(since);
+    let fresh = UpgradeRecord { since, ..fresh };
     let mut recorded = match earlier {
         Some(mut earlier) if continues => {
             earlier.change(store, |record| {
                 let (serving, request) = (record.serving, record.request);
-                let filled = same && matches!(record.phase, Phase::Filled | Phase::RolledBack);
                 *record = UpgradeRecord { request, serving, ..fresh };
                 if filled {
                     record.phase = Phase::Filled;
@@ -205,15 +212,17 @@ pub fn start(
     faults.reach(Place::SpaceMade)?;
     let counts = store.counts(&new.model)?;
     let mut adapted = 0;
-    if refill && counts.adapted > 0 {
-        progress.begin("adapting again", "vectors", counts.adapted);
-        adapted += filler.fill(store, &Select::Provenance(Provenance::Adapted), faults, progress)?;
-    }
-    if counts.lacking > 0 {
-        progress.begin("adapting", "vectors", counts.lacking);
-        adapted += filler.fill(store, &Select::Lacking, faults, progress)?;
-    }
-    if recorded.record.phase == Phase::Filling {
+    if !filled {
+        // Adapted vectors that are there may be of an interrupted fill with another adapter, or of an upgrade to the same space
+        // that was rolled back before others: the record knows the last adapter only. Native vectors stay as they are.
+        if counts.adapted > 0 {
+            progress.begin("adapting again", "vectors", counts.adapted);
+            adapted += filler.fill(store, &Select::Provenance(Provenance::Adapted), faults, progress)?;
+        }
+        if counts.lacking > 0 {
+            progress.begin("adapting", "vectors", counts.lacking);
+            adapted += filler.fill(store, &Select::Lacking, faults, progress)?;
+        }
         filler.cover(store, progress)?;
         faults.reach(Place::PrioritiesWritten)?;
     }
@@ -245,15 +254,15 @@ pub struct Switched {
 ///
 /// # Errors
 ///
-/// A conflict where the new space is not filled yet, or the upgrade is finished.
+/// A conflict where the new space is not filled yet, or the upgrade is finished, or is not the one of the setup: other spaces,
+/// or filled by another adapter.
 pub fn switch(
     store: &dyn Store,
     setup: &Setup<'_>,
     serving: Serving,
     faults: &dyn Faults,
 ) -> Result<Switched> {
-    let mut recorded = Recorded::expect(store)?;
-    expect_setup(store, &recorded.record, setup)?;
+    let mut recorded = expect_upgrade(store, setup)?;
     match recorded.record.phase {
         Phase::Filled | Phase::RolledBack => {}
         phase @ (Phase::Filling | Phase::Abandoned | Phase::Finished) => {
@@ -264,6 +273,7 @@ pub fn switch(
             ));
         }
     }
+    expect_adapter(store, &recorded.record, setup.adapter)?;
     let (old, new) = (&recorded.record.old.model.clone(), &recorded.record.new.model.clone());
     let filler = Filler::new(setup.adapter, old, new, setup.order)?;
     let caught_up = filler.catch_up(store, faults)?;
@@ -274,6 +284,7 @@ pub fn switch(
         record.phase = Phase::Filled;
         record.serving = serving;
     })?;
+    faults.reach(Place::SwitchRecorded)?;
     store.switch_serving(old, new)?;
     faults.reach(Place::AfterSwitch)?;
     Ok(Switched { serving: new.clone(), caught_up, lacking })
@@ -283,9 +294,9 @@ pub fn switch(
 ///
 /// # Errors
 ///
-/// Not found where there is no upgrade, a conflict where it is finished.
-pub fn request(store: &dyn Store, request: Request) -> Result<Request> {
-    let mut recorded = Recorded::expect(store)?;
+/// Not found where there is no upgrade, a conflict where it is finished or is between other spaces than the setup's.
+pub fn request(store: &dyn Store, setup: &Setup<'_>, request: Request) -> Result<Request> {
+    let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
         return Err(finished(store));
     }
@@ -310,9 +321,10 @@ pub struct RolledBack {
 ///
 /// # Errors
 ///
-/// Not found where there is no upgrade, a conflict where it is finished: the old space is gone then.
-pub fn rollback(store: &dyn Store, faults: &dyn Faults) -> Result<RolledBack> {
-    let mut recorded = Recorded::expect(store)?;
+/// Not found where there is no upgrade, a conflict where it is finished (the old space is gone then) or is between other spaces
+/// than the setup's.
+pub fn rollback(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Result<RolledBack> {
+    let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
         return Err(finished(store));
     }
@@ -354,12 +366,13 @@ pub struct FinishedUpgrade {
 ///
 /// # Errors
 ///
-/// A conflict where searches still go to the old space.
+/// A conflict where searches still go to the old space, or the upgrade is not the one of the setup: other spaces, or filled by
+/// another adapter.
 pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Result<FinishedUpgrade> {
-    let mut recorded = Recorded::expect(store)?;
+    let mut recorded = expect_upgrade(store, setup)?;
     let (old, new) = (recorded.record.old.model.clone(), recorded.record.new.model.clone());
     if recorded.record.phase != Phase::Finished {
-        expect_setup(store, &recorded.record, setup)?;
+        expect_adapter(store, &recorded.record, setup.adapter)?;
         if store.serving()?.as_deref() != Some(new.as_str()) {
             return Err(Error::conflict(
                 format!("searches of {} still go to {old:?}", store.name()),
@@ -381,6 +394,16 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
     }
     let counts = store.counts(&new)?;
     Ok(FinishedUpgrade { dropped: old, counts, lacking: counts.lacking })
+}
+
+/// Fails where the upgrade of a gallery is not the one of the setup: between other spaces, or filled by another adapter. Whoever
+/// is about to write for an upgrade asks this first.
+///
+/// # Errors
+///
+/// Not found where there is no upgrade; otherwise a conflict or a mismatch that says what differs.
+pub fn expect_same(store: &dyn Store, setup: &Setup<'_>) -> Result<()> {
+    expect_adapter(store, &expect_upgrade(store, setup)?.record, setup.adapter)
 }
 
 /// How an upgrade stands.
@@ -483,6 +506,17 @@ fn lag(store: &dyn Store, record: &UpgradeRecord) -> Result<u64> {
     }
 }
 
+fn has_spaces_of(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
+    (&record.old.model, &record.new.model) == (&setup.old.model, &setup.new.model)
+}
+
+/// Whether every adapted vector of the new space is known to be of this adapter, at its place in this order.
+fn is_filled(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
+    matches!(record.phase, Phase::Filled | Phase::RolledBack)
+        && has_spaces_of(record, setup)
+        && is_the_same(record, setup)
+}
+
 fn is_the_same(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
     setup.adapter.fingerprint().is_ok_and(|fingerprint| fingerprint == record.adapter)
         && record.order == setup.order
@@ -496,22 +530,50 @@ fn expect_no_other(store: &dyn Store, recorded: Option<&Recorded>, setup: &Setup
     }
 }
 
-/// Fails where an upgrade of other spaces is under way.
+/// Fails where an upgrade is between other spaces than those of the configuration.
 fn expect_setup(store: &dyn Store, record: &UpgradeRecord, setup: &Setup<'_>) -> Result<()> {
-    if record.old.model == setup.old.model && record.new.model == setup.new.model {
+    let name = store.name();
+    if !has_spaces_of(record, setup) {
+        let of_record = format!("from {:?} to {:?}", record.old.model, record.new.model);
+        let of_setup = format!("from {:?} to {:?}", setup.old.model, setup.new.model);
+        return Err(if record.is_live() {
+            Error::conflict(
+                format!("another upgrade of {name} is under way, {of_record}"),
+                format!("the configuration says {of_setup}; finish or roll back the first one before"),
+            )
+        } else {
+            Error::conflict(
+                format!("the upgrade of {name} is another one, {of_record} ({})", record.phase.name()),
+                format!("the configuration says {of_setup}; `rehang upgrade start` begins that one"),
+            )
+        });
+    }
+    for (role, recorded, wanted) in [("old", &record.old, setup.old), ("new", &record.new, setup.new)] {
+        if (recorded.dimension, recorded.distance) != (wanted.dimension, wanted.distance) {
+            let (expected, received) = (recorded.to_string(), wanted.to_string());
+            return Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
+                .context(format!("[{role}] of the configuration against the upgrade of {name}")));
+        }
+    }
+    Ok(())
+}
+
+/// The upgrade of a gallery, which has to be between the spaces of the configuration.
+fn expect_upgrade(store: &dyn Store, setup: &Setup<'_>) -> Result<Recorded> {
+    let recorded = Recorded::expect(store)?;
+    expect_setup(store, &recorded.record, setup)?;
+    Ok(recorded)
+}
+
+/// Fails where an upgrade is filled by another adapter than this one: vectors of two adapters in one space would be ordered by
+/// σ² of two kinds, and searched as if they were of one.
+pub(crate) fn expect_adapter(store: &dyn Store, record: &UpgradeRecord, adapter: &Adapter) -> Result<()> {
+    if adapter.fingerprint()? == record.adapter {
         return Ok(());
     }
     Err(Error::conflict(
-        format!(
-            "another upgrade of {} is under way, from {:?} to {:?}",
-            store.name(),
-            record.old.model,
-            record.new.model
-        ),
-        format!(
-            "the configuration says from {:?} to {:?}; finish or roll back the first one before",
-            setup.old.model, setup.new.model
-        ),
+        format!("the upgrade of {} is filled by another adapter than the configuration's", store.name()),
+        "run `rehang upgrade start` with it to re-plan (native vectors are kept), or name the adapter it was started with",
     ))
 }
 

@@ -29,7 +29,7 @@ fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn
     store.put(&[common::item(3, 1), common::item(ITEMS, 0), common::item(ITEMS + 1, 0)])?;
     store.delete(&[&common::id(5)])?;
     run(Until::Fraction(0.6))?;
-    rollback(store, faults)?;
+    rollback(store, &world.setup(), faults)?;
     switch(store, &world.setup(), Serving::Mixed, faults)?;
     run(Until::All)?;
     finish(store, &world.setup(), faults)?;

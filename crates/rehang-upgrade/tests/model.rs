@@ -162,7 +162,7 @@ impl Model {
             Operation::Switch => {
                 drop(switch(self.store.as_ref(), &self.world.setup(), Serving::Mixed, &NoFaults));
             }
-            Operation::Rollback => drop(rollback(self.store.as_ref(), &NoFaults)),
+            Operation::Rollback => drop(rollback(self.store.as_ref(), &self.world.setup(), &NoFaults)),
         }
     }
 

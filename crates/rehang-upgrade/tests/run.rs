@@ -2,12 +2,14 @@
 
 mod common;
 
-use common::{TestClock, TestEncoder, World, check, fill};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{DieAt, TestClock, TestEncoder, World, check, fill};
 use rehang::{Progress, Result};
-use rehang_store::{MemoryStore, Store};
+use rehang_store::{MemoryStore, Scan, Select, Store};
 use rehang_upgrade::{
-    BackfillSetup, Ending, Limits, NoFaults, Request, Serving, Summary, Until, backfill, plan, request,
-    start, status, switch,
+    BackfillSetup, Ending, Faults, Limits, NoFaults, Place, Request, Serving, Summary, Until, backfill,
+    expect_same, finish, plan, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 200;
@@ -109,19 +111,125 @@ fn items_that_were_never_sent_have_not_failed() {
 }
 
 #[test]
+fn a_budget_of_the_encoder_that_is_spent_is_an_orderly_end() {
+    let (store, world) = filled();
+    let encoder = TestEncoder { spent_at: Some(4), ..TestEncoder::new() };
+    let summary = run(&store, &world, &encoder, Limits { batch: 10, ..Limits::default() }).unwrap();
+    assert_eq!((summary.ending, summary.native), (Ending::EncoderBudgetSpent, 30));
+    let said = summary.encoder_said.unwrap();
+    assert!(said.contains("budget_items 30"), "{said}");
+    let counts = store.counts("new-model").unwrap();
+    assert_eq!((counts.native, counts.failed), (30, 0), "no item is to blame");
+}
+
+/// Rolls an upgrade back after the first batch that is written.
+struct RollBack<'a>(&'a MemoryStore, &'a World);
+
+impl Faults for RollBack<'_> {
+    fn reach(&self, place: Place) -> Result<()> {
+        if place == Place::BackfillWritten {
+            rollback(self.0, &self.1.setup(), &NoFaults)?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_rollback_ends_a_running_backfill_after_its_batches() {
+    let (store, world) = filled();
+    let clock = TestClock::default();
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits { batch: 2, ..Limits::default() },
+        clock: &clock,
+        faults: &RollBack(&store, &world),
+    };
+    let summary = backfill(&setup, &Progress::default()).unwrap();
+    assert_eq!(summary.ending, Ending::RolledBack);
+    let native = store.counts("new-model").unwrap().native;
+    assert!((2..=40).contains(&native), "{native} of {ITEMS}");
+    assert_eq!(summary.done.native, native, "what was embedded is written");
+    // Whoever begins one on purpose while it is rolled back gets it.
+    let summary = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 200));
+}
+
+/// Plans an upgrade anew with the other adapter after the first batch that is written, and writes an item then.
+struct Replan<'a>(&'a MemoryStore, AtomicBool);
+
+impl Faults for Replan<'_> {
+    fn reach(&self, place: Place) -> Result<()> {
+        if place == Place::BackfillWritten && !self.1.swap(true, Ordering::SeqCst) {
+            let world = World { adapter: common::other_adapter(), ..World::new() };
+            start(self.0, &world.setup(), &NoFaults, &Progress::default())?;
+            let mut write = common::item(ITEMS, 0);
+            write.source = None;
+            self.0.put(&[write])?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_running_backfill_adapts_nothing_with_an_adapter_of_before() {
+    let (store, world) = filled();
+    let clock = TestClock::default();
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits { batch: 2, ..Limits::default() },
+        clock: &clock,
+        faults: &Replan(&store, AtomicBool::new(false)),
+    };
+    let summary = backfill(&setup, &Progress::default()).unwrap();
+    assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
+    let key = store.get(&[&common::id(ITEMS)]).unwrap()[0].as_ref().unwrap().key;
+    assert_eq!(store.vectors("new-model", &[key]).unwrap(), [None], "it waits for the adapter of now");
+    let now = World { adapter: common::other_adapter(), ..World::new() };
+    assert_eq!(start(&store, &now.setup(), &NoFaults, &Progress::default()).unwrap().adapted, 1);
+}
+
+#[test]
+fn the_end_of_a_run_says_whether_sigma_still_means_what_it_says() {
+    let (store, world) = filled();
+    let few = run(&store, &world, &TestEncoder::new(), Limits { budget: Some(20), ..Limits::default() });
+    assert_eq!(few.unwrap().sigma, None, "few items say nothing");
+    let all = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    assert_eq!(all.sigma.map(|sigma| sigma.items), Some(200));
+    assert_eq!(all.sigma, status(&store, 0).unwrap().sigma);
+}
+
+#[test]
 fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
     let (store, world) = filled();
-    request(&store, Request::Pause).unwrap();
+    request(&store, &world.setup(), Request::Pause).unwrap();
     let error = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap_err();
     assert!(error.is_conflict() && error.to_string().contains("resume"), "{error}");
-    request(&store, Request::Run).unwrap();
+    request(&store, &world.setup(), Request::Run).unwrap();
     run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
 }
 
 #[test]
 fn another_upgrade_of_the_same_gallery_is_refused() {
     let (store, mut world) = filled();
+    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    let before = common::snapshot(&store);
     world.new.model = "third-model".into();
+    for error in [
+        finish(&store, &world.setup(), &NoFaults).unwrap_err(),
+        request(&store, &world.setup(), Request::Pause).unwrap_err(),
+        rollback(&store, &world.setup(), &NoFaults).unwrap_err(),
+        expect_same(&store, &world.setup()).unwrap_err(),
+    ] {
+        assert!(error.is_conflict() && error.to_string().contains("another upgrade"), "{error}");
+    }
+    let mut encoder = TestEncoder::new();
+    encoder.space.as_mut().unwrap().model = "third-model".into();
+    let error = run(&store, &world, &encoder, Limits::default()).unwrap_err();
+    assert!(error.to_string().contains("third-model"), "{error}");
     world.adapter.new.model = "third-model".into();
     for error in [
         start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap_err(),
@@ -129,6 +237,94 @@ fn another_upgrade_of_the_same_gallery_is_refused() {
         plan(&store, &world.setup()).unwrap_err(),
     ] {
         assert!(error.is_conflict() && error.to_string().contains("another upgrade"), "{error}");
+    }
+    assert_eq!(common::snapshot(&store), before, "nothing was written");
+}
+
+#[test]
+fn another_adapter_than_the_recorded_one_is_refused() {
+    let (store, mut world) = filled();
+    // Something to catch up with, so that an adapter would be used.
+    store.put(&[common::item(3, 1)]).unwrap();
+    let before = common::snapshot(&store);
+    world.adapter = common::other_adapter();
+    for error in [
+        run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap_err(),
+        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap_err(),
+        finish(&store, &world.setup(), &NoFaults).unwrap_err(),
+        expect_same(&store, &world.setup()).unwrap_err(),
+    ] {
+        assert!(error.is_conflict() && error.to_string().contains("`rehang upgrade start`"), "{error}");
+    }
+    assert_eq!(common::snapshot(&store), before, "nothing was written");
+    // What the message says helps.
+    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    finish(&store, &world.setup(), &NoFaults).unwrap();
+}
+
+/// Who comes next, by one item of budget.
+fn next_source(store: &MemoryStore, world: &World) -> String {
+    let encoder = TestEncoder::new();
+    run(store, world, &encoder, Limits { budget: Some(1), ..Limits::default() }).unwrap();
+    let embedded = encoder.embedded.lock().unwrap();
+    assert_eq!(embedded.len(), 1);
+    embedded.keys().next().unwrap().clone()
+}
+
+#[test]
+fn a_space_that_is_used_again_after_two_rollbacks_is_filled_by_the_adapter_of_now() {
+    let (store, mut world) = filled();
+    run(&store, &world, &TestEncoder::new(), Limits { budget: Some(20), ..Limits::default() }).unwrap();
+    let again = |world: &World| start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    rollback(&store, &world.setup(), &NoFaults).unwrap();
+    let mut third = World::new();
+    third.new.model = "third-model".into();
+    third.adapter.new.model = "third-model".into();
+    again(&third);
+    rollback(&store, &third.setup(), &NoFaults).unwrap();
+    world.adapter = common::other_adapter();
+    assert_eq!(plan(&store, &world.setup()).unwrap().to_adapt, 180);
+    assert_eq!(again(&world).adapted, 180, "the native ones are kept");
+    check(&store, &[common::other_adapter(), common::adapter()]);
+    store.drop_space("third-model").unwrap();
+    check(&store, &[common::other_adapter()]);
+    let counts = store.counts("new-model").unwrap();
+    assert_eq!((counts.native, counts.adapted), (20, 180));
+    // Now it is known whose they are.
+    assert_eq!(again(&world).adapted, 0);
+}
+
+#[test]
+fn a_changed_item_keeps_its_place_at_the_front_when_the_start_is_repeated() {
+    let (store, world) = filled();
+    run(&store, &world, &TestEncoder::new(), Limits { budget: Some(3), ..Limits::default() }).unwrap();
+    store.put(&[common::item(150, 1)]).unwrap();
+    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    assert_eq!(next_source(&store, &world), "source 150 version 1");
+    // Planned anew, it keeps it too.
+    store.put(&[common::item(151, 1)]).unwrap();
+    let replanned = World { adapter: common::other_adapter(), ..World::new() };
+    start(&store, &replanned.setup(), &NoFaults, &Progress::default()).unwrap();
+    assert_eq!(next_source(&store, &replanned), "source 151 version 1");
+}
+
+#[test]
+fn what_is_written_during_a_start_that_dies_goes_to_the_front() {
+    for place in
+        [Place::RecordWritten, Place::SpaceMade, Place::FillRead, Place::FillWritten, Place::BeforeFilled]
+    {
+        let (store, world) = (MemoryStore::new(), World::new());
+        fill(&store, ITEMS);
+        start(&store, &world.setup(), &DieAt::new(place, 1), &Progress::default()).unwrap_err();
+        store.put(&[common::item(150, 1)]).unwrap();
+        start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+        assert_eq!(next_source(&store, &world), "source 150 version 1", "{place:?}");
+        // Nobody else is there: what was in the gallery before comes in the order.
+        let records = store.scan(&Scan::new("new-model", Select::WorstFirst, ITEMS)).unwrap();
+        let front = records.iter().filter(|record| record.state.as_ref().unwrap().priority >= Some(1e15));
+        assert_eq!(front.count(), 0, "{place:?}");
     }
 }
 

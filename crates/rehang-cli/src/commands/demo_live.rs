@@ -473,6 +473,7 @@ mod tests {
             let live = Live {
                 summary: Summary {
                     ending: Ending::NothingLeft,
+                    encoder_said: None,
                     done: Tally::default(),
                     items: 1,
                     native: 1,
@@ -480,6 +481,7 @@ mod tests {
                     spent: Spent::default(),
                     elapsed_ms: 1,
                     encoder_busy_ms: 1,
+                    sigma: None,
                 },
                 searches: Searches { milliseconds: vec![1.0], failed },
                 writes: Writes::default(),

@@ -8,7 +8,7 @@ use rehang::files::stream::{self, Columns, RowBatch};
 use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::{Distance, Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 use rehang_store::{Item, ItemWrite, NewVector, Scan, Select, SqliteStore, Store, expect_space, find_space};
-use rehang_upgrade::{Gallery as LiveGallery, Phase, Recorded};
+use rehang_upgrade::{Gallery as LiveGallery, Phase, Recorded, expect_same};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::{TempDir, TempPath};
@@ -395,6 +395,9 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
         payload,
         vectors,
     };
+    if let Some(configuration) = &configuration {
+        expect_of_gallery(configuration, &arguments.gallery, &store)?;
+    }
     let gallery =
         LiveGallery::new(&store, configuration.as_ref().map(|configuration| &configuration.adapter));
     let revisions = gallery.put(vec![write])?;
@@ -402,6 +405,27 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
     let value = json!({ "id": arguments.id, "revision": revision });
     print(json, &value, &format!("{} has revision {revision}\n", arguments.id))?;
     Ok(Outcome::Done)
+}
+
+/// Fails where a configuration names another gallery, or another upgrade than the one under way: its adapter would write
+/// vectors that are not of this upgrade.
+fn expect_of_gallery(configuration: &Configuration, gallery: &Path, store: &SqliteStore) -> Result<()> {
+    let file = |path: &Path| fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error));
+    if file(&configuration.gallery)? != file(gallery)? {
+        return Err(Error::option(
+            "--config",
+            configuration.path.display(),
+            format!(
+                "the configuration of an upgrade of {}; it names {}",
+                gallery.display(),
+                configuration.gallery.display()
+            ),
+        ));
+    }
+    match Recorded::read(store)? {
+        Some(recorded) if recorded.record.is_live() => expect_same(store, &configuration.setup()),
+        _ => Ok(()),
+    }
 }
 
 /// `NAME=FILE` with one row, or `NAME=[…]`.

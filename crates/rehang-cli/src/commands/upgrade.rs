@@ -9,8 +9,8 @@ use rehang::{Error, Progress, Result};
 use rehang_encode::Input;
 use rehang_store::{Scan, Select, SqliteStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Clock, Ending, Forecast, Left, NoFaults, Phase, Request, Serving, Status, Summary,
-    SystemClock, backfill, left,
+    BackfillSetup, Clock, Ending, Forecast, Left, NoFaults, Phase, Request, Serving, SigmaHealth, Status,
+    Summary, SystemClock, backfill, left,
 };
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 use serde_json::{Value, json};
@@ -26,6 +26,9 @@ use crate::configuration::{Configuration, at_least_one, parse_rate, parse_until}
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Items that a status lists for people.
 const LISTED: usize = 20;
+/// What is said where σ² and the true errors disagree.
+const ALARM: &str = "ALARM: σ² and the true errors disagree, in scale or in order. The worst may not go first: fit the adapter \
+                     again on newer pairs, then `rehang upgrade start`.";
 /// Items that are read at a time where all are listed.
 const LIST_PAGE: usize = 1000;
 
@@ -236,6 +239,7 @@ fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
     }
     let store = configuration.open_gallery()?;
     let _alone = hold(&configuration)?;
+    rehang_upgrade::expect_same(&store, &configuration.setup())?;
     let encoder = configuration.open_encoder()?;
     if !configuration.says_batch && arguments.batch.is_none() {
         // Fewer would leave requests or processes without work.
@@ -260,7 +264,16 @@ fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
         object.insert("failed_in_all".into(), json!(failed));
     }
     print(json, &value, &summary_text(&summary, failed))?;
-    Ok(if summary.done.failed > 0 { Outcome::WithRefusals } else { Outcome::Done })
+    Ok(outcome_of(&summary, failed))
+}
+
+/// Done where a run did what it was asked for; with refusals where something ended it before, or left items that only a person
+/// can bring home.
+fn outcome_of(summary: &Summary, failed: u64) -> Outcome {
+    let ended_early =
+        matches!(summary.ending, Ending::RolledBack | Ending::EncoderBudgetSpent | Ending::Interrupted);
+    let items_left = summary.done.failed > 0 || (summary.ending == Ending::NothingLeft && failed > 0);
+    if ended_early || items_left { Outcome::WithRefusals } else { Outcome::Done }
 }
 
 fn summary_text(summary: &Summary, failed: u64) -> String {
@@ -270,6 +283,8 @@ fn summary_text(summary: &Summary, failed: u64) -> String {
         Ending::SpentBudget => "the budget of this run is used",
         Ending::Paused => "a pause was asked for (`rehang upgrade resume` lets it go on)",
         Ending::Stopped => "a stop was asked for",
+        Ending::RolledBack => "the upgrade was rolled back meanwhile; what was made native is kept",
+        Ending::EncoderBudgetSpent => "a budget of the encoder is spent",
         Ending::Interrupted => "it was interrupted; run it again to go on",
     };
     let share = if summary.items == 0 { 100.0 } else { 100.0 * summary.native as f64 / summary.items as f64 };
@@ -280,6 +295,9 @@ fn summary_text(summary: &Summary, failed: u64) -> String {
         summary.native,
         summary.items
     );
+    if let Some(said) = &summary.encoder_said {
+        text += &format!("The encoder says: {said}.\n");
+    }
     if summary.caught_up > 0 {
         text += &format!("{} items that came or changed meanwhile were caught up with.\n", summary.caught_up);
     }
@@ -288,6 +306,9 @@ fn summary_text(summary: &Summary, failed: u64) -> String {
     }
     if summary.spent.money > 0.0 {
         text += &format!("Spent: {:.4} for {} tokens.\n", summary.spent.money, summary.spent.tokens);
+    }
+    if let Some(sigma) = summary.sigma.filter(|sigma| sigma.alarm) {
+        text += &format!("{}\n{ALARM}\n", sigma_text(&sigma));
     }
     text
 }
@@ -434,16 +455,9 @@ fn status_text(status: &Status, rate: Option<f64>) -> String {
         text += &format!("  {} items have no source: they stay adapted\n", counts.without_source);
     }
     if let Some(sigma) = &status.sigma {
-        text += &format!(
-            "  σ² of the last {} backfilled items: mean {:.4}, true squared error {:.4}, τ {}\n",
-            sigma.items,
-            sigma.mean_sigma2,
-            sigma.mean_squared_error,
-            sigma.tau.map_or("–".into(), |tau| format!("{tau:.2}"))
-        );
+        text += &format!("  {}\n", sigma_text(sigma));
         if sigma.alarm {
-            text += "  ALARM: σ² and the true errors disagree, in scale or in order. The worst may not go first: fit the adapter \
-                     again on newer pairs, then `rehang upgrade start`.\n";
+            text += &format!("  {ALARM}\n");
         }
     }
     if counts.failed > 0 {
@@ -455,10 +469,21 @@ fn status_text(status: &Status, rate: Option<f64>) -> String {
     text
 }
 
+/// σ² beside the true errors.
+fn sigma_text(sigma: &SigmaHealth) -> String {
+    format!(
+        "σ² of the last {} backfilled items: mean {:.4}, true squared error {:.4}, τ {}",
+        sigma.items,
+        sigma.mean_sigma2,
+        sigma.mean_squared_error,
+        sigma.tau.map_or("–".into(), |tau| format!("{tau:.2}"))
+    )
+}
+
 fn run_request(arguments: &UpgradeConfig, request: Request, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config)?;
     let store = configuration.open_gallery()?;
-    let before = rehang_upgrade::request(&store, request)?;
+    let before = rehang_upgrade::request(&store, &configuration.setup(), request)?;
     let text = match request {
         Request::Pause => "Running backfills end after the batches they have in hand.\n",
         Request::Stop => "The backfill stays where it is; what is adapted stays adapted.\n",
@@ -471,7 +496,7 @@ fn run_request(arguments: &UpgradeConfig, request: Request, json: bool) -> Resul
 fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config.config)?;
     let store = configuration.open_gallery()?;
-    let before = rehang_upgrade::request(&store, Request::Run)?;
+    let before = rehang_upgrade::request(&store, &configuration.setup(), Request::Run)?;
     let retried = if arguments.retry_failed { store.clear_failures(&configuration.new.model)? } else { 0 };
     let mut text = "Backfills may go on: `rehang upgrade run`.\n".to_owned();
     if retried > 0 {
@@ -484,7 +509,7 @@ fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
 fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config)?;
     let store = configuration.open_gallery()?;
-    let back = rehang_upgrade::rollback(&store, &NoFaults)?;
+    let back = rehang_upgrade::rollback(&store, &configuration.setup(), &NoFaults)?;
     let mut text = format!(
         "Searches go to {:?} again. The new vectors are kept; `rehang upgrade switch` goes back to them.\n",
         back.serving
@@ -593,5 +618,48 @@ fn duration(seconds: f64) -> String {
         s if s < 7200.0 => format!("{:.0} min", s / 60.0),
         s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
         s => format!("{:.1} days", s / 86400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang_encode::Spent;
+    use rehang_upgrade::Tally;
+
+    use super::*;
+
+    #[test]
+    fn a_run_is_done_only_where_it_did_all_that_was_asked() {
+        let of = |ending, failed_now, failed_in_all| {
+            let summary = Summary {
+                ending,
+                encoder_said: None,
+                done: Tally { failed: failed_now, ..Tally::default() },
+                items: 10,
+                native: 5,
+                caught_up: 0,
+                spent: Spent::default(),
+                elapsed_ms: 0,
+                encoder_busy_ms: 0,
+                sigma: None,
+            };
+            outcome_of(&summary, failed_in_all)
+        };
+        for ending in [
+            Ending::NothingLeft,
+            Ending::ReachedFraction,
+            Ending::SpentBudget,
+            Ending::Paused,
+            Ending::Stopped,
+        ] {
+            assert_eq!(of(ending, 0, 0), Outcome::Done, "{ending:?}");
+            assert_eq!(of(ending, 1, 1), Outcome::WithRefusals, "{ending:?}");
+        }
+        // Items that failed before are in the way of all, not of a share.
+        assert_eq!(of(Ending::NothingLeft, 0, 2), Outcome::WithRefusals);
+        assert_eq!(of(Ending::SpentBudget, 0, 2), Outcome::Done);
+        for ending in [Ending::RolledBack, Ending::EncoderBudgetSpent, Ending::Interrupted] {
+            assert_eq!(of(ending, 0, 0), Outcome::WithRefusals, "{ending:?}");
+        }
     }
 }

@@ -124,6 +124,8 @@ pub struct TestEncoder {
     pub fatal_at: Option<u64>,
     /// Items of the call before it that are embedded; the others are left untried, as where the key ends half-way.
     pub tried_before: Option<usize>,
+    /// The call from which on its budget is spent (counted from 1).
+    pub spent_at: Option<u64>,
 }
 
 impl TestEncoder {
@@ -154,6 +156,11 @@ impl Encoder for TestEncoder {
             }));
         }
         let tried = if self.fatal_at == Some(call + 1) { self.tried_before } else { None };
+        if self.spent_at.is_some_and(|first| call >= first) {
+            let error = Error::conflict("the budget of [encoder]", "budget_items 30 is spent");
+            assert!(rehang_encode::is_budget_spent(&error), "it is no longer said so");
+            return Err(error);
+        }
         Ok(inputs
             .iter()
             .enumerate()

@@ -1,0 +1,138 @@
+//! A merged search while a backfill writes: an item that becomes native between any two of its reads is found, once.
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{TestClock, TestEncoder, World, fill, new_model, old_model};
+use rehang::{Matrix, Progress, Provenance, Result, Space};
+use rehang_store::{
+    Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, MemoryStore, Outcome, Record, Revision, Scan,
+    Select, SpaceRecord, Store, VectorRecord, VectorWrite,
+};
+use rehang_upgrade::{BackfillSetup, Limits, Merge, NoFaults, Recorded, Serving, backfill, start, switch};
+
+/// A store in which something is written right before the n-th read (counted from 1).
+struct WrittenBefore {
+    store: MemoryStore,
+    read: u64,
+    write: VectorWrite,
+    reads: AtomicU64,
+}
+
+impl WrittenBefore {
+    fn count(&self) -> Result<()> {
+        if self.reads.fetch_add(1, Ordering::SeqCst) + 1 == self.read {
+            let outcomes = self.store.write_vectors("new-model", std::slice::from_ref(&self.write))?;
+            assert_eq!(outcomes, [Outcome::Written]);
+        }
+        Ok(())
+    }
+}
+
+macro_rules! passed_on {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $out:ty;)*) => {
+        $(fn $name(&self, $($argument: $kind),*) -> $out { self.store.$name($($argument),*) })*
+    };
+}
+
+impl Store for WrittenBefore {
+    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
+        self.count()?;
+        self.store.search(space, queries, k, filter)
+    }
+
+    fn provenances(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
+        self.count()?;
+        self.store.provenances(space, keys)
+    }
+
+    passed_on! {
+        name() -> String;
+        spaces() -> Result<Vec<SpaceRecord>>;
+        create_space(space: &Space, written_as: Provenance) -> Result<()>;
+        drop_space(space: &str) -> Result<()>;
+        serving() -> Result<Option<String>>;
+        switch_serving(from: &str, to: &str) -> Result<()>;
+        put(writes: &[ItemWrite]) -> Result<Vec<Revision>>;
+        delete(ids: &[&str]) -> Result<usize>;
+        get(ids: &[&str]) -> Result<Vec<Option<Item>>>;
+        vectors(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>>;
+        write_vectors(space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
+        set_priorities(space: &str, priorities: &[(ItemKey, Revision, f64)]) -> Result<usize>;
+        scan(scan: &Scan) -> Result<Vec<Record>>;
+        counts(space: &str) -> Result<Counts>;
+        record_failures(space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()>;
+        failures(space: &str, after: Option<ItemKey>, limit: usize) -> Result<Vec<Failure>>;
+        clear_failures(space: &str) -> Result<u64>;
+        errors(space: &str, limit: usize) -> Result<Vec<(f32, f32)>>;
+        document(name: &str) -> Result<Option<(u64, String)>>;
+        set_document(name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
+        recall(space: &str, samples: usize, k: usize) -> Result<f64>;
+        rebuild(space: &str) -> Result<()>;
+        flush() -> Result<()>;
+    }
+}
+
+/// A gallery of which 60 of 100 items are native, and the first item that is not: it becomes native before a read.
+fn half_way(read: u64) -> (WrittenBefore, String) {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, 100);
+    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    switch(&store, &world.setup(), Serving::Merged, &NoFaults).unwrap();
+    let clock = TestClock::default();
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits { budget: Some(60), ..Limits::default() },
+        clock: &clock,
+        faults: &NoFaults,
+    };
+    backfill(&setup, &Progress::default()).unwrap();
+    let adapted = Select::Provenance(Provenance::Adapted);
+    let item = store.scan(&Scan::new("new-model", adapted, 1)).unwrap().remove(0).item;
+    let source = item.source.unwrap();
+    let write = VectorWrite {
+        key: item.key,
+        revision: item.revision,
+        provenance: Provenance::Native,
+        sigma2: None,
+        priority: None,
+        squared_error: None,
+        vector: new_model(&source),
+    };
+    (WrittenBefore { store, read, write, reads: AtomicU64::new(0) }, source)
+}
+
+#[test]
+fn an_item_that_becomes_native_meanwhile_is_found_once() {
+    for scaled in [true, false] {
+        let mut moments = 0;
+        for read in 1.. {
+            let (store, source) = half_way(read);
+            let world = World::new();
+            let merge = if scaled {
+                Merge::learn(&store.store, &world.old, &world.new, 1).unwrap()
+            } else {
+                Merge::default()
+            };
+            assert_eq!(merge.is_empty(), !scaled);
+            let record = Recorded::expect(&store).unwrap().record;
+            let old = Matrix::new(common::D_OLD, old_model(&source)).unwrap();
+            let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
+            let found = merge.search(&store, &record, &old, &new, 5, &Filter::default()).unwrap().remove(0);
+            // It is the nearest of all by either model.
+            assert_eq!(found[0].key, store.write.key, "before read {read}: {found:?}");
+            let mut keys: Vec<ItemKey> = found.iter().map(|hit| hit.key).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            assert_eq!(keys.len(), 5, "before read {read}: {found:?}");
+            if store.reads.load(Ordering::SeqCst) < read {
+                break;
+            }
+            moments += 1;
+        }
+        assert!(moments >= 3, "{moments} moments");
+    }
+}
