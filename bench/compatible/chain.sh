@@ -56,7 +56,11 @@ for seed in 0 1 2; do
     done
     "$rehang" evaluate cross --models phi1="$work/phi1.npy" --models phi2="$work/phi2.npy" --models phi3="$work/phi3.npy" \
       --labels "$work/labels.npy" --distance cosine > "$results/$part-$seed.txt"
+    # The gallery that is never backfilled beside one that each upgrade backfills by half, in a random order (RACT §5.4).
+    "$rehang" evaluate sequence --models phi1="$work/phi1.npy" --models phi2="$work/phi2.npy" --models phi3="$work/phi3.npy" \
+      --labels "$work/labels.npy" --distance cosine --backfilled 0.5 > "$results/sequence-$part-$seed.txt"
     { echo "== seed $seed, part $part"; sed -n '/^mAP, percent/,/^mAP@10/p' "$results/$part-$seed.txt" | grep -v '^mAP@10'; } \
       | tee -a "$results/cross.txt"
+    { echo "-- in a row"; cat "$results/sequence-$part-$seed.txt"; echo; } | tee -a "$results/cross.txt"
   done
 done
