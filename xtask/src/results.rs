@@ -411,7 +411,8 @@ fn write_table(rows: &[Row]) -> Result<()> {
              trained by BCT against the one before; three seeds. On held-out images of the 160 classes every step meets the \
              criterion in every seed, phi3 in phi1's gallery too, which it never met: the chain stays compatible. On classes that \
              none of them saw phi3 still finds in phi1's gallery what phi2 finds there, and neither quite reaches phi1's own \
-             search.\n\n\
+             search. In a row: a gallery of the seen classes that either upgrade backfills by half in random order is found with 71 to 73 % \
+             top-1 at the end, one that is never backfilled with 64 to 66 %; on unseen classes 77 to 80 % and 60 to 65 %.\n\n\
              ```\n{}\n```",
             table.trim_end()
         );
