@@ -465,5 +465,5 @@ fn all_threads() -> usize {
 
 /// Leaves a processor to the searches.
 fn background_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1)
+    all_threads().saturating_sub(1).max(1)
 }
