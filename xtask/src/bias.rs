@@ -153,6 +153,7 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
                 queries: None,
                 relevance: Relevance::Labels { gallery: &test_labels, queries: None },
                 distance: Distance::Cosine,
+                handicap: 0.0,
                 groups: Some(&groups),
                 do_nothing: None,
             };

@@ -246,6 +246,7 @@ fn measure_part(
                 queries: None,
                 relevance,
                 distance: Distance::L2,
+                handicap: 0.0,
                 groups: None,
                 do_nothing: None,
             },

@@ -378,6 +378,10 @@ pub struct Curve {
     /// Distance of the old space, for the do-nothing line [default: as --distance].
     #[arg(long, value_name = "DISTANCE")]
     pub old_distance: Option<String>,
+    /// What searches add to the distance of every item that is still adapted: `rehang fit` and `rehang transform` say
+    /// what their adapter recommends.
+    #[arg(long, value_name = "DISTANCE", default_value_t = 0.0)]
+    pub handicap: f64,
     /// Also give the values at this many equally spaced fractions, and their mean.
     #[arg(long, value_name = "POINTS")]
     pub grid: Option<usize>,

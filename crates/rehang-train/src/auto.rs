@@ -12,6 +12,7 @@ use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
 use crate::folds::{HeldOut, folds, group_folds, hold_out};
 use crate::geometry::{self, GeometryKind};
 use crate::guards::{self, Finding, Severity};
+use crate::handicap::{self, HandicapChoice};
 use crate::head_fit::class_numbers;
 use crate::kernel_ridge::fit_kernel_ridge;
 use crate::method::Method;
@@ -153,6 +154,9 @@ pub struct Fitted {
     pub selection: Option<Selection>,
     /// How good σ² is on pairs that it had not seen; `None` for a σ² that was learned together with the map.
     pub calibration: Option<Calibration>,
+    /// How [`Adapter::handicap`] was chosen; `None` (and a handicap of 0) where there was no out-of-fold evidence to
+    /// choose on, as for the published recipe.
+    pub handicap: Option<HandicapChoice>,
     /// What the guards found.
     pub findings: Vec<Finding>,
 }
@@ -308,8 +312,9 @@ pub fn fit_with(
 
     let fitted = (candidate.fit)(pairs, &groups, progress)
         .map_err(|error| error.context(format!("fitting {method}")))?;
-    let finished = finish(pairs, head, &groups, candidate, fitted, kind, parameters, progress)?;
-    Ok(Fitted { adapter: finished.0, selection, calibration: finished.1, findings })
+    let (adapter, calibration, handicap) =
+        finish(pairs, head, &groups, candidate, fitted, kind, parameters, progress)?;
+    Ok(Fitted { adapter, selection, calibration, handicap, findings })
 }
 
 fn check(
@@ -501,7 +506,7 @@ fn finish(
     kind: GeometryKind,
     parameters: &FitParameters,
     progress: &Progress,
-) -> Result<(Adapter, Option<Calibration>)> {
+) -> Result<(Adapter, Option<Calibration>, Option<HandicapChoice>)> {
     let native = pairs.new_vectors();
     let needs_evidence =
         fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
@@ -515,8 +520,8 @@ fn finish(
     let empty = Matrix::default();
     let raw = evidence.as_ref().map_or(&empty, |evidence| &evidence.items_left_out);
     let conform = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, raw, native));
-    let (uncertainty, calibration) = match (fitted.uncertainty, &evidence) {
-        (Some(uncertainty), _) => (uncertainty, None),
+    let (uncertainty, calibration, handicap) = match (fitted.uncertainty, &evidence) {
+        (Some(uncertainty), _) => (uncertainty, None, None),
         (None, Some(evidence)) => {
             let own_head = match head {
                 Some(_) => None,
@@ -534,10 +539,12 @@ fn finish(
             let seen = Evidence { groups: &evidence_groups, ..seen };
             let learned =
                 uncertainty::fit(&pairs.select(&evidence.rows), seen, &parameters.uncertainty, progress)?;
-            (learned.uncertainty, Some(learned.calibration))
+            let handicap =
+                left_out_handicap(pairs, evidence, &conform, &learned.calibration, parameters, progress)?;
+            (learned.uncertainty, Some(learned.calibration), handicap)
         }
         // A single pair: the map is right on it and nothing else is known.
-        (None, None) => (Uncertainty::Constant { variance: 1.0 }, None),
+        (None, None) => (Uncertainty::Constant { variance: 1.0 }, None, None),
     };
     let fingerprints = [("old", pairs.old().matrix().fingerprint()), ("new", native.matrix().fingerprint())];
     let adapter = Adapter {
@@ -546,6 +553,7 @@ fn finish(
         map: fitted.map,
         geometry: conform,
         uncertainty,
+        handicap: handicap.as_ref().map_or(0.0, HandicapChoice::handicap),
         input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
         training: Training {
             method: candidate.method.name().into(),
@@ -556,7 +564,35 @@ fn finish(
             version: env!("CARGO_PKG_VERSION").into(),
         },
     };
-    Ok((adapter, calibration))
+    Ok((adapter, calibration, handicap))
+}
+
+/// The handicap that serves best on the pairs, with items left out and (where there is that evidence) with classes left
+/// out as well: a gallery holds both.
+fn left_out_handicap(
+    pairs: &Pairs,
+    evidence: &OwnEvidence,
+    geometry: &Geometry,
+    calibration: &Calibration,
+    parameters: &FitParameters,
+    progress: &Progress,
+) -> Result<Option<HandicapChoice>> {
+    let native = pairs.new_vectors().matrix().select(&evidence.rows);
+    let labels = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
+    let labels: Option<Vec<i64>> =
+        labels.map(|labels| evidence.rows.iter().map(|&row| labels[row]).collect());
+    let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
+    let outputs: Vec<Matrix> =
+        raw.into_iter().flatten().map(|raw| conformed(geometry, raw.clone())).collect();
+    handicap::fit(
+        &native,
+        &outputs.iter().collect::<Vec<_>>(),
+        labels.as_deref(),
+        pairs.new_vectors().space().distance,
+        calibration.mean_squared_error,
+        parameters.seed,
+        progress,
+    )
 }
 
 fn cross_fitted(

@@ -397,6 +397,7 @@ impl Side {
             queries: None,
             relevance,
             distance: Distance::Cosine,
+            handicap: 0.0,
             groups: None,
             do_nothing: None,
         };

@@ -11,6 +11,7 @@ pub mod fit;
 pub mod folds;
 pub mod geometry;
 pub mod guards;
+pub mod handicap;
 pub mod head_fit;
 pub mod kernel_ridge;
 mod linear_algebra;
@@ -37,6 +38,7 @@ pub use auto::{
     Candidate, FitParameters, Fitted, FittedMap, OwnEvidence, Selection, SelectionRow,
     closed_form_candidates, fit, fit_with,
 };
+pub use handicap::{HandicapChoice, HandicapRow};
 pub use method::Method;
 pub use networks::{LossParts, NetworkOptions, UncertaintySource, fit_adapter};
 pub use optimiser::WeightDecay;

@@ -213,6 +213,7 @@ pub fn fit_map_only(
         map: fitted.map,
         geometry: fitted.geometry.unwrap_or_else(|| geometry::fit(kind, native.matrix(), native)),
         uncertainty: Uncertainty::Constant { variance: 1.0 },
+        handicap: 0.0,
         input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
         training: Training {
             method: method.name().into(),

@@ -142,6 +142,7 @@ fn adapter(old: &Space, new: &Space) -> Adapter {
         },
         geometry: Geometry::Raw,
         uncertainty: Uncertainty::Linear { weight: vec![0.01; D], bias: 0.0 },
+        handicap: 0.0,
         input_statistics: None,
         training: Training::default(),
     }

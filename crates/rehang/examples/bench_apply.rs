@@ -64,6 +64,7 @@ fn adapters() -> Vec<(&'static str, Adapter)> {
                 map,
                 geometry: Geometry::Raw,
                 uncertainty: Uncertainty::Linear { weight, bias: 0.1 },
+                handicap: 0.0,
                 input_statistics: None,
                 training: Training { method: "random weights".into(), ..Training::default() },
             };

@@ -52,6 +52,7 @@ fn main() -> Result<()> {
         queries: None,
         relevance: Relevance::Labels { gallery: &labels, queries: None },
         distance: Distance::L2,
+        handicap: 0.0,
         groups: None,
         do_nothing: None,
     };

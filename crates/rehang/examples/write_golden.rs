@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         adapter.save(&path)?;
         let outputs = json!({
             "old": old.as_slice(), "side": side, "vectors": vectors, "variance": variance, "raw_norms": raw_norms,
+            "handicap": adapter.handicap,
         });
         fs_err::write(path.with_extension("json"), serde_json::to_string_pretty(&outputs)? + "\n")?;
     }

@@ -134,6 +134,7 @@ pub struct Training {
 ///     map: Map { input: InputScaling::AsIs, branch: vec![], second: None, mixer: vec![layer], skip: None, kernel: None },
 ///     geometry: Geometry::Raw,
 ///     uncertainty: Uncertainty::Constant { variance: 0.25 },
+///     handicap: 0.0,
 ///     input_statistics: None,
 ///     training: Training::default(),
 /// };
@@ -158,6 +159,15 @@ pub struct Adapter {
     pub geometry: Geometry,
     /// Where σ² comes from.
     pub uncertainty: Uncertainty,
+    /// What a search adds to the distance between a query and a vector that this adapter made; 0 or more, in the unit of
+    /// the new space's [`Distance`](crate::Distance) (squared for L2).
+    ///
+    /// An output h(o) is an estimate, and estimates lie nearer to everything than what they estimate: where `v` is
+    /// `h(o)` plus an error that does not depend on the query, `E‖q − v‖² = ‖q − h(o)‖² + E‖v − h(o)‖²`. Without a
+    /// handicap wrong adapted items therefore push right native ones down. The whole of it would put right adapted items
+    /// behind all natives; how much of it serves best is measured on pairs that the map was not fitted on (`rehang fit`).
+    /// It changes no rank among adapted items, and none once all are native.
+    pub handicap: f64,
     /// What the old vectors looked like that it was fitted on, so that others are noticed ([`input_drift`]);
     /// `None` where nothing was fitted.
     pub input_statistics: Option<InputStatistics>,
@@ -183,6 +193,7 @@ impl Adapter {
         self.map.check(d_old, d_new)?;
         self.geometry.check(d_new)?;
         self.uncertainty.check(d_old, d_new)?;
+        crate::curve::check_handicap(self.handicap)?;
         if let Some(statistics) = &self.input_statistics {
             statistics.check(d_old)?;
         }

@@ -179,7 +179,17 @@ pub fn study(
             let orders = orders(head, policy, &adapted, &variance, &errors, options)?;
             let mut curves = Vec::new();
             for permutation in &orders {
-                curves.push(one_curve(ground, &adapted, permutation, options, today.is_some(), progress)?);
+                let handicap = contender.adapter.handicap;
+                let with_today = today.is_some();
+                curves.push(one_curve(
+                    ground,
+                    &adapted,
+                    handicap,
+                    permutation,
+                    options,
+                    with_today,
+                    progress,
+                )?);
             }
             report.curves.push(series(contender, policy, &curves, today.as_ref(), options)?);
             if let (Some(groups), Some(curve)) = (ground.groups, curves[0].labelled.as_ref()) {
@@ -277,6 +287,7 @@ fn today(ground: &Ground<'_>, options: &StudyOptions, progress: &Progress) -> Re
 fn one_curve(
     ground: &Ground<'_>,
     adapted: &Adapted,
+    handicap: f64,
     permutation: &[usize],
     options: &StudyOptions,
     with_today: bool,
@@ -286,7 +297,8 @@ fn one_curve(
     let distance = ground.new.space().distance;
     let (native, mixed) = (ground.new.matrix(), adapted.vectors.matrix());
     let Some(relevance) = ground.relevance else {
-        let line = agreement(native, mixed, permutation, queries, distance, options.k, progress)?.line;
+        let line =
+            agreement(native, mixed, permutation, queries, distance, handicap, options.k, progress)?.line;
         return Ok(OneCurve { labelled: None, agreement: Some(line) });
     };
     let input = CurveInput {
@@ -296,6 +308,7 @@ fn one_curve(
         queries,
         relevance,
         distance,
+        handicap,
         groups: ground.groups,
         do_nothing: with_today.then(|| DoNothing {
             gallery: ground.old.matrix(),

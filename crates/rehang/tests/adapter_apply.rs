@@ -188,6 +188,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
             kernel: uncertainty % 2 == 1,
             geometry,
             uncertainty,
+            handicap: 0.0,
         },
     )
 }
@@ -239,6 +240,7 @@ fn wide_adapter() -> (Adapter, Matrix, Matrix) {
         kernel: true,
         geometry: 1,
         uncertainty: 3,
+        handicap: 0.0,
     };
     let adapter = adapter(&mut random, kind, [70, 33, 9, 611]);
     let (old, side) = (matrix(&mut random, 1001, 70), matrix(&mut random, 1001, 9));

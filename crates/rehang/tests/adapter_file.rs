@@ -59,6 +59,9 @@ struct Outputs {
     vectors: Vec<f32>,
     variance: Vec<f32>,
     raw_norms: Vec<f32>,
+    /// Files of before there were handicaps have none.
+    #[serde(default)]
+    handicap: f64,
 }
 
 #[test]
@@ -79,7 +82,9 @@ fn golden_files_load_and_give_what_they_gave_for_ever() {
     {
         let outputs: Outputs =
             serde_json::from_str(&fs_err::read_to_string(path.with_extension("json")).unwrap()).unwrap();
-        let applier = Applier::new(&Adapter::load(path).unwrap()).unwrap();
+        let adapter = Adapter::load(path).unwrap();
+        assert_eq!(adapter.handicap, outputs.handicap);
+        let applier = Applier::new(&adapter).unwrap();
         let rows = outputs.variance.len();
         let mut vectors = vec![0.0; rows * applier.d_new()];
         let (mut variance, mut raw_norms) = (vec![0.0; rows], vec![0.0; rows]);

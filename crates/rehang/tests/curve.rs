@@ -71,9 +71,12 @@ fn twin(case: &Case, gains: &[Gains], counted: &[usize]) -> Vec<Vec<Point>> {
             counted
                 .iter()
                 .map(|&query| {
-                    let distances: Vec<f64> = (0..gallery.rows())
+                    let mut distances: Vec<f64> = (0..gallery.rows())
                         .map(|item| distance(queries.row(query), gallery.row(item), case.distance))
                         .collect();
+                    for &item in &case.order[cut..] {
+                        distances[item] += case.handicap;
+                    }
                     point(&distances, &gains[query])
                 })
                 .collect()
@@ -94,6 +97,7 @@ struct Case {
     groups: Vec<i64>,
     judgements: Option<Vec<Vec<(usize, f64)>>>,
     distance: Distance,
+    handicap: f64,
 }
 
 impl Case {
@@ -132,7 +136,7 @@ fn matrix(rows: usize, columns: usize) -> impl Strategy<Value = Matrix> {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    (1_usize..40, 1_usize..5, prop::option::of(1_usize..12), 1_i64..5, 0_usize..3, any::<bool>())
+    (1_usize..40, 1_usize..5, prop::option::of(1_usize..12), 1_i64..5, 0_usize..6, any::<bool>())
         .prop_flat_map(|(items, columns, queries, classes, kind, judged)| {
             let query_count = queries.unwrap_or(items);
             let judgement = (0..items, prop::sample::select(vec![-1.0, 0.0, 1.0, 2.0, 3.5]));
@@ -149,11 +153,12 @@ fn case() -> impl Strategy<Value = Case> {
                 prop::collection::vec(-1..classes, query_count),
                 prop::collection::vec(-1_i64..3, query_count),
                 judgements.prop_map(move |judgements| judged.then_some(judgements)),
-                Just(Distance::ALL[kind]),
+                Just((Distance::ALL[kind % 3], if kind < 3 { 0.0 } else { 1.0 })),
             )
         })
         .prop_map(
-            |((native, adapted, old), queries, order, labels, query_labels, groups, judgements, distance)| {
+            |((native, adapted, old), queries, order, labels, query_labels, groups, judgements, compared)| {
+                let (distance, handicap) = compared;
                 Case {
                     native,
                     adapted,
@@ -165,6 +170,7 @@ fn case() -> impl Strategy<Value = Case> {
                     groups,
                     judgements,
                     distance,
+                    handicap,
                 }
             },
         )
@@ -204,6 +210,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         queries: case.queries.as_ref(),
         relevance,
         distance: case.distance,
+        handicap: case.handicap,
         groups: Some(&case.groups),
         do_nothing: Some(DoNothing {
             gallery: &case.old,
@@ -325,6 +332,10 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             // Leaving itself out, the gallery would be searched with adapted queries here.
             continue;
         }
+        if cut == 0 && case.handicap > 0.0 && case.distance == Distance::Cosine {
+            // What is added to every distance changes no rank, but for cosines that only rounding told apart.
+            continue;
+        }
         let queries = case.queries.is_some().then_some(queries);
         let result =
             evaluate(gallery, queries, relevance, case.distance, &options, &Progress::default()).unwrap();
@@ -353,6 +364,7 @@ fn check_agreement(case: &Case) -> Result<(), TestCaseError> {
         &case.order,
         queries,
         case.distance,
+        case.handicap,
         DEPTH,
         &Progress::default(),
     );
@@ -362,10 +374,12 @@ fn check_agreement(case: &Case) -> Result<(), TestCaseError> {
     }
     let made = result.unwrap();
     let vectors = queries.unwrap_or(&case.native);
-    let nearest = |query: usize, gallery: &Matrix| -> Vec<usize> {
+    let nearest = |query: usize, gallery: &Matrix, adapted: &[usize]| -> Vec<usize> {
+        let handicap = |item| if adapted.contains(&item) { case.handicap } else { 0.0 };
+        let from = |item| distance(vectors.row(query), gallery.row(item), case.distance) + handicap(item);
         let mut ranked: Vec<(f64, usize)> = (0..gallery.rows())
             .filter(|&item| queries.is_some() || item != query)
-            .map(|item| (distance(vectors.row(query), gallery.row(item), case.distance), item))
+            .map(|item| (from(item), item))
             .collect();
         ranked.sort_by(|a, b| a.partial_cmp(b).unwrap());
         ranked.into_iter().take(made.depth).map(|(_, item)| item).collect()
@@ -377,8 +391,8 @@ fn check_agreement(case: &Case) -> Result<(), TestCaseError> {
         }
         let shared: usize = (0..vectors.rows())
             .map(|query| {
-                let end = nearest(query, &case.native);
-                nearest(query, &gallery).iter().filter(|item| end.contains(item)).count()
+                let end = nearest(query, &case.native, &[]);
+                nearest(query, &gallery, &case.order[cut..]).iter().filter(|item| end.contains(item)).count()
             })
             .sum();
         100.0 * shared as f64 / (made.depth * vectors.rows()) as f64
@@ -419,6 +433,7 @@ fn plain_case(items: usize, columns: usize, classes: i64, spread: f32) -> Case {
         groups: (0..items as i64).map(|item| item % 2).collect(),
         judgements: None,
         distance: Distance::L2,
+        handicap: 0.0,
         native,
         adapted,
     }
@@ -474,6 +489,7 @@ fn curve_of(case: &Case) -> Curve {
         queries: None,
         relevance: Relevance::Labels { gallery: &case.labels, queries: None },
         distance: case.distance,
+        handicap: case.handicap,
         groups: None,
         do_nothing: None,
     };
@@ -518,6 +534,7 @@ fn every_kind_of_wrong_input_is_one_clear_error() {
         queries: None,
         relevance: labels,
         distance: Distance::L2,
+        handicap: 0.0,
         groups: None,
         do_nothing: None,
     };
@@ -559,6 +576,9 @@ fn every_kind_of_wrong_input_is_one_clear_error() {
         fails(CurveInput { groups: Some(&three), ..good }).kind(),
         ErrorKind::CountMismatch { .. }
     ));
+    for handicap in [-0.1, f64::NAN, f64::INFINITY] {
+        assert!(matches!(fails(CurveInput { handicap, ..good }).kind(), ErrorKind::InvalidOption { .. }));
+    }
     let outside = Qrels::new(vec![vec![(9, 1.0)]; 6]).unwrap();
     assert!(matches!(
         fails(CurveInput { relevance: Relevance::Judgements(&outside), ..good }).kind(),

@@ -99,6 +99,7 @@ fn check(native: &Matrix, labels: &[i64], distance: Distance) {
         queries: None,
         relevance: Relevance::Labels { gallery: labels, queries: None },
         distance,
+        handicap: 0.0,
         groups: None,
         do_nothing: None,
     };

@@ -77,6 +77,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
             queries: loaded.queries.as_ref(),
             relevance,
             distance,
+            handicap: arguments.handicap,
             groups: loaded.groups.as_deref(),
             do_nothing: today.map(|old| DoNothing {
                 gallery: old,
@@ -106,6 +107,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         value.insert("sigma".into(), json!({ "kendall_tau": tau, "calibration": table }));
     }
     value.insert("distance".into(), json!(distance));
+    value.insert("handicap".into(), json!(arguments.handicap));
     value.insert("inputs".into(), json!(inputs.read));
     print(json, &Value::Object(value), &text)?;
     Ok(Outcome::Done)
@@ -267,7 +269,8 @@ fn label_free(
     arguments: &Curve,
     progress: &Progress,
 ) -> Result<(Map<String, Value>, String)> {
-    let result = agreement(new, adapted, order, loaded.queries.as_ref(), distance, k, progress)?;
+    let result =
+        agreement(new, adapted, order, loaded.queries.as_ref(), distance, arguments.handicap, k, progress)?;
     if let Some(path) = &arguments.points {
         let line = result.line.values();
         files::write_matrix(path, &Matrix::from_fn(line.len(), 1, |cut, _| line[cut] as f32), None)?;

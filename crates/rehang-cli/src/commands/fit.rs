@@ -204,6 +204,8 @@ fn value(arguments: &Fit, fitted: &Fitted) -> Value {
         "uncertainty": fitted.adapter.uncertainty.name(),
         "held_out": fitted.selection,
         "calibration": fitted.calibration,
+        "handicap": fitted.adapter.handicap,
+        "handicap_choice": fitted.handicap,
         "hyper_parameters": training.hyper_parameters,
         "findings": fitted.findings,
     })
@@ -220,6 +222,20 @@ fn text(arguments: &Fit, fitted: &Fitted) -> String {
             text,
             "σ² against the errors on left-out pairs: Kendall τ-b {:.2}",
             calibration.kendall_tau
+        );
+    }
+    if let Some(choice) = &fitted.handicap {
+        let (none, kept) = (&choice.rows[0], &choice.rows[choice.kept]);
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let mut gains = format!("{:+.1} {}", mean(&kept.areas) - mean(&none.areas), choice.criterion);
+        if !kept.top1.is_empty() {
+            let _ = write!(gains, ", {:+.1} top-1", mean(&kept.top1) - mean(&none.top1));
+        }
+        let _ = writeln!(
+            text,
+            "Handicap of adapted vectors: {:.4}, {:.0} % of the mean squared error ({gains} over the backfill of left-out pairs)",
+            kept.handicap,
+            100.0 * kept.part,
         );
     }
     let _ = writeln!(

@@ -25,6 +25,7 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
         "adapted": path,
         "sigma": arguments.sigma.as_ref().map(|path| path.display().to_string()),
         "space": adapter.output_space(),
+        "handicap": adapter.handicap,
         "mean_variance": outcome.mean_variance,
         "drift_suspicious": outcome.suspicious,
     });

@@ -62,6 +62,7 @@ pub(crate) fn adapter(
         map,
         geometry,
         uncertainty,
+        handicap: 0.0,
         input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
         training: Training { ..encoder.training.clone() },
     };

@@ -20,6 +20,7 @@ pub fn padding(old: Space, new: Space, weight: Vec<f32>, bias: f32) -> Adapter {
         },
         geometry: Geometry::Raw,
         uncertainty: Uncertainty::Linear { weight, bias },
+        handicap: 0.0,
         input_statistics: None,
         training: Training::default(),
     }

@@ -141,6 +141,9 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
         ("inputs".into(), json(&training.inputs)?),
         ("hyper_parameters".into(), json(&training.hyper_parameters)?),
     ]);
+    if adapter.handicap > 0.0 {
+        metadata.insert("handicap".into(), adapter.handicap.to_string());
+    }
     if let Uncertainty::OutOfFold(learned) = &adapter.uncertainty {
         let head = learned.head.as_ref().map(|head| match head.kind() {
             HeadKind::Softmax => HeadOutline::Softmax,
@@ -306,7 +309,9 @@ fn assemble(metadata: &Metadata, stored: &mut Stored<'_>) -> Result<Adapter, Det
         version: text(metadata, "rehang_version")?.into(),
     };
     let (old, new) = (parse_json(metadata, "old_space")?, parse_json(metadata, "new_space")?);
-    Ok(Adapter { old, new, map, geometry, uncertainty, input_statistics, training })
+    // Files of a rehang that did not know it have none.
+    let handicap = if metadata.contains_key("handicap") { parse(metadata, "handicap")? } else { 0.0 };
+    Ok(Adapter { old, new, map, geometry, uncertainty, handicap, input_statistics, training })
 }
 
 fn out_of_fold(outline: &OutOfFoldOutline, stored: &mut Stored<'_>) -> Result<OutOfFold, Detail> {

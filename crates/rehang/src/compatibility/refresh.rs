@@ -93,6 +93,7 @@ pub fn hot_refresh(
                 queries: queries.as_deref(),
                 relevance: input.relevance,
                 distance: input.distance,
+                handicap: 0.0,
                 groups: None,
                 do_nothing: Some(DoNothing {
                     gallery: input.old.gallery,

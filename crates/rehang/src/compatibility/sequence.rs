@@ -194,6 +194,7 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
                     queries: (!view.leave_one_out).then_some(&view.queries),
                     relevance: view.relevance(),
                     distance: input.distance,
+                    handicap: 0.0,
                     groups: None,
                     do_nothing: None,
                 },

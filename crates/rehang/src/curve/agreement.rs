@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
-use super::input::{Blocks, check_vectors, percent_line};
+use super::input::{Blocks, check_handicap, check_vectors, percent_line};
 use super::line::Line;
 use super::relevance::Positive;
 use super::sweep::{self, Depths, Query, Totals, Workspace};
@@ -28,7 +28,8 @@ pub struct AgreementCurve {
 /// The agreement@k curve: how much of what a user sees at each state is what they will see in the end.
 ///
 /// Needs no labels. Every query counts. `queries` is `None` where the gallery is its own query set and each query
-/// leaves itself out.
+/// leaves itself out. `handicap` is added to the distance of every item that is still adapted
+/// ([`super::CurveInput::handicap`]).
 ///
 /// ```
 /// use rehang::curve::agreement;
@@ -38,7 +39,7 @@ pub struct AgreementCurve {
 /// let adapted = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
 /// let queries = Matrix::new(1, vec![0.0, 6.0])?;
 /// let agreement =
-///     agreement(&native, &adapted, &[1, 2, 0, 3], Some(&queries), Distance::L2, 2, &Progress::default())?;
+///     agreement(&native, &adapted, &[1, 2, 0, 3], Some(&queries), Distance::L2, 0.0, 2, &Progress::default())?;
 /// assert_eq!(agreement.line.values(), [50.0, 75.0, 100.0, 100.0, 100.0]);
 /// # Ok::<(), rehang::Error>(())
 /// ```
@@ -52,11 +53,13 @@ pub fn agreement(
     order: &[usize],
     queries: Option<&Matrix>,
     distance: Distance,
+    handicap: f64,
     depth: usize,
     progress: &Progress,
 ) -> Result<AgreementCurve> {
     let items = native.rows();
     check_vectors(native, Some(adapted), queries)?;
+    check_handicap(handicap)?;
     crate::order::check_permutation(order, items)?;
     let depth_max = items - usize::from(queries.is_none());
     if depth == 0 {
@@ -83,6 +86,7 @@ pub fn agreement(
         native: &native_panels,
         adapted: Some(&adapted_panels),
         distance,
+        handicap,
     };
     let (values, totals) = blocks.run(
         progress,

@@ -176,6 +176,7 @@ fn rank_all<R: Send>(
         native: &panels,
         adapted: None,
         distance,
+        handicap: 0.0,
     };
     let (rankings, _) = blocks.run(
         progress,

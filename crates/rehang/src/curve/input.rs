@@ -49,6 +49,14 @@ pub(crate) fn check_vectors(
     Ok(())
 }
 
+/// Fails where what is added to the distances of adapted items is negative or not a number.
+pub(crate) fn check_handicap(handicap: f64) -> Result<()> {
+    if handicap.is_finite() && handicap >= 0.0 {
+        return Ok(());
+    }
+    Err(Error::option("handicap", handicap, "a finite number, 0 or more"))
+}
+
 /// Queries whose distances are computed together: enough to keep a panel of the gallery in the nearest cache, few
 /// enough that a block's distances stay small beside the vectors.
 fn block_queries(items: usize) -> usize {
@@ -64,6 +72,8 @@ pub(crate) struct Blocks<'a> {
     pub(crate) native: &'a Panels,
     pub(crate) adapted: Option<&'a Panels>,
     pub(crate) distance: Distance,
+    /// What is added to every distance to an adapted vector.
+    pub(crate) handicap: f64,
 }
 
 /// Buffers of one thread.
@@ -113,6 +123,9 @@ impl Blocks<'_> {
                 let adapted = &mut slot.adapted[..if self.adapted.is_some() { length } else { 0 }];
                 if let Some(panels) = self.adapted {
                     distances(self.processor, &slot.tiles, panels, self.distance, adapted);
+                    if self.handicap > 0.0 {
+                        adapted.iter_mut().for_each(|distance| *distance += self.handicap);
+                    }
                 }
                 let answers = (0..queries.len())
                     .map(|query| {

@@ -56,7 +56,7 @@ pub use relevance::{Qrels, QueryCount, Relevance};
 
 pub(crate) use distances::{Panels, QueryTiles, distances};
 pub(crate) use evaluate::ranks_of_answers;
-pub(crate) use input::{Blocks, check_vectors};
+pub(crate) use input::{Blocks, check_handicap, check_vectors};
 pub(crate) use processor::Processor;
 pub(crate) use relevance::expect_count;
 
@@ -87,6 +87,9 @@ pub struct CurveInput<'a> {
     pub relevance: Relevance<'a>,
     /// How vectors are compared.
     pub distance: Distance,
+    /// What is added to the distance of every item that is still adapted; 0 compares all vectors alike. See
+    /// [`Adapter::handicap`](crate::adapter::Adapter::handicap).
+    pub handicap: f64,
     /// A group of each query, `[m]`, for the gap between groups; a negative one means "no group".
     pub groups: Option<&'a [i64]>,
     /// The search as it is today, for the do-nothing line.
@@ -317,6 +320,7 @@ impl Curve {
 ///     queries: None,
 ///     relevance: Relevance::Labels { gallery: &labels, queries: None },
 ///     distance: Distance::L2,
+///     handicap: 0.0,
 ///     groups: None,
 ///     do_nothing: None,
 /// };
@@ -330,7 +334,7 @@ impl Curve {
 /// # Errors
 ///
 /// Vectors that are empty, hold NaN or differ in width or number; an order that is no permutation; labels of another
-/// number; a depth of 0; more than [`COUNT_MAX`] items or queries, or [`GROUPS_MAX`] groups; no query with a right
+/// number; a handicap that is negative or no number; a depth of 0; more than [`COUNT_MAX`] items or queries, or [`GROUPS_MAX`] groups; no query with a right
 /// answer. [`crate::ErrorKind::Cancelled`] where `progress` asks to stop.
 pub fn curve(input: &CurveInput<'_>, options: &CurveOptions, progress: &Progress) -> Result<Curve> {
     curve_on(Processor::detect(), input, options, progress)
@@ -344,6 +348,7 @@ fn curve_on(
 ) -> Result<Curve> {
     let items = input.native.rows();
     check_vectors(input.native, Some(input.adapted), input.queries)?;
+    check_handicap(input.handicap)?;
     crate::order::check_permutation(input.order, items)?;
     let depths = check_depths(options)?;
     let answers = Answers::new(input.relevance, input.order, input.queries.map(Matrix::rows))?;
@@ -374,6 +379,7 @@ fn curve_on(
         native: &native,
         adapted: Some(&adapted),
         distance: input.distance,
+        handicap: input.handicap,
     };
     let (per_query, totals) = blocks.run(
         progress,
@@ -579,6 +585,7 @@ mod tests {
                 queries: None,
                 relevance: Relevance::Labels { gallery: &labels, queries: None },
                 distance,
+                handicap: 0.25,
                 groups: None,
                 do_nothing: None,
             };

@@ -136,6 +136,7 @@ pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> R
         native: &panels,
         adapted: None,
         distance: Distance::Cosine,
+        handicap: 0.0,
     };
     let (searches, _) = blocks.run(
         progress,

@@ -47,6 +47,7 @@ pub struct Kind {
     pub kernel: bool,
     pub geometry: usize,
     pub uncertainty: usize,
+    pub handicap: f64,
 }
 
 /// An adapter of a kind: old width, new width, side width, hidden width.
@@ -133,6 +134,7 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
         map,
         geometry,
         uncertainty,
+        handicap: kind.handicap,
         input_statistics: (kind.branch_layers > 0).then(|| InputStatistics::of(&old)),
         training: Training {
             method: "fixture".into(),
@@ -157,6 +159,7 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
         kernel: false,
         geometry,
         uncertainty,
+        handicap: 0.0,
     };
     let kinds = [
         ("linear-raw-constant", kind(as_is, 0, None, 1, false, 0, 0)),
@@ -165,6 +168,7 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
         ("side-raw-softmax", kind(unit, 1, Some((BranchInput::Side, 1)), 2, false, 0, 3)),
         ("kernel-sphere-softmax", Kind { kernel: true, ..kind(unit, 0, None, 1, false, 1, 3) }),
         ("plain-side-sphere-arcface", kind(as_is, 1, Some((BranchInput::Side, 0)), 1, true, 1, 4)),
+        ("linear-handicap", Kind { handicap: 0.375, ..kind(as_is, 0, None, 1, false, 1, 0) }),
     ];
     kinds
         .into_iter()

@@ -1,0 +1,235 @@
+//! How far adapted vectors are moved away from every query, so that they do not push native ones aside.
+//!
+//! An output of a map is an estimate, and an estimate lies nearer to everything than what it estimates: with an error e
+//! that does not depend on the query q, `E‖q − v‖² = ‖q − h(o)‖² + E‖e‖²`. In a gallery that is partly native a wrong
+//! adapted item therefore stands before a right native one too often. Adding a constant to every distance to an adapted
+//! vector mends that; adding all of `E‖e‖²` would put right adapted items behind every native one as well. [`fit`] tries
+//! parts of it on pairs that the map was not fitted on, where [`rehang::curve`] says what each is worth.
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use rehang::curve::{CurveInput, CurveOptions, Relevance, agreement, curve};
+use rehang::{Distance, Matrix, Progress, Result};
+use serde::{Deserialize, Serialize};
+
+/// Parts of the mean squared error that are tried, 0 first: the first of equals is kept.
+const PARTS: [f64; 9] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5];
+/// Items that a part is measured on, at most.
+const ITEMS_MAX: usize = 1500;
+/// Fewest items that anything is chosen on.
+const ITEMS_MIN: usize = 20;
+/// Depth of the agreement with the native gallery, where there are no labels.
+const DEPTH: usize = 10;
+
+/// What one handicap is worth on left-out pairs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HandicapRow {
+    /// The handicap, in the unit of the new space's distance.
+    pub handicap: f64,
+    /// The same as a part of the mean squared error of the map.
+    pub part: f64,
+    /// Areas of the curves in random order, percent, one for every set of outputs: of the criterion that methods are
+    /// chosen by as well, mAP by label or else agreement@10 with the native gallery.
+    pub areas: Vec<f64>,
+    /// The same of top-1; empty where there are no labels.
+    pub top1: Vec<f64>,
+}
+
+/// How the handicap of an adapter was chosen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HandicapChoice {
+    /// What `areas` are of: `"mAP"` or `"agreement@10"`.
+    pub criterion: String,
+    /// Every handicap that was tried, from none on.
+    pub rows: Vec<HandicapRow>,
+    /// The row that was kept.
+    pub kept: usize,
+}
+
+impl HandicapChoice {
+    /// The handicap that was kept, for [`rehang::adapter::Adapter::handicap`].
+    pub fn handicap(&self) -> f64 {
+        self.rows[self.kept].handicap
+    }
+}
+
+/// Chooses a handicap on out-of-fold outputs of a map.
+///
+/// `native` are the new vectors of the pairs, `[n, d_new]`, and `left_out` one or more sets of outputs for them from maps
+/// that were not fitted on them, `[n, d_new]` each: with items left out, and with whole classes left out. `labels` are
+/// their classes, negative where not known; without any, what counts is agreement with the native gallery.
+/// `mean_squared_error` is `E‖v − h(o)‖²`; as `‖q − v‖²` is `2 (1 − cos)` for vectors of length 1, half of it (over the
+/// mean squared length) is tried in a cosine space, and half of it under the inner product.
+///
+/// Each set of outputs has its best handicap; the smallest of them is kept, so that what serves items of classes without
+/// pairs, where the map is most wrong, does not cost the others anything. With fewer than 20 pairs, or no two of a
+/// class, `None`.
+///
+/// # Errors
+///
+/// As [`curve()`] for vectors that are no numbers or of different shapes; [`rehang::ErrorKind::Cancelled`].
+pub fn fit(
+    native: &Matrix,
+    left_out: &[&Matrix],
+    labels: Option<&[i64]>,
+    distance: Distance,
+    mean_squared_error: f64,
+    seed: u64,
+    progress: &Progress,
+) -> Result<Option<HandicapChoice>> {
+    let items = native.rows();
+    let mut order: Vec<usize> = (0..items).collect();
+    order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+    order.truncate(ITEMS_MAX);
+    let sampled = native.select(&order);
+    let labels: Option<Vec<i64>> = labels.map(|labels| order.iter().map(|&row| labels[row]).collect());
+    let answers = labels.as_ref().is_none_or(|labels| {
+        let mut known: Vec<i64> = labels.iter().copied().filter(|&label| label >= 0).collect();
+        known.sort_unstable();
+        known.windows(2).any(|two| two[0] == two[1])
+    });
+    if items < ITEMS_MIN || !answers {
+        return Ok(None);
+    }
+    let squared_length = sampled.norms().iter().map(|norm| norm * norm).sum::<f64>() / sampled.rows() as f64;
+    let whole = match distance {
+        Distance::L2 => mean_squared_error,
+        Distance::Dot => mean_squared_error / 2.0,
+        Distance::Cosine if squared_length > 0.0 => mean_squared_error / (2.0 * squared_length),
+        Distance::Cosine => 0.0,
+    };
+    // The sample is drawn in random order already.
+    let permutation: Vec<usize> = (0..sampled.rows()).collect();
+    let sampled_outputs: Vec<Matrix> = left_out.iter().map(|outputs| outputs.select(&order)).collect();
+    // The bar is about handicaps and not about the curves behind each.
+    progress.begin("choosing the handicap", "steps", PARTS.len() as u64);
+    let quiet = Progress::default();
+    let mut rows = Vec::with_capacity(PARTS.len());
+    for part in PARTS {
+        progress.check()?;
+        let handicap = part * whole;
+        let (mut areas, mut top1) = (Vec::new(), Vec::new());
+        for adapted in &sampled_outputs {
+            let Some(labels) = &labels else {
+                let curve =
+                    agreement(&sampled, adapted, &permutation, None, distance, handicap, DEPTH, &quiet)?;
+                areas.push(curve.line.area());
+                continue;
+            };
+            let input = CurveInput {
+                native: &sampled,
+                adapted,
+                order: &permutation,
+                queries: None,
+                relevance: Relevance::Labels { gallery: labels, queries: None },
+                distance,
+                handicap,
+                groups: None,
+                do_nothing: None,
+            };
+            let curve = curve(&input, &CurveOptions::default(), &quiet)?;
+            areas.push(curve.map.area());
+            top1.push(curve.top1.area());
+        }
+        rows.push(HandicapRow { handicap, part, areas, top1 });
+        progress.advance(1);
+    }
+    // The first of equals is the smallest.
+    let best = |set: usize| {
+        (0..rows.len())
+            .fold(0, |best, row| if rows[row].areas[set] > rows[best].areas[set] { row } else { best })
+    };
+    let kept = (0..left_out.len()).map(best).min().unwrap_or(0);
+    let criterion = if labels.is_some() { "mAP".into() } else { format!("agreement@{DEPTH}") };
+    Ok(Some(HandicapChoice { criterion, rows, kept }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_data::random_matrix;
+
+    /// Ten classes around random centres, and outputs that have shrunk towards the mean of all, as those of a cautious
+    /// map do.
+    fn shrunk(items: usize) -> (Matrix, Matrix, Vec<i64>, f64) {
+        let (centres, noise) = (random_matrix(10, 8, 1), random_matrix(items, 8, 2));
+        let labels: Vec<i64> = (0..items as i64).map(|item| item % 10).collect();
+        let native = Matrix::from_fn(items, 8, |row, column| {
+            2.0 * centres.row(row % 10)[column] + noise.row(row)[column]
+        });
+        let wrong = random_matrix(items, 8, 3);
+        let outputs = Matrix::from_fn(items, 8, |row, column| {
+            0.4 * (native.row(row)[column] + 2.0 * wrong.row(row)[column])
+        });
+        let error = rehang::study::true_errors(&native, &outputs).iter().sum::<f64>() / items as f64;
+        (native, outputs, labels, error)
+    }
+
+    fn choose(labels: Option<&[i64]>, distance: Distance, scale: f32) -> HandicapChoice {
+        let (mut native, mut outputs, _, error) = shrunk(400);
+        for matrix in [&mut native, &mut outputs] {
+            matrix.as_mut_slice().iter_mut().for_each(|value| *value *= scale);
+        }
+        let error = error * f64::from(scale) * f64::from(scale);
+        fit(&native, &[&outputs], labels, distance, error, 3, &Progress::default()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn outputs_that_stand_in_the_way_get_a_handicap_and_it_pays() {
+        let labels = shrunk(400).2;
+        let choice = choose(Some(&labels), Distance::L2, 1.0);
+        let (none, kept) = (&choice.rows[0], &choice.rows[choice.kept]);
+        assert!(choice.handicap() > 0.0 && kept.areas[0] > none.areas[0] && kept.top1[0] > none.top1[0]);
+        assert!(choice.rows.iter().all(|row| row.areas[0] <= kept.areas[0]), "{choice:?}");
+    }
+
+    #[test]
+    fn the_smallest_of_the_best_ones_is_kept() {
+        let (native, outputs, labels, error) = shrunk(400);
+        let both = |left_out: &[&Matrix]| {
+            fit(&native, left_out, Some(&labels), Distance::L2, error, 3, &Progress::default())
+                .unwrap()
+                .unwrap()
+        };
+        assert!(both(&[&outputs]).handicap() > 0.0);
+        // The second map's outputs are right as far as they go: for them every handicap is one too many.
+        let timid = Matrix::from_fn(400, 8, |row, column| 1.2 * native.row(row)[column]);
+        let alone = both(&[&timid]);
+        let joint = both(&[&outputs, &timid]);
+        assert!(alone.kept < both(&[&outputs]).kept);
+        assert_eq!(joint.kept, alone.kept);
+        assert_eq!(joint.rows[0].areas.len(), 2);
+    }
+
+    #[test]
+    fn a_perfect_map_gets_none() {
+        let (native, _, labels, _) = shrunk(200);
+        for labels in [Some(&labels[..]), None] {
+            let choice = fit(&native, &[&native], labels, Distance::L2, 0.0, 0, &Progress::default());
+            assert_eq!(choice.unwrap().unwrap().handicap(), 0.0);
+        }
+    }
+
+    #[test]
+    fn the_unit_is_that_of_the_distance() {
+        let labels = shrunk(400).2;
+        for (distance, power) in [(Distance::L2, 2), (Distance::Dot, 2), (Distance::Cosine, 0)] {
+            let (one, double) = (choose(Some(&labels), distance, 1.0), choose(Some(&labels), distance, 2.0));
+            assert_eq!(one.kept, double.kept);
+            assert!((double.handicap() - 2.0_f64.powi(power) * one.handicap()).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn nothing_is_chosen_on_a_handful_of_pairs_or_where_every_pair_is_its_own_class() {
+        let (native, outputs, labels, error) = shrunk(19);
+        let chosen = |native: &Matrix, outputs: &Matrix, labels: &[i64]| {
+            fit(native, &[outputs], Some(labels), Distance::L2, error, 0, &Progress::default()).unwrap()
+        };
+        assert_eq!(chosen(&native, &outputs, &labels), None);
+        let (native, outputs, _, _) = shrunk(40);
+        assert_eq!(chosen(&native, &outputs, &(0..40).collect::<Vec<_>>()), None);
+        assert_eq!(chosen(&native, &outputs, &[-1; 40]), None);
+    }
+}
