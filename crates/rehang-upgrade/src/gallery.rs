@@ -1,5 +1,6 @@
 //! What an application searches and writes through: right at every stage of an upgrade.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::adapter::Adapter;
@@ -72,7 +73,10 @@ impl<'a> Gallery<'a> {
         Ok(())
     }
 
-    /// The `k` nearest items to each query in what serves now.
+    /// The `k` nearest items to each query in what serves now, ties by key.
+    ///
+    /// In a space that an upgrade fills, the distance of an adapted vector is raised by the upgrade's
+    /// [handicap](UpgradeRecord::handicap), in the ranking and in what is given back.
     ///
     /// # Errors
     ///
@@ -109,7 +113,11 @@ impl<'a> Gallery<'a> {
             let found = merge.search(self.store, record, old, new, k, filter)?;
             return Ok(Answer { spaces: vec![record.old.model.clone(), serving], found });
         }
-        let found = self.store.search(&serving, new, k, filter)?;
+        let found = if record.handicap > 0.0 {
+            search_handicapped(self.store, &serving, new, k, filter, record.handicap as f32)?
+        } else {
+            self.store.search(&serving, new, k, filter)?
+        };
         Ok(Answer { spaces: vec![serving], found })
     }
 
@@ -175,6 +183,42 @@ impl<'a> Gallery<'a> {
     pub fn delete(&self, ids: &[&str]) -> Result<usize> {
         self.store.delete(ids)
     }
+}
+
+/// A search in which adapted vectors are farther by `handicap`: the nearest adapted ones and the nearest others, merged.
+fn search_handicapped(
+    store: &dyn Store,
+    space: &str,
+    queries: &Matrix,
+    k: usize,
+    filter: &Filter,
+    handicap: f32,
+) -> Result<Vec<Vec<Found>>> {
+    let asked =
+        |provenance: &Provenance| filter.provenances.is_empty() || filter.provenances.contains(provenance);
+    let nearest = |provenances: Vec<Provenance>| {
+        if provenances.is_empty() {
+            return Ok(vec![Vec::new(); queries.rows()]);
+        }
+        store.search(space, queries, k, &Filter { provenances, ..filter.clone() })
+    };
+    let (adapted, others): (Vec<Provenance>, Vec<Provenance>) =
+        Provenance::ALL.into_iter().filter(asked).partition(|&provenance| provenance == Provenance::Adapted);
+    // The adapted ones first: an item that becomes native between the two searches is found by both, and never by neither.
+    let adapted = nearest(adapted)?;
+    let others = nearest(others)?;
+    Ok(adapted
+        .into_iter()
+        .zip(others)
+        .map(|(adapted, mut hits)| {
+            let native: BTreeSet<_> = hits.iter().map(|hit| hit.key).collect();
+            let farther = |hit: Found| Found { distance: hit.distance + handicap, ..hit };
+            hits.extend(adapted.into_iter().filter(|hit| !native.contains(&hit.key)).map(farther));
+            hits.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+            hits.truncate(k);
+            hits
+        })
+        .collect())
 }
 
 fn needs(space: &str) -> Error {

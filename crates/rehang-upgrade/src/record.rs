@@ -13,7 +13,9 @@ use crate::backfill::Request;
 /// Name of the document.
 const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
-const FORMAT: u32 = 1;
+///
+/// 2: with [`UpgradeRecord::handicap`]; records of 1 have none.
+const FORMAT: u32 = 2;
 /// Times that a record is read again before a change of it is given up.
 const RETRIES: usize = 20;
 
@@ -73,7 +75,7 @@ pub enum Serving {
 }
 
 /// The record of an upgrade.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpgradeRecord {
     /// Version of the record's form.
@@ -99,6 +101,10 @@ pub struct UpgradeRecord {
     /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name later.
     #[serde(default)]
     pub dropped: bool,
+    /// What searches add to the distance of adapted vectors: [`rehang::adapter::Adapter::handicap`] of the adapter that fills
+    /// the new space.
+    #[serde(default)]
+    pub handicap: f64,
 }
 
 impl UpgradeRecord {
@@ -115,6 +121,7 @@ impl UpgradeRecord {
             serving: Serving::Mixed,
             since: None,
             dropped: false,
+            handicap: 0.0,
         }
     }
 
@@ -125,7 +132,7 @@ impl UpgradeRecord {
 }
 
 /// A record with the version under which it lies in the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
     /// The record.
     pub record: UpgradeRecord,

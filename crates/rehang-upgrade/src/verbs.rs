@@ -193,7 +193,7 @@ pub fn start(
         _ => Some(newest_revision(store, &setup.old.model)?),
     };
     let filler = filler.since(since);
-    let fresh = UpgradeRecord { since, ..fresh };
+    let fresh = UpgradeRecord { since, handicap: setup.adapter.handicap, ..fresh };
     let mut recorded = match earlier {
         Some(mut earlier) if continues => {
             earlier.change(store, |record| {

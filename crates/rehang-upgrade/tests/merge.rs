@@ -1,4 +1,5 @@
-//! A merged search while a backfill writes: an item that becomes native between any two of its reads is found, once.
+//! Searches while a backfill writes: an item that becomes native between any two reads of one is found, once; and what a
+//! handicap does to a ranking.
 
 mod common;
 
@@ -10,7 +11,9 @@ use rehang_store::{
     Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, MemoryStore, Outcome, Record, Revision, Scan,
     Select, SpaceRecord, Store, VectorRecord, VectorWrite,
 };
-use rehang_upgrade::{BackfillSetup, Limits, Merge, NoFaults, Recorded, Serving, backfill, start, switch};
+use rehang_upgrade::{
+    BackfillSetup, Gallery, Limits, Merge, NoFaults, Queries, Recorded, Serving, backfill, start, switch,
+};
 
 /// A store in which something is written right before the n-th read (counted from 1).
 struct WrittenBefore {
@@ -74,9 +77,14 @@ impl Store for WrittenBefore {
     }
 }
 
+/// What the adapter of the half-way gallery asks for; exact in binary.
+const HANDICAP: f32 = 0.25;
+
 /// A gallery of which 60 of 100 items are native, and the first item that is not: it becomes native before a read.
 fn half_way(read: u64) -> (WrittenBefore, String) {
-    let (store, world) = (MemoryStore::new(), World::new());
+    let (store, mut world) = (MemoryStore::new(), World::new());
+    // Merged searches never look at an adapted vector; plain ones put it farther away.
+    world.adapter.handicap = f64::from(HANDICAP);
     fill(&store, 100);
     start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
     switch(&store, &world.setup(), Serving::Merged, &NoFaults).unwrap();
@@ -135,4 +143,67 @@ fn an_item_that_becomes_native_meanwhile_is_found_once() {
         }
         assert!(moments >= 3, "{moments} moments");
     }
+}
+
+#[test]
+fn adapted_vectors_are_farther_by_the_handicap() {
+    let (store, _) = half_way(u64::MAX);
+    let gallery = Gallery::new(&store, None);
+    let all = store.scan(&Scan::new("new-model", Select::All, 1000).with_vectors_of("new-model")).unwrap();
+    let mut moved = 0;
+    for number in 0..30 {
+        let query = new_model(&format!("query {number}"));
+        let twin = |handicap: f32, provenances: &[Provenance]| -> Vec<(ItemKey, f32)> {
+            let mut hits: Vec<(f32, ItemKey)> = Vec::new();
+            for record in &all {
+                let vector = record.vector.as_ref().unwrap();
+                if !provenances.is_empty() && !provenances.contains(&vector.provenance) {
+                    continue;
+                }
+                let away: f32 = query.iter().zip(&vector.vector).map(|(q, x)| (q - x) * (q - x)).sum();
+                let adapted = vector.provenance == Provenance::Adapted;
+                hits.push((away + if adapted { handicap } else { 0.0 }, record.item.key));
+            }
+            hits.sort_by(|a, b| a.partial_cmp(b).unwrap());
+            hits.into_iter().take(7).map(|(distance, key)| (key, distance)).collect()
+        };
+        let queries = Matrix::new(common::D_NEW, query.clone()).unwrap();
+        let queries = Queries { old: None, new: Some(&queries) };
+        for provenances in
+            [vec![], vec![Provenance::Adapted], vec![Provenance::Native], Provenance::ALL.to_vec()]
+        {
+            let filter = Filter { provenances: provenances.clone(), ..Filter::default() };
+            let found = gallery.search(&queries, 7, &filter).unwrap().found.remove(0);
+            let expected = twin(HANDICAP, &provenances);
+            assert_eq!(found.len(), expected.len());
+            for (hit, (key, distance)) in found.iter().zip(&expected) {
+                assert_eq!(hit.key, *key);
+                assert!((hit.distance - distance).abs() < 1e-5);
+            }
+        }
+        moved += usize::from(twin(0.0, &[]) != twin(HANDICAP, &[]));
+    }
+    assert!(moved > 0, "a handicap that moves nothing tests nothing");
+}
+
+#[test]
+fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
+    let mut moments = 0;
+    for read in 1.. {
+        let (store, source) = half_way(read);
+        let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
+        let queries = Queries { old: None, new: Some(&new) };
+        let found =
+            Gallery::new(&store, None).search(&queries, 5, &Filter::default()).unwrap().found.remove(0);
+        let mut keys: Vec<ItemKey> = found.iter().map(|hit| hit.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 5, "before read {read}: {found:?}");
+        assert!(keys.contains(&store.write.key), "before read {read}: {found:?}");
+        if store.reads.load(Ordering::SeqCst) < read {
+            break;
+        }
+        moments += 1;
+    }
+    assert!(moments >= 2, "{moments} moments");
 }
