@@ -894,7 +894,18 @@ fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
     if report.measured_on.is_empty() {
         return None;
     }
-    let blocks = report.measured_on.iter().map(|set| Block::Text(measured_sentence(set))).collect();
+    let mut blocks: Vec<Block<'a>> =
+        report.measured_on.iter().map(|set| Block::Text(measured_sentence(set))).collect();
+    let mut methods: Vec<&CurveSeries> =
+        report.curves.iter().filter(|series| series.handicap > 0.0).collect();
+    methods.dedup_by(|a, b| a.method == b.method);
+    blocks.extend(methods.into_iter().map(|series| {
+        Block::Text(format!(
+            "A vector adapted by {} counts as farther from every query by {:.4}, its handicap, as in searches during the \
+             upgrade.",
+            series.method, series.handicap
+        ))
+    }));
     Some(Section { id: "measured".into(), title: "What was measured on what".into(), blocks })
 }
 

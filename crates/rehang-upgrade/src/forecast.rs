@@ -226,6 +226,7 @@ mod tests {
             order: order.into(),
             fractions: points.iter().map(|&point| point as f64 / (exact.len() - 1) as f64).collect(),
             metrics: [("map".to_owned(), curve)].into(),
+            handicap: 0.0,
         }
     }
 

@@ -320,6 +320,10 @@ pub struct CurveSeries {
     pub fractions: Vec<f64>,
     /// The curve of each metric at these fractions, by [`Metric::id`].
     pub metrics: BTreeMap<String, MetricCurve>,
+    /// What was added to the distance of every item that was still adapted
+    /// ([`Adapter::handicap`](crate::adapter::Adapter::handicap)).
+    #[serde(default)]
+    pub handicap: f64,
 }
 
 impl CurveSeries {

@@ -463,6 +463,7 @@ fn series(
         order: policy.name().into(),
         fractions: display.iter().map(|&point| point as f64 / last).collect(),
         metrics,
+        handicap: contender.adapter.handicap,
     })
 }
 
