@@ -491,6 +491,59 @@ fn the_number_of_threads_does_not_change_a_bit() {
     assert_eq!(one, curve_of(&case));
 }
 
+/// A gallery of close neighbours, its old vectors and its queries' curve, agreement and evaluation, moved by `offset`.
+fn measured_at(offset: impl Fn(usize) -> f32, separate_queries: bool) -> (Curve, Vec<f64>, f64) {
+    const STEP: f32 = 1.0 / 1024.0;
+    let mut noise = noise(17);
+    let mut whole = |rows: usize, spread: f32| {
+        Matrix::from_fn(rows, 160, |row, column| {
+            let class = ((row * 7 % 6 * 31 + column * 17) % 11) as f32;
+            (class / 4.0 + spread * noise()).round() * STEP
+        })
+    };
+    let (native, error, queries) = (whole(120, 8.0), whole(120, 4.0), whole(30, 8.0));
+    let moved = |matrix: &Matrix| {
+        Matrix::from_fn(matrix.rows(), matrix.columns(), |row, column| {
+            offset(column) + matrix.row(row)[column]
+        })
+    };
+    let adapted = Matrix::from_fn(120, 160, |row, column| native.row(row)[column] + error.row(row)[column]);
+    let (native, adapted, queries) = (moved(&native), moved(&adapted), moved(&queries));
+    let queries = separate_queries.then_some(&queries);
+    let labels: Vec<i64> = (0..120).map(|item| item * 7 % 6).collect();
+    let query_labels: Vec<i64> = (0..30).map(|query| query * 7 % 6).collect();
+    let order: Vec<usize> = (0..120).map(|place| place * 7 % 120).collect();
+    let relevance =
+        Relevance::Labels { gallery: &labels, queries: separate_queries.then_some(&query_labels[..]) };
+    let input = CurveInput {
+        native: &native,
+        adapted: &adapted,
+        order: &order,
+        queries,
+        relevance,
+        distance: Distance::L2,
+        groups: None,
+        // The old model's vectors are moved as well.
+        do_nothing: Some(DoNothing { gallery: &adapted, queries, distance: Distance::L2 }),
+    };
+    let options = CurveOptions { map_at: Some(10), ..CurveOptions::default() };
+    let progress = Progress::default();
+    let made = curve(&input, &options, &progress).unwrap();
+    let agreed = agreement(&native, &adapted, &order, queries, Distance::L2, 10, &progress).unwrap();
+    let still = evaluate(&native, queries, relevance, Distance::L2, &options, &progress).unwrap();
+    (made, agreed.line.values().to_vec(), still.map)
+}
+
+#[test]
+fn an_offset_that_all_vectors_share_changes_nothing_of_an_l2_curve() {
+    for separate_queries in [false, true] {
+        let expected = measured_at(|_| 0.0, separate_queries);
+        assert_eq!(measured_at(|_| 10_000.0, separate_queries), expected);
+        // A column that dwarfs all others, by a number beside which a step of the others just survives.
+        assert_eq!(measured_at(|column| if column == 3 { 10_000.0 } else { 0.0 }, separate_queries), expected);
+    }
+}
+
 #[test]
 fn intervals_hold_areas_and_bands_hold_curves() {
     let case = plain_case(300, 5, 9, 1.0);
