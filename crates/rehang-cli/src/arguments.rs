@@ -384,7 +384,8 @@ pub struct Curve {
     /// Intervals over this many bootstrap samples of the queries; 0 for none.
     #[arg(long, value_name = "SAMPLES", default_value_t = 1000)]
     pub bootstrap: usize,
-    /// Write the value at every fraction to this file, .npy [n + 1, 3]: top-1, top-5, mAP (without labels: agreement).
+    /// Write the value of every measure at every fraction to this file, [n + 1, columns]: top-1, top-5, mAP, flips, NFR,
+    /// groups, … (docs/formats.md; --json names the columns). Without labels: agreement.
     #[arg(long, value_name = "FILE")]
     pub points: Option<PathBuf>,
 }

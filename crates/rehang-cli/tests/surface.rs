@@ -328,3 +328,89 @@ fn items_can_be_joined_by_id() {
     let value = place.json(&[&arguments[..], &["--keep-common"]].concat());
     assert_eq!(value["pairs"], 59);
 }
+
+/// Whether the nearest other item of each query's own new vector has its label, by sorting.
+fn answered(new: &rehang::Matrix, gallery: &rehang::Matrix, labels: &[i64]) -> Vec<bool> {
+    (0..labels.len())
+        .map(|query| {
+            let distance = |item: usize| -> f64 {
+                let pairs = new.row(query).iter().zip(gallery.row(item));
+                pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum()
+            };
+            let others = (0..labels.len()).filter(|&item| item != query);
+            let nearest = others.min_by(|&a, &b| distance(a).total_cmp(&distance(b)));
+            nearest.is_some_and(|item| labels[item] == labels[query])
+        })
+        .collect()
+}
+
+#[test]
+fn the_points_of_a_curve_hold_flips_and_groups_at_every_fraction() {
+    let place = Place::new();
+    let (new, adapted) = (common::waves(70, 4, 1), common::waves(70, 4, 5));
+    let labels: Vec<i64> = (0..70).map(|item| item % 7).collect();
+    let groups: Vec<i64> = (0..70).map(|item| item % 3).collect();
+    let order: Vec<usize> = (0..70).map(|place| place * 11 % 70).collect();
+    let paths = [place.write_matrix("new.npy", &new), place.write_matrix("adapted.npy", &adapted)];
+    let order_path =
+        place.write_labels("order.npy", &order.iter().map(|&item| item as i64).collect::<Vec<_>>());
+    let (labels_path, groups_path) =
+        (place.write_labels("labels.npy", &labels), place.write_labels("groups.npy", &groups));
+    let arguments = [
+        "curve",
+        "--new",
+        &paths[0],
+        "--adapted",
+        &paths[1],
+        "--labels",
+        &labels_path,
+        "--groups",
+        &groups_path,
+        "--order",
+        &order_path,
+        "--old",
+        &paths[1],
+        "--bootstrap",
+        "0",
+        "--points",
+        "points.npy",
+    ];
+    let value = place.json(&arguments);
+    let names: Vec<&str> =
+        value["points"]["columns"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    assert_eq!(
+        names[..6],
+        ["top1", "top5", "map", "top1_positive_flips", "top1_negative_flips", "top1_negative_flip_rate"]
+    );
+    let points = read_matrix(&source(&place.text("points.npy"))).unwrap();
+    assert_eq!((points.rows(), points.columns()), (71, names.len()));
+    let column = |name: &str| names.iter().position(|other| *other == name).unwrap();
+
+    let start = answered(&new, &adapted, &labels);
+    let today = answered(&adapted, &adapted, &labels);
+    let percent = |part: usize, whole: usize| (100.0 * part as f64 / whole as f64) as f32;
+    let mut gallery = adapted.clone();
+    for cut in 0..=70 {
+        if cut > 0 {
+            gallery.row_mut(order[cut - 1]).copy_from_slice(new.row(order[cut - 1]));
+        }
+        let now = answered(&new, &gallery, &labels);
+        let count = |of: &dyn Fn(usize) -> bool| (0..70).filter(|&query| of(query)).count();
+        let at = |name: &str| points.row(cut)[column(name)];
+        assert!((at("top1") - percent(count(&|query| now[query]), 70)).abs() < 1e-4);
+        for (prefix, before) in [("", &start), ("do_nothing_", &today)] {
+            let lost = count(&|query| before[query] && !now[query]);
+            let won = count(&|query| !before[query] && now[query]);
+            assert_eq!(at(&format!("{prefix}top1_negative_flips")), lost as f32, "cut {cut}");
+            assert_eq!(at(&format!("{prefix}top1_positive_flips")), won as f32, "cut {cut}");
+            let rate = percent(lost, count(&|query| before[query]).max(1));
+            assert!((at(&format!("{prefix}top1_negative_flip_rate")) - rate).abs() < 1e-4);
+        }
+        for group in 0..3 {
+            let members = count(&|query| groups[query] == group);
+            let right = count(&|query| groups[query] == group && now[query]);
+            assert!((at(&format!("group_{group}_top1")) - percent(right, members)).abs() < 1e-4);
+        }
+    }
+    assert!((points.row(70)[column("gap_top1")] - value["gap"]["end"].as_f64().unwrap() as f32).abs() < 1e-4);
+}

@@ -600,7 +600,10 @@ fn an_offset_that_all_vectors_share_changes_nothing_of_an_l2_curve() {
         let expected = measured_at(|_| 0.0, separate_queries);
         assert_eq!(measured_at(|_| 10_000.0, separate_queries), expected);
         // A column that dwarfs all others, by a number beside which a step of the others just survives.
-        assert_eq!(measured_at(|column| if column == 3 { 10_000.0 } else { 0.0 }, separate_queries), expected);
+        assert_eq!(
+            measured_at(|column| if column == 3 { 10_000.0 } else { 0.0 }, separate_queries),
+            expected
+        );
     }
 }
 

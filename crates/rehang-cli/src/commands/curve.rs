@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use rehang::curve::{Curve as ExactCurve, CurveInput, CurveOptions, DoNothing, Line, agreement, curve};
-use rehang::files::{self, AtomicFile, VectorSource};
+use rehang::files::{self, AtomicFile, Columns, VectorSource, stream};
 use rehang::statistics::{calibration, kendall_tau_b};
 use rehang::{Distance, Error, Matrix, Progress, Result};
 use serde_json::{Map, Value, json};
@@ -88,10 +88,12 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         let options =
             CurveOptions { map_at: Some(k), ndcg_at: judged, recall_at: judged, ..CurveOptions::default() };
         let exact = curve(&input, &options, progress)?;
-        if let Some(path) = &arguments.points {
-            write_points(path, &exact)?;
+        let columns = arguments.points.as_ref().map(|path| write_points(path, &exact, k)).transpose()?;
+        let (mut value, text) = labelled(&exact, arguments, k)?;
+        if let (Some(path), Some(columns)) = (&arguments.points, columns) {
+            value.insert("points".into(), points_value(path, &columns));
         }
-        labelled(&exact, arguments, k)
+        Ok((value, text))
     })?;
     if let Some(predicted) = predicted {
         let errors = rehang::study::true_errors(&new, &adapted);
@@ -253,6 +255,10 @@ fn labelled(exact: &ExactCurve, arguments: &Curve, k: usize) -> Result<(Map<Stri
     Ok((value, text))
 }
 
+fn points_value(path: &std::path::Path, columns: &[String]) -> Value {
+    json!({ "file": path.display().to_string(), "columns": columns })
+}
+
 fn summary(line: &Line) -> Value {
     json!({ "area": line.area(), "start": line.start(), "end": line.end(), "min": line.min() })
 }
@@ -273,6 +279,9 @@ fn label_free(
         files::write_matrix(path, &Matrix::from_fn(line.len(), 1, |cut, _| line[cut] as f32), None)?;
     }
     let mut value = Map::new();
+    if let Some(path) = &arguments.points {
+        value.insert("points".into(), points_value(path, &[format!("agreement@{}", result.depth)]));
+    }
     value.insert("n".into(), json!(new.rows()));
     value.insert(format!("agreement@{}", result.depth), summary(&result.line));
     if let Some(points) = arguments.grid {
@@ -294,8 +303,51 @@ fn label_free(
     Ok((value, text))
 }
 
-fn write_points(path: &std::path::Path, exact: &ExactCurve) -> Result<()> {
-    let lines = [&exact.top1, &exact.top5, &exact.map];
-    let points = Matrix::from_fn(exact.items + 1, 3, |cut, line| lines[line].values()[cut] as f32);
-    files::write_matrix(path, &points, None)
+/// One measure along the whole curve, and its name in the answer.
+type PointColumn<'a> = (String, Box<dyn Fn(usize) -> f64 + 'a>);
+
+/// Everything that a curve holds at each of its n + 1 fractions, in the order of `docs/formats.md`.
+fn point_columns<'a>(exact: &'a ExactCurve, k: usize) -> Vec<PointColumn<'a>> {
+    let mut columns: Vec<PointColumn<'a>> = Vec::new();
+    let mut line = |name: String, line: &'a Line| columns.push((name, Box::new(|cut| line.values()[cut])));
+    line("top1".into(), &exact.top1);
+    line("top5".into(), &exact.top5);
+    line("map".into(), &exact.map);
+    let against_today = exact.do_nothing.as_ref().map(|today| ("do_nothing_", &today.flips));
+    for (reference, by_depth) in std::iter::once(("", &exact.flips)).chain(against_today) {
+        for (depth, flips) in [("top1", &by_depth.top1), ("top5", &by_depth.top5)] {
+            let name = |what: &str| format!("{reference}{depth}_{what}");
+            columns.push((name("positive_flips"), Box::new(|cut| flips.positive[cut] as f64)));
+            columns.push((name("negative_flips"), Box::new(|cut| flips.negative[cut] as f64)));
+            columns.push((name("negative_flip_rate"), Box::new(|cut| flips.rate.values()[cut])));
+        }
+    }
+    let mut line = |name: String, line: &'a Line| columns.push((name, Box::new(|cut| line.values()[cut])));
+    for (name, at) in [("map", &exact.map_at), ("ndcg", &exact.ndcg_at), ("recall", &exact.recall_at)] {
+        if let Some(at) = at {
+            line(format!("{name}@{k}"), &at.line);
+        }
+    }
+    if let Some(gap) = &exact.gap {
+        line("gap_top1".into(), gap);
+    }
+    for group in &exact.groups {
+        line(format!("group_{}_top1", group.group), &group.top1);
+    }
+    columns
+}
+
+/// Writes the curve `[n + 1, columns]`, a block of fractions at a time, and gives the columns' names.
+fn write_points(path: &std::path::Path, exact: &ExactCurve, k: usize) -> Result<Vec<String>> {
+    const ROWS: usize = 4096;
+    let columns = point_columns(exact, k);
+    let mut writer = stream::create(path, Columns { width: columns.len(), ids: None, sigma2: false })?;
+    for first in (0..=exact.items).step_by(ROWS) {
+        let cuts = first..(first + ROWS).min(exact.items + 1);
+        let block: Vec<f32> =
+            cuts.flat_map(|cut| columns.iter().map(move |(_, value)| value(cut) as f32)).collect();
+        writer.write(&block, None, None)?;
+    }
+    writer.commit()?;
+    Ok(columns.into_iter().map(|(name, _)| name).collect())
 }
