@@ -329,6 +329,76 @@ fn items_can_be_joined_by_id() {
     assert_eq!(value["pairs"], 59);
 }
 
+/// What a fit on the demo's pairs says on stderr, and its exit code.
+fn said(place: &Place, old: &str, new: &str, more: &[&str]) -> (String, Option<i32>) {
+    let output = place.run(&[&["fit", "--old", old, "--new", new, "-o", "said.safetensors"], more].concat());
+    (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+}
+
+#[test]
+fn old_and_new_that_are_swapped_are_noticed_by_labels_by_a_head_and_by_neither() {
+    let place = Place::new();
+    // A rich new space, and an old model that sees three of its eight directions, at the same width.
+    let labels: Vec<i64> = (0..400).map(|item| item % 8).collect();
+    let noise = common::waves(400, 8, 3);
+    let new = rehang::Matrix::from_fn(400, 8, |row, column| {
+        noise.row(row)[column] * 0.4 + if column == row % 8 { 4.0 } else { 0.0 }
+    });
+    let other = common::waves(400, 8, 9);
+    let old = rehang::Matrix::from_fn(400, 8, |row, column| {
+        new.row(row)[column % 3] * (column + 1) as f32 + 0.02 * other.row(row)[column]
+    });
+    let head = rehang::Matrix::from_fn(8, 8, |class, column| if class == column { 2.0 } else { 0.0 });
+    let (old, new) = (place.write_matrix("old.npy", &old), place.write_matrix("new.npy", &new));
+    let (labels, head) = (place.write_labels("labels.npy", &labels), place.write_matrix("head.npy", &head));
+    let ridge = ["--method", "ridge"];
+    let labelled = [&ridge[..], &["--labels", &labels]].concat();
+    let with_head = [&ridge[..], &["--head-weight", &head]].concat();
+    for (more, word) in
+        [(&labelled, "find their classes better"), (&with_head, "is sure of old vectors better")]
+    {
+        let (right, code) = said(&place, &old, &new, more);
+        assert!(!right.contains("swapped") && code == Some(0), "{right}");
+        let (wrong, _) = said(&place, &new, &old, more);
+        assert!(wrong.contains("Warning") && wrong.contains("swapped") && wrong.contains(word), "{wrong}");
+    }
+    // With neither it is asked, and said what cannot be known.
+    let (right, code) = said(&place, &old, &new, &ridge);
+    assert!(!right.contains("check that they are not swapped") && code == Some(0), "{right}");
+    assert!(right.contains("Note: without labels nothing here can tell"), "{right}");
+    let (wrong, _) = said(&place, &new, &old, &ridge);
+    assert!(wrong.contains("check that they are not swapped"), "{wrong}");
+    // A head that fits the old vectors only is refused.
+    let narrow = place.write_matrix("narrow.npy", &common::waves(400, 5, 2));
+    let (wrong, code) = said(&place, &new, &narrow, &with_head);
+    assert!(wrong.contains("seem to be swapped") && code == Some(2), "{wrong}");
+}
+
+#[test]
+fn a_gain_that_is_not_there_is_said_without_labels() {
+    let place = Place::new();
+    let (old, new) = (demo("old.npy"), demo("new.npy"));
+    // The same model twice: nothing to gain.
+    let (same, code) = said(&place, &new, &new, &["--method", "ridge"]);
+    assert!(same.contains("agreement@10") && same.contains("do not upgrade"), "{same}");
+    assert_eq!(code, Some(1));
+    // A map that takes results farther from the new model's than doing nothing leaves them.
+    let nearly = read_matrix(&source(&new)).unwrap();
+    let nearly = rehang::Matrix::from_fn(nearly.rows(), nearly.columns(), |row, column| {
+        nearly.row(row)[column] + 0.2 * ((row * 7 + column) as f32).sin()
+    });
+    let nearly = place.write_matrix("nearly.npy", &nearly);
+    let (worse, _) = said(&place, &new, &nearly, &["--method", "fct", "--epochs", "1"]);
+    assert!(worse.contains("agreement@10") && worse.contains("below doing nothing"), "{worse}");
+    // Rows that do not belong together: nothing to learn.
+    let mixed = read_matrix(&source(&old)).unwrap();
+    let rows: Vec<usize> = (0..mixed.rows()).map(|row| (row * 101 + 7) % mixed.rows()).collect();
+    let mixed = place.write_matrix("mixed.npy", &mixed.select(&rows));
+    let (useless, code) = said(&place, &mixed, &new, &["--method", "ridge"]);
+    assert!(useless.contains("Problem: adapted vectors are no nearer"), "{useless}");
+    assert_eq!(code, Some(1));
+}
+
 /// Whether the nearest other item of each query's own new vector has its label, by sorting.
 fn answered(new: &rehang::Matrix, gallery: &rehang::Matrix, labels: &[i64]) -> Vec<bool> {
     (0..labels.len())

@@ -92,8 +92,9 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     }
     fitted.adapter.save(&arguments.output)?;
     for finding in &fitted.findings {
-        // Whether the two files were swapped is for a person to say, so it is always asked.
-        if finding.severity != Severity::Note || finding.code == "swapped" {
+        // Whether the two files were swapped, and what nothing here can know, is for a person to say.
+        let is_question = ["swapped", "unknown-without-labels"].contains(&finding.code.as_str());
+        if finding.severity != Severity::Note || is_question {
             let word = match finding.severity {
                 Severity::Problem => "Problem",
                 Severity::Warning => "Warning",
@@ -136,28 +137,14 @@ fn warn_about_idle_options(method: Method, arguments: &Fit) {
 /// A head that classifies the new vectors badly belongs to another model or another numbering of the classes.
 fn warn_about_head(head: Option<&Head>, pairs: &Pairs) {
     let (Some(head), Some(labels)) = (head, pairs.labels()) else { return };
-    let new = pairs.new_vectors().matrix();
-    let (mut right, mut known) = (0_usize, 0_usize);
-    for (row, &label) in labels.iter().enumerate().filter(|&(_, &label)| label >= 0) {
-        let logit = |class: usize| -> f64 {
-            let product: f64 = head
-                .weight()
-                .row(class)
-                .iter()
-                .zip(new.row(row))
-                .map(|(&w, &x)| f64::from(w) * f64::from(x))
-                .sum();
-            product + f64::from(head.bias()[class])
-        };
-        let best = (0..head.classes()).max_by(|&a, &b| logit(a).total_cmp(&logit(b)));
-        known += 1;
-        right += usize::from(best.is_some_and(|best| best as i64 == label));
+    if labels.iter().all(|&label| label < 0) {
+        return;
     }
-    if known > 0 && right * 5 < known {
+    let right = guards::classified(head, pairs.new_vectors().matrix(), labels);
+    if right < 20.0 {
         say(&format!(
-            "Warning: the head classifies only {:.0} % of the new vectors as their labels say; does it belong to this \
-             model and this numbering of the classes?",
-            100.0 * right as f64 / known as f64
+            "Warning: the head classifies only {right:.0} % of the new vectors as their labels say; does it belong to \
+             this model and this numbering of the classes?"
         ));
     }
 }
