@@ -691,15 +691,13 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
             );
         }
     }
-    if contenders.len() > 1
-        && contenders
-            .iter()
-            .all(|contender| contender.adapter.training.seed == contenders[0].adapter.training.seed)
-    {
+    let seed = contenders[0].adapter.training.seed;
+    if contenders.iter().all(|contender| contender.adapter.training.seed == seed) {
+        let who = if contenders.len() == 1 { "The adapter" } else { "Every adapter" };
         warn(
             "one-seed",
             Severity::Note,
-            format!("Every adapter was fitted with seed {} only.", contenders[0].adapter.training.seed),
+            format!("{who} was fitted with seed {seed} only."),
             "The bands show the spread over queries, not the spread over fits.",
             "Fit with other seeds and compare the areas.",
         );
