@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use rehang::adapter::{Adapter, Geometry, InputScaling, InputStatistics, Map, Training, Uncertainty};
+use rehang::adapter::{
+    Adapter, Geometry, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty,
+};
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
@@ -557,6 +559,7 @@ fn finish(
             inputs: fingerprints.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
             hyper_parameters: fitted.choices,
             version: env!("CARGO_PKG_VERSION").into(),
+            pairs_sketch: Some(RowSketch::of(pairs.old().matrix())),
         },
     };
     Ok((adapter, calibration))

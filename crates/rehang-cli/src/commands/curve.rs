@@ -5,13 +5,14 @@ use std::fmt::Write;
 use rehang::curve::{Curve as ExactCurve, CurveInput, CurveOptions, DoNothing, Line, agreement, curve};
 use rehang::files::{self, AtomicFile, Columns, VectorSource, stream};
 use rehang::statistics::{calibration, kendall_tau_b};
-use rehang::{Distance, Error, Matrix, Progress, Result};
+use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
 use serde_json::{Map, Value, json};
 
 use super::{Outcome, one_decimal, print, say};
 use crate::arguments::{Curve, RowSelection};
 use crate::bar::with_bar;
-use crate::input::{Inputs, expect_count};
+use crate::guards::{adapter_findings, among_pairs, among_pairs_text, among_pairs_value};
+use crate::input::{Inputs, Join, column, expect_count};
 use crate::relevance::Loaded;
 
 const LEVEL: f64 = 0.95;
@@ -30,31 +31,40 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         drop(AtomicFile::create(path)?);
     }
     let mut inputs = Inputs::new(&RowSelection::default())?;
-    let new = inputs.matrix("new", std::slice::from_ref(&arguments.new))?;
-    let adapted = inputs.matrix("adapted", std::slice::from_ref(&arguments.adapted))?;
-    let old = match &arguments.old {
-        None => None,
-        Some(path) => Some(inputs.matrix("old", std::slice::from_ref(path))?),
-    };
+    let new = inputs.matrix("new", &arguments.new)?;
+    let adapted = inputs.matrix("adapted", &arguments.adapted)?;
+    let given = |paths: &[String]| !paths.is_empty();
+    let old = given(&arguments.old).then(|| inputs.matrix("old", &arguments.old)).transpose()?;
+    // What is made from old vectors has their rows, and so has what goes with the items.
+    let join = Join::read(&arguments.ids, adapted.rows(), new.rows(), &RowSelection::default())?;
+    let adapted = join.old_side("adapted vectors", adapted)?;
+    let new = join.new_side(new);
+    let old = old.map(|old| join.old_side("old vectors", old)).transpose()?;
     let order = files::read_order(&VectorSource::parse(&arguments.order)?)?;
-    expect_count(&arguments.new, new.rows(), &arguments.order, order.len())?;
-    let loaded = Loaded::read(&arguments.relevance, &mut inputs)?;
+    let order = join.order(&arguments.order, order)?;
+    expect_count(&arguments.new.join(", "), new.rows(), &arguments.order, order.len())?;
+    let loaded = Loaded::read(&arguments.relevance, &mut inputs, &join)?;
     let k = arguments.relevance.k;
     // What can be wrong with it is found before anything is written.
-    let predicted: Option<Vec<f64>> = match &arguments.sigma {
-        None => None,
-        Some(path) => {
-            let sigma = files::read_f32_column(&VectorSource::parse(path)?)?;
-            expect_count(&arguments.new, new.rows(), path, sigma.len())?;
-            if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {
-                return Err(Error::corrupt(path, format!("σ² of item {item} is not a finite number")));
-            }
-            Some(sigma.iter().map(|&value| f64::from(value)).collect())
+    let predicted: Option<Vec<f64>> = if given(&arguments.sigma) {
+        let path = arguments.sigma.join(", ");
+        let sigma = join.old_values(&path, column(&arguments.sigma)?)?;
+        expect_count(&arguments.new.join(", "), new.rows(), &path, sigma.len())?;
+        if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {
+            return Err(Error::corrupt(path, format!("σ² of item {item} is not a finite number")));
         }
+        Some(sigma)
+    } else {
+        None
+    };
+    let adapter = arguments.adapter.as_ref().map(Adapter::load).transpose()?;
+    let guarded = match (&adapter, &old) {
+        (Some(adapter), Some(old)) => Some(guard(adapter, arguments, old, &new)?),
+        _ => None,
     };
     if loaded.relevance().is_none() {
         let idle = [
-            ("--old", arguments.old.is_some()),
+            ("--old", old.is_some() && arguments.adapter.is_none()),
             ("--groups", loaded.groups.is_some()),
             ("--bootstrap", arguments.bootstrap > 0),
         ];
@@ -107,10 +117,50 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         );
         value.insert("sigma".into(), json!({ "kendall_tau": tau, "calibration": table }));
     }
+    let refused = guarded.as_ref().is_some_and(|guarded| guarded.refused);
+    if let Some(guarded) = guarded {
+        value.extend(guarded.values);
+    }
     value.insert("distance".into(), json!(distance));
     value.insert("inputs".into(), json!(inputs.read));
     print(json, &Value::Object(value), &text)?;
-    Ok(Outcome::Done)
+    Ok(if refused { Outcome::WithRefusals } else { Outcome::Done })
+}
+
+/// What is wrong between an adapter and the gallery, already said, and whether its numbers are not to be relied on.
+struct Guarded {
+    values: Map<String, Value>,
+    refused: bool,
+}
+
+/// Looks for items of the gallery among the adapter's pairs, and at its direction.
+fn guard(adapter: &Adapter, arguments: &Curve, old: &Matrix, new: &Matrix) -> Result<Guarded> {
+    let old_path = arguments.old.join(", ");
+    adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_path))?;
+    let overlap = among_pairs(adapter, old);
+    let mut guarded = Guarded { values: Map::new(), refused: false };
+    guarded.values.insert("among_pairs".into(), json!(overlap.as_ref().map(among_pairs_value)));
+    match overlap {
+        None => say(
+            "Note: this adapter does not remember its pairs, so whether items are among them is not known.",
+        ),
+        Some(overlap) if overlap.among_pairs() > 0 => {
+            guarded.refused = overlap.among_pairs() * 100 > overlap.rows();
+            let word = if guarded.refused { "Problem" } else { "Note" };
+            say(&format!("{word}: {}; the numbers are too good.", among_pairs_text(&overlap)));
+        }
+        Some(_) => {}
+    }
+    // A map that reads side information is looked at where that is at hand: in a report.
+    if adapter.side_dimension().is_none() {
+        let findings = adapter_findings(adapter, old, new, None)?;
+        for finding in &findings {
+            guarded.refused = true;
+            say(&format!("Problem: {}.", finding.message));
+        }
+        guarded.values.insert("findings".into(), json!(findings));
+    }
+    Ok(guarded)
 }
 
 fn three(of: impl Fn(usize) -> f64) -> Value {

@@ -12,7 +12,7 @@ use super::train::device;
 use super::{Outcome, one_decimal, print, say};
 use crate::arguments::Fit;
 use crate::bar::with_bar;
-use crate::input::{Inputs, expect_count, join_by_id};
+use crate::input::{Inputs, Join};
 
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
@@ -37,42 +37,21 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     drop(AtomicFile::create(&arguments.output)?);
 
     let mut inputs = Inputs::new(&arguments.selection)?;
-    let mut old = inputs.matrix("old", &arguments.old)?;
-    let mut new = inputs.matrix("new", &arguments.new)?;
-    let mut labels = match &arguments.labels {
+    let old = inputs.matrix("old", &arguments.old)?;
+    let new = inputs.matrix("new", &arguments.new)?;
+    let labels = match &arguments.labels {
         None => None,
         Some(path) => Some(inputs.labels("labels", path)?),
     };
-    let mut side = match &arguments.side {
+    let side = match &arguments.side {
         None => None,
         Some(path) => Some(inputs.matrix("side", std::slice::from_ref(path))?),
     };
-    if let (Some(old_ids), Some(new_ids)) = (&arguments.old_ids, &arguments.new_ids) {
-        if arguments.selection.rows.is_some() {
-            return Err(Error::option(
-                "--rows",
-                "given",
-                "nothing beside --old-ids: select rows in the files",
-            ));
-        }
-        if let Some(labels) = &labels {
-            expect_count("labels", labels.len(), "old vectors", old.rows())?;
-        }
-        if let Some(side) = &side {
-            expect_count("side information", side.rows(), "old vectors", old.rows())?;
-        }
-        let joined = join_by_id((old_ids, old.rows()), (new_ids, new.rows()), arguments.keep_common)?;
-        let (left, right): (Vec<usize>, Vec<usize>) = joined.rows.iter().copied().unzip();
-        let dropped = joined.left_only.len() + joined.right_only.len();
-        if dropped > 0 {
-            say(&format!("{dropped} items that only one side has are left out."));
-        }
-        // Labels and side information go with the old vectors.
-        labels = labels.map(|labels| left.iter().map(|&row| labels[row]).collect());
-        side = side.map(|side| side.select(&left));
-        old = old.select(&left);
-        new = new.select(&right);
-    }
+    let join = Join::read(&arguments.ids, old.rows(), new.rows(), &arguments.selection)?;
+    // Labels and side information go with the old vectors.
+    let labels = labels.map(|labels| join.old_values("labels", labels)).transpose()?;
+    let side = side.map(|side| join.old_side("side information", side)).transpose()?;
+    let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
     let head = inputs.head(&arguments.head)?;
     let pairs = Pairs::new(
         Vectors::measured(&arguments.spaces.old_model, old_distance, old, &arguments.old.join(", "))?,
