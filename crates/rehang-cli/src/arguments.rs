@@ -87,6 +87,22 @@ pub struct RowSelection {
     pub rows: Option<String>,
 }
 
+/// Joining by id: old and new vectors that stand in different orders, or of which one side has more.
+#[allow(clippy::struct_field_names, reason = "the fields are the options' own names")]
+#[derive(Debug, Args, Default)]
+pub struct IdFiles {
+    /// Ids of the old vectors, one a line; with --new-ids, rows are joined by id instead of by position. What is made from the
+    /// old vectors (adapted vectors, σ², orders) and what goes with items (labels, groups, side information) has their rows.
+    #[arg(long, value_name = "FILE", requires = "new_ids")]
+    pub old_ids: Option<String>,
+    /// Ids of the new vectors.
+    #[arg(long, value_name = "FILE", requires = "old_ids")]
+    pub new_ids: Option<String>,
+    /// With ids: use the items that both sides have, instead of failing when some did not match.
+    #[arg(long, requires = "old_ids")]
+    pub keep_common: bool,
+}
+
 /// Names of the two spaces.
 #[derive(Debug, Args)]
 pub struct SpaceNames {
@@ -206,15 +222,9 @@ pub struct Fit {
     /// Side information, one row an item: vectors of another model that you also keep for the whole gallery. Optional.
     #[arg(long, value_name = "FILE")]
     pub side: Option<String>,
-    /// Ids of the old vectors, one a line; with --new-ids, rows are joined by id instead of by position.
-    #[arg(long, value_name = "FILE", requires = "new_ids")]
-    pub old_ids: Option<String>,
-    /// Ids of the new vectors.
-    #[arg(long, value_name = "FILE", requires = "old_ids")]
-    pub new_ids: Option<String>,
-    /// With ids: use the items that both sides have, instead of failing when some did not match.
-    #[arg(long)]
-    pub keep_common: bool,
+    /// Joining by id.
+    #[command(flatten)]
+    pub ids: IdFiles,
     /// Rows to use.
     #[command(flatten)]
     pub selection: RowSelection,
@@ -296,15 +306,18 @@ pub struct Order {
     /// coverage (recommended), sigma, random, least-confidence, margin, entropy or oracle (evaluation only).
     #[arg(long)]
     pub policy: String,
-    /// σ² of every item, from `rehang transform`.
-    #[arg(long, value_name = "FILE")]
-    pub sigma: Option<String>,
+    /// σ² of every item, from `rehang transform`; several files are read one after the other.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub sigma: Vec<String>,
     /// Adapted vectors, from `rehang transform`.
-    #[arg(long, value_name = "FILE")]
-    pub adapted: Option<String>,
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub adapted: Vec<String>,
     /// New vectors, for the oracle only.
-    #[arg(long, value_name = "FILE")]
-    pub new: Option<String>,
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub new: Vec<String>,
+    /// Joining the new vectors with the adapted ones by id, for the oracle.
+    #[command(flatten)]
+    pub ids: IdFiles,
     /// Adapter file: its own head serves the coverage order where no other is given.
     #[arg(long, value_name = "ADAPTER")]
     pub adapter: Option<PathBuf>,
@@ -354,41 +367,49 @@ pub struct Relevance {
 /// Options of `rehang curve`.
 #[derive(Debug, Args)]
 pub struct Curve {
-    /// New vectors of the gallery.
-    #[arg(long, value_name = "FILE")]
-    pub new: String,
+    /// New vectors of the gallery; several files are read one after the other.
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub new: Vec<String>,
     /// Adapted vectors of the gallery, from `rehang transform`.
-    #[arg(long, value_name = "FILE")]
-    pub adapted: String,
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub adapted: Vec<String>,
     /// Order of re-embedding, from `rehang order`.
     #[arg(long, value_name = "FILE")]
     pub order: String,
     /// Old vectors of the gallery, for the do-nothing line.
-    #[arg(long, value_name = "FILE")]
-    pub old: Option<String>,
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub old: Vec<String>,
+    /// Joining by id.
+    #[command(flatten)]
+    pub ids: IdFiles,
+    /// Adapter file that made the adapted vectors: its handicap is used. With --old, also says how many items are among its
+    /// pairs, and whether it was fitted the wrong way round.
+    #[arg(long, value_name = "ADAPTER")]
+    pub adapter: Option<PathBuf>,
     /// Relevance.
     #[command(flatten)]
     pub relevance: Relevance,
     /// σ² of every item: adds Kendall's τ-b and the calibration against the true errors.
-    #[arg(long, value_name = "FILE")]
-    pub sigma: Option<String>,
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub sigma: Vec<String>,
     /// l2, cosine or dot.
     #[arg(long, default_value = "l2")]
     pub distance: String,
     /// Distance of the old space, for the do-nothing line [default: as --distance].
     #[arg(long, value_name = "DISTANCE")]
     pub old_distance: Option<String>,
-    /// What searches add to the distance of every item that is still adapted: `rehang fit` and `rehang transform` say
-    /// what their adapter recommends.
-    #[arg(long, value_name = "DISTANCE", default_value_t = 0.0)]
-    pub handicap: f64,
+    /// What searches add to the distance of every item that is still adapted [default: as the --adapter recommends, 0
+    /// without one].
+    #[arg(long, value_name = "DISTANCE")]
+    pub handicap: Option<f64>,
     /// Also give the values at this many equally spaced fractions, and their mean.
     #[arg(long, value_name = "POINTS")]
     pub grid: Option<usize>,
     /// Intervals over this many bootstrap samples of the queries; 0 for none.
     #[arg(long, value_name = "SAMPLES", default_value_t = 1000)]
     pub bootstrap: usize,
-    /// Write the value at every fraction to this file, .npy [n + 1, 3]: top-1, top-5, mAP (without labels: agreement).
+    /// Write the value of every measure at every fraction to this file, [n + 1, columns]: top-1, top-5, mAP, flips, NFR,
+    /// groups, … (docs/formats.md; --json names the columns). Without labels: agreement.
     #[arg(long, value_name = "FILE")]
     pub points: Option<PathBuf>,
 }
@@ -399,18 +420,22 @@ pub struct Report {
     /// Adapter files to compare, made by `rehang fit`.
     #[arg(required = true, num_args = 1..)]
     pub adapters: Vec<PathBuf>,
-    /// Old vectors of a gallery that no adapter was fitted on.
-    #[arg(long, value_name = "FILE")]
-    pub old: String,
-    /// New vectors of the same gallery.
-    #[arg(long, value_name = "FILE")]
-    pub new: String,
+    /// Old vectors of a gallery that no adapter was fitted on (repeat for several files).
+    #[arg(long, value_name = "FILE", required = true)]
+    pub old: Vec<String>,
+    /// New vectors of the same gallery (repeat for several files).
+    #[arg(long, value_name = "FILE", required = true)]
+    pub new: Vec<String>,
+    /// Joining by id.
+    #[command(flatten)]
+    pub ids: IdFiles,
     /// Side information of the gallery.
     #[arg(long, value_name = "FILE")]
     pub side: Option<String>,
-    /// Old vectors of the pairs: warns where gallery items are among them.
+    /// Old vectors of the pairs (repeat for several files): counts gallery items that are among them, where the adapter's own
+    /// memory of its pairs gives an estimate only, or is of an earlier version and has none.
     #[arg(long, value_name = "FILE")]
-    pub pairs_old: Option<String>,
+    pub pairs_old: Vec<String>,
     /// Rows of that file that are the pairs, as for --rows.
     #[arg(long, value_name = "FILE=VALUES", requires = "pairs_old")]
     pub pairs_rows: Option<String>,

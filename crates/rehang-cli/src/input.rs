@@ -5,7 +5,8 @@ use rehang::files::{self, VectorSource};
 use rehang::report::Input;
 use rehang::{Error, ErrorKind, Head, HeadKind, Labels, Matrix, Result};
 
-use crate::arguments::{HeadFiles, RowSelection};
+use crate::arguments::{HeadFiles, IdFiles, RowSelection};
+use crate::commands::say;
 
 /// Files that were read, with their fingerprints, and the rows that take part.
 #[derive(Debug, Default)]
@@ -135,8 +136,94 @@ pub fn expect_count(left: &str, left_count: usize, right: &str, right_count: usi
     Err(ErrorKind::CountMismatch { left: left.into(), left_count, right: right.into(), right_count }.into())
 }
 
+/// Which rows of the old and of the new side are the same items: by position, or by `--old-ids` and `--new-ids`.
+#[derive(Debug, Default)]
+pub struct Join(Option<Rows>);
+
+/// Rows of one item side by side, and how many rows the old side has in all.
+#[derive(Debug)]
+struct Rows {
+    old: Vec<usize>,
+    new: Vec<usize>,
+    old_count: usize,
+}
+
+impl Join {
+    /// Reads the ids, where they are given, of `old_count` rows on the old side and `new_count` on the new one.
+    pub fn read(ids: &IdFiles, old_count: usize, new_count: usize, selection: &RowSelection) -> Result<Self> {
+        let (Some(old_ids), Some(new_ids)) = (&ids.old_ids, &ids.new_ids) else { return Ok(Self(None)) };
+        if selection.rows.is_some() {
+            return Err(Error::option(
+                "--rows",
+                "given",
+                "nothing beside --old-ids: select rows in the files",
+            ));
+        }
+        let joined = join_by_id((old_ids, old_count), (new_ids, new_count), ids.keep_common)?;
+        let dropped = joined.left_only.len() + joined.right_only.len();
+        if dropped > 0 {
+            say(&format!("{dropped} items that only one side has are left out."));
+        }
+        let (old, new) = joined.rows.iter().copied().unzip();
+        Ok(Self(Some(Rows { old, new, old_count })))
+    }
+
+    /// Fails where an item of the old side has no partner.
+    pub fn expect_all_old(&self, what: &str) -> Result<()> {
+        match &self.0 {
+            Some(rows) if rows.old.len() < rows.old_count => {
+                Err(Error::missing("a new vector of every item, found by its id", what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Rows of the new side.
+    pub fn new_side(&self, matrix: Matrix) -> Matrix {
+        match &self.0 {
+            None => matrix,
+            Some(rows) => matrix.select(&rows.new),
+        }
+    }
+
+    /// Rows of the old side, or of what goes with it.
+    pub fn old_side(&self, what: &str, matrix: Matrix) -> Result<Matrix> {
+        let Some(rows) = &self.0 else { return Ok(matrix) };
+        expect_count(what, matrix.rows(), "old ids", rows.old_count)?;
+        Ok(matrix.select(&rows.old))
+    }
+
+    /// Values that go with the rows of the old side.
+    pub fn old_values<T: Clone>(&self, what: &str, values: Vec<T>) -> Result<Vec<T>> {
+        let Some(rows) = &self.0 else { return Ok(values) };
+        expect_count(what, values.len(), "old ids", rows.old_count)?;
+        Ok(rows.old.iter().map(|&row| values[row].clone()).collect())
+    }
+
+    /// An order of the old side's rows as one of the joined items; items that are left out drop out of it.
+    pub fn order(&self, what: &str, order: Vec<usize>) -> Result<Vec<usize>> {
+        let Some(rows) = &self.0 else { return Ok(order) };
+        expect_count(what, order.len(), "old ids", rows.old_count)?;
+        let mut place = vec![None; rows.old_count];
+        for (item, &row) in rows.old.iter().enumerate() {
+            place[row] = Some(item);
+        }
+        // A number that is no row stays what it is, for whoever checks permutations to say so.
+        Ok(order.into_iter().filter_map(|row| place.get(row).copied().unwrap_or(Some(row))).collect())
+    }
+}
+
+/// One number a row of one file, or of several below each other.
+pub fn column(paths: &[String]) -> Result<Vec<f64>> {
+    let mut values = Vec::new();
+    for path in paths {
+        values.extend(files::read_f32_column(&VectorSource::parse(path)?)?.into_iter().map(f64::from));
+    }
+    Ok(values)
+}
+
 /// Rows of the left and of the right file that hold the same ids; each has one id for each of its vectors.
-pub fn join_by_id(
+fn join_by_id(
     (left, left_rows): (&str, usize),
     (right, right_rows): (&str, usize),
     keep_common: bool,

@@ -11,6 +11,7 @@ mod bar;
 mod commands;
 mod configuration;
 mod drift;
+mod guards;
 mod input;
 mod relevance;
 mod rows;

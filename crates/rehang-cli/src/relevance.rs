@@ -6,7 +6,7 @@ use rehang::files::{self, VectorSource, qrels::read_qrels};
 use rehang::{Error, Labels, Matrix, Result};
 
 use crate::arguments;
-use crate::input::Inputs;
+use crate::input::{Inputs, Join};
 
 /// Everything that was read.
 #[derive(Debug, Default)]
@@ -23,8 +23,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Reads what is named.
-    pub fn read(arguments: &arguments::Relevance, inputs: &mut Inputs) -> Result<Self> {
+    /// Reads what is named; what goes with the gallery's items is joined as they are.
+    pub fn read(arguments: &arguments::Relevance, inputs: &mut Inputs, join: &Join) -> Result<Self> {
         if arguments.k == 0 {
             return Err(Error::option("-k", 0, "1 or more"));
         }
@@ -36,7 +36,7 @@ impl Loaded {
             loaded.queries_old = Some(inputs.matrix_as_it_is("old queries", path)?);
         }
         if let Some(path) = &arguments.labels {
-            loaded.labels = Some(inputs.labels("labels", path)?);
+            loaded.labels = Some(join.old_values("labels", inputs.labels("labels", path)?)?);
         }
         if let Some(path) = &arguments.query_labels {
             loaded.query_labels = Some(inputs.labels_as_they_are("query labels", path)?);
@@ -49,13 +49,13 @@ impl Loaded {
             loaded.groups = Some(if loaded.queries.is_some() {
                 inputs.labels_as_they_are("groups", path)?
             } else {
-                inputs.labels("groups", path)?
+                join.old_values("groups", inputs.labels("groups", path)?)?
             });
         }
         if let (Some(path), Some(ids), Some(query_ids)) =
             (&arguments.qrels, &arguments.ids, &arguments.query_ids)
         {
-            let ids = ids_of(ids)?;
+            let ids = join.old_values("ids", ids_of(ids)?)?;
             let query_ids = ids_of(query_ids)?;
             let judged = read_qrels(path, &query_ids, &ids, MissingPolicy::Error)?;
             let judged = judged

@@ -328,3 +328,454 @@ fn items_can_be_joined_by_id() {
     let value = place.json(&[&arguments[..], &["--keep-common"]].concat());
     assert_eq!(value["pairs"], 59);
 }
+
+/// What a fit on the demo's pairs says on stderr, and its exit code.
+fn said(place: &Place, old: &str, new: &str, more: &[&str]) -> (String, Option<i32>) {
+    let output = place.run(&[&["fit", "--old", old, "--new", new, "-o", "said.safetensors"], more].concat());
+    (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+}
+
+#[test]
+fn old_and_new_that_are_swapped_are_noticed_by_labels_by_a_head_and_by_neither() {
+    let place = Place::new();
+    // A rich new space, and an old model that sees three of its eight directions, at the same width.
+    let labels: Vec<i64> = (0..400).map(|item| item % 8).collect();
+    let noise = common::waves(400, 8, 3);
+    let new = rehang::Matrix::from_fn(400, 8, |row, column| {
+        noise.row(row)[column] * 0.4 + if column == row % 8 { 4.0 } else { 0.0 }
+    });
+    let other = common::waves(400, 8, 9);
+    let old = rehang::Matrix::from_fn(400, 8, |row, column| {
+        new.row(row)[column % 3] * (column + 1) as f32 + 0.02 * other.row(row)[column]
+    });
+    let head = rehang::Matrix::from_fn(8, 8, |class, column| if class == column { 2.0 } else { 0.0 });
+    let (old, new) = (place.write_matrix("old.npy", &old), place.write_matrix("new.npy", &new));
+    let (labels, head) = (place.write_labels("labels.npy", &labels), place.write_matrix("head.npy", &head));
+    let ridge = ["--method", "ridge"];
+    let labelled = [&ridge[..], &["--labels", &labels]].concat();
+    let with_head = [&ridge[..], &["--head-weight", &head]].concat();
+    for (more, word) in
+        [(&labelled, "find their classes better"), (&with_head, "is sure of old vectors better")]
+    {
+        let (right, code) = said(&place, &old, &new, more);
+        assert!(!right.contains("swapped") && code == Some(0), "{right}");
+        let (wrong, _) = said(&place, &new, &old, more);
+        assert!(wrong.contains("Warning") && wrong.contains("swapped") && wrong.contains(word), "{wrong}");
+    }
+    // With neither it is asked, and said what cannot be known.
+    let (right, code) = said(&place, &old, &new, &ridge);
+    assert!(!right.contains("check that they are not swapped") && code == Some(0), "{right}");
+    assert!(right.contains("Note: without labels nothing here can tell"), "{right}");
+    let (wrong, _) = said(&place, &new, &old, &ridge);
+    assert!(wrong.contains("check that they are not swapped"), "{wrong}");
+    // A head that fits the old vectors only is refused.
+    let narrow = place.write_matrix("narrow.npy", &common::waves(400, 5, 2));
+    let (wrong, code) = said(&place, &new, &narrow, &with_head);
+    assert!(wrong.contains("seem to be swapped") && code == Some(2), "{wrong}");
+}
+
+#[test]
+fn a_gain_that_is_not_there_is_said_without_labels() {
+    let place = Place::new();
+    let (old, new) = (demo("old.npy"), demo("new.npy"));
+    // The same model twice: nothing to gain.
+    let (same, code) = said(&place, &new, &new, &["--method", "ridge"]);
+    assert!(same.contains("agreement@10") && same.contains("do not upgrade"), "{same}");
+    assert_eq!(code, Some(1));
+    // A map that takes results farther from the new model's than doing nothing leaves them.
+    let nearly = read_matrix(&source(&new)).unwrap();
+    let nearly = rehang::Matrix::from_fn(nearly.rows(), nearly.columns(), |row, column| {
+        nearly.row(row)[column] + 0.2 * ((row * 7 + column) as f32).sin()
+    });
+    let nearly = place.write_matrix("nearly.npy", &nearly);
+    let (worse, _) = said(&place, &new, &nearly, &["--method", "fct", "--epochs", "1"]);
+    assert!(worse.contains("agreement@10") && worse.contains("below doing nothing"), "{worse}");
+    // Rows that do not belong together: nothing to learn.
+    let mixed = read_matrix(&source(&old)).unwrap();
+    let rows: Vec<usize> = (0..mixed.rows()).map(|row| (row * 101 + 7) % mixed.rows()).collect();
+    let mixed = place.write_matrix("mixed.npy", &mixed.select(&rows));
+    let (useless, code) = said(&place, &mixed, &new, &["--method", "ridge"]);
+    assert!(useless.contains("Problem: adapted vectors are no nearer"), "{useless}");
+    assert_eq!(code, Some(1));
+}
+
+/// Whether the nearest other item of each query's own new vector has its label, by sorting.
+fn answered(new: &rehang::Matrix, gallery: &rehang::Matrix, labels: &[i64]) -> Vec<bool> {
+    (0..labels.len())
+        .map(|query| {
+            let distance = |item: usize| -> f64 {
+                let pairs = new.row(query).iter().zip(gallery.row(item));
+                pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum()
+            };
+            let others = (0..labels.len()).filter(|&item| item != query);
+            let nearest = others.min_by(|&a, &b| distance(a).total_cmp(&distance(b)));
+            nearest.is_some_and(|item| labels[item] == labels[query])
+        })
+        .collect()
+}
+
+#[test]
+fn the_points_of_a_curve_hold_flips_and_groups_at_every_fraction() {
+    let place = Place::new();
+    let (new, adapted) = (common::waves(70, 4, 1), common::waves(70, 4, 5));
+    let labels: Vec<i64> = (0..70).map(|item| item % 7).collect();
+    let groups: Vec<i64> = (0..70).map(|item| item % 3).collect();
+    let order: Vec<usize> = (0..70).map(|place| place * 11 % 70).collect();
+    let paths = [place.write_matrix("new.npy", &new), place.write_matrix("adapted.npy", &adapted)];
+    let order_path =
+        place.write_labels("order.npy", &order.iter().map(|&item| item as i64).collect::<Vec<_>>());
+    let (labels_path, groups_path) =
+        (place.write_labels("labels.npy", &labels), place.write_labels("groups.npy", &groups));
+    let arguments = [
+        "curve",
+        "--new",
+        &paths[0],
+        "--adapted",
+        &paths[1],
+        "--labels",
+        &labels_path,
+        "--groups",
+        &groups_path,
+        "--order",
+        &order_path,
+        "--old",
+        &paths[1],
+        "--bootstrap",
+        "0",
+        "--points",
+        "points.npy",
+    ];
+    let value = place.json(&arguments);
+    let names: Vec<&str> =
+        value["points"]["columns"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    assert_eq!(
+        names[..6],
+        ["top1", "top5", "map", "top1_positive_flips", "top1_negative_flips", "top1_negative_flip_rate"]
+    );
+    let points = read_matrix(&source(&place.text("points.npy"))).unwrap();
+    assert_eq!((points.rows(), points.columns()), (71, names.len()));
+    let column = |name: &str| names.iter().position(|other| *other == name).unwrap();
+
+    let start = answered(&new, &adapted, &labels);
+    let today = answered(&adapted, &adapted, &labels);
+    let percent = |part: usize, whole: usize| (100.0 * part as f64 / whole as f64) as f32;
+    let mut gallery = adapted.clone();
+    for cut in 0..=70 {
+        if cut > 0 {
+            gallery.row_mut(order[cut - 1]).copy_from_slice(new.row(order[cut - 1]));
+        }
+        let now = answered(&new, &gallery, &labels);
+        let count = |of: &dyn Fn(usize) -> bool| (0..70).filter(|&query| of(query)).count();
+        let at = |name: &str| points.row(cut)[column(name)];
+        assert!((at("top1") - percent(count(&|query| now[query]), 70)).abs() < 1e-4);
+        for (prefix, before) in [("", &start), ("do_nothing_", &today)] {
+            let lost = count(&|query| before[query] && !now[query]);
+            let won = count(&|query| !before[query] && now[query]);
+            assert_eq!(at(&format!("{prefix}top1_negative_flips")), lost as f32, "cut {cut}");
+            assert_eq!(at(&format!("{prefix}top1_positive_flips")), won as f32, "cut {cut}");
+            let rate = percent(lost, count(&|query| before[query]).max(1));
+            assert!((at(&format!("{prefix}top1_negative_flip_rate")) - rate).abs() < 1e-4);
+        }
+        for group in 0..3 {
+            let members = count(&|query| groups[query] == group);
+            let right = count(&|query| groups[query] == group && now[query]);
+            assert!((at(&format!("group_{group}_top1")) - percent(right, members)).abs() < 1e-4);
+        }
+    }
+    assert!((points.row(70)[column("gap_top1")] - value["gap"]["end"].as_f64().unwrap() as f32).abs() < 1e-4);
+}
+
+#[test]
+fn items_that_are_among_the_pairs_are_counted_wherever_an_adapter_meets_a_gallery() {
+    let place = Place::new();
+    let (old, new, labels) = gallery(&place);
+    fit(&place, "ridge", "a.safetensors");
+    let made = place.json(&["transform", "a.safetensors", &old, "-o", "adapted.npy", "--sigma", "sigma.npy"]);
+    // Three images of the gallery look to the old encoder exactly like one of the pairs.
+    assert_eq!(made["among_pairs"], serde_json::json!({ "rows": 3, "of": 1079, "exact": true }));
+    place.json(&["order", "--policy", "sigma", "--sigma", "sigma.npy", "-o", "order.npy"]);
+    let curve = |adapted: &str, order: &str, old: &str, new: &str, labels: &str, adapter: &str| {
+        place.run(&[
+            "curve",
+            "--adapted",
+            adapted,
+            "--order",
+            order,
+            "--old",
+            old,
+            "--new",
+            new,
+            "--labels",
+            labels,
+            "--adapter",
+            adapter,
+            "--bootstrap",
+            "0",
+            "--json",
+        ])
+    };
+    let clean = curve("adapted.npy", "order.npy", &old, &new, &labels, "a.safetensors");
+    assert_eq!(clean.status.code(), Some(0), "{}", String::from_utf8_lossy(&clean.stderr));
+    let value: Value = serde_json::from_slice(&clean.stdout).unwrap();
+    assert_eq!(value["among_pairs"]["rows"], 3);
+    assert_eq!(value["findings"], serde_json::json!([]));
+
+    // The whole demo, pairs and gallery: a numbers' worth of nothing, and said so without naming the pairs.
+    let (all_old, all_new, all_labels) = (demo("old.npy"), demo("new.npy"), demo("label.npy"));
+    place.json(&["transform", "a.safetensors", &all_old, "-o", "all.npy", "--sigma", "all-sigma.npy"]);
+    place.json(&["order", "--policy", "sigma", "--sigma", "all-sigma.npy", "-o", "all-order.npy"]);
+    let mixed = curve("all.npy", "all-order.npy", &all_old, &all_new, &all_labels, "a.safetensors");
+    assert_eq!(mixed.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&mixed.stderr).into_owned();
+    assert!(said.contains("Problem: 721 of 1797 vectors are among the pairs"), "{said}");
+    let report = |old: &str, new: &str, labels: &str, adapter: &str| {
+        let output = place.run(&[
+            "report",
+            adapter,
+            "--old",
+            old,
+            "--new",
+            new,
+            "--labels",
+            labels,
+            "--bootstrap",
+            "0",
+            "--orders",
+            "sigma",
+            "-o",
+            "r.json",
+        ]);
+        let text = fs_err::read_to_string(place.path("r.json")).unwrap();
+        (output.status.code(), serde_json::from_str::<Value>(&text).unwrap())
+    };
+    let (code, value) = report(&old, &new, &labels, "a.safetensors");
+    assert_eq!((code, &value["measured_on"][0]["overlapping_items"]), (Some(0), &Value::from(3)));
+    let ids: Vec<&str> =
+        value["warnings"].as_array().unwrap().iter().map(|warning| warning["id"].as_str().unwrap()).collect();
+    assert!(ids.contains(&"one-seed"), "one adapter is one seed too: {ids:?}");
+    let (code, value) = report(&all_old, &all_new, &all_labels, "a.safetensors");
+    assert_eq!((code, &value["measured_on"][0]["overlapping_items"]), (Some(1), &Value::from(721)));
+}
+
+#[test]
+fn an_adapter_that_was_fitted_the_wrong_way_round_is_noticed_where_both_vectors_are_there() {
+    let place = Place::new();
+    let old = common::waves(300, 4, 1);
+    let by_new = |old: &rehang::Matrix| {
+        rehang::Matrix::from_fn(old.rows(), 4, |row, column| {
+            let values = old.row(row);
+            3.0 + 2.0 * values[(column + 1) % 4] - values[(column + 2) % 4]
+        })
+    };
+    let new = by_new(&old);
+    let (old, new) = (place.write_matrix("old.npy", &old), place.write_matrix("new.npy", &new));
+    place.run(&["fit", "--old", &new, "--new", &old, "--method", "ridge", "-o", "swapped.safetensors"]);
+    place.run(&["fit", "--old", &old, "--new", &new, "--method", "ridge", "-o", "right.safetensors"]);
+    // Other items than those of the fits.
+    let gallery = common::waves(200, 4, 5);
+    let (old, new) =
+        (place.write_matrix("g-old.npy", &gallery), place.write_matrix("g-new.npy", &by_new(&gallery)));
+    let labels: Vec<i64> = (0..200).map(|item| item % 7).collect();
+    let labels = place.write_labels("g-labels.npy", &labels);
+    let order = place.write_labels("g-order.npy", &(0..200).collect::<Vec<i64>>());
+    for (adapter, is_wrong) in [("right.safetensors", false), ("swapped.safetensors", true)] {
+        let output = place.run(&[
+            "curve",
+            "--adapted",
+            &new,
+            "--order",
+            &order,
+            "--old",
+            &old,
+            "--new",
+            &new,
+            "--labels",
+            &labels,
+            "--adapter",
+            adapter,
+            "--bootstrap",
+            "0",
+        ]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(said.contains("swap old and new"), is_wrong, "{said}");
+        assert_eq!(output.status.code(), Some(i32::from(is_wrong)));
+        let output = place.run(&[
+            "report",
+            adapter,
+            "--old",
+            &old,
+            "--new",
+            &new,
+            "--labels",
+            &labels,
+            "--bootstrap",
+            "0",
+            "--orders",
+            "sigma",
+            "--force",
+            "-o",
+            "r.json",
+        ]);
+        let text = fs_err::read_to_string(place.path("r.json")).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(text.contains("\"wrong-direction\""), is_wrong, "{said}");
+    }
+}
+
+#[test]
+fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
+    let place = Place::new();
+    let (old, new, labels) = gallery(&place);
+    fit(&place, "ridge", "a.safetensors");
+    let (old_rows, new_rows) = (read_matrix(&source(&old)).unwrap(), read_matrix(&source(&new)).unwrap());
+    let n = old_rows.rows();
+    place.json(&["transform", "a.safetensors", &old, "-o", "adapted.npy", "--sigma", "sigma.npy"]);
+    let adapted = read_matrix(&source(&place.text("adapted.npy"))).unwrap();
+    let sigma = read_f32_column(&source(&place.text("sigma.npy"))).unwrap();
+
+    // The new vectors the other way round, with one more that nobody knows; everything in two files.
+    let halves = |name: &str, matrix: &rehang::Matrix| -> [String; 2] {
+        let rows: Vec<usize> = (0..matrix.rows()).collect();
+        let (first, second) = rows.split_at(500);
+        [
+            place.write_matrix(&format!("{name}-0.npy"), &matrix.select(first)),
+            place.write_matrix(&format!("{name}-1.npy"), &matrix.select(second)),
+        ]
+    };
+    let backwards: Vec<usize> = std::iter::once(7).chain((0..n).rev()).collect();
+    let [new_0, new_1] = halves("new", &new_rows.select(&backwards));
+    let [old_0, old_1] = halves("old", &old_rows);
+    let [adapted_0, adapted_1] = halves("adapted", &adapted);
+    let (sigma_0, sigma_1) = (place.text("sigma-0.npy"), place.text("sigma-1.npy"));
+    rehang::files::write_f32(&sigma_0, &sigma[..500]).unwrap();
+    rehang::files::write_f32(&sigma_1, &sigma[500..]).unwrap();
+    let ids = |items: &mut dyn Iterator<Item = usize>| items.map(|id| format!("i{id}\n")).collect::<String>();
+    let old_ids = place.write_bytes("old.txt", ids(&mut (0..n)).as_bytes());
+    let new_ids = format!("stranger\n{}", ids(&mut (0..n).rev()));
+    let new_ids = place.write_bytes("new.txt", new_ids.as_bytes());
+    let by_id = ["--old-ids", &old_ids, "--new-ids", &new_ids, "--keep-common"];
+
+    for policy in ["sigma", "oracle"] {
+        place.json(&[
+            "order",
+            "--policy",
+            policy,
+            "--sigma",
+            "sigma.npy",
+            "--adapted",
+            "adapted.npy",
+            "--new",
+            &new,
+            "-o",
+            "order.npy",
+        ]);
+        let split = [
+            "order",
+            "--policy",
+            policy,
+            "--sigma",
+            &sigma_0,
+            &sigma_1,
+            "--adapted",
+            &adapted_0,
+            &adapted_1,
+            "--new",
+            &new_0,
+            &new_1,
+            "-o",
+            "split-order.npy",
+        ];
+        place.json(&[&split[..], &by_id].concat());
+        let read = |name: &str| read_order(&source(&place.text(name))).unwrap();
+        assert_eq!(read("order.npy"), read("split-order.npy"), "{policy}");
+        let output = place.run(&[&split[..], &by_id[..4]].concat());
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "an id that did not match is an error unless it may be left out"
+        );
+    }
+
+    let whole = place.json(&[
+        "curve",
+        "--new",
+        &new,
+        "--adapted",
+        "adapted.npy",
+        "--old",
+        &old,
+        "--labels",
+        &labels,
+        "--groups",
+        &labels,
+        "--order",
+        "order.npy",
+        "--sigma",
+        "sigma.npy",
+        "--bootstrap",
+        "0",
+    ]);
+    let split = [
+        "curve",
+        "--new",
+        &new_0,
+        &new_1,
+        "--adapted",
+        &adapted_0,
+        &adapted_1,
+        "--old",
+        &old_0,
+        &old_1,
+        "--labels",
+        &labels,
+        "--groups",
+        &labels,
+        "--order",
+        "order.npy",
+        "--sigma",
+        &sigma_0,
+        &sigma_1,
+        "--bootstrap",
+        "0",
+    ];
+    let joined = place.json(&[&split[..], &by_id].concat());
+    for key in ["n", "area", "start", "end", "min", "do_nothing", "flips", "groups", "sigma"] {
+        assert_eq!(whole[key], joined[key], "{key}");
+    }
+
+    let report = |arguments: &[&str]| {
+        let more = ["--labels", &labels, "--bootstrap", "0", "--orders", "sigma", "-o", "r.json"];
+        place.json(&[&["report", "a.safetensors"], arguments, &more].concat())["data"].clone()
+    };
+    let whole = report(&["--old", &old, "--new", &new]);
+    let joined =
+        report(&[&["--old", &old_0, "--old", &old_1, "--new", &new_0, "--new", &new_1], &by_id[..]].concat());
+    for key in ["curves", "do_nothing", "new_model", "calibration"] {
+        assert_eq!(whole[key], joined[key], "{key}");
+    }
+
+    // Items that only one side has drop out of everything that goes with them, the order too.
+    let few_ids = place.write_bytes("few.txt", ids(&mut (0..n - 80)).as_bytes());
+    let few = place.write_matrix("few.npy", &new_rows.select(&(0..n - 80).collect::<Vec<_>>()));
+    let value = place.json(&[
+        "curve",
+        "--new",
+        &few,
+        "--adapted",
+        "adapted.npy",
+        "--labels",
+        &labels,
+        "--order",
+        "order.npy",
+        "--sigma",
+        "sigma.npy",
+        "--bootstrap",
+        "0",
+        "--old-ids",
+        &old_ids,
+        "--new-ids",
+        &few_ids,
+        "--keep-common",
+    ]);
+    assert_eq!(value["n"], n - 80);
+}

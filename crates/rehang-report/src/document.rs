@@ -937,6 +937,10 @@ fn measured_sentence(set: &MeasuredSet) -> String {
             None if set.pairs > 0 => words.push("Whether items are among the pairs was not checked.".into()),
             Some(0) if set.pairs > 0 => words.push("No item is among the pairs.".into()),
             None | Some(0) => {}
+            Some(overlap) if set.overlap_is_estimated => words.push(format!(
+                "About {}\u{a0}items are also among the pairs, so the numbers are too good.",
+                count(overlap)
+            )),
             Some(1) => words.push("1\u{a0}item is also among the pairs, so the numbers are too good.".into()),
             Some(overlap) => words.push(format!(
                 "{}\u{a0}items are also among the pairs, so the numbers are too good.",

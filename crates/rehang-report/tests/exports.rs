@@ -143,6 +143,7 @@ fn fixture() -> Report {
         classes: Some(81),
         left_out_queries: 18,
         overlapping_items: Some(0),
+        overlap_is_estimated: false,
     }];
     report.comparison = Some(comparison());
     report.calibration = Some(Calibration {

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use rehang::adapter::{Adapter, Geometry, InputScaling, InputStatistics, Map, Training, Uncertainty};
+use rehang::adapter::{
+    Adapter, Geometry, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty,
+};
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
@@ -260,7 +262,8 @@ pub fn fit(
 /// # Errors
 ///
 /// [`rehang::ErrorKind::InvalidOption`] for parameters out of range and for a method that is neither a closed form nor
-/// among `more`, [`rehang::ErrorKind::WidthMismatch`] for a head of another width, what the method itself says, and
+/// among `more`, [`rehang::ErrorKind::WidthMismatch`] for a head of another width
+/// ([`rehang::ErrorKind::WrongDirection`] where it is the old vectors' one), what the method itself says, and
 /// [`rehang::ErrorKind::Cancelled`].
 pub fn fit_with(
     pairs: &Pairs,
@@ -271,10 +274,13 @@ pub fn fit_with(
 ) -> Result<Fitted> {
     let closed = closed_form_candidates(parameters.seed);
     let candidates: Vec<&Candidate<'_>> = closed.iter().chain(more).collect();
-    check(pairs, head, parameters, &candidates)?;
+    check(parameters, &candidates)?;
+    let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?;
     let groups = groups(pairs, parameters.seed, progress)?;
     let mut findings = guards::pairs(pairs);
     findings.extend(guards::direction(pairs, parameters.seed, progress)?);
+    findings.extend(of_head.into_iter().flatten());
+    findings.extend(guards::left_open(pairs, head.is_some()));
 
     let named = |candidate: &&&Candidate<'_>| candidate.method == parameters.method;
     let tried: Vec<&Candidate<'_>> = match parameters.method {
@@ -285,12 +291,13 @@ pub fn fit_with(
             .collect(),
         _ => candidates.iter().filter(named).copied().collect(),
     };
-    let selection =
-        if parameters.method == Method::Auto || parameters.compare || parameters.geometry.is_none() {
-            select(pairs, &groups, &tried, parameters, progress)?
-        } else {
-            None
-        };
+    let compared = if parameters.method == Method::Auto || parameters.compare || parameters.geometry.is_none()
+    {
+        select(pairs, &groups, &tried, parameters, progress)?
+    } else {
+        None
+    };
+    let (selection, seen_errors) = compared.unzip();
     let row = selection.as_ref().and_then(|selection| Some(&selection.rows[selection.kept?]));
     let method = match (parameters.method, row) {
         (Method::Auto, Some(row)) => row.method,
@@ -300,6 +307,7 @@ pub fn fit_with(
     };
     if let Some(selection) = &selection {
         findings.extend(selection_findings(selection, parameters.method));
+        findings.extend(guards::useless(&seen_errors.unwrap_or_default()));
     }
     let kind = parameters
         .geometry
@@ -317,12 +325,7 @@ pub fn fit_with(
     Ok(Fitted { adapter, selection, calibration, handicap, findings })
 }
 
-fn check(
-    pairs: &Pairs,
-    head: Option<&Head>,
-    parameters: &FitParameters,
-    candidates: &[&Candidate<'_>],
-) -> Result<()> {
+fn check(parameters: &FitParameters, candidates: &[&Candidate<'_>]) -> Result<()> {
     if !(0.01..=0.5).contains(&parameters.held_out) {
         return Err(Error::option("held-out part", parameters.held_out, "a number from 0.01 to 0.5"));
     }
@@ -333,16 +336,7 @@ fn check(
         let known: Vec<&str> = candidates.iter().map(|candidate| candidate.method.name()).collect();
         return Err(Error::option("method", parameters.method, format!("one of {}", known.join(", "))));
     }
-    let d_new = pairs.new_vectors().dimension();
-    match head {
-        Some(head) if head.dimension() != d_new => Err(rehang::ErrorKind::WidthMismatch {
-            what: "head weight".into(),
-            expected: d_new,
-            received: head.dimension(),
-        }
-        .into()),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// The class of every pair, or its cluster where there are no labels.
@@ -382,18 +376,22 @@ fn part(pairs: &Pairs, items: &[usize], seed: u64) -> Option<Part> {
     Some(Part { pairs, relevance })
 }
 
+/// The table, and the relative error of every learned map on the held-out items of classes that it has seen: items of
+/// left-out classes lie so close together that a map may well be farther from them than their own mean is.
 fn select(
     pairs: &Pairs,
     groups: &[i64],
     candidates: &[&Candidate<'_>],
     parameters: &FitParameters,
     progress: &Progress,
-) -> Result<Option<Selection>> {
+) -> Result<Option<(Selection, Vec<f64>)>> {
     let labels = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
     let HeldOut { fitted, seen, unseen } =
         hold_out(pairs.len(), labels, parameters.held_out, parameters.seed);
-    let parts: Vec<Part> =
-        [&seen, &unseen].into_iter().filter_map(|items| part(pairs, items, parameters.seed)).collect();
+    let [seen_part, unseen_part] = [&seen, &unseen].map(|items| part(pairs, items, parameters.seed));
+    let has_seen_part = seen_part.is_some();
+    let parts: Vec<Part> = seen_part.into_iter().chain(unseen_part).collect();
+    let mut seen_errors = Vec::new();
     if parts.is_empty() || fitted.len() < PART_ITEMS_MIN {
         return Ok(None);
     }
@@ -427,7 +425,12 @@ fn select(
         let measured =
             fitted.and_then(|fitted| measure(&fitted, &parts, parameters, seconds, candidate.method));
         match measured {
-            Ok(rows) => selection.rows.extend(rows),
+            Ok((rows, first_errors)) => {
+                selection.rows.extend(rows);
+                if has_seen_part && candidate.method != Method::DoNothing {
+                    seen_errors.extend(first_errors);
+                }
+            }
             Err(error) if error.is_cancelled() => return Err(error),
             Err(error) => selection.rows.push(SelectionRow {
                 method: candidate.method,
@@ -449,17 +452,18 @@ fn select(
             selection.kept = Some(index);
         }
     }
-    Ok(Some(selection))
+    Ok(Some((selection, seen_errors)))
 }
 
-/// The rows of one fitted method: one for every geometry that is open to it.
+/// The rows of one fitted method, one for every geometry that is open to it, and the relative error of each on the first
+/// part.
 fn measure(
     fitted: &FittedMap,
     parts: &[Part],
     parameters: &FitParameters,
     seconds: f64,
     method: Method,
-) -> Result<Vec<SelectionRow>> {
+) -> Result<(Vec<SelectionRow>, Vec<f64>)> {
     let raw = parts
         .iter()
         .map(|part| raw_outputs(&fitted.map, part.pairs.old().matrix(), part.pairs.side()))
@@ -470,7 +474,7 @@ fn measure(
         (None, Some(kind)) => vec![Some(kind)],
         (None, None) => GeometryKind::options(space).iter().copied().map(Some).collect(),
     };
-    let mut rows = Vec::new();
+    let (mut rows, mut first_errors) = (Vec::new(), Vec::new());
     for kind in kinds {
         let (mut qualities, mut errors): (Vec<Quality>, Vec<f64>) = (Vec::new(), Vec::new());
         for (part, raw) in parts.iter().zip(&raw) {
@@ -483,6 +487,7 @@ fn measure(
             qualities.push(upgrade(native.matrix(), &outputs, space, &part.relevance, parameters.seed));
         }
         let count = qualities.len().max(1) as f64;
+        first_errors.extend(errors.first());
         rows.push(SelectionRow {
             method,
             geometry: kind,
@@ -493,7 +498,7 @@ fn measure(
             failure: None,
         });
     }
-    Ok(rows)
+    Ok((rows, first_errors))
 }
 
 /// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together.
@@ -562,6 +567,7 @@ fn finish(
             inputs: fingerprints.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
             hyper_parameters: fitted.choices,
             version: env!("CARGO_PKG_VERSION").into(),
+            pairs_sketch: Some(RowSketch::of(pairs.old().matrix())),
         },
     };
     Ok((adapter, calibration, handicap))

@@ -5,7 +5,8 @@
 use std::collections::HashMap;
 
 use rehang::adapter::{Geometry, Map};
-use rehang::{Matrix, Pairs, Progress, Result};
+use rehang::order::{Policy, doubts};
+use rehang::{Head, HeadKind, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::closed_form::InputChoice;
@@ -132,13 +133,10 @@ fn degenerate(side: &str, rows: &Matrix) -> Vec<Finding> {
 ///
 /// [`rehang::ErrorKind::Diverged`] where a fit fails, [`rehang::ErrorKind::Cancelled`].
 pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<Finding>> {
-    const ITEMS_MAX: usize = 2_000;
     if pairs.len() < PAIRS_MIN {
         return Ok(Vec::new());
     }
-    let parts = folds(pairs.len(), pairs.len().div_ceil(ITEMS_MAX), seed);
-    let items: Vec<usize> = (0..pairs.len()).filter(|&item| parts[item] == 0).collect();
-    let sample = pairs.select(&items);
+    let sample = sample(pairs, seed);
     if let Some(labels) = sample.labels() {
         let relevance = Relevance::by_label(labels);
         if !relevance.is_empty() {
@@ -174,6 +172,135 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<Fi
         )]);
     }
     Ok(Vec::new())
+}
+
+/// Pairs that are looked at for their direction at most.
+const ITEMS_MAX: usize = 2_000;
+
+/// At most [`ITEMS_MAX`] of the pairs.
+fn sample(pairs: &Pairs, seed: u64) -> Pairs {
+    let parts = folds(pairs.len(), pairs.len().div_ceil(ITEMS_MAX), seed);
+    let items: Vec<usize> = (0..pairs.len()).filter(|&item| parts[item] == 0).collect();
+    pairs.select(&items)
+}
+
+/// Looks at which vectors a head of the new model knows: its own are the new ones.
+///
+/// With labels, the head classifies the new vectors better than the old ones; without, it is surer of them (the mean
+/// of its largest probability). Where it is the other way round by more than ten points, old and new are probably
+/// swapped. Two widths tell that apart by themselves: the head fits one of them only.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::WrongDirection`] for a head that has the width of the old vectors and not that of the new ones,
+/// [`rehang::ErrorKind::WidthMismatch`] for one that has neither.
+pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Vec<Finding>> {
+    const MARGIN: f64 = 10.0;
+    let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
+    if head.dimension() != d_new {
+        if head.dimension() == d_old {
+            let evidence = format!(
+                "the head, which is the new model's, takes vectors of {d_old} coordinates, as the old ones have, and the \
+                 new ones have {d_new}"
+            );
+            return Err(rehang::ErrorKind::WrongDirection { evidence }.into());
+        }
+        let what = "head weight".into();
+        return Err(
+            rehang::ErrorKind::WidthMismatch { what, expected: d_new, received: head.dimension() }.into()
+        );
+    }
+    if d_old != d_new || pairs.len() < PAIRS_MIN {
+        return Ok(Vec::new());
+    }
+    let sample = sample(pairs, seed);
+    let labels = sample.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
+    let (old, new) = (sample.old().matrix(), sample.new_vectors().matrix());
+    let (verb, old, new) = match labels {
+        Some(labels) => ("classifies", classified(head, old, labels), classified(head, new, labels)),
+        None => ("is sure of", sureness(head, old)?, sureness(head, new)?),
+    };
+    if old <= new + MARGIN {
+        return Ok(Vec::new());
+    }
+    Ok(vec![Finding::new(
+        Severity::Warning,
+        "swapped",
+        format!(
+            "the head, which is the new model's, {verb} old vectors better ({old:.0} % against {new:.0} % for new ones); \
+             old and new are probably swapped, or the head is the old model's"
+        ),
+        &[("old_percent", old), ("new_percent", new)],
+    )])
+}
+
+/// Rows with a known label that a head gives that label, in percent of them.
+pub fn classified(head: &Head, rows: &Matrix, labels: &[i64]) -> f64 {
+    let logit = |row: &[f32], class: usize| -> f64 {
+        let weight = head.weight().row(class);
+        let product: f64 = weight.iter().zip(row).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+        match head.kind() {
+            HeadKind::Softmax => product + f64::from(head.bias()[class]),
+            // The length of the vector itself is the same for every class.
+            HeadKind::ArcFace { .. } => product / rehang::norm(weight).max(f64::MIN_POSITIVE),
+        }
+    };
+    let known: Vec<usize> = (0..labels.len()).filter(|&row| labels[row] >= 0).collect();
+    let is_right = |row: &&usize| {
+        let logits = (0..head.classes()).map(|class| logit(rows.row(**row), class));
+        let best = logits.enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+        best.is_some_and(|(class, _)| class as i64 == labels[**row])
+    };
+    100.0 * known.iter().filter(is_right).count() as f64 / known.len().max(1) as f64
+}
+
+/// The mean of a head's largest probability, in percent.
+fn sureness(head: &Head, rows: &Matrix) -> Result<f64> {
+    let doubts = doubts(Policy::LeastConfidence, head, rows)?;
+    Ok(100.0 * (1.0 - doubts.iter().sum::<f64>() / doubts.len().max(1) as f64))
+}
+
+/// What pairs without labels leave open, so that nobody takes silence for an answer; nothing where labels are known.
+pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
+    if pairs.labels().is_some_and(|labels| labels.iter().any(|&label| label >= 0)) {
+        return None;
+    }
+    let direction = if has_head && pairs.old().dimension() == pairs.new_vectors().dimension() {
+        ""
+    } else {
+        ", nor for certain that old and new are not swapped"
+    };
+    Some(Finding::new(
+        Severity::Note,
+        "unknown-without-labels",
+        format!(
+            "without labels nothing here can tell whether the new model finds better results than the old \
+             one{direction}; agreement only says how near results come to the new model's own"
+        ),
+        &[],
+    ))
+}
+
+/// Looks at how the methods did on held-out pairs: where none predicts new vectors better than their mean does, there is
+/// nothing that an adapter could learn. `errors` are squared errors as parts of the new vectors' variance.
+pub fn useless(errors: &[f64]) -> Option<Finding> {
+    // A map that is drawn towards the mean, since it learned nothing, ends a little above or below it.
+    const PART_MIN: f64 = 0.98;
+    let best = errors.iter().copied().fold(f64::INFINITY, f64::min);
+    (best.is_finite() && best >= PART_MIN).then(|| no_better_than_the_mean(best))
+}
+
+fn no_better_than_the_mean(error: f64) -> Finding {
+    Finding::new(
+        Severity::Problem,
+        "no-better-than-the-mean",
+        format!(
+            "adapted vectors are no nearer to the native ones than their mean is (error {:.0} % of the variance); \
+             the pairs may be in different orders, or old and new are swapped",
+            100.0 * error
+        ),
+        &[("error_old_to_new", error)],
+    )
 }
 
 /// R² of a ridge map on a held-out fifth.
@@ -224,16 +351,7 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Ve
             )]);
         }
     }
-    Ok(vec![Finding::new(
-        Severity::Problem,
-        "no-better-than-the-mean",
-        format!(
-            "adapted vectors are no nearer to the native ones than their mean is (error {:.0} % of the variance); \
-             the pairs may be in different orders, or old and new are swapped",
-            100.0 * forward
-        ),
-        &[("error_old_to_new", forward)],
-    )])
+    Ok(vec![no_better_than_the_mean(forward)])
 }
 
 /// Looks for evaluation items among the pairs: rows with the very same bits. Zero rows say nothing and do not count.
@@ -400,6 +518,44 @@ mod tests {
             let wrong = make(new.clone(), old.clone(), labels);
             assert_eq!(codes(&direction(&wrong, 0, &Progress::default()).unwrap()), ["swapped"]);
         }
+    }
+
+    #[test]
+    fn a_head_knows_its_own_models_vectors() {
+        let (_, new, labels) = upgrade();
+        let old = affine(&new, &random_matrix(8, 8, 2), &[0.0; 8]);
+        let weight = Matrix::from_fn(8, 8, |class, column| if class == column { 3.0 } else { 0.0 });
+        for kind in [HeadKind::Softmax, HeadKind::ArcFace { scale: 16.0, margin: 0.3 }] {
+            let its = Head::new(weight.clone(), None, kind).unwrap();
+            assert!(classified(&its, &new, &labels) > 90.0);
+            assert!(classified(&its, &old, &labels) < 60.0);
+            let right = make(old.clone(), new.clone(), Some(labels.clone()));
+            assert!(head(&right, &its, 0).unwrap().is_empty());
+            let wrong = make(new.clone(), old.clone(), Some(labels.clone()));
+            assert_eq!(codes(&head(&wrong, &its, 0).unwrap()), ["swapped"]);
+        }
+        let its = Head::new(weight, None, HeadKind::Softmax).unwrap();
+        let narrow = make(new.clone(), random_matrix(400, 3, 1), None);
+        let error = head(&narrow, &its, 0).unwrap_err();
+        assert!(matches!(error.kind(), rehang::ErrorKind::WrongDirection { .. }), "{error}");
+        let neither = make(random_matrix(400, 5, 1), random_matrix(400, 3, 1), None);
+        let error = head(&neither, &its, 0).unwrap_err();
+        assert!(matches!(error.kind(), rehang::ErrorKind::WidthMismatch { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_labels_would_say_is_left_open_without_them() {
+        let (old, new, labels) = upgrade();
+        assert!(left_open(&make(old.clone(), new.clone(), Some(labels)), false).is_none());
+        let unknown = make(old, new, Some(vec![-1; 400]));
+        assert!(left_open(&unknown, true).unwrap().message.contains("swapped"), "a head of another width");
+    }
+
+    #[test]
+    fn maps_that_learned_nothing_are_a_problem_and_one_that_did_is_enough() {
+        assert_eq!(useless(&[1.3, 1.01]).unwrap().code, "no-better-than-the-mean");
+        assert!(useless(&[1.3, 0.7]).is_none());
+        assert!(useless(&[]).is_none());
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod geometry;
 mod guard;
 mod kernel;
 mod out_of_fold;
+mod sketch;
 mod uncertainty;
 
 pub use apply::{Adapted, Applier, apply};
@@ -29,6 +30,7 @@ pub use guard::{
     input_drift,
 };
 pub use out_of_fold::{NearestAnchors, OutOfFold};
+pub use sketch::{RowOverlap, RowSketch};
 pub use uncertainty::{LOG_VARIANCE_LIMIT, Uncertainty};
 
 use serde::{Deserialize, Serialize};
@@ -115,6 +117,10 @@ pub struct Training {
     pub hyper_parameters: std::collections::BTreeMap<String, String>,
     /// The version of rehang that made it.
     pub version: String,
+    /// A small memory of the pairs' old vectors, so that a gallery is noticed that holds some of them; `None` in files
+    /// from before there was one. Kept in the adapter's file, and not shown.
+    #[serde(skip)]
+    pub pairs_sketch: Option<RowSketch>,
 }
 
 /// The map h from one space to another with its uncertainty: all that is needed to turn old vectors into new ones.

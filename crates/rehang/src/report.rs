@@ -169,6 +169,9 @@ pub struct MeasuredSet {
     /// Items of the gallery that are also among the pairs; `None` where nobody looked.
     #[serde(default)]
     pub overlapping_items: Option<usize>,
+    /// Whether that number is an estimate from a sample of the pairs.
+    #[serde(default)]
+    pub overlap_is_estimated: bool,
 }
 
 /// What the values of a metric are.

@@ -154,6 +154,7 @@ pub fn study(
             .as_ref()
             .map_or(0, |evaluation| evaluation.queries.given - evaluation.queries.counted),
         overlapping_items: None,
+        overlap_is_estimated: false,
     }];
 
     let mut group_curves = Vec::new();
@@ -222,14 +223,16 @@ pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
 }
 
 /// The warning that goes with a number of overlapping items, for [`Report::warnings`]: severe above one percent, since
-/// a few equal old vectors may well be different items to a weak old model.
-pub fn overlap_warning(overlapping: usize, items: usize) -> Warning {
+/// a few equal old vectors may well be different items to a weak old model. `is_exact` says whether the number was counted
+/// or estimated from a sample of the pairs.
+pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool) -> Warning {
+    let about = if is_exact { "" } else { "About " };
     let few = overlapping * 100 <= items;
     Warning {
         id: "overlap".into(),
         severity: if few { Severity::Note } else { Severity::Severe },
         seen: format!(
-            "{overlapping} of the {items} items of the gallery have an old vector that is among the pairs."
+            "{about}{overlapping} of the {items} items of the gallery have an old vector that is among the pairs."
         ),
         may_mean: if few {
             "They are duplicates, or the old model cannot tell them apart.".into()
@@ -705,15 +708,13 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
             );
         }
     }
-    if contenders.len() > 1
-        && contenders
-            .iter()
-            .all(|contender| contender.adapter.training.seed == contenders[0].adapter.training.seed)
-    {
+    let seed = contenders[0].adapter.training.seed;
+    if contenders.iter().all(|contender| contender.adapter.training.seed == seed) {
+        let who = if contenders.len() == 1 { "The adapter" } else { "Every adapter" };
         warn(
             "one-seed",
             Severity::Note,
-            format!("Every adapter was fitted with seed {} only.", contenders[0].adapter.training.seed),
+            format!("{who} was fitted with seed {seed} only."),
             "The bands show the spread over queries, not the spread over fits.",
             "Fit with other seeds and compare the areas.",
         );

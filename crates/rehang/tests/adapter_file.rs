@@ -221,6 +221,29 @@ fn a_file_whose_parts_do_not_make_an_adapter_is_refused() {
     }
 }
 
+#[test]
+fn a_sketch_of_the_pairs_survives_and_a_damaged_one_is_refused() {
+    let kinds = of_every_kind();
+    let (_, sketched) = kinds.iter().find(|(name, _)| *name == "linear-sketched-pairs").unwrap();
+    let bytes = sketched.to_bytes().unwrap();
+    let read = Adapter::from_bytes(&bytes, "a.safetensors").unwrap();
+    assert_eq!(read.training.pairs_sketch.unwrap().rows(), 40);
+    // Nobody who reads what is known about an adapter is shown thousands of hashes.
+    assert!(!serde_json::to_string(&sketched.training).unwrap().contains("sketch"));
+    for damaged in [
+        r#"{"rows":2,"hashes":"0000000000000002000000000000000"}"#,
+        r#"{"rows":2,"hashes":"00000000000000020000000000000001"}"#,
+        r#"{"rows":1,"hashes":"00000000000000010000000000000002"}"#,
+        r#"{"rows":2,"hashes":"000000000000000100000000000000ü"}"#,
+        r#"{"rows":2}"#,
+    ] {
+        let (mut header, data) = split(&bytes);
+        header["__metadata__"]["pairs_sketch"] = damaged.into();
+        let error = Adapter::from_bytes(&with_right_checksum(header, &data), "a.safetensors").unwrap_err();
+        assert!(error.is_corrupt() && error.to_string().contains("pairs_sketch"), "{damaged}: {error}");
+    }
+}
+
 /// Prints metadata, and each tensor's type, shape and numbers, with the stock package.
 const PYTHON_READER: &str = r#"
 import json, sys

@@ -6,18 +6,47 @@ use rehang::curve::{
 };
 use rehang::{Distance, ErrorKind, Matrix, Progress};
 
-/// The distance of the definition; written like the product's, since ties are decided by the last bit.
+/// The distance of the definition, by loops that share nothing with the product: no length is squared and no product
+/// taken apart.
+///
+/// Ties are decided by the last bit, so the numbers that it is asked about are such that every step is exact: see
+/// [`whole_numbers`] and [`directions`]. Elsewhere equal vectors get equal bits, and others are far from a tie.
 fn distance(q: &[f32], g: &[f32], kind: Distance) -> f64 {
-    let dot =
-        |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum() };
     match kind {
-        Distance::L2 => (dot(q, q) + dot(g, g) - 2.0 * dot(q, g)).max(0.0),
-        Distance::Cosine => {
-            let lengths = dot(q, q).sqrt() * dot(g, g).sqrt();
-            if lengths == 0.0 { 1.0 } else { 1.0 - dot(q, g) / lengths }
+        Distance::L2 => {
+            let mut sum = 0.0;
+            for (&a, &b) in q.iter().zip(g) {
+                let difference = f64::from(a) - f64::from(b);
+                sum += difference * difference;
+            }
+            sum
         }
-        Distance::Dot => -dot(q, g),
+        Distance::Cosine => {
+            let (from, to) = (unit(q), unit(g));
+            let mut cosine = 0.0;
+            for (a, b) in from.iter().zip(&to) {
+                cosine += a * b;
+            }
+            1.0 - cosine
+        }
+        Distance::Dot => {
+            let mut sum = 0.0;
+            for (&a, &b) in q.iter().zip(g) {
+                sum -= f64::from(a) * f64::from(b);
+            }
+            sum
+        }
     }
+}
+
+/// A vector at length 1; a zero vector as it is, so that its cosine with anything is 0.
+fn unit(vector: &[f32]) -> Vec<f64> {
+    let mut squares = 0.0;
+    for &value in vector {
+        squares += f64::from(value) * f64::from(value);
+    }
+    let length = if squares == 0.0 { 1.0 } else { f64::sqrt(squares) };
+    vector.iter().map(|&value| f64::from(value) / length).collect()
 }
 
 /// Right and wrong answers of one query, as gains (negative: not in the ranking).
@@ -129,16 +158,47 @@ impl Case {
     }
 }
 
-fn matrix(rows: usize, columns: usize) -> impl Strategy<Value = Matrix> {
-    // Small whole numbers: inner products are exact, so ties are ties on both sides, and duplicates are frequent.
+/// Vectors for a distance, small and with many duplicates and ties.
+fn matrix(rows: usize, columns: usize, kind: Distance) -> BoxedStrategy<Matrix> {
+    match kind {
+        Distance::L2 | Distance::Dot => whole_numbers(rows, columns),
+        Distance::Cosine => directions(rows, columns),
+    }
+}
+
+/// Small whole numbers: sums, products and squares of them are exact in every order.
+fn whole_numbers(rows: usize, columns: usize) -> BoxedStrategy<Matrix> {
     prop::collection::vec(-2_i8..=2, rows * columns)
         .prop_map(move |values| Matrix::new(columns, values.into_iter().map(f32::from).collect()).unwrap())
+        .boxed()
+}
+
+/// Vectors whose lengths are 0 or powers of two: dividing by a length is exact, and so is every cosine. They lie along an
+/// axis, or have four coordinates of one size.
+fn directions(rows: usize, columns: usize) -> BoxedStrategy<Matrix> {
+    let row = (0..columns, any::<bool>(), 0..5_u8, any::<[bool; 4]>()).prop_map(
+        move |(first, spread, size, negative)| {
+            let size = [0.0, 0.5, 1.0, 2.0, 4.0][size as usize];
+            let sign = |place: usize| if negative[place] { -size } else { size };
+            let mut row = vec![0.0; columns];
+            if spread && columns >= 4 {
+                (0..4).for_each(|place| row[(first + place) % columns] = sign(place));
+            } else {
+                row[first] = sign(0);
+            }
+            row
+        },
+    );
+    prop::collection::vec(row, rows)
+        .prop_map(move |values| Matrix::new(columns, values.concat()).unwrap())
+        .boxed()
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    (1_usize..40, 1_usize..5, prop::option::of(1_usize..12), 1_i64..5, 0_usize..6, any::<bool>())
+    (1_usize..40, 1_usize..7, prop::option::of(1_usize..12), 1_i64..5, 0_usize..6, any::<bool>())
         .prop_flat_map(|(items, columns, queries, classes, kind, judged)| {
             let query_count = queries.unwrap_or(items);
+            let (kind, handicap) = (Distance::ALL[kind % 3], if kind < 3 { 0.0 } else { 1.0 });
             let judgement = (0..items, prop::sample::select(vec![-1.0, 0.0, 1.0, 2.0, 3.5]));
             let judgements = prop::collection::vec(
                 prop::collection::btree_map(judgement.0, judgement.1, 0..8)
@@ -146,14 +206,14 @@ fn case() -> impl Strategy<Value = Case> {
                 query_count,
             );
             (
-                (matrix(items, columns), matrix(items, columns), matrix(items, 2)),
-                queries.map_or(Just(None).boxed(), |m| matrix(m, columns).prop_map(Some).boxed()),
+                (matrix(items, columns, kind), matrix(items, columns, kind), whole_numbers(items, 2)),
+                queries.map_or(Just(None).boxed(), |m| matrix(m, columns, kind).prop_map(Some).boxed()),
                 Just((0..items).collect::<Vec<_>>()).prop_shuffle(),
                 prop::collection::vec(-1..classes, items),
                 prop::collection::vec(-1..classes, query_count),
                 prop::collection::vec(-1_i64..3, query_count),
                 judgements.prop_map(move |judgements| judged.then_some(judgements)),
-                Just((Distance::ALL[kind % 3], if kind < 3 { 0.0 } else { 1.0 })),
+                Just((kind, handicap)),
             )
         })
         .prop_map(
@@ -505,6 +565,63 @@ fn the_number_of_threads_does_not_change_a_bit() {
     let one = with(1);
     assert_eq!(one, with(3));
     assert_eq!(one, curve_of(&case));
+}
+
+/// A gallery of close neighbours, its old vectors and its queries' curve, agreement and evaluation, moved by `offset`.
+fn measured_at(offset: impl Fn(usize) -> f32, separate_queries: bool) -> (Curve, Vec<f64>, f64) {
+    const STEP: f32 = 1.0 / 1024.0;
+    let mut noise = noise(17);
+    let mut whole = |rows: usize, spread: f32| {
+        Matrix::from_fn(rows, 160, |row, column| {
+            let class = ((row * 7 % 6 * 31 + column * 17) % 11) as f32;
+            (class / 4.0 + spread * noise()).round() * STEP
+        })
+    };
+    let (native, error, queries) = (whole(120, 8.0), whole(120, 4.0), whole(30, 8.0));
+    let moved = |matrix: &Matrix| {
+        Matrix::from_fn(matrix.rows(), matrix.columns(), |row, column| {
+            offset(column) + matrix.row(row)[column]
+        })
+    };
+    let adapted = Matrix::from_fn(120, 160, |row, column| native.row(row)[column] + error.row(row)[column]);
+    let (native, adapted, queries) = (moved(&native), moved(&adapted), moved(&queries));
+    let queries = separate_queries.then_some(&queries);
+    let labels: Vec<i64> = (0..120).map(|item| item * 7 % 6).collect();
+    let query_labels: Vec<i64> = (0..30).map(|query| query * 7 % 6).collect();
+    let order: Vec<usize> = (0..120).map(|place| place * 7 % 120).collect();
+    let relevance =
+        Relevance::Labels { gallery: &labels, queries: separate_queries.then_some(&query_labels[..]) };
+    let input = CurveInput {
+        native: &native,
+        adapted: &adapted,
+        order: &order,
+        queries,
+        relevance,
+        distance: Distance::L2,
+        handicap: 0.0,
+        groups: None,
+        // The old model's vectors are moved as well.
+        do_nothing: Some(DoNothing { gallery: &adapted, queries, distance: Distance::L2 }),
+    };
+    let options = CurveOptions { map_at: Some(10), ..CurveOptions::default() };
+    let progress = Progress::default();
+    let made = curve(&input, &options, &progress).unwrap();
+    let agreed = agreement(&native, &adapted, &order, queries, Distance::L2, 0.0, 10, &progress).unwrap();
+    let still = evaluate(&native, queries, relevance, Distance::L2, &options, &progress).unwrap();
+    (made, agreed.line.values().to_vec(), still.map)
+}
+
+#[test]
+fn an_offset_that_all_vectors_share_changes_nothing_of_an_l2_curve() {
+    for separate_queries in [false, true] {
+        let expected = measured_at(|_| 0.0, separate_queries);
+        assert_eq!(measured_at(|_| 10_000.0, separate_queries), expected);
+        // A column that dwarfs all others, by a number beside which a step of the others just survives.
+        assert_eq!(
+            measured_at(|column| if column == 3 { 10_000.0 } else { 0.0 }, separate_queries),
+            expected
+        );
+    }
 }
 
 #[test]

@@ -3,15 +3,16 @@
 use std::fmt::Write;
 
 use rehang::curve::{Curve as ExactCurve, CurveInput, CurveOptions, DoNothing, Line, agreement, curve};
-use rehang::files::{self, AtomicFile, VectorSource};
+use rehang::files::{self, AtomicFile, Columns, VectorSource, stream};
 use rehang::statistics::{calibration, kendall_tau_b};
-use rehang::{Distance, Error, Matrix, Progress, Result};
+use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
 use serde_json::{Map, Value, json};
 
 use super::{Outcome, one_decimal, print, say};
 use crate::arguments::{Curve, RowSelection};
 use crate::bar::with_bar;
-use crate::input::{Inputs, expect_count};
+use crate::guards::{adapter_findings, among_pairs, among_pairs_text, among_pairs_value};
+use crate::input::{Inputs, Join, column, expect_count};
 use crate::relevance::Loaded;
 
 const LEVEL: f64 = 0.95;
@@ -30,31 +31,42 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         drop(AtomicFile::create(path)?);
     }
     let mut inputs = Inputs::new(&RowSelection::default())?;
-    let new = inputs.matrix("new", std::slice::from_ref(&arguments.new))?;
-    let adapted = inputs.matrix("adapted", std::slice::from_ref(&arguments.adapted))?;
-    let old = match &arguments.old {
-        None => None,
-        Some(path) => Some(inputs.matrix("old", std::slice::from_ref(path))?),
-    };
+    let new = inputs.matrix("new", &arguments.new)?;
+    let adapted = inputs.matrix("adapted", &arguments.adapted)?;
+    let given = |paths: &[String]| !paths.is_empty();
+    let old = given(&arguments.old).then(|| inputs.matrix("old", &arguments.old)).transpose()?;
+    // What is made from old vectors has their rows, and so has what goes with the items.
+    let join = Join::read(&arguments.ids, adapted.rows(), new.rows(), &RowSelection::default())?;
+    let adapted = join.old_side("adapted vectors", adapted)?;
+    let new = join.new_side(new);
+    let old = old.map(|old| join.old_side("old vectors", old)).transpose()?;
     let order = files::read_order(&VectorSource::parse(&arguments.order)?)?;
-    expect_count(&arguments.new, new.rows(), &arguments.order, order.len())?;
-    let loaded = Loaded::read(&arguments.relevance, &mut inputs)?;
+    let order = join.order(&arguments.order, order)?;
+    expect_count(&arguments.new.join(", "), new.rows(), &arguments.order, order.len())?;
+    let loaded = Loaded::read(&arguments.relevance, &mut inputs, &join)?;
     let k = arguments.relevance.k;
     // What can be wrong with it is found before anything is written.
-    let predicted: Option<Vec<f64>> = match &arguments.sigma {
-        None => None,
-        Some(path) => {
-            let sigma = files::read_f32_column(&VectorSource::parse(path)?)?;
-            expect_count(&arguments.new, new.rows(), path, sigma.len())?;
-            if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {
-                return Err(Error::corrupt(path, format!("σ² of item {item} is not a finite number")));
-            }
-            Some(sigma.iter().map(|&value| f64::from(value)).collect())
+    let predicted: Option<Vec<f64>> = if given(&arguments.sigma) {
+        let path = arguments.sigma.join(", ");
+        let sigma = join.old_values(&path, column(&arguments.sigma)?)?;
+        expect_count(&arguments.new.join(", "), new.rows(), &path, sigma.len())?;
+        if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {
+            return Err(Error::corrupt(path, format!("σ² of item {item} is not a finite number")));
         }
+        Some(sigma)
+    } else {
+        None
+    };
+    let adapter = arguments.adapter.as_ref().map(Adapter::load).transpose()?;
+    let handicap =
+        arguments.handicap.unwrap_or_else(|| adapter.as_ref().map_or(0.0, |adapter| adapter.handicap));
+    let guarded = match (&adapter, &old) {
+        (Some(adapter), Some(old)) => Some(guard(adapter, arguments, old, &new)?),
+        _ => None,
     };
     if loaded.relevance().is_none() {
         let idle = [
-            ("--old", arguments.old.is_some()),
+            ("--old", old.is_some() && arguments.adapter.is_none()),
             ("--groups", loaded.groups.is_some()),
             ("--bootstrap", arguments.bootstrap > 0),
         ];
@@ -64,7 +76,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
     }
     let (mut value, mut text) = with_bar(|progress| -> Result<(Map<String, Value>, String)> {
         let Some(relevance) = loaded.relevance() else {
-            return label_free(&new, &adapted, &order, &loaded, distance, k, arguments, progress);
+            return label_free(&new, &adapted, &order, &loaded, distance, handicap, k, arguments, progress);
         };
         if old.is_some() && loaded.queries.is_some() && loaded.queries_old.is_none() {
             say("Warning: no do-nothing line, since --queries has no --queries-old.");
@@ -77,7 +89,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
             queries: loaded.queries.as_ref(),
             relevance,
             distance,
-            handicap: arguments.handicap,
+            handicap,
             groups: loaded.groups.as_deref(),
             do_nothing: today.map(|old| DoNothing {
                 gallery: old,
@@ -89,10 +101,12 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         let options =
             CurveOptions { map_at: Some(k), ndcg_at: judged, recall_at: judged, ..CurveOptions::default() };
         let exact = curve(&input, &options, progress)?;
-        if let Some(path) = &arguments.points {
-            write_points(path, &exact)?;
+        let columns = arguments.points.as_ref().map(|path| write_points(path, &exact, k)).transpose()?;
+        let (mut value, text) = labelled(&exact, arguments, k)?;
+        if let (Some(path), Some(columns)) = (&arguments.points, columns) {
+            value.insert("points".into(), points_value(path, &columns));
         }
-        labelled(&exact, arguments, k)
+        Ok((value, text))
     })?;
     if let Some(predicted) = predicted {
         let errors = rehang::study::true_errors(&new, &adapted);
@@ -106,11 +120,51 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         );
         value.insert("sigma".into(), json!({ "kendall_tau": tau, "calibration": table }));
     }
+    let refused = guarded.as_ref().is_some_and(|guarded| guarded.refused);
+    if let Some(guarded) = guarded {
+        value.extend(guarded.values);
+    }
     value.insert("distance".into(), json!(distance));
-    value.insert("handicap".into(), json!(arguments.handicap));
+    value.insert("handicap".into(), json!(handicap));
     value.insert("inputs".into(), json!(inputs.read));
     print(json, &Value::Object(value), &text)?;
-    Ok(Outcome::Done)
+    Ok(if refused { Outcome::WithRefusals } else { Outcome::Done })
+}
+
+/// What is wrong between an adapter and the gallery, already said, and whether its numbers are not to be relied on.
+struct Guarded {
+    values: Map<String, Value>,
+    refused: bool,
+}
+
+/// Looks for items of the gallery among the adapter's pairs, and at its direction.
+fn guard(adapter: &Adapter, arguments: &Curve, old: &Matrix, new: &Matrix) -> Result<Guarded> {
+    let old_path = arguments.old.join(", ");
+    adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_path))?;
+    let overlap = among_pairs(adapter, old);
+    let mut guarded = Guarded { values: Map::new(), refused: false };
+    guarded.values.insert("among_pairs".into(), json!(overlap.as_ref().map(among_pairs_value)));
+    match overlap {
+        None => say(
+            "Note: this adapter does not remember its pairs, so whether items are among them is not known.",
+        ),
+        Some(overlap) if overlap.among_pairs() > 0 => {
+            guarded.refused = overlap.among_pairs() * 100 > overlap.rows();
+            let word = if guarded.refused { "Problem" } else { "Note" };
+            say(&format!("{word}: {}; the numbers are too good.", among_pairs_text(&overlap)));
+        }
+        Some(_) => {}
+    }
+    // A map that reads side information is looked at where that is at hand: in a report.
+    if adapter.side_dimension().is_none() {
+        let findings = adapter_findings(adapter, old, new, None)?;
+        for finding in &findings {
+            guarded.refused = true;
+            say(&format!("Problem: {}.", finding.message));
+        }
+        guarded.values.insert("findings".into(), json!(findings));
+    }
+    Ok(guarded)
 }
 
 fn three(of: impl Fn(usize) -> f64) -> Value {
@@ -255,6 +309,10 @@ fn labelled(exact: &ExactCurve, arguments: &Curve, k: usize) -> Result<(Map<Stri
     Ok((value, text))
 }
 
+fn points_value(path: &std::path::Path, columns: &[String]) -> Value {
+    json!({ "file": path.display().to_string(), "columns": columns })
+}
+
 fn summary(line: &Line) -> Value {
     json!({ "area": line.area(), "start": line.start(), "end": line.end(), "min": line.min() })
 }
@@ -265,17 +323,20 @@ fn label_free(
     order: &[usize],
     loaded: &Loaded,
     distance: Distance,
+    handicap: f64,
     k: usize,
     arguments: &Curve,
     progress: &Progress,
 ) -> Result<(Map<String, Value>, String)> {
-    let result =
-        agreement(new, adapted, order, loaded.queries.as_ref(), distance, arguments.handicap, k, progress)?;
+    let result = agreement(new, adapted, order, loaded.queries.as_ref(), distance, handicap, k, progress)?;
     if let Some(path) = &arguments.points {
         let line = result.line.values();
         files::write_matrix(path, &Matrix::from_fn(line.len(), 1, |cut, _| line[cut] as f32), None)?;
     }
     let mut value = Map::new();
+    if let Some(path) = &arguments.points {
+        value.insert("points".into(), points_value(path, &[format!("agreement@{}", result.depth)]));
+    }
     value.insert("n".into(), json!(new.rows()));
     value.insert(format!("agreement@{}", result.depth), summary(&result.line));
     if let Some(points) = arguments.grid {
@@ -297,8 +358,51 @@ fn label_free(
     Ok((value, text))
 }
 
-fn write_points(path: &std::path::Path, exact: &ExactCurve) -> Result<()> {
-    let lines = [&exact.top1, &exact.top5, &exact.map];
-    let points = Matrix::from_fn(exact.items + 1, 3, |cut, line| lines[line].values()[cut] as f32);
-    files::write_matrix(path, &points, None)
+/// One measure along the whole curve, and its name in the answer.
+type PointColumn<'a> = (String, Box<dyn Fn(usize) -> f64 + 'a>);
+
+/// Everything that a curve holds at each of its n + 1 fractions, in the order of `docs/formats.md`.
+fn point_columns<'a>(exact: &'a ExactCurve, k: usize) -> Vec<PointColumn<'a>> {
+    let mut columns: Vec<PointColumn<'a>> = Vec::new();
+    let mut line = |name: String, line: &'a Line| columns.push((name, Box::new(|cut| line.values()[cut])));
+    line("top1".into(), &exact.top1);
+    line("top5".into(), &exact.top5);
+    line("map".into(), &exact.map);
+    let against_today = exact.do_nothing.as_ref().map(|today| ("do_nothing_", &today.flips));
+    for (reference, by_depth) in std::iter::once(("", &exact.flips)).chain(against_today) {
+        for (depth, flips) in [("top1", &by_depth.top1), ("top5", &by_depth.top5)] {
+            let name = |what: &str| format!("{reference}{depth}_{what}");
+            columns.push((name("positive_flips"), Box::new(|cut| flips.positive[cut] as f64)));
+            columns.push((name("negative_flips"), Box::new(|cut| flips.negative[cut] as f64)));
+            columns.push((name("negative_flip_rate"), Box::new(|cut| flips.rate.values()[cut])));
+        }
+    }
+    let mut line = |name: String, line: &'a Line| columns.push((name, Box::new(|cut| line.values()[cut])));
+    for (name, at) in [("map", &exact.map_at), ("ndcg", &exact.ndcg_at), ("recall", &exact.recall_at)] {
+        if let Some(at) = at {
+            line(format!("{name}@{k}"), &at.line);
+        }
+    }
+    if let Some(gap) = &exact.gap {
+        line("gap_top1".into(), gap);
+    }
+    for group in &exact.groups {
+        line(format!("group_{}_top1", group.group), &group.top1);
+    }
+    columns
+}
+
+/// Writes the curve `[n + 1, columns]`, a block of fractions at a time, and gives the columns' names.
+fn write_points(path: &std::path::Path, exact: &ExactCurve, k: usize) -> Result<Vec<String>> {
+    const ROWS: usize = 4096;
+    let columns = point_columns(exact, k);
+    let mut writer = stream::create(path, Columns { width: columns.len(), ids: None, sigma2: false })?;
+    for first in (0..=exact.items).step_by(ROWS) {
+        let cuts = first..(first + ROWS).min(exact.items + 1);
+        let block: Vec<f32> =
+            cuts.flat_map(|cut| columns.iter().map(move |(_, value)| value(cut) as f32)).collect();
+        writer.write(&block, None, None)?;
+    }
+    writer.commit()?;
+    Ok(columns.into_iter().map(|(name, _)| name).collect())
 }

@@ -11,7 +11,7 @@ use rehang::{Error, Result};
 use serde_json::json;
 
 use super::{Outcome, demo_live, fit, one_decimal, print, report, say};
-use crate::arguments::{Demo, Fit, HeadFiles, Relevance, Report, RowSelection, SpaceNames};
+use crate::arguments::{Demo, Fit, HeadFiles, IdFiles, Relevance, Report, RowSelection, SpaceNames};
 
 /// The files of the demo: name and content.
 const FILES: [(&str, &[u8]); 9] = [
@@ -96,10 +96,11 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     let output = folder.join("report.html");
     let made = report::make(&Report {
         adapters: vec![adapter, ridge],
-        old: path("old.npy"),
-        new: path("new.npy"),
+        old: vec![path("old.npy")],
+        new: vec![path("new.npy")],
+        ids: IdFiles::default(),
         side: None,
-        pairs_old: Some(path("old.npy")),
+        pairs_old: vec![path("old.npy")],
         pairs_rows: Some(format!("{}=0", path("role.npy"))),
         force: false,
         selection: RowSelection { rows: Some(format!("{}=1", path("role.npy"))) },
@@ -177,9 +178,7 @@ fn fit_arguments(path: &dyn Fn(&str) -> String, output: &Path, method: &str, see
         new: vec![path("new.npy")],
         labels: Some(path("label.npy")),
         side: None,
-        old_ids: None,
-        new_ids: None,
-        keep_common: false,
+        ids: IdFiles::default(),
         selection: RowSelection { rows: Some(format!("{}=0", path("role.npy"))) },
         head: head(path),
         spaces: SpaceNames {

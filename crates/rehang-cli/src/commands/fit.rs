@@ -12,7 +12,7 @@ use super::train::device;
 use super::{Outcome, one_decimal, print, say};
 use crate::arguments::Fit;
 use crate::bar::with_bar;
-use crate::input::{Inputs, expect_count, join_by_id};
+use crate::input::{Inputs, Join};
 
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
@@ -37,42 +37,21 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     drop(AtomicFile::create(&arguments.output)?);
 
     let mut inputs = Inputs::new(&arguments.selection)?;
-    let mut old = inputs.matrix("old", &arguments.old)?;
-    let mut new = inputs.matrix("new", &arguments.new)?;
-    let mut labels = match &arguments.labels {
+    let old = inputs.matrix("old", &arguments.old)?;
+    let new = inputs.matrix("new", &arguments.new)?;
+    let labels = match &arguments.labels {
         None => None,
         Some(path) => Some(inputs.labels("labels", path)?),
     };
-    let mut side = match &arguments.side {
+    let side = match &arguments.side {
         None => None,
         Some(path) => Some(inputs.matrix("side", std::slice::from_ref(path))?),
     };
-    if let (Some(old_ids), Some(new_ids)) = (&arguments.old_ids, &arguments.new_ids) {
-        if arguments.selection.rows.is_some() {
-            return Err(Error::option(
-                "--rows",
-                "given",
-                "nothing beside --old-ids: select rows in the files",
-            ));
-        }
-        if let Some(labels) = &labels {
-            expect_count("labels", labels.len(), "old vectors", old.rows())?;
-        }
-        if let Some(side) = &side {
-            expect_count("side information", side.rows(), "old vectors", old.rows())?;
-        }
-        let joined = join_by_id((old_ids, old.rows()), (new_ids, new.rows()), arguments.keep_common)?;
-        let (left, right): (Vec<usize>, Vec<usize>) = joined.rows.iter().copied().unzip();
-        let dropped = joined.left_only.len() + joined.right_only.len();
-        if dropped > 0 {
-            say(&format!("{dropped} items that only one side has are left out."));
-        }
-        // Labels and side information go with the old vectors.
-        labels = labels.map(|labels| left.iter().map(|&row| labels[row]).collect());
-        side = side.map(|side| side.select(&left));
-        old = old.select(&left);
-        new = new.select(&right);
-    }
+    let join = Join::read(&arguments.ids, old.rows(), new.rows(), &arguments.selection)?;
+    // Labels and side information go with the old vectors.
+    let labels = labels.map(|labels| join.old_values("labels", labels)).transpose()?;
+    let side = side.map(|side| join.old_side("side information", side)).transpose()?;
+    let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
     let head = inputs.head(&arguments.head)?;
     let pairs = Pairs::new(
         Vectors::measured(&arguments.spaces.old_model, old_distance, old, &arguments.old.join(", "))?,
@@ -92,8 +71,9 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     }
     fitted.adapter.save(&arguments.output)?;
     for finding in &fitted.findings {
-        // Whether the two files were swapped is for a person to say, so it is always asked.
-        if finding.severity != Severity::Note || finding.code == "swapped" {
+        // Whether the two files were swapped, and what nothing here can know, is for a person to say.
+        let is_question = ["swapped", "unknown-without-labels"].contains(&finding.code.as_str());
+        if finding.severity != Severity::Note || is_question {
             let word = match finding.severity {
                 Severity::Problem => "Problem",
                 Severity::Warning => "Warning",
@@ -136,28 +116,14 @@ fn warn_about_idle_options(method: Method, arguments: &Fit) {
 /// A head that classifies the new vectors badly belongs to another model or another numbering of the classes.
 fn warn_about_head(head: Option<&Head>, pairs: &Pairs) {
     let (Some(head), Some(labels)) = (head, pairs.labels()) else { return };
-    let new = pairs.new_vectors().matrix();
-    let (mut right, mut known) = (0_usize, 0_usize);
-    for (row, &label) in labels.iter().enumerate().filter(|&(_, &label)| label >= 0) {
-        let logit = |class: usize| -> f64 {
-            let product: f64 = head
-                .weight()
-                .row(class)
-                .iter()
-                .zip(new.row(row))
-                .map(|(&w, &x)| f64::from(w) * f64::from(x))
-                .sum();
-            product + f64::from(head.bias()[class])
-        };
-        let best = (0..head.classes()).max_by(|&a, &b| logit(a).total_cmp(&logit(b)));
-        known += 1;
-        right += usize::from(best.is_some_and(|best| best as i64 == label));
+    if labels.iter().all(|&label| label < 0) {
+        return;
     }
-    if known > 0 && right * 5 < known {
+    let right = guards::classified(head, pairs.new_vectors().matrix(), labels);
+    if right < 20.0 {
         say(&format!(
-            "Warning: the head classifies only {:.0} % of the new vectors as their labels say; does it belong to this \
-             model and this numbering of the classes?",
-            100.0 * right as f64 / known as f64
+            "Warning: the head classifies only {right:.0} % of the new vectors as their labels say; does it belong to \
+             this model and this numbering of the classes?"
         ));
     }
 }

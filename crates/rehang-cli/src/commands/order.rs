@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Outcome, print};
 use crate::arguments::{Order, RowSelection};
-use crate::input::{Inputs, expect_count};
+use crate::input::{Inputs, Join, column, expect_count};
 
 /// Orders a gallery and writes the permutation.
 pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
@@ -15,18 +15,20 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
     let output = files::AtomicFile::create(&arguments.output)?;
     drop(output);
     let mut inputs = Inputs::new(&RowSelection::default())?;
-    let sigma = match &arguments.sigma {
-        None => None,
-        Some(path) => Some(files::read_f32_column(&files::VectorSource::parse(path)?)?),
-    };
-    let sigma: Option<Vec<f64>> = sigma.map(|values| values.iter().map(|&value| f64::from(value)).collect());
-    let adapted = match &arguments.adapted {
-        None => None,
-        Some(path) => Some(inputs.matrix_as_it_is("adapted", path)?),
-    };
-    let new = match &arguments.new {
-        None => None,
-        Some(path) => Some(inputs.matrix_as_it_is("new", path)?),
+    let given = |paths: &[String]| !paths.is_empty();
+    let sigma = given(&arguments.sigma).then(|| column(&arguments.sigma)).transpose()?;
+    let mut matrix = |role, paths: &[String]| given(paths).then(|| inputs.matrix(role, paths)).transpose();
+    let (adapted, new) = (matrix("adapted", &arguments.adapted)?, matrix("new", &arguments.new)?);
+    let new = match (new, &adapted) {
+        (Some(new), Some(adapted)) => {
+            let join = Join::read(&arguments.ids, adapted.rows(), new.rows(), &RowSelection::default())?;
+            join.expect_all_old("an order of all items")?;
+            Some(join.new_side(new))
+        }
+        _ if arguments.ids.old_ids.is_some() => {
+            return Err(rehang::Error::missing("--adapted and --new", "joining by --old-ids and --new-ids"));
+        }
+        (new, _) => new,
     };
     let own = match &arguments.adapter {
         Some(path) => rehang::Adapter::load(path)?.uncertainty.head().cloned(),

@@ -2,18 +2,21 @@
 
 use std::path::Path;
 
+use rehang::adapter::RowOverlap;
 use rehang::files::AtomicFile;
 use rehang::order::Policy;
-use rehang::report::{Report as ReportData, Severity as WarningSeverity};
+use rehang::report::{Report as ReportData, Severity as WarningSeverity, Warning};
 use rehang::study::{Contender, Ground, Queries, StudyOptions, overlap, overlap_warning, study};
 use rehang::{Adapter, Error, Matrix, Result, Vectors};
+use rehang_train::guards::Finding;
 use serde_json::json;
 
 use super::{Outcome, is_same_file, one_decimal, print, say, write_text};
 use crate::arguments::{Report, RowSelection};
 use crate::bar::with_bar;
 use crate::drift::drifts;
-use crate::input::Inputs;
+use crate::guards::{adapter_findings, among_pairs};
+use crate::input::{Inputs, Join};
 use crate::relevance::Loaded;
 
 /// Compares adapters and orders on a gallery and writes the report.
@@ -40,18 +43,24 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
         arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?;
     let adapters: Vec<Adapter> = arguments.adapters.iter().map(Adapter::load).collect::<Result<_>>()?;
     let mut inputs = Inputs::new(&arguments.selection)?;
-    let old = inputs.matrix("old", std::slice::from_ref(&arguments.old))?;
-    let new = inputs.matrix("new", std::slice::from_ref(&arguments.new))?;
+    let old = inputs.matrix("old", &arguments.old)?;
+    let new = inputs.matrix("new", &arguments.new)?;
+    let join = Join::read(&arguments.ids, old.rows(), new.rows(), &arguments.selection)?;
+    let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
+    let old_path = arguments.old.join(", ");
     // The adapters say which spaces these files are of; an adapter of other spaces is refused by the study.
-    adapters[0].expect_input_width(old.columns()).map_err(|error| error.context(arguments.old.clone()))?;
-    drifts(&adapters[0], &old, &arguments.old, arguments.force)?;
-    let old = Vectors::new(adapters[0].old.clone(), old, &arguments.old)?;
-    let new = Vectors::new(adapters[0].new.clone(), new, &arguments.new)?;
+    adapters[0].expect_input_width(old.columns()).map_err(|error| error.context(old_path.clone()))?;
+    drifts(&adapters[0], &old, &old_path, arguments.force)?;
+    let old = Vectors::new(adapters[0].old.clone(), old, &old_path)?;
+    let new = Vectors::new(adapters[0].new.clone(), new, &arguments.new.join(", "))?;
     let side = match &arguments.side {
         None => None,
-        Some(path) => Some(inputs.matrix("side", std::slice::from_ref(path))?),
+        Some(path) => {
+            let side = inputs.matrix("side", std::slice::from_ref(path))?;
+            Some(join.old_side("side information", side)?)
+        }
     };
-    let loaded = Loaded::read(&arguments.relevance, &mut inputs)?;
+    let loaded = Loaded::read(&arguments.relevance, &mut inputs, &join)?;
     let head = inputs.head(&arguments.head)?;
     let ground = Ground {
         old: &old,
@@ -89,12 +98,20 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
             inputs.note(&role, "(kept in the adapter)", adapter.training.pairs, None, fingerprint.clone());
         }
     }
-    let overlapping = overlap_with_pairs(arguments, &adapters, old.matrix())?;
-    if let Some(set) = report.measured_on.first_mut() {
-        set.overlapping_items = overlapping;
+    let overlap = overlap_with_pairs(arguments, &adapters, old.matrix())?;
+    if let Some((overlapping, is_exact)) = overlap {
+        if let Some(set) = report.measured_on.first_mut() {
+            set.overlapping_items = Some(overlapping);
+            set.overlap_is_estimated = !is_exact;
+        }
+        if overlapping > 0 {
+            report.warnings.insert(0, overlap_warning(overlapping, old.len(), is_exact));
+        }
     }
-    if let Some(overlapping) = overlapping.filter(|&overlapping| overlapping > 0) {
-        report.warnings.insert(0, overlap_warning(overlapping, old.len()));
+    for contender in &contenders {
+        for finding in adapter_findings(contender.adapter, old.matrix(), new.matrix(), side.as_ref())? {
+            report.warnings.insert(0, direction_warning(&contender.name, &finding));
+        }
     }
     for warning in &report.warnings {
         let word = if warning.severity == WarningSeverity::Severe { "Problem" } else { "Warning" };
@@ -109,18 +126,39 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     Ok(report)
 }
 
-/// Items of the gallery that are among the pairs; `None` where that cannot be told.
-fn overlap_with_pairs(arguments: &Report, adapters: &[Adapter], old: &Matrix) -> Result<Option<usize>> {
+/// Items of the gallery that are among the pairs, and whether that number is exact; `None` where it cannot be told.
+fn overlap_with_pairs(
+    arguments: &Report,
+    adapters: &[Adapter],
+    old: &Matrix,
+) -> Result<Option<(usize, bool)>> {
     let fingerprint = old.fingerprint();
     let same = |adapter: &Adapter| adapter.training.inputs.get("old") == Some(&fingerprint);
     if adapters.iter().any(same) {
-        return Ok(Some(old.rows()));
+        return Ok(Some((old.rows(), true)));
     }
-    let Some(path) = &arguments.pairs_old else { return Ok(None) };
-    let mut inputs = Inputs::new(&RowSelection { rows: arguments.pairs_rows.clone() })?;
-    let pairs = inputs.matrix("pairs", std::slice::from_ref(path))?;
-    adapters[0].expect_input_width(pairs.columns()).map_err(|error| error.context(path.clone()))?;
-    Ok(Some(overlap(&pairs, old)))
+    if !arguments.pairs_old.is_empty() {
+        let mut inputs = Inputs::new(&RowSelection { rows: arguments.pairs_rows.clone() })?;
+        let pairs = inputs.matrix("pairs", &arguments.pairs_old)?;
+        let path = arguments.pairs_old.join(", ");
+        adapters[0].expect_input_width(pairs.columns()).map_err(|error| error.context(path))?;
+        return Ok(Some((overlap(&pairs, old), true)));
+    }
+    let counted = adapters.iter().filter_map(|adapter| among_pairs(adapter, old));
+    let most = counted.max_by_key(RowOverlap::among_pairs);
+    Ok(most.map(|overlap| (overlap.among_pairs(), overlap.is_exact())))
+}
+
+/// What a guard found about an adapter, as a warning of the report.
+fn direction_warning(name: &str, finding: &Finding) -> Warning {
+    let is_problem = finding.code == "wrong-direction";
+    Warning {
+        id: finding.code.clone(),
+        severity: if is_problem { WarningSeverity::Severe } else { WarningSeverity::Caution },
+        seen: format!("{name}: {}.", finding.message),
+        may_mean: "Curves of this adapter say nothing about the upgrade.".into(),
+        remedy: "Check which model made which file, and that rows go together; then fit again.".into(),
+    }
 }
 
 /// Writes a report in the format that the path asks for.

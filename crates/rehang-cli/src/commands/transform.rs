@@ -1,6 +1,6 @@
 //! `rehang transform`: old vectors in, vectors of the new space out, a batch at a time.
 
-use rehang::adapter::{Applier, InputScaling, Map};
+use rehang::adapter::{Applier, InputScaling, Map, RowOverlap};
 use rehang::files::stream::{self, F32Writer, RowBatch, RowReader};
 use rehang::files::{Columns, VectorSource};
 use rehang::{Adapter, Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Progress, Result, Space};
@@ -10,6 +10,7 @@ use super::{Outcome, is_same_file, print, say};
 use crate::arguments::Transform;
 use crate::bar::with_bar;
 use crate::drift::drifts;
+use crate::guards::{among_pairs_text, among_pairs_value};
 use crate::rows::RowFilter;
 
 /// Rows that are compared with the vectors that the adapter was fitted on.
@@ -28,7 +29,14 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
         "handicap": adapter.handicap,
         "mean_variance": outcome.mean_variance,
         "drift_suspicious": outcome.suspicious,
+        "among_pairs": outcome.overlap.map(|overlap| among_pairs_value(&overlap)),
     });
+    if let Some(overlap) = outcome.overlap.filter(|overlap| overlap.among_pairs() > 0) {
+        say(&format!(
+            "Note: {}; leave them out when you measure, since the adapter has seen their new vectors.",
+            among_pairs_text(&overlap)
+        ));
+    }
     let text = format!("{} vectors of space {} written to {path}\n", outcome.rows, adapter.output_space());
     print(json, &value, &text)?;
     Ok(if outcome.suspicious { Outcome::WithRefusals } else { Outcome::Done })
@@ -38,6 +46,7 @@ struct Streamed {
     rows: u64,
     mean_variance: f64,
     suspicious: bool,
+    overlap: Option<RowOverlap>,
 }
 
 fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress) -> Result<Streamed> {
@@ -91,6 +100,8 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
     let (d_old, d_new) = (applier.d_old(), applier.d_new());
     let (mut batch, mut side_batch) = (RowBatch::default(), RowBatch::default());
     let (mut out, mut variance, mut raw_norms) = (Vec::new(), Vec::new(), Vec::new());
+    let sketch = adapter.training.pairs_sketch.as_ref();
+    let mut overlap = sketch.map(RowOverlap::new);
     let (mut rows, mut variance_sum, mut suspicious, mut compared) = (0, 0.0, false, false);
     loop {
         progress.check()?;
@@ -117,6 +128,9 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
             compared = true;
             let head = batch.vectors[..count.min(DRIFT_ROWS) * d_old].to_vec();
             suspicious = drifts(adapter, &Matrix::new(d_old, head)?, &what, arguments.force)?;
+        }
+        if let (Some(sketch), Some(overlap)) = (sketch, &mut overlap) {
+            overlap.add(sketch, &batch.vectors[..count * d_old], d_old);
         }
         out.resize(count * d_new, 0.0);
         variance.resize(count, 0.0);
@@ -147,7 +161,7 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
         writer.commit()?;
     }
     debug_assert_eq!(written, rows);
-    Ok(Streamed { rows, mean_variance: variance_sum / rows.max(1) as f64, suspicious })
+    Ok(Streamed { rows, mean_variance: variance_sum / rows.max(1) as f64, suspicious, overlap })
 }
 
 /// Fails where an adapter was fitted on vectors of length 1 and takes lengths as they are, and a vector has another one.

@@ -1,6 +1,6 @@
 //! ψ, the forward-adaptive head of DMU, as an ordinary adapter.
 
-use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, Training, Uncertainty};
+use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty};
 use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
 
 use super::old::OldModel;
@@ -64,7 +64,10 @@ pub(crate) fn adapter(
         uncertainty,
         handicap: 0.0,
         input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
-        training: Training { ..encoder.training.clone() },
+        training: Training {
+            pairs_sketch: Some(RowSketch::of(pairs.old().matrix())),
+            ..encoder.training.clone()
+        },
     };
     adapter.check()?;
     Ok(adapter)

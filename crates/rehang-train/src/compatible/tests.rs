@@ -466,7 +466,9 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
             assert!((direct - applied).abs() < 1e-4, "row {row}: {direct} {applied}");
         }
     }
-    assert_eq!(psi.training, Training { ..encoder.training.clone() });
+    let pairs_sketch = psi.training.pairs_sketch.clone();
+    assert!(pairs_sketch.is_some(), "a gallery that holds some of the pairs is noticed");
+    assert_eq!(psi.training, Training { pairs_sketch, ..encoder.training.clone() });
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("psi.safetensors");
     psi.save(&path).unwrap();

@@ -243,6 +243,7 @@ pub(super) fn train_until(
         inputs,
         hyper_parameters: describe(parameters)?,
         version: env!("CARGO_PKG_VERSION").into(),
+        ..Training::default()
     };
     let weight = Matrix::new(parameters.architecture.outputs(), model.head.parameters.clone())?;
     let encoder = Encoder {

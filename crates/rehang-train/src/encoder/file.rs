@@ -301,6 +301,7 @@ fn assemble(bytes: &[u8]) -> Result<Encoder, Detail> {
             inputs: parse_json(&metadata, "inputs")?,
             hyper_parameters: parse_json(&metadata, "hyper_parameters")?,
             version: text(&metadata, "rehang_version")?.into(),
+            ..Training::default()
         },
     })
 }

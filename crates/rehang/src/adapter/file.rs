@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
-    SecondBranch, Training, Uncertainty,
+    RowSketch, SecondBranch, Training, Uncertainty,
 };
 use crate::error::{Error, Result};
 use crate::files::AtomicFile;
@@ -112,6 +112,31 @@ enum HeadOutline {
     ArcFace,
 }
 
+/// The sketch of the pairs: how many different rows there were, and the kept hashes, 16 hexadecimal digits each.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SketchOutline {
+    rows: usize,
+    hashes: String,
+}
+
+impl SketchOutline {
+    fn of(sketch: &RowSketch) -> Self {
+        let hashes = sketch.hashes().iter().map(|hash| format!("{hash:016x}")).collect();
+        Self { rows: sketch.rows(), hashes }
+    }
+
+    fn sketch(&self) -> Result<RowSketch, Detail> {
+        let damaged = || "its \"pairs_sketch\" is damaged".to_owned();
+        let number = |digits: &[u8]| {
+            let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.len() == 16)?;
+            u64::from_str_radix(digits, 16).ok()
+        };
+        let hashes: Option<Vec<u64>> = self.hashes.as_bytes().chunks(16).map(number).collect();
+        hashes.and_then(|hashes| RowSketch::from_parts(self.rows, hashes)).ok_or_else(damaged)
+    }
+}
+
 /// All metadata but the check sum.
 fn describe(adapter: &Adapter) -> Result<Metadata> {
     let relu = |layers: &[Dense]| layers.iter().map(|layer| layer.relu).collect();
@@ -143,6 +168,9 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
     ]);
     if adapter.handicap > 0.0 {
         metadata.insert("handicap".into(), adapter.handicap.to_string());
+    }
+    if let Some(sketch) = &training.pairs_sketch {
+        metadata.insert("pairs_sketch".into(), json(&SketchOutline::of(sketch))?);
     }
     if let Uncertainty::OutOfFold(learned) = &adapter.uncertainty {
         let head = learned.head.as_ref().map(|head| match head.kind() {
@@ -307,6 +335,10 @@ fn assemble(metadata: &Metadata, stored: &mut Stored<'_>) -> Result<Adapter, Det
         inputs: parse_json(metadata, "inputs")?,
         hyper_parameters: parse_json(metadata, "hyper_parameters")?,
         version: text(metadata, "rehang_version")?.into(),
+        pairs_sketch: match metadata.get("pairs_sketch") {
+            None => None,
+            Some(_) => Some(parse_json::<SketchOutline>(metadata, "pairs_sketch")?.sketch()?),
+        },
     };
     let (old, new) = (parse_json(metadata, "old_space")?, parse_json(metadata, "new_space")?);
     // Files of a rehang that did not know it have none.

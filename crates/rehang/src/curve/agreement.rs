@@ -7,6 +7,7 @@ use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
+use super::centre::Centre;
 use super::input::{Blocks, check_handicap, check_vectors, percent_line};
 use super::line::Line;
 use super::relevance::Positive;
@@ -71,7 +72,11 @@ pub fn agreement(
     let depth = depth.min(depth_max);
     let depths = Depths::new(None, None, Some(depth), None);
     let processor = Processor::detect();
-    let (native_panels, adapted_panels) = (Panels::new(native, order), Panels::new(adapted, order));
+    let others: Vec<&Matrix> = std::iter::once(adapted).chain(queries).collect();
+    let centre = Centre::new(distance, native, &others);
+    let native_panels = Panels::new(&centre.taken_from(native), order);
+    let adapted_panels = Panels::new(&centre.taken_from(adapted), order);
+    let query_vectors = centre.taken_from(queries.unwrap_or(native));
     let columns: Vec<u32> = order.iter().map(|&item| item as u32).collect();
     let mut times = vec![0; items];
     for (time, &item) in order.iter().enumerate() {
@@ -81,7 +86,7 @@ pub fn agreement(
     progress.begin("agreement", "queries", counted.len() as u64);
     let blocks = Blocks {
         processor,
-        queries: queries.unwrap_or(native),
+        queries: &query_vectors,
         counted: &counted,
         native: &native_panels,
         adapted: Some(&adapted_panels),

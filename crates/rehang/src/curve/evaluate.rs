@@ -7,6 +7,7 @@ use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
+use super::centre::Centre;
 use super::input::{Blocks, check_vectors};
 use super::relevance::{Answers, QueryCount, Relevance, expect_count};
 use super::sweep::{self, Depths, Query, Ranking, Workspace};
@@ -167,11 +168,13 @@ fn rank_all<R: Send>(
 ) -> Result<Vec<R>> {
     let columns: Vec<u32> = (0..gallery.rows() as u32).collect();
     let order: Vec<usize> = (0..gallery.rows()).collect();
-    let panels = Panels::new(gallery, &order);
+    let centre = Centre::new(distance, gallery, &[queries]);
+    let panels = Panels::new(&centre.taken_from(gallery), &order);
+    let queries = centre.taken_from(queries);
     progress.begin("evaluation", "queries", answers.counted.len() as u64);
     let blocks = Blocks {
         processor: Processor::detect(),
-        queries,
+        queries: &queries,
         counted: &answers.counted,
         native: &panels,
         adapted: None,

@@ -19,6 +19,9 @@
 //! | recall@k | share of right answers with r_i ≤ k |
 //! | agreement@k | share of the k nearest items that are also among the k nearest of the fully native gallery |
 //!
+//! L2 distances do not depend on the origin: where all vectors share an offset of a hundred times their spread or more, it
+//! is taken out before distances are computed, so that no digits are lost to it.
+//!
 //! # Cost
 //!
 //! Two products `[m, d] × [d, n]`, then for every query one pass over the gallery in which an item costs a few
@@ -31,6 +34,7 @@
 #![allow(clippy::inline_always)]
 
 mod agreement;
+mod centre;
 mod distances;
 mod evaluate;
 mod input;
@@ -60,6 +64,7 @@ pub(crate) use input::{Blocks, check_handicap, check_vectors};
 pub(crate) use processor::Processor;
 pub(crate) use relevance::expect_count;
 
+use centre::Centre;
 use input::percent_line;
 use relevance::Answers;
 use sweep::{Depths, Query, QueryValues, Totals, Workspace};
@@ -368,13 +373,16 @@ fn curve_on(
     };
     let cuts = if options.kept_cuts == 0 { Vec::new() } else { grid_cuts(items, options.kept_cuts) };
 
-    let native = Panels::new(input.native, input.order);
-    let adapted = Panels::new(input.adapted, input.order);
+    let others: Vec<&Matrix> = std::iter::once(input.adapted).chain(input.queries).collect();
+    let centre = Centre::new(input.distance, input.native, &others);
+    let native = Panels::new(&centre.taken_from(input.native), input.order);
+    let adapted = Panels::new(&centre.taken_from(input.adapted), input.order);
+    let queries = centre.taken_from(input.queries.unwrap_or(input.native));
     let columns: Vec<u32> = input.order.iter().map(|&item| item as u32).collect();
     progress.begin("curve", "queries", answers.counted.len() as u64);
     let blocks = Blocks {
         processor,
-        queries: input.queries.unwrap_or(input.native),
+        queries: &queries,
         counted: &answers.counted,
         native: &native,
         adapted: Some(&adapted),

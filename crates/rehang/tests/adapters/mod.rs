@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
-    SecondBranch, Training, Uncertainty,
+    RowSketch, SecondBranch, Training, Uncertainty,
 };
 use rehang::{Distance, Head, HeadKind, Matrix, Space};
 
@@ -143,6 +143,7 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
             inputs: BTreeMap::from([("old".into(), old.fingerprint())]),
             hyper_parameters: BTreeMap::from([("epochs".into(), "80".into())]),
             version: "0.1.0".into(),
+            pairs_sketch: None,
         },
     }
 }
@@ -168,6 +169,7 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
         ("side-raw-softmax", kind(unit, 1, Some((BranchInput::Side, 1)), 2, false, 0, 3)),
         ("kernel-sphere-softmax", Kind { kernel: true, ..kind(unit, 0, None, 1, false, 1, 3) }),
         ("plain-side-sphere-arcface", kind(as_is, 1, Some((BranchInput::Side, 0)), 1, true, 1, 4)),
+        ("linear-sketched-pairs", kind(as_is, 0, None, 1, false, 0, 0)),
         ("linear-handicap", Kind { handicap: 0.375, ..kind(as_is, 0, None, 1, false, 1, 0) }),
     ];
     kinds
@@ -175,7 +177,11 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
         .enumerate()
         .map(|(seed, (name, kind))| {
             let mut random = ChaCha8Rng::seed_from_u64(seed as u64);
-            (name, adapter(&mut random, kind, [5, 4, 3, 7]))
+            let mut adapter = adapter(&mut random, kind, [5, 4, 3, 7]);
+            if name == "linear-sketched-pairs" {
+                adapter.training.pairs_sketch = Some(RowSketch::of(&matrix(&mut random, 40, 5)));
+            }
+            (name, adapter)
         })
         .collect()
 }

@@ -17,7 +17,7 @@ use crate::arguments::Relevance;
 use crate::arguments::evaluate::{Answers, Cross, Refresh, Sequence};
 use crate::bar::with_bar;
 use crate::commands::{Outcome, print};
-use crate::input::Inputs;
+use crate::input::{Inputs, Join};
 use crate::relevance::Loaded;
 
 const LEVEL: f64 = 0.95;
@@ -49,7 +49,7 @@ impl Ground {
             k: answers.k,
             ..Relevance::default()
         };
-        let loaded = Loaded::read(&relevance, &mut inputs)?;
+        let loaded = Loaded::read(&relevance, &mut inputs, &Join::default())?;
         Ok(Self { inputs, models, queries, loaded, distance })
     }
 
