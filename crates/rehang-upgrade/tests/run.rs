@@ -203,6 +203,40 @@ fn the_end_of_a_run_says_whether_sigma_still_means_what_it_says() {
 }
 
 #[test]
+fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
+    // A rollback dies before searches go back; a re-planning dies half-way.
+    for place in [Place::RolledBack, Place::FillRead] {
+        let (store, world) = filled();
+        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+        let now = if place == Place::FillRead {
+            World { adapter: common::other_adapter(), ..World::new() }
+        } else {
+            world
+        };
+        let dying = DieAt::new(place, 1);
+        let died = if place == Place::FillRead {
+            start(&store, &now.setup(), &dying, &Progress::default()).map(drop)
+        } else {
+            rollback(&store, &now.setup(), &dying).map(drop)
+        };
+        died.unwrap_err();
+        let error = finish(&store, &now.setup(), &NoFaults).unwrap_err();
+        let next =
+            if place == Place::FillRead { "`rehang upgrade start`" } else { "`rehang upgrade rollback`" };
+        assert!(error.is_conflict() && error.to_string().contains(next), "{error}");
+        assert_eq!(store.spaces().unwrap().len(), 2, "nothing was dropped");
+        // What the message says helps.
+        if place == Place::FillRead {
+            start(&store, &now.setup(), &NoFaults, &Progress::default()).unwrap();
+        } else {
+            assert_eq!(rollback(&store, &now.setup(), &NoFaults).unwrap().serving, "old-model");
+            switch(&store, &now.setup(), Serving::Mixed, &NoFaults).unwrap();
+        }
+        finish(&store, &now.setup(), &NoFaults).unwrap();
+    }
+}
+
+#[test]
 fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
     let (store, world) = filled();
     request(&store, &world.setup(), Request::Pause).unwrap();
