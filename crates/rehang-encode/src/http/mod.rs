@@ -3,6 +3,7 @@
 mod answer;
 mod pace;
 #[cfg(test)]
+#[path = "../../tests/common/stub.rs"]
 mod stub;
 #[cfg(test)]
 mod tests;
