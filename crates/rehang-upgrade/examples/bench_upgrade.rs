@@ -1,8 +1,9 @@
 //! How fast an upgrade goes on the embedded store: `cargo run --release -p rehang-upgrade --example bench_upgrade -- [ITEMS]`.
 //!
 //! Prints the rate at which the store takes vectors that are ready (raw), the rate of `start` (read, adapt, order, write), and
-//! how busy a backfill keeps an encoder that takes 20 ms a batch. The numbers of items written are asserted.
+//! how busy a backfill keeps an encoder that does one batch after the other. The numbers of items written are asserted.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
@@ -16,7 +17,7 @@ use serde_json::Value;
 const D: usize = 128;
 /// Items of one raw write: as many as a page of `start` has.
 const PAGE: usize = 2048;
-const ENCODED: u64 = 6400;
+const ENCODED: u64 = 12_800;
 const BATCH: usize = 64;
 const ENCODER_TAKES: Duration = Duration::from_millis(20);
 
@@ -70,25 +71,29 @@ fn main() -> Result<()> {
     assert_eq!(store.counts("new")?.adapted, items as u64);
     println!("start / raw write: {:.2}", start_rate / raw_rate);
 
-    let encoder = Slow(new.clone());
-    let clock = SystemClock::start();
-    let limits = Limits { batch: BATCH, budget: Some(ENCODED.min(items as u64)), ..Limits::default() };
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &encoder,
-        adapter: Some(&adapter),
-        limits,
-        clock: &clock,
-        faults: &NoFaults,
-    };
-    let summary = backfill(&setup, &Progress::default())?;
-    assert_eq!(summary.done.native, ENCODED.min(items as u64));
-    println!(
-        "backfill: {} items in {:.2} s, encoder busy {:.1} % of the time",
-        summary.done.native,
-        summary.elapsed_ms as f64 / 1000.0,
-        100.0 * summary.encoder_busy_ms as f64 / summary.elapsed_ms as f64
-    );
+    for (workers, takes) in [(1, ENCODER_TAKES), (2, ENCODER_TAKES), (1, 10 * ENCODER_TAKES)] {
+        let encoder = Slow { space: new.clone(), takes, turn: Mutex::default() };
+        let clock = SystemClock::start();
+        let budget = Some(if takes > ENCODER_TAKES { ENCODED / 8 } else { ENCODED }.min(items as u64 / 3));
+        let setup = BackfillSetup {
+            store: &store,
+            encoder: &encoder,
+            adapter: Some(&adapter),
+            limits: Limits { batch: BATCH, workers, budget, ..Limits::default() },
+            clock: &clock,
+            faults: &NoFaults,
+        };
+        let summary = backfill(&setup, &Progress::default())?;
+        assert_eq!(Some(summary.done.native), budget);
+        let busy = encoder.turn.into_inner().expect("no worker panicked");
+        println!(
+            "backfill, {workers} workers, {} ms a batch: {} items in {:.2} s, encoder busy {:.1} % of the time",
+            takes.as_millis(),
+            summary.done.native,
+            summary.elapsed_ms as f64 / 1000.0,
+            100.0 * busy.as_secs_f64() * 1000.0 / summary.elapsed_ms as f64
+        );
+    }
     let size = |suffix: &str| {
         let path = format!("{}{suffix}", store.path().display());
         fs_size(&path) as f64 / f64::from(1 << 20)
@@ -147,12 +152,17 @@ fn adapter(old: &Space, new: &Space) -> Adapter {
     }
 }
 
-/// An encoder that takes its time, as one behind a network does.
-struct Slow(Space);
+/// An encoder that takes its time and does one batch after the other, as one graphics processor does.
+struct Slow {
+    space: Space,
+    takes: Duration,
+    /// Held while it works; how long it has worked.
+    turn: Mutex<Duration>,
+}
 
 impl Encoder for Slow {
     fn space(&self) -> &Space {
-        &self.0
+        &self.space
     }
 
     fn batch_max(&self) -> usize {
@@ -160,7 +170,11 @@ impl Encoder for Slow {
     }
 
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
-        std::thread::sleep(ENCODER_TAKES);
+        let mut worked = self.turn.lock().expect("no worker panicked");
+        let began = Instant::now();
+        std::thread::sleep(self.takes);
+        *worked += began.elapsed();
+        drop(worked);
         Ok(inputs.iter().map(|input| Ok(vector(input.id.parse().unwrap_or(0)))).collect())
     }
 
