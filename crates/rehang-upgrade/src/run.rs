@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
 use crate::clock::Clock;
+use crate::estimate::keep_rate;
 use crate::faults::{Faults, Place};
 use crate::fill::Filler;
 use crate::health::{SigmaHealth, sigma_health};
@@ -299,6 +300,9 @@ impl Run<'_> {
                 )));
             }
         };
+        // Without the flush, which may look at indexes for a while.
+        let worked_ms = self.setup.clock.now_ms() - self.began_ms;
+        keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
         self.setup.store.flush()?;
         let (native, items) = state.native_of_items();
         Ok(Summary {
