@@ -8,7 +8,8 @@
 //! REHANG_SMALL_DISK=/mnt/small cargo test --release --workspace --test full_disk -- --ignored --nocapture
 //! ```
 //!
-//! What runs everywhere is a limit on the pages of the file, in the tests of the store.
+//! What runs everywhere is a limit on the pages of the file, in the tests of the store, and one on what the files of the binary may
+//! grow to, in those of the command line.
 
 mod common;
 

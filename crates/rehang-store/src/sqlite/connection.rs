@@ -230,6 +230,12 @@ impl Database {
     pub(crate) fn writer(&self) -> MutexGuard<'_, Connection> {
         lock(&self.writer)
     }
+
+    /// The same of the connection in which no trigger fires, once something was written through it.
+    #[cfg(test)]
+    pub(crate) fn bulk_writer(&self) -> MutexGuard<'_, Option<Connection>> {
+        lock(&self.bulk)
+    }
 }
 
 impl Drop for Database {
