@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Result, Space};
-use rehang_encode::{Encoder, EncoderConfig};
+use rehang_encode::{Encoder, EncoderConfig, Terms};
 use rehang_store::SqliteStore;
 use rehang_upgrade::{Forecast, Limits, OrderSettings, Setup, Until};
 use serde::Deserialize;
@@ -184,6 +184,11 @@ impl Configuration {
         let base = self.path.parent().unwrap_or(Path::new(""));
         rehang_encode::open(config, &self.new, base)
             .map_err(|error| error.context(self.path.display().to_string()))
+    }
+
+    /// What the encoder's service takes and allows, as far as the file says so.
+    pub fn terms(&self) -> Option<Terms> {
+        self.encoder.as_ref().and_then(EncoderConfig::terms)
     }
 
     /// The forecast of this upgrade; `None` where the configuration names none.

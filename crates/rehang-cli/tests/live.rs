@@ -358,6 +358,76 @@ fn a_plan_shows_the_forecast_and_a_switch_that_would_serve_worse_is_refused() {
 }
 
 #[test]
+fn a_plan_says_what_it_takes_as_far_as_it_is_known() {
+    let place = place();
+    let plan = |config: &str| {
+        place.write_bytes("plan.toml", config.as_bytes());
+        let (_, text, _) = code(&place, &["upgrade", "plan", "--config", "plan.toml"]);
+        (place.json(&["upgrade", "plan", "--config", "plan.toml"])["estimate"].clone(), text)
+    };
+    // Nothing is known of a table before it was used.
+    let (estimate, text) = plan(&config(""));
+    let nothing = serde_json::json!({"seconds": null, "basis": null, "tokens": null, "money": null, "budget_items": null,
+                                     "probed_items": null, "failed": null});
+    assert_eq!(estimate, nothing);
+    assert!(text.contains("is not known (--probe 32"), "{text}");
+    let slow = config("workers = 2 => workers = 2\nrate = \"5/s\"");
+    let (estimate, text) = plan(&slow);
+    assert_eq!((&estimate["basis"], estimate["seconds"].as_f64()), (&"limits".into(), Some(119.0 / 5.0)));
+    assert!(text.contains("at least 24 s at 5.0 items a second"), "{text}");
+
+    // Each of the 119 sources, "text 0" to "text 119", has two tokens of four characters.
+    let http = |more: &str| {
+        let encoder = format!("kind = \"http\"\nurl = \"http://127.0.0.1:9\"\nmodel = \"m\"\n{more}");
+        config("").replace("kind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n", &encoder)
+    };
+    let (estimate, text) = plan(&http(""));
+    assert_eq!((&estimate["tokens"], &estimate["money"]), (&238.into(), &serde_json::Value::Null));
+    assert!(text.contains("about 238 tokens; no price is configured"), "{text}");
+    let priced = "price_per_million_tokens = 50000\nbudget_money = 5\ntokens_per_minute = 119\n";
+    let (estimate, text) = plan(&http(priced));
+    assert_eq!((&estimate["tokens"], &estimate["budget_items"]), (&238.into(), &50.into()));
+    assert!((estimate["money"].as_f64().unwrap() - 11.9).abs() < 1e-9, "{estimate}");
+    assert_eq!((&estimate["basis"], estimate["seconds"].as_f64()), (&"limits".into(), Some(120.0)));
+    for words in ["at least 2 min", "238 tokens, 11.90 in the unit", "ends a run after about 50 items"] {
+        assert!(text.contains(words), "{text}");
+    }
+
+    // What a run measured is known to the next plan; a run that was slowed down measures nothing.
+    place.json(&upgrade("start", &[]));
+    drop(code(&place, &upgrade("run", &["--budget", "64", "--rate", "100000/s"])));
+    assert_eq!(plan(&config("")).0, nothing);
+    // One of the ten has no source.
+    let fresh = place.json(&upgrade("plan", &["--probe", "10"]));
+    assert_eq!(
+        (&fresh["estimate"]["basis"], &fresh["estimate"]["probed_items"]),
+        (&"probe".into(), &9.into())
+    );
+}
+
+#[test]
+fn a_plan_knows_the_rate_of_the_run_before() {
+    let place = place();
+    place.json(&upgrade("start", &[]));
+    // Two items that are not in the table may be met.
+    drop(code(&place, &upgrade("run", &["--budget", "64"])));
+    let estimate = place.json(&upgrade("plan", &[]))["estimate"].clone();
+    assert_eq!(estimate["basis"], "earlier-run");
+    assert!(estimate["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{estimate}");
+    let (_, text, _) = code(&place, &upgrade("plan", &[]));
+    assert!(text.contains("as an earlier run of this gallery had"), "{text}");
+    // A limit that is slower still holds: 55 items are left.
+    place.write_bytes("slow.toml", config("workers = 2 => workers = 2\nrate = 0.5").as_bytes());
+    let slow = place.json(&["upgrade", "plan", "--config", "slow.toml"])["estimate"].clone();
+    assert_eq!((&slow["basis"], slow["seconds"].as_f64()), (&"earlier-run".into(), Some(110.0)));
+    // Another model is not as fast because this one was.
+    place.json(&upgrade("rollback", &[]));
+    place.write_bytes("third.toml", config("name = \"clip\" => name = \"third\"").as_bytes());
+    let third = place.json(&["upgrade", "plan", "--config", "third.toml"])["estimate"].clone();
+    assert_eq!(third["basis"], serde_json::Value::Null);
+}
+
+#[test]
 fn another_order_or_adapter_half_way_keeps_what_is_native() {
     let place = place();
     place.json(&upgrade("start", &[]));

@@ -15,7 +15,7 @@ mod onnx;
 mod table;
 
 pub use command::{CommandConfig, CommandFormat};
-pub use config::{EncoderConfig, open};
+pub use config::{EncoderConfig, Terms, open};
 pub use contract::{Encoder, Input, ItemFailure, Spent};
 pub use http::{HttpConfig, is_budget_spent};
 pub use onnx::{

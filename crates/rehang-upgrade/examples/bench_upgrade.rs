@@ -1,8 +1,10 @@
-//! How fast an upgrade goes on the embedded store: `cargo run --release -p rehang-upgrade --example bench_upgrade -- [ITEMS]`.
+//! How fast an upgrade goes on the embedded store: `cargo run --release -p rehang-upgrade --example bench_upgrade -- [ITEMS [ROUNDS]]`.
 //!
-//! Prints the rate at which the store takes vectors that are ready (raw), the rate of `start` (read, adapt, order, write), and
-//! how busy a backfill keeps an encoder that takes 20 ms a batch. The numbers of items written are asserted.
+//! Prints the rate at which the store takes vectors that are ready (raw) and the rate of `start` (make the space, read, adapt, order,
+//! write), in turns on copies of one gallery, with medians; and
+//! how busy a backfill keeps an encoder that does one batch after the other. The numbers of items written are asserted.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
@@ -10,37 +12,114 @@ use rehang::order::Policy;
 use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, SqliteStore, Store, VectorWrite};
-use rehang_upgrade::{BackfillSetup, Limits, NoFaults, OrderSettings, Setup, SystemClock, backfill, start};
+use rehang_upgrade::{
+    BackfillSetup, Faults, Limits, NoFaults, OrderSettings, Place, Setup, SystemClock, backfill, start,
+};
 use serde_json::Value;
 
 const D: usize = 128;
 /// Items of one raw write: as many as a page of `start` has.
 const PAGE: usize = 2048;
-const ENCODED: u64 = 6400;
+const ENCODED: u64 = 12_800;
 const BATCH: usize = 64;
 const ENCODER_TAKES: Duration = Duration::from_millis(20);
 
 fn main() -> Result<()> {
-    let items: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(100_000);
+    let number = |place: usize| std::env::args().nth(place).and_then(|text| text.parse().ok());
+    let items: usize = number(1).unwrap_or(100_000);
+    let rounds: usize = number(2).unwrap_or(5);
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let store = SqliteStore::create(folder.path().join("gallery.db"))?;
+    let path = |name: &str| folder.path().join(name);
     let (old, new) = (Space::new("old", D, Distance::L2, false), Space::new("new", D, Distance::L2, false));
-    store.create_space(&old, Provenance::Old)?;
-    let rows: Vec<usize> = (0..items).collect();
     let began = Instant::now();
-    for page in rows.chunks(1000) {
-        let writes: Vec<ItemWrite> = page.iter().map(|&row| item(row)).collect();
-        store.put(&writes)?;
+    {
+        let store = SqliteStore::create(path("base.db"))?;
+        store.create_space(&old, Provenance::Old)?;
+        let rows: Vec<usize> = (0..items).collect();
+        for page in rows.chunks(1000) {
+            let writes: Vec<ItemWrite> = page.iter().map(|&row| item(row)).collect();
+            store.put(&writes)?;
+        }
     }
     print_rate("import", items, began.elapsed());
 
-    let raw = Space::new("raw", D, Distance::L2, false);
-    store.create_space(&raw, Provenance::Native)?;
-    let mut writes = Vec::with_capacity(items);
+    // Each on a fresh copy of the same gallery, in turns, so that whatever else the machine does meets both.
+    let adapter = adapter(&old, &new);
+    let order = OrderSettings { policy: Policy::Sigma, seed: 0 };
+    let setup = Setup { old: &old, new: &new, adapter: &adapter, order };
+    let (mut raw, mut started, mut filled) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = None;
+    for round in 0..rounds {
+        let copy = |name: &str| -> Result<SqliteStore> {
+            let to = path(&format!("{name}-{round}.db"));
+            std::fs::copy(path("base.db"), &to).expect("room for a copy");
+            SqliteStore::open(to)
+        };
+        let (store, writes) = ready(copy("raw")?, &new)?;
+        let began = Instant::now();
+        for page in writes.chunks(PAGE) {
+            store.write_vectors("new", page)?;
+        }
+        raw.push(print_rate("raw write", items, began.elapsed()));
+        assert_eq!(store.counts("new")?.adapted, items as u64);
+        drop((store, writes));
+
+        let store = copy("start")?;
+        let began = Instant::now();
+        let marks = Marks::default();
+        start(&store, &setup, &marks, &Progress::default())?;
+        started.push(print_rate("start", items, began.elapsed()));
+        filled.push(print_rate("  of it, transform and write", items, marks.between()));
+        assert_eq!(store.counts("new")?.adapted, items as u64);
+        last = Some(store);
+    }
+    let Some(store) = last else { return Ok(()) };
+    let raw_rate = median(raw);
+    println!("medians of {rounds}: raw write {raw_rate:.0} a second");
+    for (what, rates) in [("start", started), ("transform and write", filled)] {
+        let rate = median(rates);
+        println!("  {what} {rate:.0} a second, {:.3} of raw write", rate / raw_rate);
+    }
+
+    for (workers, takes) in [(1, ENCODER_TAKES), (2, ENCODER_TAKES), (1, 10 * ENCODER_TAKES)] {
+        let encoder = Slow { space: new.clone(), takes, turn: Mutex::default() };
+        let clock = SystemClock::start();
+        let budget = Some(if takes > ENCODER_TAKES { ENCODED / 8 } else { ENCODED }.min(items as u64 / 3));
+        let setup = BackfillSetup {
+            store: &store,
+            encoder: &encoder,
+            adapter: Some(&adapter),
+            limits: Limits { batch: BATCH, workers, budget, ..Limits::default() },
+            clock: &clock,
+            faults: &NoFaults,
+        };
+        let summary = backfill(&setup, &Progress::default())?;
+        assert_eq!(Some(summary.done.native), budget);
+        let busy = encoder.turn.into_inner().expect("no worker panicked");
+        println!(
+            "backfill, {workers} workers, {} ms a batch: {} items in {:.2} s, encoder busy {:.1} % of the time",
+            takes.as_millis(),
+            summary.done.native,
+            summary.elapsed_ms as f64 / 1000.0,
+            100.0 * busy.as_secs_f64() * 1000.0 / summary.elapsed_ms as f64
+        );
+    }
+    let size = |suffix: &str| {
+        let path = format!("{}{suffix}", store.path().display());
+        fs_size(&path) as f64 / f64::from(1 << 20)
+    };
+    println!("gallery file: {:.0} MiB with both spaces ({:.0} MiB log)", size(""), size("-wal"));
+    Ok(())
+}
+
+/// The new space, and what `start` would write into it.
+fn ready(store: SqliteStore, new: &Space) -> Result<(SqliteStore, Vec<VectorWrite>)> {
+    store.create_space(new, Provenance::Native)?;
+    let mut writes = Vec::new();
     let mut after = None;
     loop {
         let records = store.scan(&Scan::new("old", Select::All, PAGE).after(after))?;
-        let Some(last) = records.last() else { break };
+        let Some(last) = records.last() else { return Ok((store, writes)) };
         after = Some(last.item.key);
         writes.extend(records.iter().map(|record| VectorWrite {
             key: record.item.key,
@@ -52,49 +131,32 @@ fn main() -> Result<()> {
             vector: vector(record.item.key as usize),
         }));
     }
-    let began = Instant::now();
-    for page in writes.chunks(PAGE) {
-        store.write_vectors("raw", page)?;
+}
+
+/// When the new space was there, and when it was filled.
+#[derive(Default)]
+struct Marks(Mutex<Vec<Instant>>);
+
+impl Marks {
+    fn between(&self) -> Duration {
+        let marks = self.0.lock().expect("no thread panicked");
+        marks[1] - marks[0]
     }
-    let raw_rate = print_rate("raw write", items, began.elapsed());
-    assert_eq!(store.counts("raw")?.adapted, items as u64);
-    drop(writes);
-    store.drop_space("raw")?;
+}
 
-    let adapter = adapter(&old, &new);
-    let order = OrderSettings { policy: Policy::Sigma, seed: 0 };
-    let setup = Setup { old: &old, new: &new, adapter: &adapter, order };
-    let began = Instant::now();
-    start(&store, &setup, &NoFaults, &Progress::default())?;
-    let start_rate = print_rate("start", items, began.elapsed());
-    assert_eq!(store.counts("new")?.adapted, items as u64);
-    println!("start / raw write: {:.2}", start_rate / raw_rate);
+impl Faults for Marks {
+    fn reach(&self, place: Place) -> Result<()> {
+        if matches!(place, Place::SpaceMade | Place::PrioritiesWritten) {
+            self.0.lock().expect("no thread panicked").push(Instant::now());
+        }
+        Ok(())
+    }
+}
 
-    let encoder = Slow(new.clone());
-    let clock = SystemClock::start();
-    let limits = Limits { batch: BATCH, budget: Some(ENCODED.min(items as u64)), ..Limits::default() };
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &encoder,
-        adapter: Some(&adapter),
-        limits,
-        clock: &clock,
-        faults: &NoFaults,
-    };
-    let summary = backfill(&setup, &Progress::default())?;
-    assert_eq!(summary.done.native, ENCODED.min(items as u64));
-    println!(
-        "backfill: {} items in {:.2} s, encoder busy {:.1} % of the time",
-        summary.done.native,
-        summary.elapsed_ms as f64 / 1000.0,
-        100.0 * summary.encoder_busy_ms as f64 / summary.elapsed_ms as f64
-    );
-    let size = |suffix: &str| {
-        let path = format!("{}{suffix}", store.path().display());
-        fs_size(&path) as f64 / f64::from(1 << 20)
-    };
-    println!("gallery file: {:.0} MiB with both spaces ({:.0} MiB log)", size(""), size("-wal"));
-    Ok(())
+/// The value in the middle, the lower one of two.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[(values.len() - 1) / 2]
 }
 
 fn fs_size(path: &str) -> u64 {
@@ -148,12 +210,17 @@ fn adapter(old: &Space, new: &Space) -> Adapter {
     }
 }
 
-/// An encoder that takes its time, as one behind a network does.
-struct Slow(Space);
+/// An encoder that takes its time and does one batch after the other, as one graphics processor does.
+struct Slow {
+    space: Space,
+    takes: Duration,
+    /// Held while it works; how long it has worked.
+    turn: Mutex<Duration>,
+}
 
 impl Encoder for Slow {
     fn space(&self) -> &Space {
-        &self.0
+        &self.space
     }
 
     fn batch_max(&self) -> usize {
@@ -161,7 +228,11 @@ impl Encoder for Slow {
     }
 
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
-        std::thread::sleep(ENCODER_TAKES);
+        let mut worked = self.turn.lock().expect("no worker panicked");
+        let began = Instant::now();
+        std::thread::sleep(self.takes);
+        *worked += began.elapsed();
+        drop(worked);
         Ok(inputs.iter().map(|input| Ok(vector(input.id.parse().unwrap_or(0)))).collect())
     }
 

@@ -33,8 +33,8 @@ const COVER_FIRST: f64 = 1e12;
 pub(crate) const NEW_OR_CHANGED: f64 = 1e15;
 /// Vectors that are looked at before an adapter is applied to a whole gallery.
 const DRIFT_SAMPLE: usize = 512;
-/// Places of the gallery that they are taken from.
-const DRIFT_PARTS: u64 = 8;
+/// Places of the gallery that a sample is taken from.
+const SAMPLE_PARTS: u64 = 8;
 
 /// An adapter made ready for the items of a gallery.
 pub struct Filler<'a> {
@@ -352,25 +352,33 @@ pub(crate) fn newest_revision(store: &dyn Store, space: &str) -> Result<Revision
     }
 }
 
+/// Some of a gallery's items, from every corner of it, each once, with their vectors of `space` or without: at most `items`, and
+/// all of a gallery from which few were deleted and that has no more.
+pub(crate) fn sampled(store: &dyn Store, space: &str, items: usize, vectors: bool) -> Result<Vec<Record>> {
+    let first = store.scan(&Scan::new(space, Select::ChangedSince(0), 1))?.first().map_or(0, |r| r.item.key);
+    let there = store.counts(space)?.items;
+    let mut records: Vec<Record> = Vec::new();
+    for part in 0..SAMPLE_PARTS {
+        // Keys are given in the order of arrival, so equal steps of the key reach every corner of the gallery.
+        let after = (first + there * part / SAMPLE_PARTS).checked_sub(1);
+        let mut scan = Scan::new(space, Select::All, items / SAMPLE_PARTS as usize).after(after);
+        scan.vectors_of = vectors.then(|| space.to_owned());
+        // Parts of a small gallery overlap.
+        let last = records.last().map(|record| record.item.key);
+        let later = |record: &Record| last.is_none_or(|last| record.item.key > last);
+        records.extend(store.scan(&scan)?.into_iter().filter(later));
+    }
+    Ok(records)
+}
+
 /// What gives away that a gallery's old vectors are not what the adapter was fitted on; `None` where nothing does.
 ///
 /// # Errors
 ///
 /// Those of the store; wrong direction and width mismatch as [`Adapter::expect_input_width`].
 pub(crate) fn drift(store: &dyn Store, adapter: &Adapter, old: &str) -> Result<Option<String>> {
-    let last = store.scan(&Scan::new(old, Select::ChangedSince(0), 1))?.first().map_or(0, |r| r.item.key);
-    let items = store.counts(old)?.items;
-    let mut rows = Vec::new();
-    for part in 0..DRIFT_PARTS {
-        // Keys are given in the order of arrival, so equal steps of the key reach every corner of the gallery.
-        let after = last + items * part / DRIFT_PARTS;
-        let after = after.checked_sub(1);
-        let scan = Scan::new(old, Select::All, DRIFT_SAMPLE / DRIFT_PARTS as usize)
-            .after(after)
-            .with_vectors_of(old);
-        let vectors = store.scan(&scan)?.into_iter().filter_map(|record| record.vector);
-        rows.extend(vectors.flat_map(|vector| vector.vector));
-    }
+    let vectors = sampled(store, old, DRIFT_SAMPLE, true)?.into_iter().filter_map(|record| record.vector);
+    let rows: Vec<f32> = vectors.flat_map(|vector| vector.vector).collect();
     if rows.is_empty() {
         return Ok(None);
     }

@@ -12,12 +12,14 @@
 //! - [`plan`], [`start`], [`switch`], [`request`], [`rollback`], [`finish`], [`status`]: the verbs.
 //! - [`expect_same`]: whether a configuration speaks of the upgrade that is under way.
 //! - [`Forecast`]: what a report on held-out pairs says of it, and whether the switch pays by now.
+//! - [`estimate`]: how long a backfill takes and what it costs.
 //! - [`left`]: which items it cannot bring home.
 //! - [`backfill`]: the loop that re-embeds; what it decides is the pure [`Backfill::step`].
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
 mod backfill;
 mod clock;
+mod estimate;
 mod faults;
 mod fill;
 mod forecast;
@@ -31,6 +33,7 @@ mod verbs;
 
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
 pub use clock::{Clock, SystemClock};
+pub use estimate::{Basis, Estimate, Probed, estimate};
 pub use faults::{Faults, NoFaults, Place};
 pub use fill::Filler;
 pub use forecast::{Forecast, expect_worthwhile};

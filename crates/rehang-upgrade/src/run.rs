@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
 use crate::clock::Clock;
+use crate::estimate::keep_rate;
 use crate::faults::{Faults, Place};
 use crate::fill::Filler;
 use crate::health::{SigmaHealth, sigma_health};
@@ -74,7 +75,11 @@ pub struct Summary {
 /// It may be begun on an upgrade that is rolled back; a rollback while it runs ends it after the batches in hand. A budget of
 /// the encoder that is spent is an orderly end, and no error.
 ///
-/// Whatever kills it, the next call goes on from the store. Items that fail are tried again, then listed; they never stop
+/// Whatever kills it, the next call goes on from the store. A worker gets its next batch when its last one is written, so what
+/// a death costs, and the next call embeds again, is at most `batch` items a worker. The encoder waits while its only worker's
+/// batch is written; a second worker keeps it busy meanwhile.
+///
+/// Items that fail are tried again, then listed; they never stop
 /// the others. Several processes may run at once: none harms another, but they may embed the same item twice.
 ///
 /// # Errors
@@ -234,8 +239,13 @@ impl Run<'_> {
             };
             let (next, mut actions) = state.step(self.setup.clock.now_ms(), event);
             state = next;
-            // Workers first: while they embed, this thread writes and reads.
-            actions.sort_by_key(|action| !matches!(action, Action::Encode { .. }));
+            // What came back is written before its worker gets the next batch, so that a worker never holds more than one batch
+            // that a death would cost. Everything else can wait until the workers have something to do.
+            actions.sort_by_key(|action| match action {
+                Action::Write { .. } | Action::RecordFailures(_) => 0,
+                Action::Encode { .. } => 1,
+                _ => 2,
+            });
             for action in actions {
                 match action {
                     Action::Look => {
@@ -290,6 +300,9 @@ impl Run<'_> {
                 )));
             }
         };
+        // Without the flush, which may look at indexes for a while.
+        let worked_ms = self.setup.clock.now_ms() - self.began_ms;
+        keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
         self.setup.store.flush()?;
         let (native, items) = state.native_of_items();
         Ok(Summary {

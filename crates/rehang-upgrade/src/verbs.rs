@@ -366,8 +366,8 @@ pub struct FinishedUpgrade {
 ///
 /// # Errors
 ///
-/// A conflict where searches still go to the old space, or the upgrade is not the one of the setup: other spaces, or filled by
-/// another adapter.
+/// A conflict where searches still go to the old space, or the upgrade is being filled or rolled back, or is not the one of the
+/// setup: other spaces, or filled by another adapter.
 pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Result<FinishedUpgrade> {
     let mut recorded = expect_upgrade(store, setup)?;
     let (old, new) = (recorded.record.old.model.clone(), recorded.record.new.model.clone());
@@ -378,6 +378,19 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
                 format!("searches of {} still go to {old:?}", store.name()),
                 "finish would drop the space they use; run `rehang upgrade switch` first",
             ));
+        }
+        // Searches may go to the new space all the same: while it is filled again with another adapter, and where a rollback
+        // died between its record and its switch. Nobody could fill it to its end, nor roll back, without the old space.
+        let next = match recorded.record.phase {
+            Phase::Filled | Phase::Finished => None,
+            Phase::Filling => Some("run `rehang upgrade start` to fill it to its end first"),
+            Phase::RolledBack | Phase::Abandoned => {
+                Some("run `rehang upgrade rollback` again to go back, or `rehang upgrade switch` to stay")
+            }
+        };
+        if let Some(next) = next {
+            let what = format!("the upgrade of {} is {}", store.name(), recorded.record.phase.name());
+            return Err(Error::conflict(what, format!("finish would drop what it still needs; {next}")));
         }
         Filler::new(setup.adapter, &old, &new, setup.order)?.catch_up(store, faults)?;
         recorded.change(store, |record| {

@@ -8,7 +8,8 @@
 //! REHANG_SMALL_DISK=/mnt/small cargo test --release --workspace --test full_disk -- --ignored --nocapture
 //! ```
 //!
-//! What runs everywhere is a limit on the pages of the file, in the tests of the store.
+//! What runs everywhere is a limit on the pages of the file, in the tests of the store, and one on what the files of the binary may
+//! grow to, in those of the command line.
 
 mod common;
 
@@ -135,7 +136,7 @@ fn a_full_file_system_costs_nothing_but_time() {
     let status = status(&store, 9).unwrap();
     assert_eq!((status.counts.native, status.counts.failed), (items as u64, 0), "{:?}", status.failures);
     let twice = encoder.count() as usize - items;
-    assert!(twice <= 3 * 50, "{twice} items were embedded twice");
+    assert!(twice <= 50, "{twice} items were embedded twice");
     println!("  {items} items are native, {twice} of them were embedded twice");
 
     println!("opening on a full disk:");

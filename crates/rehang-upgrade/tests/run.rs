@@ -2,10 +2,12 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{DieAt, TestClock, TestEncoder, World, check, fill};
-use rehang::{Progress, Result};
+use rehang::{Progress, Result, Space};
+use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{MemoryStore, Scan, Select, Store};
 use rehang_upgrade::{
     BackfillSetup, Ending, Faults, Limits, NoFaults, Place, Request, Serving, Summary, Until, backfill,
@@ -122,6 +124,62 @@ fn a_budget_of_the_encoder_that_is_spent_is_an_orderly_end() {
     assert_eq!((counts.native, counts.failed), (30, 0), "no item is to blame");
 }
 
+/// Looks at every call how much is out of the store's hands: given to the encoder, and neither native nor failed.
+struct Watched<'a> {
+    encoder: TestEncoder,
+    store: &'a MemoryStore,
+    /// Items that all calls so far were given.
+    given: Mutex<u64>,
+    unwritten_most: AtomicU64,
+}
+
+impl Encoder for Watched<'_> {
+    fn space(&self) -> &Space {
+        self.encoder.space()
+    }
+
+    fn batch_max(&self) -> usize {
+        self.encoder.batch_max()
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+        let mut given = self.given.lock().unwrap();
+        *given += inputs.len() as u64;
+        let counts = self.store.counts("new-model")?;
+        self.unwritten_most.fetch_max(*given - counts.native - counts.failed, Ordering::SeqCst);
+        drop(given);
+        self.encoder.encode(inputs)
+    }
+
+    fn spent(&self) -> Spent {
+        self.encoder.spent()
+    }
+}
+
+#[test]
+fn a_death_at_any_moment_costs_one_batch_a_worker() {
+    for workers in [1, 3] {
+        let (store, world) = filled();
+        let mut encoder = TestEncoder::new();
+        encoder.broken = vec!["source 4 version 0".into(), "source 60 version 0".into()];
+        let watched =
+            Watched { encoder, store: &store, given: Mutex::default(), unwritten_most: AtomicU64::new(0) };
+        let clock = TestClock::default();
+        let setup = BackfillSetup {
+            store: &store,
+            encoder: &watched,
+            adapter: Some(&world.adapter),
+            limits: Limits { batch: 7, workers, ..Limits::default() },
+            clock: &clock,
+            faults: &NoFaults,
+        };
+        let summary = backfill(&setup, &Progress::default()).unwrap();
+        assert_eq!((summary.done.native, summary.done.failed), (198, 2));
+        let most = watched.unwritten_most.into_inner();
+        assert!((7..=7 * workers as u64).contains(&most), "{most} items of {workers} workers");
+    }
+}
+
 /// Rolls an upgrade back after the first batch that is written.
 struct RollBack<'a>(&'a MemoryStore, &'a World);
 
@@ -200,6 +258,40 @@ fn the_end_of_a_run_says_whether_sigma_still_means_what_it_says() {
     let all = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
     assert_eq!(all.sigma.map(|sigma| sigma.items), Some(200));
     assert_eq!(all.sigma, status(&store, 0).unwrap().sigma);
+}
+
+#[test]
+fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
+    // A rollback dies before searches go back; a re-planning dies half-way.
+    for place in [Place::RolledBack, Place::FillRead] {
+        let (store, world) = filled();
+        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+        let now = if place == Place::FillRead {
+            World { adapter: common::other_adapter(), ..World::new() }
+        } else {
+            world
+        };
+        let dying = DieAt::new(place, 1);
+        let died = if place == Place::FillRead {
+            start(&store, &now.setup(), &dying, &Progress::default()).map(drop)
+        } else {
+            rollback(&store, &now.setup(), &dying).map(drop)
+        };
+        died.unwrap_err();
+        let error = finish(&store, &now.setup(), &NoFaults).unwrap_err();
+        let next =
+            if place == Place::FillRead { "`rehang upgrade start`" } else { "`rehang upgrade rollback`" };
+        assert!(error.is_conflict() && error.to_string().contains(next), "{error}");
+        assert_eq!(store.spaces().unwrap().len(), 2, "nothing was dropped");
+        // What the message says helps.
+        if place == Place::FillRead {
+            start(&store, &now.setup(), &NoFaults, &Progress::default()).unwrap();
+        } else {
+            assert_eq!(rollback(&store, &now.setup(), &NoFaults).unwrap().serving, "old-model");
+            switch(&store, &now.setup(), Serving::Mixed, &NoFaults).unwrap();
+        }
+        finish(&store, &now.setup(), &NoFaults).unwrap();
+    }
 }
 
 #[test]

@@ -9,8 +9,8 @@ use rehang::{Error, Progress, Result};
 use rehang_encode::Input;
 use rehang_store::{Scan, Select, SqliteStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Clock, Ending, Forecast, Left, NoFaults, Phase, Request, Serving, SigmaHealth, Status,
-    Summary, SystemClock, backfill, left,
+    BackfillSetup, Basis, Clock, Ending, Estimate, Forecast, Left, NoFaults, Phase, Probed, Request, Serving,
+    SigmaHealth, Status, Summary, SystemClock, backfill, left,
 };
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 use serde_json::{Value, json};
@@ -53,7 +53,15 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
     let store = configuration.open_gallery()?;
     let plan = rehang_upgrade::plan(&store, &configuration.setup())?;
     let forecast = configuration.forecast()?;
-    let probe = probe(&configuration, &store, arguments.probe)?;
+    let probed = probe(&configuration, &store, arguments.probe)?;
+    let estimate = rehang_upgrade::estimate(
+        &store,
+        &configuration.setup(),
+        plan.to_embed,
+        &configuration.limits,
+        configuration.terms().as_ref(),
+        probed.as_ref(),
+    )?;
     let mut value = serde_json::to_value(&plan).map_err(|error| Error::corrupt("the plan", error))?;
     let mut text = format!(
         "{}\n  from {}\n  to   {}\n\nstart   writes {} adapted vectors ({} of vectors beside the gallery's own)\nrun     \
@@ -69,27 +77,9 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
     if plan.without_source > 0 {
         text += &format!("        {} items have no source: they stay adapted\n", plan.without_source);
     }
-    if let Some(probe) = &probe {
-        let seconds = plan.to_embed as f64 / probe.items_per_second * probe.of_workers;
-        let money = probe.money_per_item * plan.to_embed as f64;
-        text += &format!(
-            "        about {} at {:.1} items a second, as measured on {} items",
-            duration(seconds),
-            probe.items_per_second / probe.of_workers,
-            probe.items
-        );
-        if money > 0.0 {
-            text += &format!("; about {money:.2} in the unit of the configured price");
-        }
-        text += "\n";
-        if let Value::Object(object) = &mut value {
-            object.insert(
-                "estimate".into(),
-                json!({ "seconds": seconds, "money": money, "probed_items": probe.items, "failed": probe.failed }),
-            );
-        }
-    } else {
-        text += "        (--probe 32 embeds some items now to say how long it takes and what it costs)\n";
+    text += &estimate_text(&estimate, plan.to_embed);
+    if let Value::Object(object) = &mut value {
+        object.insert("estimate".into(), to_value(&estimate)?);
     }
     text += "switch  one step; rollback undoes it at any time before finish\n";
     text += &forecast_text(forecast.as_ref());
@@ -134,17 +124,39 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
     text
 }
 
-/// What a few items say about the encoder.
-struct Probe {
-    items: usize,
-    failed: usize,
-    items_per_second: f64,
-    /// Factor on the time: rates in the configuration slow a run down.
-    of_workers: f64,
-    money_per_item: f64,
+/// Time and money, as far as they are known.
+fn estimate_text(estimate: &Estimate, items: u64) -> String {
+    const MEASURES: &str = "--probe 32 embeds some items now to measure it";
+    let mut text = match (estimate.seconds, estimate.basis) {
+        (Some(seconds), Some(basis)) => {
+            let (about, why) = match basis {
+                Basis::Probe => {
+                    let probed = estimate.probed_items.unwrap_or(0);
+                    ("about", format!("as measured on {probed} items"))
+                }
+                Basis::EarlierRun => ("about", "as an earlier run of this gallery had".to_owned()),
+                Basis::Limits => ("at least", format!("which the limits allow ({MEASURES})")),
+            };
+            let rate = if seconds > 0.0 { items as f64 / seconds } else { 0.0 };
+            format!("        {about} {} at {rate:.1} items a second, {why}\n", duration(seconds))
+        }
+        _ => format!("        how long it takes is not known ({MEASURES})\n"),
+    };
+    text += &match (estimate.tokens, estimate.money) {
+        (Some(tokens), Some(money)) => {
+            format!("        about {tokens} tokens, {money:.2} in the unit of the configured price\n")
+        }
+        (Some(tokens), None) => format!("        about {tokens} tokens; no price is configured\n"),
+        (None, Some(money)) => format!("        about {money:.2} in the unit of the configured price\n"),
+        (None, None) => String::new(),
+    };
+    if let Some(budget) = estimate.budget_items.filter(|budget| *budget < items) {
+        text += &format!("        the budget of [encoder] ends a run after about {budget} items\n");
+    }
+    text
 }
 
-fn probe(configuration: &Configuration, store: &SqliteStore, items: usize) -> Result<Option<Probe>> {
+fn probe(configuration: &Configuration, store: &SqliteStore, items: usize) -> Result<Option<Probed>> {
     if items == 0 {
         return Ok(None);
     }
@@ -166,14 +178,13 @@ fn probe(configuration: &Configuration, store: &SqliteStore, items: usize) -> Re
         failed += encoder.encode(batch)?.iter().filter(|vector| vector.is_err()).count();
     }
     let measured = inputs.len() as f64 * 1000.0 / (clock.now_ms().max(1)) as f64;
-    let measured = measured * configuration.limits.workers as f64;
-    let rate = configuration.limits.rate.unwrap_or(f64::INFINITY);
-    Ok(Some(Probe {
-        items: inputs.len(),
-        failed,
-        items_per_second: measured,
-        of_workers: (measured / rate).max(1.0),
-        money_per_item: encoder.spent().money / inputs.len() as f64,
+    let spent = encoder.spent();
+    Ok(Some(Probed {
+        items: inputs.len() as u64,
+        failed: failed as u64,
+        items_per_second: measured * configuration.limits.workers as f64,
+        tokens: spent.tokens,
+        money: spent.money,
     }))
 }
 

@@ -3,6 +3,7 @@
 mod answer;
 mod pace;
 #[cfg(test)]
+#[path = "../../tests/common/stub.rs"]
 mod stub;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,7 @@ use ureq::Agent;
 
 use crate::check::Check;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{at_least_one, positive, seconds};
+use crate::config::{TOKENS_OF_A_PRICE, Terms, at_least_one, positive, seconds};
 use crate::contract::{Encoder, Input, ItemFailure, Spent};
 use crate::meter::{Meter, lock};
 use answer::Request;
@@ -33,7 +34,6 @@ const NUMBER_BYTES_MAX: u64 = 40;
 const ANSWER_BYTES_MORE: u64 = 1 << 20;
 /// What an error about a spent budget names.
 const BUDGET: &str = "the budget of [encoder]";
-const TOKENS_OF_A_PRICE: f64 = 1e6;
 
 /// An embedding endpoint.
 ///
@@ -108,6 +108,21 @@ pub struct HttpConfig {
     /// Whether vectors are scaled to length 1.
     #[serde(default)]
     pub normalise: bool,
+}
+
+impl HttpConfig {
+    /// What the service takes and allows.
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            characters_per_token: self.characters_per_token,
+            price_per_million_tokens: Some(self.price_per_million_tokens).filter(|price| *price > 0.0),
+            items_per_second: self.requests_per_minute.map(|requests| requests * self.batch as f64 / 60.0),
+            tokens_per_second: self.tokens_per_minute.map(|tokens| tokens / 60.0),
+            budget_items: self.budget_items,
+            budget_tokens: self.budget_tokens,
+            budget_money: self.budget_money,
+        }
+    }
 }
 
 fn default_batch() -> usize {
@@ -423,7 +438,7 @@ impl Http {
 
     /// Tokens that a text will probably take.
     fn estimate(&self, text: &str) -> u64 {
-        ((text.chars().count() as f64 / self.config.characters_per_token).ceil() as u64).max(1)
+        self.config.terms().tokens(text)
     }
 
     /// Takes as many of the inputs out of the budget as there is room for: how many, and the tokens reserved for them.

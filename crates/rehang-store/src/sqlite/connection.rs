@@ -1,7 +1,7 @@
 //! Connections to the file, transactions on them, and what SQLite's errors mean to the person who must act.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Result};
@@ -230,6 +230,12 @@ impl Database {
     pub(crate) fn writer(&self) -> MutexGuard<'_, Connection> {
         lock(&self.writer)
     }
+
+    /// The same of the connection in which no trigger fires, once something was written through it.
+    #[cfg(test)]
+    pub(crate) fn bulk_writer(&self) -> MutexGuard<'_, Option<Connection>> {
+        lock(&self.bulk)
+    }
 }
 
 impl Drop for Database {
@@ -250,7 +256,22 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// SQLite counts every allocation of the process under one lock unless told otherwise, so a thread that reads slows down the one
+/// that writes. Nobody reads the count. It can be switched off before the first connection of the process only; where another
+/// part of it was earlier, it stays on, and all is as right and a little slower.
+fn count_no_allocations() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: this option takes one `int`. The call is refused, without effect, once SQLite is at work; every connection of
+        // this crate is opened after it, by `connect`.
+        unsafe {
+            rusqlite::ffi::sqlite3_config(rusqlite::ffi::SQLITE_CONFIG_MEMSTATUS, 0_i32);
+        }
+    });
+}
+
 fn connect(path: &Path, create: bool, write: bool) -> Result<Connection> {
+    count_no_allocations();
     let mut flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags |= if write { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
     if create {

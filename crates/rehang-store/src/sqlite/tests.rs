@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::conformance;
+use crate::contract::Select;
 
 #[test]
 fn the_embedded_gallery_keeps_the_contract() {
@@ -340,6 +341,42 @@ fn a_full_disk_leaves_the_truth_as_it_was() {
     assert_eq!(nearest(&store, &vector(1), 1, &Filter::default())[0].1, 0.0);
     store.database.writer().pragma_update(None, "max_page_count", 1_000_000).unwrap();
     assert_eq!(store.put(&many).unwrap().len(), 3000, "with room it goes on");
+}
+
+#[test]
+fn a_full_disk_takes_all_vectors_of_a_write_or_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("gallery.db"), 2000);
+    store.create_space(&space("new"), Provenance::Native).unwrap();
+    let records = store.scan(&Scan::new("m", Select::All, 2000)).unwrap();
+    let write = |record: &Record| VectorWrite {
+        key: record.item.key,
+        revision: record.item.revision,
+        provenance: Provenance::Adapted,
+        sigma2: Some(1.0),
+        priority: Some(1.0),
+        squared_error: None,
+        vector: vector(record.item.key),
+    };
+    let writes: Vec<VectorWrite> = records.iter().map(write).collect();
+    store.write_vectors("new", &writes[..1]).unwrap();
+    let limit = |pages: i64| {
+        let connection = store.database.bulk_writer();
+        connection.as_ref().unwrap().pragma_update(None, "max_page_count", pages).unwrap();
+    };
+    let pages: i64 =
+        store.database.writer().pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    for room in [0, 3, 20] {
+        limit(pages + room);
+        let error = store.write_vectors("new", &writes).unwrap_err();
+        assert!(error.to_string().contains("disk is full") && error.is_retryable(), "{error}");
+        let counts = store.counts("new").unwrap();
+        assert_eq!((counts.adapted, counts.lacking), (1, 1999), "half a write");
+        assert_eq!(store.check().unwrap(), vec![]);
+    }
+    limit(1_000_000);
+    store.write_vectors("new", &writes).unwrap();
+    assert_eq!(store.counts("new").unwrap().adapted, 2000, "with room it goes on");
 }
 
 /// A space of adapted vectors of which some are native, in a store and in its twin.

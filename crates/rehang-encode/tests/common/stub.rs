@@ -1,33 +1,32 @@
-//! A small embedding service on the loopback that misbehaves as it is told.
+//! A small embedding service on the loopback that misbehaves as it is told; the tests of the encoder and of the command line use it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::meter::lock;
-
 /// A request as the service sees it.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
-    pub(super) path: String,
-    pub(super) authorization: Option<String>,
-    pub(super) body: Value,
+pub struct Seen {
+    pub path: String,
+    pub authorization: Option<String>,
+    pub body: Value,
 }
 
 impl Seen {
     /// The texts that are to be embedded.
-    pub(super) fn texts(&self) -> Vec<String> {
+    pub fn texts(&self) -> Vec<String> {
         let texts = self.body["input"].as_array().unwrap();
         texts.iter().map(|text| text.as_str().unwrap().to_string()).collect()
     }
 }
 
 /// What the service does with a request.
-pub(super) enum Reply {
+pub enum Reply {
     /// Answers as a good service does.
     Good,
     /// A status, headers and a body.
@@ -43,15 +42,15 @@ pub(super) enum Reply {
 }
 
 /// A service, which ends with the test.
-pub(super) struct Stub {
-    pub(super) url: String,
+pub struct Stub {
+    pub url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Stub {
     /// Starts a service; `reply` gets the number of the request (from 0) and the request. Requests that come together are
     /// served together.
-    pub(super) fn start(reply: impl Fn(usize, &Seen) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn start(reply: impl Fn(usize, &Seen) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
@@ -69,34 +68,44 @@ impl Stub {
     }
 
     /// A service that does one thing after the other, and then what a good one does.
-    pub(super) fn script(replies: Vec<Reply>) -> Self {
+    pub fn script(replies: Vec<Reply>) -> Self {
         let replies = Mutex::new(replies.into_iter());
         Self::start(move |_, _| lock(&replies).next().unwrap_or(Reply::Good))
     }
 
     /// All requests so far.
-    pub(super) fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<Seen> {
         lock(&self.seen).clone()
     }
 }
 
 /// The vector of a text: its length, and the number it stands for (or 0).
-pub(super) fn vector(text: &str) -> [f32; 2] {
+pub fn vector(text: &str) -> [f32; 2] {
     [text.len() as f32, text.parse().unwrap_or(0.0)]
 }
 
 /// What a good service answers, with every vector changed by `change`.
-pub(super) fn good(seen: &Seen, change: impl Fn(&mut Vec<Value>)) -> String {
+pub fn good(seen: &Seen, change: impl Fn(&mut Vec<Value>)) -> String {
+    good_of(seen, |text| vector(text).to_vec(), change)
+}
+
+/// What a good service of another model answers.
+pub fn good_of(seen: &Seen, model: impl Fn(&str) -> Vec<f32>, change: impl Fn(&mut Vec<Value>)) -> String {
     let mut data: Vec<Value> = seen
         .texts()
         .iter()
         .enumerate()
-        .map(|(index, text)| json!({"object": "embedding", "index": index, "embedding": vector(text)}))
+        .map(|(index, text)| json!({"object": "embedding", "index": index, "embedding": model(text)}))
         .collect();
     change(&mut data);
     let tokens: usize = seen.texts().iter().map(String::len).sum();
     json!({"object": "list", "data": data, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
         .to_string()
+}
+
+/// Locks, also after a panic of another thread.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn serve(

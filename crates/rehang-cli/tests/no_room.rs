@@ -1,0 +1,165 @@
+//! The binary where it cannot write: a file may not grow further (as on a full disk), or is read-only. Each verb says so in one
+//! sentence and leaves the gallery whole; with room the same commands end as if nothing had been in the way.
+
+#![cfg(unix)]
+
+mod common;
+#[path = "../../rehang-upgrade/tests/common/padding.rs"]
+mod padding;
+
+use std::fmt::Write as _;
+use std::process::{Command, Output};
+
+use common::Place;
+use padding::padding;
+use rehang::{Distance, Matrix, Space};
+use rehang_store::{Counts, SqliteStore, Store};
+
+const ITEMS: usize = 3000;
+const D_OLD: usize = 16;
+const D_NEW: usize = 24;
+
+fn native(row: usize, column: usize) -> f32 {
+    ((row * 7 + column * 13) % 1009) as f32 / 8.0
+}
+
+/// A gallery, imported.
+fn place() -> Place {
+    let place = Place::new();
+    place.write_matrix("old.npy", &Matrix::from_fn(ITEMS, D_OLD, native));
+    place.write_matrix("new.npy", &Matrix::from_fn(ITEMS, D_NEW, native));
+    let (mut items, mut ids) = (String::new(), String::new());
+    for row in 0..ITEMS {
+        writeln!(items, r#"{{"id": "i{row}", "source": "text {row}"}}"#).unwrap();
+        writeln!(ids, "i{row}").unwrap();
+    }
+    place.write_bytes("items.jsonl", items.as_bytes());
+    place.write_bytes("ids.txt", ids.as_bytes());
+    let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
+    let adapter = padding(space("old", D_OLD), space("new", D_NEW), vec![0.1; D_NEW], 0.0);
+    adapter.save(place.path("adapter.safetensors")).unwrap();
+    let config = format!(
+        "[gallery]\npath = \"G.db\"\n[old]\nname = \"first\"\ndim = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \"second\"\ndim = \
+         {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \"sigma\"\n[encoder]\nkind = \
+         \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n"
+    );
+    place.write_bytes("rehang.toml", config.as_bytes());
+    let import =
+        "gallery import --gallery G.db --space first --vectors old.npy --items items.jsonl --distance l2";
+    place.json(&import.split(' ').collect::<Vec<_>>());
+    place
+}
+
+fn upgrade(verb: &str) -> [&str; 4] {
+    ["upgrade", verb, "--config", "rehang.toml"]
+}
+
+/// Runs the binary so that no file of its may grow beyond so many bytes: the system then refuses writes, as on a full disk.
+fn within(place: &Place, bytes: u64, arguments: &[&str]) -> Output {
+    // POSIX counts in blocks of 512 bytes. Who ignores the signal gets an error from the write instead of dying of it.
+    let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", bytes.div_ceil(512));
+    Command::new("sh")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_rehang")])
+        .args(arguments)
+        .current_dir(place.path(""))
+        .output()
+        .unwrap()
+}
+
+fn refused(output: &Output, words: &str) {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), error.matches("Error:").count()), (Some(2), 1), "{error}");
+    assert!(error.contains("G.db") && error.contains(words), "{error}");
+    assert!(output.stdout.is_empty(), "half a result");
+}
+
+/// The gallery is whole, and its old space untouched.
+fn whole(place: &Place) -> Option<Counts> {
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    assert_eq!(store.check().unwrap(), []);
+    let old = store.counts("first").unwrap();
+    assert_eq!((old.items, old.old), (ITEMS as u64, ITEMS as u64));
+    store.counts("second").ok()
+}
+
+fn size(place: &Place) -> u64 {
+    // Opened and closed, the log is in the file.
+    drop(SqliteStore::open(place.path("G.db")).unwrap());
+    fs_err::metadata(place.path("G.db")).unwrap().len()
+}
+
+/// What an upgrade leaves behind, but for when.
+fn result(place: &Place) -> (Vec<u8>, String, String) {
+    let export =
+        "gallery export --gallery G.db --space second --vectors V.npy --ids I.txt --provenance P.txt";
+    place.json(&export.split(' ').collect::<Vec<_>>());
+    let read = |name: &str| fs_err::read_to_string(place.path(name)).unwrap();
+    (fs_err::read(place.path("V.npy")).unwrap(), read("I.txt"), read("P.txt"))
+}
+
+#[test]
+fn without_room_it_stops_and_with_room_it_ends_the_same() {
+    let undisturbed = place();
+    for verb in ["start", "switch", "run"] {
+        undisturbed.json(&upgrade(verb));
+    }
+    let expected = result(&undisturbed);
+
+    let place = place();
+    let imported = size(&place);
+    let mut adapted = 0;
+    // No room for the files beside the gallery, for the first page of vectors, for the last one.
+    for bytes in [16 << 10, 64 << 10, imported] {
+        refused(&within(&place, bytes, &upgrade("start")), "make room");
+        let counts = whole(&place).unwrap_or_default();
+        assert!(counts.adapted >= adapted && counts.adapted < ITEMS as u64, "{counts:?}");
+        adapted = counts.adapted;
+        let search = ["search", "--gallery", "G.db", "--vectors", "old.npy", "-k", "1"];
+        assert_eq!(place.json(&search)["space"], "first", "searches go on");
+    }
+    place.json(&upgrade("start"));
+    place.json(&upgrade("switch"));
+    let started = size(&place);
+    let mut native = 0;
+    for bytes in [16 << 10, 64 << 10, started / 2] {
+        refused(&within(&place, bytes, &upgrade("run")), "make room");
+        let counts = whole(&place).unwrap();
+        assert!(counts.native >= native && counts.native < ITEMS as u64, "{counts:?}");
+        assert_eq!((counts.native + counts.adapted, counts.failed), (ITEMS as u64, 0), "no item is to blame");
+        native = counts.native;
+    }
+    assert!(native > 0, "what was written before it is kept");
+    let run = place.json(&upgrade("run"));
+    assert_eq!(run["native"], ITEMS);
+    assert!(result(&place) == expected, "the gallery differs from one that always had room");
+}
+
+#[test]
+fn a_read_only_gallery_is_one_clear_error_and_stays_as_it_is() {
+    let place = place();
+    let read_only = |on: bool| {
+        let mut permissions = fs_err::metadata(place.path("G.db")).unwrap().permissions();
+        #[allow(
+            clippy::permissions_set_readonly_false,
+            reason = "the file is in a folder of this test alone"
+        )]
+        permissions.set_readonly(on);
+        fs_err::set_permissions(place.path("G.db"), permissions).unwrap();
+    };
+    for verb in ["start", "switch", "run", "pause", "rollback", "finish"] {
+        match verb {
+            "switch" => drop(place.json(&upgrade("start"))),
+            "finish" => drop(place.json(&upgrade("switch"))),
+            _ => {}
+        }
+        size(&place);
+        read_only(true);
+        let before = fs_err::read(place.path("G.db")).unwrap();
+        let output = place.run(&upgrade(verb));
+        refused(&output, "read-only");
+        assert!(fs_err::read(place.path("G.db")).unwrap() == before, "{verb} changed the file");
+        // What only reads goes on.
+        place.json(&["gallery", "info", "--gallery", "G.db"]);
+        read_only(false);
+    }
+}

@@ -1,0 +1,210 @@
+//! A gallery of texts behind an embedding service that misbehaves in every way: slow, busy, broken, of a wrong width, gone in the
+//! middle. In the end every text is native, but for those that the service refuses, which are listed with what it said.
+
+mod common;
+#[path = "../../rehang-upgrade/tests/common/padding.rs"]
+mod padding;
+#[path = "../../rehang-encode/tests/common/stub.rs"]
+mod stub;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use common::Place;
+use padding::padding;
+use rehang::files::{VectorSource, read_matrix};
+use rehang::{Distance, Matrix, Space};
+use serde_json::{Value, json};
+use stub::{Reply, Seen, Stub, good_of};
+
+const ITEMS: usize = 60;
+const D_OLD: usize = 3;
+const D_NEW: usize = 5;
+/// An item without a source, and those that the service will not embed.
+const WITHOUT_SOURCE: usize = 8;
+const REFUSED: [usize; 2] = [5, 41];
+
+const DISHES: [&str; 6] =
+    ["lentil soup", "apple pie", "rye bread", "mushroom risotto", "bean stew", "plum cake"];
+const WISHES: [&str; 5] =
+    ["how do i make", "what goes well with", "how long keeps", "who invented", "is there salt in"];
+
+fn text(number: usize) -> String {
+    let forbidden = if REFUSED.contains(&number) { " forbidden" } else { "" };
+    format!("{}{forbidden} {} number {number}", WISHES[number % 5], DISHES[number % 6])
+}
+
+/// The new model: what share of a text each of a few letters has.
+fn model(text: &str) -> Vec<f32> {
+    let share = |letter| text.chars().filter(|&it| it == letter).count() as f32 / text.len() as f32;
+    let mut vector: Vec<f32> = "aeinr".chars().map(share).collect();
+    let sum = |(at, byte): (usize, u8)| at * usize::from(byte);
+    vector[0] += (text.bytes().enumerate().map(sum).sum::<usize>() % 97) as f32;
+    vector
+}
+
+/// What the service is like at the moment.
+const WRONG_WIDTH: usize = 0;
+const MOODY: usize = 1;
+const GOOD: usize = 2;
+
+/// How often each text was embedded by an answer that was whole and right.
+type Embedded = Arc<Mutex<BTreeMap<String, u32>>>;
+
+fn service(mood: Arc<AtomicUsize>, embedded: Embedded) -> Stub {
+    let in_mood = AtomicUsize::new(0);
+    let before = AtomicUsize::new(WRONG_WIDTH);
+    Stub::start(move |_, seen| {
+        let mood = mood.load(Ordering::SeqCst);
+        if before.swap(mood, Ordering::SeqCst) != mood {
+            in_mood.store(0, Ordering::SeqCst);
+        }
+        let number = in_mood.fetch_add(1, Ordering::SeqCst);
+        let good = |seen: &Seen| {
+            let texts = seen.texts();
+            if mood != GOOD && texts.iter().any(|text| text.contains("forbidden")) {
+                let body = json!({"error": {"message": "this text is against our rules"}});
+                return Reply::Status(400, vec![], body.to_string());
+            }
+            for text in texts {
+                *embedded.lock().unwrap().entry(text).or_default() += 1;
+            }
+            Reply::Body(good_of(seen, model, |_| {}))
+        };
+        let busy =
+            |status, wait: &str| Reply::Status(status, vec![("Retry-After", wait.into())], String::new());
+        match (mood, number) {
+            (WRONG_WIDTH, 4..) => Reply::Body(good_of(seen, |text| model(text)[1..].to_vec(), |_| {})),
+            (MOODY, number) => match number % 16 {
+                // Slower than anybody waits.
+                1 => Reply::Silence,
+                2 => busy(429, "0"),
+                4 => busy(500, "0"),
+                5 => Reply::Body(good_of(seen, model, |_| {}).replace(']', "")),
+                7 => Reply::Close,
+                8 => Reply::Truncated,
+                // One vector less than texts.
+                10 => Reply::Body(good_of(seen, model, |data| drop(data.pop()))),
+                13 if number < 16 => busy(429, "1"),
+                13 => busy(503, "0"),
+                _ => good(seen),
+            },
+            _ => good(seen),
+        }
+    })
+}
+
+fn place(url: &str) -> Place {
+    let place = Place::new();
+    place.write_matrix("old.npy", &Matrix::from_fn(ITEMS, D_OLD, |row, column| model(&text(row))[column]));
+    let mut items = String::new();
+    for number in 0..ITEMS {
+        let source = if number == WITHOUT_SOURCE { Value::Null } else { text(number).into() };
+        let mut item = json!({"id": format!("t{number}"), "source": source});
+        if source.is_null() {
+            item.as_object_mut().unwrap().remove("source");
+        }
+        writeln!(items, "{item}").unwrap();
+    }
+    place.write_bytes("items.jsonl", items.as_bytes());
+    let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
+    let adapter = padding(space("old", D_OLD), space("new", D_NEW), vec![0.1; D_NEW], 0.0);
+    adapter.save(place.path("adapter.safetensors")).unwrap();
+    let config = format!(
+        "[gallery]\npath = \"G.db\"\n[old]\nname = \"letters\"\ndim = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \"more-letters\"\n\
+         dim = {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[encoder]\nkind = \"http\"\nurl = \"{url}\"\n\
+         model = \"m\"\nbatch = 6\nconcurrency = 3\nattempts = 4\ntimeout_seconds = 0.3\n[run]\nbatch = 18\nworkers = 2\n"
+    );
+    place.write_bytes("rehang.toml", config.as_bytes());
+    let import =
+        "gallery import --gallery G.db --space letters --vectors old.npy --items items.jsonl --distance l2";
+    place.json(&import.split(' ').collect::<Vec<_>>());
+    place
+}
+
+fn upgrade(place: &Place, verb: &str) -> (i32, Value, String) {
+    let output = place.run(&["upgrade", verb, "--config", "rehang.toml", "--json"]);
+    let json = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code().unwrap(), json, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn whatever_the_service_does_every_text_ends_native_or_listed() {
+    let (mood, embedded) = (Arc::new(AtomicUsize::new(WRONG_WIDTH)), Embedded::default());
+    let stub = service(Arc::clone(&mood), Arc::clone(&embedded));
+    let place = place(&stub.url);
+    for verb in ["start", "switch"] {
+        let (code, _, error) = upgrade(&place, verb);
+        assert_eq!(code, 0, "{error}");
+    }
+
+    // Another model behind the same name: the run ends at once, and no text is to blame. What came in one call with vectors of
+    // the other model is not trusted.
+    let (code, _, error) = upgrade(&place, "run");
+    assert_eq!((code, error.matches("Error:").count()), (2, 1), "{error}");
+    assert!(error.contains('4') && error.contains('5') && error.contains("more-letters"), "{error}");
+    let (_, status, _) = upgrade(&place, "status");
+    let native_before = status["counts"]["native"].as_u64().unwrap() as usize;
+    assert_eq!(status["counts"]["failed"], 0);
+    assert!(native_before <= embedded.lock().unwrap().len(), "{status}");
+    embedded.lock().unwrap().clear();
+
+    mood.store(MOODY, Ordering::SeqCst);
+    let (code, run, error) = upgrade(&place, "run");
+    assert_eq!(code, 1, "{run} {error}");
+    assert_eq!((&run["ending"], &run["failed_in_all"]), (&json!("nothing-left"), &json!(2)));
+    assert!(stub.seen().len() > 24, "every mood was met: {}", stub.seen().len());
+    let (code, status, _) = upgrade(&place, "status");
+    assert_eq!(code, 1);
+    assert_eq!(status["counts"]["native"], ITEMS - 3);
+    assert_eq!(status["counts"]["adapted"], 3);
+    assert_eq!(status["items_without_source"], json!(["t8"]));
+    let failures: Vec<(&str, &str)> = status["failures"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|failure| (failure["id"].as_str().unwrap(), failure["reason"].as_str().unwrap()))
+        .collect();
+    assert_eq!(failures.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ["t5", "t41"]);
+    for (_, reason) in failures {
+        assert!(reason.contains("400") && reason.contains("against our rules"), "{reason}");
+    }
+    // Whatever was sent again was sent because no whole answer had come.
+    let embedded = embedded.lock().unwrap().clone();
+    assert!(embedded.values().all(|count| *count == 1), "paid for twice: {embedded:?}");
+    assert_eq!(native_before + embedded.len(), ITEMS - 3, "what was native is left alone");
+
+    // Every text has the vector of its own content.
+    let export =
+        "gallery export --gallery G.db --space more-letters --vectors V.npy --ids I.txt --provenance P.txt";
+    place.json(&export.split(' ').collect::<Vec<_>>());
+    let vectors = read_matrix(&VectorSource::parse(&place.text("V.npy")).unwrap()).unwrap();
+    let read = |name: &str| fs_err::read_to_string(place.path(name)).unwrap();
+    let (ids, provenance) = (read("I.txt"), read("P.txt"));
+    assert_eq!(vectors.rows(), ITEMS, "a text is lost");
+    for ((row, id), provenance) in ids.lines().enumerate().zip(provenance.lines()) {
+        let number: usize = id[1..].parse().unwrap();
+        let adapted = number == WITHOUT_SOURCE || REFUSED.contains(&number);
+        let mut expected = model(&text(number));
+        if adapted {
+            expected[D_OLD..].fill(0.0);
+        }
+        assert_eq!(
+            (provenance, vectors.row(row)),
+            (if adapted { "adapted" } else { "native" }, &expected[..]),
+            "{id}"
+        );
+    }
+
+    // Those that were refused are left alone until somebody says so.
+    let requests = stub.seen().len();
+    assert_eq!(upgrade(&place, "run").0, 1);
+    assert_eq!(stub.seen().len(), requests);
+    mood.store(GOOD, Ordering::SeqCst);
+    let retried = place.json(&["upgrade", "resume", "--config", "rehang.toml", "--retry-failed"]);
+    assert_eq!(retried["retried"], 2);
+    let (_, run, error) = upgrade(&place, "run");
+    assert_eq!((&run["done"]["native"], &run["failed_in_all"]), (&json!(2), &json!(0)), "{error}");
+}

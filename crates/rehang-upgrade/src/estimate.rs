@@ -1,0 +1,147 @@
+//! How long a backfill takes and what it costs, from what is known before it runs.
+
+use rehang::Result;
+use rehang_encode::Terms;
+use rehang_store::Store;
+use serde::{Deserialize, Serialize};
+
+use crate::backfill::Limits;
+use crate::fill::sampled;
+use crate::verbs::Setup;
+
+/// Name of the document that keeps the rate of the last run.
+const DOCUMENT: &str = "backfill-rate";
+/// Fewest items from which a run's rate is kept: the first calls of an encoder are slower than the others.
+const ITEMS_MIN: u64 = 64;
+/// Items whose sources are looked at.
+const SOURCES_MAX: usize = 4096;
+
+/// What an encoder did with a few items.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Probed {
+    /// Items that it was given.
+    pub items: u64,
+    /// Those that it gave no vector for.
+    pub failed: u64,
+    /// Items a second, all workers together.
+    pub items_per_second: f64,
+    /// Tokens that it used; 0 where it counts none.
+    pub tokens: u64,
+    /// Money that it took, in the unit of the configuration's price.
+    pub money: f64,
+}
+
+/// Where a time comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// Some items were embedded to measure it.
+    Probe,
+    /// The last run into this space that nothing slowed down, or the limits where they are slower.
+    EarlierRun,
+    /// Limits of the configuration alone: it takes at least so long.
+    Limits,
+}
+
+/// Time and money for the items that an upgrade may re-embed. What is not known is `None`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Estimate {
+    /// Seconds for all items.
+    pub seconds: Option<f64>,
+    /// Where they come from.
+    pub basis: Option<Basis>,
+    /// Tokens for all items.
+    pub tokens: Option<u64>,
+    /// Money for all items, in the unit of the configuration's price.
+    pub money: Option<f64>,
+    /// Items after which a budget of the encoder ends a run.
+    pub budget_items: Option<u64>,
+    /// Items that were embedded to measure it.
+    pub probed_items: Option<u64>,
+    /// Those that got no vector.
+    pub failed: Option<u64>,
+}
+
+/// Reckons time and money for `items` of a gallery. Tokens are counted on at most a few thousand sources, so that a large gallery
+/// costs no more time than a small one. Reads only.
+///
+/// # Errors
+///
+/// Those of the store.
+pub fn estimate(
+    store: &dyn Store,
+    setup: &Setup<'_>,
+    items: u64,
+    limits: &Limits,
+    terms: Option<&Terms>,
+    probed: Option<&Probed>,
+) -> Result<Estimate> {
+    let of_probe = |sum: f64| probed.map(|probed| sum / probed.items as f64).filter(|mean| *mean > 0.0);
+    let tokens_per_item = match of_probe(probed.map_or(0.0, |probed| probed.tokens as f64)) {
+        Some(tokens) => Some(tokens),
+        None => terms.map(|terms| mean_tokens(store, setup, terms)).transpose()?.flatten(),
+    };
+    let money_per_item =
+        of_probe(probed.map_or(0.0, |probed| probed.money)).or_else(|| terms?.money(tokens_per_item?));
+    let slowest = [
+        limits.rate,
+        terms.and_then(|terms| terms.items_per_second),
+        terms.and_then(|terms| Some(terms.tokens_per_second? / tokens_per_item?)),
+    ];
+    let limit = slowest.into_iter().flatten().min_by(f64::total_cmp);
+    let at_most = |rate: f64| limit.map_or(rate, |limit| rate.min(limit));
+    let known = match (probed, kept_rate(store, &setup.new.model)?) {
+        (Some(probed), _) => Some((at_most(probed.items_per_second), Basis::Probe)),
+        (None, Some(rate)) => Some((at_most(rate), Basis::EarlierRun)),
+        (None, None) => limit.map(|limit| (limit, Basis::Limits)),
+    };
+    Ok(Estimate {
+        seconds: known.map(|(rate, _)| items as f64 / rate),
+        basis: known.map(|(_, basis)| basis),
+        tokens: tokens_per_item.map(|tokens| (tokens * items as f64).round() as u64),
+        money: money_per_item.map(|money| money * items as f64),
+        budget_items: terms.and_then(|terms| terms.items_of_budgets(tokens_per_item.unwrap_or(1.0))),
+        probed_items: probed.map(|probed| probed.items),
+        failed: probed.map(|probed| probed.failed),
+    })
+}
+
+/// Tokens of a source, on average; `None` without sources.
+fn mean_tokens(store: &dyn Store, setup: &Setup<'_>, terms: &Terms) -> Result<Option<f64>> {
+    let records = sampled(store, &setup.old.model, SOURCES_MAX, false)?;
+    let tokens: Vec<u64> =
+        records.iter().filter_map(|record| Some(terms.tokens(record.item.source.as_deref()?))).collect();
+    Ok((!tokens.is_empty()).then(|| tokens.iter().sum::<u64>() as f64 / tokens.len() as f64))
+}
+
+/// The rate of a run, as the store keeps it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    space: String,
+    items: u64,
+    items_per_second: f64,
+}
+
+/// Keeps the rate of a run, for the plans to come. A run that a rate slowed down, or that was short, says nothing; and since only a
+/// plan's time depends on it, a store that cannot keep it is no reason for a run to fail.
+pub(crate) fn keep_rate(store: &dyn Store, space: &str, items: u64, elapsed_ms: u64, limits: &Limits) {
+    if limits.rate.is_some() || items < ITEMS_MIN || elapsed_ms == 0 {
+        return;
+    }
+    let items_per_second = items as f64 * 1000.0 / elapsed_ms as f64;
+    let kept = Kept { space: space.to_owned(), items, items_per_second };
+    let (Ok(before), Ok(text)) = (store.document(DOCUMENT), serde_json::to_string(&kept)) else { return };
+    drop(store.set_document(DOCUMENT, before.map(|(version, _)| version), &text));
+}
+
+/// The rate of the last run into a space; `None` where none is known.
+fn kept_rate(store: &dyn Store, space: &str) -> Result<Option<f64>> {
+    let Some((_, text)) = store.document(DOCUMENT)? else { return Ok(None) };
+    // A form of another version says nothing here.
+    let kept: Option<Kept> = serde_json::from_str(&text).ok();
+    Ok(kept
+        .filter(|kept| {
+            kept.space == space && kept.items_per_second.is_finite() && kept.items_per_second > 0.0
+        })
+        .map(|kept| kept.items_per_second))
+}
