@@ -77,7 +77,8 @@ fn series(method: &str, order: &str, curves: &[Shape<'_>], seed: u64) -> CurveSe
         }
         metrics.insert(id.to_string(), curve);
     }
-    CurveSeries { method: method.into(), order: order.into(), fractions, metrics, handicap: 0.0 }
+    let handicap = if method == "fastfill" { 1.25 } else { 0.0 };
+    CurveSeries { method: method.into(), order: order.into(), fractions, metrics, handicap }
 }
 
 fn scores(values: &[(&str, f64)]) -> BTreeMap<String, f64> {
