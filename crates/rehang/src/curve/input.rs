@@ -124,7 +124,9 @@ impl Blocks<'_> {
                 if let Some(panels) = self.adapted {
                     distances(self.processor, &slot.tiles, panels, self.distance, adapted);
                     if self.handicap > 0.0 {
-                        adapted.iter_mut().for_each(|distance| *distance += self.handicap);
+                        for distance in adapted.iter_mut() {
+                            *distance += self.handicap;
+                        }
                     }
                 }
                 let answers = (0..queries.len())
