@@ -779,3 +779,41 @@ fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
     ]);
     assert_eq!(value["n"], n - 80);
 }
+
+#[test]
+fn the_handicap_of_a_fit_is_that_of_its_adapter_and_of_the_curve() {
+    let place = Place::new();
+    let (old, new, labels) = gallery(&place);
+    let fitted = fit(&place, "procrustes", "a.safetensors");
+    let handicap = fitted["handicap"].as_f64().unwrap();
+    let choice = &fitted["handicap_choice"];
+    let kept = &choice["rows"][choice["kept"].as_u64().unwrap() as usize];
+    assert_eq!(kept["handicap"], fitted["handicap"]);
+    assert_eq!(choice["criterion"], "mAP");
+    assert!(handicap > 0.0, "a rotation of digits leaves some to gain: {choice}");
+
+    let transformed =
+        place.json(&["transform", "a.safetensors", &old, "-o", "adapted.npy", "--sigma", "sigma.npy"]);
+    assert_eq!(transformed["handicap"], fitted["handicap"]);
+    place.json(&["order", "--policy", "random", "--sigma", "sigma.npy", "-o", "order.npy"]);
+    let curve = |more: &[&str]| {
+        let mut arguments = vec!["curve", "--new", &new, "--adapted", "adapted.npy", "--labels", &labels];
+        arguments.extend(["--order", "order.npy", "--bootstrap", "0"]);
+        arguments.extend(more);
+        place.json(&arguments)
+    };
+    let text = handicap.to_string();
+    let (plain, given, own) =
+        (curve(&[]), curve(&["--handicap", &text]), curve(&["--adapter", "a.safetensors"]));
+    assert_eq!(plain["handicap"], 0.0);
+    assert_eq!(own["handicap"], fitted["handicap"]);
+    assert_eq!(given["area"], own["area"]);
+    // All adapted and all native rank as ever; in between is what it is for.
+    assert_eq!((&plain["start"], &plain["end"]), (&own["start"], &own["end"]));
+    assert_ne!(plain["area"], own["area"]);
+    let negative =
+        ["curve", "--new", &new, "--adapted", "adapted.npy", "--labels", &labels, "--order", "order.npy"];
+    let output = place.run(&[&negative[..], &["--handicap=-1"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("handicap"));
+}
