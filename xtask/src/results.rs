@@ -414,7 +414,7 @@ fn write_reproduction(text: &mut String, rows: &[Row]) {
     text.push_str(
         "\n## The published recipe here and elsewhere\n\nAreas top-1 / mAP: `fct` and `fastfill-reference` here (mean ± sd \
          over seeds) beside an independent implementation in PyTorch on the same vectors and protocol (one seed; exact areas \
-         here, 9 to 11 points there).\n\n| set | part | column | here | elsewhere |\n|---|---|---|---|---|\n",
+         here; there 9 to 11 points, which give the low start of a top-1 curve a tenth of the weight).\n\n| set | part | column | here | elsewhere |\n|---|---|---|---|---|\n",
     );
     let columns = [
         ("fct", Policy::Random),
