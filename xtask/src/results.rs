@@ -225,8 +225,9 @@ fn measure_part(
     let mut rows = Vec::new();
     // The product's default is measured as it serves: with its handicap; and once more without, in its own order.
     let handicap = if method == "auto" { adapter.handicap } else { 0.0 };
-    let plain = (handicap > 0.0).then_some((Policy::Coverage, 0.0));
-    for (policy, handicap) in policies.iter().map(|&policy| (policy, handicap)).chain(plain) {
+    let plain = (handicap > 0.0).then_some((Policy::Coverage, 0.0, PLAIN));
+    let served = policies.iter().map(|&policy| (policy, handicap, policy.name()));
+    for (policy, handicap, name) in served.chain(plain) {
         let input = OrderInput {
             items: part.new.len(),
             sigma: Some(&variance),
@@ -264,15 +265,7 @@ fn measure_part(
             seed,
             method: method.into(),
             part: part.name.into(),
-            order: if method == "auto"
-                && handicap == 0.0
-                && policy == Policy::Coverage
-                && adapter.handicap > 0.0
-            {
-                PLAIN.into()
-            } else {
-                policy.name().into()
-            },
+            order: name.into(),
             kept: adapter.training.method.clone(),
             area: both(&|line| line.area()),
             start: both(&|line| line.start()),
