@@ -12,7 +12,7 @@ use rehang_store::{
     Select, SpaceRecord, Store, VectorRecord, VectorWrite,
 };
 use rehang_upgrade::{
-    BackfillSetup, Gallery, Limits, Merge, NoFaults, Queries, Recorded, Serving, backfill, start, switch,
+    BackfillSetup, Gallery, Limits, Merge, NoFaults, Queries, Recorded, Serving, backfill, finish, start, switch,
 };
 
 /// A store in which something is written right before the n-th read (counted from 1).
@@ -206,4 +206,26 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
         moments += 1;
     }
     assert!(moments >= 2, "{moments} moments");
+}
+
+#[test]
+fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
+    for (budget, kept) in [(60, f64::from(HANDICAP)), (100, 0.0)] {
+        let (store, mut world) = (MemoryStore::new(), World::new());
+        world.adapter.handicap = f64::from(HANDICAP);
+        fill(&store, 100);
+        start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+        let setup = BackfillSetup {
+            store: &store,
+            encoder: &TestEncoder::new(),
+            adapter: Some(&world.adapter),
+            limits: Limits { budget: Some(budget), ..Limits::default() },
+            clock: &TestClock::default(),
+            faults: &NoFaults,
+        };
+        backfill(&setup, &Progress::default()).unwrap();
+        finish(&store, &world.setup(), &NoFaults).unwrap();
+        assert_eq!(Recorded::expect(&store).unwrap().record.handicap, kept);
+    }
 }
