@@ -4,8 +4,8 @@
 //! few units, and learned five of the ten digits. The new one sees every pixel and learned all ten. Both learn only
 //! from the images with role 0; the gallery of the demo is made of images with role 1, which neither has seen.
 
-use burn::tensor::activation::{log_softmax, relu};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn_tensor::activation::{log_softmax, relu};
+use burn_tensor::{Device, Tensor, TensorData};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -5,8 +5,8 @@
 //! [`crate::network`] and [`crate::objectives`]; they are written once more here, in tensors, and nothing is shared
 //! but the layout and the random masks.
 
-use burn::tensor::activation::{log_softmax, relu};
-use burn::tensor::{Device as BurnDevice, Gradients, Tensor, TensorData};
+use burn_tensor::activation::{log_softmax, relu};
+use burn_tensor::{Device as BurnDevice, Gradients, Tensor, TensorData};
 use rehang::{Error, ErrorKind, HeadKind, Result};
 
 use crate::fit::{
@@ -41,11 +41,11 @@ pub(crate) fn burn_device(device: Device) -> Result<BurnDevice> {
     match device {
         Device::Cpu | Device::Flex => Ok(BurnDevice::flex()),
         #[cfg(feature = "wgpu")]
-        Device::Wgpu => Ok(BurnDevice::wgpu(burn::tensor::DeviceKind::DefaultDevice)),
+        Device::Wgpu => Ok(BurnDevice::wgpu(burn_tensor::DeviceKind::DefaultDevice)),
         #[cfg(not(feature = "wgpu"))]
         Device::Wgpu => Err(ErrorKind::MissingFeature { feature: "wgpu" }.into()),
         #[cfg(feature = "cuda")]
-        Device::Cuda => Ok(BurnDevice::cuda(burn::tensor::DeviceIndex::Default)),
+        Device::Cuda => Ok(BurnDevice::cuda(burn_tensor::DeviceIndex::Default)),
         #[cfg(not(feature = "cuda"))]
         Device::Cuda => Err(ErrorKind::MissingFeature { feature: "cuda" }.into()),
     }

@@ -75,8 +75,8 @@ impl<'a> Gallery<'a> {
 
     /// The `k` nearest items to each query in what serves now, ties by key.
     ///
-    /// In a space that an upgrade fills, the distance of an adapted vector is raised by the upgrade's
-    /// [handicap](UpgradeRecord::handicap), in the ranking and in what is given back.
+    /// The distance of an adapted vector is raised by the [handicap](UpgradeRecord::handicap) of the upgrade that made it, in
+    /// the ranking and in what is given back.
     ///
     /// # Errors
     ///
@@ -92,7 +92,9 @@ impl<'a> Gallery<'a> {
             // No upgrade, before the switch, or after a rollback: whichever queries there are belong to what serves.
             let queries = queries.old.or(if record.is_none() { queries.new } else { None });
             let queries = queries.ok_or_else(|| needs(&serving))?;
-            let found = self.store.search(&serving, queries, k, filter)?;
+            let replaced = record.filter(|record| record.old.model == serving);
+            let handicap = replaced.map_or(0.0, |record| record.old_handicap);
+            let found = search_space(self.store, &serving, queries, k, filter, handicap)?;
             return Ok(Answer { spaces: vec![serving], found });
         };
         let new = queries.new.ok_or_else(|| needs(&serving))?;
@@ -113,11 +115,7 @@ impl<'a> Gallery<'a> {
             let found = merge.search(self.store, record, old, new, k, filter)?;
             return Ok(Answer { spaces: vec![record.old.model.clone(), serving], found });
         }
-        let found = if record.handicap > 0.0 {
-            search_handicapped(self.store, &serving, new, k, filter, record.handicap as f32)?
-        } else {
-            self.store.search(&serving, new, k, filter)?
-        };
+        let found = search_space(self.store, &serving, new, k, filter, record.handicap)?;
         Ok(Answer { spaces: vec![serving], found })
     }
 
@@ -186,14 +184,18 @@ impl<'a> Gallery<'a> {
 }
 
 /// A search in which adapted vectors are farther by `handicap`: the nearest adapted ones and the nearest others, merged.
-fn search_handicapped(
+fn search_space(
     store: &dyn Store,
     space: &str,
     queries: &Matrix,
     k: usize,
     filter: &Filter,
-    handicap: f32,
+    handicap: f64,
 ) -> Result<Vec<Vec<Found>>> {
+    if handicap == 0.0 {
+        return store.search(space, queries, k, filter);
+    }
+    let handicap = handicap as f32;
     let asked =
         |provenance: &Provenance| filter.provenances.is_empty() || filter.provenances.contains(provenance);
     let nearest = |provenances: Vec<Provenance>| {

@@ -105,6 +105,9 @@ pub struct UpgradeRecord {
     /// the new space.
     #[serde(default)]
     pub handicap: f64,
+    /// The same for the old space, where an earlier upgrade left adapted vectors in it.
+    #[serde(default)]
+    pub old_handicap: f64,
 }
 
 impl UpgradeRecord {
@@ -122,6 +125,7 @@ impl UpgradeRecord {
             since: None,
             dropped: false,
             handicap: 0.0,
+            old_handicap: 0.0,
         }
     }
 

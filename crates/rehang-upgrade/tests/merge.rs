@@ -6,13 +6,14 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{TestClock, TestEncoder, World, fill, new_model, old_model};
-use rehang::{Matrix, Progress, Provenance, Result, Space};
+use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_store::{
     Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, MemoryStore, Outcome, Record, Revision, Scan,
     Select, SpaceRecord, Store, VectorRecord, VectorWrite,
 };
 use rehang_upgrade::{
-    BackfillSetup, Gallery, Limits, Merge, NoFaults, Queries, Recorded, Serving, backfill, finish, start, switch,
+    BackfillSetup, Gallery, Limits, Merge, NoFaults, Queries, Recorded, Serving, backfill, finish, rollback,
+    start, switch,
 };
 
 /// A store in which something is written right before the n-th read (counted from 1).
@@ -228,4 +229,42 @@ fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
         finish(&store, &world.setup(), &NoFaults).unwrap();
         assert_eq!(Recorded::expect(&store).unwrap().record.handicap, kept);
     }
+}
+
+#[test]
+fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
+    let (store, mut world) = (MemoryStore::new(), World::new());
+    world.adapter.handicap = f64::from(HANDICAP);
+    fill(&store, 100);
+    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits { budget: Some(60), ..Limits::default() },
+        clock: &TestClock::default(),
+        faults: &NoFaults,
+    };
+    backfill(&setup, &Progress::default()).unwrap();
+    finish(&store, &world.setup(), &NoFaults).unwrap();
+    let new = Matrix::new(common::D_NEW, new_model("a query")).unwrap();
+    let mixed = || {
+        let queries = Queries { old: None, new: Some(&new) };
+        Gallery::new(&store, None).search(&queries, 20, &Filter::default()).unwrap().found
+    };
+    let before = mixed();
+
+    // From the new model to a third one; what the gallery serves stays as it was.
+    let next =
+        World::between(common::new_space(), Space::new("third-model", common::D_NEW, Distance::L2, false));
+    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
+    let queries = Queries { old: Some(&new), new: None };
+    let during = Gallery::new(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
+    assert_eq!(during, before);
+    let record = Recorded::expect(&store).unwrap().record;
+    assert_eq!((record.old_handicap, record.handicap), (f64::from(HANDICAP), next.adapter.handicap));
+    rollback(&store, &next.setup(), &NoFaults).unwrap();
+    let after = Gallery::new(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
+    assert_eq!(after, before);
 }

@@ -192,7 +192,7 @@ fn ids_come_from_columns_lines_and_json() {
 }
 
 #[test]
-fn every_kind_of_list_in_every_compression_is_the_same_matrix() {
+fn every_form_of_list_in_every_compression_is_the_same_matrix() {
     use parquet::basic::{Compression, ZstdLevel};
     use parquet::file::properties::{WriterProperties, WriterVersion};
 
@@ -215,8 +215,15 @@ fn every_kind_of_list_in_every_compression_is_the_same_matrix() {
                 .set_write_batch_size(23)
                 .set_max_row_group_row_count(Some(111))
                 .build();
-            samples::write_columns(&path, samples::every_kind_of_list(&rows), properties);
-            for column in ["list", "large_list", "fixed_size_list"] {
+            let lists: Vec<samples::Row> =
+                rows.iter().map(|row| Some(row.iter().copied().map(Some).collect())).collect();
+            let columns =
+                ["optional", "required", "two_levels", "bare"].into_iter().zip(samples::Form::ALL);
+            let columns: Vec<(&str, samples::Column)> = columns
+                .map(|(name, form)| (name, samples::Column::Lists(form, lists.clone())))
+                .collect();
+            samples::write_columns(&path, &columns, properties);
+            for (column, _) in columns {
                 let source: VectorSource = format!("{}#{column}", path.display()).parse().unwrap();
                 let matrix = files::read_matrix(&source).unwrap();
                 assert_eq!(
@@ -390,10 +397,18 @@ if step == "write":
                            row_group_size=250, data_page_size=1000)
     # Dictionary pages of text with nulls allowed are what pandas writes.
 else:
-    table = pq.read_table(folder / "ours.parquet")
-    assert table.schema.field("vector").type == pa.list_(pa.field("element", pa.float32(), nullable=False), 5), table.schema
-    assert np.array_equal(np.array(table["vector"].to_pylist(), dtype=np.float32), rows)
-    assert table["id"].to_pylist() == [f"item {i}" for i in range(600)]
+    for ids in ["text", "integer", "none"]:
+        for sigma2 in [False, True]:
+            table = pq.read_table(folder / f"ours_{ids}_{str(sigma2).lower()}.parquet")
+            vector = pa.list_(pa.field("element", pa.float32(), nullable=False), 5)
+            fields = {"text": [("id", pa.string())], "integer": [("id", pa.int64())], "none": []}[ids]
+            fields = fields + [("vector", vector)] + [("sigma2", pa.float32())] * sigma2
+            assert table.schema == pa.schema([pa.field(*field, nullable=False) for field in fields]), table.schema
+            assert np.array_equal(np.array(table["vector"].to_pylist(), dtype=np.float32), rows)
+            if ids != "none":
+                expected = [f"item {i}" for i in range(600)] if ids == "text" else list(range(600))
+                assert table["id"].to_pylist() == expected
+            assert not sigma2 or table["sigma2"].to_pylist() == [i / 8 for i in range(600)]
     for name in ["ours.npy"]:
         read = np.load(folder / name)
         assert read.dtype == np.dtype("<f4") and np.array_equal(read, rows)
@@ -444,8 +459,22 @@ fn numpy_and_pyarrow_read_what_is_written_here_and_the_other_way_round() {
             assert_eq!(files::read_ids(&source(&name)).unwrap().unwrap()[599], "item 599", "{name}");
         }
     }
-    let ids = Ids::Texts((0..600).map(|row| format!("item {row}")).collect());
-    files::write_matrix(folder.path().join("ours.parquet"), &expected, Some(&ids)).unwrap();
+    let sigma2: Vec<f32> = (0..600).map(|row| row as f32 / 8.0).collect();
+    for (name, ids) in [
+        ("text", Some(Ids::Texts((0..600).map(|row| format!("item {row}")).collect()))),
+        ("integer", Some(Ids::Integers((0..600).collect()))),
+        ("none", None),
+    ] {
+        for with_sigma2 in [false, true] {
+            let path = folder.path().join(format!("ours_{name}_{with_sigma2}.parquet"));
+            let columns = Columns { width: 5, ids: ids.as_ref().map(Ids::kind), sigma2: with_sigma2 };
+            let mut writer = stream::create(&path, columns).unwrap();
+            writer
+                .write(expected.as_slice(), ids.as_ref(), with_sigma2.then_some(&sigma2[..]))
+                .unwrap();
+            writer.commit().unwrap();
+        }
+    }
     files::write_matrix(folder.path().join("ours.npy"), &expected, None).unwrap();
     files::write_matrix(folder.path().join("ours.safetensors"), &expected, None).unwrap();
     files::write_order(folder.path().join("order.npy"), &(0..600).rev().collect::<Vec<_>>()).unwrap();

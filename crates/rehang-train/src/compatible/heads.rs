@@ -13,8 +13,8 @@
 //!
 //! Beyond `π − m` ArcFace's cosine would rise again; there, as is usual, `z_y = s·(c_y − m·sin m)`.
 
-use burn::tensor::activation::log_softmax;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn_tensor::activation::log_softmax;
+use burn_tensor::{Device, Tensor, TensorData};
 use rehang::{Head, HeadKind, Matrix, Result};
 use serde::{Deserialize, Serialize};
 

@@ -16,7 +16,7 @@
 //! weight for every class that it does not know (the mean old vector, BCT §2.5), for which the old model is run once over the
 //! training set; K of their formulas is then the whole batch.
 
-use burn::tensor::Device;
+use burn_tensor::Device;
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 

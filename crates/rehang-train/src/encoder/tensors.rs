@@ -1,10 +1,10 @@
 //! A graph in burn's tensors, differentiated automatically: the path to other devices, and the twin that the fused
 //! passes are compared with.
 
-use burn::tensor::activation::relu;
-use burn::tensor::module::{batch_norm, batch_norm_train, conv2d, max_pool2d};
-use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
-use burn::tensor::{Device as BurnDevice, Tensor, TensorData};
+use burn_tensor::activation::relu;
+use burn_tensor::module::{batch_norm, batch_norm_train, conv2d, max_pool2d};
+use burn_tensor::ops::{ConvOptions, MaxPoolOptions};
+use burn_tensor::{Device as BurnDevice, Tensor, TensorData};
 use rehang::{Error, Result};
 
 use super::graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Sliding};

@@ -53,7 +53,11 @@ pub fn new_model(source: &str) -> Vec<f32> {
 
 /// h pads with 0; σ² is a function of the raw output, so that items differ.
 pub fn adapter() -> Adapter {
-    padding(old_space(), new_space(), vec![1.0, 0.5, 0.0, 0.0], -1.0)
+    adapter_between(old_space(), new_space())
+}
+
+fn adapter_between(old: Space, new: Space) -> Adapter {
+    padding(old, new, vec![1.0, 0.5, 0.0, 0.0], -1.0)
 }
 
 /// Another adapter between the same spaces: its last coordinate is 0.5.
@@ -71,7 +75,13 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        Self { old: old_space(), new: new_space(), adapter: adapter() }
+        Self::between(old_space(), new_space())
+    }
+
+    /// An upgrade of a gallery from any space to another.
+    pub fn between(old: Space, new: Space) -> Self {
+        let adapter = adapter_between(old.clone(), new.clone());
+        Self { old, new, adapter }
     }
 
     pub fn setup(&self) -> Setup<'_> {

@@ -1,4 +1,4 @@
-//! Files made byte by byte, or by the Arrow writer, for tests of the readers.
+//! Files made byte by byte, or column by column by the Parquet writer, for tests of the readers.
 
 // Every test crate uses its own part of these.
 #![allow(dead_code)]
@@ -6,15 +6,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_array::builder::{Float32Builder, ListBuilder};
-use arrow_array::types::Float32Type;
-use arrow_array::{
-    ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, LargeListArray, ListArray,
-    RecordBatch, StringArray,
-};
-use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, FloatType, Int64Type};
 use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 
 pub fn write(path: &Path, bytes: &[u8]) {
     fs_err::write(path, bytes).unwrap();
@@ -56,49 +52,105 @@ pub fn safetensors(header: &str, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-type Rows<'a> = &'a [Option<&'a [Option<f32>]>];
+/// A row of a list column: the list or none, its numbers or none.
+pub type Row = Option<Vec<Option<f32>>>;
 
-fn list(rows: Rows<'_>) -> ArrayRef {
-    let mut builder = ListBuilder::new(Float32Builder::new());
-    for row in rows {
-        match row {
-            Some(numbers) => {
-                for &number in *numbers {
-                    builder.values().append_option(number);
-                }
-                builder.append(true);
-            }
-            None => builder.append(false),
+/// A column of a sample.
+#[derive(Clone)]
+pub enum Column {
+    Texts(Vec<&'static str>),
+    Integers(Vec<Option<i64>>),
+    Doubles(Vec<f64>),
+    Lists(Form, Vec<Row>),
+}
+
+/// How a file says that a column holds lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As Arrow and pandas write: lists and numbers may be missing.
+    Optional,
+    /// Three levels, where nothing may be missing.
+    Required,
+    /// Two levels, as old writers do.
+    TwoLevels,
+    /// A repeated column without any group.
+    Bare,
+}
+
+impl Form {
+    pub const ALL: [Self; 4] = [Self::Optional, Self::Required, Self::TwoLevels, Self::Bare];
+
+    fn declared(self, name: &str) -> String {
+        match self {
+            Self::Optional => format!(
+                "OPTIONAL GROUP {name} (LIST) {{ REPEATED GROUP list {{ OPTIONAL FLOAT element; }} }}"
+            ),
+            Self::Required => format!(
+                "REQUIRED GROUP {name} (LIST) {{ REPEATED GROUP list {{ REQUIRED FLOAT element; }} }}"
+            ),
+            Self::TwoLevels => format!("OPTIONAL GROUP {name} (LIST) {{ REPEATED FLOAT array; }}"),
+            Self::Bare => format!("REPEATED FLOAT {name};"),
         }
     }
-    Arc::new(builder.finish())
+
+    /// Definition levels of a missing list, an empty one, a missing number and a number.
+    fn levels(self) -> [i16; 4] {
+        match self {
+            Self::Optional => [0, 1, 2, 3],
+            Self::TwoLevels => [0, 1, -1, 2],
+            Self::Required | Self::Bare => [-1, 0, -1, 1],
+        }
+    }
+}
+
+impl Column {
+    fn rows(&self) -> usize {
+        match self {
+            Self::Texts(values) => values.len(),
+            Self::Integers(values) => values.len(),
+            Self::Doubles(values) => values.len(),
+            Self::Lists(_, values) => values.len(),
+        }
+    }
+
+    fn declared(&self, name: &str) -> String {
+        match self {
+            Self::Texts(_) => format!("OPTIONAL BYTE_ARRAY {name} (STRING);"),
+            Self::Integers(_) => format!("OPTIONAL INT64 {name};"),
+            Self::Doubles(_) => format!("OPTIONAL DOUBLE {name};"),
+            Self::Lists(form, _) => form.declared(name),
+        }
+    }
+}
+
+fn lists(rows: &[Option<&[Option<f32>]>]) -> Column {
+    Column::Lists(Form::Optional, rows.iter().map(|row| row.map(<[_]>::to_vec)).collect())
 }
 
 /// A Parquet file by the name of its case.
 pub fn write_parquet(path: &Path, case: &str) {
     let [x, two, three] = [&[Some(1.0)][..], &[Some(1.0), Some(2.0)], &[Some(1.0), Some(2.0), Some(3.0)]];
-    let scalars = || -> Vec<(&str, ArrayRef)> {
-        vec![
-            ("id", Arc::new(StringArray::from(vec!["a", "b"]))),
-            ("label", Arc::new(Int64Array::from(vec![7, 8]))),
-            ("score", Arc::new(Float64Array::from(vec![0.5, 1.5]))),
-        ]
-    };
-    let many: Vec<Option<&[Option<f32>]>> = vec![Some(three); 3000];
-    let columns: Vec<(&str, ArrayRef)> = match case {
-        "ragged.parquet" => vec![("v", list(&[Some(two), Some(two), Some(three), Some(two)]))],
-        "short_last.parquet" => vec![("v", list(&[Some(two), Some(two), Some(x)]))],
-        "null_row.parquet" => vec![("v", list(&[Some(two), None, Some(two)]))],
+    let columns: Vec<(&str, Column)> = match case {
+        "ragged.parquet" => vec![("v", lists(&[Some(two), Some(two), Some(three), Some(two)]))],
+        "short_last.parquet" => vec![("v", lists(&[Some(two), Some(two), Some(x)]))],
+        "null_row.parquet" => vec![("v", lists(&[Some(two), None, Some(two)]))],
         "null_number.parquet" => {
-            vec![("v", list(&[Some(two), Some(two), Some(&[Some(1.0), None]), Some(two)]))]
+            vec![("v", lists(&[Some(two), Some(two), Some(&[Some(1.0), None]), Some(two)]))]
         }
-        "empty_list.parquet" => vec![("v", list(&[Some(two), Some(&[]), Some(two)]))],
-        "two_lists.parquet" => vec![("a", list(&[Some(two)])), ("b", list(&[Some(three)]))],
-        "no_rows.parquet" => vec![("v", list(&[]))],
-        "null_label.parquet" => vec![("label", Arc::new(Int64Array::from(vec![Some(1), None])))],
-        "scalars.parquet" => scalars(),
+        "empty_list.parquet" => vec![("v", lists(&[Some(two), Some(&[]), Some(two)]))],
+        "two_lists.parquet" => vec![("a", lists(&[Some(two)])), ("b", lists(&[Some(three)]))],
+        "no_rows.parquet" => vec![("v", lists(&[]))],
+        "null_label.parquet" => vec![("label", Column::Integers(vec![Some(1), None]))],
+        "scalars.parquet" => vec![
+            ("id", Column::Texts(vec!["a", "b"])),
+            ("label", Column::Integers(vec![Some(7), Some(8)])),
+            ("score", Column::Doubles(vec![0.5, 1.5])),
+        ],
         "compressed.parquet" => {
-            vec![("id", Arc::new(Int64Array::from_iter_values(0..3000))), ("v", list(&many))]
+            vec![
+                ("id", Column::Integers((0..3000).map(Some).collect())),
+                ("v", lists(&vec![Some(three); 3000])),
+            ]
         }
         _ => panic!("no such case: {case}"),
     };
@@ -110,36 +162,66 @@ pub fn write_parquet(path: &Path, case: &str) {
         })
         .set_max_row_group_row_count(Some(1000))
         .build();
-    write_columns(path, columns, properties);
+    write_columns(path, &columns, properties);
 }
 
-/// A Parquet file of given columns.
-pub fn write_columns(path: &Path, columns: Vec<(&str, ArrayRef)>, properties: WriterProperties) {
-    let batch = RecordBatch::try_from_iter_with_nullable(
-        columns.into_iter().map(|(name, array)| (name, array, true)),
-    )
-    .unwrap();
+/// A Parquet file of given columns, as many rows each.
+pub fn write_columns(path: &Path, columns: &[(&str, Column)], properties: WriterProperties) {
+    let declared: String = columns.iter().map(|(name, column)| column.declared(name)).collect();
+    let schema = parse_message_type(&format!("message schema {{ {declared} }}")).unwrap();
     let file = fs_err::File::create(path).unwrap();
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
-    writer.write(&batch).unwrap();
+    let (rows, group) = (columns[0].1.rows(), properties.max_row_group_row_count().unwrap());
+    let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties)).unwrap();
+    for first in (0..rows).step_by(group) {
+        write_group(&mut writer, columns, first..(first + group).min(rows));
+    }
     writer.close().unwrap();
 }
 
-/// The same rows as each kind of list that holds vectors.
-pub fn every_kind_of_list(rows: &[Vec<f32>]) -> Vec<(&'static str, ArrayRef)> {
-    let optional = || rows.iter().map(|row| Some(row.iter().map(|&value| Some(value)).collect::<Vec<_>>()));
-    let width = rows[0].len() as i32;
-    vec![
-        ("list", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(optional()))),
-        ("large_list", Arc::new(LargeListArray::from_iter_primitive::<Float32Type, _, _>(optional()))),
-        (
-            "fixed_size_list",
-            Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(optional(), width)),
-        ),
-    ]
-}
-
-/// One number a row.
-pub fn floats(values: Vec<f32>) -> ArrayRef {
-    Arc::new(Float32Array::from(values))
+fn write_group(
+    writer: &mut SerializedFileWriter<fs_err::File>,
+    columns: &[(&str, Column)],
+    rows: std::ops::Range<usize>,
+) {
+    let mut group = writer.next_row_group().unwrap();
+    let all_there = vec![1_i16; rows.len()];
+    for (_, column) in columns {
+        let mut to = group.next_column().unwrap().unwrap();
+        let written = match column {
+            Column::Texts(values) => {
+                let values: Vec<ByteArray> = values[rows.clone()].iter().map(|&text| text.into()).collect();
+                to.typed::<ByteArrayType>().write_batch(&values, Some(&all_there), None)
+            }
+            Column::Integers(values) => {
+                let levels: Vec<i16> =
+                    values[rows.clone()].iter().map(|value| value.is_some().into()).collect();
+                let values: Vec<i64> = values[rows.clone()].iter().copied().flatten().collect();
+                to.typed::<Int64Type>().write_batch(&values, Some(&levels), None)
+            }
+            Column::Doubles(values) => {
+                to.typed::<DoubleType>().write_batch(&values[rows.clone()], Some(&all_there), None)
+            }
+            Column::Lists(form, values) => {
+                let [no_list, empty, no_number, number] = form.levels();
+                let (mut numbers, mut definition, mut repetition) = (Vec::new(), Vec::new(), Vec::new());
+                for row in &values[rows.clone()] {
+                    let row = row.as_deref();
+                    if row.is_none_or(<[_]>::is_empty) {
+                        definition.push(if row.is_none() { no_list } else { empty });
+                        repetition.push(0);
+                    }
+                    for (at, value) in row.unwrap_or_default().iter().enumerate() {
+                        definition.push(if value.is_some() { number } else { no_number });
+                        repetition.push(i16::from(at > 0));
+                        numbers.extend(*value);
+                    }
+                }
+                assert!(definition.iter().all(|&level| level >= 0), "{form:?} cannot hold these rows");
+                to.typed::<FloatType>().write_batch(&numbers, Some(&definition), Some(&repetition))
+            }
+        };
+        written.unwrap();
+        to.close().unwrap();
+    }
+    group.close().unwrap();
 }

@@ -4,7 +4,7 @@
 //! L_cls = 1/|B| Σ_x ℓ(φ_new(x), ω_new)_y          ℓ of the head's form, see `heads`
 //! ```
 
-use burn::tensor::Tensor;
+use burn_tensor::Tensor;
 
 use super::{Batch, Objective};
 

@@ -12,7 +12,7 @@
 //! The loss is the mean over B. With `hardest = K` only the K largest negatives of each of the two sets count. The
 //! gradient flows through `v` and `v_k`, never through `o`.
 
-use burn::tensor::Tensor;
+use burn_tensor::Tensor;
 
 use super::{Batch, NEVER, Objective, as_wide_as, log_sum_exp, rowwise, same_class, unit};
 

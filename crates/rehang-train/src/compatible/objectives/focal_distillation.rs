@@ -8,7 +8,7 @@
 //! K are the rows whose class the old head knows; `z_new` are the new head's logits of the old head's classes. It
 //! regularises what the model says of classes, not where its vectors lie, and so does not make them compatible alone.
 
-use burn::tensor::Tensor;
+use burn_tensor::Tensor;
 
 use super::super::heads::HeadTensors;
 use super::head_distillation::divergence;

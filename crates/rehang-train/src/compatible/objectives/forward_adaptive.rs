@@ -6,7 +6,7 @@
 //!
 //! ψ and the new head learn; the encoder gets no gradient from here.
 
-use burn::tensor::Tensor;
+use burn_tensor::Tensor;
 
 use super::{Batch, Objective};
 

@@ -10,8 +10,8 @@
 //! means; T is 1 unless told otherwise. K is all of B, or the rows whose class the old head does not know. The factor T²
 //! keeps the size of the gradient (Hinton et al. 2015).
 
-use burn::tensor::Tensor;
-use burn::tensor::activation::log_softmax;
+use burn_tensor::Tensor;
+use burn_tensor::activation::log_softmax;
 
 use super::super::heads::HeadTensors;
 use super::{Batch, Objective, mean_over};

@@ -7,7 +7,7 @@
 //! Classes that the old head does not know are left out here; with synthesised weights there are none, and
 //! distillation ([`super::head_distillation`]) is the other way to use them.
 
-use burn::tensor::Tensor;
+use burn_tensor::Tensor;
 
 use super::super::heads::HeadTensors;
 use super::{Batch, Objective, mean_over};

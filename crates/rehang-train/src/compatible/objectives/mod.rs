@@ -19,7 +19,7 @@ pub(crate) mod selective;
 pub(crate) mod triplet;
 pub(crate) mod vector_distance;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn_tensor::{Device, Tensor, TensorData};
 
 use super::heads::HeadTensors;
 pub(crate) use crate::burn_network::unit;

@@ -7,7 +7,7 @@
 //! `z_old` are the frozen old head's logits of the NEW vector, `z_new` the new head's; K are the rows whose class the
 //! old head knows. It is what (6) is to (5), with class weights in the place of vectors.
 
-use burn::tensor::Tensor;
+use burn_tensor::Tensor;
 
 use super::super::heads::HeadTensors;
 use super::{Batch, NEVER, Objective, log_sum_exp, mean_over};

@@ -9,7 +9,7 @@
 //! In the second part, which is there where ψ is trained, φ_new(x) is a target and gets no gradient: ψ follows the
 //! encoder, not the other way round.
 
-use burn::tensor::Tensor;
+use burn_tensor::Tensor;
 
 use super::super::heads::HeadTensors;
 use super::contrastive::both_unit;

@@ -13,8 +13,8 @@
 //! cosines of many classes have a flat softmax, and λ would be 1/|K| to four digits whatever the old model knew. With one
 //! row λ = 1. A head with synthesised weights knows their classes too.
 
-use burn::tensor::Tensor;
-use burn::tensor::activation::{log_softmax, softmax};
+use burn_tensor::Tensor;
+use burn_tensor::activation::{log_softmax, softmax};
 use serde::{Deserialize, Serialize};
 
 use super::super::heads::HeadTensors;
@@ -144,7 +144,7 @@ mod tests {
         }
         // By hand: logits (ln 3, 0) and (0, 0): p = (¾, ¼) and (½, ½), both rows of class 0.
         let head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
-        let old = Tensor::<2>::from_data([[3.0f32.ln(), 0.0], [0.0, 0.0]], &burn::tensor::Device::flex());
+        let old = Tensor::<2>::from_data([[3.0f32.ln(), 0.0], [0.0, 0.0]], &burn_tensor::Device::flex());
         let (sure, unsure) = (0.75 * (4.0_f64 / 3.0).ln() + 0.25 * 4.0_f64.ln(), 2.0_f64.ln());
         let share = sure.exp() / (sure.exp() + unsure.exp());
         let by_entropy = weights(&head, &old, &[0, 0], Selection::Entropy);
@@ -156,7 +156,7 @@ mod tests {
         let head_of_cosines =
             frozen(&[1.0, 0.0, -1.0, 0.0], 2, HeadForm::NormalisedSoftmax { scale: 3.0f32.ln() });
         let turned = [[0.5, 0.75f32.sqrt()], [0.0, 1.0]];
-        let turned = Tensor::<2>::from_data(turned, &burn::tensor::Device::flex());
+        let turned = Tensor::<2>::from_data(turned, &burn_tensor::Device::flex());
         let by_cosine = weights(&head_of_cosines, &turned, &[0, 0], Selection::Entropy);
         assert!((by_cosine[0] - by_entropy[0]).abs() < 1e-5, "{by_cosine:?} {by_entropy:?}");
         assert_eq!(weights(&head, &old, &[0, 5], Selection::Entropy), [1.0, 0.0]);

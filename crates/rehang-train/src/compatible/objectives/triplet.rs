@@ -9,8 +9,8 @@
 //! positives in. All vectors are scaled to length 1; `N(x)` are the rows of another class; the loss is the mean over
 //! the rows that have any.
 
-use burn::tensor::Tensor;
-use burn::tensor::activation::relu;
+use burn_tensor::Tensor;
+use burn_tensor::activation::relu;
 
 use super::contrastive::both_unit;
 use super::{Batch, Objective, mean_over, rowwise, same_class};

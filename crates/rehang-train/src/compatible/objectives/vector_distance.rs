@@ -4,7 +4,7 @@
 //! L_l2 = 1/|B| Σ_x ‖φ_new(x) − φ_old(x)‖²
 //! ```
 
-use burn::tensor::Tensor;
+use burn_tensor::Tensor;
 
 use super::{Batch, Objective, as_wide_as};
 

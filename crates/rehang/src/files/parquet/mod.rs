@@ -1,14 +1,16 @@
 //! Parquet: vectors as a column of lists of equal length, ids and other values in columns beside it.
 //!
-//! Columns are read below the Arrow layer. A column of vectors is one stream of numbers cut into rows by repetition
+//! Columns are read and written below the Arrow layer. A column of vectors is one stream of numbers cut into rows by repetition
 //! levels; where every row is complete, the numbers already are the matrix, so they are decoded straight into the
-//! batch and the levels are only counted. Building Arrow lists first would touch every number several times.
+//! batch and the levels are only counted. Building Arrow lists first would touch every number several times, and
+//! building the Arrow crates takes longer than building all of this one.
+
+mod arrow_schema;
+mod write;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::parquet::arrow::{ArrowSchemaConverter, add_encoded_arrow_schema_to_metadata};
 use ::parquet::basic::{Compression, ConvertedType, Encoding, LogicalType, Type as Physical};
 use ::parquet::column::page::{Page, PageMetadata, PageReader};
 use ::parquet::column::reader::ColumnReaderImpl;
@@ -17,14 +19,13 @@ use ::parquet::data_type::{
     Int64Type,
 };
 use ::parquet::errors::ParquetError;
-use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
-use ::parquet::file::writer::SerializedFileWriter;
-use arrow_schema::{DataType as ArrowType, Field, Schema};
 use half::f16;
 
-use super::stream::{Columns, IdKind, Ids, RowBatch, RowReader, RowWriter};
-use super::{AtomicFile, Scalars, VectorSource, WIDTH_MAX, Wish, open};
+pub(super) use write::ParquetWriter;
+
+use super::stream::{IdKind, Ids, RowBatch, RowReader};
+use super::{Scalars, VectorSource, WIDTH_MAX, Wish, open};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Most values a page may claim. Pages hold about 1 MiB; this is what keeps a damaged count from filling memory.
@@ -33,19 +34,8 @@ const PAGE_VALUES_MAX: usize = 1 << 28;
 /// Rows of a scalar column that are read at once.
 const SCALAR_ROWS: usize = 1 << 16;
 
-/// Bytes of vectors a row group holds when written; it is what the writer keeps in memory.
-const GROUP_BYTES: usize = 32 << 20;
-
-/// Rows a row group has at most.
-const GROUP_ROWS_MAX: usize = 1 << 16;
-
-/// Values that are encoded at once: whole rows of about a tenth of a page.
-const WRITE_VALUES: usize = 1 << 15;
-
-/// Names of the columns that are written.
-const VECTOR: &str = "vector";
+/// The column of ids.
 const ID: &str = "id";
-const SIGMA2: &str = "sigma2";
 
 type Reader = Arc<SerializedFileReader<std::fs::File>>;
 
@@ -790,176 +780,5 @@ impl RowReader for ParquetRows {
             self.next_row += wanted;
             Ok(wanted)
         })
-    }
-}
-
-/// Writes `vector` (`FixedSizeList<f32>`), and `id` and `sigma2` where they are asked for.
-pub(super) struct ParquetWriter {
-    path: PathBuf,
-    writer: SerializedFileWriter<AtomicFile>,
-    columns: Columns,
-    group_rows: usize,
-    vectors: Vec<f32>,
-    ids: Option<Ids>,
-    sigma2: Vec<f32>,
-    definition: Vec<i16>,
-    repetition: Vec<i16>,
-    rows: u64,
-}
-
-fn write_error(path: &Path, error: &ParquetError) -> Error {
-    if let ParquetError::External(inner) = error
-        && let Some(io) = inner.downcast_ref::<std::io::Error>()
-    {
-        return Error::io("write", path, io);
-    }
-    ErrorKind::Io { action: "write", path: path.to_path_buf(), reason: error.to_string() }.into()
-}
-
-impl ParquetWriter {
-    pub(super) fn create(path: &Path, columns: Columns) -> Result<Self> {
-        let wide = || Error::option("width", columns.width, format!("at most {WIDTH_MAX}"));
-        let width =
-            i32::try_from(columns.width).ok().filter(|_| columns.width <= WIDTH_MAX).ok_or_else(wide)?;
-        let file = AtomicFile::create(path)?;
-        let mut fields = Vec::new();
-        match columns.ids {
-            Some(IdKind::Integer) => fields.push(Field::new(ID, ArrowType::Int64, false)),
-            Some(IdKind::Text) => fields.push(Field::new(ID, ArrowType::Utf8, false)),
-            None => {}
-        }
-        let element = Arc::new(Field::new("element", ArrowType::Float32, false));
-        fields.push(Field::new(VECTOR, ArrowType::FixedSizeList(element, width), false));
-        if columns.sigma2 {
-            fields.push(Field::new(SIGMA2, ArrowType::Float32, false));
-        }
-        let schema = Schema::new(fields);
-        // Coordinates repeat too seldom for dictionaries, hardly compress, and their extremes help no reader.
-        let mut properties = WriterProperties::builder()
-            .set_created_by(concat!("rehang ", env!("CARGO_PKG_VERSION")).into())
-            .set_compression(Compression::UNCOMPRESSED)
-            .set_dictionary_enabled(false)
-            .set_encoding(Encoding::PLAIN)
-            .set_statistics_enabled(EnabledStatistics::None)
-            .set_write_batch_size(WRITE_VALUES)
-            .build();
-        add_encoded_arrow_schema_to_metadata(&schema, &mut properties);
-        let writer = ArrowSchemaConverter::new()
-            .convert(&schema)
-            .and_then(|schema| {
-                SerializedFileWriter::new(file, schema.root_schema_ptr(), Arc::new(properties))
-            })
-            .map_err(|error| write_error(path, &error))?;
-        let group_rows = (GROUP_BYTES / (columns.width * 4)).clamp(1, GROUP_ROWS_MAX);
-        Ok(Self {
-            path: path.to_path_buf(),
-            writer,
-            columns,
-            group_rows,
-            vectors: Vec::new(),
-            ids: columns.ids.map(Ids::none),
-            sigma2: Vec::new(),
-            definition: Vec::new(),
-            repetition: Vec::new(),
-            rows: 0,
-        })
-    }
-
-    /// Writes what is collected as one row group.
-    fn write_group(&mut self) -> Result<()> {
-        if self.vectors.is_empty() {
-            return Ok(());
-        }
-        self.encode_group().map_err(|error| write_error(&self.path, &error))?;
-        self.rows += (self.vectors.len() / self.columns.width) as u64;
-        self.vectors.clear();
-        self.sigma2.clear();
-        if let Some(ids) = &mut self.ids {
-            ids.clear();
-        }
-        Ok(())
-    }
-
-    fn encode_group(&mut self) -> Result<(), ParquetError> {
-        let width = self.columns.width;
-        if self.definition.len() < self.vectors.len() {
-            self.definition.resize(self.vectors.len(), 1);
-            self.repetition = (0..self.vectors.len()).map(|at| i16::from(at % width != 0)).collect();
-        }
-        let mut group = self.writer.next_row_group()?;
-        while let Some(mut column) = group.next_column()? {
-            // Columns come in the order of the schema; each is recognised by its type and by what is left.
-            let name = column_name(&mut column);
-            match (name.as_str(), &self.ids) {
-                (ID, Some(Ids::Integers(ids))) => {
-                    column.typed::<Int64Type>().write_batch(ids, None, None)?;
-                }
-                (ID, Some(Ids::Texts(ids))) => {
-                    let texts: Vec<ByteArray> = ids.iter().map(|id| ByteArray::from(id.as_str())).collect();
-                    column.typed::<ByteArrayType>().write_batch(&texts, None, None)?;
-                }
-                (SIGMA2, _) => {
-                    column.typed::<FloatType>().write_batch(&self.sigma2, None, None)?;
-                }
-                _ => {
-                    let levels = self.vectors.len();
-                    column.typed::<FloatType>().write_batch(
-                        &self.vectors,
-                        Some(&self.definition[..levels]),
-                        Some(&self.repetition[..levels]),
-                    )?;
-                }
-            }
-            column.close()?;
-        }
-        group.close()?;
-        Ok(())
-    }
-}
-
-/// The name of the column that is about to be written.
-fn column_name(column: &mut ::parquet::file::writer::SerializedColumnWriter<'_>) -> String {
-    use ::parquet::column::writer::ColumnWriter;
-
-    let description = match column.untyped() {
-        ColumnWriter::Int64ColumnWriter(writer) => writer.get_descriptor(),
-        ColumnWriter::ByteArrayColumnWriter(writer) => writer.get_descriptor(),
-        ColumnWriter::FloatColumnWriter(writer) => writer.get_descriptor(),
-        _ => return String::new(),
-    };
-    description.path().parts().first().cloned().unwrap_or_default()
-}
-
-impl RowWriter for ParquetWriter {
-    fn write(&mut self, vectors: &[f32], ids: Option<&Ids>, sigma2: Option<&[f32]>) -> Result<()> {
-        let width = self.columns.width;
-        let rows = vectors.len() / width;
-        let mut first = 0;
-        while first < rows {
-            let held = self.vectors.len() / width;
-            let take = (self.group_rows - held).min(rows - first);
-            self.vectors.extend_from_slice(&vectors[first * width..(first + take) * width]);
-            if let (Some(held), Some(ids)) = (&mut self.ids, ids) {
-                held.append(match ids {
-                    Ids::Integers(ids) => Ids::Integers(ids[first..first + take].to_vec()),
-                    Ids::Texts(ids) => Ids::Texts(ids[first..first + take].to_vec()),
-                });
-            }
-            if let Some(sigma2) = sigma2 {
-                self.sigma2.extend_from_slice(&sigma2[first..first + take]);
-            }
-            first += take;
-            if held + take == self.group_rows {
-                self.write_group()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn commit(mut self: Box<Self>) -> Result<u64> {
-        self.write_group()?;
-        let file = self.writer.into_inner().map_err(|error| write_error(&self.path, &error))?;
-        file.commit()?;
-        Ok(self.rows)
     }
 }
