@@ -116,7 +116,7 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
                 seed,
                 ..TrainingParameters::new(model, architecture, Method::Plain {})
             };
-            Ok(train(TrainingSet { examples, rows }, None, &parameters, &progress)?.encoder)
+            Ok(train(TrainingSet { examples, rows, old_rows: None }, None, &parameters, &progress)?.encoder)
         };
     let new = trained("new", 32, 128, 20, &allocation.new)?;
     let embed = |encoder: &Encoder, rows: &[usize]| {

@@ -217,11 +217,9 @@ fn every_form_of_list_in_every_compression_is_the_same_matrix() {
                 .build();
             let lists: Vec<samples::Row> =
                 rows.iter().map(|row| Some(row.iter().copied().map(Some).collect())).collect();
-            let columns =
-                ["optional", "required", "two_levels", "bare"].into_iter().zip(samples::Form::ALL);
-            let columns: Vec<(&str, samples::Column)> = columns
-                .map(|(name, form)| (name, samples::Column::Lists(form, lists.clone())))
-                .collect();
+            let columns = ["optional", "required", "two_levels", "bare"].into_iter().zip(samples::Form::ALL);
+            let columns: Vec<(&str, samples::Column)> =
+                columns.map(|(name, form)| (name, samples::Column::Lists(form, lists.clone()))).collect();
             samples::write_columns(&path, &columns, properties);
             for (column, _) in columns {
                 let source: VectorSource = format!("{}#{column}", path.display()).parse().unwrap();
@@ -469,9 +467,7 @@ fn numpy_and_pyarrow_read_what_is_written_here_and_the_other_way_round() {
             let path = folder.path().join(format!("ours_{name}_{with_sigma2}.parquet"));
             let columns = Columns { width: 5, ids: ids.as_ref().map(Ids::kind), sigma2: with_sigma2 };
             let mut writer = stream::create(&path, columns).unwrap();
-            writer
-                .write(expected.as_slice(), ids.as_ref(), with_sigma2.then_some(&sigma2[..]))
-                .unwrap();
+            writer.write(expected.as_slice(), ids.as_ref(), with_sigma2.then_some(&sigma2[..])).unwrap();
             writer.commit().unwrap();
         }
     }

@@ -33,7 +33,8 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
     let examples = read(&file)?;
     let rows = file.training_rows(&examples)?;
     let old = file.old_model(&examples)?;
-    let set = TrainingSet { examples: &examples, rows: &rows };
+    let old_rows = file.old_rows(&examples)?;
+    let set = TrainingSet { examples: &examples, rows: &rows, old_rows: old_rows.as_deref() };
     let trained = with_bar(|progress| train(set, old.as_ref(), &parameters, progress))?;
     trained.encoder.save(&output)?;
     match (&trained.adapter, &adapter_output) {

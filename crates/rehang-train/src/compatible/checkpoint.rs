@@ -13,8 +13,7 @@ use rehang::{Error, Matrix, Result};
 use serde::{Deserialize, Serialize};
 
 use super::old::OldModel;
-use super::trainer::{Epoch, TrainingParameters};
-use crate::examples::Examples;
+use super::trainer::{Epoch, TrainingParameters, TrainingSet};
 
 const KIND: FileKind =
     FileKind { format: "rehang-training", thing: "a checkpoint of a training", version: 1 };
@@ -90,19 +89,25 @@ impl Checkpoint {
 
 /// Names everything that a training depends on.
 pub(crate) fn identity(
-    examples: &Examples,
-    rows: &[usize],
+    set: TrainingSet<'_>,
     old: Option<&OldModel>,
     parameters: &TrainingParameters,
 ) -> Result<String> {
+    let TrainingSet { examples, rows, old_rows } = set;
     let fingerprint = |rows: &[usize]| {
         // Row numbers are split in two so that single precision holds each part exactly.
         let part = |row: usize, column: usize| if column == 0 { row >> 16 } else { row & 0xffff };
         Matrix::from_fn(rows.len(), 2, |row, column| part(rows[row], column) as f32).fingerprint()
     };
     let old = old.map_or_else(|| Ok("none".to_owned()), OldModel::fingerprint)?;
+    let of_old = match old_rows {
+        Some(old_rows) if parameters.method.needs_old_rows() => {
+            format!("old_rows={} ", fingerprint(old_rows))
+        }
+        _ => String::new(),
+    };
     Ok(format!(
-        "version={} examples={} rows={} old={old} {}",
+        "version={} examples={} rows={} {of_old}old={old} {}",
         env!("CARGO_PKG_VERSION"),
         examples.fingerprint(),
         fingerprint(rows),

@@ -49,6 +49,9 @@ pub enum Method {
         /// What becomes of classes that the old head does not know.
         #[serde(default)]
         new_classes: NewClasses,
+        /// Which rows the influence loss is taken on.
+        #[serde(default, skip_serializing_if = "InfluenceSet::is_new")]
+        influence_set: InfluenceSet,
     },
     /// Regression-alleviating compatible training (Zhang et al. 2022).
     Ract {
@@ -152,6 +155,24 @@ pub enum NewClasses {
     Distillation,
 }
 
+/// The training set of BCT's influence loss, T_BCT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InfluenceSet {
+    /// The new model's: every row of a batch (BCT, section 2.5).
+    #[default]
+    New,
+    /// The old model's: those rows of a batch that the old model was trained on as well (BCT, section 2.3).
+    Old,
+}
+
+impl InfluenceSet {
+    /// Says of encoders that were trained before there was a choice what it says of those trained now.
+    fn is_new(&self) -> bool {
+        *self == Self::New
+    }
+}
+
 /// RACT's forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -176,7 +197,7 @@ impl RactForm {
             Self::Contrastive => &["eta", "margin"],
             Self::Vanilla => &["eta", "margin", "temperature_new"],
             Self::Split => &["margin"],
-            Self::Triplet | Self::VanillaTriplet => &["eta", "temperature", "temperature_new", "hardest"],
+            Self::Triplet | Self::VanillaTriplet => &["eta", "temperature", "temperature_new"],
         }
     }
 }
@@ -316,6 +337,11 @@ impl Method {
         }
     }
 
+    /// Whether it has to be known which rows the old model was trained on.
+    pub fn needs_old_rows(&self) -> bool {
+        matches!(self, Self::Bct { influence_set: InfluenceSet::Old, .. })
+    }
+
     /// Units of ψ's hidden layers, where it trains one: three blocks of dense layer, BatchNorm, ReLU (DMU).
     pub fn adapter_hidden(&self) -> Option<Vec<usize>> {
         match *self {
@@ -386,8 +412,8 @@ impl Method {
         let mut terms: Terms = vec![(1.0, Box::new(Classification { smoothing }))];
         match *self {
             Self::Plain {} => {}
-            Self::Bct { weight, new_classes } => {
-                terms.push((weight, Box::new(Influence { old_head: head()? })));
+            Self::Bct { weight, new_classes, influence_set } => {
+                terms.push((weight, Box::new(Influence { old_head: head()?, set: influence_set })));
                 if new_classes == NewClasses::Distillation {
                     let old_head = head()?;
                     let distillation = HeadDistillation { old_head, temperature: 1.0, unknown_only: true };
@@ -403,8 +429,8 @@ impl Method {
                     RactForm::Contrastive => contrast(Negatives::OldAndNew),
                     RactForm::Vanilla => contrast(Negatives::Old),
                     RactForm::Split => contrast(Negatives::Split { eta }),
-                    RactForm::Triplet => Box::new(Triplet { new_negatives: true, margin }),
-                    RactForm::VanillaTriplet => Box::new(Triplet { new_negatives: false, margin }),
+                    RactForm::Triplet => Box::new(Triplet { new_negatives: true, margin, hardest }),
+                    RactForm::VanillaTriplet => Box::new(Triplet { new_negatives: false, margin, hardest }),
                 };
                 terms.push((weight, objective));
             }
@@ -421,7 +447,7 @@ impl Method {
             }
             Self::FocalDistillation { weight, base, focus, temperature, influence } => {
                 if influence {
-                    terms.push((weight, Box::new(Influence { old_head: head()? })));
+                    terms.push((weight, Box::new(Influence { old_head: head()?, set: InfluenceSet::New })));
                 }
                 let focal = FocalDistillation { old_head: head()?, base, focus, temperature };
                 terms.push((weight, Box::new(focal)));

@@ -16,7 +16,7 @@ mod tests;
 mod trainer;
 
 pub use heads::HeadForm;
-pub use method::{Method, NewClasses, RactForm};
+pub use method::{InfluenceSet, Method, NewClasses, RactForm};
 pub use objectives::selective::Selection;
 pub use old::{OldHead, OldModel, OldSource};
 pub use optimiser::{OptimiserKind, RateSchedule};

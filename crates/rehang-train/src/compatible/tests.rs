@@ -58,7 +58,10 @@ fn run(
     old: Option<&OldModel>,
     parameters: &TrainingParameters,
 ) -> Result<Trained> {
-    train(TrainingSet { examples, rows }, old, parameters, &Progress::default())
+    // As `old_model` says.
+    let old_rows = old.map(|_| rows_of(examples, 2));
+    let set = TrainingSet { examples, rows, old_rows: old_rows.as_deref() };
+    train(set, old, parameters, &Progress::default())
 }
 
 /// An old model that was trained on the first two classes.
@@ -102,7 +105,7 @@ fn a_training_that_was_stopped_goes_on_to_the_same_encoder() {
     let examples = images(4, 10, 60.0);
     let rows = all(&examples);
     let old = old_model(&examples, false);
-    let set = TrainingSet { examples: &examples, rows: &rows };
+    let set = TrainingSet { examples: &examples, rows: &rows, old_rows: None };
     let folder = tempfile::tempdir().unwrap();
     for (name, optimiser) in [("sgd", OptimiserKind::Sgd { momentum: 0.9 }), ("adam", OptimiserKind::Adam {})]
     {
@@ -179,7 +182,7 @@ fn a_loss_that_leaves_the_finite_numbers_ends_with_its_step_and_the_last_good_ch
     // 32 rows are 4 batches; the first step of the third epoch is still measured before it does its harm.
     assert!((9..12).contains(step), "step {step}");
     assert!(error.to_string().contains(&step.to_string()), "{error}");
-    let set = TrainingSet { examples: &examples, rows: &rows };
+    let set = TrainingSet { examples: &examples, rows: &rows, old_rows: None };
     let two = TrainingParameters { checkpoint: at("two"), ..parameters.clone() };
     train_until(set, None, &two, 2, &Progress::default()).unwrap_err();
     assert!(fs_err::read(at("kept").unwrap()).unwrap() == fs_err::read(at("two").unwrap()).unwrap());
@@ -196,6 +199,7 @@ fn every_method() -> Vec<(&'static str, &'static str)> {
     methods.extend([
         ("bct", "new_classes = 'leave-out'"),
         ("bct", "new_classes = 'distillation'"),
+        ("bct", "influence_set = 'old'"),
         ("ract", "form = 'split'\neta = 0.5\nhardest = 3"),
         ("ract", "form = 'triplet'"),
         ("dmu", "selection = 'least-confidence'\nforward_weight = 0.0"),
@@ -566,4 +570,26 @@ fn what_pytorch_counts_beside_its_weights_is_passed_over() {
     let read = |name: &str| rehang::files::tensors::plain(&file(name));
     assert!(read("layer1.0.bn1.num_batches_tracked").unwrap().is_empty());
     assert!(read("layer1.0.bn1.weight").unwrap_err().contains("I64"));
+}
+
+#[test]
+fn the_influence_loss_on_the_old_training_set_needs_to_know_it() {
+    let examples = images(4, 10, 60.0);
+    let (rows, old) = (all(&examples), old_model(&examples, true));
+    let parameters = quick("bct", "influence_set = 'old'", mlp(6));
+    let trained = |rows: &[usize], old_rows: Option<&[usize]>| {
+        let set = TrainingSet { examples: &examples, rows, old_rows };
+        train(set, Some(&old), &parameters, &Progress::default())
+    };
+    let error = trained(&rows, None).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::MissingInput { .. }), "{error}");
+    let old_rows = rows_of(&examples, 2);
+    let others: Vec<usize> = rows.iter().copied().filter(|row| !old_rows.contains(row)).collect();
+    let error = trained(&others, Some(&old_rows)).unwrap_err();
+    assert!(error.to_string().contains("influence_set"), "{error}");
+    let error = trained(&rows, Some(&[rows.len()])).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotFound { .. }), "{error}");
+    // Which rows it is taken on makes a difference, as long as classes are synthesised for the others.
+    let bytes = |old_rows: &[usize]| trained(&rows, Some(old_rows)).unwrap().encoder.to_bytes().unwrap();
+    assert!(bytes(&old_rows) != bytes(&old_rows[..old_rows.len() / 2]));
 }

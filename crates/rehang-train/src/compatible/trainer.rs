@@ -36,6 +36,8 @@ pub struct TrainingSet<'a> {
     pub examples: &'a Examples,
     /// Rows of them that are trained on, each once.
     pub rows: &'a [usize],
+    /// Rows of them that the old model was trained on, where that is known.
+    pub old_rows: Option<&'a [usize]>,
 }
 
 /// How an encoder is trained.
@@ -189,9 +191,9 @@ pub(super) fn train_until(
     progress: &Progress,
 ) -> Result<Trained> {
     parameters.check()?;
-    let TrainingSet { examples, rows } = set;
+    let TrainingSet { examples, rows, old_rows } = set;
     examples.check()?;
-    if let Some(row) = rows.iter().find(|&&row| row >= examples.len()) {
+    if let Some(row) = rows.iter().chain(old_rows.unwrap_or_default()).find(|&&row| row >= examples.len()) {
         return Err(Error::not_found("row", row, format!("{} examples", examples.len())));
     }
     let chosen = examples.select(rows);
@@ -498,6 +500,8 @@ struct Run<'a> {
     old_vectors: Option<Matrix>,
     /// Where the vector of an example stands among them.
     old_places: Vec<usize>,
+    /// Whether the old model was trained on an example.
+    of_old: Vec<bool>,
     /// The old encoder's passes and numbers, where it does.
     old_encoder: Option<(Box<dyn Passes>, State, Augmenter)>,
     numbering: &'a Numbering,
@@ -526,8 +530,23 @@ impl<'a> Run<'a> {
         model: &mut Model,
         progress: &Progress,
     ) -> Result<Self> {
-        let TrainingSet { examples, rows } = set;
+        let TrainingSet { examples, rows, old_rows } = set;
         let method = &parameters.method;
+        let mut of_old = vec![false; examples.len()];
+        for &row in old_rows.unwrap_or_default() {
+            of_old[row] = true;
+        }
+        if method.needs_old_rows() {
+            if old_rows.is_none() {
+                let what = "the rows that the old model was trained on (an allocation with its old part)";
+                return Err(Error::missing(what, "influence_set = \"old\""));
+            }
+            if !rows.iter().any(|&row| of_old[row]) {
+                let expected =
+                    "\"new\", as the new model is trained on no row that the old one was trained on";
+                return Err(Error::option("influence_set", "old", expected));
+            }
+        }
         let normalisation = Normalisation::measured(&examples.inputs, rows)?;
         let augmenter = Augmenter::new(
             parameters.augmentation.clone(),
@@ -578,12 +597,13 @@ impl<'a> Run<'a> {
             None => None,
         };
         let terms = method.terms(parameters.label_smoothing, old_head.as_ref())?;
-        let identity = checkpoint::identity(examples, rows, old, parameters)?;
+        let identity = checkpoint::identity(set, old, parameters)?;
         let mut run = Self {
             set,
             old,
             old_vectors,
             old_places,
+            of_old,
             old_encoder,
             numbering,
             parameters,
@@ -705,6 +725,7 @@ impl<'a> Run<'a> {
         let bias = leaf(&model.bias.parameters, 1);
         let batch = Batch {
             labels: rows.iter().map(|&row| self.numbering.labels[row]).collect(),
+            of_old: rows.iter().map(|&row| self.of_old[row]).collect(),
             new: new.clone(),
             old: old.map_or_else(|| Tensor::zeros([n, 0], &device), |old| tensor(old.as_slice(), n)),
             adapted: adapted.clone(),

@@ -4,17 +4,22 @@
 //! L_influence = 1/|K| Σ_{x ∈ K} ℓ(φ_new(x), ω_old)_y          K = rows of B whose class the old head knows
 //! ```
 //!
+//! With T_BCT = the old training set, K is only those of them that the old model was trained on.
+//!
 //! Classes that the old head does not know are left out here; with synthesised weights there are none, and
 //! distillation ([`super::head_distillation`]) is the other way to use them.
 
 use burn_tensor::Tensor;
 
 use super::super::heads::HeadTensors;
+use super::super::method::InfluenceSet;
 use super::{Batch, Objective, mean_over};
 
 pub(crate) struct Influence {
     /// ω_old, a constant.
     pub old_head: HeadTensors,
+    /// T_BCT.
+    pub set: InfluenceSet,
 }
 
 impl Objective for Influence {
@@ -24,7 +29,10 @@ impl Objective for Influence {
 
     fn loss(&self, batch: &Batch) -> Tensor<1> {
         let losses = self.old_head.cross_entropy(&batch.new, &batch.labels, 0.0);
-        mean_over(losses, batch.labels.iter().map(|&label| self.old_head.knows(label)))
+        let rows = batch.labels.iter().zip(&batch.of_old);
+        let counts = rows
+            .map(|(&label, &of_old)| self.old_head.knows(label) && (of_old || self.set == InfluenceSet::New));
+        mean_over(losses, counts)
     }
 }
 
@@ -38,7 +46,9 @@ mod tests {
     #[test]
     fn gradients_agree_with_finite_differences() {
         for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
-            Plain::usual().check(&Influence { old_head: frozen(&numbers(2 * 4, 9), 4, form) });
+            for set in [InfluenceSet::New, InfluenceSet::Old] {
+                Plain::usual().check(&Influence { old_head: frozen(&numbers(2 * 4, 9), 4, form), set });
+            }
         }
     }
 
@@ -47,13 +57,19 @@ mod tests {
         // Logits (2, 0) and (0, 0) of an old head of two classes: losses ln(1 + e⁻²) for class 0 and ln 2 for class 1.
         let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
         let expected = 0.5 * ((1.0 + (-2.0_f64).exp()).ln() + 2.0_f64.ln());
-        assert!((Plain::on_axes().value(&Influence { old_head }) - expected).abs() < 1e-5);
+        let influence = |set| Influence { old_head: old_head.clone(), set };
+        assert!((Plain::on_axes().value(&influence(InfluenceSet::New)) - expected).abs() < 1e-5);
+        // The old model was trained on the second row alone, or on none.
+        for (of_old, expected) in [([false, true], 2.0_f64.ln()), ([false, false], 0.0)] {
+            let plain = Plain { of_old: of_old.to_vec(), ..Plain::on_axes() };
+            assert!((plain.value(&influence(InfluenceSet::Old)) - expected).abs() < 1e-5);
+        }
     }
 
     #[test]
     fn rows_of_unknown_classes_do_not_count_and_the_new_head_gets_no_gradient() {
         let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
-        let objective = Influence { old_head };
+        let objective = Influence { old_head, set: InfluenceSet::New };
         let plain = Plain::usual();
         let [new, adapted, head] = plain.gradients(&objective);
         assert!(adapted.iter().chain(&head).all(|&value| value == 0.0));

@@ -28,6 +28,8 @@ pub(crate) use crate::burn_network::unit;
 pub(crate) struct Batch {
     /// Class of every row.
     pub labels: Vec<usize>,
+    /// Whether the old model was trained on the row; false where that is not known.
+    pub of_old: Vec<bool>,
     /// φ_new(x), `[B, d_new]`, as it comes out of the encoder.
     pub new: Tensor<2>,
     /// φ_old(x), `[B, d_old]`, a constant; empty `[B, 0]` for methods without an old model.
@@ -110,6 +112,7 @@ pub(crate) mod tests {
     #[derive(Clone)]
     pub(crate) struct Plain {
         pub labels: Vec<usize>,
+        pub of_old: Vec<bool>,
         pub new: Vec<f32>,
         pub old: Vec<f32>,
         pub adapted: Vec<f32>,
@@ -123,6 +126,7 @@ pub(crate) mod tests {
         pub(crate) fn usual() -> Self {
             Self {
                 labels: vec![0, 1, 2, 0, 1, 1],
+                of_old: vec![true, false, true, true, true, false],
                 new: numbers(6 * 5, 1),
                 old: numbers(6 * 4, 2),
                 adapted: numbers(6 * 5, 3),
@@ -137,6 +141,7 @@ pub(crate) mod tests {
         pub(crate) fn on_axes() -> Self {
             Self {
                 labels: vec![0, 1],
+                of_old: vec![true; 2],
                 new: vec![2.0, 0.0, 0.0, 3.0],
                 old: vec![1.0, 0.0, 5.0, 0.0],
                 adapted: vec![1.0; 4],
@@ -161,6 +166,7 @@ pub(crate) mod tests {
             let bias = Tensor::zeros([1, classes], &device);
             let batch = Batch {
                 labels: self.labels.clone(),
+                of_old: self.of_old.clone(),
                 new,
                 old: leaf(&self.old, n),
                 adapted: Some(adapted),

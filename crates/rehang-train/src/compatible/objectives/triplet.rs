@@ -7,7 +7,7 @@
 //!
 //! The paper prints positive minus negative, which would reward the wrong direction; the sign here is the one that pulls
 //! positives in. All vectors are scaled to length 1; `N(x)` are the rows of another class; the loss is the mean over
-//! the rows that have any.
+//! the rows that have any. With `hardest = K` only the K nearest negatives of each of the two sets count.
 
 use burn_tensor::Tensor;
 use burn_tensor::activation::relu;
@@ -20,6 +20,8 @@ pub(crate) struct Triplet {
     pub new_negatives: bool,
     /// m.
     pub margin: f32,
+    /// How many negatives of each set count; all where it is not given.
+    pub hardest: Option<usize>,
 }
 
 impl Objective for Triplet {
@@ -30,16 +32,24 @@ impl Objective for Triplet {
     fn loss(&self, batch: &Batch) -> Tensor<1> {
         let (new, old) = both_unit(batch);
         let other = same_class(&batch.labels, &batch.old.device()).neg().add_scalar(1.0);
-        let count = other.clone().sum_dim(1).clamp_min(1.0);
+        let most = self.hardest.map_or(f32::INFINITY, |count| count as f32);
+        let count = other.clone().sum_dim(1).clamp(1.0, most);
         let positive = rowwise(new.clone(), old.clone());
-        let violation =
-            |similarities: Tensor<2>| relu(similarities - positive.clone() + self.margin) * other.clone();
+        let violation = |similarities: Tensor<2>| {
+            let all = relu(similarities - positive.clone() + self.margin) * other.clone();
+            // None is below 0, so rows of the same class are never among the largest in the place of another.
+            let hardest = match self.hardest {
+                Some(count) if count < all.dims()[1] => all.topk(count, 1),
+                _ => all,
+            };
+            hardest.sum_dim(1)
+        };
         let mut violations = violation(new.clone().matmul(old.transpose()));
         if self.new_negatives {
             violations = violations + violation(new.clone().matmul(new.transpose()));
         }
         let has_others = batch.labels.iter().map(|label| batch.labels.iter().any(|other| other != label));
-        mean_over(violations.sum_dim(1) / count, has_others)
+        mean_over(violations / count, has_others)
     }
 }
 
@@ -51,7 +61,9 @@ mod tests {
     #[test]
     fn gradients_agree_with_finite_differences() {
         for new_negatives in [false, true] {
-            Plain::usual().check(&Triplet { new_negatives, margin: 0.8 });
+            for hardest in [None, Some(2)] {
+                Plain::usual().check(&Triplet { new_negatives, margin: 0.8, hardest });
+            }
         }
     }
 
@@ -59,15 +71,37 @@ mod tests {
     fn a_batch_computed_by_hand() {
         let plain = Plain::on_axes();
         // Row 0: 1 − 1 + 0.8 against the old, max(0 − 1 + 0.8, 0) against the new; row 1: 0 − 0 + 0.8 twice.
-        let vanilla = plain.value(&Triplet { new_negatives: false, margin: 0.8 });
+        let vanilla = plain.value(&Triplet { new_negatives: false, margin: 0.8, hardest: None });
         assert!((vanilla - 0.8).abs() < 1e-5);
-        let ract = plain.value(&Triplet { new_negatives: true, margin: 0.8 });
+        let ract = plain.value(&Triplet { new_negatives: true, margin: 0.8, hardest: None });
         assert!((ract - 0.5 * (0.8 + 1.6)).abs() < 1e-5);
     }
 
     #[test]
     fn rows_of_one_class_cost_nothing() {
         let plain = Plain { labels: vec![4; 6], ..Plain::usual() };
-        assert_eq!(plain.value(&Triplet { new_negatives: true, margin: 0.8 }), 0.0);
+        for hardest in [None, Some(2)] {
+            assert_eq!(plain.value(&Triplet { new_negatives: true, margin: 0.8, hardest }), 0.0);
+        }
+    }
+
+    #[test]
+    fn the_hardest_negatives_alone_are_those_that_violate_most() {
+        // Three rows of three classes: row 0 looks at old vectors with cosines 1, 0.6 and 0 to it.
+        let plain = Plain {
+            labels: vec![0, 1, 2],
+            of_old: vec![true; 3],
+            new: vec![1.0, 0.0, 0.0, 1.0, 0.0, 1.0],
+            old: vec![1.0, 0.0, 0.6, 0.8, 0.0, 1.0],
+            adapted: vec![1.0; 6],
+            head: vec![1.0; 6],
+            widths: [2, 2],
+            form: crate::compatible::heads::HeadForm::Softmax,
+        };
+        let value = |hardest| plain.value(&Triplet { new_negatives: false, margin: 0.8, hardest });
+        // Row 0, positive 1: 0.4 and 0. Row 1, positive 0.8: 0 and 1. Row 2, positive 1: 0 and 0.6.
+        assert!((value(None) - (0.4 + 1.0 + 0.6) / 2.0 / 3.0).abs() < 1e-5);
+        assert!((value(Some(1)) - (0.4 + 1.0 + 0.6) / 3.0).abs() < 1e-5);
+        assert_eq!(value(Some(2)), value(None));
     }
 }
