@@ -56,6 +56,9 @@ pub struct AllocationPart {
     /// `old` or `new`: whose rows are trained on.
     #[serde(default)]
     pub part: Part,
+    /// What the new model sees, where the allocation is one step of a chain.
+    #[serde(default)]
+    pub new_share: Option<f64>,
     /// How it is drawn.
     #[serde(flatten)]
     pub draw: toml::Table,
@@ -288,7 +291,10 @@ impl AllocationPart {
         };
         if self.file.exists() {
             let allocation = Allocation::read(&self.file, examples)?;
-            if parameters.is_some_and(|parameters| parameters != allocation.parameters) {
+            let asked = (parameters.as_ref(), self.new_share);
+            if (parameters.is_some() || self.new_share.is_some())
+                && asked != (Some(&allocation.parameters), allocation.new_share)
+            {
                 return Err(Error::conflict(
                     self.file.display(),
                     "it was drawn in another way than [allocation] says now; remove it to draw anew (models that were \
@@ -304,7 +310,13 @@ impl AllocationPart {
         if let Some(path) = &mut seen_from_here.test_rows {
             *path = self.folder.join(&*path);
         }
-        let mut allocation = Allocation::draw(examples, &seen_from_here)?;
+        let mut allocation = match (self.new_share, parameters.share) {
+            (None, _) => Allocation::draw(examples, &seen_from_here)?,
+            (Some(new_share), Some(share)) => {
+                Allocation::chain(examples, &seen_from_here, &[share, new_share])?.swap_remove(0)
+            }
+            (Some(_), None) => return Err(Error::missing("share", "an allocation with a new_share")),
+        };
         // The file says what the configuration says, whichever folder the command was run in.
         allocation.parameters = parameters;
         allocation.write(&self.file)?;

@@ -332,6 +332,37 @@ fn test_rows_are_seen_from_the_folder_of_the_configuration() {
     json_of(&place, &format!("train plain {config} -o b.safetensors"));
 }
 
+#[test]
+fn a_chain_of_upgrades_has_one_allocation_for_each_step() {
+    let place = place_with_digits();
+    json_of(&place, "train plain old.toml -o old.safetensors --epochs 1");
+    let shares = [(0.3, 0.6), (0.6, 0.8)];
+    let splits = shares.map(|(old, new)| {
+        let name = format!("step-{old}");
+        let text = format!(
+            "{}[allocation]\nfile = '{name}.json'\nkind = 'open-class'\nshare = {old}\nnew_share = {new}\ntest = 0.2\n\
+             {ENCODER}[old]\nencoder = 'old.safetensors'\n[training]\nepochs = 1\n",
+            digits()
+        );
+        write(&place, &format!("{name}.toml"), &text);
+        json_of(&place, &format!("train plain {name}.toml -o {name}.safetensors"));
+        serde_json::from_slice::<Value>(&fs_err::read(place.path(&format!("{name}.json"))).unwrap()).unwrap()
+    });
+    // Who came second in the first step comes first in the second one, with all that it saw.
+    assert_eq!(splits[0]["new"], splits[1]["old"]);
+    assert_eq!(splits[0]["test"], splits[1]["test"]);
+    assert!(splits[0]["old"].as_array().unwrap().len() < splits[0]["new"].as_array().unwrap().len());
+    // BCT on what the old model saw, which only an allocation can tell.
+    let again = fs_err::read_to_string(place.path("step-0.3.toml")).unwrap();
+    write(&place, "bct.toml", &format!("{again}[method]\ninfluence_set = 'old'\n"));
+    let trained = json_of(&place, "train bct bct.toml -o bct.safetensors");
+    assert_eq!(trained["method"], "bct");
+    write(&place, "other.toml", &again.replace("new_share = 0.6", "new_share = 0.9"));
+    let refused = run(&place, "train plain other.toml -o other.safetensors");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("remove it"));
+}
+
 /// What is wrong, the configuration (after the digits' `[data]`, unless it has its own), the command, and what must be
 /// said.
 struct Case {
@@ -588,6 +619,25 @@ const CASES: &[Case] = &[
         config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'split.json'\nkind = 'expansion'\nshare = 0.25\n",
         command: TRAIN,
         says: &["split.json", "remove it"],
+    },
+    Case {
+        why: "a new share without an old one",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'none.json'\nkind = 'classes'\nnew_share = 0.5\n\
+                 classes = { old = ['0..4'], new = ['0..8'] }\n",
+        command: TRAIN,
+        says: &["share"],
+    },
+    Case {
+        why: "a new share that is not larger",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'none.json'\nkind = 'expansion'\nshare = 0.5\nnew_share = 0.5\n",
+        command: TRAIN,
+        says: &["increasing"],
+    },
+    Case {
+        why: "the influence loss on the old training set without an allocation",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[method]\ninfluence_set = 'old'\n[old]\nencoder = 'digits.safetensors'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["allocation"],
     },
     Case {
         why: "initial weights of another encoder",

@@ -556,6 +556,11 @@ mod allocations {
                 prop_assert_eq!(&chain[1].new, &chain[2].old);
                 let trained = examples.len() - chain[2].test.len() - chain[2].unseen.len();
                 prop_assert_eq!(chain[2].new.len(), trained);
+                // Each step can be drawn alone.
+                for step in &chain {
+                    let shares = [step.parameters.share.unwrap(), step.new_share.unwrap()];
+                    prop_assert_eq!(&Allocation::chain(&examples, &parameters, &shares).unwrap()[0], step);
+                }
                 // A single draw of the same seed agrees with the chain about the old model.
                 prop_assert_eq!(&Allocation::draw(&examples, &parameters).unwrap().old, &chain[0].old);
             }
