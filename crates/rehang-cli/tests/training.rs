@@ -538,9 +538,9 @@ const CASES: &[Case] = &[
     },
     Case {
         why: "options that this form does not look at",
-        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[method]\nform = 'triplet'\nhardest = 3\n",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[method]\nform = 'triplet'\neta = 0.5\n",
         command: "train ract bad.toml -o OUT.safetensors",
-        says: &["hardest", "this form"],
+        says: &["eta", "this form"],
     },
     Case {
         why: "an old head of another width",
