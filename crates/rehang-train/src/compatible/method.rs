@@ -50,7 +50,7 @@ pub enum Method {
         #[serde(default)]
         new_classes: NewClasses,
         /// Which rows the influence loss is taken on.
-        #[serde(default, skip_serializing_if = "InfluenceSet::is_new")]
+        #[serde(default, skip_serializing_if = "is_usual")]
         influence_set: InfluenceSet,
     },
     /// Regression-alleviating compatible training (Zhang et al. 2022).
@@ -166,13 +166,6 @@ pub enum InfluenceSet {
     Old,
 }
 
-impl InfluenceSet {
-    /// Says of encoders that were trained before there was a choice what it says of those trained now.
-    fn is_new(&self) -> bool {
-        *self == Self::New
-    }
-}
-
 /// RACT's forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -200,6 +193,11 @@ impl RactForm {
             Self::Triplet | Self::VanillaTriplet => &["eta", "temperature", "temperature_new"],
         }
     }
+}
+
+/// Whether an option need not be written: encoders then say the same of themselves as before it was there.
+fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn one() -> f32 {
