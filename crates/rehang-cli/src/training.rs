@@ -218,10 +218,7 @@ impl TrainingFile {
 
     /// The rows that the old model was trained on, where there is an allocation and so a part for it.
     pub fn old_rows(&self, examples: &Examples) -> Result<Option<Vec<usize>>> {
-        if self.allocation.is_none() || self.old.is_none() {
-            return Ok(None);
-        }
-        self.rows(examples, Some(Part::Old)).map(Some)
+        self.allocation.as_ref().map(|_| self.rows(examples, Some(Part::Old))).transpose()
     }
 
     /// The old model, where the file names one.

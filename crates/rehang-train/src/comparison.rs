@@ -446,8 +446,7 @@ impl Study<'_> {
             let psi = if wants_psi { Some(Adapter::load(psi)?) } else { None };
             return Ok((kept, psi));
         }
-        let old_rows = old.is_some().then_some(self.data.old_rows);
-        let set = TrainingSet { examples: self.data.examples, rows, old_rows };
+        let set = TrainingSet { examples: self.data.examples, rows, old_rows: Some(self.data.old_rows) };
         let trained = train(set, old, &parameters, progress)?;
         for warning in trained.warnings {
             let sentence = format!("{label}: {warning}");

@@ -87,13 +87,12 @@ impl<'a> Gallery<'a> {
             self.store.serving()?.ok_or_else(|| Error::not_found("space", "serving", self.store.name()))?;
         let recorded = Recorded::read(self.store)?;
         let record = recorded.as_ref().map(|recorded| &recorded.record);
+        let handicap = record.map_or(0.0, |record| record.handicap_of(&serving));
         let upgraded = record.filter(|record| record.new.model == serving);
         let Some(record) = upgraded else {
             // No upgrade, before the switch, or after a rollback: whichever queries there are belong to what serves.
             let queries = queries.old.or(if record.is_none() { queries.new } else { None });
             let queries = queries.ok_or_else(|| needs(&serving))?;
-            let replaced = record.filter(|record| record.old.model == serving);
-            let handicap = replaced.map_or(0.0, |record| record.old_handicap);
             let found = search_space(self.store, &serving, queries, k, filter, handicap)?;
             return Ok(Answer { spaces: vec![serving], found });
         };
@@ -115,7 +114,7 @@ impl<'a> Gallery<'a> {
             let found = merge.search(self.store, record, old, new, k, filter)?;
             return Ok(Answer { spaces: vec![record.old.model.clone(), serving], found });
         }
-        let found = search_space(self.store, &serving, new, k, filter, record.handicap)?;
+        let found = search_space(self.store, &serving, new, k, filter, handicap)?;
         Ok(Answer { spaces: vec![serving], found })
     }
 

@@ -129,6 +129,17 @@ impl UpgradeRecord {
         }
     }
 
+    /// What searches of a space add to the distance of its adapted vectors, as far as this upgrade knows.
+    pub fn handicap_of(&self, space: &str) -> f64 {
+        if self.new.model == space {
+            self.handicap
+        } else if self.old.model == space && !self.dropped {
+            self.old_handicap
+        } else {
+            0.0
+        }
+    }
+
     /// Whether the gallery is between two models because of it.
     pub fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Filling | Phase::Filled)

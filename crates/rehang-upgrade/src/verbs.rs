@@ -193,7 +193,7 @@ pub fn start(
         _ => Some(newest_revision(store, &setup.old.model)?),
     };
     let filler = filler.since(since);
-    let old_handicap = earlier.as_ref().map_or(0.0, |earlier| handicap_of(&earlier.record, &setup.old.model));
+    let old_handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&setup.old.model));
     let fresh = UpgradeRecord { since, handicap: setup.adapter.handicap, old_handicap, ..fresh };
     let mut recorded = match earlier {
         Some(mut earlier) if continues => {
@@ -238,17 +238,6 @@ pub fn start(
     })?;
     faults.reach(Place::AfterFilled)?;
     Ok(Started { adapted, replanned, lacking: store.counts(&new.model)?.lacking, warnings })
-}
-
-/// What searches of a space add to the distance of its adapted vectors, as far as the last upgrade of the gallery knows.
-fn handicap_of(record: &UpgradeRecord, space: &str) -> f64 {
-    if record.new.model == space {
-        record.handicap
-    } else if record.old.model == space && !record.dropped {
-        record.old_handicap
-    } else {
-        0.0
-    }
 }
 
 /// What [`switch`] did.

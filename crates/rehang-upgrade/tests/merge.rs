@@ -81,24 +81,29 @@ impl Store for WrittenBefore {
 /// What the adapter of the half-way gallery asks for; exact in binary.
 const HANDICAP: f32 = 0.25;
 
-/// A gallery of which 60 of 100 items are native, and the first item that is not: it becomes native before a read.
-fn half_way(read: u64) -> (WrittenBefore, String) {
+/// A gallery of 100 items that serves the new model, `budget` of them native.
+fn backfilled(budget: u64, serving: Serving) -> (MemoryStore, World) {
     let (store, mut world) = (MemoryStore::new(), World::new());
     // Merged searches never look at an adapted vector; plain ones put it farther away.
     world.adapter.handicap = f64::from(HANDICAP);
     fill(&store, 100);
     start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &world.setup(), Serving::Merged, &NoFaults).unwrap();
-    let clock = TestClock::default();
+    switch(&store, &world.setup(), serving, &NoFaults).unwrap();
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder::new(),
         adapter: Some(&world.adapter),
-        limits: Limits { budget: Some(60), ..Limits::default() },
-        clock: &clock,
+        limits: Limits { budget: Some(budget), ..Limits::default() },
+        clock: &TestClock::default(),
         faults: &NoFaults,
     };
     backfill(&setup, &Progress::default()).unwrap();
+    (store, world)
+}
+
+/// A gallery of which 60 of 100 items are native, and the first item that is not: it becomes native before a read.
+fn half_way(read: u64) -> (WrittenBefore, String) {
+    let (store, _) = backfilled(60, Serving::Merged);
     let adapted = Select::Provenance(Provenance::Adapted);
     let item = store.scan(&Scan::new("new-model", adapted, 1)).unwrap().remove(0).item;
     let source = item.source.unwrap();
@@ -212,20 +217,7 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
 #[test]
 fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
     for (budget, kept) in [(60, f64::from(HANDICAP)), (100, 0.0)] {
-        let (store, mut world) = (MemoryStore::new(), World::new());
-        world.adapter.handicap = f64::from(HANDICAP);
-        fill(&store, 100);
-        start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
-        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
-        let setup = BackfillSetup {
-            store: &store,
-            encoder: &TestEncoder::new(),
-            adapter: Some(&world.adapter),
-            limits: Limits { budget: Some(budget), ..Limits::default() },
-            clock: &TestClock::default(),
-            faults: &NoFaults,
-        };
-        backfill(&setup, &Progress::default()).unwrap();
+        let (store, world) = backfilled(budget, Serving::Mixed);
         finish(&store, &world.setup(), &NoFaults).unwrap();
         assert_eq!(Recorded::expect(&store).unwrap().record.handicap, kept);
     }
@@ -233,20 +225,7 @@ fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
 
 #[test]
 fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
-    let (store, mut world) = (MemoryStore::new(), World::new());
-    world.adapter.handicap = f64::from(HANDICAP);
-    fill(&store, 100);
-    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
-        limits: Limits { budget: Some(60), ..Limits::default() },
-        clock: &TestClock::default(),
-        faults: &NoFaults,
-    };
-    backfill(&setup, &Progress::default()).unwrap();
+    let (store, world) = backfilled(60, Serving::Mixed);
     finish(&store, &world.setup(), &NoFaults).unwrap();
     let new = Matrix::new(common::D_NEW, new_model("a query")).unwrap();
     let mixed = || {

@@ -33,7 +33,7 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
     let examples = read(&file)?;
     let rows = file.training_rows(&examples)?;
     let old = file.old_model(&examples)?;
-    let old_rows = file.old_rows(&examples)?;
+    let old_rows = if parameters.method.needs_old_rows() { file.old_rows(&examples)? } else { None };
     let set = TrainingSet { examples: &examples, rows: &rows, old_rows: old_rows.as_deref() };
     let trained = with_bar(|progress| train(set, old.as_ref(), &parameters, progress))?;
     trained.encoder.save(&output)?;

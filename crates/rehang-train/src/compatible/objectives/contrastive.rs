@@ -47,10 +47,15 @@ impl Contrastive {
     /// Similarities to negatives, `[B, B]` or `[B, K]`, others as good as −∞.
     fn negatives(&self, similarities: Tensor<2>, same: &Tensor<2>) -> Tensor<2> {
         let others = similarities * same.clone().neg().add_scalar(1.0) + same.clone().mul_scalar(NEVER);
-        match self.hardest {
-            Some(count) if count < others.dims()[1] => others.topk(count, 1),
-            _ => others,
-        }
+        largest(others, self.hardest)
+    }
+}
+
+/// The so many largest values of every row; all where it is not given.
+pub(crate) fn largest(rows: Tensor<2>, count: Option<usize>) -> Tensor<2> {
+    match count {
+        Some(count) if count < rows.dims()[1] => rows.topk(count, 1),
+        _ => rows,
     }
 }
 

@@ -12,7 +12,7 @@
 use burn_tensor::Tensor;
 use burn_tensor::activation::relu;
 
-use super::contrastive::both_unit;
+use super::contrastive::{both_unit, largest};
 use super::{Batch, Objective, mean_over, rowwise, same_class};
 
 pub(crate) struct Triplet {
@@ -38,11 +38,7 @@ impl Objective for Triplet {
         let violation = |similarities: Tensor<2>| {
             let all = relu(similarities - positive.clone() + self.margin) * other.clone();
             // None is below 0, so rows of the same class are never among the largest in the place of another.
-            let hardest = match self.hardest {
-                Some(count) if count < all.dims()[1] => all.topk(count, 1),
-                _ => all,
-            };
-            hardest.sum_dim(1)
+            largest(all, self.hardest).sum_dim(1)
         };
         let mut violations = violation(new.clone().matmul(old.transpose()));
         if self.new_negatives {

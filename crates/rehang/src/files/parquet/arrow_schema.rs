@@ -8,7 +8,7 @@
 use ::parquet::file::metadata::KeyValue;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use flatbuffers::{FlatBufferBuilder, UnionWIPOffset, VOffsetT, WIPOffset};
+use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, VOffsetT, WIPOffset};
 
 /// The key that Arrow readers look for.
 const KEY: &str = "ARROW:schema";
@@ -41,8 +41,6 @@ const fn slot(number: VOffsetT) -> VOffsetT {
     4 + 2 * number
 }
 
-type Offset<T> = WIPOffset<T>;
-
 /// The entry of a Parquet file's metadata for columns of these names and types.
 pub(super) fn metadata(fields: &[(&str, FieldType)]) -> KeyValue {
     let message = message(fields);
@@ -73,11 +71,11 @@ fn message(fields: &[(&str, FieldType)]) -> Vec<u8> {
 }
 
 /// A `Field`: name (0), nullable (1, false unless said), the member of the union and the type itself (2, 3), children (5).
-fn field<'b>(
-    builder: &mut FlatBufferBuilder<'b>,
+fn field(
+    builder: &mut FlatBufferBuilder<'_>,
     name: &str,
     kind: FieldType,
-) -> Offset<flatbuffers::Table<'b>> {
+) -> WIPOffset<TableFinishedWIPOffset> {
     let children: Vec<_> = match kind {
         FieldType::Float32List { .. } => vec![field(builder, ELEMENT, FieldType::Float32)],
         _ => Vec::new(),
@@ -101,12 +99,11 @@ fn field<'b>(
             FIXED_SIZE_LIST
         }
     };
-    let kind: Offset<UnionWIPOffset> = builder.end_table(table).as_union_value();
+    let kind = builder.end_table(table);
     let table = builder.start_table();
     builder.push_slot_always(slot(0), name);
     builder.push_slot_always(slot(2), member);
     builder.push_slot_always(slot(3), kind);
     builder.push_slot_always(slot(5), children);
-    let end = builder.end_table(table);
-    WIPOffset::new(end.value())
+    builder.end_table(table)
 }
