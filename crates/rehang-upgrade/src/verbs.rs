@@ -404,16 +404,17 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
     if !recorded.record.dropped {
         store.drop_space(&old)?;
         faults.reach(Place::AfterDrop)?;
-        // No adapted vector comes any more; where none is left, searches need not look for them apart.
-        let none_adapted = store.counts(&new)?.adapted == 0;
+    }
+    let counts = store.counts(&new)?;
+    if !recorded.record.dropped {
         recorded.change(store, |record| {
             record.dropped = true;
-            if none_adapted {
+            // No adapted vector comes any more; where none is left, searches need not look for them apart.
+            if counts.adapted == 0 {
                 record.handicap = 0.0;
             }
         })?;
     }
-    let counts = store.counts(&new)?;
     Ok(FinishedUpgrade { dropped: old, counts, lacking: counts.lacking })
 }
 
