@@ -288,10 +288,11 @@ impl AllocationPart {
         };
         if self.file.exists() {
             let allocation = Allocation::read(&self.file, examples)?;
-            let asked = (parameters.as_ref(), self.new_share);
-            if (parameters.is_some() || self.new_share.is_some())
-                && asked != (Some(&allocation.parameters), allocation.new_share)
-            {
+            // What is not said is not asked for: the file alone is enough.
+            let drawn_so = parameters.as_ref().is_none_or(|asked| {
+                (asked, self.new_share) == (&allocation.parameters, allocation.new_share)
+            });
+            if !drawn_so || self.new_share.is_some_and(|asked| allocation.new_share != Some(asked)) {
                 return Err(Error::conflict(
                     self.file.display(),
                     "it was drawn in another way than [allocation] says now; remove it to draw anew (models that were \
