@@ -405,9 +405,9 @@ pub struct Curve {
     /// Also give the values at this many equally spaced fractions, and their mean.
     #[arg(long, value_name = "POINTS")]
     pub grid: Option<usize>,
-    /// Intervals over this many bootstrap samples of the queries; 0 for none.
-    #[arg(long, value_name = "SAMPLES", default_value_t = 1000)]
-    pub bootstrap: usize,
+    /// Intervals over this many bootstrap samples of the queries; 0 for none [default: 1000].
+    #[arg(long, value_name = "SAMPLES")]
+    pub bootstrap: Option<usize>,
     /// Write the value of every measure at every fraction to this file, [n + 1, columns]: top-1, top-5, mAP, flips, NFR,
     /// groups, … (docs/formats.md; --json names the columns). Without labels: agreement.
     #[arg(long, value_name = "FILE")]
@@ -611,7 +611,8 @@ pub struct Search {
     /// Queries, one a row, embedded by the model that serves now.
     #[arg(long, value_name = "FILE")]
     pub vectors: String,
-    /// The same queries embedded by the old model, for an upgrade that serves merged searches.
+    /// The same queries embedded by the old model: searched before the switch and after a rollback, and beside the others where an
+    /// upgrade serves merged searches.
     #[arg(long, value_name = "FILE")]
     pub old_vectors: Option<String>,
     /// Fail unless this space serves: two models of one width cannot be told apart otherwise.

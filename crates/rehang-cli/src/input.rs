@@ -53,6 +53,20 @@ impl Inputs {
     /// Labels or groups, of which `--rows` takes part.
     pub fn labels(&mut self, role: &str, path: &str) -> Result<Labels> {
         let whole = files::read_labels(&VectorSource::parse(path)?)?;
+        self.part_of_labels(role, path, whole)
+    }
+
+    /// The gallery's labels, of which `--rows` takes part, and those of the queries, to which it does not apply: a name is the
+    /// same class in both.
+    pub fn labels_and_queries(&mut self, gallery: &str, queries: &str) -> Result<(Labels, Labels)> {
+        let (whole, labels) =
+            files::read_labels_of_both(&VectorSource::parse(gallery)?, &VectorSource::parse(queries)?)?;
+        let part = self.part_of_labels("labels", gallery, whole)?;
+        self.note("query labels", queries, labels.len(), None, fingerprint(&labels));
+        Ok((part, labels))
+    }
+
+    fn part_of_labels(&mut self, role: &str, path: &str, whole: Labels) -> Result<Labels> {
         let labels = match &self.rows {
             None => whole,
             Some(rows) => {
@@ -98,6 +112,14 @@ impl Inputs {
     fn expect_rows(&self, path: &str, rows: usize) -> Result<()> {
         expect_count(&self.rows_path, self.rows_of, path, rows)
     }
+}
+
+/// Fails where a file has vectors of another width than is needed.
+pub fn expect_width(what: &str, expected: usize, received: usize) -> Result<()> {
+    if received == expected {
+        return Ok(());
+    }
+    Err(ErrorKind::WidthMismatch { what: what.into(), expected, received }.into())
 }
 
 /// All rows of one file, or of several below each other.

@@ -35,11 +35,19 @@ impl Loaded {
         if let Some(path) = &arguments.queries_old {
             loaded.queries_old = Some(inputs.matrix_as_it_is("old queries", path)?);
         }
-        if let Some(path) = &arguments.labels {
-            loaded.labels = Some(join.old_values("labels", inputs.labels("labels", path)?)?);
-        }
-        if let Some(path) = &arguments.query_labels {
-            loaded.query_labels = Some(inputs.labels_as_they_are("query labels", path)?);
+        match (&arguments.labels, &arguments.query_labels) {
+            (Some(path), Some(query_path)) => {
+                let (labels, query_labels) = inputs.labels_and_queries(path, query_path)?;
+                loaded.labels = Some(join.old_values("labels", labels)?);
+                loaded.query_labels = Some(query_labels);
+            }
+            (Some(path), None) => {
+                loaded.labels = Some(join.old_values("labels", inputs.labels("labels", path)?)?);
+            }
+            (None, Some(path)) => {
+                loaded.query_labels = Some(inputs.labels_as_they_are("query labels", path)?);
+            }
+            (None, None) => {}
         }
         if loaded.labels.is_some() && loaded.queries.is_some() && loaded.query_labels.is_none() {
             return Err(Error::missing("--query-labels", "--queries with --labels"));

@@ -347,12 +347,13 @@ impl OldPart {
     }
 
     fn head(&self, weight: &Path, examples: &Examples) -> Result<OldHead> {
+        let form = self.head.unwrap_or_default();
+        form.check("old.head")?;
         let weight = files::read_matrix(&VectorSource::parse(&weight.to_string_lossy())?)?;
         let bias = match &self.head_bias {
             None => None,
             Some(path) => Some(files::read_f32_column(&VectorSource::parse(&path.to_string_lossy())?)?),
         };
-        let form = self.head.unwrap_or_default();
         let head = Head::new(weight, bias, form.core())?;
         let classes = match &self.classes {
             Some(classes) => classes.clone(),

@@ -42,6 +42,16 @@ const CASES: &[Case] = &[
         "report adapter.safetensors --old old.npy --new new.npy --labels labels.npy -o OUT.md -o OUT.md",
         &["each file once"],
     ),
+    case(
+        "an evaluation of another width",
+        "fit --old old.npy --new new.npy --evaluation-old wide.npy -o OUT.safetensors",
+        &["wide.npy", "9", "3"],
+    ),
+    case(
+        "an adapter of another new width",
+        "curve --new wide.npy --adapted wide.npy --labels labels.npy --order order.npy --adapter adapter.safetensors",
+        &["wide.npy", "9"],
+    ),
     case("the oracle without new vectors", "order --policy oracle --sigma sigma.npy -o OUT.npy", &["--new"]),
     case(
         "old vectors that are all equal",

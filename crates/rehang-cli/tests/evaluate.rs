@@ -239,6 +239,10 @@ fn identification_gives_the_numbers_made_by_hand() {
     assert_eq!(both["metrics"]["rank-1"]["matrix"][0][0], 75.0);
     let said = text(&place, command);
     assert!(said.contains("2 are enrolled and 1 are not") && said.contains("rank-5"), "{said}");
+    // Person 90 alone asks, and is enrolled nowhere: that is why, and not that there are too few strangers.
+    place.write_bytes("strangers.csv", b"5\n");
+    let said = text(&place, &command.replace("probes.csv", "strangers.csv"));
+    assert!(said.contains("TPIR@FPIR=1: undefined, no probe's subject is enrolled in gallery.csv"), "{said}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::io::Write as _;
 use common::Place;
 use padding::padding;
 use rehang::files::{VectorSource, read_matrix};
-use rehang::{Adapter, Distance, Matrix, Space};
+use rehang::{Adapter, Distance, Matrix, Provenance, Space};
 use rehang_store::{SqliteStore, Store};
 
 const ITEMS: usize = 120;
@@ -406,6 +406,31 @@ fn a_plan_says_what_it_takes_as_far_as_it_is_known() {
 }
 
 #[test]
+fn a_probe_says_what_got_no_vector() {
+    let place = place();
+    let (doubtful, text, error) = code(&place, &upgrade("plan", &["--probe", "200"]));
+    assert_eq!(doubtful, 1, "{text}{error}");
+    assert!(text.contains("as measured on 117 items"), "{text}");
+    assert!(error.contains("2 of 119 items got no vector: ") && error.contains("i118"), "{error}");
+    let estimate = |config: &str| {
+        place.write_bytes("probe.toml", config.as_bytes());
+        let plan = ["upgrade", "plan", "--config", "probe.toml", "--probe", "200", "--json"];
+        let (doubtful, out, error) = code(&place, &plan);
+        assert_eq!(doubtful, 1, "{error}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()["estimate"].clone()
+    };
+    let some = estimate(&config(""));
+    assert_eq!((&some["basis"], &some["probed_items"]), (&"probe".into(), &119.into()));
+    assert_eq!(some["failed"], 2);
+    // A table of other items: nothing was measured.
+    let ids: String = (0..ITEMS - 2).map(|row| format!("x{row}\n")).collect();
+    place.write_bytes("other-ids.txt", ids.as_bytes());
+    let none = estimate(&config("ids.txt => other-ids.txt"));
+    assert_eq!((&none["probed_items"], &none["failed"]), (&119.into(), &119.into()));
+    assert_eq!((&none["basis"], &none["seconds"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+}
+
+#[test]
 fn a_plan_knows_the_rate_of_the_run_before() {
     let place = place();
     place.json(&upgrade("start", &[]));
@@ -650,6 +675,13 @@ fn a_merged_upgrade_finds_what_both_models_know_and_can_be_finished() {
     let adapted =
         place.json(&[&search[..], &["old-queries.npy", "-k", "50", "--provenance", "adapted"]].concat());
     assert_eq!(ids(&adapted).len(), 50);
+    // Adapted vectors are what nobody asked for here, so a search that would need them is none.
+    let (missing, _, error) = code(&place, &search[..5]);
+    assert_eq!(missing, 2);
+    assert!(error.contains("--old-vectors") && error.contains("resnet"), "{error}");
+    let (wide, _, error) = code(&place, &[&search[..], &["new-queries.npy"]].concat());
+    assert_eq!(wide, 2);
+    assert!(error.contains("resnet") && error.contains('6'), "{error}");
     // As many old queries as new ones.
     place.write_matrix("one-query.npy", &Matrix::from_fn(1, D_OLD, native));
     let (wrong, _, error) = code(&place, &[&search[..], &["one-query.npy"]].concat());
@@ -661,6 +693,93 @@ fn a_merged_upgrade_finds_what_both_models_know_and_can_be_finished() {
     place.json(&upgrade("finish", &[]));
     let after = place.json(&["search", "--gallery", "G.db", "--vectors", "new-queries.npy", "-k", "5"]);
     assert_eq!(after["results"][0][0]["provenance"], "native");
+}
+
+#[test]
+fn a_search_with_both_queries_uses_those_of_the_model_that_serves() {
+    let place = place();
+    let search = |queries: &[&str]| {
+        place.json(&[&["search", "--gallery", "G.db", "-k", "5"], queries].concat())["results"].clone()
+    };
+    let (old, new) = (["--vectors", "old-queries.npy"], ["--vectors", "new-queries.npy"]);
+    let both = || search(&["--vectors", "new-queries.npy", "--old-vectors", "old-queries.npy"]);
+    let before = search(&old);
+    assert_eq!(both(), before, "before the upgrade");
+    place.json(&upgrade("start", &[]));
+    assert_eq!(both(), before, "before the switch");
+    place.json(&upgrade("switch", &[]));
+    assert_eq!(both(), search(&new));
+    place.json(&upgrade("rollback", &[]));
+    assert_eq!(both(), before, "after the rollback");
+    // The width that counts is that of the queries that are used.
+    let (wrong, _, error) = code(
+        &place,
+        &["search", "--gallery", "G.db", "--vectors", "old-queries.npy", "--old-vectors", "new-queries.npy"],
+    );
+    assert_eq!(wrong, 2);
+    assert!(error.contains("new-queries.npy") && error.contains('6') && error.contains('4'), "{error}");
+}
+
+#[test]
+fn a_damaged_vector_stops_no_upgrade() {
+    let place = place();
+    // As plain SQL may leave it: NaN where item 77 has its old vector. No other item has that one.
+    let vector: Vec<u8> = (0..D_OLD).flat_map(|column| native(77, column).to_le_bytes()).collect();
+    let mut bytes = fs_err::read(place.path("G.db")).unwrap();
+    let at = bytes.windows(vector.len()).position(|window| window == vector).unwrap();
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    place.write_bytes("G.db", &bytes);
+    place.json(&upgrade("plan", &[]));
+    let started = place.json(&upgrade("start", &[]));
+    assert_eq!((started["adapted"].as_u64(), started["lacking"].as_u64()), (Some(119), Some(1)));
+    // Its item lacks a vector, so it is the first to be embedded.
+    place.json(&upgrade("run", &["--budget", "1"]));
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let key = store.get(&["i77"]).unwrap()[0].as_ref().unwrap().key;
+    assert_eq!(store.provenances("clip", &[key]).unwrap(), [Some(Provenance::Native)]);
+}
+
+#[test]
+fn a_doctor_checks_the_configuration_too() {
+    let place = place();
+    let findings = |config: &str| -> Vec<String> {
+        place.write_bytes("checked.toml", config.as_bytes());
+        let doctor = ["doctor", "--gallery", "G.db", "--config", "checked.toml", "--json"];
+        let (code, out, error) = code(&place, &doctor);
+        let report: serde_json::Value = serde_json::from_str(&out).expect(&error);
+        let findings = report["findings"].as_array().unwrap().iter();
+        let of_configuration: Vec<_> =
+            findings.filter(|finding| finding["what"] == "configuration").collect();
+        assert!(of_configuration.iter().all(|finding| code == 1 && finding["bad"] == true), "{out}");
+        of_configuration.iter().map(|finding| finding["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let says = |config: &str, words: &[&str]| {
+        let findings = findings(config);
+        assert_eq!(findings.len(), 1, "{config}: {findings:?}");
+        for word in words {
+            assert!(findings[0].contains(word), "{findings:?} does not say {word:?}");
+        }
+    };
+    let mut other = adapter(D_OLD, D_NEW);
+    other.map.mixer[0].bias = vec![0.5; D_NEW];
+    other.save(place.path("other.safetensors")).unwrap();
+    let other = config("adapter.safetensors => other.safetensors");
+    let good = config("");
+    // Of another gallery, and one that could not begin.
+    says(&config("path = \"G.db\" => path = \"H.db\""), &["checked.toml", "H.db", "G.db"]);
+    says(&config("name = \"resnet\" => name = \"vgg\""), &["vgg", "resnet"]);
+    assert!(findings(&good).is_empty() && findings(&other).is_empty());
+    // While an upgrade is live it has to be that one, and afterwards any that could begin.
+    place.json(&upgrade("start", &[]));
+    assert!(findings(&good).is_empty());
+    says(&other, &["another adapter", "`rehang upgrade start`"]);
+    says(&config("name = \"clip\" => name = \"third\""), &["another upgrade"]);
+    place.json(&upgrade("rollback", &[]));
+    assert!(findings(&other).is_empty());
+    place.json(&upgrade("switch", &[]));
+    place.json(&upgrade("finish", &[]));
+    assert!(findings(&good).is_empty(), "it is done");
+    says(&other, &["resnet"]);
 }
 
 #[test]
@@ -836,7 +955,7 @@ fn requests_are_under_way_together_unless_somebody_says_otherwise() {
         .replace("[run]\nbatch = 8\nworkers = 2\n", "");
     place.write_bytes("rehang.toml", text.as_bytes());
     place.json(&upgrade("start", &[]));
-    let service = std::thread::spawn(move || {
+    let answer_two = move || {
         let streams = [listener.accept().unwrap().0, listener.accept().unwrap().0];
         let asked = streams.each_ref().map(texts);
         for (mut stream, texts) in streams.iter().zip(&asked) {
@@ -849,12 +968,17 @@ fn requests_are_under_way_together_unless_somebody_says_otherwise() {
                 .unwrap();
         }
         asked
-    });
+    };
+    let service = std::thread::spawn(move || [answer_two(), answer_two()]);
+    // What a plan measures is what a run does.
+    let plan = place.json(&upgrade("plan", &["--probe", "200"]));
+    assert_eq!((&plan["estimate"]["probed_items"], &plan["estimate"]["failed"]), (&119.into(), &0.into()));
     let run = place.json(&upgrade("run", &[]));
     assert_eq!(run["native"], 119);
-    let [first, second] = service.join().unwrap();
-    assert_eq!(first.len() + second.len(), 119);
-    assert!(first.iter().all(|text| !second.contains(text)), "a request was only sent again");
+    for [first, second] in service.join().unwrap() {
+        assert_eq!(first.len() + second.len(), 119);
+        assert!(first.iter().all(|text| !second.contains(text)), "a request was only sent again");
+    }
 }
 
 #[test]

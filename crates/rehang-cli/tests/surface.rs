@@ -813,7 +813,107 @@ fn the_handicap_of_a_fit_is_that_of_its_adapter_and_of_the_curve() {
     assert_ne!(plain["area"], own["area"]);
     let negative =
         ["curve", "--new", &new, "--adapted", "adapted.npy", "--labels", &labels, "--order", "order.npy"];
+    // A handicap is in the unit of a distance.
+    let (rows, pairs_old, pairs_new) = (format!("{}=0", demo("role.npy")), demo("old.npy"), demo("new.npy"));
+    let cosine = place.json(&[
+        "fit",
+        "--old",
+        &pairs_old,
+        "--new",
+        &pairs_new,
+        "--rows",
+        &rows,
+        "--method",
+        "procrustes",
+        "--distance",
+        "cosine",
+        "--labels",
+        &demo("label.npy"),
+        "-o",
+        "cosine.safetensors",
+    ]);
+    assert!(cosine["handicap"].as_f64().unwrap() > 0.0, "{cosine}");
+    let of_cosine = [&negative[..], &["--bootstrap", "0", "--adapter", "cosine.safetensors"]].concat();
+    let output = place.run(&of_cosine);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--handicap"));
+    let in_its_unit = place.json(&[&of_cosine[..], &["--distance", "cosine"]].concat());
+    assert_eq!(in_its_unit["handicap"], cosine["handicap"]);
+    assert_eq!(place.json(&[&of_cosine[..], &["--handicap", "0.5"]].concat())["handicap"], 0.5);
     let output = place.run(&[&negative[..], &["--handicap=-1"]].concat());
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("handicap"));
+}
+
+#[test]
+fn a_name_is_the_same_class_in_the_gallery_and_among_the_queries() {
+    let place = Place::new();
+    let (_, new, labels) = gallery(&place);
+    let (vectors, numbers) = (read_matrix(&source(&new)).unwrap(), read_labels(&source(&labels)).unwrap());
+    place.json(&["order", "--policy", "random", "--adapted", &new, "-o", "order.npy"]);
+    // The queries come in another order, and so do the first of each class.
+    let rows: Vec<usize> = (0..300).rev().collect();
+    place.write_matrix("queries.npy", &vectors.select(&rows));
+    let names = |numbers: &mut dyn Iterator<Item = i64>| {
+        numbers.map(|number| format!("class {number}\n")).collect::<String>().into_bytes()
+    };
+    place.write_bytes("gallery.txt", &names(&mut numbers.iter().copied()));
+    place.write_bytes("queries.txt", &names(&mut rows.iter().map(|&row| numbers[row])));
+    place.write_labels("queries-label.npy", &rows.iter().map(|&row| numbers[row]).collect::<Vec<_>>());
+    let arguments = |gallery: &'static str, queries: &'static str| {
+        let new = new.clone();
+        let words =
+            "curve --new NEW --adapted NEW --order order.npy --queries queries.npy --bootstrap 0 --labels";
+        let mut all: Vec<String> =
+            words.split(' ').map(|word| if word == "NEW" { new.clone() } else { word.to_owned() }).collect();
+        all.extend([gallery.to_owned(), "--query-labels".to_owned(), queries.to_owned()]);
+        all
+    };
+    let curve = |gallery: &'static str, queries: &'static str| {
+        let all = arguments(gallery, queries);
+        place.json(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let (by_number, by_name) =
+        (curve("labels.npy", "queries-label.npy"), curve("gallery.txt", "queries.txt"));
+    assert_eq!(by_number["area"], by_name["area"]);
+    assert!(by_name["end"]["top1"].as_f64().unwrap() > 99.0, "every query is in the gallery: {by_name}");
+    let mixed = arguments("gallery.txt", "queries-label.npy");
+    let output = place.run(&mixed.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("whole numbers"));
+}
+
+#[test]
+fn labels_that_the_head_does_not_know_are_counted() {
+    let place = Place::new();
+    let (old, new, labels) = gallery(&place);
+    let shifted: Vec<i64> = read_labels(&source(&labels)).unwrap().iter().map(|label| label + 5).collect();
+    place.write_labels("shifted.npy", &shifted);
+    let (weight, unknown) = (demo("head_weight.npy"), shifted.iter().filter(|&&label| label > 9).count());
+    let output = place.run(&[
+        "fit",
+        "--old",
+        &old,
+        "--new",
+        &new,
+        "--labels",
+        "shifted.npy",
+        "--head-weight",
+        &weight,
+        "--method",
+        "procrustes",
+        "--uncertainty",
+        "off",
+        "-o",
+        "a.safetensors",
+        "--json",
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains(&format!("{unknown} of 1079 pairs have a label that the head does not know")),
+        "{said}"
+    );
+    // What was measured was measured on a σ² that is not in the adapter.
+    let fitted: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&fitted["uncertainty"], &fitted["calibration"]), (&Value::from("constant"), &Value::Null));
 }

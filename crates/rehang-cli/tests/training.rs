@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::process::Output;
 
 use common::{Place, demo, waves};
@@ -188,10 +189,19 @@ fn a_study_puts_methods_and_adapters_side_by_side_and_goes_on_where_it_stopped()
     assert_eq!(again["comparison"], said["comparison"]);
     assert!(encoder == fs_err::read(place.path("kept/mine-0.safetensors")).unwrap());
 
-    // An encoder that was trained in another way is refused and stays.
+    // An adapter that is gone is made again, with the same encoder.
+    fs_err::remove_file(place.path("kept/mine-0-psi.safetensors")).unwrap();
+    let again = json_of(&place, "compare study.toml --out report");
+    assert_eq!(again["comparison"], said["comparison"]);
+    assert!(encoder == fs_err::read(place.path("kept/mine-0.safetensors")).unwrap());
+    assert!(place.path("kept/mine-0-psi.safetensors").exists());
+
+    // An encoder that was trained in another way is refused and stays, whether or not its adapter is there.
+    fs_err::remove_file(place.path("kept/mine-0-psi.safetensors")).unwrap();
     let longer = COMPARE.replace("epochs = 3", "epochs = 4");
     for (text, expected) in [
         (longer, "trained in another way"),
+        (COMPARE.replace("hidden = 16", "hidden = 12"), "mine-0.safetensors: it was trained in another way"),
         (COMPARE.replace("'bct',", "'plain',"), "the independent model takes part"),
         (COMPARE.replace("'bct',", "'mine',"), "mine"),
         (COMPARE.replace("'bct',", "{ name = 'ract', label = 'mine' },"), "every name once"),
@@ -212,6 +222,21 @@ fn a_study_puts_methods_and_adapters_side_by_side_and_goes_on_where_it_stopped()
         assert!(error.lines().any(|line| line.starts_with("Error: ") && line.contains(expected)), "{error}");
         assert!(!place.path("elsewhere/comparison.html").exists());
     }
+    assert!(encoder == fs_err::read(place.path("kept/mine-0.safetensors")).unwrap());
+
+    // A test of one row a class is refused before anything is trained.
+    let labels = files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
+    let classes: BTreeSet<i64> = labels.iter().copied().collect();
+    let first = |class: &i64| labels.iter().position(|label| label == class).unwrap() as i64;
+    place.write_labels("first.npy", &classes.iter().map(first).collect::<Vec<_>>());
+    let allocation = ALLOCATION.replace("test = 0.2", "test_rows = 'first.npy'").replace("split", "single");
+    let compare = COMPARE.replace("'kept'", "'single'");
+    write(&place, "study.toml", &format!("{}{allocation}{ENCODER}{compare}", digits()));
+    let output = run(&place, "compare study.toml --out elsewhere");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("the part \"test\"") && error.contains("allocation.test"), "{error}");
+    assert_eq!(fs_err::read_dir(place.path("single")).unwrap().count(), 0);
 }
 
 #[test]
@@ -297,6 +322,48 @@ fn images_that_cannot_be_read_are_left_out_listed_and_end_with_code_1() {
         assert!(said["refused"][0]["what"].as_str().unwrap().ends_with("broken.png"), "{said}");
     }
     assert_eq!(matrix(&place, "trees.npy").rows(), 12);
+
+    let text = fs_err::read_to_string(place.path("trees.toml")).unwrap();
+    let study = "[allocation]\nfile = 'split.json'\nkind = 'open-data'\nshare = 0.5\ntest = 0.34\n[compare]\nseeds = [0]\n\
+                 old_encoder = { kind = 'cnn-small', width = 2, outputs = 4 }\nmethods = ['bct']\norders = ['random']\n";
+    write(&place, "study.toml", &format!("{text}{study}"));
+    let output = run(&place, "compare study.toml --json");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(said["refused"][0]["what"].as_str().unwrap().ends_with("broken.png"), "{said}");
+}
+
+#[test]
+fn one_file_for_two_things_is_refused_before_any_work() {
+    let place = place_with_files();
+    let encoder = "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nepochs = 1\n";
+    let with = |more: &str| format!("{FEATURES}{encoder}{more}");
+    let old = with("[old]\nencoder = 'features.safetensors'\n");
+    let vectors = with("[old]\nvectors = 'features.npy'\nhead_weight = 'head.npy'\n");
+    let checkpoint = with("[output]\ncheckpoint = 'OUT.safetensors'\n");
+    let copied = ["features.safetensors", "features.npy", "classes.npy", "head.npy"];
+    let bytes = || copied.map(|name| fs_err::read(place.path(name)).unwrap());
+    let before = (place.names(), bytes());
+    for (text, command, says) in [
+        (with(""), "train dmu two.toml -o a.safetensors --adapter ./a.safetensors", "--adapter"),
+        (checkpoint, "train plain two.toml -o OUT.safetensors", "output.checkpoint"),
+        (old.clone(), "train bct two.toml -o features.safetensors", "old.encoder"),
+        (old, "train dmu two.toml -o a.safetensors --adapter features.safetensors", "old.encoder"),
+        (vectors.clone(), "train bct two.toml -o head.npy", "old.head_weight"),
+        (vectors, "train bct two.toml -o classes.npy", "data.labels"),
+        (with(""), "embed features.safetensors two.toml -o x.npy --labels ./x.npy", "--labels"),
+        (with(""), "embed features.safetensors two.toml -o features.safetensors", "the encoder"),
+        (with(""), "embed features.safetensors two.toml -o x.npy --labels classes.npy", "data.labels"),
+    ] {
+        write(&place, "two.toml", &text);
+        let output = run(&place, command);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{command}: {error}");
+        assert!(error.contains("another file than") && error.contains(says), "{command}: {error}");
+        fs_err::remove_file(place.path("two.toml")).unwrap();
+        assert!((place.names(), bytes()) == before, "{command}");
+    }
 }
 
 #[test]
@@ -556,6 +623,31 @@ const CASES: &[Case] = &[
         config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\nhead_weight = 'head.npy'\n",
         command: "train bct bad.toml -o OUT.safetensors",
         says: &["head", "6", "9"],
+    },
+    Case {
+        why: "a margin in degrees",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[head]\nform = 'arcface'\nmargin = 28.6\n",
+        command: TRAIN,
+        says: &["head.margin", "28.6", "radians"],
+    },
+    Case {
+        why: "a scale of an old head that turns everything round",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\nhead_weight = 'head.npy'\n\
+                 head = { form = 'cosface', scale = -30.0 }\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["old.head.scale", "-30", "above 0"],
+    },
+    Case {
+        why: "a momentum that never dies down",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\noptimiser = { kind = 'sgd', momentum = 1.0 }\n",
+        command: TRAIN,
+        says: &["optimiser.momentum", "below 1"],
+    },
+    Case {
+        why: "a schedule that turns round",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[training]\nschedule = { kind = 'steps', at = [1], factor = -0.1 }\n",
+        command: TRAIN,
+        says: &["schedule.factor", "-0.1", "above 0"],
     },
     Case {
         why: "NaN in the old vectors",

@@ -24,8 +24,8 @@ pub enum ItemFailure {
     Temporary(String),
     /// No attempt will: the source is gone, the image is damaged, the service refuses this text.
     Permanent(String),
-    /// Nothing was tried that says anything about the item: a budget was spent, or a key ended, before its turn came. It is
-    /// no attempt and no failure of the item, which waits as before.
+    /// Nothing was tried that says anything about the item: a budget was spent, a key ended, the service was gone, or others
+    /// brought the program down, before its turn came. It is no attempt and no failure of the item, which waits as before.
     Untried(String),
 }
 

@@ -77,13 +77,9 @@ impl<'a> Part<'a> {
         self.comparison.over_seeds(method, self.name, |outcome| number(outcome).and_then(shown))
     }
 
-    fn seeds_of(&self, method: &str) -> usize {
-        self.comparison.of(method, self.name).count()
-    }
-
-    /// A number over the seeds as a table shows it.
+    /// A number over the seeds as a table shows it; a method that is not there for a seed lacks the number for it.
     fn entry(&self, method: &str, number: impl Fn(&Outcome) -> Option<f64>) -> Entry {
-        Entry::of(self.over_seeds(method, number), self.seeds_of(method))
+        Entry::of(self.over_seeds(method, number), self.seeds)
     }
 
     /// Mean and spread of a number that does not depend on the method; `None` where it does, or is not defined.
@@ -156,13 +152,15 @@ fn subtitle(comparison: &Comparison) -> String {
     words.join(" · ")
 }
 
-/// The methods with the largest areas of each part.
+/// The methods with the largest areas of each part, of those that have one for every seed.
 fn verdict(parts: &[Part<'_>]) -> (&'static str, String) {
     let sentences: Vec<String> = parts.iter().filter_map(largest_areas).collect();
     if !sentences.is_empty() {
         ("Largest area of mAP", sentences.join(" "))
     } else if parts.is_empty() {
         ("No verdict", "Nothing was measured, so nothing can be compared yet.".into())
+    } else if parts.iter().any(|part| !part.orders.is_empty()) {
+        ("No verdict", "No method has an area of mAP for every seed, so none can come first.".into())
     } else {
         ("No verdict", "No backfill was measured, so only its two ends can be compared.".into())
     }
@@ -176,6 +174,7 @@ fn largest_areas(part: &Part<'_>) -> Option<String> {
         .filter_map(|method| {
             Some((*method, part.over_seeds(method, |outcome| Some(backfill(outcome, order)?.area.map))?))
         })
+        .filter(|(_, area)| area.count == part.seeds)
         .collect();
     areas.sort_by(|a, b| b.1.mean.total_cmp(&a.1.mean));
     let say = |(method, area): &(&str, MeanSd)| {
@@ -340,7 +339,7 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
     table
 }
 
-/// In how many of the seeds that have both numbers the criterion is met.
+/// In how many of all seeds the criterion is met: one without the method, or without both numbers, does not meet it.
 fn criterion(part: &Part<'_>, method: &str, measure: Measure) -> Entry {
     let seeds = part.comparison.of(method, part.name).filter(|outcome| {
         shown(outcome.new_old.of(measure)).is_some() && shown(outcome.old_old.of(measure)).is_some()
@@ -351,7 +350,7 @@ fn criterion(part: &Part<'_>, method: &str, measure: Measure) -> Entry {
     }
     let count = met.iter().filter(|met| **met).count();
     // A count of seeds is not a quality: meeting the criterion in all seeds is what every method should do.
-    Entry { cell: format!("{count}/{}", met.len()).into(), rank: None }
+    Entry { cell: format!("{count}/{}", part.seeds).into(), rank: None }
 }
 
 /// Areas, flips and lowest points. With one order they are the columns of one table; with more, every one of them is a

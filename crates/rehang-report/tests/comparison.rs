@@ -151,6 +151,26 @@ fn numbers_are_means_over_seeds_and_gains_those_of_the_papers() {
 }
 
 #[test]
+fn a_method_that_is_missing_for_a_seed_says_so_and_does_not_compete() {
+    let mut comparison = compared(&[METHODS[4], METHODS[8]], 3, &["test"], &["random"]);
+    comparison.outcomes.retain(|outcome| outcome.method == "bct" || outcome.seed != 2);
+    let text = comparison_markdown(&comparison);
+    let cells = row(&text, "Methods side by side: mAP", "dmu + ψ");
+    for cell in [0, 1, 2, 5, 6].map(|cell| &cells[cell]) {
+        assert!(cell.contains("2 of 3") && !cell.contains("**"), "{cells:?}");
+    }
+    assert_eq!(cells[3], "2/3");
+    let cells = row(&text, "Backfill in order random", "dmu + ψ");
+    assert!(cells.iter().all(|cell| cell.contains("2 of 3") && !cell.contains("**")), "{cells:?}");
+    assert!(!row(&text, "Methods side by side: mAP", "bct")[1].contains(" of "), "{text}");
+    assert!(text.contains("Part test, order random: bct with ") && !text.contains("then dmu"), "{text}");
+
+    // Where every method misses a seed, none comes first.
+    comparison.outcomes.retain(|outcome| outcome.method != "bct" || outcome.seed != 0);
+    assert!(comparison_markdown(&comparison).contains("No method has an area of mAP for every seed"));
+}
+
+#[test]
 fn one_seed_has_no_spread_and_one_order_one_table() {
     let text = comparison_markdown(&compared(&METHODS, 1, &["test"], &["random"]));
     assert!(!text.contains('±'), "{text}");

@@ -16,7 +16,9 @@ use rehang::order::{OrderInput, Policy, order};
 use rehang::study::true_errors;
 use rehang::{Distance, Error, ErrorKind, Head, Matrix, Pairs, Progress, Result, Vectors};
 
-use crate::compatible::{Method as Compatible, OldModel, TrainingParameters, TrainingSet, train};
+use crate::compatible::{
+    Method as Compatible, OldModel, TrainingParameters, TrainingSet, train, training_warnings,
+};
 use crate::encoder::Encoder;
 use crate::examples::Examples;
 use crate::networks::fit_map_only;
@@ -74,12 +76,14 @@ pub struct ComparisonData<'a> {
     pub parts: Vec<(String, Vec<usize>)>,
 }
 
-/// Runs a study. A contender whose training leaves the finite numbers is left out for that seed, with a warning.
+/// Runs a study. A contender, its ψ or an adapter that leaves the finite numbers is left out for that seed, with a warning.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Empty`] without seeds, parts or orders; [`ErrorKind::InvalidOption`] for labels, adapters, orders or seeds that
-/// come twice; as [`train`], [`fit_adapter`] and [`curve`].
+/// come twice, and for a part in which no class has two rows; [`ErrorKind::Conflict`] for a kept encoder that was trained in
+/// another way; [`ErrorKind::Diverged`] and [`ErrorKind::NotFinite`] where the old or the independent model leaves the finite
+/// numbers; as [`train`], [`fit_adapter`] and [`curve`].
 pub fn compare(
     data: &ComparisonData<'_>,
     parameters: &ComparisonParameters,
@@ -95,6 +99,7 @@ pub fn compare(
         }
     }
     expect_names_once(parameters)?;
+    expect_searchable(data)?;
     let mut outcomes = Vec::new();
     let mut warnings = Vec::new();
     for &seed in &parameters.seeds {
@@ -178,6 +183,39 @@ fn expect_names_once(parameters: &ComparisonParameters) -> Result<()> {
     Ok(())
 }
 
+/// Fails where a part has no query that could find anything: known now, and not after a night of training.
+fn expect_searchable(data: &ComparisonData<'_>) -> Result<()> {
+    for (part, rows) in &data.parts {
+        let mut classes = BTreeSet::new();
+        if rows.iter().all(|&row| classes.insert(data.examples.labels[row])) {
+            return Err(Error::option(
+                format!("the part {part:?}"),
+                format!("{} rows, no two of one class", rows.len()),
+                "a class with at least two rows, since a query leaves itself out and finds the others: set a larger \
+                 allocation.test, or leave classes with more rows unseen",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What a method gave, or nothing where it left the finite numbers: that must not cost a night of the others.
+fn unless_diverged<T>(
+    result: Result<T>,
+    label: &str,
+    seed: u64,
+    warnings: &mut Vec<String>,
+) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), ErrorKind::Diverged { .. } | ErrorKind::NotFinite { .. }) => {
+            warnings.push(format!("{label} is left out for seed {seed}: {error}"));
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Every part by one model.
 type Galleries = Vec<Matrix>;
 
@@ -206,17 +244,10 @@ fn one_seed(
     }];
     for contender in &parameters.contenders {
         let Contender { label, parameters } = contender;
-        let trained = study.trained(label, parameters, data.new_rows, Some(&old_model), warnings, progress);
-        let (encoder, psi) = match trained {
-            Ok(trained) => trained,
-            // One method that cannot be trained so must not cost a night of the others.
-            Err(error) if matches!(error.kind(), ErrorKind::Diverged { .. }) => {
-                warnings.push(format!("{label} is left out for seed {seed}: {error}"));
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        let native = study.galleries(&encoder, progress)?;
+        let trained = study
+            .trained(label, parameters, data.new_rows, Some(&old_model), warnings, progress)
+            .and_then(|(encoder, psi)| Ok((study.galleries(&encoder, progress)?, encoder, psi)));
+        let Some((native, encoder, psi)) = unless_diverged(trained, label, seed, warnings)? else { continue };
         let width = encoder.architecture.outputs();
         sides.push(Side {
             label: label.clone(),
@@ -226,14 +257,9 @@ fn one_seed(
             head: encoder.head.clone(),
         });
         if let Some(psi) = psi {
-            sides.push(Side::adapted(
-                format!("{label} + ψ"),
-                native,
-                &old_parts,
-                &psi,
-                &encoder.head,
-                progress,
-            )?);
+            let label = format!("{label} + ψ");
+            let side = Side::adapted(label.clone(), native, &old_parts, &psi, &encoder.head, progress);
+            sides.extend(unless_diverged(side, &label, seed, warnings)?);
         }
     }
     if !parameters.adapters.is_empty() {
@@ -253,12 +279,15 @@ fn one_seed(
             let head = &independent.head;
             // FCT is the map alone; everything else has a σ² to order by.
             let adapter = if method == Method::Fct {
-                fit_map_only(&pairs, Some(head), &fit, &options, progress)?
+                fit_map_only(&pairs, Some(head), &fit, &options, progress)
             } else {
-                fit_adapter(&pairs, Some(head), &fit, &options, progress)?.adapter
+                fit_adapter(&pairs, Some(head), &fit, &options, progress).map(|fitted| fitted.adapter)
             };
-            let label = method.name().into();
-            let mut side = Side::adapted(label, best_parts.clone(), &old_parts, &adapter, head, progress)?;
+            let label = method.name();
+            let side = adapter.and_then(|adapter| {
+                Side::adapted(label.into(), best_parts.clone(), &old_parts, &adapter, head, progress)
+            });
+            let Some(mut side) = unless_diverged(side, label, seed, warnings)? else { continue };
             side.sigma = side.sigma.filter(|_| method != Method::Fct);
             sides.push(side);
         }
@@ -431,10 +460,16 @@ impl Study<'_> {
         let places = self.parameters.folder.as_ref().map(|folder| {
             (folder.join(format!("{name}.safetensors")), folder.join(format!("{name}-psi.safetensors")))
         });
+        let set = TrainingSet { examples: self.data.examples, rows, old_rows: Some(self.data.old_rows) };
+        let mut note = |sentences: Vec<String>| {
+            for sentence in sentences.into_iter().map(|sentence| format!("{label}: {sentence}")) {
+                if !warnings.contains(&sentence) {
+                    warnings.push(sentence);
+                }
+            }
+        };
         let wants_psi = parameters.method.adapter_hidden().is_some();
-        if let Some((encoder, psi)) =
-            places.as_ref().filter(|(encoder, psi)| encoder.exists() && (!wants_psi || psi.exists()))
-        {
+        if let Some((encoder, psi)) = places.as_ref().filter(|(encoder, _)| encoder.exists()) {
             let kept = Encoder::load(encoder)?;
             if !kept.is_of(&parameters, &self.data.examples.select(rows), old)? {
                 return Err(Error::conflict(
@@ -443,17 +478,14 @@ impl Study<'_> {
                      remove it",
                 ));
             }
-            let psi = if wants_psi { Some(Adapter::load(psi)?) } else { None };
-            return Ok((kept, psi));
-        }
-        let set = TrainingSet { examples: self.data.examples, rows, old_rows: Some(self.data.old_rows) };
-        let trained = train(set, old, &parameters, progress)?;
-        for warning in trained.warnings {
-            let sentence = format!("{label}: {warning}");
-            if !warnings.contains(&sentence) {
-                warnings.push(sentence);
+            // Without its ψ the same training is done again, and gives the same encoder.
+            if !wants_psi || psi.exists() {
+                note(training_warnings(set, old, &parameters)?);
+                return Ok((kept, if wants_psi { Some(Adapter::load(psi)?) } else { None }));
             }
         }
+        let trained = train(set, old, &parameters, progress)?;
+        note(trained.warnings);
         if let Some((encoder, psi)) = places {
             // ψ first: an encoder that is there says that all of its training is.
             if let Some(adapter) = &trained.adapter {
@@ -491,4 +523,121 @@ pub fn expect_contender(method: &Compatible) -> Result<()> {
         method.name(),
         "compatible methods: the independent model takes part anyhow",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::encoder::Architecture;
+    use crate::examples::{Inputs, SamplerParameters};
+    use crate::test_data::random_matrix;
+
+    /// Four classes of ten rows, each with a coordinate of its own.
+    fn examples() -> Examples {
+        let noise = random_matrix(40, 6, 3);
+        let features = Matrix::from_fn(40, 6, |row, column| {
+            0.3 * noise.row(row)[column] + if column == row % 4 { 3.0 } else { 0.0 }
+        });
+        let classes = (0..4).map(|class| format!("class {class}")).collect();
+        Examples::new(Inputs::Features(features), (0..40).map(|row| row % 4).collect(), classes).unwrap()
+    }
+
+    /// The old model sees the first two classes; the last two rows of every class are searched.
+    fn run(parameters: &ComparisonParameters, searched: std::ops::Range<usize>) -> Result<Comparison> {
+        let examples = examples();
+        let new_rows: Vec<usize> = (0..32).collect();
+        let old_rows: Vec<usize> = (0..32).filter(|row| row % 4 < 2).collect();
+        let parts = vec![("test".to_owned(), searched.collect())];
+        let data = ComparisonData { examples: &examples, old_rows: &old_rows, new_rows: &new_rows, parts };
+        compare(&data, parameters, &Progress::default())
+    }
+
+    /// One seed, one contender, and a folder that keeps what is trained.
+    fn study(folder: &Path, label: &str, method: &str, options: &str) -> ComparisonParameters {
+        let quick = |method: &str, options: &str| TrainingParameters {
+            epochs: 2,
+            rate: 0.02,
+            warm_up_epochs: 0.0,
+            sampler: SamplerParameters::shuffled(8),
+            ..TrainingParameters::new(
+                "new",
+                Architecture::Mlp { hidden: Vec::new(), outputs: 6 },
+                Compatible::named(method, options).unwrap(),
+            )
+        };
+        ComparisonParameters {
+            title: "a study".into(),
+            seeds: vec![0],
+            old: quick("plain", ""),
+            independent: quick("plain", ""),
+            contenders: vec![Contender { label: label.into(), parameters: quick(method, options) }],
+            adapters: Vec::new(),
+            orders: vec![Policy::Random],
+            folder: Some(folder.into()),
+        }
+    }
+
+    /// Changes the numbers of a kept encoder; how it was trained stays written in it.
+    fn change(path: &Path, change: impl Fn(&mut f32)) {
+        let mut encoder = Encoder::load(path).unwrap();
+        encoder.state.parameters.iter_mut().for_each(change);
+        encoder.save(path).unwrap();
+    }
+
+    #[test]
+    fn a_method_that_leaves_the_finite_numbers_is_left_out_and_the_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut parameters = study(folder.path(), "bct", "bct", "");
+        assert_eq!(run(&parameters, 32..40).unwrap().methods(), ["independent", "bct"]);
+        // A contender whose vectors overflow.
+        change(&folder.path().join("bct-0.safetensors"), |value| *value = f32::MAX);
+        let comparison = run(&parameters, 32..40).unwrap();
+        assert_eq!(comparison.methods(), ["independent"]);
+        assert!(comparison.warnings[0].starts_with("bct is left out for seed 0: "), "{comparison:?}");
+        // An adapter: the variance of such old vectors is beyond single precision.
+        parameters.contenders.clear();
+        parameters.adapters = vec![Method::Fct];
+        change(&folder.path().join("old-0.safetensors"), |value| *value *= 1e30);
+        let comparison = run(&parameters, 32..40).unwrap();
+        assert_eq!(comparison.methods(), ["independent"]);
+        assert!(comparison.warnings[0].starts_with("fct is left out for seed 0: "), "{comparison:?}");
+    }
+
+    #[test]
+    fn a_kept_encoder_without_its_psi_is_trained_again_only_where_it_is_the_same_training() {
+        let folder = tempfile::tempdir().unwrap();
+        let encoder = || fs_err::read(folder.path().join("mine-0.safetensors")).unwrap();
+        let psi = folder.path().join("mine-0-psi.safetensors");
+        for (method, options) in [("dmu", "forward_weight = 0.0"), ("bct", "")] {
+            let without = study(folder.path(), "mine", method, options);
+            let first = run(&without, 32..40).unwrap();
+            let before = encoder();
+            let error = run(&study(folder.path(), "mine", "dmu", "hidden = 8"), 32..40).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Conflict { .. }), "{error}");
+            assert!(encoder() == before && !psi.exists());
+            assert_eq!(run(&without, 32..40).unwrap(), first);
+            fs_err::remove_file(folder.path().join("mine-0.safetensors")).unwrap();
+        }
+        let with = study(folder.path(), "mine", "dmu", "hidden = 8");
+        let first = run(&with, 32..40).unwrap();
+        assert_eq!(first.methods(), ["independent", "mine", "mine + ψ"]);
+        let before = (encoder(), fs_err::read(&psi).unwrap());
+        fs_err::remove_file(&psi).unwrap();
+        assert_eq!(run(&with, 32..40).unwrap(), first);
+        assert!((encoder(), fs_err::read(&psi).unwrap()) == before);
+    }
+
+    #[test]
+    fn a_part_in_which_no_query_finds_anything_fails_before_anything_is_trained() {
+        let folder = tempfile::tempdir().unwrap();
+        for searched in [32..36, 32..32] {
+            let error = run(&study(folder.path(), "bct", "bct", ""), searched).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::InvalidOption { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("\"test\"") && text.contains("allocation.test"), "{text}");
+        }
+        assert_eq!(fs_err::read_dir(folder.path()).unwrap().count(), 0);
+    }
 }

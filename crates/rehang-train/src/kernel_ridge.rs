@@ -26,7 +26,7 @@ use rayon::prelude::*;
 use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
 use rehang::{Error, ErrorKind, Matrix, Progress, Result};
 
-use crate::linear_algebra::input_factor;
+use crate::linear_algebra::{column_means, input_factor};
 
 /// Up to this many pairs every pair is a centre (solving takes about 2.4 GB there).
 pub const EXACT_PAIRS_MAX: usize = 10_000;
@@ -418,19 +418,6 @@ fn scale_rows(rows: &Matrix, scaling: InputScaling) -> Matrix {
         }
     }
     target
-}
-
-fn column_means(matrix: &Matrix) -> Vec<f64> {
-    let mut means = vec![0.0; matrix.columns()];
-    for row in 0..matrix.rows() {
-        for (mean, &value) in means.iter_mut().zip(matrix.row(row)) {
-            *mean += f64::from(value);
-        }
-    }
-    for mean in &mut means {
-        *mean /= matrix.rows() as f64;
-    }
-    means
 }
 
 fn total_variance(matrix: &Matrix) -> f64 {

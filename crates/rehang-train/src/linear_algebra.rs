@@ -252,6 +252,19 @@ fn diverged(what: &str) -> Error {
     ErrorKind::Diverged { what: what.into(), step: 0 }.into()
 }
 
+/// The mean of every column, summed in `f64`; zeros for no rows.
+pub(crate) fn column_means(rows: &Matrix) -> Vec<f64> {
+    let mut means = vec![0.0; rows.columns()];
+    for row in 0..rows.rows() {
+        means.iter_mut().zip(rows.row(row)).for_each(|(mean, &value)| *mean += f64::from(value));
+    }
+    let count = rows.rows().max(1) as f64;
+    for mean in &mut means {
+        *mean /= count;
+    }
+    means
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

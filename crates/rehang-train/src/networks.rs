@@ -184,6 +184,8 @@ pub fn fit_adapter(
         let variance = fitted.calibration.as_ref().map_or(1.0, |calibration| calibration.mean_squared_error);
         fitted.adapter.uncertainty =
             Uncertainty::Constant { variance: (variance as f32).max(f32::MIN_POSITIVE) };
+        // It was measured on the σ² that is not in the adapter.
+        fitted.calibration = None;
     }
     Ok(fitted)
 }

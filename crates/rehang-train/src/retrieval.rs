@@ -8,6 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::{Distance, Matrix, Space};
 
+use crate::linear_algebra::column_means;
 use crate::outputs::multiply_transposed;
 
 /// Fractions of native vectors at which quality is measured. A full gallery is the same for every map.
@@ -49,7 +50,8 @@ impl Relevance {
 
     /// The ten nearest in the fully native gallery are relevant.
     pub(crate) fn by_native(native: &Matrix, space: &Space) -> Self {
-        let distances = distances(native, native, space.distance);
+        let offset = large_offset(native, space.distance);
+        let distances = distances(native, native, space.distance, offset.as_deref());
         let items = (0..native.rows())
             .into_par_iter()
             .map(|query| {
@@ -90,11 +92,48 @@ impl Relevance {
     }
 }
 
+/// How many times the squared spread of all vectors the squared length of their mean has to be, for it to be taken out: below
+/// it, `f32` keeps five digits of a squared distance.
+const OFFSET_RATIO_MIN: f64 = 100.0;
+
 /// Queries whose distances are computed together.
 const ROWS: usize = 128;
 
 /// Distances of every query from every item, `[m, n]`.
-fn distances(queries: &Matrix, items: &Matrix, distance: Distance) -> Matrix {
+///
+/// L2 does not see an offset that all vectors share, but squared lengths lose digits by it: a large one is taken out first, the
+/// `offset` of the native vectors.
+fn distances(queries: &Matrix, items: &Matrix, distance: Distance, offset: Option<&[f64]>) -> Matrix {
+    match offset {
+        None => distances_as_they_are(queries, items, distance),
+        Some(offset) => distances_as_they_are(&minus(queries, offset), &minus(items, offset), distance),
+    }
+}
+
+fn minus(rows: &Matrix, offset: &[f64]) -> Matrix {
+    Matrix::from_fn(rows.rows(), rows.columns(), |row, column| {
+        (f64::from(rows.row(row)[column]) - offset[column]) as f32
+    })
+}
+
+/// The mean of vectors whose L2 distances would lose digits by it; none for distances that the origin matters to.
+fn large_offset(rows: &Matrix, distance: Distance) -> Option<Vec<f64>> {
+    if distance != Distance::L2 {
+        return None;
+    }
+    let mean = column_means(rows);
+    let squares = |of: &dyn Fn(f64, usize) -> f64| -> f64 {
+        (0..rows.rows())
+            .flat_map(|row| rows.row(row).iter().enumerate())
+            .map(|(column, &value)| of(f64::from(value), column).powi(2))
+            .sum()
+    };
+    let spread = squares(&|value, column| value - mean[column]);
+    let length = rows.rows() as f64 * mean.iter().map(|value| value * value).sum::<f64>();
+    (length > OFFSET_RATIO_MIN * spread).then_some(mean)
+}
+
+fn distances_as_they_are(queries: &Matrix, items: &Matrix, distance: Distance) -> Matrix {
     let norms = |rows: &Matrix| -> Vec<f32> { rows.norms().iter().map(|&norm| norm as f32).collect() };
     let (query_norms, item_norms) = (norms(queries), norms(items));
     let mut out = Matrix::zeros(queries.rows(), items.rows());
@@ -137,8 +176,9 @@ pub(crate) fn upgrade(
     seed: u64,
 ) -> Quality {
     let n = native.rows();
-    let from_native = distances(native, native, space.distance);
-    let from_adapted = distances(native, adapted, space.distance);
+    let offset = large_offset(native, space.distance);
+    let from_native = distances(native, native, space.distance, offset.as_deref());
+    let from_adapted = distances(native, adapted, space.distance, offset.as_deref());
     let mut order: Vec<usize> = (0..n).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
     let mut position = vec![0; n];
@@ -154,7 +194,8 @@ pub(crate) fn upgrade(
 
 /// Quality of one kind of vectors for its own queries: doing nothing, or the new model alone.
 pub(crate) fn own(rows: &Matrix, distance: Distance, relevance: &Relevance) -> f64 {
-    let distances = distances(rows, rows, distance);
+    let offset = large_offset(rows, distance);
+    let distances = distances(rows, rows, distance, offset.as_deref());
     mean_quality(relevance, rows.rows(), |query, item| distances.row(query)[item])
 }
 
@@ -175,7 +216,7 @@ fn mean_quality(relevance: &Relevance, n: usize, distance: impl Fn(usize, usize)
 /// Top-1 in percent: how many new queries have an item of their class as the nearest other one.
 #[cfg(test)]
 pub(crate) fn first_results(native: &Matrix, adapted: &Matrix, distance: Distance, labels: &[i64]) -> f64 {
-    let distances = distances(native, adapted, distance);
+    let distances = distances(native, adapted, distance, large_offset(native, distance).as_deref());
     let n = native.rows();
     let right = (0..n)
         .into_par_iter()
@@ -202,6 +243,24 @@ mod tests {
             assert_eq!((perfect.start, perfect.area), (100.0, 100.0));
             let other = upgrade(&native, &random_matrix(120, 4, 2), &space(distance), &relevance, 0);
             assert!(other.start < 25.0 && other.area > other.start);
+        }
+    }
+
+    #[test]
+    fn l2_does_not_see_an_offset_that_all_vectors_share() {
+        let native = random_matrix(120, 4, 1);
+        let adapted = Matrix::from_fn(120, 4, |row, column| native.row(row)[column] + (row % 5) as f32 * 0.1);
+        // A multiple of what f32 resolves there, so that the vectors themselves lose little.
+        let moved = |rows: &Matrix| Matrix::from_fn(120, 4, |row, column| rows.row(row)[column] + 4096.0);
+        let labels: Vec<i64> = (0..120).map(|row| row % 7).collect();
+        let relevance = Relevance::by_label(&labels);
+        let measure = |native: &Matrix, adapted: &Matrix| {
+            let quality = upgrade(native, adapted, &space(Distance::L2), &relevance, 0);
+            [quality.start, quality.area, own(native, Distance::L2, &relevance)]
+        };
+        let [here, there] = [measure(&native, &adapted), measure(&moved(&native), &moved(&adapted))];
+        for (here, there) in here.into_iter().zip(there) {
+            assert!((here - there).abs() < 0.2, "{here} {there}");
         }
     }
 

@@ -20,7 +20,7 @@ use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::folds::folds;
-use crate::linear_algebra::{eigen, input_factor, product};
+use crate::linear_algebra::{column_means, eigen, input_factor, product};
 use crate::nearest::NearestAnchors;
 use crate::outputs::{conformed, raw_outputs, scale, squared_errors};
 
@@ -246,7 +246,7 @@ pub fn fit(
         anchors: anchor_rows,
         anchor_values,
         neighbours: parameters.neighbours,
-        centre: column_means(new),
+        centre: column_means(new).into_iter().map(|mean| mean as f32).collect(),
         intercept: 0.0,
         coefficients: Vec::new(),
         means: Vec::new(),
@@ -351,14 +351,6 @@ fn scaled_inputs(old: &Matrix, scaling: InputScaling) -> Matrix {
         scale(row, factor);
     }
     scaled
-}
-
-fn column_means(rows: &Matrix) -> Vec<f32> {
-    let mut sums = vec![0.0_f64; rows.columns()];
-    for row in 0..rows.rows() {
-        sums.iter_mut().zip(rows.row(row)).for_each(|(sum, &value)| *sum += f64::from(value));
-    }
-    sums.into_iter().map(|sum| (sum / rows.rows().max(1) as f64) as f32).collect()
 }
 
 /// For every anchor the log of the mean squared distance of its new vector from those of its nearest other anchors.

@@ -15,8 +15,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use rehang_store::{ItemKey, Outcome, Revision};
 use serde::{Deserialize, Serialize};
 
-/// Batches between two looks at the counts and at what was asked for.
+/// Batches between two looks at the counts and at what was asked for, at most.
 const BATCHES_BETWEEN_LOOKS: u32 = 8;
+/// Milliseconds between them, at most: however slow the encoder or the rate is, a pause does not wait for it.
+const LOOK_EVERY_MS: u64 = 1000;
 
 /// How far a backfill goes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -126,8 +128,9 @@ pub enum Event {
     Looked {
         /// Items of the gallery.
         items: u64,
-        /// Items whose vector is native and was not written by this backfill.
-        native_before: u64,
+        /// Native items, less those that this backfill made so: below 0 where the application has changed more of these since
+        /// than others are native.
+        native_before: i64,
         /// What is asked for.
         request: Request,
         /// Whether the upgrade was rolled back since this backfill began.
@@ -206,11 +209,14 @@ pub struct Backfill {
     interrupted: bool,
     /// Counts of the last look.
     items: u64,
-    native_before: u64,
+    native_before: i64,
     looked: bool,
     looking: bool,
     batches_since_look: u32,
+    last_look_ms: u64,
     reading: bool,
+    /// When the last read was asked for: it left out whoever rested then.
+    read_ms: u64,
     /// The last read gave nothing, and nothing has changed since.
     dry: bool,
     next_batch: u64,
@@ -263,7 +269,9 @@ impl Backfill {
             looked: false,
             looking: false,
             batches_since_look: 0,
+            last_look_ms: 0,
             reading: false,
+            read_ms: 0,
             dry: false,
             next_batch: 0,
             ready: VecDeque::new(),
@@ -291,7 +299,7 @@ impl Backfill {
     }
 
     fn native(&self) -> u64 {
-        self.native_before + self.tally.native
+        u64::try_from(self.native_before.saturating_add_unsigned(self.tally.native)).unwrap_or(0)
     }
 
     /// How many native items it works towards.
@@ -310,7 +318,8 @@ impl Backfill {
             Event::Looked { items, native_before, request, rolled_back } => {
                 (self.items, self.native_before, self.request) = (items, native_before, request);
                 self.rolled_back = rolled_back;
-                (self.looked, self.looking, self.batches_since_look) = (true, false, 0);
+                (self.looked, self.looking) = (true, false);
+                (self.batches_since_look, self.last_look_ms) = (0, now_ms);
                 self.dry = false;
             }
             Event::Read { keys } => {
@@ -387,7 +396,16 @@ impl Backfill {
             }
             return;
         }
-        if !self.looking && (!self.looked || self.batches_since_look >= BATCHES_BETWEEN_LOOKS) {
+        // The last read came back empty and nobody rests: it is over. Another look would only ask for another read, without end
+        // where they are slow.
+        if self.dry && !self.looking && self.in_hand().next().is_none() && self.next_time(now_ms).is_none() {
+            self.ended = true;
+            actions.push(Action::End(Ending::NothingLeft));
+            return;
+        }
+        let is_due = self.batches_since_look >= BATCHES_BETWEEN_LOOKS
+            || now_ms.saturating_sub(self.last_look_ms) >= LOOK_EVERY_MS;
+        if !self.looking && (!self.looked || is_due) {
             self.looking = true;
             actions.push(Action::Look);
         }
@@ -413,20 +431,12 @@ impl Backfill {
         let ahead = self.batch_items() * self.limits.workers;
         let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
         if !self.reading && !self.dry && limit > 0 {
-            self.reading = true;
+            (self.reading, self.read_ms) = (true, now_ms);
             let resting = self.resting.iter().filter(|(_, rest)| rest.until_ms > now_ms).map(|(key, _)| *key);
             actions.push(Action::Read { limit, except: self.in_hand().chain(resting).collect() });
         }
         if !self.reading && !self.looking && self.encoding.is_empty() && self.writing.is_empty() {
-            match self.next_time(now_ms) {
-                Some(time) => actions.push(Action::WaitUntil(time)),
-                // The last read came back empty and nobody rests: it is over.
-                None if self.dry && self.ready.is_empty() => {
-                    self.ended = true;
-                    actions.push(Action::End(Ending::NothingLeft));
-                }
-                None => {}
-            }
+            actions.extend(self.next_time(now_ms).map(Action::WaitUntil));
         } else if !self.ready.is_empty() && now_ms < self.next_send_ms {
             actions.push(Action::WaitUntil(self.next_send_ms));
         }
@@ -462,7 +472,8 @@ impl Backfill {
         if !self.ready.is_empty() && now_ms < self.next_send_ms {
             return Some(self.next_send_ms);
         }
-        self.resting.values().map(|rest| rest.until_ms).filter(|until| *until > now_ms).min()
+        // Whoever was left out of the last read must be read once more, also where its rest is over by now.
+        self.resting.values().map(|rest| rest.until_ms).filter(|until| *until > self.read_ms).min()
     }
 
     /// Items that one batch has; a low rate makes batches small, so that items flow instead of coming in bursts.
@@ -666,12 +677,79 @@ mod tests {
         assert!(world.encoded.is_empty());
     }
 
+    fn looked(items: u64, native_before: i64, request: Request) -> Event {
+        Event::Looked { items, native_before, request, rolled_back: false }
+    }
+
+    #[test]
+    fn a_pause_is_noticed_within_a_second_however_slow_the_rate_is() {
+        let state = Backfill::new(Limits { rate: Some(0.125), ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(9, 0, Request::Run));
+        let (state, actions) = state.step(0, Event::Read { keys: vec![1] });
+        assert_eq!(actions[0], Action::Encode { batch: 0, keys: vec![1] });
+        let (state, _) = state.step(0, Event::Read { keys: vec![2] });
+        let (state, _) = state.step(10, Event::Encoded { batch: 0, failures: vec![] });
+        let written = Event::Written { batch: 0, outcomes: vec![(1, Outcome::Written)] };
+        let (state, actions) = state.step(10, written);
+        assert_eq!(actions, [Action::WaitUntil(8000)]);
+        let (state, actions) = state.step(900, Event::Tick);
+        assert_eq!(actions, [Action::WaitUntil(8000)]);
+        let (state, actions) = state.step(1000, Event::Tick);
+        assert_eq!(actions[0], Action::Look);
+        let (_, actions) = state.step(1000, looked(9, 0, Request::Pause));
+        assert_eq!(actions, [Action::End(Ending::Paused)]);
+    }
+
+    #[test]
+    fn a_store_that_is_slower_than_the_looks_does_not_keep_it_from_ending() {
+        let state = Backfill::new(Limits::default());
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, actions) = state.step(5000, looked(9, 0, Request::Run));
+        assert!(matches!(actions[..], [Action::Read { .. }]), "{actions:?}");
+        let (_, actions) = state.step(10_000, Event::Read { keys: vec![] });
+        assert_eq!(actions, [Action::End(Ending::NothingLeft)]);
+    }
+
+    #[test]
+    fn an_item_whose_rest_ends_during_a_read_is_read_once_more() {
+        let state = Backfill::new(Limits { batch: 1, rest_ms: 100, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(1, 0, Request::Run));
+        let (state, _) = state.step(0, Event::Read { keys: vec![1] });
+        let (state, _) = state.step(0, Event::Read { keys: vec![] });
+        let failures = vec![Attempt { key: 1, revision: 1, reason: "busy".into(), permanent: false }];
+        let (state, actions) = state.step(0, Event::Encoded { batch: 0, failures });
+        assert_eq!(actions, [Action::WaitUntil(100)]);
+        let (state, actions) = state.step(50, Event::Tick);
+        assert_eq!(actions, [Action::Read { limit: 1, except: BTreeSet::from([1]) }]);
+        let (state, actions) = state.step(120, Event::Read { keys: vec![] });
+        assert_eq!(actions, [Action::WaitUntil(100)]);
+        let (_, actions) = state.step(120, Event::Tick);
+        assert_eq!(actions, [Action::Read { limit: 1, except: BTreeSet::new() }]);
+    }
+
+    #[test]
+    fn items_that_the_application_takes_back_are_made_up_for() {
+        let limits = Limits { batch: 2, until: Until::Fraction(0.5), ..Limits::default() };
+        let state = Backfill::new(limits);
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(4, 0, Request::Run));
+        let (state, _) = state.step(0, Event::Read { keys: vec![1, 2] });
+        let (state, _) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
+        // One of the two was changed right after it was written, which the look comes to see first.
+        let (state, _) = state.step(0, looked(4, -1, Request::Run));
+        let written = vec![(1, Outcome::Written), (2, Outcome::Written)];
+        let (state, actions) = state.step(0, Event::Written { batch: 0, outcomes: written });
+        assert_eq!(state.native_of_items(), (1, 4));
+        assert!(matches!(actions[..], [Action::Read { limit: 1, .. }]), "{actions:?}");
+    }
+
     #[test]
     fn what_is_at_the_encoder_is_written_before_an_interrupted_run_ends() {
         let state = Backfill::new(Limits { batch: 2, ..Limits::default() });
         let (state, _) = state.step(0, Event::Begin);
-        let looked = Event::Looked { items: 4, native_before: 0, request: Request::Run, rolled_back: false };
-        let (state, _) = state.step(0, looked);
+        let (state, _) = state.step(0, looked(4, 0, Request::Run));
         let (state, actions) = state.step(0, Event::Read { keys: vec![7, 8] });
         assert_eq!(actions[0], Action::Encode { batch: 0, keys: vec![7, 8] });
         let (state, _) = state.step(0, Event::Read { keys: vec![] });

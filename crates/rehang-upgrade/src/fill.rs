@@ -179,7 +179,7 @@ impl<'a> Filler<'a> {
             .iter()
             .filter_map(|record| Some((record, record.vector.as_ref()?.vector.as_slice())))
             // One damaged vector must not stop the others. Its item lacks a vector, so the backfill takes it first.
-            .filter(|(_, old)| old.iter().all(|value| value.is_finite()))
+            .filter(|(_, old)| is_finite(old))
             .collect();
         if with_old.is_empty() {
             return Ok(Vec::new());
@@ -371,14 +371,22 @@ pub(crate) fn sampled(store: &dyn Store, space: &str, items: usize, vectors: boo
     Ok(records)
 }
 
-/// What gives away that a gallery's old vectors are not what the adapter was fitted on; `None` where nothing does.
+/// Whether a vector is without NaN and infinite numbers, as those are that came through the library.
+pub(crate) fn is_finite(vector: &[f32]) -> bool {
+    vector.iter().all(|value| value.is_finite())
+}
+
+/// What gives away that a gallery's old vectors are not what the adapter was fitted on; `None` where nothing does. Vectors with
+/// NaN or infinite numbers are passed over.
 ///
 /// # Errors
 ///
 /// Those of the store; wrong direction and width mismatch as [`Adapter::expect_input_width`].
 pub(crate) fn drift(store: &dyn Store, adapter: &Adapter, old: &str) -> Result<Option<String>> {
     let vectors = sampled(store, old, DRIFT_SAMPLE, true)?.into_iter().filter_map(|record| record.vector);
-    let rows: Vec<f32> = vectors.flat_map(|vector| vector.vector).collect();
+    // Those that the fill passes over say nothing of the others.
+    let vectors = vectors.map(|vector| vector.vector).filter(|vector| is_finite(vector));
+    let rows: Vec<f32> = vectors.flatten().collect();
     if rows.is_empty() {
         return Ok(None);
     }

@@ -13,7 +13,7 @@ use crate::merge::Merge;
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 
 /// Queries, as both models see them. Before the switch the old ones are used, after it the new ones; a merged search
-/// uses both.
+/// needs both.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Queries<'a> {
     /// The queries embedded by the old model, `[n, d_old]`.
@@ -56,8 +56,8 @@ impl<'a> Gallery<'a> {
         Self { store, adapter, merge: None, filler: Mutex::default() }
     }
 
-    /// Learns the scale of merged searches anew from what is native by now; see [`Merge::learn`]. Worth repeating as the
-    /// backfill goes on.
+    /// Learns the scale of merged searches anew from what is native by now; see [`Merge::learn`]. Until it was called for the
+    /// first time, a merged search is the old search. Worth repeating as the backfill goes on.
     ///
     /// # Errors
     ///
@@ -76,12 +76,14 @@ impl<'a> Gallery<'a> {
     /// The `k` nearest items to each query in what serves now, ties by key.
     ///
     /// The distance of an adapted vector is raised by the [handicap](UpgradeRecord::handicap) of the upgrade that made it, in
-    /// the ranking and in what is given back.
+    /// the ranking and in what is given back. An upgrade that serves merged searches is searched by [`Merge::search`], with the
+    /// scale of the last [`Gallery::calibrate`]; before the first one, as the old search.
     ///
     /// # Errors
     ///
-    /// Missing input where the queries of the model that serves now are not given; width mismatch; not found for a gallery
-    /// without spaces.
+    /// Missing input where the queries of the model that serves now are not given, or for a merged search those of either
+    /// model; then also a count mismatch where there are not as many of both. Width mismatch; not found for a gallery without
+    /// spaces.
     pub fn search(&self, queries: &Queries<'_>, k: usize, filter: &Filter) -> Result<Answer> {
         let serving =
             self.store.serving()?.ok_or_else(|| Error::not_found("space", "serving", self.store.name()))?;
@@ -97,11 +99,8 @@ impl<'a> Gallery<'a> {
             return Ok(Answer { spaces: vec![serving], found });
         };
         let new = queries.new.ok_or_else(|| needs(&serving))?;
-        if record.serving == Serving::Merged
-            && record.phase != Phase::Finished
-            && let Some(merge) = &self.merge
-            && let Some(old) = queries.old
-        {
+        if record.serving == Serving::Merged && record.phase != Phase::Finished {
+            let old = queries.old.ok_or_else(|| needs(&record.old.model))?;
             if old.rows() != new.rows() {
                 return Err(ErrorKind::CountMismatch {
                     left: "queries of the old model".into(),
@@ -111,6 +110,10 @@ impl<'a> Gallery<'a> {
                 }
                 .into());
             }
+            // Adapted vectors that rank below doing nothing are why somebody asked for merged searches: without a scale they
+            // are the old search.
+            let unscaled = Merge::default();
+            let merge = self.merge.as_ref().unwrap_or(&unscaled);
             let found = merge.search(self.store, record, old, new, k, filter)?;
             return Ok(Answer { spaces: vec![record.old.model.clone(), serving], found });
         }

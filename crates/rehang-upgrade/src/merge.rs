@@ -17,12 +17,12 @@
 //! merely not far before the old model's best ones, and falls below doing nothing while few items are native; measured by
 //! `cargo xtask merge`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rehang::{Distance, Matrix, Provenance, Result, Space};
-use rehang_store::{Filter, Found, Scan, Select, Store};
+use rehang_store::{Filter, Found, Record, Scan, Select, Store};
 
-use crate::fill::{page_items, shuffled};
+use crate::fill::{is_finite, page_items, shuffled};
 use crate::record::UpgradeRecord;
 
 /// Items that the scale is learned from, at most.
@@ -35,6 +35,8 @@ const FRONT: f64 = 10.0;
 const CANDIDATES_PER_HIT: usize = 4;
 /// Candidates from each space at least.
 const CANDIDATES_MIN: usize = 64;
+/// Fewer items than this are compared one by one, where the candidates hold too few of them.
+const COMPARED_MAX: usize = 1024;
 
 /// Both distances on one scale.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -50,8 +52,8 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Learns the scale from native items whose old vector is still there. With too few of them (below 50) the scale is
-    /// empty, and a merged search is the old search.
+    /// Learns the scale from native items whose old vector is still there; vectors with NaN or infinite numbers are passed
+    /// over. With too few of them (below 50) the scale is empty, and a merged search is the old search.
     ///
     /// # Errors
     ///
@@ -76,7 +78,10 @@ impl Merge {
             let olds = store.vectors(&old.model, &keys)?;
             let news = store.vectors(&new.model, &keys)?;
             for (before, now) in olds.into_iter().zip(news) {
-                if let (Some(before), Some(now)) = (before, now) {
+                if let (Some(before), Some(now)) = (before, now)
+                    && is_finite(&before.vector)
+                    && is_finite(&now.vector)
+                {
                     old_rows.push(before.vector);
                     new_rows.push(now.vector);
                 }
@@ -156,6 +161,9 @@ impl Merge {
     /// An item that becomes native meanwhile is found once: the old hits are read first and the native ones last, and where both
     /// have it the native one counts.
     ///
+    /// A provenance that the filter speaks of is that of the new space; an item without a vector there counts as
+    /// [`Provenance::Old`], whoever made its vector in the old space.
+    ///
     /// # Errors
     ///
     /// Those of the store.
@@ -171,37 +179,44 @@ impl Merge {
         let (old_space, new_space) = (&record.old.model, &record.new.model);
         let wanted = k.saturating_mul(CANDIDATES_PER_HIT).max(CANDIDATES_MIN);
         let passes = |provenance| filter.provenances.is_empty() || filter.provenances.contains(&provenance);
-        // The provenance that a filter speaks of is that of the space that serves, not of the old one.
-        let old_filter = Filter { provenances: Vec::new(), ..filter.clone() };
-        let old_hits = store.search(old_space, old, wanted, &old_filter)?;
-        let mut rests = Vec::with_capacity(old_hits.len());
-        for (query, first) in old_hits.into_iter().enumerate() {
-            let others = |depth: usize, hits: Option<Vec<Found>>| -> Result<(usize, Vec<Found>)> {
-                let hits = match hits {
-                    Some(hits) => hits,
-                    None => store.search(old_space, &old.select(&[query]), depth, &old_filter)?.remove(0),
-                };
+        // Without a scale a native item keeps its old place; with one it is judged by its new distance.
+        let stays = |provenance| passes(provenance) && (self.is_empty() || provenance != Provenance::Native);
+        let mut rests = vec![Vec::new(); old.rows()];
+        if Provenance::ALL.into_iter().any(stays) {
+            // The filter speaks of provenances in the new space, which the old one does not know.
+            let old_filter = Filter { provenances: Vec::new(), ..filter.clone() };
+            let others = |hits: Vec<Found>| -> Result<(usize, Vec<Found>)> {
                 let keys: Vec<_> = hits.iter().map(|hit| hit.key).collect();
                 let now = store.provenances(new_space, &keys)?;
                 let count = hits.len();
                 let tagged = hits
                     .into_iter()
                     .zip(now)
-                    .map(|(hit, now)| Found { provenance: now.unwrap_or(hit.provenance), ..hit });
-                // Without a scale a native item keeps its old place; with one it is judged by its new distance.
-                let stays = |hit: &Found| {
-                    passes(hit.provenance) && (self.is_empty() || hit.provenance != Provenance::Native)
-                };
-                Ok((count, tagged.filter(stays).collect()))
+                    .map(|(hit, now)| Found { provenance: now.unwrap_or(Provenance::Old), ..hit });
+                Ok((count, tagged.filter(|hit| stays(hit.provenance)).collect()))
             };
-            let mut depth = wanted;
-            let (mut count, mut rest) = others(depth, Some(first))?;
-            // Natives may fill the old model's front; it is read further until enough others have come.
-            while rest.len() < k && count >= depth {
-                depth = depth.saturating_mul(4);
-                (count, rest) = others(depth, None)?;
+            // All that stay, once a query needs them, unless they are too many.
+            let (mut few, mut many) = (None, false);
+            for (query, first) in store.search(old_space, old, wanted, &old_filter)?.into_iter().enumerate() {
+                let mut depth = wanted;
+                let (mut count, mut rest) = others(first)?;
+                // Natives may fill the old model's front. Few others are all compared, since a search that is to meet them
+                // would read most of the gallery; of many, some come soon when it is read further.
+                while rest.len() < k && count >= depth {
+                    if few.is_none() && !many {
+                        few = few_that_stay(store, record, &stays)?;
+                        many = few.is_none();
+                    }
+                    if let Some(few) = &few {
+                        rest = nearest_of(few, record.old.distance, old.row(query), filter);
+                        break;
+                    }
+                    depth = depth.saturating_mul(4);
+                    let mut hits = store.search(old_space, &old.select(&[query]), depth, &old_filter)?;
+                    (count, rest) = others(hits.remove(0))?;
+                }
+                rests[query] = rest;
             }
-            rests.push(rest);
         }
         // Last: read first, it would miss an item that becomes native before its old hit is looked at and dropped.
         let natives = if passes(Provenance::Native) {
@@ -250,6 +265,62 @@ impl Merge {
     }
 }
 
+/// The items that a merged search judges by their old vector, each with its provenance in the new space; `None` where one kind
+/// of them has [`COMPARED_MAX`] or more.
+fn few_that_stay(
+    store: &dyn Store,
+    record: &UpgradeRecord,
+    stays: &impl Fn(Provenance) -> bool,
+) -> Result<Option<Vec<(Provenance, Record)>>> {
+    // In the order in which an upgrade changes them, so that none slips from a page that is still to come into one that was
+    // read. What the application changes meanwhile goes back to the first kind, which is therefore read once more.
+    let kinds = [
+        (Provenance::Old, Select::Lacking),
+        (Provenance::Adapted, Select::Provenance(Provenance::Adapted)),
+        (Provenance::Native, Select::Provenance(Provenance::Native)),
+        (Provenance::Old, Select::Lacking),
+    ];
+    let mut few = BTreeMap::new();
+    for (provenance, select) in kinds {
+        if !stays(provenance) {
+            continue;
+        }
+        let scan = Scan::new(&record.new.model, select, COMPARED_MAX).with_vectors_of(&record.old.model);
+        let records = store.scan(&scan)?;
+        if records.len() >= COMPARED_MAX {
+            return Ok(None);
+        }
+        few.extend(records.into_iter().map(|record| (record.item.key, (provenance, record))));
+    }
+    Ok(Some(few.into_values().collect()))
+}
+
+/// Those of the records that pass the filter, nearest first, ties by key. A vector with NaN or infinite numbers is passed over,
+/// as every search does.
+fn nearest_of(
+    records: &[(Provenance, Record)],
+    distance: Distance,
+    query: &[f32],
+    filter: &Filter,
+) -> Vec<Found> {
+    let mut hits: Vec<Found> = records
+        .iter()
+        .filter(|(provenance, record)| filter.passes(&record.item, *provenance))
+        .filter_map(|(provenance, record)| {
+            let vector = &record.vector.as_ref()?.vector;
+            is_finite(vector).then(|| Found {
+                key: record.item.key,
+                id: record.item.id.clone(),
+                distance: between(distance, query, vector) as f32,
+                provenance: *provenance,
+                revision: record.item.revision,
+            })
+        })
+        .collect();
+    hits.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+    hits
+}
+
 /// The non-decreasing function that is nearest to the points in squared error: pooling adjacent violators. Gives the means
 /// of the pooled blocks, `(x, y)`, both ascending.
 fn isotonic(mut points: Vec<(f64, f64)>) -> (Vec<f64>, Vec<f64>) {
@@ -275,7 +346,8 @@ fn between(distance: Distance, a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
     match distance {
         Distance::L2 => a.iter().zip(b).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum(),
-        Distance::Dot => -dot(a, b),
+        // A minus sign would make the product 0 a negative zero, which sorts before the positive one of another.
+        Distance::Dot => 0.0 - dot(a, b),
         Distance::Cosine => {
             let lengths = (dot(a, a) * dot(b, b)).sqrt();
             if lengths > 0.0 { 1.0 - dot(a, b) / lengths } else { 1.0 }

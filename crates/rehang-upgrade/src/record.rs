@@ -14,8 +14,8 @@ use crate::backfill::Request;
 const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
 ///
-/// 2: with [`UpgradeRecord::handicap`]; records of 1 have none.
-const FORMAT: u32 = 2;
+/// 2: with [`UpgradeRecord::handicap`]; records of 1 have none. 3: with [`UpgradeRecord::adapted_before`].
+const FORMAT: u32 = 3;
 /// Times that a record is read again before a change of it is given up.
 const RETRIES: usize = 20;
 
@@ -108,6 +108,15 @@ pub struct UpgradeRecord {
     /// The same for the old space, where an earlier upgrade left adapted vectors in it.
     #[serde(default)]
     pub old_handicap: f64,
+    /// Whether adapted vectors that another adapter made, or that have their place by another order, may be in the new space.
+    /// It stays so until all of them were made again.
+    #[serde(default = "not_known")]
+    pub adapted_before: bool,
+}
+
+/// What a record that does not say is taken for: making a vector again costs time, keeping another adapter's is wrong.
+fn not_known() -> bool {
+    true
 }
 
 impl UpgradeRecord {
@@ -126,6 +135,7 @@ impl UpgradeRecord {
             dropped: false,
             handicap: 0.0,
             old_handicap: 0.0,
+            adapted_before: false,
         }
     }
 
@@ -171,7 +181,10 @@ impl Recorded {
             );
             return Err(Error::corrupt(what(), detail));
         }
-        let record = serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
+        let mut record: UpgradeRecord =
+            serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
+        // A change of it is written in the form of now.
+        record.format = FORMAT;
         Ok(Some(Self { record, version }))
     }
 

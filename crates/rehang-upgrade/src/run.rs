@@ -28,6 +28,9 @@ pub(crate) const HEALTH_SAMPLE: usize = 2000;
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// Counting a large gallery takes a while, so it is done this often; in between, what was written is added.
 const COUNT_EVERY_MS: u64 = 5000;
+/// Catching up pages through all that lack a vector, also those that can never be adapted: it rests this many times as long as it
+/// took, so that it never takes most of a run.
+const CATCH_UP_RESTS: u64 = 10;
 
 /// What a backfill needs.
 pub struct BackfillSetup<'a> {
@@ -144,6 +147,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
             read: BTreeMap::new(),
             vectors: BTreeMap::new(),
             at_encoder: 0,
+            catch_up_from_ms: 0,
             counted_ms: None,
             counts: (0, 0),
             written: 0,
@@ -210,9 +214,11 @@ struct Run<'a> {
     /// Vectors that wait to be written, by batch.
     vectors: BTreeMap<u64, Vec<(Record, Vec<f32>)>>,
     at_encoder: usize,
+    /// When the next catch-up may begin.
+    catch_up_from_ms: u64,
     counted_ms: Option<u64>,
-    /// Items, and native ones that this run did not write.
-    counts: (u64, u64),
+    /// Items, and native ones less those that this run made so, which is below 0 where these were changed since.
+    counts: (u64, i64),
     /// Items that this run made native.
     written: u64,
     caught_up: u64,
@@ -354,22 +360,27 @@ impl Run<'_> {
             && record.phase == Phase::Filled
             // Planned anew meanwhile: what lacks a vector is the next to be embedded, and waits for that.
             && record.adapter == self.record.adapter
+            && self.setup.clock.now_ms() >= self.catch_up_from_ms
         {
+            let began = self.setup.clock.now_ms();
             self.caught_up += filler.catch_up(self.setup.store, self.setup.faults)?;
+            let ended = self.setup.clock.now_ms();
+            self.catch_up_from_ms = ended + CATCH_UP_RESTS * ended.saturating_sub(began);
         }
         let now = self.setup.clock.now_ms();
         if self.counted_ms.is_none_or(|counted| now.saturating_sub(counted) >= COUNT_EVERY_MS) {
             let counts = self.setup.store.counts(self.space)?;
             // What this run wrote is counted apart: a look may come between a write and the event that tells of it.
-            self.counts = (counts.items, counts.native.saturating_sub(self.written));
+            self.counts = (counts.items, counts.native as i64 - self.written as i64);
             self.counted_ms = Some(now);
         }
         let request = if record.phase == Phase::Finished { Request::Stop } else { record.request };
         Ok(Event::Looked { items: self.counts.0, native_before: self.counts.1, request, rolled_back: false })
     }
 
-    fn show(&self, state: &Backfill, items: u64, native: u64) {
+    fn show(&self, state: &Backfill, items: u64, native_before: i64) {
         if self.progress.snapshot().stage.is_empty() {
+            let native = u64::try_from(native_before).unwrap_or(0);
             let limits = self.setup.limits;
             let to_go = match limits.until {
                 Until::All => items.saturating_sub(native),

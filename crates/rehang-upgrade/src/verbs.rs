@@ -109,10 +109,10 @@ pub fn plan(store: &dyn Store, setup: &Setup<'_>) -> Result<Plan> {
     let new_counts = if has_new { Some(store.counts(&setup.new.model)?) } else { None };
     let with_old = old_counts.items - old_counts.lacking;
     let native = new_counts.map_or(0, |counts| counts.native);
-    let filled = recorded.as_ref().is_some_and(|recorded| is_filled(&recorded.record, setup));
+    let again = may_hold_others(recorded.as_ref(), setup, has_new);
     let to_adapt = match new_counts {
-        Some(counts) if filled => counts.lacking.min(with_old),
-        Some(counts) => counts.adapted + counts.lacking.min(with_old),
+        Some(counts) if again => counts.adapted + counts.lacking.min(with_old),
+        Some(counts) => counts.lacking.min(with_old),
         None => with_old,
     };
     let without_source = match new_counts {
@@ -162,7 +162,8 @@ pub struct Started {
 /// Searches go on in the old space. Calling it again is fine at any time: after a crash it goes on where it was; with
 /// another adapter or order it makes all adapted vectors again and keeps every native one; otherwise it only catches up. Where
 /// the new space is there already, from an upgrade that was rolled back before others, all its adapted vectors are made again
-/// too: whose they are is not known any more.
+/// too: whose they are is not known any more. A crash while vectors are made again begins that anew, since those that are done
+/// cannot be told from the others.
 ///
 /// Items that come or change from its first call on go to the front of the queue.
 ///
@@ -181,12 +182,11 @@ pub fn start(
     expect_no_other(store, earlier.as_ref(), setup)?;
     let new = setup.new_space();
     let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), setup.adapter.fingerprint()?, setup.order);
-    let continues = earlier.as_ref().is_some_and(|earlier| {
-        earlier.record.phase != Phase::Finished && has_spaces_of(&earlier.record, setup)
-    });
+    let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));
     let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
-    let filled = earlier.as_ref().is_some_and(|earlier| is_filled(&earlier.record, setup))
-        && find_space(store, &new.model)?.is_some();
+    let has_new = find_space(store, &new.model)?.is_some();
+    let filled = has_new && earlier.as_ref().is_some_and(|earlier| is_filled(&earlier.record, setup));
+    let adapted_before = may_hold_others(earlier.as_ref(), setup, has_new);
     // Before the record: what is written from here on is new or changed, also if this process dies and another goes on.
     let since = match &earlier {
         Some(earlier) if continues => earlier.record.since,
@@ -194,7 +194,8 @@ pub fn start(
     };
     let filler = filler.since(since);
     let old_handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&setup.old.model));
-    let fresh = UpgradeRecord { since, handicap: setup.adapter.handicap, old_handicap, ..fresh };
+    let fresh =
+        UpgradeRecord { since, handicap: setup.adapter.handicap, old_handicap, adapted_before, ..fresh };
     let mut recorded = match earlier {
         Some(mut earlier) if continues => {
             earlier.change(store, |record| {
@@ -215,8 +216,9 @@ pub fn start(
     let mut adapted = 0;
     if !filled {
         // Adapted vectors that are there may be of an interrupted fill with another adapter, or of an upgrade to the same space
-        // that was rolled back before others: the record knows the last adapter only. Native vectors stay as they are.
-        if counts.adapted > 0 {
+        // that was rolled back before others: the record knows the last adapter only. Native vectors stay as they are. All others
+        // are of an interrupted fill with this very adapter and order, which goes on with what is lacking.
+        if adapted_before && counts.adapted > 0 {
             progress.begin("adapting again", "vectors", counts.adapted);
             adapted += filler.fill(store, &Select::Provenance(Provenance::Adapted), faults, progress)?;
         }
@@ -234,6 +236,7 @@ pub fn start(
     recorded.change_anyway(store, |record| {
         if record.phase == Phase::Filling {
             record.phase = Phase::Filled;
+            record.adapted_before = false;
         }
     })?;
     faults.reach(Place::AfterFilled)?;
@@ -530,6 +533,23 @@ fn lag(store: &dyn Store, record: &UpgradeRecord) -> Result<u64> {
 
 fn has_spaces_of(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
     (&record.old.model, &record.new.model) == (&setup.old.model, &setup.new.model)
+}
+
+/// Whether a `start` goes on with the upgrade of a record, instead of beginning one.
+fn goes_on(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
+    record.phase != Phase::Finished && has_spaces_of(record, setup)
+}
+
+/// Whether adapted vectors of another adapter or at places of another order may be in the new space, so that a fill has to make
+/// all again.
+fn may_hold_others(recorded: Option<&Recorded>, setup: &Setup<'_>, has_new: bool) -> bool {
+    match recorded.map(|recorded| &recorded.record) {
+        Some(record) if goes_on(record, setup) => {
+            !is_the_same(record, setup) || (record.adapted_before && !is_filled(record, setup))
+        }
+        // A space that is there before the record of its upgrade is somebody's.
+        _ => has_new,
+    }
 }
 
 /// Whether every adapted vector of the new space is known to be of this adapter, at its place in this order.

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{TestClock, TestEncoder, World, fill, new_model, old_model};
@@ -16,12 +17,14 @@ use rehang_upgrade::{
     start, switch,
 };
 
-/// A store in which something is written right before the n-th read (counted from 1).
+/// A store in which something is written right before the n-th read (counted from 1), and that knows what was searched.
 struct WrittenBefore {
     store: MemoryStore,
     read: u64,
     write: VectorWrite,
     reads: AtomicU64,
+    /// Space and depth of every search.
+    searched: Mutex<Vec<(String, usize)>>,
 }
 
 impl WrittenBefore {
@@ -43,6 +46,7 @@ macro_rules! passed_on {
 impl Store for WrittenBefore {
     fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
         self.count()?;
+        self.searched.lock().unwrap().push((space.into(), k));
         self.store.search(space, queries, k, filter)
     }
 
@@ -81,12 +85,12 @@ impl Store for WrittenBefore {
 /// What the adapter of the half-way gallery asks for; exact in binary.
 const HANDICAP: f32 = 0.25;
 
-/// A gallery of 100 items that serves the new model, `budget` of them native.
-fn backfilled(budget: u64, serving: Serving) -> (MemoryStore, World) {
+/// A gallery that serves the new model, `budget` of its items native.
+fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, World) {
     let (store, mut world) = (MemoryStore::new(), World::new());
     // Merged searches never look at an adapted vector; plain ones put it farther away.
     world.adapter.handicap = f64::from(HANDICAP);
-    fill(&store, 100);
+    fill(&store, items);
     start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
     switch(&store, &world.setup(), serving, &NoFaults).unwrap();
     let setup = BackfillSetup {
@@ -102,8 +106,11 @@ fn backfilled(budget: u64, serving: Serving) -> (MemoryStore, World) {
 }
 
 /// A gallery of which 60 of 100 items are native, and the first item that is not: it becomes native before a read.
-fn half_way(read: u64) -> (WrittenBefore, String) {
-    let (store, _) = backfilled(60, Serving::Merged);
+fn half_way(serving: Serving, read: u64) -> (WrittenBefore, String) {
+    written_before(backfilled(100, 60, serving).0, read)
+}
+
+fn written_before(store: MemoryStore, read: u64) -> (WrittenBefore, String) {
     let adapted = Select::Provenance(Provenance::Adapted);
     let item = store.scan(&Scan::new("new-model", adapted, 1)).unwrap().remove(0).item;
     let source = item.source.unwrap();
@@ -116,7 +123,8 @@ fn half_way(read: u64) -> (WrittenBefore, String) {
         squared_error: None,
         vector: new_model(&source),
     };
-    (WrittenBefore { store, read, write, reads: AtomicU64::new(0) }, source)
+    let (reads, searched) = (AtomicU64::new(0), Mutex::default());
+    (WrittenBefore { store, read, write, reads, searched }, source)
 }
 
 #[test]
@@ -124,7 +132,7 @@ fn an_item_that_becomes_native_meanwhile_is_found_once() {
     for scaled in [true, false] {
         let mut moments = 0;
         for read in 1.. {
-            let (store, source) = half_way(read);
+            let (store, source) = half_way(Serving::Merged, read);
             let world = World::new();
             let merge = if scaled {
                 Merge::learn(&store.store, &world.old, &world.new, 1).unwrap()
@@ -151,9 +159,126 @@ fn an_item_that_becomes_native_meanwhile_is_found_once() {
     }
 }
 
+/// What somebody looks for, as both models see it.
+fn query() -> (Matrix, Matrix) {
+    let source = "what somebody looks for";
+    let old = Matrix::new(common::D_OLD, old_model(source)).unwrap();
+    (old, Matrix::new(common::D_NEW, new_model(source)).unwrap())
+}
+
+#[test]
+fn the_last_items_that_are_not_native_are_found_without_reading_the_gallery() {
+    let (store, world) = backfilled(2000, 1990, Serving::Merged);
+    // One of the ten changes, and waits to be caught up with.
+    let adapted = Select::Provenance(Provenance::Adapted);
+    let first = store.scan(&Scan::new("new-model", adapted, 1)).unwrap().remove(0).item;
+    let number = first.id.strip_prefix("item-").unwrap().parse().unwrap();
+    store.put(&[common::item(number, 1)]).unwrap();
+    let (old, new) = query();
+    let mut others: Vec<(f64, ItemKey)> = Vec::new();
+    let all = store.scan(&Scan::new("new-model", Select::All, 5000).with_vectors_of("old-model")).unwrap();
+    for record in &all {
+        if record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native) {
+            continue;
+        }
+        let vector = &record.vector.as_ref().unwrap().vector;
+        let pairs = old.row(0).iter().zip(vector);
+        let away = pairs.map(|(q, x)| (f64::from(*q) - f64::from(*x)).powi(2)).sum();
+        others.push((away, record.item.key));
+    }
+    others.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    let expected: Vec<ItemKey> = others.iter().map(|(_, key)| *key).collect();
+    assert_eq!(expected.len(), 10);
+
+    let (store, _) = written_before(store, u64::MAX);
+    let record = Recorded::expect(&store).unwrap().record;
+    let learned = Merge::learn(&store.store, &world.old, &world.new, 1).unwrap();
+    assert!(!learned.is_empty());
+    let search = |merge: &Merge, provenances: &[Provenance]| -> Vec<ItemKey> {
+        store.searched.lock().unwrap().clear();
+        let filter = Filter { provenances: provenances.to_vec(), ..Filter::default() };
+        let found = merge.search(&store, &record, &old, &new, 20, &filter).unwrap().remove(0);
+        found.into_iter().map(|hit| hit.key).collect()
+    };
+    let deepest = |space: &str| {
+        let searched = store.searched.lock().unwrap();
+        searched.iter().filter(|(of, _)| of == space).map(|(_, k)| *k).max()
+    };
+    for merge in [&learned, &Merge::default()] {
+        assert_eq!(search(merge, &[Provenance::Old, Provenance::Adapted]), expected);
+        assert_eq!(deepest("old-model"), Some(80), "four candidates for every hit");
+    }
+    assert_eq!(search(&learned, &[]).len(), 20);
+    assert_eq!(deepest("old-model"), Some(80));
+    // Natives are judged by the new model alone.
+    assert_eq!(search(&learned, &[Provenance::Native]).len(), 20);
+    assert_eq!(deepest("old-model"), None);
+}
+
+#[test]
+fn a_merged_search_is_the_old_search_until_a_scale_is_learned() {
+    let (store, _) = backfilled(100, 60, Serving::Merged);
+    let (old, new) = query();
+    let mut gallery = Gallery::new(&store, None);
+    let both = Queries { old: Some(&old), new: Some(&new) };
+    let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
+    assert_eq!(answer.spaces, ["old-model", "new-model"]);
+    let hits = |found: &[Vec<Found>]| -> Vec<(ItemKey, f32)> {
+        found[0].iter().map(|hit| (hit.key, hit.distance)).collect()
+    };
+    let plain = store.search("old-model", &old, 10, &Filter::default()).unwrap();
+    assert_eq!(hits(&answer.found), hits(&plain));
+    for calibrated in [false, true] {
+        if calibrated {
+            gallery.calibrate().unwrap();
+            let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
+            assert_ne!(hits(&answer.found), hits(&plain), "natives are judged by the new model");
+        }
+        for (queries, missing) in [
+            (Queries { old: None, new: Some(&new) }, "old-model"),
+            (Queries { old: Some(&old), new: None }, "new-model"),
+        ] {
+            let error = gallery.search(&queries, 10, &Filter::default()).unwrap_err();
+            assert!(error.to_string().contains(missing), "{error}");
+        }
+    }
+}
+
+#[test]
+fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
+    let (store, world) = backfilled(100, 100, Serving::Mixed);
+    finish(&store, &world.setup(), &NoFaults).unwrap();
+    let third = Space::new("third-model", common::D_NEW, Distance::L2, false);
+    let next = World::between(common::new_space(), third.clone());
+    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
+    switch(&store, &next.setup(), Serving::Merged, &NoFaults).unwrap();
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder { space: Some(third), ..TestEncoder::new() },
+        adapter: Some(&next.adapter),
+        limits: Limits { budget: Some(60), ..Limits::default() },
+        clock: &TestClock::default(),
+        faults: &NoFaults,
+    };
+    backfill(&setup, &Progress::default()).unwrap();
+    // Native is what the model that is old by now calls its own vectors.
+    let mut write = common::item(500, 0);
+    let vector = new_model(write.source.as_ref().unwrap());
+    write.vectors[0].space = "new-model".into();
+    write.vectors[0].provenance = Provenance::Native;
+    write.vectors[0].vector.clone_from(&vector);
+    store.put(&[write]).unwrap();
+    let merge = Merge::learn(&store, &next.old, &next.new, 1).unwrap();
+    assert!(!merge.is_empty());
+    let query = Matrix::new(common::D_NEW, vector).unwrap();
+    let record = Recorded::expect(&store).unwrap().record;
+    let found = merge.search(&store, &record, &query, &query, 3, &Filter::default()).unwrap().remove(0);
+    assert_eq!((found[0].id.as_str(), found[0].provenance), ("item-0500", Provenance::Old));
+}
+
 #[test]
 fn adapted_vectors_are_farther_by_the_handicap() {
-    let (store, _) = half_way(u64::MAX);
+    let (store, _) = half_way(Serving::Mixed, u64::MAX);
     let gallery = Gallery::new(&store, None);
     let all = store.scan(&Scan::new("new-model", Select::All, 1000).with_vectors_of("new-model")).unwrap();
     let mut moved = 0;
@@ -196,7 +321,7 @@ fn adapted_vectors_are_farther_by_the_handicap() {
 fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
     let mut moments = 0;
     for read in 1.. {
-        let (store, source) = half_way(read);
+        let (store, source) = half_way(Serving::Mixed, read);
         let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
         let queries = Queries { old: None, new: Some(&new) };
         let found =
@@ -217,7 +342,7 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
 #[test]
 fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
     for (budget, kept) in [(60, f64::from(HANDICAP)), (100, 0.0)] {
-        let (store, world) = backfilled(budget, Serving::Mixed);
+        let (store, world) = backfilled(100, budget, Serving::Mixed);
         finish(&store, &world.setup(), &NoFaults).unwrap();
         assert_eq!(Recorded::expect(&store).unwrap().record.handicap, kept);
     }
@@ -225,7 +350,7 @@ fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
 
 #[test]
 fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
-    let (store, world) = backfilled(60, Serving::Mixed);
+    let (store, world) = backfilled(100, 60, Serving::Mixed);
     finish(&store, &world.setup(), &NoFaults).unwrap();
     let new = Matrix::new(common::D_NEW, new_model("a query")).unwrap();
     let mixed = || {

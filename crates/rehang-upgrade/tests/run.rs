@@ -4,14 +4,15 @@ mod common;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::{DieAt, TestClock, TestEncoder, World, check, fill};
-use rehang::{Progress, Result, Space};
+use rehang::{Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{MemoryStore, Scan, Select, Store};
 use rehang_upgrade::{
-    BackfillSetup, Ending, Faults, Limits, NoFaults, Place, Request, Serving, Summary, Until, backfill,
-    expect_same, finish, plan, request, rollback, start, status, switch,
+    BackfillSetup, Clock, Ending, Faults, Limits, NoFaults, Place, Request, Serving, Summary, Until,
+    backfill, expect_same, finish, plan, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 200;
@@ -46,6 +47,82 @@ fn fractions_and_budgets_are_met_to_the_item() {
         assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 200));
         assert_eq!(encoder.count(), 200, "each item is embedded once");
         check(&store, &[common::adapter()]);
+    }
+}
+
+/// Changes the first items that are written; a while passes with each write, so that the loop looks and counts.
+struct TakeBack<'a>(&'a MemoryStore, &'a TestClock, AtomicBool);
+
+impl Faults for TakeBack<'_> {
+    fn reach(&self, place: Place) -> Result<()> {
+        if place != Place::BackfillWritten {
+            return Ok(());
+        }
+        if !self.2.swap(true, Ordering::SeqCst) {
+            let native = Scan::new("new-model", Select::Provenance(Provenance::Native), ITEMS);
+            for record in self.0.scan(&native)? {
+                let number = record.item.id.trim_start_matches("item-").parse().unwrap();
+                self.0.put(&[common::item(number, 1)])?;
+            }
+        }
+        self.1.wait(Duration::from_secs(6));
+        Ok(())
+    }
+}
+
+#[test]
+fn items_that_change_after_they_were_written_do_not_count() {
+    let (store, world) = filled();
+    let clock = TestClock::default();
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits { batch: 10, until: Until::Fraction(0.5), ..Limits::default() },
+        clock: &clock,
+        faults: &TakeBack(&store, &clock, AtomicBool::new(false)),
+    };
+    let summary = backfill(&setup, &Progress::default()).unwrap();
+    assert_eq!((summary.ending, summary.native), (Ending::ReachedFraction, 100));
+    assert_eq!(summary.done.native, 110, "ten of them twice");
+    assert_eq!(store.counts("new-model").unwrap().native, 100);
+}
+
+/// Counts the pages of catch-ups, each of which takes so many milliseconds.
+struct SlowCatchUp<'a>(&'a TestClock, u64, AtomicU64);
+
+impl Faults for SlowCatchUp<'_> {
+    fn reach(&self, place: Place) -> Result<()> {
+        if place == Place::CatchUpRead {
+            self.2.fetch_add(1, Ordering::SeqCst);
+            self.0.wait(Duration::from_millis(self.1));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn catching_up_rests_where_it_is_slow() {
+    for (page_ms, passes) in [(0, 20..40), (1000, 1..5)] {
+        let (store, world) = filled();
+        // Without any vector and without a source, it lacks one at every look.
+        let mut write = common::item(ITEMS, 0);
+        (write.source, write.vectors) = (None, vec![]);
+        store.put(&[write]).unwrap();
+        let clock = TestClock::default();
+        let faults = SlowCatchUp(&clock, page_ms, AtomicU64::new(0));
+        let setup = BackfillSetup {
+            store: &store,
+            encoder: &TestEncoder::new(),
+            adapter: Some(&world.adapter),
+            limits: Limits { batch: 1, ..Limits::default() },
+            clock: &clock,
+            faults: &faults,
+        };
+        let summary = backfill(&setup, &Progress::default()).unwrap();
+        assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
+        let passed = faults.2.load(Ordering::SeqCst);
+        assert!(passes.contains(&passed), "{passed} passes of {page_ms} ms");
     }
 }
 
@@ -417,6 +494,87 @@ fn what_is_written_during_a_start_that_dies_goes_to_the_front() {
         let records = store.scan(&Scan::new("new-model", Select::WorstFirst, ITEMS)).unwrap();
         let front = records.iter().filter(|record| record.state.as_ref().unwrap().priority >= Some(1e15));
         assert_eq!(front.count(), 0, "{place:?}");
+    }
+}
+
+/// Items of two pages of a fill.
+const PAGES: u64 = 3000;
+
+/// A gallery whose first `start` died when the first page was written, and what that page holds.
+fn half_filled() -> (MemoryStore, World, u64) {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, PAGES as usize);
+    start(&store, &world.setup(), &DieAt::new(Place::FillWritten, 1), &Progress::default()).unwrap_err();
+    let written = store.counts("new-model").unwrap().adapted;
+    assert!(written > 0 && written < PAGES);
+    (store, world, written)
+}
+
+#[test]
+fn a_fill_that_died_goes_on_where_it_was() {
+    let (store, world, written) = half_filled();
+    assert_eq!(plan(&store, &world.setup()).unwrap().to_adapt, PAGES - written);
+    let started = start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    assert_eq!((started.adapted, started.replanned), (PAGES - written, false));
+    check(&store, &[common::adapter()]);
+    assert_eq!(store.counts("new-model").unwrap().adapted, PAGES);
+    // Another order gives every item another place.
+    let (store, mut setup) = (half_filled().0, world.setup());
+    setup.order.seed += 1;
+    assert_eq!(plan(&store, &setup).unwrap().to_adapt, PAGES);
+    assert_eq!(start(&store, &setup, &NoFaults, &Progress::default()).unwrap().adapted, PAGES);
+}
+
+#[test]
+fn a_record_that_does_not_say_whose_the_adapted_vectors_are_has_them_made_again() {
+    let (store, world, _) = half_filled();
+    let (version, text) = store.document("upgrade").unwrap().unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    record.as_object_mut().unwrap().remove("adapted_before").unwrap();
+    record["format"] = 2.into();
+    store.set_document("upgrade", Some(version), &record.to_string()).unwrap();
+    assert_eq!(plan(&store, &world.setup()).unwrap().to_adapt, PAGES);
+    assert_eq!(start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap().adapted, PAGES);
+    // From now on the record says it, in a form that a rehang that does not know refuses.
+    let (_, text) = store.document("upgrade").unwrap().unwrap();
+    let record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&record["format"], &record["adapted_before"]), (&3.into(), &false.into()));
+    assert_eq!(start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap().adapted, 0);
+}
+
+#[test]
+fn wherever_a_start_with_another_adapter_dies_no_vector_of_the_former_one_is_left() {
+    let (first, other) = (World::new(), World { adapter: common::other_adapter(), ..World::new() });
+    let start = |store: &MemoryStore, world: &World, faults: &dyn Faults| {
+        start(store, &world.setup(), faults, &Progress::default())
+    };
+    for place in [
+        Place::RecordWritten,
+        Place::SpaceMade,
+        Place::FillRead,
+        Place::FillWritten,
+        Place::PrioritiesWritten,
+        Place::BeforeFilled,
+    ] {
+        // Of a fill that died too, of a filled space, and of one that was left behind for another upgrade.
+        let (left, mut third) = (filled().0, World::new());
+        rollback(&left, &first.setup(), &NoFaults).unwrap();
+        third.new.model = "third-model".into();
+        third.adapter.new.model = "third-model".into();
+        start(&left, &third, &NoFaults).unwrap();
+        rollback(&left, &third.setup(), &NoFaults).unwrap();
+        for store in [half_filled().0, filled().0, left] {
+            start(&store, &other, &DieAt::new(place, 1)).unwrap_err();
+            start(&store, &other, &NoFaults).unwrap();
+            store.drop_space("third-model").unwrap();
+            check(&store, std::slice::from_ref(&other.adapter));
+            // There and back: the first adapter is the other one now.
+            start(&store, &first, &DieAt::new(place, 1)).unwrap_err();
+            start(&store, &other, &DieAt::new(place, 1)).unwrap_err();
+            start(&store, &other, &NoFaults).unwrap();
+            check(&store, std::slice::from_ref(&other.adapter));
+            assert_eq!(start(&store, &other, &NoFaults).unwrap().adapted, 0);
+        }
     }
 }
 

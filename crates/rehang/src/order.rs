@@ -441,7 +441,9 @@ pub fn group_places(order: &[usize], groups: &[i64], fractions: &[f64]) -> Resul
         return Err(Error::option("fraction", fraction, "a number from 0 to 1"));
     }
     let count = order.len();
-    let firsts: Vec<usize> = fractions.iter().map(|fraction| (fraction * count as f64) as usize).collect();
+    // A fraction that was made as k/n is k items, although k/n·n may come out just below k.
+    let firsts: Vec<usize> =
+        fractions.iter().map(|fraction| (fraction * count as f64 + 1e-9) as usize).collect();
     let mut names: Vec<i64> = groups.iter().copied().filter(|&group| group >= 0).collect();
     names.sort_unstable();
     names.dedup();
@@ -475,6 +477,16 @@ mod tests {
 
     fn input(items: usize) -> OrderInput<'static> {
         OrderInput { items, ..OrderInput::default() }
+    }
+
+    #[test]
+    fn a_share_of_the_places_is_of_whole_items() {
+        let order: Vec<usize> = (0..100).collect();
+        let fractions: Vec<f64> = (0..=100).map(|items| f64::from(items) / 100.0).collect();
+        let places = group_places(&order, &[0; 100], &fractions).unwrap();
+        for (items, (done, fraction)) in places[0].done.iter().zip(&fractions).enumerate() {
+            assert!((done - fraction).abs() < 1e-12, "{items} items: {done}");
+        }
     }
 
     #[test]

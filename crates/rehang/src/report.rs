@@ -426,17 +426,22 @@ pub fn display_points(points: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The first index from which on no value is below `line`; `None` where the last one is (NaN counts as below).
+/// Percent that two sums of the same numbers may differ by rounding: a curve adds up in fixed point, a single line does not.
+const ROUNDING: f64 = 1e-9;
+
+/// The first index from which on no value is below `line`, rounding aside; `None` where the last one is (NaN counts as below).
 ///
 /// ```
 /// use rehang::report::stays_above_from;
 ///
 /// assert_eq!(stays_above_from(&[5.0, 3.0, 4.0, 6.0], 4.0), Some(2));
 /// assert_eq!(stays_above_from(&[5.0, 3.0], 4.0), None);
+/// // A tie, added up in another way.
+/// assert_eq!(stays_above_from(&[3.0, 71.78041424378232], 71.7804142437829), Some(1));
 /// assert_eq!(stays_above_from(&[], 4.0), None);
 /// ```
 pub fn stays_above_from(values: &[f64], line: f64) -> Option<usize> {
-    let above = values.iter().rev().take_while(|&&value| value >= line).count();
+    let above = values.iter().rev().take_while(|&&value| value >= line - ROUNDING).count();
     (above > 0).then(|| values.len() - above)
 }
 
@@ -552,7 +557,7 @@ pub struct GroupStudy {
     pub names: Vec<String>,
     /// The metric that is split by group, by [`Metric::id`].
     pub metric: String,
-    /// Share of each group in the gallery, in percent, `[g]`.
+    /// Share of each group in the gallery, in percent, `[g]`; empty where the groups are those of separate queries.
     #[serde(deserialize_with = "nullable::many")]
     pub gallery_share: Vec<f64>,
     /// Quality of each group when nothing is done, `[g]`; empty where not measured.

@@ -12,7 +12,7 @@ use crate::curve::{
     Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Relevance, agreement, curve, evaluate,
 };
 use crate::error::{ErrorKind, Result};
-use crate::head::Head;
+use crate::head::{Head, HeadKind};
 use crate::order::{OrderInput, Policy, group_places, order};
 use crate::progress::Progress;
 use crate::report::{
@@ -203,6 +203,10 @@ pub fn study(
         .groups
         .filter(|_| !group_curves.is_empty())
         .map(|groups| group_study(groups, &group_names, group_curves, today.as_ref(), native.as_ref()));
+    if let Some(groups) = report.groups.as_mut().filter(|_| ground.queries.is_some()) {
+        // They are groups of queries; which group an item of the gallery belongs to is not known.
+        groups.gallery_share.clear();
+    }
     report.warnings = warnings(&report, contenders, options);
     Ok(report)
 }
@@ -558,7 +562,8 @@ fn study_calibration(
     })
 }
 
-/// Cross-entropy of every adapted item through the new head; `None` unless every item's label is one of the head's.
+/// The loss of every adapted item that the new head was trained with, label smoothing aside: cross-entropy, for ArcFace of scaled
+/// cosines with the margin on the true class; `None` unless every item's label is one of the head's.
 fn discriminative_losses(ground: &Ground<'_>, adapted: &Matrix) -> Option<Vec<f64>> {
     let (Some(head), Some(Relevance::Labels { gallery, .. })) = (ground.head, ground.relevance) else {
         return None;
@@ -568,13 +573,24 @@ fn discriminative_losses(ground: &Ground<'_>, adapted: &Matrix) -> Option<Vec<f6
     {
         return None;
     }
+    let (lengths, weight_lengths) = (adapted.norms(), head.weight().norms());
     let loss = |row: usize| {
         let logits: Vec<f64> = (0..head.classes())
             .map(|class| {
                 let weight = head.weight().row(class);
                 let product: f64 =
                     weight.iter().zip(adapted.row(row)).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-                product + f64::from(head.bias()[class])
+                let logit = match head.kind() {
+                    HeadKind::Softmax => product,
+                    HeadKind::ArcFace { scale, margin } => {
+                        let of_length_one = (lengths[row] * weight_lengths[class]).max(f64::MIN_POSITIVE);
+                        let angle = (product / of_length_one).clamp(-1.0, 1.0).acos();
+                        let is_true = gallery[row] as usize == class;
+                        f64::from(scale)
+                            * if is_true { with_margin(angle, f64::from(margin)) } else { angle.cos() }
+                    }
+                };
+                logit + f64::from(head.bias()[class])
             })
             .collect();
         let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -582,6 +598,15 @@ fn discriminative_losses(ground: &Ground<'_>, adapted: &Matrix) -> Option<Vec<f6
         total.ln() + largest - logits[gallery[row] as usize]
     };
     Some((0..adapted.rows()).map(loss).collect())
+}
+
+/// `cos(θ + m)`; beyond π − m, where that would rise again, the straight line `cos θ − m·sin m`.
+fn with_margin(angle: f64, margin: f64) -> f64 {
+    if angle + margin <= std::f64::consts::PI {
+        (angle + margin).cos()
+    } else {
+        angle.cos() - margin * margin.sin()
+    }
 }
 
 fn classes(ground: &Ground<'_>) -> Option<usize> {
@@ -792,4 +817,18 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
         }
     }
     warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_margin;
+    use std::f64::consts::PI;
+
+    #[test]
+    fn a_margin_turns_the_angle_and_never_rises_again() {
+        assert!(with_margin(PI / 3.0, PI / 6.0).abs() < 1e-12);
+        assert_eq!(with_margin(0.7, 0.0), 0.7f64.cos());
+        let values: Vec<f64> = (0..=100).map(|step| with_margin(PI * f64::from(step) / 100.0, 0.5)).collect();
+        assert!(values.windows(2).all(|pair| pair[0] > pair[1]));
+    }
 }

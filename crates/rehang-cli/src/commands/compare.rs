@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{Outcome, print, say, write_text};
 use crate::arguments::Compare;
 use crate::bar::with_bar;
-use crate::commands::train::{device, read};
+use crate::commands::train::{device, outcome, read, refused};
 use crate::training::{Part, TrainingFile};
 
 /// `[compare]`; the rest of the file is a training's, for the new models.
@@ -112,9 +112,9 @@ pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
     for warning in &comparison.warnings {
         say(&format!("Warning: {}.", warning.trim_end_matches('.')));
     }
-    let value = json!({"report": report, "comparison": comparison});
+    let value = json!({"report": report, "comparison": comparison, "refused": refused(&examples)});
     print(json, &value, &format!("{markdown}\n{}\n", report.display()))?;
-    Ok(Outcome::Done)
+    Ok(outcome(&examples))
 }
 
 fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<ComparisonParameters> {

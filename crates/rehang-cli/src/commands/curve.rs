@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use rehang::curve::{Curve as ExactCurve, CurveInput, CurveOptions, DoNothing, Line, agreement, curve};
-use rehang::files::{self, AtomicFile, Columns, VectorSource, stream};
+use rehang::files::{self, Columns, VectorSource, stream};
 use rehang::statistics::{calibration, kendall_tau_b};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
 use serde_json::{Map, Value, json};
@@ -12,10 +12,12 @@ use super::{Outcome, one_decimal, print, say};
 use crate::arguments::{Curve, RowSelection};
 use crate::bar::with_bar;
 use crate::guards::{adapter_findings, among_pairs, among_pairs_text, among_pairs_value};
-use crate::input::{Inputs, Join, column, expect_count};
+use crate::input::{Inputs, Join, column, expect_count, expect_width};
 use crate::relevance::Loaded;
 
 const LEVEL: f64 = 0.95;
+/// Bootstrap samples where nothing else is said.
+const BOOTSTRAP: usize = 1000;
 
 /// Computes the exact curve of one adapted gallery and one order.
 pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
@@ -28,7 +30,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         return Err(Error::option("--grid", arguments.grid.unwrap_or_default(), "2 points or more"));
     }
     if let Some(path) = &arguments.points {
-        drop(AtomicFile::create(path)?);
+        drop(stream::create(path, Columns { width: 1, ids: None, sigma2: false })?);
     }
     let mut inputs = Inputs::new(&RowSelection::default())?;
     let new = inputs.matrix("new", &arguments.new)?;
@@ -58,6 +60,19 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         None
     };
     let adapter = arguments.adapter.as_ref().map(Adapter::load).transpose()?;
+    if let Some(adapter) = &adapter {
+        expect_width(&arguments.new.join(", "), adapter.new.dimension, new.columns())?;
+        if arguments.handicap.is_none() && adapter.handicap > 0.0 && adapter.new.distance != distance {
+            return Err(Error::option(
+                "--distance",
+                distance,
+                format!(
+                    "{}, the unit of the adapter's handicap ({}); or give --handicap in the unit of this one",
+                    adapter.new.distance, adapter.handicap
+                ),
+            ));
+        }
+    }
     let handicap =
         arguments.handicap.unwrap_or_else(|| adapter.as_ref().map_or(0.0, |adapter| adapter.handicap));
     let guarded = match (&adapter, &old) {
@@ -68,7 +83,9 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         let idle = [
             ("--old", old.is_some() && arguments.adapter.is_none()),
             ("--groups", loaded.groups.is_some()),
-            ("--bootstrap", arguments.bootstrap > 0),
+            ("--bootstrap", arguments.bootstrap.is_some_and(|samples| samples > 0)),
+            ("--queries-old", loaded.queries_old.is_some()),
+            ("--query-labels", arguments.relevance.query_labels.is_some()),
         ];
         for (option, _) in idle.into_iter().filter(|(_, given)| *given) {
             say(&format!("Warning: {option} has no effect without --labels or --qrels."));
@@ -217,8 +234,9 @@ fn labelled(exact: &ExactCurve, arguments: &Curve, k: usize) -> Result<(Map<Stri
             json!({ "top1": at(0), "top5": at(1), "map": at(2) })
         }),
     );
-    if arguments.bootstrap > 0 {
-        let intervals = exact.area_intervals(arguments.bootstrap, LEVEL, 0)?;
+    let samples = arguments.bootstrap.unwrap_or(BOOTSTRAP);
+    if samples > 0 {
+        let intervals = exact.area_intervals(samples, LEVEL, 0)?;
         let pair = |interval: rehang::statistics::Interval| json!([interval.low, interval.high]);
         value.insert(
             "area_interval".into(),

@@ -1,11 +1,13 @@
 //! `rehang doctor`.
 
+use std::path::Path;
+
 use rehang::{Error, Provenance, Result};
 use rehang_store::{IndexHealth, IndexKind, Problem, SqliteStore, Store};
-use rehang_upgrade::{Phase, Recorded, status};
+use rehang_upgrade::{Phase, Recorded, UpgradeRecord, expect_same, plan, status};
 use serde_json::{Value, json};
 
-use super::{Outcome, print};
+use super::{Outcome, is_same_file, print};
 use crate::arguments::Doctor;
 use crate::configuration::Configuration;
 
@@ -124,6 +126,9 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
         });
         indexes.push(json!({ "space": name, "health": health }));
     }
+    if let Some(configuration) = &configuration {
+        findings.extend(check_configuration(configuration, path, &store, recorded.as_ref()));
+    }
     if let Some(record) = recorded.filter(|record| record.phase != Phase::Finished) {
         let status = status(&store, 0)?;
         findings.push(Finding {
@@ -162,6 +167,38 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
     let value = json!({ "gallery": store.name(), "bad": bad, "findings": listed, "indexes": indexes });
     print(json, &value, &text)?;
     Ok(if bad == 0 { Outcome::Done } else { Outcome::WithRefusals })
+}
+
+/// What the next verb would say of a configuration: of an upgrade that is live or finished it has to be the one, and otherwise
+/// it has to be one that could begin.
+fn check_configuration(
+    configuration: &Configuration,
+    gallery: &Path,
+    store: &dyn Store,
+    record: Option<&UpgradeRecord>,
+) -> Vec<Finding> {
+    let name = configuration.path.display();
+    let finding =
+        |text: String| Finding { bad: true, what: "configuration", text: format!("{name}: {text}") };
+    if !is_same_file(gallery, &configuration.gallery) {
+        return vec![finding(format!(
+            "it is about {}, not about {}",
+            configuration.gallery.display(),
+            gallery.display()
+        ))];
+    }
+    let setup = configuration.setup();
+    let same = expect_same(store, &setup);
+    let checked = match (record, same) {
+        // Its old space is gone, so nothing could be planned with it any more.
+        (Some(record), Ok(())) if record.phase == Phase::Finished => return Vec::new(),
+        (Some(record), Err(error)) if record.is_live() => Err(error),
+        _ => plan(store, &setup),
+    };
+    match checked {
+        Ok(plan) => plan.warnings.into_iter().map(finding).collect(),
+        Err(error) => vec![finding(error.to_string())],
+    }
 }
 
 /// How the search index of a space is, in one sentence.

@@ -12,7 +12,7 @@ use super::train::device;
 use super::{Outcome, one_decimal, print, say};
 use crate::arguments::Fit;
 use crate::bar::with_bar;
-use crate::input::{Inputs, Join};
+use crate::input::{Inputs, Join, expect_width};
 
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
@@ -61,7 +61,11 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     )?;
     let evaluation = match &arguments.evaluation_old {
         None => None,
-        Some(path) => Some(inputs.matrix_as_it_is("evaluation", path)?),
+        Some(path) => {
+            let evaluation = inputs.matrix_as_it_is("evaluation", path)?;
+            expect_width(path, pairs.old().dimension(), evaluation.columns())?;
+            Some(evaluation)
+        }
     };
     let mut fitted =
         with_bar(|progress| fit_adapter(&pairs, head.as_ref(), &parameters, &options, progress))?;
@@ -118,6 +122,15 @@ fn warn_about_head(head: Option<&Head>, pairs: &Pairs) {
     let (Some(head), Some(labels)) = (head, pairs.labels()) else { return };
     if labels.iter().all(|&label| label < 0) {
         return;
+    }
+    let unknown = labels.iter().filter(|&&label| label >= head.classes() as i64).count();
+    if unknown > 0 {
+        say(&format!(
+            "Warning: {unknown} of {} pairs have a label that the head does not know (it has the classes 0 to {}); nothing \
+             trains them towards it.",
+            labels.len(),
+            head.classes() - 1
+        ));
     }
     let right = guards::classified(head, pairs.new_vectors().matrix(), labels);
     if right < 20.0 {

@@ -1,19 +1,18 @@
 //! `rehang order`.
 
+use rehang::Result;
 use rehang::files;
 use rehang::order::{OrderInput, Policy, order};
-use rehang::{ErrorKind, Result};
 use serde_json::json;
 
 use super::{Outcome, print};
 use crate::arguments::{Order, RowSelection};
-use crate::input::{Inputs, Join, column, expect_count};
+use crate::input::{Inputs, Join, column, expect_count, expect_width};
 
 /// Orders a gallery and writes the permutation.
 pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
     let policy: Policy = arguments.policy.parse()?;
-    let output = files::AtomicFile::create(&arguments.output)?;
-    drop(output);
+    files::check_order_output(&arguments.output)?;
     let mut inputs = Inputs::new(&RowSelection::default())?;
     let given = |paths: &[String]| !paths.is_empty();
     let sigma = given(&arguments.sigma).then(|| column(&arguments.sigma)).transpose()?;
@@ -40,14 +39,7 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
     let errors = match (&new, &adapted) {
         (Some(new), Some(adapted)) => {
             expect_count("new vectors", new.rows(), "adapted vectors", adapted.rows())?;
-            if new.columns() != adapted.columns() {
-                return Err(ErrorKind::WidthMismatch {
-                    what: "adapted vectors".into(),
-                    expected: new.columns(),
-                    received: adapted.columns(),
-                }
-                .into());
-            }
+            expect_width("adapted vectors", new.columns(), adapted.columns())?;
             Some(rehang::study::true_errors(new, adapted))
         }
         _ => None,

@@ -1,7 +1,7 @@
 //! `rehang search`.
 
 use rehang::files::{self, VectorSource};
-use rehang::{Error, Matrix, Result};
+use rehang::{Error, Matrix, Result, Space};
 use rehang_store::{Filter, SqliteStore, Store, expect_space};
 use rehang_upgrade::{Gallery, Phase, Queries, Recorded, Serving};
 use serde_json::{Value, json};
@@ -28,36 +28,33 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
             "embed the queries with its model, or leave --space out",
         ));
     }
-    let space = expect_space(&store, &serving)?.space;
-    if queries.columns() != space.dimension {
-        return Err(rehang::ErrorKind::WidthMismatch {
-            what: format!("{} (queries of the serving space {space})", arguments.vectors),
-            expected: space.dimension,
-            received: queries.columns(),
-        }
-        .into());
-    }
     let recorded = Recorded::read(&store)?.map(|recorded| recorded.record);
     let upgraded = recorded.as_ref().is_some_and(|record| record.new.model == serving);
-    let merged = upgraded
-        && recorded
-            .as_ref()
-            .is_some_and(|record| record.serving == Serving::Merged && record.phase != Phase::Finished);
-    let mut gallery = Gallery::new(&store, None);
-    if merged {
-        if old_queries.is_none() {
-            say(
-                "This upgrade serves merged searches; without --old-vectors only the new space is searched, which may \
-                 find less.",
-            );
-        }
-        gallery.calibrate()?;
-    }
+    let merged = recorded
+        .as_ref()
+        .filter(|record| upgraded && record.serving == Serving::Merged && record.phase != Phase::Finished);
     let given = if upgraded {
         Queries { old: old_queries.as_ref(), new: Some(&queries) }
     } else {
-        Queries { old: Some(&queries), new: None }
+        // Before the switch and after a rollback the old model serves: its queries are those that count, where both are given.
+        Queries { old: Some(old_queries.as_ref().unwrap_or(&queries)), new: None }
     };
+    let searched = match &arguments.old_vectors {
+        Some(old_vectors) if !upgraded => old_vectors,
+        _ => &arguments.vectors,
+    };
+    expect_width(given.new.or(given.old), searched, &expect_space(&store, &serving)?.space)?;
+    let mut gallery = Gallery::new(&store, None);
+    if let Some(record) = merged {
+        let old_vectors = arguments.old_vectors.as_ref().ok_or_else(|| {
+            Error::missing(
+                format!("--old-vectors (the queries embedded by {:?})", record.old.model),
+                "a merged search, as this upgrade serves it",
+            )
+        })?;
+        expect_width(given.old, old_vectors, &expect_space(&store, &record.old.model)?.space)?;
+        gallery.calibrate()?;
+    }
     let answer = gallery.search(&given, arguments.k, &filter)?;
     if let Err(error) = store.flush() {
         // The answer is good all the same; the next search makes the index again.
@@ -83,7 +80,20 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
     }
     let value = json!({ "space": serving, "spaces": answer.spaces, "k": arguments.k, "results": results });
     print(json, &value, &text)?;
-    Ok(if merged && old_queries.is_none() { Outcome::WithRefusals } else { Outcome::Done })
+    Ok(Outcome::Done)
+}
+
+/// Fails where queries are not as wide as the space that they are searched in.
+fn expect_width(queries: Option<&Matrix>, path: &str, space: &Space) -> Result<()> {
+    match queries {
+        Some(queries) if queries.columns() != space.dimension => Err(rehang::ErrorKind::WidthMismatch {
+            what: format!("{path} (queries of space {space})"),
+            expected: space.dimension,
+            received: queries.columns(),
+        }
+        .into()),
+        _ => Ok(()),
+    }
 }
 
 fn read(path: &str) -> Result<Matrix> {

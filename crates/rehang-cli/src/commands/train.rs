@@ -1,16 +1,17 @@
 //! `rehang train`, `rehang embed`, `rehang export`: encoders.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use rehang::files::{self, AtomicFile};
 use rehang::{Error, Progress, Result};
 use rehang_train::compatible::{Trained, TrainingSet, train};
 use rehang_train::encoder::{Encoder, Shape};
-use rehang_train::examples::Examples;
+use rehang_train::examples::{Examples, ExamplesSource};
 use rehang_train::fit::Device;
 use serde_json::{Value, json};
 
-use super::{Outcome, print, say};
+use super::{Outcome, is_same_file, print, say};
 use crate::arguments::{Embed, ExportEncoder, Train};
 use crate::bar::with_bar;
 use crate::training::TrainingFile;
@@ -25,6 +26,22 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
     let output = arguments.output.clone().or_else(|| file.output.encoder.clone());
     let output = output.ok_or_else(|| Error::missing("--output (or output.encoder)", "rehang train"))?;
     let adapter_output = arguments.adapter.clone().or_else(|| file.output.adapter.clone());
+    let outputs = [
+        ("--output", Some(&output)),
+        ("--adapter", adapter_output.as_ref()),
+        ("output.checkpoint", file.output.checkpoint.as_ref()),
+    ];
+    let mut inputs = of_data(&file.data);
+    if let Some(old) = &file.old {
+        let files = [
+            ("old.encoder", &old.encoder),
+            ("old.vectors", &old.vectors),
+            ("old.head_weight", &old.head_weight),
+            ("old.head_bias", &old.head_bias),
+        ];
+        inputs.extend(files.into_iter().filter_map(|(name, path)| Some((name, path.as_ref()?))));
+    }
+    expect_apart(&outputs, &inputs)?;
     // A bad output path fails now and not after the training.
     for path in std::iter::once(&output).chain(&adapter_output) {
         drop(AtomicFile::create(path)?);
@@ -68,6 +85,9 @@ pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
     let encoder = Encoder::load(&arguments.encoder)?;
     let file = TrainingFile::read(&arguments.config)?;
     let device = device(&arguments.device)?;
+    let mut inputs = of_data(&file.data);
+    inputs.push(("the encoder", &arguments.encoder));
+    expect_apart(&[("--output", Some(&arguments.output)), ("--labels", arguments.labels.as_ref())], &inputs)?;
     for path in std::iter::once(&arguments.output).chain(&arguments.labels) {
         drop(AtomicFile::create(path)?);
     }
@@ -124,13 +144,40 @@ pub fn read(file: &TrainingFile) -> Result<Examples> {
     Ok(examples)
 }
 
+/// The files that data are read from, with the keys that name them.
+fn of_data(data: &ExamplesSource) -> Vec<(&'static str, &PathBuf)> {
+    match data {
+        ExamplesSource::Folder { path, .. } => vec![("data.path", path)],
+        ExamplesSource::Arrays { images, labels, .. } => {
+            vec![("data.images", images), ("data.labels", labels)]
+        }
+        ExamplesSource::Cifar { paths, .. } => paths.iter().map(|path| ("data.paths", path)).collect(),
+        ExamplesSource::Features { vectors, labels } => {
+            vec![("data.vectors", vectors), ("data.labels", labels)]
+        }
+    }
+}
+
+/// Fails where a file would be written over another one that is written too, or over one that is read.
+fn expect_apart(outputs: &[(&str, Option<&PathBuf>)], inputs: &[(&str, &PathBuf)]) -> Result<()> {
+    let mut taken = inputs.to_vec();
+    for &(name, path) in outputs {
+        let Some(path) = path else { continue };
+        if let Some((other, _)) = taken.iter().find(|(_, other)| is_same_file(path, other)) {
+            return Err(Error::option(name, path.display(), format!("another file than {other}")));
+        }
+        taken.push((name, path));
+    }
+    Ok(())
+}
+
 /// What was left out, as it stands in JSON.
-fn refused(examples: &Examples) -> Vec<Value> {
+pub fn refused(examples: &Examples) -> Vec<Value> {
     examples.refused.iter().map(|refusal| json!({"what": refusal.what, "why": refusal.why})).collect()
 }
 
 /// Rows that were left out make the result doubtful.
-fn outcome(examples: &Examples) -> Outcome {
+pub fn outcome(examples: &Examples) -> Outcome {
     if examples.refused.is_empty() { Outcome::Done } else { Outcome::WithRefusals }
 }
 

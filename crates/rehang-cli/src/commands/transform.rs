@@ -11,6 +11,7 @@ use crate::arguments::Transform;
 use crate::bar::with_bar;
 use crate::drift::drifts;
 use crate::guards::{among_pairs_text, among_pairs_value};
+use crate::input::expect_width;
 use crate::rows::RowFilter;
 
 /// Rows that are compared with the vectors that the adapter was fitted on.
@@ -69,6 +70,9 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
         None => None,
         Some(path) => Some(stream::open(&VectorSource::parse(path)?)?),
     };
+    if let (Some(side), Some(path), Some(width)) = (&side, &arguments.side, adapter.side_dimension()) {
+        expect_width(path, width, side.width())?;
+    }
     if let Some(side) = &side
         && side.rows_total() != reader.rows_total()
     {
@@ -115,6 +119,8 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
         }
         batch.check_finite(&what, d_old)?;
         let first_row = batch.first_row;
+        // Before rows are left out, so that the row that is named is the file's.
+        expect_lengths(&adapter.old, &adapter.map, first_row, &batch.vectors, &what)?;
         let kept = filter.keep(first_row, count);
         if let Some(kept) = &kept {
             count = kept.len();
@@ -123,7 +129,6 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
                 select_rows(&mut side_batch, side.width(), kept);
             }
         }
-        expect_lengths(&adapter.old, &adapter.map, first_row, &batch.vectors, &what)?;
         if !compared && count > 0 {
             compared = true;
             let head = batch.vectors[..count.min(DRIFT_ROWS) * d_old].to_vec();

@@ -10,7 +10,7 @@ use rehang_encode::Input;
 use rehang_store::{Scan, Select, SqliteStore, Store};
 use rehang_upgrade::{
     BackfillSetup, Basis, Clock, Ending, Estimate, Forecast, Left, NoFaults, Phase, Probed, Request, Serving,
-    SigmaHealth, Status, Summary, SystemClock, backfill, left,
+    SigmaHealth, Status, Summary, SystemClock, Until, backfill, left,
 };
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 use serde_json::{Value, json};
@@ -53,15 +53,19 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
     let store = configuration.open_gallery()?;
     let plan = rehang_upgrade::plan(&store, &configuration.setup())?;
     let forecast = configuration.forecast()?;
-    let probed = probe(&configuration, &store, arguments.probe)?;
-    let estimate = rehang_upgrade::estimate(
+    let (probed, why_failed) = probe(&configuration, &store, arguments.probe)?.unzip();
+    // Where nothing was embedded, nothing was measured.
+    let measured = probed.as_ref().filter(|probed| probed.failed < probed.items);
+    let mut estimate = rehang_upgrade::estimate(
         &store,
         &configuration.setup(),
         plan.to_embed,
         &configuration.limits,
         configuration.terms().as_ref(),
-        probed.as_ref(),
+        measured,
     )?;
+    estimate.probed_items = probed.map(|probed| probed.items);
+    estimate.failed = probed.map(|probed| probed.failed);
     let mut value = serde_json::to_value(&plan).map_err(|error| Error::corrupt("the plan", error))?;
     let mut text = format!(
         "{}\n  from {}\n  to   {}\n\nstart   writes {} adapted vectors ({} of vectors beside the gallery's own)\nrun     \
@@ -89,6 +93,9 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
     print(json, &value, &text)?;
     let mut warnings = plan.warnings;
     warnings.extend(forecast.map(|forecast| forecast.warnings).unwrap_or_default());
+    if let (Some(probed), Some(why)) = (probed, why_failed.flatten()) {
+        warnings.push(format!("{} of {} items got no vector: {why}", probed.failed, probed.items));
+    }
     Ok(warn(&warnings))
 }
 
@@ -131,8 +138,8 @@ fn estimate_text(estimate: &Estimate, items: u64) -> String {
         (Some(seconds), Some(basis)) => {
             let (about, why) = match basis {
                 Basis::Probe => {
-                    let probed = estimate.probed_items.unwrap_or(0);
-                    ("about", format!("as measured on {probed} items"))
+                    let embedded = estimate.probed_items.unwrap_or(0) - estimate.failed.unwrap_or(0);
+                    ("about", format!("as measured on {embedded} items"))
                 }
                 Basis::EarlierRun => ("about", "as an earlier run of this gallery had".to_owned()),
                 Basis::Limits => ("at least", format!("which the limits allow ({MEASURES})")),
@@ -156,7 +163,12 @@ fn estimate_text(estimate: &Estimate, items: u64) -> String {
     text
 }
 
-fn probe(configuration: &Configuration, store: &SqliteStore, items: usize) -> Result<Option<Probed>> {
+/// Embeds some items in batches like those of a run; gives what that took, and why the first item without a vector has none.
+fn probe(
+    configuration: &Configuration,
+    store: &SqliteStore,
+    items: usize,
+) -> Result<Option<(Probed, Option<String>)>> {
     if items == 0 {
         return Ok(None);
     }
@@ -172,20 +184,28 @@ fn probe(configuration: &Configuration, store: &SqliteStore, items: usize) -> Re
     if inputs.is_empty() {
         return Ok(None);
     }
+    let batch_size = match configuration.limits.batch {
+        batch if configuration.says_batch => batch,
+        batch => batch.max(encoder.batch_max()),
+    };
     let clock = SystemClock::start();
-    let mut failed = 0;
-    for batch in inputs.chunks(configuration.limits.batch) {
-        failed += encoder.encode(batch)?.iter().filter(|vector| vector.is_err()).count();
+    let (mut failed, mut why) = (0, None);
+    for batch in inputs.chunks(batch_size) {
+        for failure in encoder.encode(batch)?.into_iter().filter_map(std::result::Result::err) {
+            failed += 1;
+            why.get_or_insert_with(|| failure.to_string());
+        }
     }
-    let measured = inputs.len() as f64 * 1000.0 / (clock.now_ms().max(1)) as f64;
+    let measured = (inputs.len() - failed) as f64 * 1000.0 / (clock.now_ms().max(1)) as f64;
     let spent = encoder.spent();
-    Ok(Some(Probed {
+    let probed = Probed {
         items: inputs.len() as u64,
         failed: failed as u64,
         items_per_second: measured * configuration.limits.workers as f64,
         tokens: spent.tokens,
         money: spent.money,
-    }))
+    };
+    Ok(Some((probed, why)))
 }
 
 fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
@@ -274,20 +294,32 @@ fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
     if let Value::Object(object) = &mut value {
         object.insert("failed_in_all".into(), json!(failed));
     }
-    print(json, &value, &summary_text(&summary, failed))?;
-    Ok(outcome_of(&summary, failed))
+    print(json, &value, &summary_text(&summary, failed, limits.until))?;
+    Ok(outcome_of(&summary, failed, limits.until))
 }
 
 /// Done where a run did what it was asked for; with refusals where something ended it before, or left items that only a person
 /// can bring home.
-fn outcome_of(summary: &Summary, failed: u64) -> Outcome {
+fn outcome_of(summary: &Summary, failed: u64, until: Until) -> Outcome {
     let ended_early =
         matches!(summary.ending, Ending::RolledBack | Ending::EncoderBudgetSpent | Ending::Interrupted);
     let items_left = summary.done.failed > 0 || (summary.ending == Ending::NothingLeft && failed > 0);
-    if ended_early || items_left { Outcome::WithRefusals } else { Outcome::Done }
+    if ended_early || items_left || share_missed(summary, until).is_some() {
+        Outcome::WithRefusals
+    } else {
+        Outcome::Done
+    }
 }
 
-fn summary_text(summary: &Summary, failed: u64) -> String {
+/// The share that was asked for, where a run has nothing left before it is native.
+fn share_missed(summary: &Summary, until: Until) -> Option<f64> {
+    match until {
+        Until::Fraction(share) if summary.ending == Ending::NothingLeft => Some(share),
+        _ => None,
+    }
+}
+
+fn summary_text(summary: &Summary, failed: u64, until: Until) -> String {
     let why = match summary.ending {
         Ending::NothingLeft => "nothing is left that can be embedded",
         Ending::ReachedFraction => "the wanted share is native",
@@ -306,6 +338,12 @@ fn summary_text(summary: &Summary, failed: u64) -> String {
         summary.native,
         summary.items
     );
+    if let Some(share) = share_missed(summary, until) {
+        text += &format!(
+            "Less than the {:.1} % asked for are native: the other items have no source, or failed.\n",
+            100.0 * share
+        );
+    }
     if let Some(said) = &summary.encoder_said {
         text += &format!("The encoder says: {said}.\n");
     }
@@ -641,20 +679,20 @@ mod tests {
 
     #[test]
     fn a_run_is_done_only_where_it_did_all_that_was_asked() {
+        let summary = |ending, failed_now| Summary {
+            ending,
+            encoder_said: None,
+            done: Tally { failed: failed_now, ..Tally::default() },
+            items: 10,
+            native: 5,
+            caught_up: 0,
+            spent: Spent::default(),
+            elapsed_ms: 0,
+            encoder_busy_ms: 0,
+            sigma: None,
+        };
         let of = |ending, failed_now, failed_in_all| {
-            let summary = Summary {
-                ending,
-                encoder_said: None,
-                done: Tally { failed: failed_now, ..Tally::default() },
-                items: 10,
-                native: 5,
-                caught_up: 0,
-                spent: Spent::default(),
-                elapsed_ms: 0,
-                encoder_busy_ms: 0,
-                sigma: None,
-            };
-            outcome_of(&summary, failed_in_all)
+            outcome_of(&summary(ending, failed_now), failed_in_all, Until::All)
         };
         for ending in [
             Ending::NothingLeft,
@@ -672,5 +710,11 @@ mod tests {
         for ending in [Ending::RolledBack, Ending::EncoderBudgetSpent, Ending::Interrupted] {
             assert_eq!(of(ending, 0, 0), Outcome::WithRefusals, "{ending:?}");
         }
+        // A share that nothing is left for was asked for in vain, and that is said; all that is left was asked for otherwise.
+        let short = summary(Ending::NothingLeft, 0);
+        assert_eq!(outcome_of(&short, 0, Until::Fraction(0.8)), Outcome::WithRefusals);
+        assert!(summary_text(&short, 0, Until::Fraction(0.8)).contains("Less than the 80.0 % asked for"));
+        assert!(!summary_text(&short, 0, Until::All).contains("asked for"));
+        assert_eq!(outcome_of(&summary(Ending::ReachedFraction, 0), 0, Until::Fraction(0.5)), Outcome::Done);
     }
 }

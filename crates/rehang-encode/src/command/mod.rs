@@ -26,7 +26,7 @@ use process::{Launch, Output, Process, Said};
 
 /// Faults one after the other, without a single answer in the whole run, after which the program is taken for broken.
 const FAULTS_WITHOUT_ANSWER_MAX: usize = 3;
-/// Items one after the other that fail alone, after which the rest of their batch is left for another attempt.
+/// Items one after the other that fail alone, after which the rest of their batch is left untried.
 const FAULTS_ALONE_MAX: usize = 2;
 /// Bytes of JSON that one number and what stands around it may take, and bytes of a line beside its vector.
 const NUMBER_BYTES_MAX: usize = 40;
@@ -249,12 +249,20 @@ impl Command {
             // the others of its batch are not.
             part_max = 1;
             if part.len() > 1 {
+                if !self.answered.load(Ordering::Relaxed) {
+                    // Items like each other often stand together. The one at the other end tells whether the program itself is
+                    // broken; it is asked for again when its turn comes.
+                    let last = &inputs[inputs.len() - 1..];
+                    self.meter.sent(last.len());
+                    self.attempt(&mut seat, last, &mut Vec::new())?;
+                }
                 continue;
             }
             answers.push(Err(ItemFailure::Temporary(reason.clone())));
             alone += 1;
             if alone >= FAULTS_ALONE_MAX {
-                answers.resize(inputs.len(), Err(ItemFailure::Temporary(reason)));
+                // The others have done nothing wrong: their turn has not come.
+                answers.resize(inputs.len(), Err(ItemFailure::Untried(reason)));
             }
         }
         Ok(answers)

@@ -128,6 +128,24 @@ fn the_item_that_kills_the_program_is_found_and_the_others_are_served() {
 }
 
 #[test]
+fn items_that_kill_the_program_one_after_the_other_take_no_others_with_them() {
+    let body = format!("case $id in bad*) exit 9;; esac\n{ANSWER}");
+    let inputs =
+        [input("bad 1", "1"), input("bad 2", "2"), input("x", "3"), input("y", "4"), input("z", "5")];
+    // Where the program has answered before, and where it has not.
+    for answered in [true, false] {
+        let (_folder, command) = shell(&body, |_| {});
+        if answered {
+            assert!(command.encode(&abcd()).unwrap().iter().all(Result::is_ok));
+        }
+        let answers = command.encode(&inputs).unwrap();
+        assert!(answers[..2].iter().all(|answer| matches!(answer, Err(ItemFailure::Temporary(_)))));
+        assert!(answers[2..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
+        assert!(command.encode(&inputs[2..]).unwrap().iter().all(Result::is_ok));
+    }
+}
+
+#[test]
 fn a_program_that_is_killed_from_outside_is_started_again() {
     let (folder, command) = shell(&format!("echo $$ > pid\n{ANSWER}"), |_| {});
     assert!(command.encode(&abcd()).unwrap().iter().all(Result::is_ok));

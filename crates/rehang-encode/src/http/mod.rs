@@ -164,8 +164,7 @@ pub(crate) struct Http {
     /// Requests under way.
     busy: Mutex<usize>,
     freed: Condvar,
-    /// Whether the service has said anything so far, and whether it has given vectors.
-    reached: AtomicBool,
+    /// Whether the service has given vectors so far.
     answered: AtomicBool,
     /// What stopped an earlier call and stops every later one.
     stopped: Mutex<Option<Error>>,
@@ -181,6 +180,8 @@ enum Outcome {
         reason: String,
         wait: Option<Duration>,
     },
+    /// Nobody is there: no such host, connection refused. The next attempt may find somebody.
+    Nobody(String),
     /// The service does not want these texts.
     Refused(String),
 }
@@ -225,7 +226,6 @@ impl Http {
             meter: Meter::default(),
             busy: Mutex::new(0),
             freed: Condvar::new(),
-            reached: AtomicBool::new(false),
             answered: AtomicBool::new(false),
             stopped: Mutex::default(),
             config: config.clone(),
@@ -243,7 +243,7 @@ impl Http {
                 self.embed(&inputs[..count], left)?;
                 return self.embed(&inputs[count..], right);
             }
-            let (reason, wait) = match self.send(inputs, tokens)? {
+            let (reason, wait, nobody) = match self.send(inputs, tokens)? {
                 Outcome::Vectors(vectors) => {
                     for ((input, answer), vector) in inputs.iter().zip(answers).zip(vectors) {
                         *answer = Some(self.check.vector(input.id, vector)?);
@@ -261,12 +261,14 @@ impl Http {
                     self.embed(&inputs[..half], left)?;
                     return self.embed(&inputs[half..], right);
                 }
-                Outcome::Again { reason, wait } => (reason, wait),
+                Outcome::Again { reason, wait } => (reason, wait, false),
+                Outcome::Nobody(reason) => (reason, None, true),
             };
             failures += 1;
             let wait_too_long = wait.is_some_and(|wait| wait > RETRY_AFTER_MAX);
             if failures >= self.config.attempts || wait_too_long {
-                if !self.reached.load(Ordering::Relaxed) {
+                if nobody {
+                    // No item is to blame, however often the service answered before.
                     return Err(self.unavailable(reason));
                 }
                 answers.fill(Some(Err(ItemFailure::Temporary(format!(
@@ -308,10 +310,7 @@ impl Http {
         });
         drop(turn);
         let (response, body) = match response {
-            Ok((response, body)) => {
-                self.reached.store(true, Ordering::Relaxed);
-                (response, body)
-            }
+            Ok(answer) => answer,
             Err(error) => return self.unreachable(&error, reserved),
         };
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
@@ -407,19 +406,19 @@ impl Http {
             ),
             _ => false,
         };
-        if never_there {
-            self.correct(reserved, 0);
-        } else {
-            // The tokens stay counted, since the service may have done its work.
-            self.reached.store(true, Ordering::Relaxed);
-        }
         let reason = match error {
             Failed::Timeout(_) => {
                 format!("no answer within timeout_seconds = {}", self.config.timeout_seconds)
             }
             other => other.to_string(),
         };
-        Ok(Outcome::Again { reason, wait: None })
+        Ok(if never_there {
+            self.correct(reserved, 0);
+            Outcome::Nobody(reason)
+        } else {
+            // The tokens stay counted, since the service may have done its work.
+            Outcome::Again { reason, wait: None }
+        })
     }
 
     fn unavailable(&self, detail: String) -> Error {

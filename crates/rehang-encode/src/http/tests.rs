@@ -254,6 +254,19 @@ fn nobody_there_stops_the_run() {
 }
 
 #[test]
+fn a_service_that_goes_in_the_middle_fails_no_item() {
+    let stub = Stub::once();
+    let (http, clock) = open(&stub, |_| {});
+    let answers = embed(&http, &DIGITS).unwrap();
+    assert_eq!(answers[..4], right(&DIGITS[..4]), "what is paid for is handed out");
+    assert!(answers[4..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
+    assert_eq!(clock.waits().len(), 2, "it was looked for as often as it may be");
+    let error = embed(&http, &DIGITS[4..]).unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains(&stub.url), "{error}");
+    assert_eq!(http.spent().tokens, 4);
+}
+
+#[test]
 fn as_many_requests_as_allowed_are_under_way() {
     const AT_ONCE: usize = 3;
     let (now, most) = (Arc::new((Mutex::new(0), Condvar::new())), Arc::new(AtomicUsize::new(0)));

@@ -73,6 +73,20 @@ impl Stub {
         Self::start(move |_, _| lock(&replies).next().unwrap_or(Reply::Good))
     }
 
+    /// A good service that is gone after its first request: whoever comes later is refused the connection.
+    pub fn once() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+        let all = Arc::clone(&seen);
+        thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            drop(listener);
+            serve(&stream, &all, &|_, _| Reply::Good).unwrap();
+        });
+        Self { url, seen }
+    }
+
     /// All requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         lock(&self.seen).clone()

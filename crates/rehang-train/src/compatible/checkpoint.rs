@@ -87,11 +87,12 @@ impl Checkpoint {
     }
 }
 
-/// Names everything that a training depends on.
+/// Names everything that a training depends on; `initial` is the fingerprint of the file that it begins with.
 pub(crate) fn identity(
     set: TrainingSet<'_>,
     old: Option<&OldModel>,
     parameters: &TrainingParameters,
+    initial: Option<&str>,
 ) -> Result<String> {
     let TrainingSet { examples, rows, old_rows } = set;
     let fingerprint = |rows: &[usize]| {
@@ -106,8 +107,9 @@ pub(crate) fn identity(
         }
         _ => String::new(),
     };
+    let initial = initial.map(|initial| format!("initial={initial} ")).unwrap_or_default();
     Ok(format!(
-        "version={} examples={} rows={} {of_old}old={old} {}",
+        "version={} examples={} rows={} {of_old}old={old} {initial}{}",
         env!("CARGO_PKG_VERSION"),
         examples.fingerprint(),
         fingerprint(rows),
@@ -144,8 +146,8 @@ pub(crate) fn read(path: &Path, identity: &str) -> Result<Checkpoint> {
         return Err(Error::option(
             "checkpoint",
             path.display(),
-            "the checkpoint of this very training (same examples, parameters, old model and version); remove it to \
-             start anew",
+            "the checkpoint of this very training (same examples, parameters, initial weights, old model and version); \
+             remove it to start anew",
         ));
     }
     let history: Vec<EpochText> = parse_json(&metadata, "history").map_err(corrupt)?;

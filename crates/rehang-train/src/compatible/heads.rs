@@ -15,7 +15,7 @@
 
 use burn_tensor::activation::log_softmax;
 use burn_tensor::{Device, Tensor, TensorData};
-use rehang::{Head, HeadKind, Matrix, Result};
+use rehang::{Error, Head, HeadKind, Matrix, Result};
 use serde::{Deserialize, Serialize};
 
 use super::objectives::{as_wide_as, unit};
@@ -29,27 +29,27 @@ pub enum HeadForm {
     Softmax,
     /// Scaled cosines.
     NormalisedSoftmax {
-        /// Scale s.
+        /// Scale s, above 0.
         #[serde(default = "usual_scale")]
         scale: f32,
     },
     /// Scaled cosines with a margin on the true class's cosine.
     #[serde(rename = "cosface")]
     CosFace {
-        /// Scale s.
+        /// Scale s, above 0.
         #[serde(default = "usual_scale")]
         scale: f32,
-        /// Margin m.
+        /// Margin m, 0 or more.
         #[serde(default = "usual_cosine_margin")]
         margin: f32,
     },
     /// Scaled cosines with a margin on the true class's angle.
     #[serde(rename = "arcface")]
     ArcFace {
-        /// Scale s.
+        /// Scale s, above 0.
         #[serde(default = "usual_scale")]
         scale: f32,
-        /// Margin m in radians.
+        /// Margin m in radians, 0 or more and below 1.6.
         #[serde(default = "usual_angle_margin")]
         margin: f32,
     },
@@ -71,6 +71,33 @@ impl HeadForm {
     /// Whether logits are made of cosines.
     pub fn is_cosine(self) -> bool {
         self != Self::Softmax
+    }
+
+    /// Fails where nothing could be learned with such a head: a scale that is not a finite number above 0, or a margin that
+    /// is not a finite number from 0 on, for `ArcFace` below 1.6 (about a right angle). A margin of 0 is none.
+    ///
+    /// `table` is how the error calls the head: `head` or `old.head`.
+    ///
+    /// # Errors
+    ///
+    /// [`rehang::ErrorKind::InvalidOption`].
+    pub fn check(self, table: &str) -> Result<()> {
+        let usual = (f32::INFINITY, "a finite number, 0 or more");
+        let (scale, margin, (limit, rule)) = match self {
+            Self::Softmax => return Ok(()),
+            Self::NormalisedSoftmax { scale } => (scale, 0.0, usual),
+            Self::CosFace { scale, margin } => (scale, margin, usual),
+            Self::ArcFace { scale, margin } => {
+                (scale, margin, (1.6, "radians, 0 or more and below 1.6 (28.6 degrees are 0.5)"))
+            }
+        };
+        if !scale.is_finite() || scale <= 0.0 {
+            return Err(Error::option(format!("{table}.scale"), scale, "a finite number above 0"));
+        }
+        if !(0.0..limit).contains(&margin) {
+            return Err(Error::option(format!("{table}.margin"), margin, rule));
+        }
+        Ok(())
     }
 }
 
@@ -232,6 +259,32 @@ mod tests {
         near(losses(HeadForm::Softmax, [3.0, 4.0], 1, 0.1), 0.95 * second + 0.05 * first);
         // A class that the head does not know has no loss.
         near(losses(HeadForm::Softmax, [3.0, 4.0], 2, 0.1), 0.0);
+    }
+
+    #[test]
+    fn scales_and_margins_that_teach_nothing_are_refused() {
+        let good = [
+            HeadForm::Softmax,
+            HeadForm::NormalisedSoftmax { scale: 0.1 },
+            HeadForm::CosFace { scale: 30.0, margin: 1.8 },
+            HeadForm::ArcFace { scale: 64.0, margin: 0.0 },
+            HeadForm::ArcFace { scale: 64.0, margin: 1.5 },
+        ];
+        assert!(good.iter().all(|form| form.check("head").is_ok()));
+        let refused = |form: HeadForm, option: &str| {
+            let error = form.check("old.head").unwrap_err().to_string();
+            assert!(error.contains(option), "{form:?}: {error}");
+        };
+        for scale in [0.0, -30.0, f32::NAN, f32::INFINITY] {
+            refused(HeadForm::NormalisedSoftmax { scale }, "old.head.scale");
+            refused(HeadForm::CosFace { scale, margin: 0.3 }, "old.head.scale");
+            refused(HeadForm::ArcFace { scale, margin: 0.3 }, "old.head.scale");
+        }
+        for margin in [-0.1, f32::NAN, f32::INFINITY] {
+            refused(HeadForm::CosFace { scale: 30.0, margin }, "old.head.margin");
+            refused(HeadForm::ArcFace { scale: 30.0, margin }, "old.head.margin");
+        }
+        refused(HeadForm::ArcFace { scale: 30.0, margin: 28.6 }, "radians");
     }
 
     #[test]

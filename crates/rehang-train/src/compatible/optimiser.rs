@@ -10,7 +10,7 @@ use crate::optimiser::{Adam, Group, WeightDecay};
 pub enum OptimiserKind {
     /// `u ← momentum·u + (g + decay·w)`, `w ← w − rate·u`, as PyTorch's SGD (BCT, DMU).
     Sgd {
-        /// Momentum; the papers use 0.9.
+        /// Momentum, 0 or more and below 1; the papers use 0.9.
         #[serde(default = "usual_momentum")]
         momentum: f32,
     },
@@ -32,7 +32,7 @@ pub enum RateSchedule {
     Steps {
         /// Epochs at which it falls, counted from 0.
         at: Vec<usize>,
-        /// What it is multiplied by.
+        /// What it is multiplied by, above 0.
         #[serde(default = "a_tenth")]
         factor: f64,
     },

@@ -113,9 +113,13 @@ fn a_training_that_was_stopped_goes_on_to_the_same_encoder() {
         let whole = run(&examples, &rows, Some(&old), &plain).unwrap();
         let path = folder.path().join(name);
         let kept = TrainingParameters { checkpoint: Some(path.clone()), ..plain };
-        for epochs in [1, 3] {
-            let stopped = train_until(set, Some(&old), &kept, epochs, &Progress::default());
+        for (epochs, done, total) in [(1, 40, 160), (3, 80, 120)] {
+            let progress = Progress::default();
+            let stopped = train_until(set, Some(&old), &kept, epochs, &progress);
             assert!(stopped.unwrap_err().is_cancelled());
+            // Only what this run does counts, or its rate and the time left would be those of another one.
+            let shown = progress.snapshot();
+            assert_eq!((shown.done, shown.total), (done, total), "{name}");
         }
         let resumed = run(&examples, &rows, Some(&old), &kept).unwrap();
         assert_eq!(resumed.history.len(), 4);
@@ -384,6 +388,10 @@ fn what_does_not_fit_together_is_one_clear_error() {
         // Batches of one row would never be trained on.
         TrainingParameters { sampler: SamplerParameters::shuffled(1), ..plain.clone() },
         TrainingParameters { architecture: mlp(0), ..plain.clone() },
+        TrainingParameters { head: HeadForm::ArcFace { scale: 30.0, margin: 28.6 }, ..plain.clone() },
+        TrainingParameters { optimiser: OptimiserKind::Sgd { momentum: -1.0 }, ..plain.clone() },
+        TrainingParameters { optimiser: OptimiserKind::Sgd { momentum: 1.0 }, ..plain.clone() },
+        TrainingParameters { schedule: RateSchedule::Steps { at: vec![1], factor: -0.1 }, ..plain.clone() },
     ] {
         let error = fails(None, &wrong, &rows);
         assert!(matches!(error.kind(), ErrorKind::InvalidOption { .. }), "{error}");
@@ -399,7 +407,12 @@ fn odd_sets_are_trained_on_with_a_warning() {
     let mut examples = images(4, 6, 60.0);
     let old = old_model(&examples, true);
     let warnings = |examples: &Examples, rows: &[usize], old: &OldModel, method: &str| {
-        run(examples, rows, Some(old), &quick(method, "", mlp(6))).unwrap().warnings
+        let parameters = quick(method, "", mlp(6));
+        let said = run(examples, rows, Some(old), &parameters).unwrap().warnings;
+        // The same are known without the training.
+        let set = TrainingSet { examples, rows, old_rows: None };
+        assert_eq!(training_warnings(set, Some(old), &parameters).unwrap(), said);
+        said
     };
     assert!(warnings(&examples, &all(&examples), &old, "bct").is_empty());
     // Class 3 has row 3 alone.
@@ -559,6 +572,51 @@ fn weights_begin_where_a_file_says() {
     assert!(matches!(error.kind(), ErrorKind::Io { .. }), "{error}");
     fs_err::write(&path, b"no weights").unwrap();
     assert!(begin(&path, mlp(6)).unwrap_err().is_corrupt());
+}
+
+#[test]
+fn initial_weights_are_told_apart_by_what_they_are_and_not_by_where_they_lie() {
+    let examples = images(4, 6, 60.0);
+    let rows = all(&examples);
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let plain = |seed: u64| TrainingParameters { seed, ..quick("plain", "", mlp(6)) };
+    let encoder = |seed: u64| run(&examples, &rows, None, &plain(seed)).unwrap().encoder;
+    let from = |name: &str| TrainingParameters {
+        initial: Some(at(name)),
+        checkpoint: Some(at("checkpoint")),
+        ..plain(0)
+    };
+    let is_of = |encoder: &Encoder, parameters: &TrainingParameters| {
+        encoder.is_of(parameters, &examples.select(&rows), None).unwrap()
+    };
+    encoder(1).save(at("start")).unwrap();
+    fs_err::copy(at("start"), at("moved")).unwrap();
+    let set = TrainingSet { examples: &examples, rows: &rows, old_rows: None };
+    assert!(train_until(set, None, &from("start"), 1, &Progress::default()).unwrap_err().is_cancelled());
+    // The same weights at another place: the training goes on, and what comes out is of both.
+    let trained = run(&examples, &rows, None, &from("moved")).unwrap().encoder;
+    assert!(is_of(&trained, &from("start")) && is_of(&trained, &from("moved")));
+    assert!(!is_of(&trained, &plain(0)));
+    assert!(trained.training.inputs.contains_key("initial"));
+    // Other weights at the same place: another training.
+    encoder(2).save(at("start")).unwrap();
+    assert!(!is_of(&trained, &from("start")));
+    let error = run(&examples, &rows, None, &from("start")).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::InvalidOption { option, .. } if option == "checkpoint"),
+        "{error}"
+    );
+    // Files used to say a path, or null, among the parameters.
+    let mut earlier = encoder(0);
+    let say = |earlier: &mut Encoder, path: &str| {
+        earlier.training.hyper_parameters.insert("initial".into(), path.into());
+    };
+    say(&mut earlier, "null");
+    assert!(Encoder::from_bytes(&earlier.to_bytes().unwrap(), "file").unwrap() == earlier);
+    assert!(is_of(&earlier, &plain(0)) && !is_of(&earlier, &from("start")));
+    say(&mut earlier, "\"start\"");
+    assert!(!is_of(&earlier, &plain(0)) && !is_of(&earlier, &from("start")));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The one loop that trains an encoder, whatever the method.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn_tensor::{Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
@@ -10,6 +10,7 @@ use rehang::adapter::{Adapter, Training};
 use rehang::files::tensors;
 use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::adapter::{adapter, adapter_graph};
 use super::checkpoint::{self, Checkpoint};
@@ -79,7 +80,9 @@ pub struct TrainingParameters {
     /// Where the encoder runs.
     #[serde(skip)]
     pub device: Device,
-    /// Weights to begin with: a file of rehang, or of another framework with torchvision's names.
+    /// Weights to begin with: a file of rehang, or of another framework with torchvision's names. What it holds tells one
+    /// training from another, wherever it lies.
+    #[serde(skip)]
     pub initial: Option<PathBuf>,
     /// Where the training's state is kept after each epoch, and taken up again.
     #[serde(skip)]
@@ -128,6 +131,15 @@ impl TrainingParameters {
         at_least("weight_decay", finite(self.weight_decay.into()), &self.weight_decay, "0 or more")?;
         let smoothing = self.label_smoothing;
         at_least("label_smoothing", (0.0..1.0).contains(&smoothing), &smoothing, "0 or more and below 1")?;
+        self.head.check("head")?;
+        if let OptimiserKind::Sgd { momentum } = self.optimiser {
+            let holds = (0.0..1.0).contains(&momentum);
+            at_least("optimiser.momentum", holds, &momentum, "0 or more and below 1")?;
+        }
+        if let RateSchedule::Steps { factor, .. } = &self.schedule {
+            let holds = factor.is_finite() && *factor > 0.0;
+            at_least("schedule.factor", holds, factor, "a finite number above 0")?;
+        }
         let clip = self.gradient_clip.unwrap_or(1.0);
         at_least("gradient_clip", clip.is_finite() && clip > 0.0, &clip, "a finite number above 0")
     }
@@ -197,7 +209,6 @@ pub(super) fn train_until(
         return Err(Error::not_found("row", row, format!("{} examples", examples.len())));
     }
     let chosen = examples.select(rows);
-    let mut warnings = chosen.check_trainable()?;
     let method = &parameters.method;
     let old = match (method.needs_old(), old) {
         (false, _) => None,
@@ -211,8 +222,7 @@ pub(super) fn train_until(
         }
     }
     let numbering = Numbering::new(examples, rows, old)?;
-    warnings.extend(numbering.warning(method));
-    warnings.extend(old.and_then(|old| idle_options(old, parameters)));
+    let warnings = warnings_of(&chosen, &numbering, old, parameters)?;
     let mut model = Model::new(set, old, &numbering, parameters)?;
     let mut run = Run::new(set, old, &numbering, parameters, &mut model, progress)?;
     run.finish(&mut model, stop_after.min(parameters.epochs), progress)?;
@@ -237,6 +247,9 @@ pub(super) fn train_until(
     let mut inputs = BTreeMap::from([("examples".to_owned(), chosen.fingerprint())]);
     if let Some(old) = old {
         inputs.insert("old model".into(), old.fingerprint()?);
+    }
+    if let Some(initial) = model.initial {
+        inputs.insert("initial".into(), initial);
     }
     let training = Training {
         method: method.name().into(),
@@ -274,6 +287,29 @@ pub(super) fn train_until(
     Ok(Trained { encoder, adapter, history, warnings })
 }
 
+/// What [`Trained::warnings`] says of a training, without doing it: an encoder that is kept was trained on doubtful data still.
+pub(crate) fn warnings(
+    set: TrainingSet<'_>,
+    old: Option<&OldModel>,
+    parameters: &TrainingParameters,
+) -> Result<Vec<String>> {
+    let old = old.filter(|_| parameters.method.needs_old());
+    let numbering = Numbering::new(set.examples, set.rows, old)?;
+    warnings_of(&set.examples.select(set.rows), &numbering, old, parameters)
+}
+
+fn warnings_of(
+    chosen: &Examples,
+    numbering: &Numbering,
+    old: Option<&OldModel>,
+    parameters: &TrainingParameters,
+) -> Result<Vec<String>> {
+    let mut warnings = chosen.check_trainable()?;
+    warnings.extend(numbering.warning(&parameters.method));
+    warnings.extend(old.and_then(|old| idle_options(old, parameters)));
+    Ok(warnings)
+}
+
 /// What was asked for and does nothing, or is easily mistaken.
 fn idle_options(old: &OldModel, parameters: &TrainingParameters) -> Option<String> {
     if parameters.views == 2 && !parameters.method.needs_old_vectors() {
@@ -301,6 +337,13 @@ fn describe(parameters: &TrainingParameters) -> Result<BTreeMap<String, String>>
     let whole = serde_json::to_value(parameters).map_err(|error| Error::corrupt("parameters", error))?;
     let fields = whole.as_object().cloned().unwrap_or_default();
     Ok(fields.into_iter().map(|(name, value)| (name, value.to_string())).collect())
+}
+
+/// A file of weights to begin with, and what tells its content from that of every other one.
+fn initial_file(path: &Path) -> Result<(Vec<u8>, String)> {
+    let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
+    let fingerprint = format!("{:016x}", xxh3_64(&bytes));
+    Ok((bytes, fingerprint))
 }
 
 /// Which number every class has.
@@ -392,6 +435,8 @@ struct Model {
     head: Part,
     bias: Part,
     adapter: Option<Network>,
+    /// Fingerprint of the file whose weights it began with.
+    initial: Option<String>,
 }
 
 impl Model {
@@ -403,13 +448,14 @@ impl Model {
     ) -> Result<Self> {
         let kind = parameters.optimiser;
         let graph = parameters.architecture.graph(shape_of(&set.examples.inputs))?;
-        let state = match &parameters.initial {
-            None => graph.initial(parameters.seed),
+        let (state, initial) = match &parameters.initial {
+            None => (graph.initial(parameters.seed), None),
             Some(path) => {
-                let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
-                tensors::plain(&bytes)
+                let (bytes, fingerprint) = initial_file(path)?;
+                let state = tensors::plain(&bytes)
                     .and_then(|mut tensors| take_weights(&graph, &mut tensors))
-                    .map_err(|detail| Error::corrupt(path.display(), detail))?
+                    .map_err(|detail| Error::corrupt(path.display(), detail))?;
+                (state, Some(fingerprint))
             }
         };
         let d = graph.outputs();
@@ -432,6 +478,7 @@ impl Model {
             head: Part::new(head, kind),
             bias: Part::new(vec![0.0; numbering.classes.len()], kind),
             adapter,
+            initial,
         })
     }
 
@@ -597,7 +644,7 @@ impl<'a> Run<'a> {
             None => None,
         };
         let terms = method.terms(parameters.label_smoothing, old_head.as_ref())?;
-        let identity = checkpoint::identity(set, old, parameters)?;
+        let identity = checkpoint::identity(set, old, parameters, model.initial.as_deref())?;
         let mut run = Self {
             set,
             old,
@@ -633,8 +680,9 @@ impl<'a> Run<'a> {
     fn finish(&mut self, model: &mut Model, last: usize, progress: &Progress) -> Result<()> {
         let epochs = self.parameters.epochs;
         let rows = self.set.rows.len() as u64;
-        progress.begin(format!("training {}", self.parameters.model), "items", epochs as u64 * rows);
-        progress.advance(self.history.len() as u64 * rows);
+        // Epochs of an earlier run took none of this run's time: counted as done they would make a rate that is far too high.
+        let left = epochs.saturating_sub(self.history.len()) as u64;
+        progress.begin(format!("training {}", self.parameters.model), "items", left * rows);
         for epoch in self.history.len()..last {
             let line = self.epoch(epoch, model, progress)?;
             self.history.push(line);
@@ -822,11 +870,12 @@ fn right(logits: &[f32], labels: &[usize]) -> usize {
 }
 
 impl Encoder {
-    /// Whether it was trained with these very parameters on these very examples, beside this very old model.
+    /// Whether it was trained with these very parameters on these very examples, from these very initial weights, beside
+    /// this very old model.
     ///
     /// # Errors
     ///
-    /// None that parameters could cause.
+    /// [`ErrorKind::Io`] where the file of initial weights cannot be read.
     pub fn is_of(
         &self,
         parameters: &TrainingParameters,
@@ -834,8 +883,15 @@ impl Encoder {
         old: Option<&OldModel>,
     ) -> Result<bool> {
         let old = old.filter(|_| parameters.method.needs_old());
-        Ok(self.training.hyper_parameters == describe(parameters)?
+        let initial = parameters.initial.as_deref().map(initial_file).transpose()?;
+        let mut written = self.training.hyper_parameters.clone();
+        // Files used to say the path of the initial weights here, or null. What stood at a path nobody knows any more.
+        if written.get("initial").is_some_and(|path| path == "null") {
+            written.remove("initial");
+        }
+        Ok(written == describe(parameters)?
             && self.training.inputs.get("examples") == Some(&chosen.fingerprint())
+            && self.training.inputs.get("initial") == initial.map(|(_, fingerprint)| fingerprint).as_ref()
             && self.training.inputs.get("old model") == old.map(OldModel::fingerprint).transpose()?.as_ref())
     }
 }

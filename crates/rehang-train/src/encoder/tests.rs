@@ -1,7 +1,7 @@
 //! The two ways to run a graph against each other, and encoders as files.
 
 use rehang::adapter::Training;
-use rehang::{Head, Matrix, Progress};
+use rehang::{Head, HeadKind, Matrix, Progress};
 
 use super::*;
 use crate::compatible::HeadForm;
@@ -96,6 +96,15 @@ fn a_file_is_the_same_encoder_again_and_damage_is_noticed() {
             assert!(Encoder::from_bytes(&bytes[..cut], "file").unwrap_err().is_corrupt());
         }
     }
+}
+
+#[test]
+fn a_margin_of_cosines_does_not_become_one_of_angles() {
+    let core = |margin| HeadKind::ArcFace { scale: 20.0, margin };
+    assert_eq!(HeadForm::CosFace { scale: 20.0, margin: 0.35 }.core(), core(0.0));
+    assert_eq!(HeadForm::NormalisedSoftmax { scale: 20.0 }.core(), core(0.0));
+    assert_eq!(HeadForm::ArcFace { scale: 20.0, margin: 0.35 }.core(), core(0.35));
+    assert_eq!(HeadForm::Softmax.core(), HeadKind::Softmax);
 }
 
 #[test]

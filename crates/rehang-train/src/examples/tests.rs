@@ -934,6 +934,11 @@ mod augmenting {
         let grey = Inputs::Images(Images { channels: 1, height: 1, width: 2, pixels: vec![0, 255, 9, 9] });
         let measured = Normalisation::measured(&grey, &[0]).unwrap();
         assert_eq!(measured, Normalisation { mean: vec![0.5], std: vec![0.5] });
+        // The mean of five times 248/255 is not 248/255 to the last bit; the channel is the same everywhere all the same.
+        let even = Inputs::Images(Images { channels: 1, height: 1, width: 5, pixels: vec![248; 5] });
+        let measured = Normalisation::measured(&even, &[0]).unwrap();
+        assert_eq!(measured.std, [1.0]);
+        assert!((measured.mean[0] - 248.0 / 255.0).abs() < 1e-6);
         assert!(Normalisation::measured(&grey, &[]).is_err());
         assert!(Normalisation::measured(&grey, &[2]).is_err());
         let bad = Inputs::Features(Matrix::new(1, vec![f32::INFINITY]).unwrap());

@@ -11,6 +11,7 @@ use super::{
     Batch, CheckedNetworkParameters, Device, EpochLoss, FittedNetwork, LogVarianceHead, NetworkParameters,
     Objective, Snapshot, Stage, Step, Trainer, UncertaintyLoss,
 };
+use crate::linear_algebra::column_means;
 use crate::network::{Architecture, Dropout, Layout, Preparation, State, Widths, Workspace, fold};
 use crate::objectives::squared::{SquaredScale, total_variance};
 use crate::optimiser::Adam;
@@ -122,7 +123,7 @@ impl Fit {
             old: prepare(parameters.input, pairs.old().matrix()),
             side: side.map(|side| prepare(rehang::adapter::InputScaling::AsIs, side)),
             variance,
-            mean: column_means(new),
+            mean: column_means(new).into_iter().map(|mean| mean as f32).collect(),
         })
     }
 
@@ -155,16 +156,6 @@ impl Fit {
         let adam = Adam::new(self.layout.parameter_count);
         Snapshot { state, adam }
     }
-}
-
-fn column_means(rows: &Matrix) -> Vec<f32> {
-    let mut sums = vec![0.0_f64; rows.columns()];
-    for row in 0..rows.rows() {
-        for (sum, &value) in sums.iter_mut().zip(rows.row(row)) {
-            *sum += f64::from(value);
-        }
-    }
-    sums.into_iter().map(|sum| (sum / rows.rows().max(1) as f64) as f32).collect()
 }
 
 /// Runs the epochs that are left, and leaves the end state in `so_far`.

@@ -339,6 +339,32 @@ pub fn read_labels(source: &VectorSource) -> Result<Labels> {
     })
 }
 
+/// Labels of two files that mean the same classes, the gallery's and the queries', for example: a name has the same number in
+/// both, and so equal labels are equal numbers. Names are numbered by first appearance, the first file's before the second's.
+///
+/// # Errors
+///
+/// As [`read_labels`]; [`ErrorKind::Corrupt`] where one file holds whole numbers and the other names.
+pub fn read_labels_of_both(first: &VectorSource, second: &VectorSource) -> Result<(Labels, Labels)> {
+    match (read_label_values(first)?, read_label_values(second)?) {
+        (LabelValues::Numbers(first), LabelValues::Numbers(second)) => Ok((first, second)),
+        (LabelValues::Texts(names), LabelValues::Texts(more)) => {
+            let mut numbers = text::number_texts(names.iter().chain(&more));
+            let more = numbers.split_off(names.len());
+            Ok((numbers, more))
+        }
+        (values, _) => {
+            let [own, other] = match values {
+                LabelValues::Numbers(_) => ["names", "whole numbers"],
+                LabelValues::Texts(_) => ["whole numbers", "names"],
+            };
+            let detail =
+                format!("its labels are {own} and those of {first} are {other}; write both in one way");
+            Err(Error::corrupt(second, detail))
+        }
+    }
+}
+
 /// Labels as a file has them, one a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LabelValues {
@@ -444,6 +470,16 @@ pub fn write_order(path: impl AsRef<Path>, order: &[usize]) -> Result<()> {
     write_labels(path, &rows)
 }
 
+/// Fails where [`write_order`] could not write to this path at the end; nothing is left behind.
+///
+/// # Errors
+///
+/// As [`write_order`].
+pub fn check_order_output(path: impl AsRef<Path>) -> Result<()> {
+    expect_npy(path.as_ref(), INTEGERS)?;
+    AtomicFile::create(path).map(drop)
+}
+
 /// Writes labels as a one-dimensional `.npy` of `int64`.
 ///
 /// # Errors
@@ -451,9 +487,11 @@ pub fn write_order(path: impl AsRef<Path>, order: &[usize]) -> Result<()> {
 /// As [`write_order`].
 pub fn write_labels(path: impl AsRef<Path>, labels: &[i64]) -> Result<()> {
     let path = path.as_ref();
-    expect_npy(path, "an output of whole numbers")?;
+    expect_npy(path, INTEGERS)?;
     npy::write_integers(path, labels)
 }
+
+const INTEGERS: &str = "an output of whole numbers";
 
 fn expect_npy(path: &Path, what: &str) -> Result<()> {
     if Format::of(path) == Some(Format::Npy) {

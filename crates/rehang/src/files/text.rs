@@ -83,10 +83,10 @@ pub(super) fn read_json_field(path: &Path, names: &[&str]) -> Result<Vec<String>
 }
 
 /// Numbers for texts, in the order in which they first appear.
-pub(super) fn number_texts(texts: &[String]) -> Vec<i64> {
+pub(super) fn number_texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<i64> {
     let mut numbers: HashMap<&str, i64> = HashMap::new();
     texts
-        .iter()
+        .into_iter()
         .map(|text| {
             let next = numbers.len() as i64;
             *numbers.entry(text).or_insert(next)

@@ -174,8 +174,13 @@ pub fn identification(arguments: &Identification, json: bool) -> Result<Outcome>
         let title = format!("TPIR@FPIR={fpir}");
         let values = mean(&|found| found.points[place].tpir)?;
         if values.values[0][0].is_nan() {
-            let fewest = by_gallery.iter().map(|results| results[0][0].non_mated).min().unwrap_or(0);
-            text += &undefined(&title, fewest, "probes who are not enrolled");
+            if let Some(place) = by_gallery.iter().position(|results| results[0][0].mated == 0) {
+                let path = arguments.gallery[place].display();
+                text += &format!("\n{title}: undefined, no probe's subject is enrolled in {path}\n");
+            } else {
+                let fewest = by_gallery.iter().map(|results| results[0][0].non_mated).min().unwrap_or(0);
+                text += &undefined(&title, fewest, "probes who are not enrolled");
+            }
             metrics.insert(title, Value::Null);
             continue;
         }
