@@ -3,12 +3,15 @@
 //! `cargo run --release -p rehang-store --example bench_scale -- ROWS DIMENSION FOLDER [index]`
 //!
 //! Vectors are computed when they are needed, so the memory that is printed is the store's own. The pages of the queue are
-//! compared with the true order, found by looking at every item. `index` builds the search index of one space too.
+//! compared with the true order, found by looking at every item. `index` builds the search index of one space too. While spaces are
+//! made and dropped, an application writes, and its longest wait is printed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::Path;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{Filter, ItemWrite, NewVector, Outcome, Scan, Select, SqliteStore, Store, VectorWrite};
@@ -48,7 +51,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     print_size("gallery file, one space", &path);
 
-    store.create_space(&space("new"), Provenance::Native)?;
+    let made = || store.create_space(&space("new"), Provenance::Native);
+    beside_a_writer("make the new space", rows, &path, made)?;
     measured("fill with adapted vectors", rows, || {
         let mut after = None;
         loop {
@@ -133,7 +137,43 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("index of one space in memory: {:.0} MB", health.bytes as f64 / 1e6);
         print_size("side file of one space", &store.index_path("new")?);
     }
+    store.switch_serving("old", "new")?;
+    beside_a_writer("drop the old space", rows, &path, || store.drop_space("old"))?;
     Ok(())
+}
+
+/// Does something while an application, as another process would, adds and deletes an item all the time; prints its longest
+/// wait.
+fn beside_a_writer(
+    what: &str,
+    count: u64,
+    path: &Path,
+    work: impl FnOnce() -> rehang::Result<()>,
+) -> rehang::Result<()> {
+    let application = SqliteStore::open(path)?;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| -> rehang::Result<(u64, Duration)> {
+            let (mut writes, mut longest) = (0, Duration::ZERO);
+            while !is_over.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                application.put(&[ItemWrite { vectors: Vec::new(), ..item(u64::MAX, 1) }])?;
+                longest = longest.max(start.elapsed());
+                application.delete(&[item(u64::MAX, 1).id.as_str()])?;
+                writes += 1;
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok((writes, longest))
+        });
+        let outcome = measured(what, count, work);
+        is_over.store(true, Ordering::Relaxed);
+        let (writes, longest) = writer.join().expect("the application does not panic")?;
+        println!(
+            "    {writes} items added meanwhile, the longest wait {:.0} ms",
+            longest.as_secs_f64() * 1e3
+        );
+        outcome
+    })
 }
 
 /// Does something, and prints how long it took and the most memory the process had meanwhile.

@@ -97,7 +97,8 @@ pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
                     "items without a vector that are not in the list of those",
                     format!(
                         "SELECT count(*) FROM item WHERE key NOT IN (SELECT item FROM vector_{n})
-                         AND key NOT IN (SELECT item FROM lacking_{n})"
+                         AND key NOT IN (SELECT item FROM lacking_{n})
+                         AND NOT EXISTS (SELECT 1 FROM gallery WHERE name = 'listed-{n}')"
                     ),
                 ),
                 (

@@ -71,7 +71,11 @@ CREATE TRIGGER item_touched AFTER UPDATE OF revision ON item WHEN NEW.revision <
 END;
 ";
 
-/// Tables, indexes and triggers of the space with a number; the items that are there already are all lacking in it.
+/// The tables that every space has, without its number.
+pub(crate) const TABLES_OF_SPACE: [&str; 4] = ["vector", "lacking", "removed", "failure"];
+
+/// Tables, indexes and triggers of the space with a number. The items that are there already are all lacking in it, and still
+/// have to be [listed](list_lacking): `listed-N` in `gallery` is the last one that was.
 ///
 /// Writers of the library give each row its own `change`; a row without one, or a value that changes while `change`
 /// stays, was written by plain SQL, and the triggers do what the library would have done.
@@ -108,7 +112,7 @@ CREATE TABLE removed_{n} (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removed_{n}_change ON removed_{n} (change);
 CREATE TABLE failure_{n} (item INTEGER PRIMARY KEY, revision INTEGER NOT NULL, reason TEXT NOT NULL);
 
-INSERT INTO lacking_{n} (item, sourced) SELECT key, source IS NOT NULL FROM item;
+INSERT INTO gallery (name, value) VALUES ('listed-{n}', 0);
 
 CREATE TRIGGER item_added_{n} AFTER INSERT ON item BEGIN
     DELETE FROM vector_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
@@ -177,11 +181,50 @@ END;
     )
 }
 
-/// Takes a space's tables away. Triggers on its own tables go with them; those on `item` have to be named.
-pub(crate) fn drop_space_tables(n: i64) -> String {
+/// Lists the items after a key, up to another one, that lack a vector.
+pub(crate) fn list_lacking(n: i64) -> String {
     format!(
-        "DROP TRIGGER item_added_{n}; DROP TRIGGER item_changed_{n}; DROP TRIGGER item_deleted_{n};
-         DROP TABLE failure_{n}; DROP TABLE removed_{n}; DROP TABLE lacking_{n}; DROP TABLE vector_{n};
+        "INSERT OR IGNORE INTO lacking_{n} (item, sourced, failed)
+         SELECT key, source IS NOT NULL, EXISTS (SELECT 1 FROM failure_{n} WHERE item = key) FROM item
+         WHERE key > ?1 AND key <= ?2 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = key)"
+    )
+}
+
+/// Takes a space out of the gallery: from here on nothing finds its tables or keeps them right, and `left-N` says that they are
+/// still there.
+pub(crate) fn leave_space(n: i64) -> String {
+    let triggers = [
+        format!("item_added_{n}"),
+        format!("item_changed_{n}"),
+        format!("item_deleted_{n}"),
+        format!("vector_{n}_checked"),
+        format!("vector_{n}_added"),
+        format!("vector_{n}_added_plainly"),
+        format!("vector_{n}_changed_plainly"),
+        format!("vector_{n}_item_stays"),
+        format!("vector_{n}_removed"),
+        format!("failure_{n}_added"),
+        format!("failure_{n}_removed"),
+    ];
+    let triggers: String = triggers.iter().map(|trigger| format!("DROP TRIGGER {trigger}; ")).collect();
+    format!(
+        "{triggers}
+         DELETE FROM gallery WHERE name = 'listed-{n}';
+         INSERT INTO gallery (name, value) VALUES ('left-{n}', {n});
          DELETE FROM space WHERE number = {n};"
     )
+}
+
+/// Selects the name of one index that is left of a space.
+pub(crate) fn an_index(n: i64) -> String {
+    let tables = TABLES_OF_SPACE.map(|table| format!("'{table}_{n}'")).join(", ");
+    format!(
+        "SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL AND tbl_name IN ({tables}) LIMIT 1"
+    )
+}
+
+/// Takes away the tables of a space that was [left](leave_space), once they are empty.
+pub(crate) fn drop_space_tables(n: i64) -> String {
+    let tables: String = TABLES_OF_SPACE.iter().map(|table| format!("DROP TABLE {table}_{n}; ")).collect();
+    format!("{tables} DELETE FROM gallery WHERE name = 'left-{n}';")
 }

@@ -1,5 +1,8 @@
 //! The spaces of a gallery, which one serves, and the counter that revisions and changes come from.
 
+use std::thread;
+use std::time::Instant;
+
 use rehang::{Error, Provenance, Result, Space};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -64,13 +67,26 @@ pub(crate) fn all(database: &Database) -> Result<Vec<SpaceRecord>> {
     })
 }
 
+/// Items that are listed as lacking in one transaction, and rows that are removed in one: an application that writes meanwhile
+/// waits for no more. Few in tests, so that there are several turns.
+const LISTED_TOGETHER: usize = if cfg!(test) { 7 } else { 10_000 };
+const REMOVED_TOGETHER: usize = if cfg!(test) { 3 } else { 500 };
+
 pub(crate) fn create(database: &Database, space: &Space, written_as: Provenance) -> Result<()> {
     check::new_space(space, written_as)?;
+    remove_left(database)?;
+    let number = begin(database, space, written_as)?;
+    list_items(database, number)
+}
+
+/// Makes the tables of a space, if it is not there yet, and gives its number; its items are not listed yet.
+pub(super) fn begin(database: &Database, space: &Space, written_as: Provenance) -> Result<i64> {
     database.write(|transaction| {
         let there = list(transaction)?;
         if let Some(there) = there.iter().find(|there| there.space.model == space.model) {
             let record = SpaceRecord { space: there.space.clone(), written_as: there.written_as, change: 0 };
-            return Ok(same_space(&record, space, written_as)?);
+            same_space(&record, space, written_as)?;
+            return Ok(there.number);
         }
         let created = count(transaction, 1)?;
         transaction.execute(
@@ -91,12 +107,62 @@ pub(crate) fn create(database: &Database, space: &Space, written_as: Provenance)
             "UPDATE gallery SET value = ?1 WHERE name = 'serving' AND value IS NULL",
             [&space.model],
         )?;
-        Ok(())
+        Ok(number)
     })
 }
 
-/// Drops a space and gives its number, if there was one.
+/// Lists the items that were there before a space as lacking in it, a page at a time. What comes or changes meanwhile is the
+/// triggers' business. How far it came is in the gallery, so that a call after a crash goes on.
+fn list_items(database: &Database, number: i64) -> Result<()> {
+    let marker = format!("listed-{number}");
+    in_turns(|| {
+        let after = |connection: &Connection| -> Step<Option<i64>> {
+            let mut statement = connection.prepare_cached("SELECT value FROM gallery WHERE name = ?1")?;
+            Ok(statement.query_row([&marker], |row| row.get(0)).optional()?)
+        };
+        if database.read(|transaction| after(transaction))?.is_none() {
+            return Ok(true);
+        }
+        database.write(|transaction| {
+            let Some(after) = after(transaction)? else { return Ok(true) };
+            let last: Option<i64> = transaction.query_row(
+                "SELECT max(key) FROM (SELECT key FROM item WHERE key > ?1 ORDER BY key LIMIT ?2)",
+                params![after, LISTED_TOGETHER],
+                |row| row.get(0),
+            )?;
+            let Some(last) = last else {
+                transaction.execute("DELETE FROM gallery WHERE name = ?1", [&marker])?;
+                return Ok(true);
+            };
+            transaction.execute(&schema::list_lacking(number), [after, last])?;
+            transaction.execute("UPDATE gallery SET value = ?2 WHERE name = ?1", params![marker, last])?;
+            Ok(false)
+        })
+    })
+}
+
+/// Repeats a step that holds the gallery for a moment until it says that it is done, and leaves the gallery to others for as
+/// long as each step took: whoever waits to write looks again only now and then.
+fn in_turns(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
+    loop {
+        let began = Instant::now();
+        if step()? {
+            return Ok(());
+        }
+        thread::sleep(began.elapsed());
+    }
+}
+
+/// Drops a space and gives its number, if there was one. Nobody finds it from the first moment on; its rows go little by
+/// little, and after a crash with the next space that is made or dropped.
 pub(crate) fn drop(database: &Database, name: &str) -> Result<Option<i64>> {
+    let number = leave(database, name)?;
+    remove_left(database)?;
+    Ok(number)
+}
+
+/// Takes a space out of the gallery; its tables are still there.
+pub(super) fn leave(database: &Database, name: &str) -> Result<Option<i64>> {
     database.write(|transaction| {
         if serving_in(transaction)?.as_deref() == Some(name) {
             return Err(serving_space_stays(name).into());
@@ -104,8 +170,41 @@ pub(crate) fn drop(database: &Database, name: &str) -> Result<Option<i64>> {
         let Some(row) = list(transaction)?.into_iter().find(|row| row.space.model == name) else {
             return Ok(None);
         };
-        transaction.execute_batch(&schema::drop_space_tables(row.number))?;
+        transaction.execute_batch(&schema::leave_space(row.number))?;
         Ok(Some(row.number))
+    })
+}
+
+/// Removes what is left of dropped spaces. To drop a table whole, SQLite reads every page of it, and everybody waits.
+fn remove_left(database: &Database) -> Result<()> {
+    in_turns(|| {
+        let next = |connection: &Connection| -> Step<Option<i64>> {
+            let mut statement =
+                connection.prepare_cached("SELECT value FROM gallery WHERE name LIKE 'left-%' LIMIT 1")?;
+            Ok(statement.query_row([], |row| row.get(0)).optional()?)
+        };
+        if database.read(|transaction| next(transaction))?.is_none() {
+            return Ok(true);
+        }
+        database.write(|transaction| {
+            let Some(number) = next(transaction)? else { return Ok(true) };
+            let index: Option<String> =
+                transaction.query_row(&schema::an_index(number), [], |row| row.get(0)).optional()?;
+            if let Some(index) = index {
+                transaction.execute_batch(&format!("DROP INDEX {index}"))?;
+                return Ok(false);
+            }
+            for table in schema::TABLES_OF_SPACE {
+                let rows = format!(
+                    "DELETE FROM {table}_{number} WHERE item IN (SELECT item FROM {table}_{number} LIMIT ?1)"
+                );
+                if transaction.execute(&rows, [REMOVED_TOGETHER])? > 0 {
+                    return Ok(false);
+                }
+            }
+            transaction.execute_batch(&schema::drop_space_tables(number))?;
+            Ok(false)
+        })
     })
 }
 

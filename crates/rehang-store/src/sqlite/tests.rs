@@ -72,6 +72,64 @@ fn nearest(store: &SqliteStore, query: &[f32], k: usize, filter: &Filter) -> Vec
 }
 
 #[test]
+fn a_space_whose_making_was_interrupted_is_listed_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("g.db"), 40);
+    let new = space("new");
+    spaces::begin(&store.database, &new, Provenance::Native).unwrap();
+    // Meanwhile one comes, one goes, one changes, one comes again, and one gets a vector of the new space.
+    store.put(&[item(40, 40), item(2, 99)]).unwrap();
+    store.delete(&["3"]).unwrap();
+    let plainly = |sql: &str| store.database.writer().execute_batch(sql).unwrap();
+    plainly("INSERT OR REPLACE INTO item (id, source) VALUES ('4', 'y')");
+    let records = store.scan(&Scan::new("m", Select::All, 100)).unwrap();
+    let five = records.iter().find(|record| record.item.id == "5").unwrap().item.clone();
+    let native = VectorWrite {
+        key: five.key,
+        revision: five.revision,
+        vector: vector(5),
+        provenance: Provenance::Native,
+        sigma2: None,
+        priority: None,
+        squared_error: None,
+    };
+    assert_eq!(store.write_vectors("new", &[native]).unwrap(), [Outcome::Written]);
+    store.create_space(&new, Provenance::Native).unwrap();
+    let counts = store.counts("new").unwrap();
+    assert_eq!((counts.items, counts.native, counts.lacking), (40, 1, 39));
+    assert_eq!(store.scan(&Scan::new("new", Select::Lacking, 100)).unwrap().len(), 39);
+    assert_eq!(store.check().unwrap(), []);
+    store.create_space(&new, Provenance::Native).unwrap();
+    assert_eq!(store.counts("new").unwrap(), counts);
+}
+
+#[test]
+fn what_is_left_of_a_dropped_space_goes_with_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("g.db"), 20);
+    store.create_space(&space("new"), Provenance::Native).unwrap();
+    let tables = || -> u64 {
+        let sql = "SELECT count(*) FROM sqlite_schema WHERE name LIKE '%\\_2%' ESCAPE '\\'";
+        store.database.writer().query_row(sql, [], |row| row.get(0)).unwrap()
+    };
+    let whole = tables();
+    assert!(whole > 10);
+    assert_eq!(spaces::leave(&store.database, "new").unwrap(), Some(2));
+    // As if the process had died here: nobody finds it, and items come and go without it.
+    assert!(tables() > 0 && store.counts("new").is_err());
+    store.put(&[item(20, 20)]).unwrap();
+    store.delete(&["0"]).unwrap();
+    assert_eq!(store.check().unwrap(), []);
+    store.create_space(&space("new"), Provenance::Native).unwrap();
+    assert_eq!(tables(), 0);
+    assert_eq!(store.counts("new").unwrap().lacking, 20);
+    store.drop_space("new").unwrap();
+    let left = "SELECT count(*) FROM gallery WHERE name LIKE 'left-%' OR name LIKE 'listed-%'";
+    let left: u64 = store.database.writer().query_row(left, [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
+}
+
+#[test]
 fn a_graph_is_built_merged_saved_and_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gallery.db");
