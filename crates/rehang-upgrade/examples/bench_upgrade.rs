@@ -1,10 +1,12 @@
 //! How fast an upgrade goes on the embedded store: `cargo run --release -p rehang-upgrade --example bench_upgrade -- [ITEMS [ROUNDS]]`.
 //!
 //! Prints the rate at which the store takes vectors that are ready (raw) and the rate of `start` (make the space, read, adapt, order,
-//! write), in turns on copies of one gallery, with medians; and
+//! write), in turns on copies of one gallery, with medians; how long another application's writes wait beside a `start`; and
 //! how busy a backfill keeps an encoder that does one batch after the other. The numbers of items written are asserted.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
@@ -23,6 +25,8 @@ const PAGE: usize = 2048;
 const ENCODED: u64 = 12_800;
 const BATCH: usize = 64;
 const ENCODER_TAKES: Duration = Duration::from_millis(20);
+/// What an application does between two of its writes.
+const APPLICATION_RESTS: Duration = Duration::from_millis(20);
 
 fn main() -> Result<()> {
     let number = |place: usize| std::env::args().nth(place).and_then(|text| text.parse().ok());
@@ -49,13 +53,13 @@ fn main() -> Result<()> {
     let setup = Setup { old: &old, new: &new, adapter: &adapter, order };
     let (mut raw, mut started, mut filled) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = None;
+    let copy = |name: &str| -> Result<SqliteStore> {
+        let to = path(&format!("{name}.db"));
+        std::fs::copy(path("base.db"), &to).expect("room for a copy");
+        SqliteStore::open(to)
+    };
     for round in 0..rounds {
-        let copy = |name: &str| -> Result<SqliteStore> {
-            let to = path(&format!("{name}-{round}.db"));
-            std::fs::copy(path("base.db"), &to).expect("room for a copy");
-            SqliteStore::open(to)
-        };
-        let (store, writes) = ready(copy("raw")?, &new)?;
+        let (store, writes) = ready(copy(&format!("raw-{round}"))?, &new)?;
         let began = Instant::now();
         for page in writes.chunks(PAGE) {
             store.write_vectors("new", page)?;
@@ -64,7 +68,7 @@ fn main() -> Result<()> {
         assert_eq!(store.counts("new")?.adapted, items as u64);
         drop((store, writes));
 
-        let store = copy("start")?;
+        let store = copy(&format!("start-{round}"))?;
         let began = Instant::now();
         let marks = Marks::default();
         start(&store, &setup, &marks, &Progress::default())?;
@@ -79,6 +83,40 @@ fn main() -> Result<()> {
     for (what, rates) in [("start", started), ("transform and write", filled)] {
         let rate = median(rates);
         println!("  {what} {rate:.0} a second, {:.3} of raw write", rate / raw_rate);
+    }
+
+    {
+        let store = copy("library")?;
+        let application = SqliteStore::open(store.path())?;
+        let id = items.to_string();
+        let mut is_there = false;
+        let mut write = || {
+            is_there = !is_there;
+            if is_there {
+                application.put(&[item(items)])?;
+            } else {
+                application.delete(&[&id])?;
+            }
+            Ok(())
+        };
+        beside_an_application(&store, items, &setup, "library", &mut write)?;
+    }
+    {
+        let store = copy("sql")?;
+        let application = rusqlite::Connection::open(store.path()).expect("the gallery opens");
+        application.busy_timeout(Duration::from_secs(10)).expect("an option of SQLite");
+        let mut is_there = false;
+        let mut write = move || {
+            is_there = !is_there;
+            let sql = if is_there {
+                "INSERT INTO item (id, source) VALUES ('of the application', 'somewhere')"
+            } else {
+                "DELETE FROM item WHERE id = 'of the application'"
+            };
+            application.execute(sql, []).expect("a write of plain SQL");
+            Ok(())
+        };
+        beside_an_application(&store, items, &setup, "plain SQL", &mut write)?;
     }
 
     for (workers, takes) in [(1, ENCODER_TAKES), (2, ENCODER_TAKES), (1, 10 * ENCODER_TAKES)] {
@@ -110,6 +148,45 @@ fn main() -> Result<()> {
     };
     println!("gallery file: {:.0} MiB with both spaces ({:.0} MiB log)", size(""), size("-wal"));
     Ok(())
+}
+
+/// A `start` while an application adds and deletes an item again and again, and how long it waits. Like another process, the
+/// application has a handle of its own: it takes SQLite's lock, and not the lock that the threads of one store share.
+fn beside_an_application(
+    store: &SqliteStore,
+    items: usize,
+    setup: &Setup<'_>,
+    application: &str,
+    write: &mut (dyn FnMut() -> Result<()> + Send),
+) -> Result<()> {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| -> Result<Vec<Duration>> {
+            let mut waits = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                write()?;
+                waits.push(began.elapsed());
+                thread::sleep(APPLICATION_RESTS);
+            }
+            Ok(waits)
+        });
+        let began = Instant::now();
+        let outcome = start(store, setup, &NoFaults, &Progress::default());
+        print_rate(&format!("start beside an application ({application})"), items, began.elapsed());
+        is_over.store(true, Ordering::Relaxed);
+        let mut waits = writer.join().expect("the application does not panic")?;
+        waits.sort();
+        let at = |share: f64| waits[((waits.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
+        println!(
+            "  {} writes meanwhile: median {:.1} ms, one in twenty over {:.0} ms, the longest {:.0} ms",
+            waits.len(),
+            at(0.5),
+            at(0.95),
+            at(1.0)
+        );
+        outcome.map(drop)
+    })
 }
 
 /// The new space, and what `start` would write into it.
@@ -230,7 +307,7 @@ impl Encoder for Slow {
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
         let mut worked = self.turn.lock().expect("no worker panicked");
         let began = Instant::now();
-        std::thread::sleep(self.takes);
+        thread::sleep(self.takes);
         *worked += began.elapsed();
         drop(worked);
         Ok(inputs.iter().map(|input| Ok(vector(input.id.parse().unwrap_or(0)))).collect())

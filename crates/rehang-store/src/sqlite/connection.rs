@@ -1,17 +1,24 @@
 //! Connections to the file, transactions on them, and what SQLite's errors mean to the person who must act.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rehang::{Error, ErrorKind, Result};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
+use super::courtesy::Courtesy;
 use super::schema;
 
 /// How long a call waits for another process that is writing.
 const BUSY: Duration = Duration::from_secs(10);
+
+/// How often it looks meanwhile. SQLite's own waiting looks ever more rarely, down to every 100 ms, and misses the moment between
+/// two large transactions of the other process again and again.
+const LOOKS: Duration = Duration::from_micros(500);
 
 /// Pages of the log that are written before they are moved into the file: 32 MiB.
 const CHECKPOINT_PAGES: u32 = 4096;
@@ -45,7 +52,9 @@ pub(crate) struct Database {
     writable: bool,
     writer: Mutex<Connection>,
     /// Opened when it is needed first; used under the lock of `writer`, so that the two never wait for each other.
-    bulk: Mutex<Option<Connection>>,
+    bulk: Mutex<Option<(Connection, Courtesy)>>,
+    /// Whether `writer` has written since `bulk` looked last.
+    wrote: AtomicBool,
     readers: Mutex<Vec<Connection>>,
 }
 
@@ -90,6 +99,7 @@ impl Database {
             writable: true,
             writer: Mutex::new(connection),
             bulk: Mutex::default(),
+            wrote: AtomicBool::new(false),
             readers: Mutex::default(),
         })
     }
@@ -129,6 +139,7 @@ impl Database {
             writable,
             writer: Mutex::new(connection),
             bulk: Mutex::default(),
+            wrote: AtomicBool::new(false),
             readers: Mutex::default(),
         })
     }
@@ -154,6 +165,7 @@ impl Database {
         let run = || -> Step<T> {
             let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let value = work(&transaction)?;
+            self.wrote.store(true, Ordering::Release);
             transaction.commit()?;
             Ok(value)
         };
@@ -161,7 +173,8 @@ impl Database {
     }
 
     /// One transaction in which no trigger fires: whoever uses it does everything that they would have done. Triggers
-    /// cost several times what the rows do that they keep right.
+    /// cost several times what the rows do that they keep right. Where other processes write too, a long transaction is followed by
+    /// a rest in which they get their turn.
     pub(crate) fn write_without_triggers<T>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> Step<T>,
@@ -169,23 +182,30 @@ impl Database {
         if !self.writable {
             return self.write(work);
         }
-        let _writer = lock(&self.writer);
+        let writer = lock(&self.writer);
         let mut bulk = lock(&self.bulk);
-        let run = || -> Step<T> {
-            let connection = match &mut *bulk {
-                Some(connection) => connection,
+        let run = || -> Step<(T, Option<Duration>)> {
+            let (connection, courtesy) = match &mut *bulk {
+                Some(there) => there,
                 none => {
                     let connection = connect(&self.path, false, true)?;
                     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
-                    none.insert(connection)
+                    none.insert((connection, Courtesy::default()))
                 }
             };
+            courtesy.look(connection, &self.wrote, Instant::now())?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let locked = Instant::now();
             let value = work(&transaction)?;
             transaction.commit()?;
-            Ok(value)
+            Ok((value, courtesy.rest(locked.elapsed(), Instant::now())))
         };
-        run().map_err(|trouble| sentence(&self.path, trouble))
+        let (value, rest) = run().map_err(|trouble| sentence(&self.path, trouble))?;
+        drop((bulk, writer));
+        if let Some(rest) = rest {
+            thread::sleep(rest);
+        }
+        Ok(value)
     }
 
     /// Writes the log back into the file; the file alone is the whole gallery then.
@@ -233,7 +253,7 @@ impl Database {
 
     /// The same of the connection in which no trigger fires, once something was written through it.
     #[cfg(test)]
-    pub(crate) fn bulk_writer(&self) -> MutexGuard<'_, Option<Connection>> {
+    pub(crate) fn bulk_writer(&self) -> MutexGuard<'_, Option<(Connection, Courtesy)>> {
         lock(&self.bulk)
     }
 }
@@ -278,8 +298,8 @@ fn connect(path: &Path, create: bool, write: bool) -> Result<Connection> {
         flags |= OpenFlags::SQLITE_OPEN_CREATE;
     }
     let open = || -> Step<Connection> {
-        let connection = Connection::open_with_flags(path, flags)?;
-        connection.busy_timeout(BUSY)?;
+        let mut connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_handler(Some(look_again))?;
         connection.set_prepared_statement_cache_capacity(128);
         // Triggers of ours do what foreign keys would, so that it holds for writers who do not switch them on.
         connection.pragma_update(None, "foreign_keys", false)?;
@@ -294,6 +314,15 @@ fn connect(path: &Path, create: bool, write: bool) -> Result<Connection> {
         Ok(connection)
     };
     open().map_err(|trouble| sentence(path, trouble))
+}
+
+/// Waits before the next look at a lock that another process holds; `false` when it has been waited for long enough.
+fn look_again(looks: i32) -> bool {
+    let waits = u64::try_from(looks).is_ok_and(|looks| looks < (BUSY.as_micros() / LOOKS.as_micros()) as u64);
+    if waits {
+        thread::sleep(LOOKS);
+    }
+    waits
 }
 
 fn refuse(action: &'static str, path: &Path, reason: &str) -> Error {

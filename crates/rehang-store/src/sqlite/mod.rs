@@ -1,6 +1,7 @@
 //! The embedded gallery: one SQLite file is the only truth; search indexes beside it are made from it, and made again.
 
 mod connection;
+mod courtesy;
 mod doctor;
 mod graph;
 mod index;
