@@ -3,7 +3,6 @@
 //! Mixed: the new query over native and adapted vectors. Merged: native vectors by the new query, all others by the old
 //! query. Doing nothing: the old query over old vectors. The gallery's own items are the queries, each leaves itself out.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rehang::order::Policy;
@@ -16,14 +15,14 @@ use serde_json::Value;
 use crate::results::{Part, Set};
 
 const SETS: [&str; 4] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77"];
-const STAGES: [f64; 8] = [0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0];
+const STAGES: [f64; 9] = [0.0, 0.02, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0];
 const DEPTH: usize = 10;
 
 /// Prints one table: top-1 / precision@10 in percent at each stage.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let folder = PathBuf::from(arguments.first().copied().unwrap_or("../shared/data"));
     let sets: Vec<&str> = if arguments.len() > 1 { arguments[1..].to_vec() } else { SETS.to_vec() };
-    let header: Vec<String> = STAGES.iter().map(|stage| format!("{:.0} %", 100.0 * stage)).collect();
+    let header: Vec<String> = STAGES.iter().map(|stage| format!("{} %", 100.0 * stage)).collect();
     println!("| gallery | part | adapter | served | {} |", header.join(" | "));
     println!("|---|---|---|---|{}", "---|".repeat(STAGES.len()));
     for set in sets {
@@ -46,9 +45,35 @@ pub fn run(arguments: &[&str]) -> Result<()> {
 }
 
 fn stages(set: &str, part: &Part, adapter: &rehang::Adapter) -> Result<()> {
-    let store = MemoryStore::new();
+    let row = |name: &str, line: &[String]| {
+        println!("| {set} | {} | {} | {name} | {} |", part.name, adapter.training.method, line.join(" | "));
+    };
+    let store = gallery(part, adapter)?;
+    row("do nothing", &vec![percent(quality(&store, adapter, part, None)?); STAGES.len()]);
     let (old, new) = (&adapter.old, &adapter.new);
-    store.create_space(old, Provenance::Old)?;
+    let order = OrderSettings { policy: Policy::Coverage, seed: 0 };
+    let setup = Setup { old, new, adapter, order };
+    // Each in a gallery of its own: merged searches have their sample re-embedded first.
+    for (name, serving) in [("merged", Serving::Merged), ("mixed", Serving::Mixed)] {
+        let store = gallery(part, adapter)?;
+        start(&store, &setup, &NoFaults, &Progress::default())?;
+        switch(&store, &setup, serving, &NoFaults)?;
+        let mut native = 0;
+        let mut line = Vec::new();
+        for stage in STAGES {
+            let wanted = (stage * part.old.len() as f64).round() as usize;
+            native += backfill(&store, &new.model, part, wanted - native)?;
+            line.push(percent(quality(&store, adapter, part, Some(serving))?));
+        }
+        row(name, &line);
+    }
+    Ok(())
+}
+
+/// A gallery of the part's items with their old vectors.
+fn gallery(part: &Part, adapter: &rehang::Adapter) -> Result<MemoryStore> {
+    let store = MemoryStore::new();
+    store.create_space(&adapter.old, Provenance::Old)?;
     let writes: Vec<ItemWrite> = (0..part.old.len())
         .map(|row| ItemWrite {
             id: row.to_string(),
@@ -56,7 +81,7 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter) -> Result<()> {
             label: Some(part.labels[row].to_string()),
             payload: Value::Null,
             vectors: vec![NewVector {
-                space: old.model.clone(),
+                space: adapter.old.model.clone(),
                 vector: part.old.matrix().row(row).to_vec(),
                 provenance: Provenance::Old,
                 sigma2: None,
@@ -65,25 +90,7 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter) -> Result<()> {
         })
         .collect();
     store.put(&writes)?;
-    let nothing = quality(&store, adapter, part, None)?;
-    let order = OrderSettings { policy: Policy::Coverage, seed: 0 };
-    let setup = Setup { old, new, adapter, order };
-    start(&store, &setup, &NoFaults, &Progress::default())?;
-    let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let mut native = 0;
-    for stage in STAGES {
-        let wanted = (stage * part.old.len() as f64).round() as usize;
-        native += backfill(&store, &new.model, part, wanted - native)?;
-        for (name, serving) in [("mixed", Serving::Mixed), ("merged", Serving::Merged)] {
-            switch(&store, &setup, serving, &NoFaults)?;
-            lines.entry(name).or_default().push(percent(quality(&store, adapter, part, Some(serving))?));
-        }
-        lines.entry("do nothing").or_default().push(percent(nothing));
-    }
-    for (name, line) in lines {
-        println!("| {set} | {} | {} | {name} | {} |", part.name, adapter.training.method, line.join(" | "));
-    }
-    Ok(())
+    Ok(store)
 }
 
 /// Makes the next items native, worst first: what the table knows is written as an encoder's answer would be.

@@ -27,6 +27,8 @@ pub enum Place {
     BeforeFilled,
     /// The record says that all is filled.
     AfterFilled,
+    /// What merged searches are scaled by is at the front of the queue; nothing says yet that they serve.
+    SamplePlaced,
     /// Everything is checked; searches still go to the old space.
     BeforeSwitch,
     /// The record says how the new space serves; searches still go to the old one.
@@ -51,7 +53,7 @@ pub enum Place {
 
 impl Place {
     /// Every place.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::RecordWritten,
         Self::SpaceMade,
         Self::FillRead,
@@ -61,6 +63,7 @@ impl Place {
         Self::CatchUpWritten,
         Self::BeforeFilled,
         Self::AfterFilled,
+        Self::SamplePlaced,
         Self::BeforeSwitch,
         Self::SwitchRecorded,
         Self::AfterSwitch,

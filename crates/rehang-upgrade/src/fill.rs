@@ -29,6 +29,8 @@ const COVER_SAMPLE_MAX: usize = 20_000;
 const COVER_SHARE: usize = 10;
 /// Places of covering items begin here: above every score that an item can have.
 const COVER_FIRST: f64 = 1e12;
+/// Places of the sample that merged searches are scaled by begin here: above every covering item.
+pub(crate) const SAMPLE_FIRST: f64 = 1e14;
 /// Place of items that came or changed during the upgrade: before everything else.
 pub(crate) const NEW_OR_CHANGED: f64 = 1e15;
 /// Vectors that are looked at before an adapter is applied to a whole gallery.
@@ -284,11 +286,14 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// The place of an item that came or changed during the upgrade: it keeps it, whatever adapter or order comes next.
+    /// The place of an item that came or changed during the upgrade, or that merged searches are scaled by: it keeps it, whatever
+    /// adapter or order comes next.
     fn front(&self, record: &Record) -> Option<f64> {
+        if self.since.is_some_and(|since| record.item.revision > since) {
+            return Some(NEW_OR_CHANGED);
+        }
         let placed = record.state.as_ref().and_then(|state| state.priority);
-        let later = self.since.is_some_and(|since| record.item.revision > since);
-        (later || placed.is_some_and(|priority| priority >= NEW_OR_CHANGED)).then_some(NEW_OR_CHANGED)
+        placed.filter(|&priority| priority >= SAMPLE_FIRST)
     }
 
     /// Adapts what came or changed since: items that lack a vector in the new space and have one in the old. They go to

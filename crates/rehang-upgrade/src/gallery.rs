@@ -69,7 +69,7 @@ impl<'a> Gallery<'a> {
             self.merge = None;
             return Ok(());
         }
-        self.merge = Some(Merge::learn(self.store, &record.old, &record.new, record.order.seed)?);
+        self.merge = Some(Merge::learn(self.store, &record.old, &record.new)?);
         Ok(())
     }
 

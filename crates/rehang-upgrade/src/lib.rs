@@ -29,6 +29,7 @@ mod lists;
 mod merge;
 mod record;
 mod run;
+mod sample;
 mod verbs;
 
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};

@@ -12,7 +12,7 @@
 //! far(q) = 1 − exp(−q n / 10)        n items, q in 0…1: 0 at the very front, 0.63 at the tenth place, then nearly 1
 //! ```
 //!
-//! and an item that is not native has `E[far | d_old]`, learned from items that have both vectors by isotonic regression (a
+//! and an item that is not native has `E[far | d_old]`, learned from a random sample of items that have both vectors by isotonic regression (a
 //! monotone map, so the old order among them is kept). Regressing the new distance itself instead puts native items that are
 //! merely not far before the old model's best ones, and falls below doing nothing while few items are native; measured by
 //! `cargo xtask merge`.
@@ -22,8 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rehang::{Distance, Matrix, Provenance, Result, Space};
 use rehang_store::{Filter, Found, Record, Scan, Select, Store};
 
-use crate::fill::{is_finite, page_items, shuffled};
+use crate::fill::is_finite;
 use crate::record::UpgradeRecord;
+use crate::sample;
 
 /// Items that the scale is learned from, at most.
 const ITEMS_MAX: usize = 600;
@@ -52,42 +53,28 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Learns the scale from native items whose old vector is still there; vectors with NaN or infinite numbers are passed
-    /// over. With too few of them (below 50) the scale is empty, and a merged search is the old search.
+    /// Learns the scale from a random sample of the gallery as far as it is native; vectors with NaN or infinite numbers are
+    /// passed over. `switch` puts 200 items of the sample to the front of the queue. With too few native ones (below 50) the
+    /// scale is empty, and a merged search is the old search.
     ///
     /// # Errors
     ///
     /// Those of the store.
-    pub fn learn(store: &dyn Store, old: &Space, new: &Space, seed: u64) -> Result<Self> {
-        let native = store.counts(&new.model)?.native;
-        let share = ITEMS_MAX as f64 / native.max(1) as f64;
+    pub fn learn(store: &dyn Store, old: &Space, new: &Space) -> Result<Self> {
+        let keys = sample::native(store, &old.model, &new.model, ITEMS_MAX)?;
+        let olds = store.vectors(&old.model, &keys)?;
+        let news = store.vectors(&new.model, &keys)?;
         let (mut old_rows, mut new_rows) = (Vec::new(), Vec::new());
-        let mut after = None;
-        while new_rows.len() < ITEMS_MAX {
-            let scan =
-                Scan::new(&new.model, Select::Provenance(Provenance::Native), page_items(new.dimension))
-                    .after(after);
-            let records = store.scan(&scan)?;
-            let Some(last) = records.last() else { break };
-            after = Some(last.item.key);
-            let keys: Vec<_> = records
-                .iter()
-                .map(|record| record.item.key)
-                .filter(|&key| share >= 1.0 || shuffled(seed, key) < share)
-                .collect();
-            let olds = store.vectors(&old.model, &keys)?;
-            let news = store.vectors(&new.model, &keys)?;
-            for (before, now) in olds.into_iter().zip(news) {
-                if let (Some(before), Some(now)) = (before, now)
-                    && is_finite(&before.vector)
-                    && is_finite(&now.vector)
-                {
-                    old_rows.push(before.vector);
-                    new_rows.push(now.vector);
-                }
+        for (before, now) in olds.into_iter().zip(news) {
+            if let (Some(before), Some(now)) = (before, now)
+                && is_finite(&before.vector)
+                && is_finite(&now.vector)
+            {
+                old_rows.push(before.vector);
+                new_rows.push(now.vector);
             }
         }
-        let count = old_rows.len().min(ITEMS_MAX);
+        let count = old_rows.len();
         if count < ITEMS_MIN {
             return Ok(Self::default());
         }

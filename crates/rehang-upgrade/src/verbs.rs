@@ -11,6 +11,7 @@ use crate::fill::{Filler, drift, newest_revision};
 use crate::health::{SigmaHealth, sigma_health};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::run::HEALTH_SAMPLE;
+use crate::sample;
 
 /// Items of a page while planning.
 const PLAN_PAGE: usize = 5000;
@@ -254,7 +255,8 @@ pub struct Switched {
     pub lacking: u64,
 }
 
-/// Lets searches go to the new space, in one atomic step, after catching up with what was written meanwhile.
+/// Lets searches go to the new space, in one atomic step, after catching up with what was written meanwhile. Where they are to be
+/// merged, the random sample from which [`Merge::learn`](crate::Merge::learn) takes its scale goes to the front of the queue.
 ///
 /// # Errors
 ///
@@ -282,6 +284,10 @@ pub fn switch(
     let filler = Filler::new(setup.adapter, old, new, setup.order)?;
     let caught_up = filler.catch_up(store, faults)?;
     let lacking = store.counts(new)?.lacking;
+    if serving == Serving::Merged {
+        sample::first_in_queue(store, new)?;
+        faults.reach(Place::SamplePlaced)?;
+    }
     faults.reach(Place::BeforeSwitch)?;
     // How the new space serves has to be known before it does; before the switch nobody asks.
     recorded.change(store, |record| {

@@ -7,14 +7,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{TestClock, TestEncoder, World, fill, new_model, old_model};
+use rehang::order::Policy;
 use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_store::{
     Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, MemoryStore, Outcome, Record, Revision, Scan,
     Select, SpaceRecord, Store, VectorRecord, VectorWrite,
 };
 use rehang_upgrade::{
-    BackfillSetup, Gallery, Limits, Merge, NoFaults, Queries, Recorded, Serving, backfill, finish, rollback,
-    start, switch,
+    BackfillSetup, Gallery, Limits, Merge, NoFaults, OrderSettings, Queries, Recorded, Serving, Setup,
+    backfill, finish, rollback, start, switch,
 };
 
 /// A store in which something is written right before the n-th read (counted from 1), and that knows what was searched.
@@ -135,7 +136,7 @@ fn an_item_that_becomes_native_meanwhile_is_found_once() {
             let (store, source) = half_way(Serving::Merged, read);
             let world = World::new();
             let merge = if scaled {
-                Merge::learn(&store.store, &world.old, &world.new, 1).unwrap()
+                Merge::learn(&store.store, &world.old, &world.new).unwrap()
             } else {
                 Merge::default()
             };
@@ -192,7 +193,7 @@ fn the_last_items_that_are_not_native_are_found_without_reading_the_gallery() {
 
     let (store, _) = written_before(store, u64::MAX);
     let record = Recorded::expect(&store).unwrap().record;
-    let learned = Merge::learn(&store.store, &world.old, &world.new, 1).unwrap();
+    let learned = Merge::learn(&store.store, &world.old, &world.new).unwrap();
     assert!(!learned.is_empty());
     let search = |merge: &Merge, provenances: &[Provenance]| -> Vec<ItemKey> {
         store.searched.lock().unwrap().clear();
@@ -245,6 +246,52 @@ fn a_merged_search_is_the_old_search_until_a_scale_is_learned() {
 }
 
 #[test]
+fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
+    let (store, world) = backfilled(1000, 300, Serving::Mixed);
+    let learned = || Merge::learn(&store, &world.old, &world.new).unwrap();
+    let counts = || store.counts("new-model").unwrap();
+    assert!(learned().is_empty(), "the worst 300 say nothing of the others");
+    let front = |items: usize| -> Vec<ItemKey> {
+        let records = store.scan(&Scan::new("new-model", Select::WorstFirst, items)).unwrap();
+        records.iter().map(|record| record.item.key).collect()
+    };
+    let worst = front(700);
+    switch(&store, &world.setup(), Serving::Merged, &NoFaults).unwrap();
+    // The beginning of a shuffle of all items, of which some are native already; the others follow in their order.
+    let first = front(700);
+    let sampled = (0..=200).find(|&from| first[from..] == worst_of(&worst, &first[from..])).unwrap();
+    assert!((100..200).contains(&sampled), "{sampled} of the 200 are not native yet");
+    // What the application changes goes before it; a new plan leaves it where it is.
+    store.put(&[common::item(7, 1)]).unwrap();
+    let other = OrderSettings { policy: Policy::Random, seed: 9 };
+    let replanned = Setup { order: other, ..world.setup() };
+    start(&store, &replanned, &NoFaults, &Progress::default()).unwrap();
+    let changed = store.get(&[&common::id(7)]).unwrap()[0].as_ref().unwrap().key;
+    let now = front(1 + sampled);
+    assert_eq!(now[0], changed);
+    let stays: Vec<ItemKey> = first[..sampled].iter().copied().filter(|&key| key != changed).collect();
+    assert_eq!(now[1..=stays.len()], stays);
+
+    let native = counts().native;
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits { budget: Some(sampled as u64 + 1), ..Limits::default() },
+        clock: &TestClock::default(),
+        faults: &NoFaults,
+    };
+    backfill(&setup, &Progress::default()).unwrap();
+    assert_eq!(counts().native, native + sampled as u64 + 1);
+    assert!(!learned().is_empty());
+}
+
+/// Those of `worst` that are among `keys`, in the order of `worst`.
+fn worst_of(worst: &[ItemKey], keys: &[ItemKey]) -> Vec<ItemKey> {
+    worst.iter().copied().filter(|key| keys.contains(key)).collect()
+}
+
+#[test]
 fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
     let (store, world) = backfilled(100, 100, Serving::Mixed);
     finish(&store, &world.setup(), &NoFaults).unwrap();
@@ -268,7 +315,7 @@ fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
     write.vectors[0].provenance = Provenance::Native;
     write.vectors[0].vector.clone_from(&vector);
     store.put(&[write]).unwrap();
-    let merge = Merge::learn(&store, &next.old, &next.new, 1).unwrap();
+    let merge = Merge::learn(&store, &next.old, &next.new).unwrap();
     assert!(!merge.is_empty());
     let query = Matrix::new(common::D_NEW, vector).unwrap();
     let record = Recorded::expect(&store).unwrap().record;
