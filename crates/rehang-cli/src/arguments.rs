@@ -684,7 +684,7 @@ pub struct UpgradeSwitch {
     #[command(flatten)]
     pub config: UpgradeConfig,
     /// Serve native vectors by the new query and all others by the old one, on one scale: for weak adapters. Searches then
-    /// need both queries.
+    /// need both queries. 200 random items are re-embedded first, which the scale is learned from.
     #[arg(long)]
     pub merged: bool,
     /// Switch although the forecast says that it would serve worse than doing nothing.
