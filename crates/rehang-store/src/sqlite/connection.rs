@@ -52,7 +52,9 @@ pub(crate) struct Database {
     writable: bool,
     writer: Mutex<Connection>,
     /// Opened when it is needed first; used under the lock of `writer`, so that the two never wait for each other.
-    bulk: Mutex<Option<(Connection, Courtesy)>>,
+    bulk: Mutex<Option<Connection>>,
+    /// Room that `bulk` leaves for other processes.
+    courtesy: Mutex<Courtesy>,
     /// Whether `writer` has written since `bulk` looked last.
     wrote: AtomicBool,
     readers: Mutex<Vec<Connection>>,
@@ -99,6 +101,7 @@ impl Database {
             writable: true,
             writer: Mutex::new(connection),
             bulk: Mutex::default(),
+            courtesy: Mutex::default(),
             wrote: AtomicBool::new(false),
             readers: Mutex::default(),
         })
@@ -139,6 +142,7 @@ impl Database {
             writable,
             writer: Mutex::new(connection),
             bulk: Mutex::default(),
+            courtesy: Mutex::default(),
             wrote: AtomicBool::new(false),
             readers: Mutex::default(),
         })
@@ -173,8 +177,8 @@ impl Database {
     }
 
     /// One transaction in which no trigger fires: whoever uses it does everything that they would have done. Triggers
-    /// cost several times what the rows do that they keep right. Where other processes write too, a long transaction is followed by
-    /// a rest in which they get their turn.
+    /// cost several times what the rows do that they keep right. Where other processes write too, they get their turn between two
+    /// long transactions.
     pub(crate) fn write_without_triggers<T>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> Step<T>,
@@ -182,30 +186,32 @@ impl Database {
         if !self.writable {
             return self.write(work);
         }
-        let writer = lock(&self.writer);
+        let rest = lock(&self.courtesy).rest(Instant::now());
+        if let Some(rest) = rest {
+            thread::sleep(rest);
+        }
+        let _writer = lock(&self.writer);
         let mut bulk = lock(&self.bulk);
-        let run = || -> Step<(T, Option<Duration>)> {
-            let (connection, courtesy) = match &mut *bulk {
-                Some(there) => there,
+        let run = || -> Step<T> {
+            let connection = match &mut *bulk {
+                Some(connection) => connection,
                 none => {
                     let connection = connect(&self.path, false, true)?;
                     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
-                    none.insert((connection, Courtesy::default()))
+                    // Another connection counts the commits of others in its own way.
+                    *lock(&self.courtesy) = Courtesy::default();
+                    none.insert(connection)
                 }
             };
-            courtesy.look(connection, &self.wrote, Instant::now())?;
+            lock(&self.courtesy).look(connection, &self.wrote, Instant::now())?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let locked = Instant::now();
             let value = work(&transaction)?;
             transaction.commit()?;
-            Ok((value, courtesy.rest(locked.elapsed(), Instant::now())))
+            lock(&self.courtesy).ended(Instant::now(), locked.elapsed());
+            Ok(value)
         };
-        let (value, rest) = run().map_err(|trouble| sentence(&self.path, trouble))?;
-        drop((bulk, writer));
-        if let Some(rest) = rest {
-            thread::sleep(rest);
-        }
-        Ok(value)
+        run().map_err(|trouble| sentence(&self.path, trouble))
     }
 
     /// Writes the log back into the file; the file alone is the whole gallery then.
@@ -253,7 +259,7 @@ impl Database {
 
     /// The same of the connection in which no trigger fires, once something was written through it.
     #[cfg(test)]
-    pub(crate) fn bulk_writer(&self) -> MutexGuard<'_, Option<(Connection, Courtesy)>> {
+    pub(crate) fn bulk_writer(&self) -> MutexGuard<'_, Option<Connection>> {
         lock(&self.bulk)
     }
 }

@@ -1,9 +1,10 @@
 //! Leaving room for writers in other processes while thousands of vectors are written.
 //!
 //! SQLite lets one connection write at a time. Those of one process take turns at a lock of ours; another process waits by looking
-//! again and again (with SQLite's own time-out after 1, 2, 5, 10, 15, 20, 25, 25, 25, 50, 50 and then every 100 ms). Where large transactions follow each
-//! other at once, the lock is free for a moment only, and most of those looks miss it. So after a large transaction the lock is left free
-//! for as long as such a look takes to come round, but only while somebody else does write: alone, nothing is waited for.
+//! again and again (with SQLite's own time-out after 1, 2, 5, 10, 15, 20, 25, 25, 25, 50, 50 and then every 100 ms). Where large
+//! transactions follow each other at once, the lock is free for a moment only, and most of those looks miss it. So before a
+//! transaction that follows a large one, the lock stays free for as long as such a look takes to come round, but only while somebody
+//! else does write: alone, nothing is waited for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,9 +26,22 @@ pub(crate) struct Courtesy {
     /// SQLite's number of the last commit of any other connection, `None` where it says nothing.
     seen: Option<i64>,
     expected_until: Option<Instant>,
+    /// When the last transaction ended, and how long it held the lock.
+    last: Option<(Instant, Duration)>,
 }
 
 impl Courtesy {
+    /// How long the lock has yet to stay free before the next transaction.
+    pub(crate) fn rest(&self, now: Instant) -> Option<Duration> {
+        let (ended, took) = self.last?;
+        let expected = self.expected_until.is_some_and(|until| now < until);
+        if !expected || took < SHORT {
+            return None;
+        }
+        let free = now.saturating_duration_since(ended);
+        (took / 2).clamp(REST_MIN, REST_MAX).checked_sub(free)
+    }
+
     /// To be called before a transaction. `own` says that another connection of this process has written since the last call (and
     /// is reset): its commits look like those of others.
     pub(crate) fn look(
@@ -45,10 +59,9 @@ impl Courtesy {
         Ok(())
     }
 
-    /// How long the lock stays free after a transaction that took this long.
-    pub(crate) fn rest(&self, took: Duration, now: Instant) -> Option<Duration> {
-        let expected = self.expected_until.is_some_and(|until| now < until);
-        (expected && took >= SHORT).then(|| (took / 2).clamp(REST_MIN, REST_MAX))
+    /// To be called after a transaction.
+    pub(crate) fn ended(&mut self, now: Instant, took: Duration) {
+        self.last = Some((now, took));
     }
 }
 
@@ -69,27 +82,30 @@ mod tests {
         let own_wrote = AtomicBool::new(false);
         let mut courtesy = Courtesy::default();
         let start = Instant::now();
-        let long = Duration::from_millis(80);
-        let mut rest = |after: Duration, took: Duration| {
-            let now = start + after;
+        let ms = Duration::from_millis;
+        // One transaction at a time that takes as long, and what is left of the rest a while later.
+        let mut rest = |at: u64, took: u64, later: u64| {
+            let now = start + Duration::from_secs(at);
             courtesy.look(&bulk, &own_wrote, now).unwrap();
             insert(&bulk);
-            courtesy.rest(took, now)
+            courtesy.ended(now + ms(took), ms(took));
+            courtesy.rest(now + ms(took + later))
         };
-        let second = Duration::from_secs(1);
         // Alone: neither its own commits nor those of the same process count.
-        assert_eq!(rest(second, long), None);
-        assert_eq!(rest(2 * second, long), None);
+        assert_eq!(rest(1, 80, 0), None);
+        assert_eq!(rest(2, 80, 0), None);
         insert(&own);
         own_wrote.store(true, Ordering::Release);
-        assert_eq!(rest(3 * second, long), None);
-        assert_eq!(rest(4 * second, long), None);
+        assert_eq!(rest(3, 80, 0), None);
+        assert_eq!(rest(4, 80, 0), None);
         // Another process writes: room after long transactions, for a minute.
         insert(&other);
-        assert_eq!(rest(5 * second, long), Some(long / 2));
-        assert_eq!(rest(6 * second, Duration::from_millis(1)), None);
-        assert_eq!(rest(7 * second, SHORT), Some(REST_MIN));
-        assert_eq!(rest(8 * second, 10 * second), Some(REST_MAX));
-        assert_eq!(rest(66 * second, long), None);
+        assert_eq!(rest(5, 80, 0), Some(ms(40)));
+        assert_eq!(rest(6, 80, 30), Some(ms(10)));
+        assert_eq!(rest(7, 80, 50), None, "it was free for long enough meanwhile");
+        assert_eq!(rest(8, 1, 0), None);
+        assert_eq!(rest(9, 5, 0), Some(REST_MIN));
+        assert_eq!(rest(10, 9000, 0), Some(REST_MAX));
+        assert_eq!(rest(66, 80, 0), None);
     }
 }

@@ -420,7 +420,7 @@ fn a_full_disk_takes_all_vectors_of_a_write_or_none() {
     store.write_vectors("new", &writes[..1]).unwrap();
     let limit = |pages: i64| {
         let bulk = store.database.bulk_writer();
-        bulk.as_ref().unwrap().0.pragma_update(None, "max_page_count", pages).unwrap();
+        bulk.as_ref().unwrap().pragma_update(None, "max_page_count", pages).unwrap();
     };
     let pages: i64 =
         store.database.writer().pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
