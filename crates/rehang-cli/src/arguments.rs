@@ -318,7 +318,8 @@ pub struct Order {
     /// Joining the new vectors with the adapted ones by id, for the oracle.
     #[command(flatten)]
     pub ids: IdFiles,
-    /// Adapter file: its own head serves the coverage order where no other is given.
+    /// Adapter file: its own head serves the coverage order (whatever head is given beside it, since it knows how unsure the
+    /// adapter is), and the orders through a head where none is given.
     #[arg(long, value_name = "ADAPTER")]
     pub adapter: Option<PathBuf>,
     /// Head files.
@@ -342,19 +343,19 @@ pub struct Relevance {
     #[arg(long, value_name = "FILE")]
     pub queries: Option<String>,
     /// Class labels of the queries.
-    #[arg(long, value_name = "FILE", requires = "queries")]
+    #[arg(long, value_name = "FILE", requires = "queries", conflicts_with = "qrels")]
     pub query_labels: Option<String>,
     /// Old model's vectors of the queries, for the do-nothing line.
-    #[arg(long, value_name = "FILE", requires = "queries")]
+    #[arg(long, value_name = "FILE", requires_all = ["queries", "old"])]
     pub queries_old: Option<String>,
     /// Judgements instead of labels: tab-separated query id, item id, gain (BEIR or TREC).
     #[arg(long, value_name = "FILE", requires_all = ["queries", "ids", "query_ids"], conflicts_with = "labels")]
     pub qrels: Option<String>,
     /// Ids of the gallery's items, one a line or .jsonl, for --qrels.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "qrels")]
     pub ids: Option<String>,
     /// Ids of the queries, for --qrels.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "qrels")]
     pub query_ids: Option<String>,
     /// A group of every query (one integer each), for the gap between groups.
     #[arg(long, value_name = "FILE")]
@@ -396,7 +397,7 @@ pub struct Curve {
     #[arg(long, default_value = "l2")]
     pub distance: String,
     /// Distance of the old space, for the do-nothing line [default: as --distance].
-    #[arg(long, value_name = "DISTANCE")]
+    #[arg(long, value_name = "DISTANCE", requires = "old")]
     pub old_distance: Option<String>,
     /// What searches add to the distance of every item that is still adapted [default: as the --adapter recommends, 0
     /// without one].
@@ -732,7 +733,7 @@ pub struct UpgradeStatus {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
-    /// Say it again every second until Ctrl-C or the end of the upgrade.
+    /// Say it again every second until Ctrl-C or the end of the upgrade; with --json, one object a line.
     #[arg(long)]
     pub watch: bool,
     /// How many failures to list.

@@ -67,15 +67,21 @@ impl Inputs {
     }
 
     fn part_of_labels(&mut self, role: &str, path: &str, whole: Labels) -> Result<Labels> {
-        let labels = match &self.rows {
-            None => whole,
-            Some(rows) => {
-                self.expect_rows(path, whole.len())?;
-                rows.iter().map(|&row| whole[row]).collect()
-            }
-        };
+        let labels = self.part(path, whole)?;
         self.note(role, path, labels.len(), None, fingerprint(&labels));
         Ok(labels)
+    }
+
+    /// Ids, of which `--rows` takes part.
+    pub fn ids(&self, path: &str) -> Result<Vec<String>> {
+        self.part(path, ids_of(path)?)
+    }
+
+    /// What a file has for every row, of which `--rows` takes part.
+    fn part<T: Clone>(&self, path: &str, whole: Vec<T>) -> Result<Vec<T>> {
+        let Some(rows) = &self.rows else { return Ok(whole) };
+        self.expect_rows(path, whole.len())?;
+        Ok(rows.iter().map(|&row| whole[row].clone()).collect())
     }
 
     /// Labels or groups of a file to which `--rows` does not apply.
@@ -235,6 +241,11 @@ impl Join {
     }
 }
 
+/// The ids of a file, one a row.
+pub fn ids_of(path: &str) -> Result<Vec<String>> {
+    files::read_ids(&VectorSource::parse(path)?)?.ok_or_else(|| Error::missing("a column of ids", path))
+}
+
 /// One number a row of one file, or of several below each other.
 pub fn column(paths: &[String]) -> Result<Vec<f64>> {
     let mut values = Vec::new();
@@ -250,11 +261,7 @@ fn join_by_id(
     (right, right_rows): (&str, usize),
     keep_common: bool,
 ) -> Result<join::Joined> {
-    let read = |path: &str| -> Result<Vec<String>> {
-        files::read_ids(&VectorSource::parse(path)?)?
-            .ok_or_else(|| Error::missing("a column of ids", format!("joining by {path}")))
-    };
-    let (left_ids, right_ids) = (read(left)?, read(right)?);
+    let (left_ids, right_ids) = (ids_of(left)?, ids_of(right)?);
     expect_count(left, left_ids.len(), "its vectors", left_rows)?;
     expect_count(right, right_ids.len(), "its vectors", right_rows)?;
     let policy = if keep_common { MissingPolicy::KeepCommon } else { MissingPolicy::Error };

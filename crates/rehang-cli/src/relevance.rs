@@ -2,11 +2,12 @@
 
 use rehang::curve::{Qrels, Relevance};
 use rehang::files::join::MissingPolicy;
-use rehang::files::{self, VectorSource, qrels::read_qrels};
+use rehang::files::qrels::read_qrels;
 use rehang::{Error, Labels, Matrix, Result};
 
 use crate::arguments;
-use crate::input::{Inputs, Join};
+use crate::commands::say;
+use crate::input::{Inputs, Join, expect_count, ids_of};
 
 /// Everything that was read.
 #[derive(Debug, Default)]
@@ -23,8 +24,15 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Reads what is named; what goes with the gallery's items is joined as they are.
-    pub fn read(arguments: &arguments::Relevance, inputs: &mut Inputs, join: &Join) -> Result<Self> {
+    /// Reads what is named; what goes with the gallery's `items` is joined as they are. `queries` is how many there are that
+    /// were read already.
+    pub fn read(
+        arguments: &arguments::Relevance,
+        inputs: &mut Inputs,
+        join: &Join,
+        items: usize,
+        queries: Option<usize>,
+    ) -> Result<Self> {
         if arguments.k == 0 {
             return Err(Error::option("-k", 0, "1 or more"));
         }
@@ -60,11 +68,15 @@ impl Loaded {
                 join.old_values("groups", inputs.labels("groups", path)?)?
             });
         }
-        if let (Some(path), Some(ids), Some(query_ids)) =
+        if let (Some(path), Some(ids_path), Some(query_path)) =
             (&arguments.qrels, &arguments.ids, &arguments.query_ids)
         {
-            let ids = join.old_values("ids", ids_of(ids)?)?;
-            let query_ids = ids_of(query_ids)?;
+            let ids = join.old_values(ids_path, inputs.ids(ids_path)?)?;
+            expect_count(ids_path, ids.len(), "the gallery", items)?;
+            let query_ids = ids_of(query_path)?;
+            if let Some(queries) = loaded.queries.as_ref().map(Matrix::rows).or(queries) {
+                expect_count(query_path, query_ids.len(), "the queries", queries)?;
+            }
             let judged = read_qrels(path, &query_ids, &ids, MissingPolicy::Error)?;
             let judged = judged
                 .judged
@@ -86,12 +98,24 @@ impl Loaded {
             .map(|labels| Relevance::Labels { gallery: labels, queries: self.query_labels.as_deref() })
     }
 
+    /// Says which options have no effect where nothing makes an item a right answer: those that are read here, and `others`
+    /// that are given.
+    pub fn say_idle(&self, others: &[(&str, bool)]) {
+        if self.relevance().is_some() {
+            return;
+        }
+        let own = [
+            ("--groups", self.groups.is_some()),
+            ("--queries-old", self.queries_old.is_some()),
+            ("--query-labels", self.query_labels.is_some()),
+        ];
+        for (option, _) in others.iter().chain(&own).filter(|(_, given)| *given) {
+            say(&format!("Warning: {option} has no effect without --labels or --qrels."));
+        }
+    }
+
     /// Whether there are judgements.
     pub fn is_judged(&self) -> bool {
         self.qrels.is_some()
     }
-}
-
-fn ids_of(path: &str) -> Result<Vec<String>> {
-    files::read_ids(&VectorSource::parse(path)?)?.ok_or_else(|| Error::missing("a column of ids", path))
 }

@@ -271,6 +271,26 @@ const CASES: &[Case] = &[
         "curve --new new.npy --adapted new.npy --order order.npy --queries new.npy --qrels qrels.tsv --ids ids.txt --query-ids ids.txt",
         &["nobody"],
     ),
+    case(
+        "ids with a line too many",
+        "curve --new new.npy --adapted new.npy --order order.npy --queries new.npy --qrels good-qrels.tsv --ids more-ids.txt --query-ids ids.txt",
+        &["more-ids.txt", "61", "60"],
+    ),
+    case(
+        "ids of other queries",
+        "curve --new new.npy --adapted new.npy --order order.npy --queries new.npy --qrels good-qrels.tsv --ids ids.txt --query-ids more-ids.txt",
+        &["more-ids.txt", "61", "60"],
+    ),
+    case(
+        "labels that are all different",
+        "curve --new new.npy --adapted new.npy --order order.npy --labels order.npy",
+        &["right answer", "labels"],
+    ),
+    case(
+        "more points than any curve has",
+        "curve --new new.npy --adapted new.npy --order order.npy --labels labels.npy --grid 18446744073709551615",
+        &["--grid", "18446744073709551615"],
+    ),
     case("an adapter to inspect that is not there", "inspect none.safetensors", &["none.safetensors"]),
 ];
 
@@ -308,6 +328,8 @@ fn place_with_files() -> Place {
     place.write_bytes("few-ids.txt", ids.split_inclusive('\n').take(10).collect::<String>().as_bytes());
     place.write_matrix("equal.npy", &Matrix::from_fn(60, 3, |_, _| 1.0));
     place.write_bytes("twice.txt", ids.replace("item-7\n", "item-8\n").as_bytes());
+    place.write_bytes("more-ids.txt", format!("id\n{ids}").as_bytes());
+    place.write_bytes("good-qrels.tsv", b"item-0\titem-1\t1\nitem-2\titem-3\t1\n");
     place.write_bytes("qrels.tsv", b"item-0\titem-1\t1\nitem-0\tnobody\t1\n");
     fs_err::create_dir(place.path("folder")).unwrap();
     place.json(&[

@@ -917,3 +917,155 @@ fn labels_that_the_head_does_not_know_are_counted() {
     let fitted: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&fitted["uncertainty"], &fitted["calibration"]), (&Value::from("constant"), &Value::Null));
 }
+
+#[test]
+fn judgements_and_ids_go_with_the_rows_that_are_selected() {
+    let place = Place::new();
+    let (old, new, _) = gallery(&place);
+    let vectors = read_matrix(&source(&new)).unwrap();
+    place.json(&["fit", "--old", &old, "--new", &new, "--method", "procrustes", "-o", "a.safetensors"]);
+    // Every other item is selected; each query is one of them, and its judgement names it.
+    let half: Vec<usize> = (0..vectors.rows()).filter(|row| row % 2 == 1).collect();
+    place.write_labels("half.npy", &(0..vectors.rows() as i64).map(|row| row % 2).collect::<Vec<_>>());
+    place.write_matrix("queries.npy", &vectors.select(&half));
+    let lines = |line: &dyn Fn(usize) -> String, rows: &[usize]| -> Vec<u8> {
+        rows.iter().map(|&row| line(row)).collect::<String>().into_bytes()
+    };
+    let all: Vec<usize> = (0..vectors.rows()).collect();
+    place.write_bytes("ids.txt", &lines(&|row| format!("item-{row}\n"), &all));
+    place.write_bytes("query-ids.txt", &lines(&|row| format!("query-{row}\n"), &half));
+    place.write_bytes("qrels.tsv", &lines(&|row| format!("query-{row}\titem-{row}\t1\n"), &half));
+    let report = place.run(&[
+        "report",
+        "a.safetensors",
+        "--old",
+        &old,
+        "--new",
+        &new,
+        "--rows",
+        "half.npy=1",
+        "--queries",
+        "queries.npy",
+        "--qrels",
+        "qrels.tsv",
+        "--ids",
+        "ids.txt",
+        "--query-ids",
+        "query-ids.txt",
+        "--orders",
+        "random",
+        "--bootstrap",
+        "0",
+        "-o",
+        "r.json",
+        "--json",
+    ]);
+    let said = String::from_utf8_lossy(&report.stderr).into_owned();
+    let value: Value = serde_json::from_slice(&report.stdout).unwrap_or_else(|_| panic!("{said}"));
+    let text = value.to_string();
+    let end =
+        value["data"]["curves"][0]["metrics"]["top1"]["end"].as_f64().unwrap_or_else(|| panic!("{text}"));
+    assert!(end > 99.0, "every native query finds itself: {end}");
+}
+
+/// A gallery of 16 coordinates whose patterns of means tell old from new, and an adapter between them.
+fn patterned(place: &Place) -> (String, String) {
+    let pattern = |seed: usize| {
+        let waves = common::waves(300, 16, seed);
+        rehang::Matrix::from_fn(300, 16, |row, column| {
+            waves.row(row)[column] + ((column * (seed + 2)) as f32 * 1.3).sin() * 3.0
+        })
+    };
+    let (old, new) = (place.write_matrix("old.npy", &pattern(1)), place.write_matrix("new.npy", &pattern(8)));
+    place.run(&["fit", "--old", &old, "--new", &new, "--method", "ridge", "-o", "a.safetensors"]);
+    (old, new)
+}
+
+#[test]
+fn a_foreign_file_is_noticed_in_batches_of_any_size_and_by_a_report() {
+    let place = Place::new();
+    let (old, new) = patterned(&place);
+    for batch in ["16384", "32", "1"] {
+        let run = |input: &str, more: &[&str]| {
+            let fixed = ["transform", "a.safetensors", input, "-o", "out.npy", "--batch", batch];
+            place.run(&[&fixed[..], more].concat())
+        };
+        assert_eq!(run(&old, &[]).status.code(), Some(0), "{batch}");
+        fs_err::remove_file(place.path("out.npy")).unwrap();
+        let refused = run(&new, &[]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && said.contains("swapped"), "{batch}: {said}");
+        assert!(!place.path("out.npy").exists(), "nothing half-written");
+        assert_eq!(run(&new, &["--force"]).status.code(), Some(1), "{batch}");
+    }
+    let labels = place.write_labels("labels.npy", &(0..300).map(|item| item % 7).collect::<Vec<i64>>());
+    let report = place.run(&[
+        "report",
+        "a.safetensors",
+        "--old",
+        &new,
+        "--new",
+        &new,
+        "--labels",
+        &labels,
+        "--force",
+        "--orders",
+        "random",
+        "--bootstrap",
+        "0",
+        "-o",
+        "r.json",
+        "--json",
+    ]);
+    assert_eq!(report.status.code(), Some(1));
+    let value: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let warnings = value["data"]["warnings"].as_array().unwrap();
+    assert!(
+        warnings.iter().any(|warning| warning["id"] == "drift" && warning["severity"] == "severe"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_parquet_file_keeps_its_columns_however_its_name_is_spelled() {
+    let place = Place::new();
+    let (old, _) = patterned(&place);
+    place.json(&["transform", "a.safetensors", &old, "-o", "X.PARQUET"]);
+    place.json(&["transform", "a.safetensors", &old, "-o", "x.npy", "--sigma", "s.npy"]);
+    place.json(&["order", "--policy", "sigma", "--sigma", "X.PARQUET", "-o", "a.npy"]);
+    place.json(&["order", "--policy", "sigma", "--sigma", "s.npy", "-o", "b.npy"]);
+    let order = |name: &str| read_order(&source(&place.text(name))).unwrap();
+    assert_eq!(order("a.npy"), order("b.npy"));
+}
+
+#[test]
+fn options_that_say_nothing_are_named() {
+    let place = Place::new();
+    let (old, new) = patterned(&place);
+    place.write_labels("groups.npy", &[0; 300]);
+    let adapted = ["transform", "a.safetensors", &old, "-o", "adapted.npy"];
+    place.json(&adapted);
+    place.json(&["order", "--policy", "random", "--adapted", "adapted.npy", "-o", "order.npy"]);
+    let head = place.write_matrix("head.npy", &common::waves(4, 16, 3));
+    for (command, option) in [
+        (format!("fit --old {old} --new {new} --method ridge --thorough -o b.safetensors"), "--thorough"),
+        (format!("report a.safetensors --old {old} --new {new} --groups groups.npy -o r.json"), "--groups"),
+        (
+            format!(
+                "order --policy coverage --adapter a.safetensors --adapted adapted.npy --head-weight {head} -o c.npy"
+            ),
+            "--head-weight",
+        ),
+    ] {
+        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&format!("Warning: {option} has no effect")), "{command}: {said}");
+    }
+    // Options that need another one say which.
+    for (more, needed) in [("--ids order.npy", "--qrels"), ("--old-distance cosine", "--old")] {
+        let command = format!("curve --new {new} --adapted adapted.npy --order order.npy {more}");
+        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(needed), "{said}");
+    }
+}

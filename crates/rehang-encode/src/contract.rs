@@ -20,7 +20,7 @@ pub struct Input<'a> {
 /// Why one item could not be embedded. The others of its batch are not touched by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ItemFailure {
-    /// Another attempt may succeed: a timeout, a busy service, a broken answer.
+    /// Another attempt may succeed: the program died of it, the service fails at it while it serves others.
     Temporary(String),
     /// No attempt will: the source is gone, the image is damaged, the service refuses this text.
     Permanent(String),
@@ -70,7 +70,8 @@ pub trait Encoder: Send + Sync {
     /// # Errors
     ///
     /// What stops the whole run because no item can succeed: wrong credentials ([`rehang::Error::is_unauthorised`]), an
-    /// encoder of another width, a program that cannot be started, a spent budget.
+    /// encoder of another width, a program that cannot be started, a service that serves nobody or asks to be left alone for
+    /// long, a spent budget.
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>>;
 
     /// What it has used so far.

@@ -451,6 +451,11 @@ fn failures_are_set_aside(store: &dyn Store) {
     assert_eq!(lacking.len(), 2, "but is still lacking");
     store.write_vectors(NEW, &[native(b, b1, [1.0, 0.0])]).unwrap();
     assert_eq!(listed(None, 9).len(), 1, "a written vector clears the failure");
+    store.record_failures(NEW, &[(b, b1, "late".into())]).unwrap();
+    store.record_failures(OLD, &[(b, b1, "of an old vector".into())]).unwrap();
+    assert_eq!(listed(None, 9).len(), 1, "what is native meanwhile has not failed");
+    assert_eq!(store.failures(OLD, None, 9), Ok(vec![]), "nor has what is old");
+    assert_eq!(store.counts(NEW).unwrap().failed, 1);
     assert_eq!(store.clear_failures(NEW), Ok(1));
     assert_eq!(store.clear_failures(NEW), Ok(0));
     assert_eq!(worst(), ["a", "c"], "what was forgotten is tried again");

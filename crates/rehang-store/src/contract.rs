@@ -377,7 +377,8 @@ pub trait Store: Send + Sync {
     fn counts(&self, space: &str) -> Result<Counts>;
 
     /// Records that items could not be embedded `(key, revision, reason)`; the backfill leaves them out from then on.
-    /// Entries whose item is gone or has another revision are passed over.
+    /// Entries whose item is gone, has another revision, or has a native (or old) vector in the space are passed over: another
+    /// worker may have made it while this one gave it up.
     fn record_failures(&self, space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()>;
 
     /// Recorded failures by key, after a key, at most `limit`.

@@ -333,7 +333,9 @@ impl Store for MemoryStore {
         let State { items, spaces, .. } = &mut *state;
         let space = find_mut(spaces, space)?;
         for (key, revision, reason) in failures {
-            if items.get(key).is_some_and(|item| item.revision == *revision) {
+            let is_of_now = items.get(key).is_some_and(|item| item.revision == *revision);
+            let there = space.vectors.get(key).map(|held| held.vector.provenance);
+            if is_of_now && matches!(there, None | Some(Provenance::Adapted)) {
                 space.failures.insert(*key, (*revision, reason.clone()));
             }
         }

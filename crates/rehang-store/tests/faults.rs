@@ -1,9 +1,10 @@
 //! Files that are no galleries, files that cannot be written, and processes that die.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use rehang::{Distance, ErrorKind, Provenance, Space};
+use rehang::{Distance, ErrorKind, Provenance, Result, Space};
 use rehang_store::{ItemWrite, NewVector, Outcome, Scan, Select, SqliteStore, Store, VectorWrite};
 use rusqlite::Connection;
 
@@ -35,13 +36,84 @@ fn what_is_no_gallery_is_refused_in_one_sentence() {
         .and_then(|store| store.scan(&Scan::new("old", Select::All, 99)));
     assert!(truncated.expect_err("a part is missing").is_corrupt());
     assert!(SqliteStore::open(path("newer.db")).unwrap_err().is_conflict());
-    for (name, words) in [("good.db", "already"), ("", "folder"), ("missing/gallery.db", "no folder")] {
+    for (name, words) in [
+        ("good.db", "already"),
+        ("newer.db", "already"),
+        ("text.db", "already"),
+        ("foreign.db", "already"),
+        ("", "folder"),
+        ("missing/gallery.db", "no folder"),
+    ] {
         let error = SqliteStore::create(path(name)).expect_err(name).to_string();
         assert!(error.contains(words), "{name}: {error}");
     }
     assert_eq!(fs_err::read(&good).unwrap(), bytes, "what was refused was not touched");
+    for name in ["text.db", "foreign.db", "newer.db"] {
+        assert!(SqliteStore::open_or_create(path(name)).is_err(), "{name} is somebody else's");
+    }
     assert!(SqliteStore::open_or_create(path("empty.db")).is_ok(), "an empty file may become a gallery");
     assert_eq!(SqliteStore::open_or_create(&good).unwrap().counts("old").unwrap().items, 3);
+}
+
+#[test]
+fn what_a_process_leaves_that_was_killed_while_it_made_a_gallery_becomes_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let left = |name: &str| {
+        let path = folder.path().join(name);
+        let connection = Connection::open(&path).unwrap();
+        connection.pragma_update(None, "page_size", 8192).unwrap();
+        connection.pragma_update(None, "journal_mode", "WAL").unwrap();
+        (path, connection)
+    };
+    let makers: [fn(PathBuf) -> Result<SqliteStore>; 2] = [SqliteStore::create, SqliteStore::open_or_create];
+    for make in makers {
+        let (path, connection) = left("killed.db");
+        drop(connection);
+        assert_eq!(fs_err::metadata(&path).unwrap().len(), 8192, "it is no empty file");
+        let error = SqliteStore::open(&path).unwrap_err().to_string();
+        assert!(error.contains("no gallery") && error.contains("create"), "{error}");
+        let store = make(path.clone()).unwrap();
+        assert_eq!(store.check().unwrap(), vec![]);
+        drop(store);
+        assert_eq!(SqliteStore::open_or_create(&path).unwrap().spaces().unwrap(), vec![]);
+        assert!(SqliteStore::create(&path).unwrap_err().is_conflict(), "it is a gallery now");
+        fs_err::remove_file(path).unwrap();
+    }
+    // What somebody else has begun stays theirs: a mark of their own, or a table that only the log has yet.
+    for (name, sql) in [
+        ("marked.db", "PRAGMA application_id = 7"),
+        ("versioned.db", "PRAGMA user_version = 3"),
+        ("theirs.db", "CREATE TABLE t (x)"),
+    ] {
+        let (path, connection) = left(name);
+        connection.execute_batch(sql).unwrap();
+        for make in makers {
+            assert!(make(path.clone()).is_err(), "{name}");
+        }
+        let tables: u64 =
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+        assert!(tables <= 1, "{name} was written to");
+    }
+}
+
+#[test]
+fn several_may_make_the_same_gallery_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let path = folder.path().join(format!("{round}.db"));
+        let start = std::sync::Barrier::new(4);
+        let make = || {
+            start.wait();
+            SqliteStore::open_or_create(&path).map(drop)
+        };
+        std::thread::scope(|scope| {
+            let makers: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+            for maker in makers {
+                maker.join().unwrap().unwrap_or_else(|error| panic!("round {round}: {error}"));
+            }
+        });
+        assert_eq!(SqliteStore::open(&path).unwrap().check().unwrap(), vec![]);
+    }
 }
 
 #[test]

@@ -139,7 +139,7 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<Fi
     let sample = sample(pairs, seed);
     if let Some(labels) = sample.labels() {
         let relevance = Relevance::by_label(labels);
-        if !relevance.is_empty() {
+        if relevance.tells_apart() {
             let quality =
                 |vectors: &rehang::Vectors| own(vectors.matrix(), vectors.space().distance, &relevance);
             let (old, new) = (quality(sample.old()), quality(sample.new_vectors()));

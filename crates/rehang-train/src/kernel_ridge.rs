@@ -6,9 +6,11 @@
 //! mean of a Gaussian process).
 //!
 //! Why it is here: on every gallery measured it matches the mixer network at a hundredth of its cost, and its
-//! **leave-one-out** predictions are exact and free, `v_i − a_i / [(K + λI)⁻¹]_ii` (Wahba 1990), so that σ² is learned from
-//! honest residuals without a single refit. Whole groups can be left out in the same way (a class the adapter never
-//! saw): `v_g − ([(K + λI)⁻¹]_gg)⁻¹ a_g`.
+//! **leave-one-out** predictions are exact and free, so that σ² is learned from honest residuals without a single refit.
+//! With the rows g left out (one pair, or a whole group: a class the adapter never saw), P = (K + λI)⁻¹ and m fixed, what is
+//! left of v_g is `P_gg⁻¹ a_g` (Wahba 1990). The mean leaves with them: without n_g of n rows it moves by
+//! `−n_g ȳ_g / (n − n_g)`, where y = v − m, and a map that falls back to it everywhere but near its centres moves by that times
+//! what is left of a constant, `P_gg⁻¹ (P 1)_g`. So the residual is `P_gg⁻¹ (a_g + n_g/(n − n_g) · (P 1)_g ȳ_gᵀ)`.
 //!
 //! # Large sets of pairs
 //!
@@ -63,21 +65,21 @@ impl KernelRidge {
     ///
     /// `new` are the new vectors of the centres, in the order of [`KernelRidge::centres`].
     pub fn leave_one_out(&self, new: &Matrix) -> Matrix {
-        let precision: Vec<f64> =
-            (0..new.rows()).into_par_iter().map(|row| self.system.precision(row)).collect();
+        let residuals: Vec<Vec<f64>> =
+            (0..new.rows()).into_par_iter().map(|row| self.system.residual(row, new)).collect();
         Matrix::from_fn(new.rows(), new.columns(), |row, column| {
-            (f64::from(new.row(row)[column]) - self.system.coefficients[(row, column)] / precision[row])
-                as f32
+            (f64::from(new.row(row)[column]) - residuals[row][column]) as f32
         })
     }
 
     /// What the map would have said of every centre had the centre's whole group not been among the pairs.
     ///
-    /// `groups[i]` is the group of centre i; this is how the map does on classes that it never saw.
+    /// `groups[i]` is the group of centre i; this is how the map does on classes that it never saw. γ, s² and λ stay as
+    /// they are. Where all centres are of one group, nothing but the mean of all is left to say.
     pub fn leave_group_out(&self, new: &Matrix, groups: &[usize]) -> Matrix {
         let members = members(groups);
         let residuals: Vec<Mat<f64>> =
-            members.par_iter().map(|rows| self.system.group_residual(rows)).collect();
+            members.par_iter().map(|rows| self.system.group_residual(rows, new)).collect();
         let mut predictions = new.clone();
         for (rows, residual) in members.iter().zip(&residuals) {
             for (position, &row) in rows.iter().enumerate() {
@@ -186,15 +188,10 @@ fn choose(
             progress.check()?;
             let system = System::solve(&distances, v, mean, gamma / variance, lambda)?;
             let mut error: f64 = (0..x.rows())
-                .map(|row| {
-                    let precision = system.precision(row);
-                    (0..v.columns())
-                        .map(|column| (system.coefficients[(row, column)] / precision).powi(2))
-                        .sum::<f64>()
-                })
+                .map(|row| system.residual(row, v).iter().map(|value| value * value).sum::<f64>())
                 .sum();
             for rows in groups.map(members).unwrap_or_default() {
-                error += system.group_residual(&rows).squared_norm_l2();
+                error += system.group_residual(&rows, v).squared_norm_l2();
             }
             progress.advance(1);
             Ok(error)
@@ -226,6 +223,10 @@ struct System {
     inverse_factor: Mat<f64>,
     /// The coefficients A, `[m, d_new]`.
     coefficients: Mat<f64>,
+    /// `(K + λI)⁻¹ 1`, `[m, 1]`: the coefficients of a constant.
+    constant: Mat<f64>,
+    /// m, `[d_new]`.
+    mean: Vec<f64>,
 }
 
 impl System {
@@ -240,9 +241,28 @@ impl System {
         drop(factor);
         let targets =
             Mat::from_fn(m, v.columns(), |row, column| f64::from(v.row(row)[column]) - mean[column]);
-        let whitened = lower_times(inverse_factor.as_ref(), targets.as_ref());
-        let coefficients = lower_transposed_times(inverse_factor.as_ref(), whitened.as_ref());
-        Ok(Self { inverse_factor, coefficients })
+        let solved = |right: &Mat<f64>| {
+            let whitened = lower_times(inverse_factor.as_ref(), right.as_ref());
+            lower_transposed_times(inverse_factor.as_ref(), whitened.as_ref())
+        };
+        let (coefficients, constant) = (solved(&targets), solved(&Mat::from_fn(m, 1, |_, _| 1.0)));
+        Ok(Self { inverse_factor, coefficients, constant, mean: mean.to_vec() })
+    }
+
+    /// How far the mean moves for every unit of its group's mean when `left_out` rows leave: `n_g / (n − n_g)`, and 0 where
+    /// none would stay.
+    fn pull(&self, left_out: usize) -> f64 {
+        let stay = self.inverse_factor.nrows() - left_out;
+        if stay == 0 { 0.0 } else { left_out as f64 / stay as f64 }
+    }
+
+    /// What is left of the new vector of one row when that row is left out, `[d_new]`; `v` are the new vectors of all rows.
+    fn residual(&self, row: usize, v: &Matrix) -> Vec<f64> {
+        let (precision, pull) = (self.precision(row), self.pull(1) * self.constant[(row, 0)]);
+        let own = v.row(row).iter().zip(&self.mean).map(|(&value, mean)| f64::from(value) - mean);
+        own.enumerate()
+            .map(|(column, own)| (self.coefficients[(row, column)] + pull * own) / precision)
+            .collect()
     }
 
     /// `[(K + λI)⁻¹]_ii`: the squared length of a column of `L⁻¹`.
@@ -250,14 +270,21 @@ impl System {
         (row..self.inverse_factor.nrows()).map(|k| self.inverse_factor[(k, row)].powi(2)).sum()
     }
 
-    /// `([(K + λI)⁻¹]_gg)⁻¹ a_g` for the rows g of one group: `[|g|, d_new]`.
-    fn group_residual(&self, rows: &[usize]) -> Mat<f64> {
+    /// What is left of the new vectors of one group when all its rows are left out: `[|g|, d_new]`.
+    fn group_residual(&self, rows: &[usize], v: &Matrix) -> Mat<f64> {
         let inverse = &self.inverse_factor;
         let size = rows.len();
         let columns = Mat::from_fn(inverse.nrows(), size, |row, i| inverse[(row, rows[i])]);
         let mut block = crate::linear_algebra::product(columns.transpose(), columns.as_ref());
-        let mut residual =
-            Mat::from_fn(size, self.coefficients.ncols(), |i, column| self.coefficients[(rows[i], column)]);
+        let pull = self.pull(size) / size.max(1) as f64;
+        let moved: Vec<f64> = (0..v.columns())
+            .map(|column| {
+                pull * rows.iter().map(|&row| f64::from(v.row(row)[column]) - self.mean[column]).sum::<f64>()
+            })
+            .collect();
+        let mut residual = Mat::from_fn(size, self.coefficients.ncols(), |i, column| {
+            self.coefficients[(rows[i], column)] + self.constant[(rows[i], 0)] * moved[column]
+        });
         // The block of a positive definite matrix is positive definite; rounding is the only way to fail, and then
         // the coefficients themselves (a larger residual than the truth by the diagonal's factor) stay in place.
         if factorise(&mut block, "the block of a group").is_ok() {
@@ -470,22 +497,47 @@ mod tests {
         let (old, new) = curved(60, 5);
         let fit = fit_kernel_ridge(&old, &new, None, InputScaling::AsIs, 0, &Progress::default()).unwrap();
         let quick = fit.leave_one_out(&new);
-        // The refit keeps γ/s², λ and the mean of the whole fit; only the pair leaves.
-        let gamma = f64::from(fit.map.kernel.as_ref().unwrap().gamma);
-        let mean = column_means(&new);
         for left_out in [0, 17, 59] {
-            let rest: Vec<usize> = (0..60).filter(|&row| row != left_out).collect();
-            let x = old.select(&rest);
-            let system =
-                System::solve(&squared_distances(&x, &x), &new.select(&rest), &mean, gamma, fit.lambda)
-                    .unwrap();
-            let to = squared_distances(&old.select(&[left_out]), &x);
+            let refit = refit_without(&fit, &old, &new, &[left_out]);
             for column in 0..2 {
-                let prediction = mean[column]
-                    + (0..59)
-                        .map(|j| (-gamma * to[(0, j)]).exp() * system.coefficients[(j, column)])
-                        .sum::<f64>();
-                assert!((prediction - f64::from(quick.row(left_out)[column])).abs() < 1e-4);
+                assert!((refit[0][column] - f64::from(quick.row(left_out)[column])).abs() < 1e-4);
+            }
+        }
+    }
+
+    /// What a map says of rows that it is fitted without. It keeps γ/s² and λ of the whole fit.
+    fn refit_without(fit: &KernelRidge, old: &Matrix, new: &Matrix, left_out: &[usize]) -> Vec<Vec<f64>> {
+        let gamma = f64::from(fit.map.kernel.as_ref().unwrap().gamma);
+        let rest: Vec<usize> = (0..old.rows()).filter(|row| !left_out.contains(row)).collect();
+        let (x, v) = (old.select(&rest), new.select(&rest));
+        let mean = column_means(&v);
+        let system = System::solve(&squared_distances(&x, &x), &v, &mean, gamma, fit.lambda).unwrap();
+        let to = squared_distances(&old.select(left_out), &x);
+        let weight = |row: usize, j: usize| (-gamma * to[(row, j)]).exp();
+        let value = |row: usize, column: usize| {
+            mean[column]
+                + (0..rest.len()).map(|j| weight(row, j) * system.coefficients[(j, column)]).sum::<f64>()
+        };
+        (0..left_out.len()).map(|row| (0..new.columns()).map(|column| value(row, column)).collect()).collect()
+    }
+
+    #[test]
+    fn leave_group_out_is_what_a_refit_without_the_group_says() {
+        // Groups of 8, 30 and 22 rows, each with a mean of its own, far from the others.
+        let (old, near) = curved(60, 11);
+        let groups: Vec<usize> = (0..60).map(|row| usize::from(row >= 8) + usize::from(row >= 38)).collect();
+        let new = Matrix::from_fn(60, 2, |row, column| near.row(row)[column] + 5.0 * groups[row] as f32);
+        let fit = fit_kernel_ridge(&old, &new, Some(&groups), InputScaling::AsIs, 0, &Progress::default());
+        let fit = fit.unwrap();
+        let quick = fit.leave_group_out(&new, &groups);
+        for group in 0..3 {
+            let left_out: Vec<usize> = (0..60).filter(|&row| groups[row] == group).collect();
+            let refit = refit_without(&fit, &old, &new, &left_out);
+            for (row, said) in left_out.iter().zip(refit) {
+                for column in 0..2 {
+                    let received = f64::from(quick.row(*row)[column]);
+                    assert!((said[column] - received).abs() < 1e-3, "{received} for {}", said[column]);
+                }
             }
         }
     }

@@ -328,6 +328,10 @@ fn network_parameters(
             network.freeze_statistics_from = epochs / 2;
             network.warm_up_epochs = network.warm_up_epochs.min(epochs as f64 / 4.0);
         }
+        // In a short training as well h learns from ψ in the end: ten epochs of eighty, and that share of fewer.
+        if let UncertaintyLoss::Joint { warm_up_epochs, .. } = &mut network.loss.uncertainty {
+            *warm_up_epochs = (*warm_up_epochs).min(epochs / 8);
+        }
     }
     network.early_stop = options.early_stop.map(|patience| EarlyStop { patience });
     network.seed = seed;
@@ -344,13 +348,14 @@ fn fit_one(
     options: &NetworkOptions,
     progress: &Progress,
 ) -> Result<FittedMap> {
+    let given = (pairs, head);
     let own = classed(method, pairs, head, seed, options, progress)?;
     let (pairs, head) = own.as_ref().map_or((pairs, head), |(pairs, head)| (pairs, Some(head)));
     let mut choices = BTreeMap::new();
     let usable = head.filter(|_| pairs.labels().is_some());
     let weight = match (method, options.loss, usable) {
         (Method::Fastfill, LossParts::Measured, Some(_)) => {
-            best_weight(pairs, head, seed, options, progress)?
+            best_weight(given.0, given.1, seed, options, progress)?
         }
         _ => 1.0,
     };
@@ -368,7 +373,8 @@ fn fit_one(
     for seed in seed..seed + options.seeds {
         let network = parameters(seed)?;
         let checkpoint = options.checkpoints.as_ref().map(|folder| {
-            folder.join(format!("{method}-{seed}-{}.safetensors", identity(&fitted_on, &network)))
+            let name = identity(&fitted_on, held_out.as_ref(), &network);
+            folder.join(format!("{method}-{seed}-{name}.safetensors"))
         });
         let fitted =
             fit_network(&fitted_on, held_out.as_ref(), &network.check()?, progress, checkpoint.as_deref())?;
@@ -414,7 +420,7 @@ fn fit_one(
 }
 
 /// What tells the training of these pairs with these parameters from every other one: part of its checkpoint's name.
-fn identity(pairs: &Pairs, network: &NetworkParameters) -> String {
+fn identity(pairs: &Pairs, held_out: Option<&Pairs>, network: &NetworkParameters) -> String {
     let head = network.loss.head.as_ref().map(|head| (head.weight().fingerprint(), head.bias().to_vec()));
     let side = pairs.side().map(Matrix::fingerprint);
     let is_skipping = network.skip.is_some();
@@ -423,7 +429,11 @@ fn identity(pairs: &Pairs, network: &NetworkParameters) -> String {
         skip: None,
         ..network.clone()
     };
-    let text = format!("{head:?} {side:?} {is_skipping} {settings:?} {:?}", pairs.labels());
+    let watched = held_out.map(|held_out| {
+        let vectors = [held_out.old().matrix(), held_out.new_vectors().matrix()].map(Matrix::fingerprint);
+        (vectors, held_out.side().map(Matrix::fingerprint), held_out.labels())
+    });
+    let text = format!("{head:?} {side:?} {is_skipping} {settings:?} {:?} {watched:?}", pairs.labels());
     let bytes: Vec<f32> = text.bytes().map(f32::from).collect();
     let settings = Matrix::new(1, bytes).unwrap_or_default().fingerprint();
     format!(
@@ -447,8 +457,11 @@ fn best_weight(
         return Ok(0.0);
     }
     let (fitted_on, held_out) = (pairs.select(&parts.fitted), pairs.select(&held_out));
+    // A head of its own must not have seen what the weights are compared on.
+    let own = classed(Method::Fastfill, &fitted_on, head, seed, options, progress)?;
+    let (fitted_on, head) = own.as_ref().map_or((&fitted_on, head), |(pairs, head)| (pairs, Some(head)));
     let relevance = Relevance::by_label(held_out.labels().unwrap_or_default());
-    if relevance.is_empty() {
+    if !relevance.tells_apart() {
         return Ok(0.0);
     }
     let native = held_out.new_vectors();
@@ -460,11 +473,11 @@ fn best_weight(
     };
     let mut best = (f64::NEG_INFINITY, 0.0);
     for weight in DISCRIMINATIVE_WEIGHTS {
-        let network = network_parameters(Method::Fastfill, &fitted_on, head, weight, seed, &trial, progress)?;
-        let fitted = fit_network(&fitted_on, None, &network.check()?, progress, None)?;
+        let network = network_parameters(Method::Fastfill, fitted_on, head, weight, seed, &trial, progress)?;
+        let fitted = fit_network(fitted_on, None, &network.check()?, progress, None)?;
         let raw = raw_outputs(&fitted.map, held_out.old().matrix(), held_out.side())?;
         let kind = GeometryKind::options(native.space())[0];
-        let outputs = conformed(&geometry::fit(kind, &raw, native), raw);
+        let outputs = conformed(&geometry::fit(kind, &raw, fitted_on.new_vectors()), raw);
         let quality = upgrade(native.matrix(), &outputs, native.space(), &relevance, seed);
         if quality.area > best.0 {
             best = (quality.area, weight);

@@ -64,9 +64,10 @@ impl Relevance {
         Self { items, labelled: false }
     }
 
-    /// Whether any query has something to find.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.items.iter().all(Vec::is_empty)
+    /// Whether any query has something to find and something to leave: without both, every ranking is as good as any other.
+    pub(crate) fn tells_apart(&self) -> bool {
+        let others = self.items.len().saturating_sub(1);
+        self.items.iter().any(|relevant| !relevant.is_empty() && relevant.len() < others)
     }
 
     /// The quality of one query's ranking, in 0..=1; `None` where there is nothing to find.
@@ -270,6 +271,9 @@ mod tests {
         let rows = Matrix::new(1, vec![0.0, 1.0, 3.0]).unwrap();
         let relevance = Relevance::by_label(&[5, 6, 5]);
         assert_eq!(own(&rows, Distance::L2, &relevance), 50.0);
-        assert!(Relevance::by_label(&[-1, -1]).is_empty());
+        assert!(relevance.tells_apart());
+        assert!(!Relevance::by_label(&[-1, -1]).tells_apart(), "nothing to find");
+        assert!(!Relevance::by_label(&[3, 3, 3]).tells_apart(), "nothing to leave");
+        assert!(!Relevance::by_label(&[1, 2, 3]).tells_apart(), "nothing to find");
     }
 }

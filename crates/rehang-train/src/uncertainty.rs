@@ -14,7 +14,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use rehang::adapter::{Geometry, InputScaling, Map, OutOfFold, Uncertainty};
+use rehang::adapter::{Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, OutOfFold, Uncertainty};
 use rehang::statistics::kendall_tau_b;
 use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
@@ -197,7 +197,8 @@ const PAIRS_MIN: usize = 30;
 ///    fits its own answer on the native vectors.
 /// 3. A linear regression on standardised features, penalised lightly (10⁻³ of their variance).
 /// 4. The constant is moved so that the mean of σ² is the mean squared error, both measured on pairs that the
-///    regression left out; σ² is clamped to the range of what was predicted there, widened by a factor of two.
+///    regression left out; σ² is clamped to the range of what was predicted there, widened by a factor of two. The
+///    calibration is measured with the constant of the other folds.
 ///
 /// With fewer than 30 pairs, or errors that are all the same, σ² is the mean squared error for every item.
 ///
@@ -287,10 +288,17 @@ pub fn fit(
             predicted[row] = regression.predict(&features[row]);
         }
     }
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let exponentials: Vec<f64> = predicted.iter().map(|log| log.exp()).collect();
     // The exponential of a mean of logs is below the mean: this factor makes up for it.
-    let correction = (mean(&actual) / mean(&exponentials)).ln();
+    let level = |rows: &dyn Fn(usize) -> bool| {
+        let sums = (0..predicted.len())
+            .filter(|&row| rows(row))
+            .fold((0.0, 0.0), |(errors, said), row| (errors + actual[row], said + f64::exp(predicted[row])));
+        (sums.0 / sums.1).ln()
+    };
+    let correction = level(&|_| true);
+    // How good σ² is, its level included, is measured on pairs that had no part in either.
+    let levels: Vec<f64> = (0..5).map(|f| level(&|row| fold[row] != f)).collect();
+    let honest: Vec<f64> = predicted.iter().zip(&fold).map(|(log, &f)| (log + levels[f]).exp()).collect();
     let predicted: Vec<f64> = predicted.iter().map(|log| (log + correction).exp()).collect();
     let smallest = predicted.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = predicted.iter().copied().fold(0.0, f64::max);
@@ -304,8 +312,37 @@ pub fn fit(
     fitted.log_maximum = (largest * 2.0).ln() as f32;
     Ok(FittedUncertainty {
         uncertainty: Uncertainty::OutOfFold(fitted),
-        calibration: Calibration::of(&predicted, &actual),
+        calibration: Calibration::of(&honest, &actual),
     })
+}
+
+/// A jointly trained σ² in the unit of the squared error.
+///
+/// ψ follows the log of the loss that it was trained on (an error per coordinate, or relative to the variance, with a
+/// discriminative part), and that is another unit. Its bias is moved so that the mean of σ² over the pairs is their mean
+/// squared error. They are the pairs that it was trained on, so it stays as sure of itself as it was published; the order that
+/// it makes does not change.
+pub(crate) fn in_squared_units(
+    uncertainty: Uncertainty,
+    map: &Map,
+    geometry: &Geometry,
+    pairs: &Pairs,
+) -> Result<Uncertainty> {
+    let Uncertainty::Linear { weight, bias } = uncertainty else { return Ok(uncertainty) };
+    let raw = raw_outputs(map, pairs.old().matrix(), pairs.side())?;
+    let said: f64 = (0..raw.rows())
+        .map(|row| {
+            let products = raw.row(row).iter().zip(&weight).map(|(&a, &b)| f64::from(a) * f64::from(b));
+            let log = products.sum::<f64>() + f64::from(bias);
+            log.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT).exp()
+        })
+        .sum();
+    let actual: f64 =
+        squared_errors(&conformed(geometry, raw), pairs.new_vectors().matrix()).into_iter().sum();
+    let level = (actual / said).ln();
+    // A map that is right on every pair says nothing about a level.
+    let level = if level.is_finite() { level } else { 0.0 };
+    Ok(Uncertainty::Linear { weight, bias: (f64::from(bias) + level) as f32 })
 }
 
 fn check(pairs: &Pairs, evidence: &Evidence<'_>, parameters: &UncertaintyParameters) -> Result<()> {
@@ -611,7 +648,9 @@ mod tests {
             fit(&data, evidence(&raw, map.input), &UncertaintyParameters::default(), &Progress::default())
                 .unwrap();
         assert!(fitted.calibration.kendall_tau > 0.4, "{}", fitted.calibration.kendall_tau);
-        assert!((fitted.calibration.ratio - 1.0).abs() < 1e-9);
+        // The level is not fitted on the pairs that it is measured on, so it is near 1 and not exactly there.
+        let ratio = fitted.calibration.ratio;
+        assert!((0.9..1.1).contains(&ratio) && (ratio - 1.0).abs() > 1e-6, "{ratio}");
         let Uncertainty::OutOfFold(model) = fitted.uncertainty else { panic!("a regression is expected") };
 
         let fresh = two_clouds(400, 50);

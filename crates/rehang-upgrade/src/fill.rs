@@ -15,7 +15,7 @@ use rehang::{Error, Head, Matrix, Progress, Provenance, Result};
 use rehang_store::{ItemKey, Outcome, Record, Revision, Scan, Select, Store, VectorWrite};
 
 use crate::faults::{Faults, Place};
-use crate::record::OrderSettings;
+use crate::record::{OrderSettings, Recorded, UpgradeRecord};
 
 /// Numbers that a page holds at most, so that wide vectors do not take more memory than narrow ones.
 const PAGE_NUMBERS: usize = 1 << 19;
@@ -46,6 +46,8 @@ pub struct Filler<'a> {
     new: String,
     order: OrderSettings,
     since: Option<Revision>,
+    /// The plan that has to be there still at every write; `None` where the caller sees to that.
+    plan: Option<UpgradeRecord>,
 }
 
 impl<'a> Filler<'a> {
@@ -84,6 +86,7 @@ impl<'a> Filler<'a> {
             new: new.into(),
             order,
             since: None,
+            plan: None,
         })
     }
 
@@ -93,6 +96,19 @@ impl<'a> Filler<'a> {
     pub fn since(mut self, revision: Option<Revision>) -> Self {
         self.since = revision;
         self
+    }
+
+    /// Writes nothing any more once the upgrade is planned in another way, rolled back or finished: adapted vectors replace
+    /// adapted ones, so whoever went on with an adapter of before would leave a mixture.
+    #[must_use]
+    pub(crate) fn while_planned(mut self, plan: &UpgradeRecord) -> Self {
+        self.plan = Some(plan.clone());
+        self
+    }
+
+    /// Fails where the plan is not there any more.
+    fn expect_planned(&self, store: &dyn Store) -> Result<()> {
+        self.plan.as_ref().map_or(Ok(()), |plan| Recorded::expect_planned(store, plan).map(drop))
     }
 
     /// Items of a page.
@@ -137,6 +153,7 @@ impl<'a> Filler<'a> {
             for writes in to_write {
                 let writes = writes?;
                 progress.check()?;
+                self.expect_planned(store)?;
                 let outcomes = store.write_vectors(&self.new, &writes)?;
                 written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
                 progress.advance(writes.len() as u64);
@@ -281,6 +298,7 @@ impl<'a> Filler<'a> {
             .map(|(place, &row)| (sampled[row].0, sampled[row].1, COVER_FIRST + (clusters - place) as f64))
             .collect();
         for page in covering.chunks(PAGE_ITEMS_MAX) {
+            self.expect_planned(store)?;
             store.set_priorities(&self.new, page)?;
         }
         Ok(())
@@ -316,6 +334,7 @@ impl<'a> Filler<'a> {
             if writes.is_empty() {
                 continue;
             }
+            self.expect_planned(store)?;
             let outcomes = store.write_vectors(&self.new, &writes)?;
             written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
             faults.reach(Place::CatchUpWritten)?;

@@ -1,10 +1,11 @@
 //! What an application searches and writes through: right at every stage of an upgrade.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Matrix, Provenance, Result};
+use rehang::{Error, ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{Filter, Found, ItemWrite, NewVector, Revision, Store, find_space};
 use serde::Serialize;
 
@@ -12,14 +13,44 @@ use crate::fill::{Filler, NEW_OR_CHANGED};
 use crate::merge::Merge;
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 
-/// Queries, as both models see them. Before the switch the old ones are used, after it the new ones; a merged search
-/// needs both.
+/// Queries, as both models of an upgrade see them. Before the switch the old ones are used, after it the new ones; a merged
+/// search needs both. With the next upgrade the new model becomes the old one: an application that lives on gives its
+/// queries by the names of their spaces, to [`Gallery::search_named`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Queries<'a> {
     /// The queries embedded by the old model, `[n, d_old]`.
     pub old: Option<&'a Matrix>,
     /// The same queries embedded by the new model, `[n, d_new]`.
     pub new: Option<&'a Matrix>,
+}
+
+/// Queries as they were given.
+#[derive(Clone, Copy)]
+enum Given<'q> {
+    ByRole(Queries<'q>),
+    ByName(&'q [(&'q str, &'q Matrix)]),
+}
+
+impl<'q> Given<'q> {
+    /// Those for a space that is the old one of an upgrade.
+    fn of_old(self, space: &str) -> Option<&'q Matrix> {
+        match self {
+            Self::ByRole(queries) => queries.old,
+            Self::ByName(queries) => named(queries, space),
+        }
+    }
+
+    /// Those for a space that is the new one of an upgrade.
+    fn of_new(self, space: &str) -> Option<&'q Matrix> {
+        match self {
+            Self::ByRole(queries) => queries.new,
+            Self::ByName(queries) => named(queries, space),
+        }
+    }
+}
+
+fn named<'q>(queries: &[(&str, &'q Matrix)], space: &str) -> Option<&'q Matrix> {
+    queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries)
 }
 
 /// What a search found.
@@ -35,29 +66,56 @@ pub struct Answer {
 pub struct Gallery<'a> {
     store: &'a dyn Store,
     adapter: Option<&'a Adapter>,
-    merge: Option<Merge>,
+    /// The fingerprint of the adapter, once it was asked for.
+    fingerprint: OnceLock<String>,
+    /// The scale of merged searches, and the spaces that it was learned for.
+    merge: Option<(Space, Space, Merge)>,
     /// The adapter made ready, for the upgrade that was live when an item was written last.
     filler: Mutex<Option<(FilledAs, Arc<Filler<'a>>)>>,
 }
 
-/// What a filler depends on: an upgrade that is planned again, or another one, differs in it.
+/// What a filler depends on beside its adapter: an upgrade that is planned again, or another one, differs in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FilledAs {
     old: String,
     new: String,
-    adapter: String,
     order: OrderSettings,
+}
+
+/// Where searches go, at one moment.
+#[derive(Debug, Clone, PartialEq)]
+struct Standing {
+    serving: String,
+    record: Option<UpgradeRecord>,
+}
+
+impl Standing {
+    fn read(store: &dyn Store) -> Result<Self> {
+        let serving = store.serving()?.ok_or_else(|| Error::not_found("space", "serving", store.name()))?;
+        Ok(Self { serving, record: Recorded::read(store)?.map(|recorded| recorded.record) })
+    }
+
+    /// The upgrade into the space that serves.
+    fn upgraded(&self) -> Option<&UpgradeRecord> {
+        self.record.as_ref().filter(|record| record.new.model == self.serving)
+    }
+
+    /// The upgrade both spaces of which are searched.
+    fn merged(&self) -> Option<&UpgradeRecord> {
+        self.upgraded().filter(|record| record.serving == Serving::Merged && record.phase != Phase::Finished)
+    }
 }
 
 impl<'a> Gallery<'a> {
     /// A gallery. With the upgrade's adapter, items written before the switch are found after it without any lag. The adapter
     /// is made ready once, at the first write that needs it, and again when the upgrade is planned anew; so keep the gallery.
+    /// Where an upgrade with another adapter comes after that one, this one is not used any more: make a new gallery then.
     pub fn new(store: &'a dyn Store, adapter: Option<&'a Adapter>) -> Self {
-        Self { store, adapter, merge: None, filler: Mutex::default() }
+        Self { store, adapter, fingerprint: OnceLock::new(), merge: None, filler: Mutex::default() }
     }
 
     /// Learns the scale of merged searches anew from what is native by now; see [`Merge::learn`]. Until it was called for the
-    /// first time, a merged search is the old search. Worth repeating as the backfill goes on.
+    /// first time in an upgrade, a merged search is the old search. Worth repeating as the backfill goes on.
     ///
     /// # Errors
     ///
@@ -69,7 +127,8 @@ impl<'a> Gallery<'a> {
             self.merge = None;
             return Ok(());
         }
-        self.merge = Some(Merge::learn(self.store, &record.old, &record.new)?);
+        let merge = Merge::learn(self.store, &record.old, &record.new)?;
+        self.merge = Some((record.old, record.new, merge));
         Ok(())
     }
 
@@ -77,7 +136,9 @@ impl<'a> Gallery<'a> {
     ///
     /// The distance of an adapted vector is raised by the [handicap](UpgradeRecord::handicap) of the upgrade that made it, in
     /// the ranking and in what is given back. An upgrade that serves merged searches is searched by [`Merge::search`], with the
-    /// scale of the last [`Gallery::calibrate`]; before the first one, as the old search.
+    /// scale of the last [`Gallery::calibrate`] in it; before the first one, as the old search.
+    ///
+    /// A merged search that a finish overtakes is made once more, in what serves then, so it neither fails nor misses an item.
     ///
     /// # Errors
     ///
@@ -85,22 +146,56 @@ impl<'a> Gallery<'a> {
     /// model; then also a count mismatch where there are not as many of both. Width mismatch; not found for a gallery without
     /// spaces.
     pub fn search(&self, queries: &Queries<'_>, k: usize, filter: &Filter) -> Result<Answer> {
-        let serving =
-            self.store.serving()?.ok_or_else(|| Error::not_found("space", "serving", self.store.name()))?;
-        let recorded = Recorded::read(self.store)?;
-        let record = recorded.as_ref().map(|recorded| &recorded.record);
-        let handicap = record.map_or(0.0, |record| record.handicap_of(&serving));
-        let upgraded = record.filter(|record| record.new.model == serving);
-        let Some(record) = upgraded else {
-            // No upgrade, before the switch, or after a rollback: whichever queries there are belong to what serves.
-            let queries = queries.old.or(if record.is_none() { queries.new } else { None });
-            let queries = queries.ok_or_else(|| needs(&serving))?;
-            let found = search_space(self.store, &serving, queries, k, filter, handicap)?;
-            return Ok(Answer { spaces: vec![serving], found });
+        self.search_given(Given::ByRole(*queries), k, filter)
+    }
+
+    /// The same with queries by the names of the spaces that their models embed into: `[("clip", &queries), …]`. Of these, the
+    /// ones are used that the gallery serves now; a name that it does not serve is passed over. So the same call stays right
+    /// before, during and after any number of upgrades, as long as the queries of the model that serves are among them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gallery::search`].
+    pub fn search_named(&self, queries: &[(&str, &Matrix)], k: usize, filter: &Filter) -> Result<Answer> {
+        self.search_given(Given::ByName(queries), k, filter)
+    }
+
+    fn search_given(&self, queries: Given<'_>, k: usize, filter: &Filter) -> Result<Answer> {
+        let before = Standing::read(self.store)?;
+        let answer = self.search_as(&before, queries, k, filter);
+        if answer.is_ok() && before.merged().is_none() {
+            // It looked at one space only, which was not dropped while it served.
+            return answer;
+        }
+        // A finish records itself before it drops the old space. So where the record is the same after a merged search, the space
+        // was whole all the while; where it is another one, what was read there may be half of it, or an error.
+        let now = match Standing::read(self.store) {
+            Ok(now) => now,
+            Err(error) => return answer.and(Err(error)),
         };
-        let new = queries.new.ok_or_else(|| needs(&serving))?;
-        if record.serving == Serving::Merged && record.phase != Phase::Finished {
-            let old = queries.old.ok_or_else(|| needs(&record.old.model))?;
+        if now == before { answer } else { self.search_as(&now, queries, k, filter) }
+    }
+
+    /// The same, in what served at one moment.
+    fn search_as(
+        &self,
+        standing: &Standing,
+        queries: Given<'_>,
+        k: usize,
+        filter: &Filter,
+    ) -> Result<Answer> {
+        let (serving, record) = (&standing.serving, standing.record.as_ref());
+        let handicap = record.map_or(0.0, |record| record.handicap_of(serving));
+        if standing.upgraded().is_none() {
+            // No upgrade, before the switch, or after a rollback: whichever queries there are belong to what serves.
+            let whichever = if record.is_none() { queries.of_new(serving) } else { None };
+            let queries = queries.of_old(serving).or(whichever).ok_or_else(|| needs(serving))?;
+            let found = search_space(self.store, serving, queries, k, filter, handicap)?;
+            return Ok(Answer { spaces: vec![serving.clone()], found });
+        }
+        let new = queries.of_new(serving).ok_or_else(|| needs(serving))?;
+        if let Some(record) = standing.merged() {
+            let old = queries.of_old(&record.old.model).ok_or_else(|| needs(&record.old.model))?;
             if old.rows() != new.rows() {
                 return Err(ErrorKind::CountMismatch {
                     left: "queries of the old model".into(),
@@ -110,32 +205,36 @@ impl<'a> Gallery<'a> {
                 }
                 .into());
             }
-            // Adapted vectors that rank below doing nothing are why somebody asked for merged searches: without a scale they
-            // are the old search.
-            let unscaled = Merge::default();
-            let merge = self.merge.as_ref().unwrap_or(&unscaled);
-            let found = merge.search(self.store, record, old, new, k, filter)?;
-            return Ok(Answer { spaces: vec![record.old.model.clone(), serving], found });
+            let found = self.scale_of(record).search(self.store, record, old, new, k, filter)?;
+            return Ok(Answer { spaces: vec![record.old.model.clone(), serving.clone()], found });
         }
-        let found = search_space(self.store, &serving, new, k, filter, handicap)?;
-        Ok(Answer { spaces: vec![serving], found })
+        let found = search_space(self.store, serving, new, k, filter, handicap)?;
+        Ok(Answer { spaces: vec![serving.clone()], found })
     }
 
-    /// Writes items. While an upgrade is live, an item that comes with an old vector only gets an adapted one in the same
-    /// transaction, so that no search misses it and no search sees its former content. Its source is re-embedded first: also
-    /// where the upgrade was planned anew with an adapter that this gallery does not have.
+    /// The scale of merged searches, where it was learned for the spaces of this upgrade. Adapted vectors that rank below doing
+    /// nothing are why somebody asked for merged searches: without a scale they are the old search.
+    fn scale_of(&self, record: &UpgradeRecord) -> Cow<'_, Merge> {
+        match &self.merge {
+            Some((old, new, merge)) if (old, new) == (&record.old, &record.new) => Cow::Borrowed(merge),
+            _ => Cow::Owned(Merge::default()),
+        }
+    }
+
+    /// Writes items. As long as an upgrade has old vectors and its new space serves or will, an item that comes with an old vector
+    /// only gets an adapted one in the same transaction, so that no search misses it and no search sees its former content. Its
+    /// source is re-embedded first.
+    ///
+    /// Where the upgrade is filled by another adapter than the one this gallery has, nothing is adapted: a space holds the vectors of
+    /// one. Such an item is found after the switch as soon as a verb or a backfill with the right one has caught up with it.
     ///
     /// # Errors
     ///
     /// Those of [`Store::put`]; nothing is written then.
     pub fn put(&self, mut writes: Vec<ItemWrite>) -> Result<Vec<Revision>> {
-        let recorded = Recorded::read(self.store)?;
-        if let (Some(adapter), Some(record)) =
-            (self.adapter, recorded.as_ref().map(|recorded| &recorded.record))
-            && record.is_live()
-            && find_space(self.store, &record.new.model)?.is_some()
+        if let Some(Recorded { record, .. }) = Recorded::read(self.store)?
+            && let Some(filler) = self.filler_of(&record)?
         {
-            let filler = self.filler(adapter, record)?;
             for write in &mut writes {
                 let has = |space: &str| write.vectors.iter().find(|vector| vector.space == space);
                 let (Some(old), None) = (has(&record.old.model), has(&record.new.model)) else { continue };
@@ -156,14 +255,28 @@ impl<'a> Gallery<'a> {
         self.store.put(&writes)
     }
 
+    /// The adapter made ready for what is written into an upgrade; `None` where nothing has to be adapted, or not by this adapter.
+    fn filler_of(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler<'a>>>> {
+        let Some(adapter) = self.adapter else { return Ok(None) };
+        let adapts = record.adapts_writes(self.store)?
+            && record.adapter == self.fingerprint_of(adapter)?
+            && find_space(self.store, &record.new.model)?.is_some();
+        if adapts { self.filler(adapter, record).map(Some) } else { Ok(None) }
+    }
+
+    /// The fingerprint of this gallery's adapter, which takes reading all of it once.
+    fn fingerprint_of(&self, adapter: &Adapter) -> Result<&str> {
+        if let Some(known) = self.fingerprint.get() {
+            return Ok(known);
+        }
+        let fingerprint = adapter.fingerprint()?;
+        Ok(self.fingerprint.get_or_init(|| fingerprint))
+    }
+
     /// The adapter made ready for an upgrade: the one of the last write, as long as the upgrade is the same.
     fn filler(&self, adapter: &'a Adapter, record: &UpgradeRecord) -> Result<Arc<Filler<'a>>> {
-        let wanted = FilledAs {
-            old: record.old.model.clone(),
-            new: record.new.model.clone(),
-            adapter: record.adapter.clone(),
-            order: record.order,
-        };
+        let wanted =
+            FilledAs { old: record.old.model.clone(), new: record.new.model.clone(), order: record.order };
         let mut kept = self.filler.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((made_for, filler)) = kept.as_ref()
             && *made_for == wanted
@@ -235,38 +348,34 @@ pub(crate) mod padding;
 
 #[cfg(test)]
 mod tests {
+    use rehang::Distance;
     use rehang::order::Policy;
-    use rehang::{Distance, Space};
 
     use super::*;
     use crate::gallery::padding::padding;
 
-    fn adapter(bias: f32) -> Adapter {
+    fn adapter() -> Adapter {
         let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
-        padding(space("old-model", 3), space("new-model", 4), vec![1.0, 0.5, 0.0, 0.0], bias)
+        padding(space("old-model", 3), space("new-model", 4), vec![1.0, 0.5, 0.0, 0.0], 0.0)
     }
 
     #[test]
     fn the_adapter_is_made_ready_once_for_an_upgrade_and_again_when_it_is_planned_anew() {
         let store = rehang_store::MemoryStore::new();
-        let (adapter, other) = (adapter(0.0), adapter(0.5));
+        let adapter = adapter();
         let gallery = Gallery::new(&store, Some(&adapter));
         let order = OrderSettings { policy: Policy::Sigma, seed: 1 };
-        let record = |adapter: &Adapter, new: &Space, order: OrderSettings| {
+        let record = |new: &Space, order: OrderSettings| {
             UpgradeRecord::new(adapter.old.clone(), new.clone(), adapter.fingerprint().unwrap(), order)
         };
         let new = adapter.new.clone();
-        let first = gallery.filler(&adapter, &record(&adapter, &new, order)).unwrap();
-        let again = gallery.filler(&adapter, &record(&adapter, &new, order)).unwrap();
+        let first = gallery.filler(&adapter, &record(&new, order)).unwrap();
+        let again = gallery.filler(&adapter, &record(&new, order)).unwrap();
         assert!(Arc::ptr_eq(&first, &again), "kept between writes");
         let another_order = OrderSettings { policy: Policy::Random, seed: 1 };
         let another_space = Space { model: "third-model".into(), ..new.clone() };
         let mut last = again;
-        for changed in [
-            record(&other, &new, order),
-            record(&adapter, &another_space, order),
-            record(&adapter, &new, another_order),
-        ] {
+        for changed in [record(&another_space, order), record(&new, another_order)] {
             let made = gallery.filler(&adapter, &changed).unwrap();
             assert!(!Arc::ptr_eq(&last, &made), "{changed:?}");
             last = made;

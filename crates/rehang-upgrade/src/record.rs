@@ -16,8 +16,6 @@ const DOCUMENT: &str = "upgrade";
 ///
 /// 2: with [`UpgradeRecord::handicap`]; records of 1 have none. 3: with [`UpgradeRecord::adapted_before`].
 const FORMAT: u32 = 3;
-/// Times that a record is read again before a change of it is given up.
-const RETRIES: usize = 20;
 
 /// How far an upgrade is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,6 +152,21 @@ impl UpgradeRecord {
     pub fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Filling | Phase::Filled)
     }
+
+    /// Whether searches go to the new space, whatever the phase says: a rollback may have died before it took them back.
+    pub(crate) fn is_served(&self, store: &dyn Store) -> Result<bool> {
+        Ok(store.serving()?.as_deref() == Some(self.new.model.as_str()))
+    }
+
+    /// Whether an item that is written with an old vector needs an adapted one with it: while the upgrade is live; after a
+    /// rollback that has not taken searches back; and until a finish has dropped the old space, with all that is written there.
+    pub(crate) fn adapts_writes(&self, store: &dyn Store) -> Result<bool> {
+        match self.phase {
+            Phase::Filling | Phase::Filled => Ok(true),
+            Phase::Finished => Ok(!self.dropped),
+            Phase::RolledBack | Phase::Abandoned => self.is_served(store),
+        }
+    }
 }
 
 /// A record with the version under which it lies in the store.
@@ -214,28 +227,41 @@ impl Recorded {
         Ok(Self { record, version })
     }
 
-    /// Changes the record; where somebody else has changed it since it was read, it is read again and changed then, as long
-    /// as it is still about the same spaces.
+    /// The record, where the upgrade is still planned as it was for somebody who fills its new space: between the same spaces,
+    /// with the same adapter and order, neither rolled back nor finished.
     ///
     /// # Errors
     ///
-    /// A conflict where it is about others by now.
-    pub fn change_anyway(&mut self, store: &dyn Store, change: impl Fn(&mut UpgradeRecord)) -> Result<()> {
-        for _ in 0..RETRIES {
-            match self.change(store, &change) {
-                Err(error) if error.is_conflict() => {}
-                outcome => return outcome,
+    /// Not found where there is no upgrade; a conflict that says what happened meanwhile, and what to do.
+    pub(crate) fn expect_planned(store: &dyn Store, plan: &UpgradeRecord) -> Result<Self> {
+        let now = Self::expect(store)?;
+        let record = &now.record;
+        let same_spaces = (&record.old.model, &record.new.model) == (&plan.old.model, &plan.new.model);
+        // There and back again: what this plan has filled may hold vectors of the plan between.
+        let same_fill = record.phase == Phase::Filled || record.adapted_before == plan.adapted_before;
+        let same_plan = (&record.adapter, record.order) == (&plan.adapter, plan.order) && same_fill;
+        let (happened, next) = match record.phase {
+            _ if !same_spaces => (
+                "another upgrade took its place",
+                "`rehang upgrade status` says which; finish or roll back that one",
+            ),
+            Phase::RolledBack | Phase::Abandoned => {
+                ("it was rolled back", "what is adapted is kept, and `rehang upgrade start` goes on with it")
             }
-            let now = Self::expect(store)?;
-            if (&now.record.old, &now.record.new) != (&self.record.old, &self.record.new) {
-                break;
-            }
-            *self = now;
-        }
-        Err(Error::conflict(format!("the upgrade of {}", store.name()), "somebody else keeps changing it"))
+            Phase::Finished => ("it was finished", "`rehang upgrade start` begins another one"),
+            Phase::Filling | Phase::Filled if !same_plan => (
+                "it was planned anew, with another adapter or order",
+                "let that `rehang upgrade start` come to its end, or run this one again to plan it anew once more",
+            ),
+            Phase::Filling | Phase::Filled => return Ok(now),
+        };
+        Err(Error::conflict(
+            format!("filling {:?} of {}", plan.new.model, store.name()),
+            format!("{happened} meanwhile; {next}"),
+        ))
     }
 
-    /// Changes the record, if nobody else has changed it since it was read.
+    /// Changes the record, if nobody else has changed it since it was read. Where nothing would differ, nothing is looked at.
     ///
     /// # Errors
     ///
@@ -246,6 +272,16 @@ impl Recorded {
         if record == self.record {
             return Ok(());
         }
+        self.write(store, record)
+    }
+
+    /// Replaces the record, if nobody else has changed it since it was read; also by the very same one, so that whoever read it
+    /// before and is about to change it fails.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where somebody has.
+    pub(crate) fn write(&mut self, store: &dyn Store, record: UpgradeRecord) -> Result<()> {
         self.version = store.set_document(DOCUMENT, Some(self.version), &to_text(&record)?)?;
         self.record = record;
         Ok(())

@@ -107,8 +107,11 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
             ));
         }
         (phase @ (Phase::Filling | Phase::Abandoned | Phase::Finished), _) => {
-            let next =
-                if phase == Phase::Finished { "nothing is left to do" } else { "run `rehang upgrade start`" };
+            let next = if phase == Phase::Finished {
+                left_by_finish(setup.store, &record.new.model)?
+            } else {
+                "run `rehang upgrade start`".into()
+            };
             return Err(Error::conflict(format!("the upgrade of {name} is {}", phase.name()), next));
         }
     }
@@ -159,6 +162,23 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
         };
         run.go()
     })
+}
+
+/// What can be done about the items that a finished upgrade has left behind: a backfill of it is over.
+fn left_by_finish(store: &dyn Store, new: &str) -> Result<String> {
+    let counts = store.counts(new)?;
+    let left = (counts.adapted + counts.lacking).saturating_sub(counts.without_source);
+    if left == 0 {
+        return Ok("nothing is left to do".into());
+    }
+    let lacking = match counts.lacking {
+        0 => String::new(),
+        lacking => format!(", and {lacking} items have no vector, so that no search finds them"),
+    };
+    Ok(format!(
+        "{left} items with a source are not native{lacking}; they become native when the application writes them again with a \
+         vector of {new:?}"
+    ))
 }
 
 /// A batch for a worker.
@@ -357,7 +377,8 @@ impl Run<'_> {
         }
         self.rolled_back = is_back;
         if let Some(filler) = &self.filler
-            && record.phase == Phase::Filled
+            // Searches may still go to the new space after a rollback that died.
+            && (record.phase == Phase::Filled || (is_back && record.is_served(self.setup.store)?))
             // Planned anew meanwhile: what lacks a vector is the next to be embedded, and waits for that.
             && record.adapter == self.record.adapter
             && self.setup.clock.now_ms() >= self.catch_up_from_ms

@@ -15,6 +15,10 @@ use crate::sample;
 
 /// Items of a page while planning.
 const PLAN_PAGE: usize = 5000;
+/// Times that a record is read again before a change of it is given up.
+const RETRIES: usize = 20;
+/// Times that a finish catches up before it drops the old space, while the application goes on writing.
+const LAST_PASSES: usize = 10;
 
 /// What an upgrade is made of.
 #[derive(Debug, Clone, Copy)]
@@ -170,7 +174,8 @@ pub struct Started {
 ///
 /// # Errors
 ///
-/// A conflict where another upgrade of this gallery is under way; what [`Filler::new`] and the store say.
+/// A conflict where another upgrade of this gallery is under way, or where this one is rolled back, finished or planned in another
+/// way meanwhile (it looks before each page); what [`Filler::new`] and the store say.
 pub fn start(
     store: &dyn Store,
     setup: &Setup<'_>,
@@ -197,7 +202,7 @@ pub fn start(
     let old_handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&setup.old.model));
     let fresh =
         UpgradeRecord { since, handicap: setup.adapter.handicap, old_handicap, adapted_before, ..fresh };
-    let mut recorded = match earlier {
+    let recorded = match earlier {
         Some(mut earlier) if continues => {
             earlier.change(store, |record| {
                 let (serving, request) = (record.serving, record.request);
@@ -210,6 +215,7 @@ pub fn start(
         }
         earlier => Recorded::create(store, earlier.as_ref(), fresh)?,
     };
+    let filler = filler.while_planned(&recorded.record);
     faults.reach(Place::RecordWritten)?;
     store.create_space(&new, Provenance::Native)?;
     faults.reach(Place::SpaceMade)?;
@@ -233,15 +239,29 @@ pub fn start(
     adapted += filler.catch_up(store, faults)?;
     store.flush()?;
     faults.reach(Place::BeforeFilled)?;
-    // A pause may have been asked for meanwhile; that is no reason to throw the fill away.
-    recorded.change_anyway(store, |record| {
-        if record.phase == Phase::Filling {
-            record.phase = Phase::Filled;
-            record.adapted_before = false;
-        }
-    })?;
+    record_filled(store, &recorded.record)?;
     faults.reach(Place::AfterFilled)?;
     Ok(Started { adapted, replanned, lacking: store.counts(&new.model)?.lacking, warnings })
+}
+
+/// Says that all is filled, where the upgrade is still planned so. A pause may have been asked for meanwhile; that is no reason to
+/// throw the fill away.
+fn record_filled(store: &dyn Store, plan: &UpgradeRecord) -> Result<()> {
+    for _ in 0..RETRIES {
+        let outcome = Recorded::expect_planned(store, plan)?.change(store, |record| {
+            if record.phase == Phase::Filling {
+                record.phase = Phase::Filled;
+                record.adapted_before = false;
+            }
+        });
+        if !outcome.as_ref().is_err_and(Error::is_conflict) {
+            return outcome;
+        }
+    }
+    Err(Error::conflict(
+        format!("the upgrade of {}", store.name()),
+        "somebody else keeps changing it; run `rehang upgrade start` again, which goes on where it was",
+    ))
 }
 
 /// What [`switch`] did.
@@ -261,7 +281,7 @@ pub struct Switched {
 /// # Errors
 ///
 /// A conflict where the new space is not filled yet, or the upgrade is finished, or is not the one of the setup: other spaces,
-/// or filled by another adapter.
+/// or filled by another adapter; also where it is rolled back meanwhile: searches go to the old space then.
 pub fn switch(
     store: &dyn Store,
     setup: &Setup<'_>,
@@ -289,15 +309,33 @@ pub fn switch(
         faults.reach(Place::SamplePlaced)?;
     }
     faults.reach(Place::BeforeSwitch)?;
-    // How the new space serves has to be known before it does; before the switch nobody asks.
-    recorded.change(store, |record| {
-        record.phase = Phase::Filled;
-        record.serving = serving;
-    })?;
+    // How the new space serves has to be known before it does; before the switch nobody asks. Also where nothing of the record
+    // differs: whoever has rolled back since it was read makes this fail.
+    let switched = UpgradeRecord { phase: Phase::Filled, serving, ..recorded.record.clone() };
+    recorded.write(store, switched)?;
     faults.reach(Place::SwitchRecorded)?;
     store.switch_serving(old, new)?;
     faults.reach(Place::AfterSwitch)?;
+    expect_not_taken_back(store, old, new)?;
     Ok(Switched { serving: new.clone(), caught_up, lacking })
+}
+
+/// Lets searches go back where a rollback came between the record of a switch and the switch itself: it found the old space
+/// serving, and so had nothing to take back.
+fn expect_not_taken_back(store: &dyn Store, old: &str, new: &str) -> Result<()> {
+    let record = Recorded::expect(store)?.record;
+    let same_spaces = (record.old.model.as_str(), record.new.model.as_str()) == (old, new);
+    if same_spaces && !matches!(record.phase, Phase::RolledBack | Phase::Abandoned) {
+        return Ok(());
+    }
+    store.switch_serving(new, old)?;
+    Err(Error::conflict(
+        format!("switching searches of {} to {new:?}", store.name()),
+        format!(
+            "the upgrade was rolled back meanwhile, so they go to {old:?}; `rehang upgrade status` says how it stands, and \
+             `rehang upgrade switch` tries again"
+        ),
+    ))
 }
 
 /// Asks running backfills to pause, to stop, or allows them to run again. Gives what was asked for before.
@@ -366,13 +404,15 @@ pub struct FinishedUpgrade {
     pub dropped: String,
     /// How the gallery stands in the new space.
     pub counts: Counts,
-    /// Items that no search finds: they never had a vector in the new space, nor an old one to adapt.
+    /// Items that no search finds: they never had a vector in the new space, nor an old one to adapt. Also what was written in
+    /// the very moment of the drop with an old vector alone, past [`Gallery::put`](crate::Gallery::put).
     pub lacking: u64,
 }
 
 /// Ends an upgrade for good: the old space is dropped. After it there is no way back.
 ///
-/// Items that are still adapted stay so; [`Status`] lists them.
+/// Items that are still adapted stay so; [`Status`] lists them. What the application writes meanwhile is caught up with right
+/// before the drop, also by a call that goes on after a death, however long ago that was.
 ///
 /// # Errors
 ///
@@ -394,8 +434,11 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
         let next = match recorded.record.phase {
             Phase::Filled | Phase::Finished => None,
             Phase::Filling => Some("run `rehang upgrade start` to fill it to its end first"),
-            Phase::RolledBack | Phase::Abandoned => {
+            Phase::RolledBack => {
                 Some("run `rehang upgrade rollback` again to go back, or `rehang upgrade switch` to stay")
+            }
+            Phase::Abandoned => {
+                Some("run `rehang upgrade rollback` again to go back, or `rehang upgrade start` to stay")
             }
         };
         if let Some(next) = next {
@@ -408,9 +451,9 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
             // Nothing of the old space is left to merge with.
             record.serving = Serving::Mixed;
         })?;
-        faults.reach(Place::BeforeDrop)?;
     }
     if !recorded.record.dropped {
+        catch_up_before_drop(store, setup, &recorded.record, faults)?;
         store.drop_space(&old)?;
         faults.reach(Place::AfterDrop)?;
     }
@@ -425,6 +468,30 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
         })?;
     }
     Ok(FinishedUpgrade { dropped: old, counts, lacking: counts.lacking })
+}
+
+/// Adapts what has only an old vector, which is about to be lost: written since the finish caught up for its record, or since one
+/// before it died. Until a pass finds nothing, so that no more is written unseen than in the time of that pass.
+fn catch_up_before_drop(
+    store: &dyn Store,
+    setup: &Setup<'_>,
+    record: &UpgradeRecord,
+    faults: &dyn Faults,
+) -> Result<()> {
+    let (old, new) = (&record.old.model, &record.new.model);
+    if find_space(store, old)?.is_none() {
+        // A finish before this one died right after its drop.
+        return Ok(());
+    }
+    faults.reach(Place::BeforeDrop)?;
+    expect_adapter(store, record, setup.adapter)?;
+    let filler = Filler::new(setup.adapter, old, new, setup.order)?;
+    for _ in 0..LAST_PASSES {
+        if filler.catch_up(store, faults)? == 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Fails where the upgrade of a gallery is not the one of the setup: between other spaces, or filled by another adapter. Whoever
@@ -491,7 +558,10 @@ pub fn status(store: &dyn Store, failures: usize) -> Result<Status> {
     let lag = match record.phase {
         Phase::Filling | Phase::Abandoned => counts.lacking,
         Phase::Filled | Phase::RolledBack => lag(store, &record)?,
-        // Nothing is left to catch up from.
+        // A finish that died before its drop still has something to catch up from.
+        Phase::Finished if !record.dropped && find_space(store, &record.old.model)?.is_some() => {
+            lag(store, &record)?
+        }
         Phase::Finished => 0,
     };
     Ok(Status {

@@ -1,5 +1,5 @@
-//! Searches while a backfill writes: an item that becomes native between any two reads of one is found, once; and what a
-//! handicap does to a ranking.
+//! Searches while a backfill writes or an upgrade is finished: an item that becomes native between any two reads of one is found,
+//! once; what the scale of merged searches is learned from; and what a handicap does to a ranking.
 
 mod common;
 
@@ -23,6 +23,8 @@ struct WrittenBefore {
     store: MemoryStore,
     read: u64,
     write: VectorWrite,
+    /// The upgrade that is finished instead of the write.
+    finished: Option<World>,
     reads: AtomicU64,
     /// Space and depth of every search.
     searched: Mutex<Vec<(String, usize)>>,
@@ -31,6 +33,9 @@ struct WrittenBefore {
 impl WrittenBefore {
     fn count(&self) -> Result<()> {
         if self.reads.fetch_add(1, Ordering::SeqCst) + 1 == self.read {
+            if let Some(world) = &self.finished {
+                return finish(&self.store, &world.setup(), &NoFaults).map(drop);
+            }
             let outcomes = self.store.write_vectors("new-model", std::slice::from_ref(&self.write))?;
             assert_eq!(outcomes, [Outcome::Written]);
         }
@@ -125,7 +130,7 @@ fn written_before(store: MemoryStore, read: u64) -> (WrittenBefore, String) {
         vector: new_model(&source),
     };
     let (reads, searched) = (AtomicU64::new(0), Mutex::default());
-    (WrittenBefore { store, read, write, reads, searched }, source)
+    (WrittenBefore { store, read, write, finished: None, reads, searched }, source)
 }
 
 #[test]
@@ -154,6 +159,38 @@ fn an_item_that_becomes_native_meanwhile_is_found_once() {
             if store.reads.load(Ordering::SeqCst) < read {
                 break;
             }
+            moments += 1;
+        }
+        assert!(moments >= 3, "{moments} moments");
+    }
+}
+
+#[test]
+fn a_merged_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
+    for scaled in [true, false] {
+        let mut moments = 0;
+        for read in 1.. {
+            let (store, world) = backfilled(100, 60, Serving::Merged);
+            let (mut store, source) = written_before(store, read);
+            store.finished = Some(world);
+            let mut gallery = Gallery::new(&store, None);
+            if scaled {
+                // Its own reads do not count.
+                store.reads.store(1 << 32, Ordering::SeqCst);
+                gallery.calibrate().unwrap();
+                store.reads.store(0, Ordering::SeqCst);
+            }
+            let old = Matrix::new(common::D_OLD, old_model(&source)).unwrap();
+            let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
+            let both = Queries { old: Some(&old), new: Some(&new) };
+            let answer = gallery.search(&both, 5, &Filter::default()).unwrap();
+            if store.reads.load(Ordering::SeqCst) < read {
+                assert_eq!(answer.spaces, ["old-model", "new-model"]);
+                break;
+            }
+            let after = Gallery::new(&store.store, None).search(&both, 5, &Filter::default()).unwrap();
+            assert_eq!(after.spaces, ["new-model"]);
+            assert_eq!(answer, after, "before read {read}");
             moments += 1;
         }
         assert!(moments >= 3, "{moments} moments");
@@ -286,6 +323,43 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
     assert!(!learned().is_empty());
 }
 
+#[test]
+fn a_scale_is_learned_where_many_items_can_never_be_native() {
+    let (store, world, mut encoder) = (MemoryStore::new(), World::new(), TestEncoder::new());
+    store.create_space(&common::old_space(), Provenance::Old).unwrap();
+    let mut writes = Vec::new();
+    for number in 0..400 {
+        let mut write = common::item(number, 0);
+        match number % 5 {
+            0 => write.source = None,
+            1 => encoder.broken.extend(write.source.clone()),
+            _ => {}
+        }
+        writes.push(write);
+    }
+    store.put(&writes).unwrap();
+    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    switch(&store, &world.setup(), Serving::Merged, &NoFaults).unwrap();
+    // Nobody knows yet what the encoder will refuse; no place is spent on an item without a source.
+    let adapted = Select::Provenance(Provenance::Adapted);
+    let mut first = store.scan(&Scan::new("new-model", adapted, 400)).unwrap();
+    first.retain(|record| record.state.as_ref().is_some_and(|state| state.priority >= Some(1e14)));
+    assert_eq!(first.len(), 160, "half of the 320 that have a source");
+    assert!(first.iter().all(|record| record.item.source.is_some()));
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &encoder,
+        adapter: Some(&world.adapter),
+        limits: Limits::default(),
+        clock: &TestClock::default(),
+        faults: &NoFaults,
+    };
+    backfill(&setup, &Progress::default()).unwrap();
+    let counts = store.counts("new-model").unwrap();
+    assert_eq!((counts.native, counts.failed, counts.without_source), (240, 80, 80));
+    assert!(!Merge::learn(&store, &world.old, &world.new).unwrap().is_empty());
+}
+
 /// Those of `worst` that are among `keys`, in the order of `worst`.
 fn worst_of(worst: &[ItemKey], keys: &[ItemKey]) -> Vec<ItemKey> {
     worst.iter().copied().filter(|key| keys.contains(key)).collect()
@@ -321,6 +395,56 @@ fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
     let record = Recorded::expect(&store).unwrap().record;
     let found = merge.search(&store, &record, &query, &query, 3, &Filter::default()).unwrap().remove(0);
     assert_eq!((found[0].id.as_str(), found[0].provenance), ("item-0500", Provenance::Old));
+}
+
+#[test]
+fn the_scale_of_an_upgrade_is_not_that_of_the_next_one() {
+    let (store, world) = backfilled(100, 60, Serving::Merged);
+    let mut gallery = Gallery::new(&store, None);
+    gallery.calibrate().unwrap();
+    assert!(!Merge::learn(&store, &world.old, &world.new).unwrap().is_empty());
+    let (_, new) = query();
+    finish(&store, &world.setup(), &NoFaults).unwrap();
+    let third = Space::new("third-model", common::D_NEW, Distance::L2, false);
+    let next = World::between(common::new_space(), third);
+    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
+    switch(&store, &next.setup(), Serving::Merged, &NoFaults).unwrap();
+    let both = Queries { old: Some(&new), new: Some(&new) };
+    let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
+    assert_eq!(answer.spaces, ["new-model", "third-model"]);
+    // Nothing is known of it yet, so it is the old search.
+    let hits = |found: &[Vec<Found>]| -> Vec<(ItemKey, f32)> {
+        found[0].iter().map(|hit| (hit.key, hit.distance)).collect()
+    };
+    let plain = store.search("new-model", &new, 10, &Filter::default()).unwrap();
+    assert_eq!(hits(&answer.found), hits(&plain));
+}
+
+#[test]
+fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
+    let (store, world) = backfilled(100, 100, Serving::Mixed);
+    finish(&store, &world.setup(), &NoFaults).unwrap();
+    let gallery = Gallery::new(&store, None);
+    let (old, new) = query();
+    let known = [("old-model", &old), ("new-model", &new)];
+    let finished = gallery.search_named(&known, 10, &Filter::default()).unwrap();
+    assert_eq!(finished.spaces, ["new-model"]);
+    let by_role = Queries { old: Some(&old), new: Some(&new) };
+    assert_eq!(gallery.search(&by_role, 10, &Filter::default()).unwrap(), finished);
+
+    let third = Space::new("third-model", common::D_NEW, Distance::L2, false);
+    let next = World::between(common::new_space(), third);
+    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
+    let begun = gallery.search_named(&known, 10, &Filter::default()).unwrap();
+    assert_eq!(begun, finished, "what serves is as it was");
+    switch(&store, &next.setup(), Serving::Merged, &NoFaults).unwrap();
+    let error = gallery.search_named(&known, 10, &Filter::default()).unwrap_err();
+    assert!(error.to_string().contains("third-model"), "{error}");
+    let all = [("third-model", &new), ("old-model", &old), ("new-model", &new)];
+    let merged = gallery.search_named(&all, 10, &Filter::default()).unwrap();
+    assert_eq!(merged.spaces, ["new-model", "third-model"]);
+    rollback(&store, &next.setup(), &NoFaults).unwrap();
+    assert_eq!(gallery.search_named(&all, 10, &Filter::default()).unwrap(), finished);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use rehang::order::Policy;
 use rehang::{Adapter, Matrix, Progress, Provenance, Result};
 use rehang_store::{
-    Filter, Found, ItemWrite, MemoryStore, NewVector, Revision, Scan, Select, SqliteStore, Store,
+    Filter, Found, ItemWrite, MemoryStore, NewVector, Revision, Scan, Select, SqliteStore, Store, find_space,
 };
 use rehang_upgrade::{
     BackfillSetup, Faults, Gallery, Limits, NoFaults, OrderSettings, Phase, Place, Queries, Recorded,
@@ -190,7 +190,11 @@ impl Oracle {
             }
             Write::Put(number) => {
                 let write = next(number);
-                (write.clone(), Gallery::new(store, Some(adapter)).put(vec![write]).unwrap())
+                let revisions = Gallery::new(store, Some(adapter)).put(vec![write.clone()]).unwrap();
+                if store.serving().unwrap().as_deref() == Some(NEW) {
+                    assert!(has_new_vector(store, &write.id), "no search finds {}", write.id);
+                }
+                (write, revisions)
             }
             Write::PutPlainly(number) => {
                 let write = next(number);
@@ -298,6 +302,12 @@ impl Oracle {
         }
         assert_eq!(store.serving().unwrap().as_ref(), Some(&self.serving), "nobody switched it");
     }
+}
+
+/// Whether searches of the new space find an item.
+fn has_new_vector(store: &dyn Store, id: &str) -> bool {
+    let key = store.get(&[id]).unwrap().remove(0).unwrap_or_else(|| panic!("{id} is lost")).key;
+    store.provenances(NEW, &[key]).unwrap()[0].is_some()
 }
 
 /// A vector of the new model that an application brings along.
@@ -439,7 +449,12 @@ impl Model {
             Verb::Finish => {
                 let serves = self.oracle.serving == NEW;
                 let may = before == Some(Phase::Finished) || (before == Some(Phase::Filled) && serves);
-                (finish(self.store(), &self.setup(), faults).map(drop), may)
+                let outcome = finish(self.store(), &self.setup(), faults).map(drop);
+                let dropped = has_old && find_space(self.store(), OLD).unwrap().is_none();
+                for (id, _) in self.oracle.items.iter().filter(|(_, known)| dropped && known.has_old) {
+                    assert!(has_new_vector(self.store(), id), "the last vector of {id} was dropped");
+                }
+                (outcome, may)
             }
             Verb::Run(budget) => {
                 let (count, asked) = (self.encoder.count(), self.oracle.asked);

@@ -25,9 +25,18 @@ fn filled() -> (MemoryStore, World) {
 }
 
 fn run(store: &MemoryStore, world: &World, encoder: &TestEncoder, limits: Limits) -> Result<Summary> {
-    let clock = TestClock::default();
-    let adapter = Some(&world.adapter);
-    let setup = BackfillSetup { store, encoder, adapter, limits, clock: &clock, faults: &NoFaults };
+    run_with(store, world, encoder, limits, &TestClock::default(), &NoFaults)
+}
+
+fn run_with(
+    store: &MemoryStore,
+    world: &World,
+    encoder: &dyn Encoder,
+    limits: Limits,
+    clock: &TestClock,
+    faults: &dyn Faults,
+) -> Result<Summary> {
+    let setup = BackfillSetup { store, encoder, adapter: Some(&world.adapter), limits, clock, faults };
     backfill(&setup, &Progress::default())
 }
 
@@ -74,15 +83,16 @@ impl Faults for TakeBack<'_> {
 fn items_that_change_after_they_were_written_do_not_count() {
     let (store, world) = filled();
     let clock = TestClock::default();
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
-        limits: Limits { batch: 10, until: Until::Fraction(0.5), ..Limits::default() },
-        clock: &clock,
-        faults: &TakeBack(&store, &clock, AtomicBool::new(false)),
-    };
-    let summary = backfill(&setup, &Progress::default()).unwrap();
+    let limits = Limits { batch: 10, until: Until::Fraction(0.5), ..Limits::default() };
+    let summary = run_with(
+        &store,
+        &world,
+        &TestEncoder::new(),
+        limits,
+        &clock,
+        &TakeBack(&store, &clock, AtomicBool::new(false)),
+    )
+    .unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::ReachedFraction, 100));
     assert_eq!(summary.done.native, 110, "ten of them twice");
     assert_eq!(store.counts("new-model").unwrap().native, 100);
@@ -111,15 +121,8 @@ fn catching_up_rests_where_it_is_slow() {
         store.put(&[write]).unwrap();
         let clock = TestClock::default();
         let faults = SlowCatchUp(&clock, page_ms, AtomicU64::new(0));
-        let setup = BackfillSetup {
-            store: &store,
-            encoder: &TestEncoder::new(),
-            adapter: Some(&world.adapter),
-            limits: Limits { batch: 1, ..Limits::default() },
-            clock: &clock,
-            faults: &faults,
-        };
-        let summary = backfill(&setup, &Progress::default()).unwrap();
+        let limits = Limits { batch: 1, ..Limits::default() };
+        let summary = run_with(&store, &world, &TestEncoder::new(), limits, &clock, &faults).unwrap();
         assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
         let passed = faults.2.load(Ordering::SeqCst);
         assert!(passes.contains(&passed), "{passed} passes of {page_ms} ms");
@@ -242,15 +245,8 @@ fn a_death_at_any_moment_costs_one_batch_a_worker() {
         let watched =
             Watched { encoder, store: &store, given: Mutex::default(), unwritten_most: AtomicU64::new(0) };
         let clock = TestClock::default();
-        let setup = BackfillSetup {
-            store: &store,
-            encoder: &watched,
-            adapter: Some(&world.adapter),
-            limits: Limits { batch: 7, workers, ..Limits::default() },
-            clock: &clock,
-            faults: &NoFaults,
-        };
-        let summary = backfill(&setup, &Progress::default()).unwrap();
+        let limits = Limits { batch: 7, workers, ..Limits::default() };
+        let summary = run_with(&store, &world, &watched, limits, &clock, &NoFaults).unwrap();
         assert_eq!((summary.done.native, summary.done.failed), (198, 2));
         let most = watched.unwritten_most.into_inner();
         assert!((7..=7 * workers as u64).contains(&most), "{most} items of {workers} workers");
@@ -273,15 +269,9 @@ impl Faults for RollBack<'_> {
 fn a_rollback_ends_a_running_backfill_after_its_batches() {
     let (store, world) = filled();
     let clock = TestClock::default();
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
-        limits: Limits { batch: 2, ..Limits::default() },
-        clock: &clock,
-        faults: &RollBack(&store, &world),
-    };
-    let summary = backfill(&setup, &Progress::default()).unwrap();
+    let limits = Limits { batch: 2, ..Limits::default() };
+    let summary =
+        run_with(&store, &world, &TestEncoder::new(), limits, &clock, &RollBack(&store, &world)).unwrap();
     assert_eq!(summary.ending, Ending::RolledBack);
     let native = store.counts("new-model").unwrap().native;
     assert!((2..=40).contains(&native), "{native} of {ITEMS}");
@@ -311,15 +301,16 @@ impl Faults for Replan<'_> {
 fn a_running_backfill_adapts_nothing_with_an_adapter_of_before() {
     let (store, world) = filled();
     let clock = TestClock::default();
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
-        limits: Limits { batch: 2, ..Limits::default() },
-        clock: &clock,
-        faults: &Replan(&store, AtomicBool::new(false)),
-    };
-    let summary = backfill(&setup, &Progress::default()).unwrap();
+    let limits = Limits { batch: 2, ..Limits::default() };
+    let summary = run_with(
+        &store,
+        &world,
+        &TestEncoder::new(),
+        limits,
+        &clock,
+        &Replan(&store, AtomicBool::new(false)),
+    )
+    .unwrap();
     assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
     let key = store.get(&[&common::id(ITEMS)]).unwrap()[0].as_ref().unwrap().key;
     assert_eq!(store.vectors("new-model", &[key]).unwrap(), [None], "it waits for the adapter of now");

@@ -21,6 +21,11 @@ pub enum ErrorKind {
         /// What is empty, in words ("old vectors", or a path).
         what: String,
     },
+    /// No query has anything to find, so nothing can be measured. Act: give what belongs together, or more of it.
+    NothingToFind {
+        /// Why, in words.
+        detail: String,
+    },
     /// A matrix is not as wide as it has to be. Act: give the file of the right model.
     WidthMismatch {
         /// What has the wrong width.
@@ -223,6 +228,13 @@ impl Error {
             .into()
     }
 
+    /// No query has a right answer in the gallery.
+    pub(crate) fn no_right_answers() -> Self {
+        let detail = "none has a right answer in the gallery; check that labels, or judgements and ids, belong to these items \
+                      and queries, and that a class has two items or more where the gallery is its own set of queries";
+        ErrorKind::NothingToFind { detail: detail.into() }.into()
+    }
+
     /// Whether two things that have to agree do not: swap, transform or replace one of them.
     pub fn is_mismatch(&self) -> bool {
         matches!(
@@ -292,6 +304,7 @@ impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty { what } => write!(f, "{what} is empty; give a file with at least one row"),
+            Self::NothingToFind { detail } => write!(f, "no query has anything to find: {detail}"),
             Self::WidthMismatch { what, expected, received } => write!(
                 f,
                 "{what} has {received} coordinates a row where {expected} are needed; \

@@ -307,6 +307,9 @@ fn malformed_parquet_columns_fail_with_the_row_and_the_columns_there_are() {
         (Reader::Vectors, "scalars.parquet", "label", "cannot be vectors"),
         (Reader::Vectors, "no_rows.parquet", "", "is empty"),
         (Reader::Labels, "scalars.parquet", "score", "cannot be labels"),
+        // Another column is not taken in place of the one that bears the name.
+        (Reader::Labels, "label_with_gaps.parquet", "", "column \"label\" cannot be labels"),
+        (Reader::Ids, "label_with_gaps.parquet", "", "column \"id\" cannot be ids"),
         (Reader::Labels, "null_label.parquet", "", "row 1 is null"),
         (Reader::Labels, "ragged.parquet", "", "no column can be labels"),
         (Reader::Ids, "scalars.parquet", "nowhere", "there is no column \"nowhere\""),

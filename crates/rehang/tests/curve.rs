@@ -289,8 +289,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let counted: Vec<usize> =
         (0..gains.len()).filter(|&query| gains[query].iter().any(|&gain| gain > 0.0)).collect();
     if counted.is_empty() {
-        let is_empty = matches!(result.unwrap_err().kind(), ErrorKind::Empty { .. });
-        prop_assert!(is_empty);
+        let nothing = matches!(result.unwrap_err().kind(), ErrorKind::NothingToFind { .. });
+        prop_assert!(nothing);
         return Ok(());
     }
     let made = result.unwrap();
@@ -683,7 +683,7 @@ fn every_kind_of_wrong_input_is_one_clear_error() {
     assert!(matches!(
         fails(CurveInput { relevance: Relevance::Labels { gallery: &unknown, queries: None }, ..good })
             .kind(),
-        ErrorKind::Empty { .. }
+        ErrorKind::NothingToFind { .. }
     ));
     assert!(matches!(
         fails(CurveInput { queries: Some(&short), ..good }).kind(),

@@ -183,6 +183,10 @@ fn ids_come_from_columns_lines_and_json() {
     assert_eq!(read("a.txt", b"007\n8\n"), ["007", "8"]);
     assert_eq!(read("a.npy", &npy("<i4", "(2,)", &[1, 0, 0, 0, 2, 0, 0, 0])), ["1", "2"]);
     assert_eq!(read("a.jsonl", b"{\"_id\": \"d1\", \"id\": 4}\n{\"id\": 5}\n"), ["d1", "5"]);
+    // Labels of such lines are numbers where all of them are, as in any other file.
+    let labels = |bytes: &[u8]| files::read_labels(&put(folder.path(), "l.jsonl", bytes)).unwrap();
+    assert_eq!(labels(b"{\"label\": 4}\n{\"label\": -1}\n"), [4, -1]);
+    assert_eq!(labels(b"{\"label\": \"b\"}\n{\"label\": \"a\"}\n{\"label\": \"b\"}\n"), [0, 1, 0]);
     let scalars = folder.path().join("scalars.parquet");
     samples::write_parquet(&scalars, "scalars.parquet");
     assert_eq!(files::read_ids(&VectorSource::path(scalars)).unwrap().unwrap(), ["a", "b"]);

@@ -66,18 +66,18 @@ pub struct Answers {
     #[arg(long, value_name = "NAME=FILE", num_args = 1..)]
     pub queries: Vec<String>,
     /// Class labels of the queries.
-    #[arg(long, value_name = "FILE", requires = "queries")]
+    #[arg(long, value_name = "FILE", requires = "queries", conflicts_with = "qrels")]
     pub query_labels: Option<String>,
     /// Judgements instead of labels: tab-separated query id, item id, gain (BEIR or TREC).
     #[arg(long, value_name = "FILE", requires_all = ["queries", "ids", "query_ids"], conflicts_with = "labels")]
     pub qrels: Option<String>,
     /// Ids of the gallery's items, one a line or .jsonl, for --qrels.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "qrels")]
     pub ids: Option<String>,
     /// Ids of the queries, for --qrels.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "qrels")]
     pub query_ids: Option<String>,
-    /// Rows to use, of the models' vectors and of --labels.
+    /// Rows to use, of the models' vectors, of --labels and of --ids.
     #[command(flatten)]
     pub selection: RowSelection,
     /// l2, cosine or dot; in every gallery. Where widths differ, the query is cut or filled up with zeros to fit the gallery.

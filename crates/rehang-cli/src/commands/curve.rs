@@ -8,7 +8,7 @@ use rehang::statistics::{calibration, kendall_tau_b};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
 use serde_json::{Map, Value, json};
 
-use super::{Outcome, one_decimal, print, say};
+use super::{Outcome, check_grid, one_decimal, print, say};
 use crate::arguments::{Curve, RowSelection};
 use crate::bar::with_bar;
 use crate::guards::{adapter_findings, among_pairs, among_pairs_text, among_pairs_value};
@@ -26,9 +26,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         Some(name) => name.parse()?,
         None => distance,
     };
-    if arguments.grid.is_some_and(|points| points < 2) {
-        return Err(Error::option("--grid", arguments.grid.unwrap_or_default(), "2 points or more"));
-    }
+    arguments.grid.map_or(Ok(()), check_grid)?;
     if let Some(path) = &arguments.points {
         drop(stream::create(path, Columns { width: 1, ids: None, sigma2: false })?);
     }
@@ -45,7 +43,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
     let order = files::read_order(&VectorSource::parse(&arguments.order)?)?;
     let order = join.order(&arguments.order, order)?;
     expect_count(&arguments.new.join(", "), new.rows(), &arguments.order, order.len())?;
-    let loaded = Loaded::read(&arguments.relevance, &mut inputs, &join)?;
+    let loaded = Loaded::read(&arguments.relevance, &mut inputs, &join, new.rows(), None)?;
     let k = arguments.relevance.k;
     // What can be wrong with it is found before anything is written.
     let predicted: Option<Vec<f64>> = if given(&arguments.sigma) {
@@ -79,18 +77,10 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         (Some(adapter), Some(old)) => Some(guard(adapter, arguments, old, &new)?),
         _ => None,
     };
-    if loaded.relevance().is_none() {
-        let idle = [
-            ("--old", old.is_some() && arguments.adapter.is_none()),
-            ("--groups", loaded.groups.is_some()),
-            ("--bootstrap", arguments.bootstrap.is_some_and(|samples| samples > 0)),
-            ("--queries-old", loaded.queries_old.is_some()),
-            ("--query-labels", arguments.relevance.query_labels.is_some()),
-        ];
-        for (option, _) in idle.into_iter().filter(|(_, given)| *given) {
-            say(&format!("Warning: {option} has no effect without --labels or --qrels."));
-        }
-    }
+    loaded.say_idle(&[
+        ("--old", old.is_some() && arguments.adapter.is_none()),
+        ("--bootstrap", arguments.bootstrap.is_some_and(|samples| samples > 0)),
+    ]);
     let (mut value, mut text) = with_bar(|progress| -> Result<(Map<String, Value>, String)> {
         let Some(relevance) = loaded.relevance() else {
             return label_free(&new, &adapted, &order, &loaded, distance, handicap, k, arguments, progress);

@@ -110,6 +110,7 @@ fn warn_about_idle_options(method: Method, arguments: &Fit) {
         ("--device", arguments.device != "cpu", network),
         ("--checkpoints", arguments.checkpoints.is_some(), network),
         ("--loss", arguments.loss.is_some(), fastfill),
+        ("--thorough", arguments.thorough, method == Method::Auto),
         ("--uncertainty joint", arguments.uncertainty.as_deref() == Some("joint"), fastfill),
     ];
     for (option, _, _) in given.into_iter().filter(|&(_, given, heard)| given && !heard) {

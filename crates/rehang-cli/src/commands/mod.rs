@@ -19,6 +19,7 @@ pub mod upgrade;
 use std::io::Write;
 use std::path::Path;
 
+use rehang::curve::COUNT_MAX;
 use rehang::files::AtomicFile;
 use rehang::{Error, Result};
 use serde_json::Value;
@@ -41,6 +42,14 @@ pub fn print(json: bool, value: &Value, text: &str) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| Error::io("write to", "stdout", &error)),
     }
+}
+
+/// Fails where a grid has no start and end, or more points than any curve.
+pub fn check_grid(points: usize) -> Result<()> {
+    if (2..=COUNT_MAX).contains(&points) {
+        return Ok(());
+    }
+    Err(Error::option("--grid", points, format!("2 to {COUNT_MAX} points")))
 }
 
 /// Whether two paths name one file, however they are spelled; the files need not exist.

@@ -5,7 +5,7 @@ use rehang::files;
 use rehang::order::{OrderInput, Policy, order};
 use serde_json::json;
 
-use super::{Outcome, print};
+use super::{Outcome, print, say};
 use crate::arguments::{Order, RowSelection};
 use crate::input::{Inputs, Join, column, expect_count, expect_width};
 
@@ -34,6 +34,11 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
         None => None,
     };
     let given = inputs.head(&arguments.head)?;
+    if policy == Policy::Coverage && own.is_some() && given.is_some() {
+        say(
+            "Warning: --head-weight has no effect on the coverage order, which looks through the adapter's own head.",
+        );
+    }
     // The adapter's own head is tempered on left-out pairs, so the coverage order looks through it where it can.
     let head = if policy == Policy::Coverage { own.or(given) } else { given.or(own) };
     let errors = match (&new, &adapted) {

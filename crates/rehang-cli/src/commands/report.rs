@@ -8,13 +8,13 @@ use rehang::order::Policy;
 use rehang::report::{Report as ReportData, Severity as WarningSeverity, Warning};
 use rehang::study::{Contender, Ground, Queries, StudyOptions, overlap, overlap_warning, study};
 use rehang::{Adapter, Error, Matrix, Result, Vectors};
-use rehang_train::guards::Finding;
+use rehang_train::guards::{Finding, Severity as FindingSeverity};
 use serde_json::json;
 
 use super::{Outcome, is_same_file, one_decimal, print, say, write_text};
 use crate::arguments::{Report, RowSelection};
 use crate::bar::with_bar;
-use crate::drift::drifts;
+use crate::drift::drift;
 use crate::guards::{adapter_findings, among_pairs};
 use crate::input::{Inputs, Join};
 use crate::relevance::Loaded;
@@ -49,8 +49,11 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
     let old_path = arguments.old.join(", ");
     // The adapters say which spaces these files are of; an adapter of other spaces is refused by the study.
-    adapters[0].expect_input_width(old.columns()).map_err(|error| error.context(old_path.clone()))?;
-    drifts(&adapters[0], &old, &old_path, arguments.force)?;
+    let mut foreign = Vec::new();
+    for adapter in &adapters {
+        adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_path.clone()))?;
+        foreign.push(drift(adapter, &old, &old_path, arguments.force)?);
+    }
     let old = Vectors::new(adapters[0].old.clone(), old, &old_path)?;
     let new = Vectors::new(adapters[0].new.clone(), new, &arguments.new.join(", "))?;
     let side = match &arguments.side {
@@ -60,7 +63,8 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
             Some(join.old_side("side information", side)?)
         }
     };
-    let loaded = Loaded::read(&arguments.relevance, &mut inputs, &join)?;
+    let loaded = Loaded::read(&arguments.relevance, &mut inputs, &join, new.len(), None)?;
+    loaded.say_idle(&[]);
     let head = inputs.head(&arguments.head)?;
     let ground = Ground {
         old: &old,
@@ -113,6 +117,21 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
             report.warnings.insert(0, direction_warning(&contender.name, &finding));
         }
     }
+    for (contender, seen) in contenders.iter().zip(foreign) {
+        let Some(seen) = seen else { continue };
+        report.warnings.insert(
+            0,
+            Warning {
+                id: "drift".into(),
+                severity: WarningSeverity::Severe,
+                seen: format!("{}: {seen}.", contender.name),
+                may_mean: "The gallery is of another model than the pairs, or of quite other items: errors are larger, and σ² may \
+                           not show it."
+                    .into(),
+                remedy: "Check which model made the file; fit on pairs that are drawn from this gallery.".into(),
+            },
+        );
+    }
     for warning in &report.warnings {
         let word = if warning.severity == WarningSeverity::Severe { "Problem" } else { "Warning" };
         if warning.severity != WarningSeverity::Note {
@@ -151,10 +170,13 @@ fn overlap_with_pairs(
 
 /// What a guard found about an adapter, as a warning of the report.
 fn direction_warning(name: &str, finding: &Finding) -> Warning {
-    let is_problem = finding.code == "wrong-direction";
     Warning {
         id: finding.code.clone(),
-        severity: if is_problem { WarningSeverity::Severe } else { WarningSeverity::Caution },
+        severity: match finding.severity {
+            FindingSeverity::Note => WarningSeverity::Note,
+            FindingSeverity::Warning => WarningSeverity::Caution,
+            FindingSeverity::Problem => WarningSeverity::Severe,
+        },
         seen: format!("{name}: {}.", finding.message),
         may_mean: "Curves of this adapter say nothing about the upgrade.".into(),
         remedy: "Check which model made which file, and that rows go together; then fit again.".into(),

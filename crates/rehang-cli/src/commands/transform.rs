@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Outcome, is_same_file, print, say};
 use crate::arguments::Transform;
 use crate::bar::with_bar;
-use crate::drift::drifts;
+use crate::drift::drift;
 use crate::guards::{among_pairs_text, among_pairs_value};
 use crate::input::expect_width;
 use crate::rows::RowFilter;
@@ -88,10 +88,9 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
     let applier = Applier::new(adapter)?;
 
     // Every output is opened before the first expensive second.
-    let has_columns = matches!(
-        arguments.output.extension().and_then(|extension| extension.to_str()),
-        Some("parquet" | "pq")
-    );
+    let extension =
+        arguments.output.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+    let has_columns = matches!(extension.as_deref(), Some("parquet" | "pq"));
     let columns = Columns {
         width: applier.d_new(),
         ids: if has_columns { reader.id_kind() } else { None },
@@ -106,7 +105,8 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
     let (mut out, mut variance, mut raw_norms) = (Vec::new(), Vec::new(), Vec::new());
     let sketch = adapter.training.pairs_sketch.as_ref();
     let mut overlap = sketch.map(RowOverlap::new);
-    let (mut rows, mut variance_sum, mut suspicious, mut compared) = (0, 0.0, false, false);
+    let (mut rows, mut variance_sum) = (0, 0.0);
+    let mut likeness = Likeness::new(adapter, &what, arguments.force);
     loop {
         progress.check()?;
         let mut count = reader.next_batch(arguments.batch, &mut batch)?;
@@ -129,11 +129,7 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
                 select_rows(&mut side_batch, side.width(), kept);
             }
         }
-        if !compared && count > 0 {
-            compared = true;
-            let head = batch.vectors[..count.min(DRIFT_ROWS) * d_old].to_vec();
-            suspicious = drifts(adapter, &Matrix::new(d_old, head)?, &what, arguments.force)?;
-        }
+        likeness.add(&batch.vectors[..count * d_old])?;
         if let (Some(sketch), Some(overlap)) = (sketch, &mut overlap) {
             overlap.add(sketch, &batch.vectors[..count * d_old], d_old);
         }
@@ -160,6 +156,7 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
         variance_sum += variance.iter().map(|&value| f64::from(value)).sum::<f64>();
         progress.advance(read as u64);
     }
+    let suspicious = likeness.is_suspicious()?;
     // Each file appears whole; should the second fail, the error says so and running again replaces both.
     let written = writer.commit()?;
     if let Some(writer) = sigma_writer {
@@ -167,6 +164,47 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
     }
     debug_assert_eq!(written, rows);
     Ok(Streamed { rows, mean_variance: variance_sum / rows.max(1) as f64, suspicious, overlap })
+}
+
+/// Whether the rows look like those that the adapter was fitted on, decided as soon as there are enough of them.
+struct Likeness<'a> {
+    adapter: &'a Adapter,
+    what: &'a str,
+    force: bool,
+    /// Rows that are not yet compared.
+    rows: Vec<f32>,
+    suspicious: Option<bool>,
+}
+
+impl<'a> Likeness<'a> {
+    fn new(adapter: &'a Adapter, what: &'a str, force: bool) -> Self {
+        Self { adapter, what, force, rows: Vec::new(), suspicious: None }
+    }
+
+    fn add(&mut self, rows: &[f32]) -> Result<()> {
+        if self.suspicious.is_some() {
+            return Ok(());
+        }
+        let most = DRIFT_ROWS * self.adapter.old.dimension;
+        self.rows.extend_from_slice(&rows[..rows.len().min(most - self.rows.len())]);
+        if self.rows.len() == most {
+            self.is_suspicious()?;
+        }
+        Ok(())
+    }
+
+    /// Compares what there is, unless that is done already.
+    fn is_suspicious(&mut self) -> Result<bool> {
+        if let Some(known) = self.suspicious {
+            return Ok(known);
+        }
+        let rows = Matrix::new(self.adapter.old.dimension, std::mem::take(&mut self.rows))?;
+        let seen = drift(self.adapter, &rows, self.what, self.force)?;
+        if let Some(seen) = &seen {
+            say(&format!("Warning: {seen}. Expect larger errors; σ² may not show them."));
+        }
+        Ok(*self.suspicious.insert(seen.is_some()))
+    }
 }
 
 /// Fails where an adapter was fitted on vectors of length 1 and takes lengths as they are, and a vector has another one.

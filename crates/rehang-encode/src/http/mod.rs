@@ -8,13 +8,14 @@ mod stub;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Result, Space};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use ureq::Agent;
 
 use crate::check::Check;
@@ -25,8 +26,12 @@ use crate::meter::{Meter, lock};
 use answer::Request;
 use pace::{Backoff, Pace, retry_after};
 
-/// The longest wait that a service may ask for before the items count as failed for now.
+/// The longest wait that a service may ask for without ending the call.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
+/// The longest that requests are held back, whatever a service asks for.
+const PAUSE_MAX: Duration = Duration::from_hours(24);
+/// A text that no service fails at: whoever does not embed it embeds nothing.
+const PROBE: &str = "rehang";
 /// The longest that a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of JSON that one number may take, and bytes of an answer beside its numbers.
@@ -48,7 +53,7 @@ const BUDGET: &str = "the budget of [encoder]";
 /// | `tokens_per_minute` | no limit | tokens a minute, evenly spread | above 0 |
 /// | `dimensions` | not sent | the width that the service is asked for | the space's width |
 /// | `timeout_seconds` | 60 | the longest that a request may take | above 0, at most a day |
-/// | `attempts` | 5 | times that a request is sent before its items count as failed for now | from 1 |
+/// | `attempts` | 5 | times that a request is sent before it is given up | from 1 |
 /// | `budget_items` | no limit | items that may be sent, retries included | from 1 |
 /// | `budget_tokens` | no limit | tokens that may be used | from 1 |
 /// | `budget_money` | no limit | money that may be spent; needs `price_per_million_tokens` | above 0 |
@@ -84,7 +89,7 @@ pub struct HttpConfig {
     /// The longest that a request may take, in seconds.
     #[serde(default = "default_timeout_seconds")]
     pub timeout_seconds: f64,
-    /// Times that a request is sent before its items count as failed for now.
+    /// Times that a request is sent before it is given up.
     #[serde(default = "default_attempts")]
     pub attempts: usize,
     /// Items that may be sent, retries included.
@@ -164,15 +169,15 @@ pub(crate) struct Http {
     /// Requests under way.
     busy: Mutex<usize>,
     freed: Condvar,
-    /// Whether the service has given vectors so far.
-    answered: AtomicBool,
+    /// Requests that the service has given vectors for so far.
+    served: AtomicU64,
     /// What stopped an earlier call and stops every later one.
     stopped: Mutex<Option<Error>>,
 }
 
 type Answer = Result<Vec<f32>, ItemFailure>;
 
-/// What came of one request.
+/// What came of one attempt.
 enum Outcome {
     Vectors(Vec<Vec<f32>>),
     /// The next attempt may succeed, after the wait that the service asked for, if it did.
@@ -184,6 +189,21 @@ enum Outcome {
     Nobody(String),
     /// The service does not want these texts.
     Refused(String),
+}
+
+/// What came of a request that was sent as often as it may be.
+enum Ended {
+    Vectors(Vec<Vec<f32>>),
+    /// The service does not want these texts.
+    Refused(String),
+    /// Every attempt failed.
+    Failed {
+        reason: String,
+        /// Whether the service gave vectors for other requests since the first attempt failed.
+        others_served: bool,
+    },
+    /// The budget has room for so many of its texts only.
+    Short(usize),
 }
 
 impl Http {
@@ -226,65 +246,110 @@ impl Http {
             meter: Meter::default(),
             busy: Mutex::new(0),
             freed: Condvar::new(),
-            answered: AtomicBool::new(false),
+            served: AtomicU64::new(0),
             stopped: Mutex::default(),
             config: config.clone(),
         })
     }
 
-    /// Embeds the texts of one request, which becomes several where the service refuses it or the budget ends.
+    /// Embeds the texts of one request, which becomes several where the service refuses it or fails at it, or the budget ends.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable where the service serves nobody, so that no item is to blame; what else stops a run.
     fn embed(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Result<()> {
-        let mut failures = 0;
+        let (reason, others_served) = match self.insist(inputs)? {
+            Ended::Vectors(vectors) => {
+                for ((input, answer), vector) in inputs.iter().zip(answers).zip(vectors) {
+                    *answer = Some(self.check.vector(input.id, vector)?);
+                }
+                return Ok(());
+            }
+            Ended::Short(count) => return self.embed_parts(count, inputs, answers),
+            Ended::Refused(reason) if inputs.len() == 1 => {
+                answers[0] = Some(Err(ItemFailure::Permanent(reason)));
+                return Ok(());
+            }
+            // One text may spoil the request for the others: each half is asked alone until it is found.
+            Ended::Refused(_) => return self.embed_parts(inputs.len() / 2, inputs, answers),
+            Ended::Failed { reason, others_served } => (reason, others_served),
+        };
+        if !others_served && !self.serves_anybody()? {
+            return Err(self.unavailable(reason));
+        }
+        // The service is well and fails at this request each time: some text brings it down, and is looked for in the same way.
+        if inputs.len() > 1 {
+            return self.embed_parts(inputs.len() / 2, inputs, answers);
+        }
+        answers[0] = Some(Err(ItemFailure::Temporary(format!("{}: {reason}", self.check.encoder()))));
+        Ok(())
+    }
+
+    /// Embeds the first so many texts, then the others.
+    fn embed_parts(&self, count: usize, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Result<()> {
+        let (left, right) = answers.split_at_mut(count);
+        self.embed(&inputs[..count], left)?;
+        self.embed(&inputs[count..], right)
+    }
+
+    /// Whether the service embeds one harmless word. A request that fails says nothing by itself: a text may bring the service
+    /// down, or the service may be down.
+    fn serves_anybody(&self) -> Result<bool> {
+        let probe = Input { id: PROBE, source: PROBE, payload: &Value::Null };
+        Ok(matches!(self.insist(&[probe])?, Ended::Vectors(_)))
+    }
+
+    /// Sends one request until the service has taken or refused it, or as often as it may be sent.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable where nobody is there in the end, or the service asks for a long wait: no item is to blame, however often it
+    /// answered before.
+    fn insist(&self, inputs: &[Input<'_>]) -> Result<Ended> {
+        let (mut failures, mut served_before) = (0, 0);
         loop {
+            self.expect_no_long_pause()?;
             let (count, tokens) = self.reserve(inputs)?;
             if count < inputs.len() {
                 self.unreserve(count, tokens);
-                let (left, right) = answers.split_at_mut(count);
-                self.embed(&inputs[..count], left)?;
-                return self.embed(&inputs[count..], right);
+                return Ok(Ended::Short(count));
             }
             let (reason, wait, nobody) = match self.send(inputs, tokens)? {
-                Outcome::Vectors(vectors) => {
-                    for ((input, answer), vector) in inputs.iter().zip(answers).zip(vectors) {
-                        *answer = Some(self.check.vector(input.id, vector)?);
-                    }
-                    return Ok(());
-                }
-                Outcome::Refused(reason) if inputs.len() == 1 => {
-                    answers[0] = Some(Err(ItemFailure::Permanent(reason)));
-                    return Ok(());
-                }
-                Outcome::Refused(_) => {
-                    // One text may spoil the request for the others: each half is asked alone until it is found.
-                    let half = inputs.len() / 2;
-                    let (left, right) = answers.split_at_mut(half);
-                    self.embed(&inputs[..half], left)?;
-                    return self.embed(&inputs[half..], right);
-                }
+                Outcome::Vectors(vectors) => return Ok(Ended::Vectors(vectors)),
+                Outcome::Refused(reason) => return Ok(Ended::Refused(reason)),
                 Outcome::Again { reason, wait } => (reason, wait, false),
                 Outcome::Nobody(reason) => (reason, None, true),
             };
             failures += 1;
-            let wait_too_long = wait.is_some_and(|wait| wait > RETRY_AFTER_MAX);
-            if failures >= self.config.attempts || wait_too_long {
-                if nobody {
-                    // No item is to blame, however often the service answered before.
-                    return Err(self.unavailable(reason));
-                }
-                answers.fill(Some(Err(ItemFailure::Temporary(format!(
-                    "{}: {reason} (attempt {failures} of {})",
-                    self.check.encoder(),
-                    self.config.attempts
-                )))));
-                return Ok(());
+            if failures == 1 {
+                served_before = self.served.load(Ordering::Relaxed);
             }
-            let until = self.clock.now() + wait.unwrap_or_else(|| self.backoff.wait(failures as u32));
-            if wait.is_some() {
+            let now = self.clock.now();
+            if let Some(wait) = wait {
                 // What the service asks of one request holds for all of them.
-                self.pace.pause_until(until);
+                self.pace.pause_until(now + wait.min(PAUSE_MAX));
             }
-            self.clock.sleep_until(until);
+            let is_last = failures >= self.config.attempts;
+            if (nobody && is_last) || wait.is_some_and(|wait| wait > RETRY_AFTER_MAX) {
+                return Err(self.unavailable(reason));
+            }
+            if is_last {
+                let reason = format!("{reason} (attempt {failures} of {})", self.config.attempts);
+                let others_served = self.served.load(Ordering::Relaxed) > served_before;
+                return Ok(Ended::Failed { reason, others_served });
+            }
+            self.clock.sleep_until(now + wait.unwrap_or_else(|| self.backoff.wait(failures as u32)));
         }
+    }
+
+    /// A run that is told to come back in an hour ends instead of standing still for so long, also where another request was
+    /// told so.
+    fn expect_no_long_pause(&self) -> Result<()> {
+        let left = self.pace.paused_until().saturating_sub(self.clock.now());
+        if left <= RETRY_AFTER_MAX {
+            return Ok(());
+        }
+        Err(self.unavailable(format!("it asked to be left alone for {} s more", left.as_secs())))
     }
 
     /// Sends one request of texts whose tokens are reserved.
@@ -326,7 +391,7 @@ impl Http {
             .and_then(|body| answer::read(&body, inputs.len()));
         Ok(match read {
             Ok(answer) => {
-                self.answered.store(true, Ordering::Relaxed);
+                self.served.fetch_add(1, Ordering::Relaxed);
                 if let Some(used) = answer.tokens {
                     self.correct(reserved, used);
                 }
@@ -524,7 +589,7 @@ impl Http {
 
     /// A service that has refused every single text so far refuses the request itself: a wrong model, a wrong option.
     fn expect_some_use(&self, answers: &[Option<Answer>]) -> Result<()> {
-        if answers.len() < 2 || self.answered.load(Ordering::Relaxed) {
+        if answers.len() < 2 || self.served.load(Ordering::Relaxed) > 0 {
             return Ok(());
         }
         let mut refusals = answers.iter().map(|answer| match answer {

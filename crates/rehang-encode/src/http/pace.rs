@@ -60,6 +60,11 @@ impl Pace {
         let mut next = lock(&self.next);
         next.pause = next.pause.max(time.as_secs_f64());
     }
+
+    /// The moment until which every request is held back at the service's wish; 0 where it never asked.
+    pub(super) fn paused_until(&self) -> Duration {
+        Duration::from_secs_f64(lock(&self.next).pause)
+    }
 }
 
 /// Waits between attempts: exponential, with jitter so that callers who failed together do not return together.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rehang::Distance;
 use serde_json::{Value, json};
 
-use super::stub::{Reply, Stub, good, vector};
+use super::stub::{Reply, Seen, Stub, good, vector};
 use super::*;
 use crate::clock::FakeClock;
 
@@ -86,9 +86,53 @@ fn what_passes_is_tried_again() {
 
         let stub = Stub::start(move |_, _| bad());
         let (http, _) = open(&stub, |_| {});
-        let answers = embed(&http, &["1", "2"]).unwrap();
-        assert!(answers.iter().all(|answer| matches!(answer, Err(ItemFailure::Temporary(_)))), "case {at}");
-        assert_eq!(stub.seen().len(), 3, "case {at}");
+        // It never passes: nobody is served, not even one word, so no text is to blame.
+        let error = embed(&http, &["1", "2"]).unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("attempt 3 of 3"), "case {at}: {error}");
+        let texts: Vec<_> = stub.seen().iter().map(Seen::texts).collect();
+        assert_eq!(texts[..3], [["1", "2"]; 3], "case {at}");
+        assert_eq!(texts[3..], [[PROBE]; 3], "case {at}");
+    }
+}
+
+#[test]
+fn an_outage_fails_no_item_also_where_a_request_has_one_text() {
+    for batch in [1, 4] {
+        // Good for two requests, then down.
+        let stub = Stub::start(|number, _| if number < 2 { Reply::Good } else { status(503) });
+        let (http, _) = open(&stub, |config| config.batch = batch);
+        let answers = embed(&http, &DIGITS).unwrap();
+        let served = 2 * batch;
+        assert_eq!(answers[..served], right(&DIGITS[..served]), "what is paid for is handed out");
+        assert!(answers[served..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
+        let error = embed(&http, &DIGITS[..1]).unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("status 503"), "{error}");
+    }
+}
+
+#[test]
+fn the_text_that_brings_the_service_down_is_found() {
+    let texts = ["1", "2", "3", "4", "5", "poison", "7", "8"];
+    let bad: [fn() -> Reply; 3] = [|| status(500), || Reply::Close, || Reply::Body("{}".into())];
+    for (batch, concurrency) in [(8, 1), (8, 3), (3, 1), (1, 1)] {
+        for bad in bad {
+            let stub = Stub::start(move |_, seen| {
+                if seen.texts().iter().any(|text| text == "poison") { bad() } else { Reply::Good }
+            });
+            let (http, _) = open(&stub, |config| (config.batch, config.concurrency) = (batch, concurrency));
+            let answers = embed(&http, &texts).unwrap();
+            for (at, text) in texts.iter().enumerate() {
+                if *text == "poison" {
+                    let Err(ItemFailure::Temporary(why)) = &answers[at] else { panic!("{answers:?}") };
+                    assert!(why.contains("attempt 3 of 3"), "{why}");
+                } else {
+                    assert_eq!(answers[at], Ok(vector(text).to_vec()), "{text}, {batch} a request");
+                }
+            }
+            // It is found too where nothing else is left that could tell.
+            let alone = embed(&http, &["poison"]).unwrap();
+            assert!(matches!(alone[0], Err(ItemFailure::Temporary(_))), "{alone:?}");
+        }
     }
 }
 
@@ -105,8 +149,7 @@ fn a_slow_service_costs_its_timeout_and_no_more() {
         config.timeout_seconds = 0.1;
         config.attempts = 2;
     });
-    let answers = embed(&http, &["1"]).unwrap();
-    let Err(ItemFailure::Temporary(why)) = &answers[0] else { panic!("{answers:?}") };
+    let why = embed(&http, &["1"]).unwrap_err().to_string();
     assert!(why.contains("timeout_seconds = 0.1") && why.contains("attempt 2 of 2"), "{why}");
 }
 
@@ -121,12 +164,32 @@ fn the_service_says_how_long_to_wait() {
     let (http, clock) = open(&stub, |_| {});
     assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
     assert_eq!(clock.waits(), [Duration::from_secs(17), Duration::from_secs(30)]);
-    // An hour is no wait but a failure for now.
-    let stub = Stub::script(vec![asks("3600")]);
+}
+
+#[test]
+fn a_long_wait_ends_the_call_and_holds_for_every_later_one() {
+    let asks = Reply::Status(429, vec![("Retry-After", "3600".into())], String::new());
+    let stub = Stub::script(vec![Reply::Good, asks]);
     let (http, clock) = open(&stub, |_| {});
-    let answers = embed(&http, &["1"]).unwrap();
-    assert!(matches!(&answers[0], Err(ItemFailure::Temporary(why)) if why.contains("3600 s")), "{answers:?}");
-    assert_eq!(clock.waits(), []);
+    let answers = embed(&http, &DIGITS).unwrap();
+    assert_eq!(answers[..4], right(&DIGITS[..4]), "what is paid for is handed out");
+    let untried =
+        |answer: &Answer| matches!(answer, Err(ItemFailure::Untried(why)) if why.contains("3600 s"));
+    assert!(answers[4..].iter().all(untried), "{answers:?}");
+    // Who comes again too early is not sent on, and does not stand still for an hour either.
+    for _ in 0..2 {
+        let error = embed(&http, &DIGITS).unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("3600 s more"), "{error}");
+    }
+    assert_eq!((stub.seen().len(), clock.waits()), (2, vec![]));
+    clock.sleep_until(Duration::from_hours(1));
+    assert_eq!(embed(&http, &DIGITS).unwrap(), right(&DIGITS));
+    // Nobody is held back for longer than a day.
+    let stub = Stub::script(vec![Reply::Status(503, vec![("Retry-After", "1e19".into())], String::new())]);
+    let (http, clock) = open(&stub, |_| {});
+    assert!(embed(&http, &["1"]).unwrap_err().is_retryable());
+    clock.sleep_until(PAUSE_MAX);
+    assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
 }
 
 #[test]

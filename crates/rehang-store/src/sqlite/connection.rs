@@ -1,7 +1,6 @@
 //! Connections to the file, transactions on them, and what SQLite's errors mean to the person who must act.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,24 +54,41 @@ pub(crate) struct Database {
     bulk: Mutex<Option<Connection>>,
     /// Room that `bulk` leaves for other processes.
     courtesy: Mutex<Courtesy>,
-    /// Whether `writer` has written since `bulk` looked last.
-    wrote: AtomicBool,
     readers: Mutex<Vec<Connection>>,
 }
 
 impl Database {
-    /// Makes a new gallery; the file must not be there yet, or be empty.
+    /// Makes a new gallery; nothing may be there yet.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         match fs_err::metadata(path) {
             Ok(metadata) if metadata.is_dir() => return Err(refuse("create", path, "it is a folder")),
-            Ok(metadata) if metadata.len() > 0 => {
-                return Err(Error::conflict(
-                    path.display(),
-                    "a file is there already; open it, or give the new gallery another name",
-                ));
+            Ok(metadata) if metadata.len() > 0 && !matches!(Self::find(path), Ok(None)) => {
+                return Err(taken(path));
             }
             _ => {}
         }
+        Self::make(path)
+    }
+
+    /// Opens a gallery. A file that is marked read-only can be read.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let nothing = "nothing is in it, so it is no gallery; create one there, or name another file";
+        Self::find(path)?.ok_or_else(|| Error::corrupt(path.display(), nothing))
+    }
+
+    /// Opens the gallery that is there, or makes one where nothing is.
+    pub(crate) fn open_or_create(path: &Path) -> Result<Self> {
+        let there = match fs_err::metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            _ => Self::find(path)?,
+        };
+        // Several processes may find nothing and begin to make it at once.
+        there.map_or_else(|| Self::make(path), Ok)
+    }
+
+    /// Makes a gallery in a file that is not there yet or has nothing in it. Where another process is faster, the gallery is
+    /// its, and is opened.
+    fn make(path: &Path) -> Result<Self> {
         if let Some(folder) = path.parent()
             && !folder.as_os_str().is_empty()
             && !folder.is_dir()
@@ -84,68 +100,63 @@ impl Database {
         let make = |connection: &Connection| -> Step<()> {
             // Larger pages keep vectors of up to 1,900 coordinates inside a page.
             connection.pragma_update(None, "page_size", 8192)?;
-            connection.pragma_update(None, "journal_mode", "WAL")?;
+            keep_a_log(connection)?;
             let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
-            // Another process may have made it between the look at the file and here.
-            if transaction.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))? == 0 {
-                transaction.execute_batch(schema::TABLES)?;
-                transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
-                transaction.pragma_update(None, "user_version", schema::FORMAT)?;
+            // Another process may have written between the look at the file and here.
+            match Content::of(&transaction)? {
+                Content::Nothing => {
+                    transaction.execute_batch(schema::TABLES)?;
+                    transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
+                    transaction.pragma_update(None, "user_version", schema::FORMAT)?;
+                }
+                Content::Gallery { format } => expect_format(path, format)?,
+                Content::Foreign => return Err(taken(path).into()),
             }
             transaction.commit()?;
             Ok(())
         };
         make(&connection).map_err(|trouble| sentence(path, trouble))?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            writable: true,
-            writer: Mutex::new(connection),
-            bulk: Mutex::default(),
-            courtesy: Mutex::default(),
-            wrote: AtomicBool::new(false),
-            readers: Mutex::default(),
-        })
+        Ok(Self::on(path, true, connection))
     }
 
-    /// Opens a gallery. A file that is marked read-only can be read.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// The gallery of a file; `None` where the file is empty or a database in which nothing is yet, as a process leaves it that
+    /// is killed while it makes a gallery.
+    fn find(path: &Path) -> Result<Option<Self>> {
         let metadata = fs_err::metadata(path).map_err(|error| Error::io("open", path, &error))?;
         if !metadata.is_file() {
             return Err(refuse("open", path, "it is not a file"));
         }
         if metadata.len() == 0 {
-            return Err(ErrorKind::Corrupt {
-                what: path.display().to_string(),
-                detail: "the file is empty, so it is no gallery".into(),
-            }
-            .into());
+            return Ok(None);
         }
         let writable = !metadata.permissions().readonly();
         let connection = connect(path, false, writable)?;
-        let version = |connection: &Connection| -> Step<(i64, i64)> {
-            let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-            Ok((number("application_id")?, number("user_version")?))
+        let content = |connection: &Connection| -> Step<Content> {
+            // One snapshot: another process may be making the gallery at this moment.
+            let snapshot = Transaction::new_unchecked(connection, TransactionBehavior::Deferred)?;
+            Content::of(&snapshot)
         };
-        let (application, format) = version(&connection).map_err(|trouble| sentence(path, trouble))?;
-        if application != schema::APPLICATION {
-            return Err(Error::corrupt(path.display(), "it is an SQLite database, but no gallery of rehang"));
+        match content(&connection).map_err(|trouble| sentence(path, trouble))? {
+            Content::Nothing => Ok(None),
+            Content::Gallery { format } => {
+                expect_format(path, format)?;
+                Ok(Some(Self::on(path, writable, connection)))
+            }
+            Content::Foreign => {
+                Err(Error::corrupt(path.display(), "it is an SQLite database, but no gallery of rehang"))
+            }
         }
-        if format != schema::FORMAT {
-            let detail = format!(
-                "it was written by a newer rehang (format {format}; this one knows format {}); use that one",
-                schema::FORMAT
-            );
-            return Err(Error::conflict(path.display(), detail));
-        }
-        Ok(Self {
+    }
+
+    fn on(path: &Path, writable: bool, writer: Connection) -> Self {
+        Self {
             path: path.to_path_buf(),
             writable,
-            writer: Mutex::new(connection),
+            writer: Mutex::new(writer),
             bulk: Mutex::default(),
             courtesy: Mutex::default(),
-            wrote: AtomicBool::new(false),
             readers: Mutex::default(),
-        })
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -169,7 +180,7 @@ impl Database {
         let run = || -> Step<T> {
             let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let value = work(&transaction)?;
-            self.wrote.store(true, Ordering::Release);
+            lock(&self.courtesy).own_writes();
             transaction.commit()?;
             Ok(value)
         };
@@ -203,7 +214,7 @@ impl Database {
                     none.insert(connection)
                 }
             };
-            lock(&self.courtesy).look(connection, &self.wrote, Instant::now())?;
+            lock(&self.courtesy).look(connection, Instant::now())?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let locked = Instant::now();
             let value = work(&transaction)?;
@@ -270,6 +281,61 @@ impl Drop for Database {
     fn drop(&mut self) {
         lock(&self.readers).clear();
         *lock(&self.bulk) = None;
+    }
+}
+
+/// What is in a database.
+enum Content {
+    /// Neither a table nor a mark of anybody's.
+    Nothing,
+    /// A gallery of some format.
+    Gallery { format: i64 },
+    /// Somebody else's.
+    Foreign,
+}
+
+impl Content {
+    fn of(connection: &Connection) -> Step<Self> {
+        let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let (application, version) = (number("application_id")?, number("user_version")?);
+        if application == schema::APPLICATION {
+            return Ok(Self::Gallery { format: version });
+        }
+        let has_tables: bool =
+            connection.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| row.get(0))?;
+        let is_marked = application != 0 || version != 0;
+        Ok(if has_tables || is_marked { Self::Foreign } else { Self::Nothing })
+    }
+}
+
+fn expect_format(path: &Path, format: i64) -> Result<()> {
+    if format == schema::FORMAT {
+        return Ok(());
+    }
+    let detail = format!(
+        "it was written by a newer rehang (format {format}; this one knows format {}); use that one",
+        schema::FORMAT
+    );
+    Err(Error::conflict(path.display(), detail))
+}
+
+fn taken(path: &Path) -> Error {
+    Error::conflict(path.display(), "a file is there already; open it, or give the new gallery another name")
+}
+
+/// Makes a new file keep a log, which writers and readers need to be at work at the same time. Two processes that do so at once
+/// have each what the other one waits for, so SQLite refuses one of them without any waiting; it tries again.
+fn keep_a_log(connection: &Connection) -> Step<()> {
+    let began = Instant::now();
+    loop {
+        match connection.pragma_update(None, "journal_mode", "WAL") {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && began.elapsed() < BUSY =>
+            {
+                thread::sleep(LOOKS);
+            }
+            result => return Ok(result?),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! transaction that follows a large one, the lock stays free for as long as such a look takes to come round, but only while somebody
 //! else does write: alone, nothing is waited for.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::mem;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -25,6 +25,8 @@ const EXPECTED: Duration = Duration::from_mins(1);
 pub(crate) struct Courtesy {
     /// SQLite's number of the last commit of any other connection, `None` where it says nothing.
     seen: Option<i64>,
+    /// Whether another connection of this process has written since the last look: its commits look like those of others.
+    own: bool,
     expected_until: Option<Instant>,
     /// When the last transaction ended, and how long it held the lock.
     last: Option<(Instant, Duration)>,
@@ -42,16 +44,15 @@ impl Courtesy {
         (took / 2).clamp(REST_MIN, REST_MAX).checked_sub(free)
     }
 
-    /// To be called before a transaction. `own` says that another connection of this process has written since the last call (and
-    /// is reset): its commits look like those of others.
-    pub(crate) fn look(
-        &mut self,
-        connection: &Connection,
-        own: &AtomicBool,
-        now: Instant,
-    ) -> rusqlite::Result<()> {
+    /// To be called when another connection of this process writes.
+    pub(crate) fn own_writes(&mut self) {
+        self.own = true;
+    }
+
+    /// To be called before a transaction.
+    pub(crate) fn look(&mut self, connection: &Connection, now: Instant) -> rusqlite::Result<()> {
         let version = connection.pragma_query_value(None, "data_version", |row| row.get(0))?;
-        let own = own.swap(false, Ordering::AcqRel);
+        let own = mem::take(&mut self.own);
         if !own && self.seen.is_some_and(|seen| seen != version) {
             self.expected_until = Some(now + EXPECTED);
         }
@@ -79,33 +80,32 @@ mod tests {
         let insert = |connection: &Connection| {
             connection.execute("INSERT INTO number VALUES (1)", []).unwrap();
         };
-        let own_wrote = AtomicBool::new(false);
         let mut courtesy = Courtesy::default();
         let start = Instant::now();
         let ms = Duration::from_millis;
         // One transaction at a time that takes as long, and what is left of the rest a while later.
-        let mut rest = |at: u64, took: u64, later: u64| {
+        let rest = |courtesy: &mut Courtesy, at: u64, took: u64, later: u64| {
             let now = start + Duration::from_secs(at);
-            courtesy.look(&bulk, &own_wrote, now).unwrap();
+            courtesy.look(&bulk, now).unwrap();
             insert(&bulk);
             courtesy.ended(now + ms(took), ms(took));
             courtesy.rest(now + ms(took + later))
         };
         // Alone: neither its own commits nor those of the same process count.
-        assert_eq!(rest(1, 80, 0), None);
-        assert_eq!(rest(2, 80, 0), None);
+        assert_eq!(rest(&mut courtesy, 1, 80, 0), None);
+        assert_eq!(rest(&mut courtesy, 2, 80, 0), None);
         insert(&own);
-        own_wrote.store(true, Ordering::Release);
-        assert_eq!(rest(3, 80, 0), None);
-        assert_eq!(rest(4, 80, 0), None);
+        courtesy.own_writes();
+        assert_eq!(rest(&mut courtesy, 3, 80, 0), None);
+        assert_eq!(rest(&mut courtesy, 4, 80, 0), None);
         // Another process writes: room after long transactions, for a minute.
         insert(&other);
-        assert_eq!(rest(5, 80, 0), Some(ms(40)));
-        assert_eq!(rest(6, 80, 30), Some(ms(10)));
-        assert_eq!(rest(7, 80, 50), None, "it was free for long enough meanwhile");
-        assert_eq!(rest(8, 1, 0), None);
-        assert_eq!(rest(9, 5, 0), Some(REST_MIN));
-        assert_eq!(rest(10, 9000, 0), Some(REST_MAX));
-        assert_eq!(rest(66, 80, 0), None);
+        assert_eq!(rest(&mut courtesy, 5, 80, 0), Some(ms(40)));
+        assert_eq!(rest(&mut courtesy, 6, 80, 30), Some(ms(10)));
+        assert_eq!(rest(&mut courtesy, 7, 80, 50), None, "it was free for long enough meanwhile");
+        assert_eq!(rest(&mut courtesy, 8, 1, 0), None);
+        assert_eq!(rest(&mut courtesy, 9, 5, 0), Some(REST_MIN));
+        assert_eq!(rest(&mut courtesy, 10, 9000, 0), Some(REST_MAX));
+        assert_eq!(rest(&mut courtesy, 66, 80, 0), None);
     }
 }

@@ -1,6 +1,7 @@
 //! The search index of one space: a graph, the vectors that wait to be merged into it, and what is out of date in it.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
@@ -26,7 +27,8 @@ pub(crate) struct SpaceIndex {
     pub(crate) applied: u64,
     /// Every change up to this one is in the graph itself.
     pub(crate) settled: u64,
-    pub(crate) graph: Option<Graph>,
+    /// Whoever saves it holds it too; only one who holds `work` of the keeper saves or changes it.
+    pub(crate) graph: Option<Arc<Graph>>,
     /// Vectors that are not in the graph (yet): all of them in small galleries.
     pub(crate) fresh: Flat,
     /// Items whose vector in the graph is not theirs any more.
@@ -64,17 +66,17 @@ impl SpaceIndex {
 
     /// An index around a graph that is whole up to a change.
     pub(crate) fn around(space: &Space, options: SearchOptions, graph: Graph, settled: u64) -> Self {
-        Self { applied: settled, settled, graph: Some(graph), ..Self::new(space, options) }
+        Self { applied: settled, settled, graph: Some(Arc::new(graph)), ..Self::new(space, options) }
     }
 
     /// How many vectors it holds.
     pub(crate) fn len(&self) -> usize {
-        self.graph.as_ref().map_or(0, Graph::len) + self.fresh.len() - self.stale.len()
+        self.graph.as_deref().map_or(0, Graph::len) + self.fresh.len() - self.stale.len()
     }
 
     /// Bytes it takes.
     pub(crate) fn bytes(&self) -> usize {
-        self.graph.as_ref().map_or(0, Graph::bytes) + self.fresh.bytes() + self.stale.capacity() * 9
+        self.graph.as_deref().map_or(0, Graph::bytes) + self.fresh.bytes() + self.stale.capacity() * 9
     }
 
     /// Whether everything is in the graph.
@@ -124,7 +126,7 @@ impl SpaceIndex {
 
     /// Merges a few waiting vectors and removals into the graph, and says whether there is more to do.
     pub(crate) fn merge(&mut self, count: usize) -> Result<bool> {
-        let Some(graph) = &mut self.graph else { return Ok(false) };
+        let Some(graph) = self.graph.as_mut().and_then(Arc::get_mut) else { return Ok(false) };
         let keys: Vec<ItemKey> = match self.fresh.keys() {
             [] => {
                 let mut some = BTreeSet::new();
@@ -261,7 +263,7 @@ pub(crate) fn build(
     }
     let samples = sample(database, &row, RECALL_SAMPLES)?;
     let recall = recall(database, &row, &samples, RECALL_K, &|query, k| index.nearest(query, k))?;
-    if let Some(graph) = &mut index.graph {
+    if let Some(graph) = index.graph.as_mut().and_then(Arc::get_mut) {
         graph.recall_at_build = recall;
     }
     Ok(Some(index))

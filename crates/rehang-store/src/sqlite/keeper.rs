@@ -1,6 +1,6 @@
 //! Brings search indexes up, keeps them up to date, and looks after them in the background.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
@@ -88,8 +88,9 @@ const MERGE_SLICE: usize = 8;
 /// Recall that may be lost before a graph is made again.
 const RECALL_LOSS: f64 = 0.02;
 
-/// Removals the feed remembers at least; older ones are forgotten when a graph has been saved after them.
-const REMOVALS_KEPT: u64 = 100_000;
+/// Removals the feed remembers at least; with more, those are forgotten that are in the index that is saved. Few in tests, so that
+/// it happens.
+const REMOVALS_KEPT: u64 = if cfg!(test) { 100 } else { 100_000 };
 
 impl Keeper {
     pub(crate) fn new(database: Arc<Database>, options: SearchOptions) -> Self {
@@ -100,6 +101,10 @@ impl Keeper {
     pub(crate) fn current(&self, row: &SpaceRow, change: u64) -> Result<Arc<Kept>> {
         let kept = self.kept(row);
         if kept.read().applied < change {
+            // At a search that has something to catch up with, as the first one of a space has, and not at every one.
+            if lock(&self.spaces).len() > 1 {
+                self.forget_dropped()?;
+            }
             kept.catch_up(&self.database, self.options)?;
             kept.tend(&self.database, self.options);
         }
@@ -111,7 +116,7 @@ impl Keeper {
         let kept = self.current(&row, change)?;
         let index = kept.read();
         let notes = lock(&kept.notes);
-        let graph = index.graph.as_ref();
+        let graph = index.graph.as_deref();
         let care = graph.map(|graph| graph.care.clone()).unwrap_or_default();
         Ok(IndexHealth {
             kind: if graph.is_some() { IndexKind::Graph } else { IndexKind::Exact },
@@ -163,6 +168,26 @@ impl Keeper {
         for kept in all {
             kept.join();
         }
+    }
+
+    /// Takes away what belongs to spaces that another process has dropped: a graph is most of a process's memory.
+    fn forget_dropped(&self) -> Result<()> {
+        // Read first: whoever is kept was in the gallery then, and whoever is not in it afterwards never comes back, since numbers are
+        // not used again.
+        let kept: Vec<i64> = lock(&self.spaces).keys().copied().collect();
+        let there: BTreeSet<i64> = self
+            .database
+            .read(|transaction| Ok(spaces::list(transaction)?.into_iter().map(|row| row.number).collect()))?;
+        for number in kept.into_iter().filter(|number| !there.contains(number)) {
+            self.forget(number);
+        }
+        Ok(())
+    }
+
+    /// The numbers of the spaces that something is kept of.
+    #[cfg(test)]
+    pub(crate) fn numbers(&self) -> Vec<i64> {
+        lock(&self.spaces).keys().copied().collect()
     }
 
     /// Takes away what belongs to a space that was dropped.
@@ -313,7 +338,7 @@ impl Kept {
 
     /// Measures the recall of the graph where it is time for that, and makes the graph again where it fell.
     fn check_recall(&self, database: &Database, options: SearchOptions, threads: usize) -> Result<()> {
-        let due = self.read().graph.as_ref().is_some_and(Graph::is_check_due);
+        let due = self.read().graph.as_deref().is_some_and(Graph::is_check_due);
         if !due || self.stop.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -325,7 +350,7 @@ impl Kept {
         lock(&self.notes).saved = None;
         let at_build = {
             let mut index = self.write();
-            let Some(graph) = index.graph.as_mut() else { return Ok(()) };
+            let Some(graph) = index.graph.as_mut().and_then(Arc::get_mut) else { return Ok(()) };
             graph.care.checked_at = graph.overwritten;
             graph.care.recall_checked = Some(recall);
             graph.recall_at_build
@@ -341,7 +366,7 @@ impl Kept {
     fn settle(&self, database: &Database, options: SearchOptions, in_front: bool) -> Result<()> {
         let (graph_len, waiting) = {
             let index = self.read();
-            (index.graph.as_ref().map(Graph::len), index.waiting())
+            (index.graph.as_deref().map(Graph::len), index.waiting())
         };
         let rebuild = match graph_len {
             None => waiting > options.exact_max,
@@ -386,7 +411,8 @@ impl Kept {
         replacement.catch_up_from_truth(database, options)?;
         let mut new = replacement.index.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut index = self.write();
-        if let (Some(old), Some(graph)) = (&index.graph, &mut new.graph) {
+        let new_graph = new.graph.as_mut().and_then(Arc::get_mut);
+        if let (Some(old), Some(graph)) = (&index.graph, new_graph) {
             let (rebuilt, why) = (old.care.rebuilt + 1, Some(why.to_owned()));
             graph.care = Care { rebuilt, rebuilt_because: why, ..Care::default() };
         }
@@ -416,13 +442,19 @@ impl Kept {
         self.catch_up(database, options)
     }
 
-    /// Writes the graph beside the gallery, if it is not there as it is.
+    /// Writes the graph beside the gallery, if there is one and it is not there as it is, and lets the feed forget what nobody
+    /// needs any more. The caller holds `work`.
     fn save(&self, database: &Database) -> Result<()> {
         let path = side_file(database.path(), self.number);
-        let settled = {
+        // Not under the lock: a search that has something to catch up with would wait for the whole file, and all others behind it.
+        let (graph, space, settled, applied) = {
             let index = self.read();
-            let Some(graph) = &index.graph else { return Ok(()) };
-            if lock(&self.notes).saved == Some(index.settled) && fs_err::metadata(&path).is_ok() {
+            (index.graph.clone(), index.space.clone(), index.settled, index.applied)
+        };
+        // Without a graph nothing lies beside the gallery that would have to catch up.
+        let mut known = applied;
+        if let Some(graph) = graph {
+            if lock(&self.notes).saved == Some(settled) && fs_err::metadata(&path).is_ok() {
                 return Ok(());
             }
             // The gallery learns of it first: a file that is not written then counts as another's and is made again.
@@ -431,21 +463,33 @@ impl Kept {
             } else {
                 database.read(|transaction| spaces::index_identity(transaction, self.number))?
             };
-            graph.save(&path, &identity, &index.space, index.settled)?;
-            index.settled
-        };
-        lock(&self.notes).saved = Some(settled);
+            graph.save(&path, &identity, &space, settled)?;
+            lock(&self.notes).saved = Some(settled);
+            known = settled;
+        }
         if !database.writable() {
             return Ok(());
         }
+        self.trim(database, known)
+    }
+
+    /// Lets the feed forget removals up to a change, where it remembers too many. An index that knows less, in another process, is
+    /// made again.
+    fn trim(&self, database: &Database, known: u64) -> Result<()> {
         let n = self.number;
+        let removals: u64 = database.read(|transaction| {
+            index::numbered(transaction, n)?;
+            Ok(transaction.query_row(&format!("SELECT count(*) FROM removed_{n}"), [], |row| row.get(0))?)
+        })?;
+        if removals <= REMOVALS_KEPT {
+            return Ok(());
+        }
         database.write(|transaction| {
-            let removals: u64 =
-                transaction.query_row(&format!("SELECT count(*) FROM removed_{n}"), [], |row| row.get(0))?;
-            if removals > REMOVALS_KEPT {
-                transaction.execute(&format!("DELETE FROM removed_{n} WHERE change <= ?1"), [settled])?;
-                transaction.execute("UPDATE space SET trimmed = ?1 WHERE number = ?2", (settled, n))?;
-            }
+            index::numbered(transaction, n)?;
+            transaction.execute(&format!("DELETE FROM removed_{n} WHERE change <= ?1"), [known])?;
+            // Another process may have been here with a later change.
+            transaction
+                .execute("UPDATE space SET trimmed = max(trimmed, ?1) WHERE number = ?2", (known, n))?;
             Ok(())
         })
     }

@@ -112,11 +112,12 @@ impl Default for SearchOptions {
 }
 
 impl SqliteStore {
-    /// Makes a new gallery without spaces and items.
+    /// Makes a new gallery without spaces and items, where nothing is: no file, an empty one, or what is left of a process that was
+    /// killed while it made one.
     ///
     /// # Errors
     ///
-    /// A conflict where a file with content is there already; I/O errors name the path.
+    /// A conflict where a file with content of any kind is there already; I/O errors name the path.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Self::on(Database::create(path.as_ref())?, SearchOptions::default()))
     }
@@ -131,18 +132,13 @@ impl SqliteStore {
         Ok(Self::on(Database::open(path.as_ref())?, SearchOptions::default()))
     }
 
-    /// Opens the gallery that is there, or makes a new one where nothing is.
+    /// Opens the gallery that is there, or makes a new one where nothing is, also where several processes do so at once.
     ///
     /// # Errors
     ///
     /// As [`SqliteStore::open`] and [`SqliteStore::create`].
     pub fn open_or_create(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        match fs_err::metadata(path) {
-            Ok(metadata) if metadata.is_file() && metadata.len() == 0 => Self::create(path),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Self::create(path),
-            _ => Self::open(path),
-        }
+        Ok(Self::on(Database::open_or_create(path.as_ref())?, SearchOptions::default()))
     }
 
     /// The same gallery, searched in another way. For a store that was just opened: indexes are started afresh.

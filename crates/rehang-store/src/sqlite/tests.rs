@@ -258,6 +258,74 @@ fn an_index_that_is_too_far_behind_is_made_again() {
 }
 
 #[test]
+fn the_feed_forgets_removals_without_a_graph_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    let store = filled(&path, 60);
+    let other = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    let everything = Filter::default();
+    for store in [&store, &other] {
+        assert_eq!(nearest(store, &vector(5), 1, &everything), [(6, 0.0)]);
+    }
+    for first in [100, 200, 300] {
+        let items: Vec<ItemWrite> = (first..first + 50).map(|id| item(id, id as u64)).collect();
+        store.put(&items).unwrap();
+        let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
+        assert_eq!(store.delete(&ids).unwrap(), 50);
+    }
+    store.delete(&["5"]).unwrap();
+    store.put(&[item(7, 5000)]).unwrap();
+    let removals = || -> u64 {
+        let count = "SELECT count(*) FROM removed_1";
+        store.database.writer().query_row(count, [], |row| row.get(0)).unwrap()
+    };
+    assert!(removals() > 150);
+    store.flush().unwrap();
+    assert_eq!(store.index_health("m").unwrap().kind, IndexKind::Exact);
+    assert_eq!(removals(), 0);
+    // Whoever is behind, or begins, sees what is there all the same.
+    for store in [&store, &other, &SqliteStore::open(&path).unwrap().with_search(GRAPH)] {
+        assert_ne!(nearest(store, &vector(5), 1, &everything)[0].0, 6, "deleted");
+        assert_eq!(nearest(store, &vector(5000), 1, &everything), [(8, 0.0)]);
+        assert_eq!(store.index_health("m").unwrap().vectors, 59);
+    }
+    store.delete(&["9"]).unwrap();
+    store.flush().unwrap();
+    assert_eq!(removals(), 1, "a few are remembered");
+    assert_ne!(nearest(&other, &vector(9), 1, &everything)[0].0, 10);
+}
+
+#[test]
+fn what_is_kept_of_a_space_goes_when_another_process_drops_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    let store = filled(&path, 101);
+    store.create_space(&space("n"), Provenance::Native).unwrap();
+    let query = Matrix::new(DIMENSION, vector(1)).unwrap();
+    let search = |name: &str| {
+        store.search(name, &query, 1, &Filter::default()).unwrap();
+        store.keeper.numbers()
+    };
+    search("m");
+    assert_eq!(search("n"), [1, 2]);
+    store.wait_for_indexes();
+    let other = SqliteStore::open(&path).unwrap();
+    other.switch_serving("m", "n").unwrap();
+    other.drop_space("m").unwrap();
+    // Noticed with the next write that is searched.
+    let mut write = item(101, 101);
+    write.vectors[0].space = "n".into();
+    write.vectors[0].provenance = Provenance::Native;
+    other.put(&[write]).unwrap();
+    assert_eq!(search("n"), [2]);
+    // And with the next space.
+    other.create_space(&space("o"), Provenance::Native).unwrap();
+    other.switch_serving("n", "o").unwrap();
+    other.drop_space("n").unwrap();
+    assert_eq!(search("o"), [3]);
+}
+
+#[test]
 fn a_filter_finds_the_few_that_pass() {
     let folder = tempfile::tempdir().unwrap();
     let store = filled(&folder.path().join("gallery.db"), 1500);
@@ -380,6 +448,44 @@ fn searches_go_on_while_everything_changes() {
         }
     });
     assert_eq!(store.check().unwrap(), vec![]);
+}
+
+#[cfg(unix)]
+#[test]
+fn searches_catch_up_while_an_index_is_saved() {
+    use std::time::{Duration, Instant};
+
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("gallery.db"), 1000);
+    store.rebuild("m").unwrap();
+    store.put(&[item(3, 5000)]).unwrap();
+    // A pipe in the place of the file: it takes a part of the graph and no more until somebody reads it.
+    let side_file = store.index_path("m").unwrap();
+    let name = side_file.file_name().unwrap().to_string_lossy().into_owned();
+    let pipe = side_file.with_file_name(format!(".{name}.{}.partial", std::process::id()));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::thread::scope(|scope| {
+        let saving = scope.spawn(|| store.flush());
+        let mut reader = fs_err::File::open(&pipe).unwrap();
+        let searching = scope.spawn(|| {
+            store.put(&[item(4, 6000)]).unwrap();
+            nearest(&store, &vector(6000), 1, &Filter::default())
+        });
+        let began = Instant::now();
+        while !searching.is_finished() && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let waited = !searching.is_finished();
+        assert!(!saving.is_finished(), "the graph is larger than a pipe");
+        // The save fails where it looks at its file again, which harms nobody.
+        fs_err::remove_file(&pipe).unwrap();
+        std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+        assert!(!waited, "a search waited for the save");
+        assert_eq!(searching.join().unwrap(), [(5, 0.0)]);
+        assert!(saving.join().unwrap().is_err());
+    });
+    store.flush().unwrap();
+    assert!(side_file.exists() && store.check().unwrap().is_empty());
 }
 
 #[test]

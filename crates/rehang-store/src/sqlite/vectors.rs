@@ -227,12 +227,16 @@ pub(crate) fn record_failures(
 ) -> Result<()> {
     database.write(|transaction| {
         let n = spaces::find(transaction, space)?.number;
+        // Whoever has a vector that the upgrade never replaces was served by somebody else meanwhile.
+        let wanting = format!(
+            "FROM item WHERE key = ?1 AND revision = ?2
+             AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1 AND provenance <> 'adapted')"
+        );
         let mut delete = transaction.prepare_cached(&format!(
-            "DELETE FROM failure_{n} WHERE item = ?1 AND EXISTS (SELECT 1 FROM item WHERE key = ?1 AND revision = ?2)"
+            "DELETE FROM failure_{n} WHERE item = ?1 AND EXISTS (SELECT 1 {wanting})"
         ))?;
         let mut insert = transaction.prepare_cached(&format!(
-            "INSERT INTO failure_{n} (item, revision, reason)
-             SELECT key, revision, ?3 FROM item WHERE key = ?1 AND revision = ?2"
+            "INSERT INTO failure_{n} (item, revision, reason) SELECT key, revision, ?3 {wanting}"
         ))?;
         for (key, revision, reason) in failures {
             delete.execute(params![int(*key), int(*revision)])?;

@@ -60,20 +60,22 @@ pub(crate) fn identity(pairs: &Pairs, held_out: Option<&Data<'_>>, parameters: &
     let mut short = parameters.clone();
     let head = short.loss.head.take();
     let skip = short.skip.take();
-    let labels: Vec<f32> = pairs.labels().unwrap_or(&[]).iter().map(|&label| label as f32).collect();
+    let wide = |labels: &[i64]| -> Vec<f32> { labels.iter().map(|&label| label as f32).collect() };
     let print =
         |matrix: Option<&rehang::Matrix>| matrix.map_or_else(|| "none".into(), rehang::Matrix::fingerprint);
     let column =
         |values: &[f32]| rehang::Matrix::from_fn(values.len(), 1, |row, _| values[row]).fingerprint();
     format!(
-        "version={} old={} new={} side={} labels={} held-out={}/{} head={}/{}/{:?} skip={}/{} {short:?}",
+        "version={} old={} new={} side={} labels={} held-out={}/{}/{}/{} head={}/{}/{:?} skip={}/{} {short:?}",
         env!("CARGO_PKG_VERSION"),
         pairs.old().matrix().fingerprint(),
         pairs.new_vectors().matrix().fingerprint(),
         print(pairs.side()),
-        column(&labels),
+        column(&wide(pairs.labels().unwrap_or(&[]))),
         print(held_out.map(|held_out| &held_out.old)),
         print(held_out.map(|held_out| held_out.new)),
+        print(held_out.and_then(|held_out| held_out.side.as_ref())),
+        column(&wide(held_out.map_or(&[], |held_out| &held_out.labels))),
         print(head.as_ref().map(rehang::Head::weight)),
         column(head.as_ref().map_or(&[], |head| head.bias())),
         head.as_ref().map(rehang::Head::kind),

@@ -264,11 +264,20 @@ fn a_resumed_fit_gives_the_bytes_of_one_that_was_not_stopped() {
     assert!(resumed == whole);
     // A finished fit is read back, and another fit's checkpoint is refused.
     assert!(fit_network(&train, Some(&other), &checked, &Progress::default(), Some(&path)).unwrap() == whole);
-    parameters.seed = 9;
-    let error =
-        fit_network(&train, Some(&other), &parameters.check().unwrap(), &Progress::default(), Some(&path))
-            .unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::InvalidOption { option, .. } if option == "checkpoint"));
+    let refused = |other: &Pairs, parameters: NetworkParameters| {
+        let checked = parameters.check().unwrap();
+        let error =
+            fit_network(&train, Some(other), &checked, &Progress::default(), Some(&path)).unwrap_err();
+        matches!(error.kind(), ErrorKind::InvalidOption { option, .. } if option == "checkpoint")
+    };
+    let mut labels = vec![0; other.len()];
+    labels[3] = 1;
+    for labels in [vec![0; other.len()], labels] {
+        let relabelled =
+            Pairs::new(other.old().clone(), other.new_vectors().clone(), Some(labels), None).unwrap();
+        assert!(refused(&relabelled, parameters.clone()), "labels of held-out pairs decide when it stops");
+    }
+    assert!(refused(&other, NetworkParameters { seed: 9, ..parameters }));
 }
 
 #[test]

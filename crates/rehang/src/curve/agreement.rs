@@ -67,7 +67,9 @@ pub fn agreement(
         return Err(Error::option("the depth of agreement@k", depth, "1 or more"));
     }
     if depth_max == 0 {
-        return Err(ErrorKind::Empty { what: "the gallery without the query itself".into() }.into());
+        let detail =
+            "the gallery is its own set of queries and has one item; give separate queries, or more items";
+        return Err(ErrorKind::NothingToFind { detail: detail.into() }.into());
     }
     let depth = depth.min(depth_max);
     let depths = Depths::new(None, None, Some(depth), None);

@@ -188,10 +188,7 @@ impl<'a> Answers<'a> {
         }
         answers.count.counted = answers.counted.len();
         if answers.counted.is_empty() {
-            return Err(ErrorKind::Empty {
-                what: "the set of queries with a right answer in the gallery".into(),
-            }
-            .into());
+            return Err(Error::no_right_answers());
         }
         Ok(answers)
     }

@@ -8,7 +8,7 @@
 //! | `.bvecs`, `.ivecs` | read | read (integers) |
 //! | `.safetensors` | read and written | read |
 //! | `.txt`, `.tsv`, `.csv`, `.ids` | no | one a line |
-//! | `.jsonl` | no | ids: field `_id`, or else `id` |
+//! | `.jsonl` | no | ids: field `_id`, or else `id`; labels: field `label`, or else `labels` |
 //!
 //! A column of a Parquet file and a tensor of a safetensors file are named behind a `#`: `gallery.parquet#embedding`.
 //! The name may be left out where there is one answer only. The exact rules stand in `docs/formats.md`.
@@ -249,7 +249,7 @@ fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
         Format::Fvecs | Format::Bvecs | Format::Ivecs => vecs::read_scalars(&source.path, format),
         Format::Safetensors => safetensors::read_scalars(source),
         Format::Text => text::read_scalars(&source.path),
-        Format::JsonLines => text::read_json_field(&source.path, wish.names).map(Scalars::Texts),
+        Format::JsonLines => text::read_json_scalars(&source.path, wish.names),
     }
 }
 

@@ -82,6 +82,15 @@ pub(super) fn read_json_field(path: &Path, names: &[&str]) -> Result<Vec<String>
         .collect()
 }
 
+/// One field of every object of a file of JSON lines: integers where every object has one, else text.
+pub(super) fn read_json_scalars(path: &Path, names: &[&str]) -> Result<Scalars> {
+    let values = read_json_field(path, names)?;
+    if let Some(integers) = values.iter().map(|value| value.parse().ok()).collect() {
+        return Ok(Scalars::Integers(integers));
+    }
+    Ok(Scalars::Texts(values))
+}
+
 /// Numbers for texts, in the order in which they first appear.
 pub(super) fn number_texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<i64> {
     let mut numbers: HashMap<&str, i64> = HashMap::new();

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::compatibility::at_width;
 use crate::curve::{CurveOptions, Qrels, QueryCount, Relevance, evaluate, expect_count, ranks_of_answers};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
@@ -49,7 +49,7 @@ pub struct LandmarkRetrieval {
 ///
 /// # Errors
 ///
-/// As [`evaluate`]; [`ErrorKind::Duplicate`] for an answer named twice.
+/// As [`evaluate`]; [`crate::ErrorKind::Duplicate`] for an answer named twice.
 pub fn retrieval(
     index: &Matrix,
     queries: &Matrix,
@@ -171,7 +171,7 @@ pub struct RevisitedSetup {
 /// # Errors
 ///
 /// Vectors that are empty, hold NaN; ground truth of another number than the queries, that names a row twice or one that does
-/// not exist; [`ErrorKind::Empty`] where no query has a right answer in any setup; cancelled.
+/// not exist; [`crate::ErrorKind::NothingToFind`] where no query has a right answer in any setup; cancelled.
 pub fn revisited(
     gallery: &Matrix,
     queries: &Matrix,
@@ -186,10 +186,7 @@ pub fn revisited(
         results.push(revisited_setup(setup, gallery, &queries, truth, distance, progress)?);
     }
     if results.iter().all(|result| result.queries.counted == 0) {
-        return Err(ErrorKind::Empty {
-            what: "the set of queries with a right answer in the gallery".into(),
-        }
-        .into());
+        return Err(Error::no_right_answers());
     }
     <[RevisitedSetup; 3]>::try_from(results).map_err(|_| Error::corrupt("setups", "there are three"))
 }

@@ -146,6 +146,12 @@ pub fn write_parquet(path: &Path, case: &str) {
             ("label", Column::Integers(vec![Some(7), Some(8)])),
             ("score", Column::Doubles(vec![0.5, 1.5])),
         ],
+        "label_with_gaps.parquet" => vec![
+            ("id", Column::Doubles(vec![1.0, 2.0])),
+            ("label", Column::Doubles(vec![7.0, f64::NAN])),
+            ("split", Column::Integers(vec![Some(0), Some(1)])),
+            ("text", Column::Texts(vec!["a", "b"])),
+        ],
         "compressed.parquet" => {
             vec![
                 ("id", Column::Integers((0..3000).map(Some).collect())),

@@ -16,7 +16,7 @@ use super::{Named, split_all, table};
 use crate::arguments::Relevance;
 use crate::arguments::evaluate::{Answers, Cross, Refresh, Sequence};
 use crate::bar::with_bar;
-use crate::commands::{Outcome, print};
+use crate::commands::{Outcome, check_grid, print};
 use crate::input::{Inputs, Join};
 use crate::relevance::Loaded;
 
@@ -49,7 +49,9 @@ impl Ground {
             k: answers.k,
             ..Relevance::default()
         };
-        let loaded = Loaded::read(&relevance, &mut inputs, &Join::default())?;
+        let items = models.vectors[0].rows();
+        let asked = queries.as_ref().and_then(|queries| queries.first()).map(Matrix::rows);
+        let loaded = Loaded::read(&relevance, &mut inputs, &Join::default(), items, asked)?;
         Ok(Self { inputs, models, queries, loaded, distance })
     }
 
@@ -160,9 +162,7 @@ fn intervals(
 
 /// A hot refresh in every order.
 pub fn refresh(arguments: &Refresh, json: bool) -> Result<Outcome> {
-    if arguments.grid < 2 {
-        return Err(Error::option("--grid", arguments.grid, "2 points or more"));
-    }
+    check_grid(arguments.grid)?;
     let ground = Ground::read(&arguments.models, &arguments.answers)?;
     let [old, new] = ground.models()[..] else {
         return Err(Error::option(

@@ -242,7 +242,7 @@ impl Table {
         self.columns.iter().find(|column| column.name == name)
     }
 
-    /// The column that is named in the source, or else the answer of `choose`.
+    /// The column that is named in the source, or else one of the `preferred` names, or else the only one that fits.
     fn pick<'a>(
         &'a self,
         what: &str,
@@ -261,9 +261,17 @@ impl Table {
             }
             return Ok(column);
         }
-        if let Some(column) = preferred.iter().find_map(|name| self.named(name).filter(|column| fits(column)))
-        {
+        let named: Vec<&Column> = preferred.iter().filter_map(|name| self.named(name)).collect();
+        if let Some(column) = named.iter().find(|column| fits(column)) {
             return Ok(column);
+        }
+        if let Some(column) = named.first() {
+            return Err(self.corrupt(format!(
+                "column {:?} cannot be {what} as it is; write it with another type, or name another column as {}#COLUMN: it has {}",
+                column.name,
+                self.source.path.display(),
+                self.listed()
+            )));
         }
         let mut fitting = self.columns.iter().filter(|column| fits(column) && column.name != ID);
         match (fitting.next(), fitting.next()) {

@@ -1,0 +1,274 @@
+//! What others do between two steps of a verb, or after it died there: applications that write, operators that call another
+//! verb, and the next upgrade of the same gallery.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{D_NEW, DieAt, TestClock, TestEncoder, World, check, fill, new_model};
+use rehang::{Distance, Progress, Provenance, Result, Space};
+use rehang_store::{ItemWrite, MemoryStore, Store};
+use rehang_upgrade::{
+    BackfillSetup, Faults, Gallery, Limits, NoFaults, Phase, Place, Recorded, Request, Serving, Started,
+    Summary, backfill, finish, request, rollback, start, status, switch,
+};
+
+const ITEMS: usize = 60;
+/// Items of two pages of a fill.
+const PAGES: usize = 3000;
+
+/// Something that happens at the first visit of a place.
+struct At<F> {
+    place: Place,
+    act: F,
+    happened: AtomicBool,
+}
+
+fn at<F: Fn() -> Result<()> + Sync>(place: Place, act: F) -> At<F> {
+    At { place, act, happened: AtomicBool::new(false) }
+}
+
+impl<F: Fn() -> Result<()> + Sync> Faults for At<F> {
+    fn reach(&self, place: Place) -> Result<()> {
+        if place == self.place && !self.happened.swap(true, Ordering::SeqCst) {
+            (self.act)()?;
+        }
+        Ok(())
+    }
+}
+
+fn begin(store: &MemoryStore, world: &World, faults: &dyn Faults) -> Result<Started> {
+    start(store, &world.setup(), faults, &Progress::default())
+}
+
+fn run(store: &MemoryStore, world: &World) -> Result<Summary> {
+    let setup = BackfillSetup {
+        store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits::default(),
+        clock: &TestClock::default(),
+        faults: &NoFaults,
+    };
+    backfill(&setup, &Progress::default())
+}
+
+fn filled() -> (MemoryStore, World) {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, ITEMS);
+    begin(&store, &world, &NoFaults).unwrap();
+    (store, world)
+}
+
+fn switched() -> (MemoryStore, World) {
+    let (store, world) = filled();
+    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    (store, world)
+}
+
+/// Who made the vector of an item in a space; `None` where no search of it finds the item.
+fn made_by(store: &MemoryStore, space: &str, number: usize) -> Option<Provenance> {
+    let key = store.get(&[&common::id(number)]).unwrap()[0].as_ref().unwrap().key;
+    store.provenances(space, &[key]).unwrap()[0]
+}
+
+#[test]
+fn what_is_written_between_the_record_of_a_finish_and_its_drop_is_kept() {
+    for dies in [false, true] {
+        let (store, world) = switched();
+        run(&store, &world).unwrap();
+        // A changed and a new item of an application that knows of the upgrade, and of one that does not.
+        let write = || -> Result<()> {
+            let gallery = Gallery::new(&store, Some(&world.adapter));
+            gallery.put(vec![common::item(1, 1), common::item(ITEMS, 0)])?;
+            store.put(&[common::item(2, 1), common::item(ITEMS + 1, 0)])?;
+            Ok(())
+        };
+        let done = if dies {
+            finish(&store, &world.setup(), &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
+            write().unwrap();
+            assert_eq!(made_by(&store, "new-model", 1), Some(Provenance::Adapted), "found at once");
+            assert_eq!(status(&store, 0).unwrap().lag, 2);
+            finish(&store, &world.setup(), &NoFaults).unwrap()
+        } else {
+            finish(&store, &world.setup(), &at(Place::BeforeDrop, write)).unwrap()
+        };
+        for number in [1, ITEMS, 2, ITEMS + 1] {
+            assert_eq!(made_by(&store, "new-model", number), Some(Provenance::Adapted), "item {number}");
+        }
+        assert_eq!((done.counts.adapted, done.lacking), (4, 0));
+        assert_eq!(store.spaces().unwrap().len(), 1);
+        check(&store, std::slice::from_ref(&world.adapter));
+    }
+}
+
+#[test]
+fn a_finish_that_goes_on_with_another_adapter_drops_nothing() {
+    let (store, world) = switched();
+    finish(&store, &world.setup(), &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
+    store.put(&[common::item(ITEMS, 0)]).unwrap();
+    let other = World { adapter: common::other_adapter(), ..World::new() };
+    let error = finish(&store, &other.setup(), &NoFaults).unwrap_err();
+    assert!(error.is_conflict() && error.to_string().contains("another adapter"), "{error}");
+    assert_eq!(store.spaces().unwrap().len(), 2);
+    finish(&store, &world.setup(), &NoFaults).unwrap();
+    check(&store, std::slice::from_ref(&world.adapter));
+    // A death right after the drop leaves nothing to adapt, and nothing to ask an adapter for.
+    let (store, world) = switched();
+    finish(&store, &world.setup(), &DieAt::new(Place::AfterDrop, 1)).unwrap_err();
+    finish(&store, &world.setup(), &NoFaults).unwrap();
+}
+
+#[test]
+fn a_run_after_the_finish_says_what_is_left() {
+    let (store, world) = switched();
+    run(&store, &world).unwrap();
+    store.put(&[common::item(3, 1)]).unwrap();
+    finish(&store, &world.setup(), &NoFaults).unwrap();
+    // Adapted before the drop; and one that comes without any vector.
+    let bare = ItemWrite { vectors: vec![], ..common::item(4, 1) };
+    store.put(&[bare]).unwrap();
+    let error = run(&store, &world).unwrap_err().to_string();
+    assert!(error.contains("2 items with a source are not native"), "{error}");
+    assert!(error.contains("1 items have no vector") && error.contains("new-model"), "{error}");
+    store.delete(&[&common::id(3), &common::id(4)]).unwrap();
+    let error = run(&store, &world).unwrap_err().to_string();
+    assert!(error.contains("nothing is left to do"), "{error}");
+}
+
+#[test]
+fn a_start_that_is_planned_anew_meanwhile_gives_way() {
+    let other = World { adapter: common::other_adapter(), ..World::new() };
+    for place in [Place::FillRead, Place::FillWritten, Place::BeforeFilled] {
+        let (store, world) = (MemoryStore::new(), World::new());
+        fill(&store, PAGES);
+        // It dies half-way, so that whatever the first one still does would stay.
+        let replan = || -> Result<()> {
+            begin(&store, &other, &DieAt::new(Place::FillWritten, 1)).unwrap_err();
+            Ok(())
+        };
+        let error = begin(&store, &world, &at(place, replan)).unwrap_err();
+        assert!(error.is_conflict() && error.to_string().contains("planned anew"), "{place:?}: {error}");
+        let record = Recorded::expect(&store).unwrap().record;
+        assert_eq!((record.phase, record.adapted_before), (Phase::Filling, true), "{place:?}");
+        switch(&store, &other.setup(), Serving::Mixed, &NoFaults).unwrap_err();
+        begin(&store, &other, &NoFaults).unwrap();
+        check(&store, std::slice::from_ref(&other.adapter));
+        assert_eq!(store.counts("new-model").unwrap().adapted, PAGES as u64);
+        switch(&store, &other.setup(), Serving::Mixed, &NoFaults).unwrap();
+    }
+}
+
+#[test]
+fn two_starts_of_one_plan_do_no_harm() {
+    for place in [Place::FillRead, Place::FillWritten, Place::BeforeFilled] {
+        let (store, world) = (MemoryStore::new(), World::new());
+        fill(&store, PAGES);
+        let again = || begin(&store, &world, &NoFaults).map(drop);
+        begin(&store, &world, &at(place, again)).unwrap();
+        assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::Filled);
+        assert_eq!(store.counts("new-model").unwrap().adapted, PAGES as u64);
+    }
+}
+
+#[test]
+fn a_start_that_is_rolled_back_meanwhile_says_so() {
+    for place in [Place::FillRead, Place::BeforeFilled] {
+        let (store, world) = (MemoryStore::new(), World::new());
+        fill(&store, ITEMS);
+        let back = || rollback(&store, &world.setup(), &NoFaults).map(drop);
+        let error = begin(&store, &world, &at(place, back)).unwrap_err();
+        assert!(error.is_conflict() && error.to_string().contains("rolled back"), "{place:?}: {error}");
+        assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::Abandoned);
+        // What the message says helps. A pause is no reason to give up.
+        let pause = || request(&store, &world.setup(), Request::Pause).map(drop);
+        begin(&store, &world, &at(Place::BeforeFilled, pause)).unwrap();
+        let record = Recorded::expect(&store).unwrap().record;
+        assert_eq!((record.phase, record.request), (Phase::Filled, Request::Pause));
+        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    }
+}
+
+#[test]
+fn a_rollback_beside_a_switch_wins() {
+    for place in [Place::BeforeSwitch, Place::SwitchRecorded] {
+        let (store, world) = filled();
+        let back = || rollback(&store, &world.setup(), &NoFaults).map(drop);
+        let error = switch(&store, &world.setup(), Serving::Mixed, &at(place, back)).unwrap_err();
+        assert!(error.is_conflict(), "{place:?}: {error}");
+        assert_eq!(store.serving().unwrap().as_deref(), Some("old-model"), "{place:?}");
+        assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::RolledBack, "{place:?}");
+        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+        assert_eq!(store.serving().unwrap().as_deref(), Some("new-model"), "{place:?}");
+    }
+}
+
+#[test]
+fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says() {
+    // A rollback dies before searches go back: of an upgrade that is filled, and of one that is being filled again.
+    for refilling in [false, true] {
+        let (store, mut world) = switched();
+        if refilling {
+            world.adapter = common::other_adapter();
+            begin(&store, &world, &DieAt::new(Place::FillRead, 1)).unwrap_err();
+        }
+        rollback(&store, &world.setup(), &DieAt::new(Place::RolledBack, 1)).unwrap_err();
+        let phase = Recorded::expect(&store).unwrap().record.phase;
+        assert_eq!(phase, if refilling { Phase::Abandoned } else { Phase::RolledBack });
+        assert_eq!(store.serving().unwrap().as_deref(), Some("new-model"));
+        Gallery::new(&store, Some(&world.adapter)).put(vec![common::item(3, 1)]).unwrap();
+        assert_eq!(made_by(&store, "new-model", 3), Some(Provenance::Adapted));
+        let error = finish(&store, &world.setup(), &NoFaults).unwrap_err();
+        if refilling {
+            assert!(error.to_string().contains("`rehang upgrade start` to stay"), "{error}");
+            begin(&store, &world, &NoFaults).unwrap();
+        } else {
+            // Written by an application that does not know of the upgrade; a backfill could not embed it.
+            let write = ItemWrite { source: None, ..common::item(4, 1) };
+            store.put(&[write]).unwrap();
+            assert_eq!(run(&store, &world).unwrap().caught_up, 1);
+            assert_eq!(made_by(&store, "new-model", 4), Some(Provenance::Adapted));
+            assert!(error.to_string().contains("`rehang upgrade switch` to stay"), "{error}");
+            switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+        }
+        // What the message says helps.
+        finish(&store, &world.setup(), &NoFaults).unwrap();
+    }
+}
+
+#[test]
+fn a_gallery_that_is_kept_adapts_nothing_for_the_next_upgrade() {
+    let space = |name: &str| Space::new(name, D_NEW, Distance::L2, false);
+    let write = |number: usize, version: usize, space: &str, provenance: Provenance| {
+        let mut write = common::item(number, version);
+        write.vectors[0].space = space.into();
+        write.vectors[0].vector = new_model(write.source.as_deref().unwrap());
+        write.vectors[0].provenance = provenance;
+        write
+    };
+    let store = MemoryStore::new();
+    store.create_space(&space("first"), Provenance::Old).unwrap();
+    let items: Vec<ItemWrite> = (0..ITEMS).map(|number| write(number, 0, "first", Provenance::Old)).collect();
+    store.put(&items).unwrap();
+    let world = World::between(space("first"), space("second"));
+    begin(&store, &world, &NoFaults).unwrap();
+    let kept = Gallery::new(&store, Some(&world.adapter));
+    kept.put(vec![write(1, 1, "first", Provenance::Old)]).unwrap();
+    assert_eq!(made_by(&store, "second", 1), Some(Provenance::Adapted));
+    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    finish(&store, &world.setup(), &NoFaults).unwrap();
+
+    // The widths agree, so that the adapter of before would go unnoticed.
+    let mut next = World::between(space("second"), space("third"));
+    next.adapter.map.mixer[0].bias[3] = 0.5;
+    begin(&store, &next, &NoFaults).unwrap();
+    kept.put(vec![write(2, 1, "second", Provenance::Native)]).unwrap();
+    assert_eq!(made_by(&store, "third", 2), None, "it waits for the adapter of now");
+    assert_eq!(begin(&store, &next, &NoFaults).unwrap().adapted, 1);
+    let item = store.get(&[&common::id(2)]).unwrap().remove(0).unwrap();
+    let vector = store.vectors("third", &[item.key]).unwrap().remove(0).unwrap().vector;
+    assert_eq!(vector[3], new_model(item.source.as_deref().unwrap())[3] + 0.5);
+    let now = Gallery::new(&store, Some(&next.adapter));
+    now.put(vec![write(3, 1, "second", Provenance::Native)]).unwrap();
+    assert_eq!(made_by(&store, "third", 3), Some(Provenance::Adapted));
+}

@@ -1,0 +1,92 @@
+//! What a backfill makes of an embedding service that serves nobody for a while, and of one that a single text brings down.
+
+mod common;
+#[path = "../../rehang-encode/tests/common/stub.rs"]
+mod stub;
+
+use std::path::Path;
+
+use common::{TestClock, World, fill, new_model, new_space};
+use rehang::{Progress, Result};
+use rehang_encode::{Encoder, EncoderConfig, open};
+use rehang_store::{MemoryStore, Store};
+use rehang_upgrade::{BackfillSetup, Ending, Limits, NoFaults, Summary, backfill, start};
+use serde_json::json;
+use stub::{Reply, Seen, Stub, good_of};
+
+const ITEMS: usize = 40;
+
+fn filled() -> (MemoryStore, World) {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, ITEMS);
+    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    (store, world)
+}
+
+fn good(seen: &Seen) -> Reply {
+    Reply::Body(good_of(seen, new_model, |_| {}))
+}
+
+/// A run of its own process: nothing of an earlier one is known to its encoder.
+fn run(store: &MemoryStore, world: &World, stub: &Stub) -> Result<Summary> {
+    let config = json!({
+        "kind": "http", "url": stub.url, "model": "m", "batch": 4, "concurrency": 2, "attempts": 1
+    });
+    let config: EncoderConfig = serde_json::from_value(config).unwrap();
+    let encoder: Box<dyn Encoder> = open(&config, &new_space(), Path::new(".")).unwrap();
+    let setup = BackfillSetup {
+        store,
+        encoder: &*encoder,
+        adapter: Some(&world.adapter),
+        limits: Limits { batch: 8, ..Limits::default() },
+        clock: &TestClock::default(),
+        faults: &NoFaults,
+    };
+    backfill(&setup, &Progress::default())
+}
+
+#[test]
+fn a_service_that_serves_nobody_ends_the_run_and_fails_no_item() {
+    let down: [fn() -> Reply; 3] = [
+        || Reply::Status(503, vec![], String::new()),
+        || Reply::Status(429, vec![("Retry-After", "3600".into())], String::new()),
+        || Reply::Close,
+    ];
+    for (at, down) in down.into_iter().enumerate() {
+        let (store, world) = filled();
+        let stub = Stub::start(move |number, seen| if number < 5 { good(seen) } else { down() });
+        let error = run(&store, &world, &stub).unwrap_err();
+        assert!(error.is_retryable(), "case {at}: {error}");
+        assert!(error.to_string().contains("20 items were made native"), "case {at}: {error}");
+        let counts = store.counts("new-model").unwrap();
+        assert_eq!((counts.native, counts.failed), (20, 0), "case {at}: no item is to blame");
+        assert!(stub.seen().len() < 20, "case {at}: it is left alone, not asked {} times", stub.seen().len());
+        // Once it is well, the same run goes on with all of them.
+        let well = Stub::start(|_, seen| good(seen));
+        let summary = run(&store, &world, &well).unwrap();
+        assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, ITEMS as u64), "case {at}");
+        assert_eq!((summary.done.native, summary.done.failed), (20, 0), "case {at}");
+    }
+}
+
+#[test]
+fn a_text_that_brings_the_service_down_is_listed_and_stops_nothing() {
+    let (store, world) = filled();
+    let stub = Stub::start(|_, seen| {
+        if seen.texts().iter().any(|text| text == "source 7 version 0") {
+            return Reply::Status(500, vec![], String::new());
+        }
+        good(seen)
+    });
+    // The second time nothing else is left that could tell the service from the text.
+    for native in [39, 0] {
+        let summary = run(&store, &world, &stub).unwrap();
+        assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, native));
+        assert_eq!((summary.done.failed, summary.native), (1, 39));
+        let failures = store.failures("new-model", None, 9).unwrap();
+        assert_eq!(failures.len(), 1);
+        assert_eq!(failures[0].id, "item-0007");
+        assert!(failures[0].reason.contains("500"), "{}", failures[0].reason);
+        assert_eq!(store.clear_failures("new-model").unwrap(), 1);
+    }
+}
