@@ -551,17 +551,17 @@ pub struct Put {
     /// The item's id.
     #[arg(long)]
     pub id: String,
-    /// What can be embedded again: a text, a path, a URL.
+    /// What can be embedded again: a text, a path, a URL [default: as it was].
     #[arg(long)]
     pub source: Option<String>,
-    /// Its class, tag or group.
+    /// Its class, tag or group [default: as it was].
     #[arg(long)]
     pub label: Option<String>,
-    /// Anything you keep beside it, as JSON.
+    /// Anything you keep beside it, as JSON [default: as it was].
     #[arg(long, value_name = "JSON")]
     pub payload: Option<String>,
-    /// Its vector in a space: NAME=FILE with one row, or NAME=[0.1,0.2,…]. Repeat for several spaces. Vectors that are not
-    /// given belong to the content before and are removed.
+    /// Its vector in a space: NAME=FILE with one row, or NAME=[0.1,0.2,…]. Repeat for several spaces. Every put is a change of
+    /// the content: vectors that are not given belong to the content before and are removed, which is said.
     #[arg(long = "vector", value_name = "NAME=VECTOR")]
     pub vectors: Vec<String>,
     /// Configuration of a live upgrade: an item with an old vector only is adapted in the same transaction, so that no
@@ -744,7 +744,7 @@ pub struct UpgradeStatus {
 /// Options of `rehang doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Gallery file.
+    /// Gallery file [default: the one of --config, which is enough by itself].
     #[arg(long, value_name = "FILE", required_unless_present = "config")]
     pub gallery: Option<PathBuf>,
     /// Configuration of an upgrade, to check that too.

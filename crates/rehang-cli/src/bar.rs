@@ -47,7 +47,8 @@ trait View {
 #[derive(Default)]
 struct Bar {
     stage: String,
-    bar: Option<ProgressBar>,
+    done: u64,
+    drawn: Option<ProgressBar>,
 }
 
 impl View for Bar {
@@ -55,7 +56,10 @@ impl View for Bar {
         if now.stage.is_empty() {
             return;
         }
-        if self.stage != now.stage {
+        // A stage of the same name that begins again has a time of its own.
+        let begins_again = now.done < self.done;
+        self.done = now.done;
+        if self.stage != now.stage || begins_again {
             self.close();
             self.stage.clone_from(&now.stage);
             let bar = ProgressBar::with_draw_target(Some(now.total), ProgressDrawTarget::stderr());
@@ -68,9 +72,9 @@ impl View for Bar {
                 ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
             );
             bar.set_prefix(now.stage.clone());
-            self.bar = Some(bar);
+            self.drawn = Some(bar);
         }
-        if let Some(bar) = &self.bar {
+        if let Some(bar) = &self.drawn {
             bar.set_message(if now.note.is_empty() {
                 now.unit.to_string()
             } else {
@@ -81,7 +85,7 @@ impl View for Bar {
     }
 
     fn close(&mut self) {
-        if let Some(bar) = self.bar.take() {
+        if let Some(bar) = self.drawn.take() {
             bar.finish_and_clear();
         }
     }
@@ -89,19 +93,22 @@ impl View for Bar {
 
 struct Lines {
     stage: String,
+    done: u64,
     stage_started: Instant,
     last: Instant,
 }
 
 impl Lines {
     fn new() -> Self {
-        Self { stage: String::new(), stage_started: Instant::now(), last: Instant::now() }
+        Self { stage: String::new(), done: 0, stage_started: Instant::now(), last: Instant::now() }
     }
 }
 
 impl View for Lines {
     fn show(&mut self, now: &ProgressSnapshot) {
-        if self.stage != now.stage {
+        let begins_again = now.done < self.done;
+        self.done = now.done;
+        if self.stage != now.stage || begins_again {
             self.stage.clone_from(&now.stage);
             self.stage_started = Instant::now();
         } else if self.last.elapsed() >= LINE_EVERY && !now.stage.is_empty() {

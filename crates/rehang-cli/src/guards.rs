@@ -23,7 +23,7 @@ pub fn among_pairs_value(overlap: &RowOverlap) -> Value {
 pub fn among_pairs_text(overlap: &RowOverlap) -> String {
     let about = if overlap.is_exact() { "" } else { "about " };
     format!(
-        "{about}{} of {} vectors are among the pairs that the adapter was fitted on",
+        "{about}{} of {} old vectors are among the pairs that the adapter was fitted on",
         overlap.among_pairs(),
         overlap.rows()
     )

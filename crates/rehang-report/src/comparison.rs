@@ -410,7 +410,8 @@ fn about_charts(part: &Part<'_>) -> String {
     let mean = if part.seeds > 1 { ", the mean over seeds" } else { "" };
     let methods = part.methods.iter().filter(|method| part.order_of(method).is_some()).count();
     let cut = if MEASURES.iter().any(|&measure| goes_below(part, measure)) {
-        " A line that begins far below doing nothing comes in from below; its numbers are in the table."
+        " A chart is cut where it is as far below doing nothing as the new model is above it, so a line that begins or dips below \
+         that has a gap there; its numbers are in the table."
     } else {
         ""
     };

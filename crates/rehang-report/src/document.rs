@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use rehang::order::Policy;
 use rehang::report::{
     Band, Calibration, Comparison, CurveSeries, Estimate, Flips, GroupCurves, GroupStudy, MeasuredSet,
     Metric, MetricCurve, Report, Severity, Spread, Unit, Warning,
@@ -315,6 +316,33 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
     numbers
 }
 
+/// What the orders of the curves are, in one sentence that begins with a space; empty where none is known.
+fn about_orders(report: &Report) -> String {
+    let mut orders: Vec<&str> = Vec::new();
+    for curve in &report.curves {
+        if !orders.contains(&curve.order.as_str()) {
+            orders.push(&curve.order);
+        }
+    }
+    let about = orders.into_iter().filter_map(|order| {
+        let says = match order.parse::<Policy>().ok()? {
+            Policy::Coverage => "covers the gallery first, then goes where the map is in doubt",
+            Policy::Sigma => "goes by the predicted error σ², the largest first",
+            Policy::Random => "is a shuffle",
+            Policy::LeastConfidence | Policy::Margin | Policy::Entropy => {
+                "goes where a classifier is least sure of its answer"
+            }
+            Policy::Oracle => {
+                "goes by the true error, which nobody knows beforehand: it is there to compare with, and is not the best order \
+                 there can be"
+            }
+        };
+        Some(format!("{order} {says}"))
+    });
+    let about: Vec<String> = about.collect();
+    if about.is_empty() { String::new() } else { format!(" The orders: {}.", about.join("; ")) }
+}
+
 fn curves_section<'a>(report: &Report, metrics: &[&Metric]) -> Option<Section<'a>> {
     let mut blocks = Vec::new();
     let about_bands = bands_sentence(report);
@@ -332,7 +360,8 @@ fn curves_section<'a>(report: &Report, metrics: &[&Metric]) -> Option<Section<'a
     }
     let intro = format!(
         "Queries use the new model from the switch on, at 0\u{a0}%. Each line is one method and order: how good the answers are \
-         while the gallery moves from adapted to native vectors, and its curve is exact at every fraction.{about_bands}"
+         while the gallery moves from adapted to native vectors, and its curve is exact at every fraction.{about_bands}{}",
+        about_orders(report)
     );
     blocks.insert(0, Block::Text(intro));
     Some(Section { id: "curves".into(), title: "What every percent buys".into(), blocks })
@@ -555,7 +584,9 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
         let kinds: [(&str, FlipSeries); 3] = [
             ("▲ wrong at the switch, right now, % of all queries", |flips| &flips.positive),
             ("▼ right at the switch, wrong now, % of all queries", |flips| &flips.negative),
-            ("NFR, % of the queries that the old gallery answered right", |flips| &flips.negative_flip_rate),
+            ("NFR, % of the queries that were answered right at the switch", |flips| {
+                &flips.negative_flip_rate
+            }),
         ];
         let tables = kinds.into_iter().filter_map(|(what, pick)| {
             let columns: Vec<(String, &[f64], &[f64])> = curves
@@ -572,7 +603,7 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
         return None;
     }
     let text = "A rising curve can still hurt: a flip is a query whose answer changed since the switch, from wrong to right (▲) or \
-                from right to wrong (▼). NFR is the negative flip rate: of the queries that the old gallery answered right, the \
+                from right to wrong (▼). NFR is the negative flip rate: of the queries that were answered right at the switch, the \
                 share that is wrong now.";
     blocks.insert(0, Block::Text(text.into()));
     Some(Section { id: "flips".into(), title: "Answers that change".into(), blocks })

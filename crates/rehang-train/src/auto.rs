@@ -1,7 +1,7 @@
 //! From pairs to an adapter: methods are compared on held-out pairs, one is kept and fitted on all, and its σ² is
 //! learned from what it does on pairs that it has not seen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use rehang::adapter::{
@@ -278,9 +278,12 @@ pub fn fit_with(
     let closed = closed_form_candidates(parameters.seed);
     let candidates: Vec<&Candidate<'_>> = closed.iter().chain(more).collect();
     check(parameters, &candidates)?;
+    let (unlabelled, idle) = without_idle_labels(pairs)?.unzip();
+    let pairs = unlabelled.as_ref().unwrap_or(pairs);
     let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?;
     let groups = groups(pairs, parameters.seed, progress)?;
     let mut findings = guards::pairs(pairs);
+    findings.extend(idle);
     findings.extend(guards::direction(pairs, parameters.seed, progress)?);
     findings.extend(of_head.into_iter().flatten());
     findings.extend(guards::left_open(pairs, head.is_some()));
@@ -342,6 +345,31 @@ fn check(parameters: &FitParameters, candidates: &[&Candidate<'_>]) -> Result<()
     Ok(())
 }
 
+/// The pairs without their labels, where these tell no item from another, and a word about it: with one class in all every
+/// ranking is right, and with as many classes as items none is, so nothing can be learned from them, nor chosen by them.
+fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
+    let Some(labels) = pairs.labels() else { return Ok(None) };
+    let known = labels.iter().filter(|&&label| label >= 0).count();
+    let classes: BTreeSet<i64> = labels.iter().copied().filter(|&label| label >= 0).collect();
+    let tells_nothing = match classes.len() {
+        0 => return Ok(None),
+        1 => "one class in all",
+        several if several == known => "no two items of a class",
+        _ => return Ok(None),
+    };
+    let unlabelled =
+        Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), None, pairs.side().cloned())?;
+    let finding = Finding {
+        severity: Severity::Warning,
+        code: "idle-labels".into(),
+        message: format!(
+            "the labels have {tells_nothing}, so they tell no item from another and are not looked at"
+        ),
+        evidence: vec![("classes".into(), classes.len() as f64), ("labelled".into(), known as f64)],
+    };
+    Ok(Some((unlabelled, finding)))
+}
+
 /// The class of every pair, or its cluster where there are no labels.
 fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
     match pairs.labels() {
@@ -356,7 +384,8 @@ fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
 /// One held-out part made ready for measuring.
 struct Part {
     pairs: Pairs,
-    relevance: Relevance,
+    /// What is right; `None` where its labels tell nothing apart while those of the other part do.
+    relevance: Option<Relevance>,
 }
 
 /// Items of a part that are measured at most; more change no choice and cost time by their square.
@@ -365,36 +394,33 @@ const PART_ITEMS_MAX: usize = 1500;
 /// Held-out items below which nothing is compared.
 const PART_ITEMS_MIN: usize = 20;
 
-/// The held-out items that are measured, from the left-out classes as well, and whether they are measured by their labels.
+/// The held-out items that are measured: the seen part, and the one of left-out classes.
 ///
-/// All parts are measured alike, so that their mean means one thing: by label where any of them can be, and those that cannot
-/// (their labels are all different, or all the same) are left out then; by agreement where none can.
+/// All are measured alike, so that their mean means one thing: by label where any of them can be, and a part that cannot (small
+/// classes leave one item of each in the seen part) has its errors measured only; by agreement where none can.
 struct Parts {
-    seen: Option<Part>,
-    unseen: Option<Part>,
+    all: Vec<Part>,
+    has_seen: bool,
     by_label: bool,
 }
 
 impl Parts {
     fn new(pairs: &Pairs, held_out: &HeldOut, seed: u64) -> Self {
         let [seen, unseen] = [&held_out.seen, &held_out.unseen].map(|items| sampled(pairs, items, seed));
-        let labelled = |pairs: &Option<Pairs>| {
-            let pairs = pairs.clone()?;
-            let relevance = Relevance::by_label(pairs.labels()?);
-            relevance.tells_apart().then_some(Part { pairs, relevance })
+        let has_seen = seen.is_some();
+        let labelled = |pairs: Pairs| {
+            let relevance = pairs.labels().map(Relevance::by_label).filter(Relevance::tells_apart);
+            Part { pairs, relevance }
         };
-        let by_label = [labelled(&seen), labelled(&unseen)];
-        if let [None, None] = by_label {
-            let native = |pairs: Option<Pairs>| {
-                let pairs = pairs?;
-                let relevance =
-                    Relevance::by_native(pairs.new_vectors().matrix(), pairs.new_vectors().space());
-                Some(Part { pairs, relevance })
-            };
-            return Self { seen: native(seen), unseen: native(unseen), by_label: false };
+        let mut all: Vec<Part> = seen.into_iter().chain(unseen).map(labelled).collect();
+        let by_label = all.iter().any(|part| part.relevance.is_some());
+        if !by_label {
+            for part in &mut all {
+                let native = part.pairs.new_vectors();
+                part.relevance = Some(Relevance::by_native(native.matrix(), native.space()));
+            }
         }
-        let [seen, unseen] = by_label;
-        Self { seen, unseen, by_label: true }
+        Self { all, has_seen, by_label }
     }
 }
 
@@ -420,11 +446,9 @@ fn select(
 ) -> Result<Option<(Selection, Vec<f64>)>> {
     let labels = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
     let held_out = hold_out(pairs.len(), labels, parameters.held_out, parameters.seed);
-    let Parts { seen: seen_part, unseen: unseen_part, by_label } =
+    let Parts { all: parts, has_seen: has_seen_part, by_label } =
         Parts::new(pairs, &held_out, parameters.seed);
     let HeldOut { fitted, seen, unseen } = held_out;
-    let has_seen_part = seen_part.is_some();
-    let parts: Vec<Part> = seen_part.into_iter().chain(unseen_part).collect();
     let mut seen_errors = Vec::new();
     if parts.is_empty() || fitted.len() < PART_ITEMS_MIN {
         return Ok(None);
@@ -436,9 +460,9 @@ fn select(
         mean(
             parts
                 .iter()
-                .map(|part| {
+                .filter_map(|part| {
                     let vectors = vectors(part);
-                    own(vectors.matrix(), vectors.space().distance, &part.relevance)
+                    Some(own(vectors.matrix(), vectors.space().distance, part.relevance.as_ref()?))
                 })
                 .collect(),
         )
@@ -523,14 +547,16 @@ fn measure(
             let outputs = conformed(geometry, raw.clone());
             outputs.check_finite("adapted vectors")?;
             errors.push(relative_error(&outputs, &part.pairs));
-            qualities.push(upgrade(native.matrix(), &outputs, space, &part.relevance, parameters.seed));
+            if let Some(relevance) = &part.relevance {
+                qualities.push(upgrade(native.matrix(), &outputs, space, relevance, parameters.seed));
+            }
         }
         let count = qualities.len().max(1) as f64;
         first_errors.extend(errors.first());
         rows.push(SelectionRow {
             method,
             geometry: kind,
-            relative_error: errors.iter().sum::<f64>() / count,
+            relative_error: errors.iter().sum::<f64>() / errors.len().max(1) as f64,
             start: qualities.iter().map(|quality| quality.start).sum::<f64>() / count,
             area: qualities.iter().map(|quality| quality.area).sum::<f64>() / count,
             seconds,
@@ -765,8 +791,32 @@ mod tests {
             assert_eq!(selection.criterion, "agreement@10");
             assert_ne!(selection.rows[selection.kept.unwrap()].method, Method::DoNothing);
             let codes: Vec<&str> = fitted.findings.iter().map(|finding| finding.code.as_str()).collect();
+            assert!(codes.contains(&"idle-labels"), "{codes:?}");
+            // σ² and the order come from what they would come from without labels.
+            let unlabelled = fit(&plain, None, &with(Method::Auto), &Progress::default()).unwrap();
+            assert_eq!(fitted.adapter, unlabelled.adapter);
             assert!(!codes.contains(&"do-nothing-wins") && !codes.contains(&"no-gain"), "{codes:?}");
         }
+    }
+
+    #[test]
+    fn small_classes_are_judged_by_left_out_ones_and_rows_that_do_not_belong_together_are_still_noticed() {
+        // Five items of a class: one of each is held out of the classes that stay.
+        let small = |pairs: &Pairs| {
+            let labels = (0..600).map(|item| item / 5).collect();
+            Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), Some(labels), None).unwrap()
+        };
+        let fitted =
+            |pairs: &Pairs| fit(&small(pairs), None, &with(Method::Auto), &Progress::default()).unwrap();
+        let plain = linear(600, false);
+        let right = fitted(&plain);
+        assert_eq!(right.selection.unwrap().criterion, "mAP");
+        let shuffled: Vec<usize> = (0..600).map(|row| row * 7 % 600).collect();
+        let new = plain.new_vectors().matrix().select(&shuffled);
+        let wrong = fitted(&make(plain.old().matrix().clone(), new, None));
+        let has =
+            |findings: &[Finding]| findings.iter().any(|finding| finding.code == "no-better-than-the-mean");
+        assert!(has(&wrong.findings) && !has(&right.findings));
     }
 
     #[test]

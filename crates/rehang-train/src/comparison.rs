@@ -17,7 +17,7 @@ use rehang::study::true_errors;
 use rehang::{Distance, Error, ErrorKind, Head, Matrix, Pairs, Progress, Result, Vectors};
 
 use crate::compatible::{
-    Method as Compatible, OldModel, TrainingParameters, TrainingSet, train, training_warnings,
+    Method as Compatible, OldModel, OptimiserKind, TrainingParameters, TrainingSet, train, training_warnings,
 };
 use crate::encoder::Encoder;
 use crate::examples::Examples;
@@ -120,12 +120,16 @@ pub fn compare(
 
 fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<String> {
     let encoder = |name: &str, parameters: &TrainingParameters, rows: &[usize]| {
+        let optimiser = match parameters.optimiser {
+            OptimiserKind::Sgd { momentum } => format!("SGD with momentum {momentum}"),
+            OptimiserKind::Adam {} => "Adam".into(),
+        };
         format!(
-            "{name}: {:?}, {} rows, {} epochs, {:?} at {}.",
-            parameters.architecture,
+            "{name}: {}, {} coordinates, {} rows, {} epochs, {optimiser} at rate {}.",
+            parameters.architecture.name(),
+            parameters.architecture.outputs(),
             rows.len(),
             parameters.epochs,
-            parameters.optimiser,
             parameters.rate
         )
     };
@@ -134,7 +138,7 @@ fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<
         encoder("Old model", &parameters.old, data.old_rows),
         encoder("New models", &parameters.independent, data.new_rows),
         format!("Searched parts and their items: {}; cosine, leave one out.", parts.join(", ")),
-        format!("Seeds: {:?}.", parameters.seeds),
+        format!("Seeds: {}.", parameters.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
     ]
 }
 

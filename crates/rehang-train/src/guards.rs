@@ -13,7 +13,7 @@ use crate::closed_form::InputChoice;
 use crate::closed_form::ridge::{self, RidgeParameters};
 use crate::folds::folds;
 use crate::outputs::{conformed, raw_outputs, relative_error};
-use crate::retrieval::{Relevance, own};
+use crate::retrieval::{AGREEMENT, Relevance, own, upgrade};
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -319,7 +319,7 @@ fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
 /// do so only the wrong way round?
 ///
 /// A map of the wrong direction fails silently: its outputs are vectors like any other. It is a problem where outputs
-/// are no nearer to the new vectors than their mean is, and a sign of swapped files where the map, applied to the new
+/// are no nearer to the new vectors than their mean is and do not stand among the right neighbours either, and a sign of swapped files where the map, applied to the new
 /// vectors (widths permitting), comes near the old ones.
 ///
 /// # Errors
@@ -351,7 +351,22 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Ve
             )]);
         }
     }
+    // Items of classes that the map never saw may lie closer to their mean than to what it says, and be found by it all the same.
+    if finds_neighbours(&outputs, pairs) {
+        return Ok(Vec::new());
+    }
     Ok(vec![no_better_than_the_mean(forward)])
+}
+
+/// Whether native queries find their native neighbours among the outputs far more often than by chance.
+fn finds_neighbours(outputs: &Matrix, pairs: &Pairs) -> bool {
+    const TIMES_CHANCE: f64 = 3.0;
+    let native = pairs.new_vectors();
+    let relevance = Relevance::by_native(native.matrix(), native.space());
+    let found = upgrade(native.matrix(), outputs, native.space(), &relevance, 0).start;
+    let neighbours = AGREEMENT.min(pairs.len().saturating_sub(1)) as f64;
+    let chance = 100.0 * neighbours / (pairs.len() as f64 - 1.0).max(1.0);
+    found > (TIMES_CHANCE * chance).min(50.0 + chance / 2.0)
 }
 
 /// Looks for evaluation items among the pairs: rows with the very same bits. Zero rows say nothing and do not count.
@@ -572,6 +587,11 @@ mod tests {
         let mixed = make(old.select(&shuffled), new, None);
         let found = map_direction(&fit(&right), &Geometry::Raw, &mixed).unwrap();
         assert_eq!(codes(&found), ["no-better-than-the-mean"]);
+        // A map that is far from the vectors, and among the right neighbours all the same: of items that it never saw.
+        let moved =
+            Matrix::from_fn(200, 4, |row, column| right.new_vectors().matrix().row(row)[column] + 9.0);
+        let far = make(right.old().matrix().clone(), moved, None);
+        assert!(map_direction(&fit(&right), &Geometry::Raw, &far).unwrap().is_empty());
     }
 
     #[test]

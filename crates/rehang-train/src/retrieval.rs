@@ -15,7 +15,7 @@ use crate::outputs::multiply_transposed;
 const FRACTIONS: [f64; 4] = [0.0, 0.25, 0.5, 0.75];
 
 /// Neighbours whose agreement counts where there are no labels.
-const AGREEMENT: usize = 10;
+pub(crate) const AGREEMENT: usize = 10;
 
 /// Quality in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]

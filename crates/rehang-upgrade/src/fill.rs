@@ -46,8 +46,17 @@ pub struct Filler<'a> {
     new: String,
     order: OrderSettings,
     since: Option<Revision>,
-    /// The plan that has to be there still at every write; `None` where the caller sees to that.
-    plan: Option<UpgradeRecord>,
+    /// What has to be there still at every write; `None` where the caller sees to that.
+    bound: Option<Bound>,
+}
+
+/// What of an upgrade has to be as it was for whoever writes adapted vectors: these replace adapted ones, so whoever went on with
+/// an adapter of before would leave a mixture.
+enum Bound {
+    /// The whole plan: neither planned in another way, nor rolled back, nor finished.
+    Plan(UpgradeRecord),
+    /// Its spaces and its adapter.
+    Adapter(UpgradeRecord),
 }
 
 impl<'a> Filler<'a> {
@@ -86,7 +95,7 @@ impl<'a> Filler<'a> {
             new: new.into(),
             order,
             since: None,
-            plan: None,
+            bound: None,
         })
     }
 
@@ -98,17 +107,27 @@ impl<'a> Filler<'a> {
         self
     }
 
-    /// Writes nothing any more once the upgrade is planned in another way, rolled back or finished: adapted vectors replace
-    /// adapted ones, so whoever went on with an adapter of before would leave a mixture.
+    /// Writes nothing any more once the upgrade is planned in another way, rolled back or finished.
     #[must_use]
     pub(crate) fn while_planned(mut self, plan: &UpgradeRecord) -> Self {
-        self.plan = Some(plan.clone());
+        self.bound = Some(Bound::Plan(plan.clone()));
         self
     }
 
-    /// Fails where the plan is not there any more.
-    fn expect_planned(&self, store: &dyn Store) -> Result<()> {
-        self.plan.as_ref().map_or(Ok(()), |plan| Recorded::expect_planned(store, plan).map(drop))
+    /// Writes nothing any more once the upgrade is planned with another adapter, or another one took its place.
+    #[must_use]
+    pub(crate) fn while_filled_by(mut self, plan: &UpgradeRecord) -> Self {
+        self.bound = Some(Bound::Adapter(plan.clone()));
+        self
+    }
+
+    /// Fails where that is not so any more.
+    fn expect_bound(&self, store: &dyn Store) -> Result<()> {
+        match &self.bound {
+            None => Ok(()),
+            Some(Bound::Plan(plan)) => Recorded::expect_planned(store, plan).map(drop),
+            Some(Bound::Adapter(plan)) => Recorded::expect_filled_by(store, plan),
+        }
     }
 
     /// Items of a page.
@@ -153,7 +172,7 @@ impl<'a> Filler<'a> {
             for writes in to_write {
                 let writes = writes?;
                 progress.check()?;
-                self.expect_planned(store)?;
+                self.expect_bound(store)?;
                 let outcomes = store.write_vectors(&self.new, &writes)?;
                 written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
                 progress.advance(writes.len() as u64);
@@ -298,7 +317,7 @@ impl<'a> Filler<'a> {
             .map(|(place, &row)| (sampled[row].0, sampled[row].1, COVER_FIRST + (clusters - place) as f64))
             .collect();
         for page in covering.chunks(PAGE_ITEMS_MAX) {
-            self.expect_planned(store)?;
+            self.expect_bound(store)?;
             store.set_priorities(&self.new, page)?;
         }
         Ok(())
@@ -334,7 +353,7 @@ impl<'a> Filler<'a> {
             if writes.is_empty() {
                 continue;
             }
-            self.expect_planned(store)?;
+            self.expect_bound(store)?;
             let outcomes = store.write_vectors(&self.new, &writes)?;
             written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
             faults.reach(Place::CatchUpWritten)?;

@@ -1,6 +1,6 @@
 //! What a report on held-out pairs says of an upgrade, and whether switching now would serve worse than doing nothing.
 
-use rehang::report::{FORMAT_VERSION, Report};
+use rehang::report::{FORMAT_VERSION, Report, Severity};
 use rehang::{Error, Result};
 use rehang_store::{Store, find_space};
 use serde::Serialize;
@@ -91,6 +91,13 @@ impl Forecast {
         if pairs.len() > 0 && !of_this {
             warnings.push(format!(
                 "the forecast {source} was made with an adapter that was fitted on other pairs"
+            ));
+        }
+        for warning in report.warnings.iter().filter(|warning| warning.severity == Severity::Severe) {
+            warnings.push(format!(
+                "the forecast {source} is not to be relied on: {} {}",
+                warning.seen,
+                warning.may_mean.trim_end_matches('.')
             ));
         }
         let line_of = curve.metrics.get(&metric.id).ok_or_else(without)?;

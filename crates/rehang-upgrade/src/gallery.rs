@@ -82,6 +82,9 @@ struct FilledAs {
     order: OrderSettings,
 }
 
+/// Times that a search is made that others overtake.
+const SEARCHES_MAX: usize = 3;
+
 /// Where searches go, at one moment.
 #[derive(Debug, Clone, PartialEq)]
 struct Standing {
@@ -93,6 +96,17 @@ impl Standing {
     fn read(store: &dyn Store) -> Result<Self> {
         let serving = store.serving()?.ok_or_else(|| Error::not_found("space", "serving", store.name()))?;
         Ok(Self { serving, record: Recorded::read(store)?.map(|recorded| recorded.record) })
+    }
+
+    /// Whether a search is the same one in both: a pause, or another native item, changes nothing for it.
+    fn is_searched_as(&self, other: &Self) -> bool {
+        let ground = |standing: &Self| {
+            let upgrade = standing.record.as_ref().map(|record| {
+                (record.old.clone(), record.new.clone(), record.handicap_of(&standing.serving))
+            });
+            (standing.serving.clone(), upgrade, standing.merged().is_some())
+        };
+        ground(self) == ground(other)
     }
 
     /// The upgrade into the space that serves.
@@ -161,19 +175,25 @@ impl<'a> Gallery<'a> {
     }
 
     fn search_given(&self, queries: Given<'_>, k: usize, filter: &Filter) -> Result<Answer> {
-        let before = Standing::read(self.store)?;
-        let answer = self.search_as(&before, queries, k, filter);
-        if answer.is_ok() && before.merged().is_none() {
-            // It looked at one space only, which was not dropped while it served.
-            return answer;
+        let mut before = Standing::read(self.store)?;
+        for _ in 0..SEARCHES_MAX {
+            let answer = self.search_as(&before, queries, k, filter);
+            if answer.is_ok() && before.merged().is_none() {
+                // It looked at one space only, which was not dropped while it served.
+                return answer;
+            }
+            // A finish records itself before it drops the old space. So where the standing is the same after a merged search, the
+            // space was whole all the while; where it is another one, what was read there may be half of it, or an error.
+            let now = match Standing::read(self.store) {
+                Ok(now) => now,
+                Err(error) => return answer.and(Err(error)),
+            };
+            if now.is_searched_as(&before) {
+                return answer;
+            }
+            before = now;
         }
-        // A finish records itself before it drops the old space. So where the record is the same after a merged search, the space
-        // was whole all the while; where it is another one, what was read there may be half of it, or an error.
-        let now = match Standing::read(self.store) {
-            Ok(now) => now,
-            Err(error) => return answer.and(Err(error)),
-        };
-        if now == before { answer } else { self.search_as(&now, queries, k, filter) }
+        self.search_as(&before, queries, k, filter)
     }
 
     /// The same, in what served at one moment.

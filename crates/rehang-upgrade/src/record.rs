@@ -153,6 +153,11 @@ impl UpgradeRecord {
         matches!(self.phase, Phase::Filling | Phase::Filled)
     }
 
+    /// Whether it is an upgrade between the same spaces as another one.
+    fn is_between_spaces_of(&self, other: &Self) -> bool {
+        (&self.old.model, &self.new.model) == (&other.old.model, &other.new.model)
+    }
+
     /// Whether searches go to the new space, whatever the phase says: a rollback may have died before it took them back.
     pub(crate) fn is_served(&self, store: &dyn Store) -> Result<bool> {
         Ok(store.serving()?.as_deref() == Some(self.new.model.as_str()))
@@ -166,6 +171,37 @@ impl UpgradeRecord {
             Phase::Finished => Ok(!self.dropped),
             Phase::RolledBack | Phase::Abandoned => self.is_served(store),
         }
+    }
+}
+
+/// What came in between for somebody who writes for an upgrade.
+enum Overtaken {
+    Replaced,
+    RolledBack,
+    Finished,
+    PlannedAnew,
+}
+
+impl Overtaken {
+    fn error(&self, store: &dyn Store, plan: &UpgradeRecord) -> Error {
+        let (happened, next) = match self {
+            Self::Replaced => (
+                "another upgrade took its place",
+                "`rehang upgrade status` says which; finish or roll back that one",
+            ),
+            Self::RolledBack => {
+                ("it was rolled back", "what is adapted is kept, and `rehang upgrade start` goes on with it")
+            }
+            Self::Finished => ("it was finished", "`rehang upgrade start` begins another one"),
+            Self::PlannedAnew => (
+                "it was planned anew, with another adapter or order",
+                "let that `rehang upgrade start` come to its end, or run this one again to plan it anew once more",
+            ),
+        };
+        Error::conflict(
+            format!("filling {:?} of {}", plan.new.model, store.name()),
+            format!("{happened} meanwhile; {next}"),
+        )
     }
 }
 
@@ -236,29 +272,33 @@ impl Recorded {
     pub(crate) fn expect_planned(store: &dyn Store, plan: &UpgradeRecord) -> Result<Self> {
         let now = Self::expect(store)?;
         let record = &now.record;
-        let same_spaces = (&record.old.model, &record.new.model) == (&plan.old.model, &plan.new.model);
         // There and back again: what this plan has filled may hold vectors of the plan between.
         let same_fill = record.phase == Phase::Filled || record.adapted_before == plan.adapted_before;
         let same_plan = (&record.adapter, record.order) == (&plan.adapter, plan.order) && same_fill;
-        let (happened, next) = match record.phase {
-            _ if !same_spaces => (
-                "another upgrade took its place",
-                "`rehang upgrade status` says which; finish or roll back that one",
-            ),
-            Phase::RolledBack | Phase::Abandoned => {
-                ("it was rolled back", "what is adapted is kept, and `rehang upgrade start` goes on with it")
-            }
-            Phase::Finished => ("it was finished", "`rehang upgrade start` begins another one"),
-            Phase::Filling | Phase::Filled if !same_plan => (
-                "it was planned anew, with another adapter or order",
-                "let that `rehang upgrade start` come to its end, or run this one again to plan it anew once more",
-            ),
+        let happened = match record.phase {
+            _ if !record.is_between_spaces_of(plan) => Overtaken::Replaced,
+            Phase::RolledBack | Phase::Abandoned => Overtaken::RolledBack,
+            Phase::Finished => Overtaken::Finished,
+            Phase::Filling | Phase::Filled if !same_plan => Overtaken::PlannedAnew,
             Phase::Filling | Phase::Filled => return Ok(now),
         };
-        Err(Error::conflict(
-            format!("filling {:?} of {}", plan.new.model, store.name()),
-            format!("{happened} meanwhile; {next}"),
-        ))
+        Err(happened.error(store, plan))
+    }
+
+    /// Fails where the new space is not filled by the same adapter any more as it was for somebody who catches up with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Recorded::expect_planned`].
+    pub(crate) fn expect_filled_by(store: &dyn Store, plan: &UpgradeRecord) -> Result<()> {
+        let record = Self::expect(store)?.record;
+        if !record.is_between_spaces_of(plan) {
+            return Err(Overtaken::Replaced.error(store, plan));
+        }
+        if record.adapter != plan.adapter {
+            return Err(Overtaken::PlannedAnew.error(store, plan));
+        }
+        Ok(())
     }
 
     /// Changes the record, if nobody else has changed it since it was read. Where nothing would differ, nothing is looked at.

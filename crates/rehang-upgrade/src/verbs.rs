@@ -47,6 +47,13 @@ impl Setup<'_> {
         self.adapter.expect_input_width(self.old.dimension)?;
         expect_of_adapter(&self.adapter.old, self.old, "old")?;
         expect_of_adapter(&self.adapter.new, self.new, "new")?;
+        if let Some(recorded) = Recorded::read(store)?
+            && recorded.record.phase == Phase::Finished
+            && recorded.record.old.model == self.old.model
+            && find_space(store, &self.old.model)?.is_none()
+        {
+            return Err(finished(store, &recorded.record));
+        }
         let found = expect_space(store, &self.old.model)?;
         if (found.space.dimension, found.space.distance) != (self.old.dimension, self.old.distance) {
             let (expected, received) = (found.space.to_string(), self.old.to_string());
@@ -291,7 +298,8 @@ pub fn switch(
     let mut recorded = expect_upgrade(store, setup)?;
     match recorded.record.phase {
         Phase::Filled | Phase::RolledBack => {}
-        phase @ (Phase::Filling | Phase::Abandoned | Phase::Finished) => {
+        Phase::Finished => return Err(finished(store, &recorded.record)),
+        phase @ (Phase::Filling | Phase::Abandoned) => {
             let what = format!("the upgrade of {} is {}", store.name(), phase.name());
             return Err(Error::conflict(
                 what,
@@ -301,7 +309,7 @@ pub fn switch(
     }
     expect_adapter(store, &recorded.record, setup.adapter)?;
     let (old, new) = (&recorded.record.old.model.clone(), &recorded.record.new.model.clone());
-    let filler = Filler::new(setup.adapter, old, new, setup.order)?;
+    let filler = Filler::new(setup.adapter, old, new, setup.order)?.while_filled_by(&recorded.record);
     let caught_up = filler.catch_up(store, faults)?;
     let lacking = store.counts(new)?.lacking;
     if serving == Serving::Merged {
@@ -346,7 +354,7 @@ fn expect_not_taken_back(store: &dyn Store, old: &str, new: &str) -> Result<()> 
 pub fn request(store: &dyn Store, setup: &Setup<'_>, request: Request) -> Result<Request> {
     let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
-        return Err(finished(store));
+        return Err(finished(store, &recorded.record));
     }
     let before = recorded.record.request;
     recorded.change(store, |record| record.request = request)?;
@@ -374,17 +382,18 @@ pub struct RolledBack {
 pub fn rollback(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Result<RolledBack> {
     let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
-        return Err(finished(store));
+        return Err(finished(store, &recorded.record));
     }
     let (old, new) = (recorded.record.old.model.clone(), recorded.record.new.model.clone());
     // The record first: whoever finishes at the same moment then fails, instead of dropping the space that is to serve.
-    recorded.change(store, |record| {
-        record.phase = match record.phase {
-            Phase::Filled => Phase::RolledBack,
-            Phase::Filling => Phase::Abandoned,
-            phase @ (Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
-        };
-    })?;
+    // Also where nothing of it differs: a switch that has read it before then fails too.
+    let phase = match recorded.record.phase {
+        Phase::Filled => Phase::RolledBack,
+        Phase::Filling => Phase::Abandoned,
+        phase @ (Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
+    };
+    let rolled_back = UpgradeRecord { phase, ..recorded.record.clone() };
+    recorded.write(store, rolled_back)?;
     faults.reach(Place::RolledBack)?;
     if find_space(store, &new)?.is_some() {
         store.switch_serving(&new, &old)?;
@@ -445,7 +454,8 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
             let what = format!("the upgrade of {} is {}", store.name(), recorded.record.phase.name());
             return Err(Error::conflict(what, format!("finish would drop what it still needs; {next}")));
         }
-        Filler::new(setup.adapter, &old, &new, setup.order)?.catch_up(store, faults)?;
+        let filler = Filler::new(setup.adapter, &old, &new, setup.order)?.while_filled_by(&recorded.record);
+        filler.catch_up(store, faults)?;
         recorded.change(store, |record| {
             record.phase = Phase::Finished;
             // Nothing of the old space is left to merge with.
@@ -485,7 +495,7 @@ fn catch_up_before_drop(
     }
     faults.reach(Place::BeforeDrop)?;
     expect_adapter(store, record, setup.adapter)?;
-    let filler = Filler::new(setup.adapter, old, new, setup.order)?;
+    let filler = Filler::new(setup.adapter, old, new, setup.order)?.while_filled_by(record);
     for _ in 0..LAST_PASSES {
         if filler.catch_up(store, faults)? == 0 {
             break;
@@ -695,9 +705,12 @@ pub(crate) fn expect_adapter(store: &dyn Store, record: &UpgradeRecord, adapter:
     ))
 }
 
-fn finished(store: &dyn Store) -> Error {
+fn finished(store: &dyn Store, record: &UpgradeRecord) -> Error {
     Error::conflict(
         format!("the upgrade of {} is finished", store.name()),
-        "its old space is gone; start another one to change the model again",
+        format!(
+            "its old space is gone; to change the model again, name {:?} as [old] and another space as [new] in the configuration",
+            record.new.model
+        ),
     )
 }

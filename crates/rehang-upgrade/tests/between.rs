@@ -191,8 +191,15 @@ fn a_start_that_is_rolled_back_meanwhile_says_so() {
 
 #[test]
 fn a_rollback_beside_a_switch_wins() {
-    for place in [Place::BeforeSwitch, Place::SwitchRecorded] {
+    // Also where the upgrade was rolled back before, so that nothing of its record differs.
+    for (place, once_before) in [Place::BeforeSwitch, Place::SwitchRecorded]
+        .into_iter()
+        .flat_map(|place| [(place, false), (place, true)])
+    {
         let (store, world) = filled();
+        if once_before {
+            rollback(&store, &world.setup(), &NoFaults).unwrap();
+        }
         let back = || rollback(&store, &world.setup(), &NoFaults).map(drop);
         let error = switch(&store, &world.setup(), Serving::Mixed, &at(place, back)).unwrap_err();
         assert!(error.is_conflict(), "{place:?}: {error}");
@@ -271,4 +278,17 @@ fn a_gallery_that_is_kept_adapts_nothing_for_the_next_upgrade() {
     let now = Gallery::new(&store, Some(&next.adapter));
     now.put(vec![write(3, 1, "second", Provenance::Native)]).unwrap();
     assert_eq!(made_by(&store, "third", 3), Some(Provenance::Adapted));
+}
+
+#[test]
+fn a_switch_that_catches_up_gives_way_to_another_adapter() {
+    let (store, world) = filled();
+    let mut other = World::new();
+    other.adapter = common::other_adapter();
+    // An item lacks a vector when the switch begins; before it has one, somebody plans the upgrade anew.
+    store.put(&[common::item(ITEMS + 1, 1)]).unwrap();
+    let anew = || begin(&store, &other, &NoFaults).map(drop);
+    let error = switch(&store, &world.setup(), Serving::Mixed, &at(Place::CatchUpRead, anew)).unwrap_err();
+    assert!(error.is_conflict() && error.to_string().contains("planned anew"), "{error}");
+    assert_eq!(store.serving().unwrap().as_deref(), Some("old-model"));
 }

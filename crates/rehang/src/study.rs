@@ -5,7 +5,7 @@
 //! will be known then (σ², adapted vectors, the new head; the oracle alone sees true errors), and the exact curve says
 //! what each percent of re-embedding buys.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::adapter::{self, Adapted, Adapter};
 use crate::curve::{
@@ -226,20 +226,42 @@ pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
         .count()
 }
 
-/// The warning that goes with a number of overlapping items, for [`Report::warnings`]: severe above one percent, since
-/// a few equal old vectors may well be different items to a weak old model. `is_exact` says whether the number was counted
-/// or estimated from a sample of the pairs.
-pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool) -> Warning {
+/// How many rows have the very same numbers as another row of the same matrix: items that the model cannot tell apart.
+///
+/// Zero vectors are not counted, as by [`overlap`].
+pub fn lookalikes(vectors: &Matrix) -> usize {
+    let mut rows: HashMap<Vec<u32>, usize> = HashMap::new();
+    for row in (0..vectors.rows()).map(|row| vectors.row(row)) {
+        if row.iter().any(|&value| value != 0.0) {
+            *rows.entry(row.iter().map(|value| value.to_bits()).collect()).or_default() += 1;
+        }
+    }
+    rows.into_values().filter(|&count| count > 1).sum()
+}
+
+/// Whether so many items with an old vector that is among the pairs may well be other items than those of the pairs, which the
+/// old model cannot tell from them: it is a few, or no more than the gallery itself has [`lookalikes`] of.
+pub fn may_be_other_items(overlapping: usize, items: usize, lookalikes: usize) -> bool {
+    overlapping * 100 <= items || overlapping <= lookalikes
+}
+
+/// The warning that goes with a number of overlapping items, for [`Report::warnings`]: severe unless they
+/// [may be other items](may_be_other_items). `is_exact` says whether the number was counted or estimated from a sample of the
+/// pairs; `lookalikes` is that of the gallery's old vectors.
+pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookalikes: usize) -> Warning {
     let about = if is_exact { "" } else { "About " };
-    let few = overlapping * 100 <= items;
+    let others = may_be_other_items(overlapping, items, lookalikes);
     Warning {
         id: "overlap".into(),
-        severity: if few { Severity::Note } else { Severity::Severe },
+        severity: if others { Severity::Note } else { Severity::Severe },
         seen: format!(
             "{about}{overlapping} of the {items} items of the gallery have an old vector that is among the pairs."
         ),
-        may_mean: if few {
-            "They are duplicates, or the old model cannot tell them apart.".into()
+        may_mean: if others {
+            format!(
+                "They are duplicates, or the old model cannot tell them apart, as it cannot tell {lookalikes} items of the gallery \
+                 from others of it."
+            )
         } else {
             "The adapter has seen their new vectors, so every curve here is too good.".into()
         },

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use rehang::curve::{Curve as ExactCurve, CurveInput, CurveOptions, DoNothing, Line, agreement, curve};
 use rehang::files::{self, Columns, VectorSource, stream};
 use rehang::statistics::{calibration, kendall_tau_b};
+use rehang::study::{lookalikes, may_be_other_items};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
 use serde_json::{Map, Value, json};
 
@@ -156,9 +157,13 @@ fn guard(adapter: &Adapter, arguments: &Curve, old: &Matrix, new: &Matrix) -> Re
             "Note: this adapter does not remember its pairs, so whether items are among them is not known.",
         ),
         Some(overlap) if overlap.among_pairs() > 0 => {
-            guarded.refused = overlap.among_pairs() * 100 > overlap.rows();
-            let word = if guarded.refused { "Problem" } else { "Note" };
-            say(&format!("{word}: {}; the numbers are too good.", among_pairs_text(&overlap)));
+            guarded.refused = !may_be_other_items(overlap.among_pairs(), overlap.rows(), lookalikes(old));
+            let (word, meaning) = if guarded.refused {
+                ("Problem", "the numbers are too good")
+            } else {
+                ("Note", "they are duplicates, or the old model cannot tell them apart")
+            };
+            say(&format!("{word}: {}; {meaning}.", among_pairs_text(&overlap)));
         }
         Some(_) => {}
     }

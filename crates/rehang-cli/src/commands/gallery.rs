@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use rehang::files::stream::{self, Columns, RowBatch};
 use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::{Distance, Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
-use rehang_store::{Item, ItemWrite, NewVector, Scan, Select, SqliteStore, Store, expect_space, find_space};
+use rehang_store::{
+    Item, ItemKey, ItemWrite, NewVector, Scan, Select, SqliteStore, Store, expect_space, find_space,
+};
 use rehang_upgrade::{Gallery as LiveGallery, Phase, Recorded, expect_same};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -377,8 +379,10 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
     check_id(&arguments.id)?;
     let store = SqliteStore::open(&arguments.gallery)?;
+    let before = store.get(&[&arguments.id])?.into_iter().next().flatten();
+    let kept = |of: fn(&Item) -> Option<String>| before.as_ref().and_then(of);
     let payload = match &arguments.payload {
-        None => Value::Null,
+        None => before.as_ref().map_or(Value::Null, |item| item.payload.clone()),
         Some(text) => serde_json::from_str(text)
             .map_err(|error| Error::option("--payload", text, format!("JSON ({error})")))?,
     };
@@ -390,8 +394,8 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
     }
     let write = ItemWrite {
         id: arguments.id.clone(),
-        source: arguments.source.clone(),
-        label: arguments.label.clone(),
+        source: arguments.source.clone().or_else(|| kept(|item| item.source.clone())),
+        label: arguments.label.clone().or_else(|| kept(|item| item.label.clone())),
         payload,
         vectors,
     };
@@ -400,11 +404,33 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
     }
     let gallery =
         LiveGallery::new(&store, configuration.as_ref().map(|configuration| &configuration.adapter));
+    let had = before.map(|item| spaces_with(&store, item.key)).transpose()?.unwrap_or_default();
     let revisions = gallery.put(vec![write])?;
     let revision = revisions.first().copied().unwrap_or_default();
-    let value = json!({ "id": arguments.id, "revision": revision });
-    print(json, &value, &format!("{} has revision {revision}\n", arguments.id))?;
+    let now = store.get(&[&arguments.id])?.into_iter().next().flatten();
+    let has = now.map(|item| spaces_with(&store, item.key)).transpose()?.unwrap_or_default();
+    let removed: Vec<&String> = had.iter().filter(|space| !has.contains(space)).collect();
+    let mut text = format!("{} has revision {revision}\n", arguments.id);
+    if !removed.is_empty() {
+        text += &format!(
+            "Its vectors in {removed:?} were of the content before and are removed; no search finds it there until it has one \
+             again (`--vector`, or a live upgrade that embeds its source).\n"
+        );
+    }
+    let value = json!({ "id": arguments.id, "revision": revision, "removed_from": removed });
+    print(json, &value, &text)?;
     Ok(Outcome::Done)
+}
+
+/// The spaces in which an item has a vector.
+fn spaces_with(store: &SqliteStore, key: ItemKey) -> Result<Vec<String>> {
+    let mut spaces = Vec::new();
+    for space in store.spaces()? {
+        if store.provenances(&space.space.model, &[key])?.iter().any(Option::is_some) {
+            spaces.push(space.space.model);
+        }
+    }
+    Ok(spaces)
 }
 
 /// Fails where a configuration names another gallery, or another upgrade than the one under way: its adapter would write

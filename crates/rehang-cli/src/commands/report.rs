@@ -6,7 +6,7 @@ use rehang::adapter::RowOverlap;
 use rehang::files::AtomicFile;
 use rehang::order::Policy;
 use rehang::report::{Report as ReportData, Severity as WarningSeverity, Warning};
-use rehang::study::{Contender, Ground, Queries, StudyOptions, overlap, overlap_warning, study};
+use rehang::study::{Contender, Ground, Queries, StudyOptions, lookalikes, overlap, overlap_warning, study};
 use rehang::{Adapter, Error, Matrix, Result, Vectors};
 use rehang_train::guards::{Finding, Severity as FindingSeverity};
 use serde_json::json;
@@ -109,7 +109,9 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
             set.overlap_is_estimated = !is_exact;
         }
         if overlapping > 0 {
-            report.warnings.insert(0, overlap_warning(overlapping, old.len(), is_exact));
+            report
+                .warnings
+                .insert(0, overlap_warning(overlapping, old.len(), is_exact, lookalikes(old.matrix())));
         }
     }
     for contender in &contenders {
@@ -135,7 +137,7 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     for warning in &report.warnings {
         let word = if warning.severity == WarningSeverity::Severe { "Problem" } else { "Warning" };
         if warning.severity != WarningSeverity::Note {
-            say(&format!("{word}: {} {}", warning.seen, warning.may_mean));
+            say(&format!("{word}: {} {} {}", warning.seen, warning.may_mean, warning.remedy));
         }
     }
     report.inputs = inputs.read;

@@ -34,7 +34,8 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
     });
     if let Some(overlap) = outcome.overlap.filter(|overlap| overlap.among_pairs() > 0) {
         say(&format!(
-            "Note: {}; leave them out when you measure, since the adapter has seen their new vectors.",
+            "Note: {}; leave these items out when you measure, since the adapter has seen their new vectors (unless the old model \
+             cannot tell other items from those of the pairs).",
             among_pairs_text(&overlap)
         ));
     }

@@ -239,9 +239,13 @@ fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
         && let Some(forecast) = configuration.forecast()?
     {
         rehang_upgrade::expect_worthwhile(&store, &forecast)?;
+        warn(&forecast.warnings);
     }
     let switched = rehang_upgrade::switch(&store, &configuration.setup(), serving, &NoFaults)?;
     let mut text = format!("Searches go to {:?} now.\n", switched.serving);
+    if serving == Serving::Merged {
+        text += "They are merged: each needs its query by both models (`rehang search --vectors NEW --old-vectors OLD`).\n";
+    }
     if switched.lacking > 0 {
         text += &format!(
             "{} items have no vector there yet and are not found until `rehang upgrade run` embeds them.\n",

@@ -308,13 +308,13 @@ impl Http {
     fn insist(&self, inputs: &[Input<'_>]) -> Result<Ended> {
         let (mut failures, mut served_before) = (0, 0);
         loop {
-            self.expect_no_long_pause()?;
             let (count, tokens) = self.reserve(inputs)?;
             if count < inputs.len() {
                 self.unreserve(count, tokens);
                 return Ok(Ended::Short(count));
             }
-            let (reason, wait, nobody) = match self.send(inputs, tokens)? {
+            let turn = self.wait_for_turn(tokens).inspect_err(|_| self.unreserve(count, tokens))?;
+            let (reason, wait, nobody) = match self.send(inputs, tokens, turn)? {
                 Outcome::Vectors(vectors) => return Ok(Ended::Vectors(vectors)),
                 Outcome::Refused(reason) => return Ok(Ended::Refused(reason)),
                 Outcome::Again { reason, wait } => (reason, wait, false),
@@ -342,6 +342,27 @@ impl Http {
         }
     }
 
+    /// Waits for the moment and the connection of a request, and longer where the service asks for that meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Http::expect_no_long_pause`].
+    fn wait_for_turn(&self, tokens: u64) -> Result<Turn<'_>> {
+        let from = self.pace.reserve(self.clock.now(), tokens);
+        self.expect_no_long_pause()?;
+        self.clock.sleep_until(from);
+        loop {
+            let turn = self.turn();
+            self.expect_no_long_pause()?;
+            let paused_until = self.pace.paused_until();
+            if paused_until <= self.clock.now() {
+                return Ok(turn);
+            }
+            drop(turn);
+            self.clock.sleep_until(paused_until);
+        }
+    }
+
     /// A run that is told to come back in an hour ends instead of standing still for so long, also where another request was
     /// told so.
     fn expect_no_long_pause(&self) -> Result<()> {
@@ -353,8 +374,7 @@ impl Http {
     }
 
     /// Sends one request of texts whose tokens are reserved.
-    fn send(&self, inputs: &[Input<'_>], reserved: u64) -> Result<Outcome> {
-        self.clock.sleep_until(self.pace.reserve(self.clock.now(), reserved));
+    fn send(&self, inputs: &[Input<'_>], reserved: u64, turn: Turn<'_>) -> Result<Outcome> {
         let texts: Vec<&str> = inputs.iter().map(|input| input.source).collect();
         let request =
             Request { model: &self.config.model, input: &texts, dimensions: self.config.dimensions };
@@ -368,7 +388,6 @@ impl Http {
             .saturating_mul(self.check.space().dimension as u64)
             .saturating_mul(NUMBER_BYTES_MAX)
             .saturating_add(ANSWER_BYTES_MORE);
-        let turn = self.turn();
         let response = request.send(&body[..]).map(|mut response| {
             let body = response.body_mut().with_config().limit(limit).read_to_vec();
             (response, body)

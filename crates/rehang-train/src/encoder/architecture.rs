@@ -102,6 +102,21 @@ impl Architecture {
         }
     }
 
+    /// Its name in a configuration, with what tells it from others of the kind: `"cnn-small of width 16"`.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Mlp { hidden, .. } if hidden.is_empty() => "a linear map".into(),
+            Self::Mlp { hidden, .. } => {
+                let widths: Vec<String> = hidden.iter().map(usize::to_string).collect();
+                format!("mlp of {} hidden units", widths.join(", "))
+            }
+            Self::CnnSmall { width, .. } => format!("cnn-small of width {width}"),
+            Self::Resnet18 { .. } => "resnet18".into(),
+            Self::Resnet50 { .. } => "resnet50".into(),
+            Self::Resnet101 { .. } => "resnet101".into(),
+        }
+    }
+
     /// The graph for inputs of a shape.
     ///
     /// ```
