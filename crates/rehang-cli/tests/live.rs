@@ -780,7 +780,7 @@ fn a_doctor_checks_the_configuration_too() {
     place.json(&upgrade("switch", &[]));
     place.json(&upgrade("finish", &[]));
     assert!(findings(&good).is_empty(), "it is done");
-    says(&other, &["resnet"]);
+    says(&other, &["finished", "\"clip\" as [old]"]);
 }
 
 #[test]

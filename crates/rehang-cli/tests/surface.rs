@@ -527,7 +527,7 @@ fn items_that_are_among_the_pairs_are_counted_wherever_an_adapter_meets_a_galler
     let mixed = curve("all.npy", "all-order.npy", &all_old, &all_new, &all_labels, "a.safetensors");
     assert_eq!(mixed.status.code(), Some(1));
     let said = String::from_utf8_lossy(&mixed.stderr).into_owned();
-    assert!(said.contains("Problem: 721 of 1797 vectors are among the pairs"), "{said}");
+    assert!(said.contains("Problem: 721 of 1797 old vectors are among the pairs"), "{said}");
     let report = |old: &str, new: &str, labels: &str, adapter: &str| {
         let output = place.run(&[
             "report",

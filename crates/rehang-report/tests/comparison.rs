@@ -249,6 +249,6 @@ fn a_chart_shows_the_random_order_and_ten_methods_at_most() {
     // A model that knows nothing of the old gallery starts near 0, where no other line is.
     let page = comparison_html(&compared(&METHODS[..3], 1, &["test"], &["random"]));
     let chart = page.split("<svg class=\"rh wide\"").nth(1).unwrap().split("</svg>").next().unwrap();
-    assert!(page.contains("comes in from below") && chart.contains(">independent</text>"));
+    assert!(page.contains("has a gap there") && chart.contains(">independent</text>"));
     assert!(!chart.contains("text-anchor=\"end\">0</text>"), "{chart}");
 }

@@ -587,11 +587,16 @@ mod tests {
         let mixed = make(old.select(&shuffled), new, None);
         let found = map_direction(&fit(&right), &Geometry::Raw, &mixed).unwrap();
         assert_eq!(codes(&found), ["no-better-than-the-mean"]);
-        // A map that is far from the vectors, and among the right neighbours all the same: of items that it never saw.
-        let moved =
-            Matrix::from_fn(200, 4, |row, column| right.new_vectors().matrix().row(row)[column] + 9.0);
-        let far = make(right.old().matrix().clone(), moved, None);
-        assert!(map_direction(&fit(&right), &Geometry::Raw, &far).unwrap().is_empty());
+        // Outputs that are farther from the vectors than their mean is, and among the right neighbours all the same.
+        let (old, noise) = (random_matrix(200, 32, 5), random_matrix(200, 32, 6));
+        let new = affine(&old, &random_matrix(32, 32, 7), &[0.0; 32]);
+        let rough =
+            Matrix::from_fn(200, 32, |row, column| old.row(row)[column] + 1.2 * noise.row(row)[column]);
+        let (exact, rough) = (make(old, new.clone(), None), make(rough, new, None));
+        let map = fit(&exact);
+        let outputs = conformed(&Geometry::Raw, raw_outputs(&map, rough.old().matrix(), None).unwrap());
+        assert!(relative_error(&outputs, &rough) > 1.0);
+        assert!(map_direction(&map, &Geometry::Raw, &rough).unwrap().is_empty());
     }
 
     #[test]

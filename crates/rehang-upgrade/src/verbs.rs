@@ -49,7 +49,7 @@ impl Setup<'_> {
         expect_of_adapter(&self.adapter.new, self.new, "new")?;
         if let Some(recorded) = Recorded::read(store)?
             && recorded.record.phase == Phase::Finished
-            && recorded.record.old.model == self.old.model
+            && (&recorded.record.old.model, &recorded.record.new.model) == (&self.old.model, &self.new.model)
             && find_space(store, &self.old.model)?.is_none()
         {
             return Err(finished(store, &recorded.record));
