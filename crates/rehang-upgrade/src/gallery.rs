@@ -121,11 +121,17 @@ impl Standing {
 }
 
 impl<'a> Gallery<'a> {
-    /// A gallery. With the upgrade's adapter, items written before the switch are found after it without any lag. The adapter
+    /// A gallery. Making one takes reading all of the adapter, some tenths of a second for a large one. With the upgrade's adapter, items written before the switch are found after it without any lag. The adapter
     /// is made ready once, at the first write that needs it, and again when the upgrade is planned anew; so keep the gallery.
     /// Where an upgrade with another adapter comes after that one, this one is not used any more: make a new gallery then.
     pub fn new(store: &'a dyn Store, adapter: Option<&'a Adapter>) -> Self {
-        Self { store, adapter, fingerprint: OnceLock::new(), merge: None, filler: Mutex::default() }
+        let fingerprint = OnceLock::new();
+        // It takes reading all of the adapter, which the first write should not have to wait for. Where it cannot be had, that
+        // write says why.
+        if let Some(known) = adapter.and_then(|adapter| adapter.fingerprint().ok()) {
+            fingerprint.get_or_init(|| known);
+        }
+        Self { store, adapter, fingerprint, merge: None, filler: Mutex::default() }
     }
 
     /// Learns the scale of merged searches anew from what is native by now; see [`Merge::learn`]. Until it was called for the
