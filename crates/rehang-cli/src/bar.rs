@@ -44,10 +44,28 @@ trait View {
     fn close(&mut self);
 }
 
+/// Which stage is shown, and how far it was.
+#[derive(Default)]
+struct Stage {
+    name: String,
+    done: u64,
+}
+
+impl Stage {
+    /// Whether another stage begins, or one of the same name once more, which has a time of its own.
+    fn begins(&mut self, now: &ProgressSnapshot) -> bool {
+        let begins = self.name != now.stage || now.done < self.done;
+        if begins {
+            self.name.clone_from(&now.stage);
+        }
+        self.done = now.done;
+        begins
+    }
+}
+
 #[derive(Default)]
 struct Bar {
-    stage: String,
-    done: u64,
+    stage: Stage,
     drawn: Option<ProgressBar>,
 }
 
@@ -56,12 +74,8 @@ impl View for Bar {
         if now.stage.is_empty() {
             return;
         }
-        // A stage of the same name that begins again has a time of its own.
-        let begins_again = now.done < self.done;
-        self.done = now.done;
-        if self.stage != now.stage || begins_again {
+        if self.stage.begins(now) {
             self.close();
-            self.stage.clone_from(&now.stage);
             let bar = ProgressBar::with_draw_target(Some(now.total), ProgressDrawTarget::stderr());
             let template = if now.total > 0 {
                 "{prefix} {wide_bar} {pos}/{len} {msg} ({per_sec}, {eta} left)"
@@ -92,24 +106,20 @@ impl View for Bar {
 }
 
 struct Lines {
-    stage: String,
-    done: u64,
+    stage: Stage,
     stage_started: Instant,
     last: Instant,
 }
 
 impl Lines {
     fn new() -> Self {
-        Self { stage: String::new(), done: 0, stage_started: Instant::now(), last: Instant::now() }
+        Self { stage: Stage::default(), stage_started: Instant::now(), last: Instant::now() }
     }
 }
 
 impl View for Lines {
     fn show(&mut self, now: &ProgressSnapshot) {
-        let begins_again = now.done < self.done;
-        self.done = now.done;
-        if self.stage != now.stage || begins_again {
-            self.stage.clone_from(&now.stage);
+        if self.stage.begins(now) {
             self.stage_started = Instant::now();
         } else if self.last.elapsed() >= LINE_EVERY && !now.stage.is_empty() {
             self.last = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Matrix, Provenance, Result, Space};
@@ -65,9 +65,8 @@ pub struct Answer {
 /// A gallery under an application's searches and writes.
 pub struct Gallery<'a> {
     store: &'a dyn Store,
-    adapter: Option<&'a Adapter>,
-    /// The fingerprint of the adapter, once it was asked for.
-    fingerprint: OnceLock<String>,
+    /// The adapter and its fingerprint; where it has none, the write that needs it says why.
+    adapter: Option<(&'a Adapter, Result<String>)>,
     /// The scale of merged searches, and the spaces that it was learned for.
     merge: Option<(Space, Space, Merge)>,
     /// The adapter made ready, for the upgrade that was live when an item was written last.
@@ -125,13 +124,9 @@ impl<'a> Gallery<'a> {
     /// is made ready once, at the first write that needs it, and again when the upgrade is planned anew; so keep the gallery.
     /// Where an upgrade with another adapter comes after that one, this one is not used any more: make a new gallery then.
     pub fn new(store: &'a dyn Store, adapter: Option<&'a Adapter>) -> Self {
-        let fingerprint = OnceLock::new();
-        // It takes reading all of the adapter, which the first write should not have to wait for. Where it cannot be had, that
-        // write says why.
-        if let Some(known) = adapter.and_then(|adapter| adapter.fingerprint().ok()) {
-            fingerprint.get_or_init(|| known);
-        }
-        Self { store, adapter, fingerprint, merge: None, filler: Mutex::default() }
+        // The fingerprint takes reading all of the adapter, which the first write should not have to wait for.
+        let adapter = adapter.map(|adapter| (adapter, adapter.fingerprint()));
+        Self { store, adapter, merge: None, filler: Mutex::default() }
     }
 
     /// Learns the scale of merged searches anew from what is native by now; see [`Merge::learn`]. Until it was called for the
@@ -283,20 +278,11 @@ impl<'a> Gallery<'a> {
 
     /// The adapter made ready for what is written into an upgrade; `None` where nothing has to be adapted, or not by this adapter.
     fn filler_of(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler<'a>>>> {
-        let Some(adapter) = self.adapter else { return Ok(None) };
+        let Some((adapter, fingerprint)) = &self.adapter else { return Ok(None) };
         let adapts = record.adapts_writes(self.store)?
-            && record.adapter == self.fingerprint_of(adapter)?
+            && record.adapter == *fingerprint.as_ref().map_err(Clone::clone)?
             && find_space(self.store, &record.new.model)?.is_some();
         if adapts { self.filler(adapter, record).map(Some) } else { Ok(None) }
-    }
-
-    /// The fingerprint of this gallery's adapter, which takes reading all of it once.
-    fn fingerprint_of(&self, adapter: &Adapter) -> Result<&str> {
-        if let Some(known) = self.fingerprint.get() {
-            return Ok(known);
-        }
-        let fingerprint = adapter.fingerprint()?;
-        Ok(self.fingerprint.get_or_init(|| fingerprint))
     }
 
     /// The adapter made ready for an upgrade: the one of the last write, as long as the upgrade is the same.

@@ -84,15 +84,8 @@ fn items_that_change_after_they_were_written_do_not_count() {
     let (store, world) = filled();
     let clock = TestClock::default();
     let limits = Limits { batch: 10, until: Until::Fraction(0.5), ..Limits::default() };
-    let summary = run_with(
-        &store,
-        &world,
-        &TestEncoder::new(),
-        limits,
-        &clock,
-        &TakeBack(&store, &clock, AtomicBool::new(false)),
-    )
-    .unwrap();
+    let faults = TakeBack(&store, &clock, AtomicBool::new(false));
+    let summary = run_with(&store, &world, &TestEncoder::new(), limits, &clock, &faults).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::ReachedFraction, 100));
     assert_eq!(summary.done.native, 110, "ten of them twice");
     assert_eq!(store.counts("new-model").unwrap().native, 100);
@@ -302,15 +295,8 @@ fn a_running_backfill_adapts_nothing_with_an_adapter_of_before() {
     let (store, world) = filled();
     let clock = TestClock::default();
     let limits = Limits { batch: 2, ..Limits::default() };
-    let summary = run_with(
-        &store,
-        &world,
-        &TestEncoder::new(),
-        limits,
-        &clock,
-        &Replan(&store, AtomicBool::new(false)),
-    )
-    .unwrap();
+    let faults = Replan(&store, AtomicBool::new(false));
+    let summary = run_with(&store, &world, &TestEncoder::new(), limits, &clock, &faults).unwrap();
     assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
     let key = store.get(&[&common::id(ITEMS)]).unwrap()[0].as_ref().unwrap().key;
     assert_eq!(store.vectors("new-model", &[key]).unwrap(), [None], "it waits for the adapter of now");

@@ -218,12 +218,16 @@ pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
     if pairs.columns() != evaluation.columns() {
         return 0;
     }
-    let bits = |row: &[f32]| -> Vec<u32> { row.iter().map(|value| value.to_bits()).collect() };
     let known: HashSet<Vec<u32>> = (0..pairs.rows()).map(|row| bits(pairs.row(row))).collect();
     (0..evaluation.rows())
         .map(|row| evaluation.row(row))
         .filter(|row| row.iter().any(|&value| value != 0.0) && known.contains(&bits(row)))
         .count()
+}
+
+/// The very numbers of a row, as something that can be looked up.
+fn bits(row: &[f32]) -> Vec<u32> {
+    row.iter().map(|value| value.to_bits()).collect()
 }
 
 /// How many rows have the very same numbers as another row of the same matrix: items that the model cannot tell apart.
@@ -233,7 +237,7 @@ pub fn lookalikes(vectors: &Matrix) -> usize {
     let mut rows: HashMap<Vec<u32>, usize> = HashMap::new();
     for row in (0..vectors.rows()).map(|row| vectors.row(row)) {
         if row.iter().any(|&value| value != 0.0) {
-            *rows.entry(row.iter().map(|value| value.to_bits()).collect()).or_default() += 1;
+            *rows.entry(bits(row)).or_default() += 1;
         }
     }
     rows.into_values().filter(|&count| count > 1).sum()

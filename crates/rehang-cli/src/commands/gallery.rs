@@ -404,11 +404,12 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
     }
     let gallery =
         LiveGallery::new(&store, configuration.as_ref().map(|configuration| &configuration.adapter));
-    let had = before.map(|item| spaces_with(&store, item.key)).transpose()?.unwrap_or_default();
+    // An item keeps its key for as long as it lives.
+    let spaces = || before.as_ref().map_or_else(|| Ok(Vec::new()), |item| spaces_with(&store, item.key));
+    let had = spaces()?;
     let revisions = gallery.put(vec![write])?;
     let revision = revisions.first().copied().unwrap_or_default();
-    let now = store.get(&[&arguments.id])?.into_iter().next().flatten();
-    let has = now.map(|item| spaces_with(&store, item.key)).transpose()?.unwrap_or_default();
+    let has = spaces()?;
     let removed: Vec<&String> = had.iter().filter(|space| !has.contains(space)).collect();
     let mut text = format!("{} has revision {revision}\n", arguments.id);
     if !removed.is_empty() {
