@@ -71,7 +71,7 @@ pub enum Command {
 /// Options of `rehang demo`.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// Folder for the report and the files of the upgrade.
+    /// Folder for the report and the files of the upgrade: a new or an empty one, or that of an earlier demo, which begins anew.
     #[arg(long, value_name = "DIR", default_value = "rehang-demo")]
     pub out: PathBuf,
     /// Seed of everything random.
@@ -91,16 +91,24 @@ pub struct RowSelection {
 #[allow(clippy::struct_field_names, reason = "the fields are the options' own names")]
 #[derive(Debug, Args, Default)]
 pub struct IdFiles {
-    /// Ids of the old vectors, one a line; with --new-ids, rows are joined by id instead of by position. What is made from the
-    /// old vectors (adapted vectors, σ², orders) and what goes with items (labels, groups, side information) has their rows.
+    /// Ids of the old vectors, one a line (repeat for several files); with --new-ids, rows are joined by id instead of by position.
+    /// What is made from the old vectors (adapted vectors, σ², orders) and what goes with items (labels, groups, side information)
+    /// has their rows.
     #[arg(long, value_name = "FILE", requires = "new_ids")]
-    pub old_ids: Option<String>,
-    /// Ids of the new vectors.
+    pub old_ids: Vec<String>,
+    /// Ids of the new vectors (repeat for several files).
     #[arg(long, value_name = "FILE", requires = "old_ids")]
-    pub new_ids: Option<String>,
+    pub new_ids: Vec<String>,
     /// With ids: use the items that both sides have, instead of failing when some did not match.
     #[arg(long, requires = "old_ids")]
     pub keep_common: bool,
+}
+
+impl IdFiles {
+    /// The files that are named, by option.
+    pub fn files(&self) -> [(&'static str, &[String]); 2] {
+        [("--old-ids", self.old_ids.as_slice()), ("--new-ids", self.new_ids.as_slice())]
+    }
 }
 
 /// Names of the two spaces.
@@ -133,6 +141,13 @@ pub struct HeadFiles {
     /// How the head was trained: softmax, or arcface:SCALE,MARGIN (for example arcface:64,0.5).
     #[arg(long, value_name = "KIND", default_value = "softmax")]
     pub head_kind: String,
+}
+
+impl HeadFiles {
+    /// The files that are named, by option.
+    pub fn files(&self) -> [(&'static str, &[String]); 2] {
+        [("--head-weight", self.head_weight.as_slice()), ("--head-bias", self.head_bias.as_slice())]
+    }
 }
 
 /// Options of `rehang train`.
@@ -216,12 +231,12 @@ pub struct Fit {
     /// New vectors of the same items.
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub new: Vec<String>,
-    /// Class labels, one integer an item; negative means unknown. Optional.
-    #[arg(long, value_name = "FILE")]
-    pub labels: Option<String>,
+    /// Class labels, one integer or name an item; negative means unknown. Optional.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub labels: Vec<String>,
     /// Side information, one row an item: vectors of another model that you also keep for the whole gallery. Optional.
-    #[arg(long, value_name = "FILE")]
-    pub side: Option<String>,
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub side: Vec<String>,
     /// Joining by id.
     #[command(flatten)]
     pub ids: IdFiles,
@@ -280,9 +295,9 @@ pub struct Transform {
     /// Old vectors.
     #[arg(value_name = "OLD", required = true, num_args = 1..)]
     pub input: Vec<String>,
-    /// Side information, where the adapter was fitted with it.
+    /// Side information, where the adapter was fitted with it (repeat for several files).
     #[arg(long, value_name = "FILE")]
-    pub side: Option<String>,
+    pub side: Vec<String>,
     /// Rows to use.
     #[command(flatten)]
     pub selection: RowSelection,
@@ -336,9 +351,9 @@ pub struct Order {
 /// What counts as a right answer.
 #[derive(Debug, Args, Default)]
 pub struct Relevance {
-    /// Class labels of the gallery: an item of the query's class is a right answer.
+    /// Class labels of the gallery: an item of the query's class is a right answer (repeat for several files).
     #[arg(long, value_name = "FILE")]
-    pub labels: Option<String>,
+    pub labels: Vec<String>,
     /// New model's vectors of separate queries [default: the gallery itself, each item leaving itself out].
     #[arg(long, value_name = "FILE")]
     pub queries: Option<String>,
@@ -351,18 +366,34 @@ pub struct Relevance {
     /// Judgements instead of labels: tab-separated query id, item id, gain (BEIR or TREC).
     #[arg(long, value_name = "FILE", requires_all = ["queries", "ids", "query_ids"], conflicts_with = "labels")]
     pub qrels: Option<String>,
-    /// Ids of the gallery's items, one a line or .jsonl, for --qrels.
+    /// Ids of the gallery's items, one a line or .jsonl, for --qrels (repeat for several files).
     #[arg(long, value_name = "FILE", requires = "qrels")]
-    pub ids: Option<String>,
+    pub ids: Vec<String>,
     /// Ids of the queries, for --qrels.
     #[arg(long, value_name = "FILE", requires = "qrels")]
     pub query_ids: Option<String>,
-    /// A group of every query (one integer each), for the gap between groups.
+    /// A group of every query (one integer or name each), for the gap between groups (repeat for several files).
     #[arg(long, value_name = "FILE")]
-    pub groups: Option<String>,
+    pub groups: Vec<String>,
     /// Cut-off of mAP@k, nDCG@k, recall@k and agreement@k.
     #[arg(short, value_name = "K", default_value_t = 10)]
     pub k: usize,
+}
+
+impl Relevance {
+    /// The files that are named, by option.
+    pub fn files(&self) -> [(&'static str, &[String]); 8] {
+        [
+            ("--labels", self.labels.as_slice()),
+            ("--queries", self.queries.as_slice()),
+            ("--query-labels", self.query_labels.as_slice()),
+            ("--queries-old", self.queries_old.as_slice()),
+            ("--qrels", self.qrels.as_slice()),
+            ("--ids", self.ids.as_slice()),
+            ("--query-ids", self.query_ids.as_slice()),
+            ("--groups", self.groups.as_slice()),
+        ]
+    }
 }
 
 /// Options of `rehang curve`.
@@ -383,8 +414,8 @@ pub struct Curve {
     /// Joining by id.
     #[command(flatten)]
     pub ids: IdFiles,
-    /// Adapter file that made the adapted vectors: its handicap is used. With --old, also says how many items are among its
-    /// pairs, and whether it was fitted the wrong way round.
+    /// Adapter file that made the adapted vectors: its handicap and its distances are used. With --old, also says how many items
+    /// are among its pairs, and whether it was fitted the wrong way round.
     #[arg(long, value_name = "ADAPTER")]
     pub adapter: Option<PathBuf>,
     /// Relevance.
@@ -393,10 +424,10 @@ pub struct Curve {
     /// σ² of every item: adds Kendall's τ-b and the calibration against the true errors.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub sigma: Vec<String>,
-    /// l2, cosine or dot.
-    #[arg(long, default_value = "l2")]
-    pub distance: String,
-    /// Distance of the old space, for the do-nothing line [default: as --distance].
+    /// l2, cosine or dot [default: that of the --adapter's new space, l2 without one].
+    #[arg(long)]
+    pub distance: Option<String>,
+    /// Distance of the old space, for the do-nothing line [default: as --distance, or that of the --adapter's old space].
     #[arg(long, value_name = "DISTANCE", requires = "old")]
     pub old_distance: Option<String>,
     /// What searches add to the distance of every item that is still adapted [default: as the --adapter recommends, 0
@@ -452,7 +483,7 @@ pub struct Report {
     /// Head files.
     #[command(flatten)]
     pub head: HeadFiles,
-    /// Orders to compare, separated by commas.
+    /// Orders to compare, separated by commas; the first that is not the oracle carries the verdict.
     #[arg(
         long,
         value_name = "ORDERS",

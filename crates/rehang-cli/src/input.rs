@@ -1,9 +1,12 @@
 //! Reads the files that the command line names, and keeps a record of them for reports.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
+
 use rehang::files::join::{self, MissingPolicy};
-use rehang::files::{self, VectorSource};
+use rehang::files::{self, LabelValues, VectorSource, stream};
 use rehang::report::Input;
-use rehang::{Error, ErrorKind, Head, HeadKind, Labels, Matrix, Result};
+use rehang::{Error, ErrorKind, Head, HeadKind, Labels, Matrix, NORMALISED_TOLERANCE, Result};
 
 use crate::arguments::{HeadFiles, IdFiles, RowSelection};
 use crate::commands::say;
@@ -50,31 +53,18 @@ impl Inputs {
         Ok(matrix)
     }
 
-    /// Labels or groups, of which `--rows` takes part.
-    pub fn labels(&mut self, role: &str, path: &str) -> Result<Labels> {
-        let whole = files::read_labels(&VectorSource::parse(path)?)?;
-        self.part_of_labels(role, path, whole)
-    }
-
-    /// The gallery's labels, of which `--rows` takes part, and those of the queries, to which it does not apply: a name is the
-    /// same class in both.
-    pub fn labels_and_queries(&mut self, gallery: &str, queries: &str) -> Result<(Labels, Labels)> {
-        let (whole, labels) =
-            files::read_labels_of_both(&VectorSource::parse(gallery)?, &VectorSource::parse(queries)?)?;
-        let part = self.part_of_labels("labels", gallery, whole)?;
-        self.note("query labels", queries, labels.len(), None, fingerprint(&labels));
-        Ok((part, labels))
-    }
-
-    fn part_of_labels(&mut self, role: &str, path: &str, whole: Labels) -> Result<Labels> {
-        let labels = self.part(path, whole)?;
-        self.note(role, path, labels.len(), None, fingerprint(&labels));
+    /// Labels or groups of one file, or of several below each other, of which `--rows` takes part; `names` numbers those that
+    /// are names.
+    pub fn labels(&mut self, role: &str, paths: &[String], names: &mut Names) -> Result<Labels> {
+        let path = paths.join(", ");
+        let labels = self.part(&path, names.read(paths)?)?;
+        self.note(role, &path, labels.len(), None, fingerprint(&labels));
         Ok(labels)
     }
 
     /// Ids, of which `--rows` takes part.
-    pub fn ids(&self, path: &str) -> Result<Vec<String>> {
-        self.part(path, ids_of(path)?)
+    pub fn ids(&self, paths: &[String]) -> Result<Vec<String>> {
+        self.part(&paths.join(", "), ids_of(paths)?)
     }
 
     /// What a file has for every row, of which `--rows` takes part.
@@ -84,17 +74,33 @@ impl Inputs {
         Ok(rows.iter().map(|&row| whole[row].clone()).collect())
     }
 
-    /// Labels or groups of a file to which `--rows` does not apply.
-    pub fn labels_as_they_are(&mut self, role: &str, path: &str) -> Result<Labels> {
-        let labels = files::read_labels(&VectorSource::parse(path)?)?;
-        self.note(role, path, labels.len(), None, fingerprint(&labels));
+    /// Labels or groups of files to which `--rows` does not apply.
+    pub fn labels_as_they_are(&mut self, role: &str, paths: &[String], names: &mut Names) -> Result<Labels> {
+        let labels = names.read(paths)?;
+        self.note(role, &paths.join(", "), labels.len(), None, fingerprint(&labels));
         Ok(labels)
+    }
+
+    /// One number a row of one file, or of several below each other.
+    pub fn column(&mut self, role: &str, paths: &[String]) -> Result<Vec<f64>> {
+        let mut values = Vec::new();
+        for path in paths {
+            values.extend(files::read_f32_column(&VectorSource::parse(path)?)?);
+        }
+        let column = Matrix::new(1, values)?;
+        self.note(role, &paths.join(", "), column.rows(), None, column.fingerprint());
+        Ok(column.as_slice().iter().copied().map(f64::from).collect())
     }
 
     /// The classifier head, where one is given.
     pub fn head(&mut self, head: &HeadFiles) -> Result<Option<Head>> {
         let kind = head_kind(&head.head_kind)?;
-        let Some(path) = &head.head_weight else { return Ok(None) };
+        let Some(path) = &head.head_weight else {
+            if kind != HeadKind::Softmax {
+                say("Warning: --head-kind has no effect without --head-weight.");
+            }
+            return Ok(None);
+        };
         let weight = self.matrix_as_it_is("head", path)?;
         let bias = match &head.head_bias {
             None => None,
@@ -118,6 +124,134 @@ impl Inputs {
     fn expect_rows(&self, path: &str, rows: usize) -> Result<()> {
         expect_count(&self.rows_path, self.rows_of, path, rows)
     }
+}
+
+/// Labels of one file after the other, where names are numbered in the order in which they first appear: what is read with the
+/// same `Names` has the same number for the same name.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// The names, in the order of their numbers; empty where the files hold whole numbers.
+    pub in_order: Vec<String>,
+    numbers: HashMap<String, i64>,
+    /// The first file, and whether its labels are names.
+    first: Option<(String, bool)>,
+}
+
+impl Names {
+    /// The labels of files, one below the other. Fails where one file holds whole numbers and another one names.
+    fn read(&mut self, paths: &[String]) -> Result<Labels> {
+        let mut labels = Labels::new();
+        for path in paths {
+            let values = files::read_label_values(&VectorSource::parse(path)?)?;
+            let is_named = matches!(values, LabelValues::Texts(_));
+            let (first, is_first_named) = self.first.get_or_insert_with(|| (path.clone(), is_named));
+            if *is_first_named != is_named {
+                let [own, other] =
+                    if is_named { ["names", "whole numbers"] } else { ["whole numbers", "names"] };
+                return Err(Error::corrupt(
+                    path,
+                    format!("its labels are {own} and those of {first} are {other}; write both in one way"),
+                ));
+            }
+            match values {
+                LabelValues::Numbers(numbers) => labels.extend(numbers),
+                LabelValues::Texts(names) => labels.extend(names.into_iter().map(|name| self.number(name))),
+            }
+        }
+        Ok(labels)
+    }
+
+    fn number(&mut self, name: String) -> i64 {
+        let next = self.in_order.len() as i64;
+        let number = *self.numbers.entry(name.clone()).or_insert(next);
+        if number == next {
+            self.in_order.push(name);
+        }
+        number
+    }
+}
+
+/// The files behind options, each with the option that names it, for [`expect_apart`](crate::commands::expect_apart).
+pub fn files_of<'a>(options: &[(&'a str, &[String])]) -> Result<Vec<(&'a str, PathBuf)>> {
+    let mut files = Vec::new();
+    for &(name, paths) in options {
+        for path in paths {
+            files.push((name, VectorSource::parse(path)?.path));
+        }
+    }
+    Ok(files)
+}
+
+/// The file of `--rows`, where it is given.
+pub fn rows_file(selection: &RowSelection) -> Result<Option<String>> {
+    Ok(selection.rows.as_deref().map(parse_rows).transpose()?.map(|(path, _)| path))
+}
+
+/// Fails where files whose rows are paired by position have ids of their own, and these say that rows do not belong together.
+pub fn expect_same_items(files: &[&[String]]) -> Result<()> {
+    let mut with_ids: Vec<&[String]> = Vec::new();
+    for &paths in files {
+        if has_own_ids(paths)? {
+            with_ids.push(paths);
+        }
+    }
+    if with_ids.len() < 2 {
+        return Ok(());
+    }
+    let known: Vec<(String, Vec<String>)> =
+        with_ids.into_iter().map(|paths| Ok((paths.join(", "), own_ids(paths)?))).collect::<Result<_>>()?;
+    let Some(((first, expected), others)) = known.split_first() else { return Ok(()) };
+    // Another number of rows is an error of its own.
+    for (other, ids) in others.iter().filter(|(_, ids)| ids.len() == expected.len()) {
+        let differing: Vec<usize> = (0..ids.len()).filter(|&row| ids[row] != expected[row]).collect();
+        let Some(&row) = differing.first() else { continue };
+        return Err(ErrorKind::Unmatched {
+            what: format!("the ids of {first} and {other}, whose rows are paired by position,"),
+            count: differing.len(),
+            examples: vec![format!(
+                "row {row} ({:?} and {:?}; rows count from 0); put the rows in one order, or join them by their ids with \
+                 --old-ids and --new-ids, which take these files too",
+                expected[row], ids[row]
+            )],
+        }
+        .into());
+    }
+    Ok(())
+}
+
+/// Whether there are files of vectors, and all of them have ids beside the vectors.
+fn has_own_ids(paths: &[String]) -> Result<bool> {
+    for path in paths {
+        if stream::open(&VectorSource::parse(path)?)?.id_kind().is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(!paths.is_empty())
+}
+
+/// The ids that files of vectors have beside them, one file below the other.
+fn own_ids(paths: &[String]) -> Result<Vec<String>> {
+    let mut ids = Vec::new();
+    for path in paths {
+        // A column that is named is the one of the vectors.
+        let source = VectorSource::path(VectorSource::parse(path)?.path);
+        let own = files::read_ids(&source)?;
+        ids.extend(own.ok_or_else(|| Error::missing("a column of ids", path))?);
+    }
+    Ok(ids)
+}
+
+/// Fails where one of the vectors `[n, width]` of a normalised space has another length than 1; `first_row` is the number of
+/// the first one in its file.
+pub fn expect_normalised(what: &str, width: usize, first_row: u64, vectors: &[f32]) -> Result<()> {
+    for (row, vector) in vectors.chunks_exact(width).enumerate() {
+        let norm = rehang::norm(vector);
+        if (norm - 1.0).abs() > NORMALISED_TOLERANCE {
+            let row = first_row as usize + row;
+            return Err(ErrorKind::NotNormalised { what: what.to_owned(), row, norm }.into());
+        }
+    }
+    Ok(())
 }
 
 /// Fails where a file has vectors of another width than is needed.
@@ -174,12 +308,16 @@ struct Rows {
     old: Vec<usize>,
     new: Vec<usize>,
     old_count: usize,
+    /// The file of the old ids.
+    old_ids: String,
 }
 
 impl Join {
     /// Reads the ids, where they are given, of `old_count` rows on the old side and `new_count` on the new one.
     pub fn read(ids: &IdFiles, old_count: usize, new_count: usize, selection: &RowSelection) -> Result<Self> {
-        let (Some(old_ids), Some(new_ids)) = (&ids.old_ids, &ids.new_ids) else { return Ok(Self(None)) };
+        if ids.old_ids.is_empty() || ids.new_ids.is_empty() {
+            return Ok(Self(None));
+        }
         if selection.rows.is_some() {
             return Err(Error::option(
                 "--rows",
@@ -187,13 +325,13 @@ impl Join {
                 "nothing beside --old-ids: select rows in the files",
             ));
         }
-        let joined = join_by_id((old_ids, old_count), (new_ids, new_count), ids.keep_common)?;
+        let joined = join_by_id((&ids.old_ids, old_count), (&ids.new_ids, new_count), ids.keep_common)?;
         let dropped = joined.left_only.len() + joined.right_only.len();
         if dropped > 0 {
             say(&format!("{dropped} items that only one side has are left out."));
         }
         let (old, new) = joined.rows.iter().copied().unzip();
-        Ok(Self(Some(Rows { old, new, old_count })))
+        Ok(Self(Some(Rows { old, new, old_count, old_ids: ids.old_ids.join(", ") })))
     }
 
     /// Fails where an item of the old side has no partner.
@@ -217,21 +355,21 @@ impl Join {
     /// Rows of the old side, or of what goes with it.
     pub fn old_side(&self, what: &str, matrix: Matrix) -> Result<Matrix> {
         let Some(rows) = &self.0 else { return Ok(matrix) };
-        expect_count(what, matrix.rows(), "old ids", rows.old_count)?;
+        expect_count(what, matrix.rows(), &rows.old_ids, rows.old_count)?;
         Ok(matrix.select(&rows.old))
     }
 
     /// Values that go with the rows of the old side.
     pub fn old_values<T: Clone>(&self, what: &str, values: Vec<T>) -> Result<Vec<T>> {
         let Some(rows) = &self.0 else { return Ok(values) };
-        expect_count(what, values.len(), "old ids", rows.old_count)?;
+        expect_count(what, values.len(), &rows.old_ids, rows.old_count)?;
         Ok(rows.old.iter().map(|&row| values[row].clone()).collect())
     }
 
     /// An order of the old side's rows as one of the joined items; items that are left out drop out of it.
     pub fn order(&self, what: &str, order: Vec<usize>) -> Result<Vec<usize>> {
         let Some(rows) = &self.0 else { return Ok(order) };
-        expect_count(what, order.len(), "old ids", rows.old_count)?;
+        expect_count(what, order.len(), &rows.old_ids, rows.old_count)?;
         let mut place = vec![None; rows.old_count];
         for (item, &row) in rows.old.iter().enumerate() {
             place[row] = Some(item);
@@ -241,31 +379,28 @@ impl Join {
     }
 }
 
-/// The ids of a file, one a row.
-pub fn ids_of(path: &str) -> Result<Vec<String>> {
-    files::read_ids(&VectorSource::parse(path)?)?.ok_or_else(|| Error::missing("a column of ids", path))
-}
-
-/// One number a row of one file, or of several below each other.
-pub fn column(paths: &[String]) -> Result<Vec<f64>> {
-    let mut values = Vec::new();
+/// The ids of one file, or of several below each other, one a row.
+pub fn ids_of(paths: &[String]) -> Result<Vec<String>> {
+    let mut ids = Vec::new();
     for path in paths {
-        values.extend(files::read_f32_column(&VectorSource::parse(path)?)?.into_iter().map(f64::from));
+        let own = files::read_ids(&VectorSource::parse(path)?)?;
+        ids.extend(own.ok_or_else(|| Error::missing("a column of ids", path))?);
     }
-    Ok(values)
+    Ok(ids)
 }
 
 /// Rows of the left and of the right file that hold the same ids; each has one id for each of its vectors.
 fn join_by_id(
-    (left, left_rows): (&str, usize),
-    (right, right_rows): (&str, usize),
+    (left, left_rows): (&[String], usize),
+    (right, right_rows): (&[String], usize),
     keep_common: bool,
 ) -> Result<join::Joined> {
     let (left_ids, right_ids) = (ids_of(left)?, ids_of(right)?);
-    expect_count(left, left_ids.len(), "its vectors", left_rows)?;
-    expect_count(right, right_ids.len(), "its vectors", right_rows)?;
+    let (left, right) = (left.join(", "), right.join(", "));
+    expect_count(&left, left_ids.len(), "its vectors", left_rows)?;
+    expect_count(&right, right_ids.len(), "its vectors", right_rows)?;
     let policy = if keep_common { MissingPolicy::KeepCommon } else { MissingPolicy::Error };
-    join::by_id((left, &left_ids), (right, &right_ids), policy)
+    join::by_id((&left, &left_ids), (&right, &right_ids), policy)
 }
 
 /// A fingerprint of whole numbers, in the form of [`Matrix::fingerprint`].

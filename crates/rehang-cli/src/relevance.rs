@@ -7,7 +7,7 @@ use rehang::{Error, Labels, Matrix, Result};
 
 use crate::arguments;
 use crate::commands::say;
-use crate::input::{Inputs, Join, expect_count, ids_of};
+use crate::input::{Inputs, Join, Names, expect_count, ids_of};
 
 /// Everything that was read.
 #[derive(Debug, Default)]
@@ -18,6 +18,8 @@ pub struct Loaded {
     pub queries_old: Option<Matrix>,
     /// A group of every query.
     pub groups: Option<Labels>,
+    /// The names of the groups, in the order of their numbers; empty where the groups are numbers themselves.
+    group_names: Vec<String>,
     labels: Option<Labels>,
     query_labels: Option<Labels>,
     qrels: Option<Qrels>,
@@ -43,40 +45,54 @@ impl Loaded {
         if let Some(path) = &arguments.queries_old {
             loaded.queries_old = Some(inputs.matrix_as_it_is("old queries", path)?);
         }
-        match (&arguments.labels, &arguments.query_labels) {
-            (Some(path), Some(query_path)) => {
-                let (labels, query_labels) = inputs.labels_and_queries(path, query_path)?;
-                loaded.labels = Some(join.old_values("labels", labels)?);
-                loaded.query_labels = Some(query_labels);
-            }
-            (Some(path), None) => {
-                loaded.labels = Some(join.old_values("labels", inputs.labels("labels", path)?)?);
-            }
-            (None, Some(path)) => {
-                loaded.query_labels = Some(inputs.labels_as_they_are("query labels", path)?);
-            }
-            (None, None) => {}
+        let queries = loaded.queries.as_ref().map(Matrix::rows).or(queries);
+        let expect_queries = |path: &str, count: usize| match queries {
+            Some(queries) => expect_count(path, count, "the queries", queries),
+            None => Ok(()),
+        };
+        // A name is the same class in the gallery and among the queries.
+        let mut classes = Names::default();
+        if !arguments.labels.is_empty() {
+            let path = arguments.labels.join(", ");
+            let labels = inputs.labels("labels", &arguments.labels, &mut classes)?;
+            let labels = join.old_values(&path, labels)?;
+            expect_count(&path, labels.len(), "the gallery", items)?;
+            loaded.labels = Some(labels);
+        }
+        if let Some(path) = &arguments.query_labels {
+            let paths = std::slice::from_ref(path);
+            let labels = inputs.labels_as_they_are("query labels", paths, &mut classes)?;
+            expect_queries(path, labels.len())?;
+            loaded.query_labels = Some(labels);
         }
         if loaded.labels.is_some() && loaded.queries.is_some() && loaded.query_labels.is_none() {
             return Err(Error::missing("--query-labels", "--queries with --labels"));
         }
-        if let Some(path) = &arguments.groups {
+        if !arguments.groups.is_empty() {
+            let path = arguments.groups.join(", ");
+            let mut names = Names::default();
             // Without separate queries the groups are those of the gallery's rows, to which --rows applies.
-            loaded.groups = Some(if loaded.queries.is_some() {
-                inputs.labels_as_they_are("groups", path)?
+            let groups = if loaded.queries.is_some() {
+                let groups = inputs.labels_as_they_are("groups", &arguments.groups, &mut names)?;
+                expect_queries(&path, groups.len())?;
+                groups
             } else {
-                join.old_values("groups", inputs.labels("groups", path)?)?
-            });
+                let groups =
+                    join.old_values(&path, inputs.labels("groups", &arguments.groups, &mut names)?)?;
+                expect_count(&path, groups.len(), "the gallery", items)?;
+                groups
+            };
+            loaded.groups = Some(groups);
+            loaded.group_names = names.in_order;
         }
-        if let (Some(path), Some(ids_path), Some(query_path)) =
-            (&arguments.qrels, &arguments.ids, &arguments.query_ids)
+        if let (Some(path), false, Some(query_path)) =
+            (&arguments.qrels, arguments.ids.is_empty(), &arguments.query_ids)
         {
-            let ids = join.old_values(ids_path, inputs.ids(ids_path)?)?;
-            expect_count(ids_path, ids.len(), "the gallery", items)?;
-            let query_ids = ids_of(query_path)?;
-            if let Some(queries) = loaded.queries.as_ref().map(Matrix::rows).or(queries) {
-                expect_count(query_path, query_ids.len(), "the queries", queries)?;
-            }
+            let ids_path = arguments.ids.join(", ");
+            let ids = join.old_values(&ids_path, inputs.ids(&arguments.ids)?)?;
+            expect_count(&ids_path, ids.len(), "the gallery", items)?;
+            let query_ids = ids_of(std::slice::from_ref(query_path))?;
+            expect_queries(query_path, query_ids.len())?;
             let judged = read_qrels(path, &query_ids, &ids, MissingPolicy::Error)?;
             let judged = judged
                 .judged
@@ -86,6 +102,11 @@ impl Loaded {
             loaded.qrels = Some(Qrels::new(judged)?);
         }
         Ok(loaded)
+    }
+
+    /// The name of a group; `None` where the groups are numbers themselves.
+    pub fn group_name(&self, group: i64) -> Option<&str> {
+        self.group_names.get(usize::try_from(group).ok()?).map(String::as_str)
     }
 
     /// What makes an item a right answer; `None` where nothing was given.

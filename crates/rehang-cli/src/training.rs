@@ -53,9 +53,9 @@ pub struct TrainingFile {
 pub struct AllocationPart {
     /// The file.
     pub file: PathBuf,
-    /// `old` or `new`: whose rows are trained on.
+    /// `old`, `new` or `all`: whose rows are trained on; the new model's where it is not given.
     #[serde(default)]
-    pub part: Part,
+    pub part: Option<Part>,
     /// What the new model sees, where the allocation is one step of a chain.
     #[serde(default)]
     pub new_share: Option<f64>,
@@ -103,7 +103,7 @@ pub struct OldPart {
     pub head_bias: Option<PathBuf>,
     /// How the old head makes logits; by default a softmax.
     pub head: Option<HeadForm>,
-    /// Names of its classes; the data's first ones where they are not given.
+    /// Names of its classes; the data's where they are not given and are as many.
     pub classes: Option<Vec<String>>,
 }
 
@@ -187,7 +187,7 @@ impl TrainingFile {
     /// The rows to train on: those of the allocation's part, which must not be a held-out one.
     pub fn training_rows(&self, examples: &Examples) -> Result<Vec<usize>> {
         if let Some(allocation) = &self.allocation
-            && matches!(allocation.part, Part::Test | Part::Unseen)
+            && matches!(allocation.part, Some(Part::Test | Part::Unseen))
         {
             return Err(Error::option(
                 "allocation.part",
@@ -207,7 +207,7 @@ impl TrainingFile {
             };
         };
         let drawn = allocation.get(examples)?;
-        Ok(match part.unwrap_or(allocation.part) {
+        Ok(match part.or(allocation.part).unwrap_or_default() {
             Part::Old => drawn.old,
             Part::New => drawn.new,
             Part::Test => drawn.test,
@@ -232,7 +232,11 @@ impl TrainingFile {
             (None, Some(path)) => {
                 OldPart::expect_absent("vectors", &[("cached", old.cached)])?;
                 if old.head_weight.is_none() {
-                    let beside = [("head_bias", old.head_bias.is_some()), ("classes", old.classes.is_some())];
+                    let beside = [
+                        ("head_bias", old.head_bias.is_some()),
+                        ("head", old.head.is_some()),
+                        ("classes", old.classes.is_some()),
+                    ];
                     OldPart::expect_absent("vectors without head_weight", &beside)?;
                 }
                 let vectors = files::read_matrix(&VectorSource::parse(&path.to_string_lossy())?)?;
@@ -250,6 +254,17 @@ impl TrainingFile {
     /// What the trainer is told.
     pub fn parameters(&self, method: &str) -> Result<TrainingParameters> {
         let method = Method::from_table(method, self.method.clone())?;
+        let is_headless =
+            self.old.as_ref().is_some_and(|old| old.vectors.is_some() && old.head_weight.is_none());
+        if let (Method::Regression { .. }, true, Some(selection)) =
+            (&method, is_headless, self.method.get("selection"))
+        {
+            return Err(Error::option(
+                "selection",
+                selection,
+                "nothing without old.head_weight: it is the old head that weighs rows, and without one all weigh alike",
+            ));
+        }
         let architecture = self.encoder.clone();
         let architecture =
             architecture.ok_or_else(|| Error::missing("the table [encoder]", "rehang train"))?;
@@ -278,6 +293,11 @@ impl TrainingFile {
 }
 
 impl AllocationPart {
+    /// The file of test rows, where there is one.
+    pub fn test_rows(&self) -> Option<PathBuf> {
+        Some(self.folder.join(self.draw.get("test_rows")?.as_str()?))
+    }
+
     /// The allocation: read, or drawn and written.
     pub fn get(&self, examples: &Examples) -> Result<Allocation> {
         let parameters: Option<AllocationParameters> = if self.draw.is_empty() {
@@ -349,6 +369,13 @@ impl OldPart {
     fn head(&self, weight: &Path, examples: &Examples) -> Result<OldHead> {
         let form = self.head.unwrap_or_default();
         form.check("old.head")?;
+        if let Some(path) = self.head_bias.as_ref().filter(|_| form.is_cosine()) {
+            return Err(Error::option(
+                "old.head_bias",
+                path.display(),
+                "nothing beside this old.head: its logits are cosines, which have no bias",
+            ));
+        }
         let weight = files::read_matrix(&VectorSource::parse(&weight.to_string_lossy())?)?;
         let bias = match &self.head_bias {
             None => None,
@@ -357,13 +384,14 @@ impl OldPart {
         let head = Head::new(weight, bias, form.core())?;
         let classes = match &self.classes {
             Some(classes) => classes.clone(),
-            None if head.classes() <= examples.classes.len() => examples.classes[..head.classes()].to_vec(),
+            None if head.classes() == examples.classes.len() => examples.classes.clone(),
             None => {
                 return Err(Error::option(
                     "old.classes",
                     "not given",
                     format!(
-                        "the names of the old head's {} classes: the data have {}",
+                        "the names of the old head's {} classes, in the order of its rows: the data have {}, and which of \
+                         them these are is not known",
                         head.classes(),
                         examples.classes.len()
                     ),

@@ -79,7 +79,7 @@ const CASES: &[Case] = &[
     case(
         "fewer labels than rows",
         "fit --old old.npy --new new.npy --labels short-labels.npy -o OUT.safetensors",
-        &["60", "59"],
+        &["old.npy", "60", "short-labels.npy", "59"],
     ),
     case(
         "labels that are not there",
@@ -224,7 +224,7 @@ const CASES: &[Case] = &[
     case(
         "labels of another length",
         "curve --new new.npy --adapted new.npy --labels short-labels.npy --order order.npy",
-        &["59", "60"],
+        &["short-labels.npy", "59", "60"],
     ),
     case(
         "labels without any pair",
@@ -290,6 +290,22 @@ const CASES: &[Case] = &[
         "more points than any curve has",
         "curve --new new.npy --adapted new.npy --order order.npy --labels labels.npy --grid 18446744073709551615",
         &["--grid", "18446744073709551615"],
+    ),
+    case("a demo among the files of a project", "demo --out .", &["--out", "earlier demo"]),
+    case(
+        "classes of a head that nothing names",
+        "fit --old old.npy --new new.npy --method fastfill --loss both --head-weight new.npy -o OUT.safetensors",
+        &["--head-weight", "--labels", "leave the head out"],
+    ),
+    case(
+        "labels of an unknown extension",
+        "fit --old old.npy --new new.npy --labels old.xyz -o OUT.safetensors",
+        &["old.xyz", ".txt", ".jsonl"],
+    ),
+    case(
+        "σ² of other items than the adapted vectors",
+        "order --policy sigma --sigma sigma-short.npy --adapted new.npy -o OUT.npy",
+        &["sigma-short.npy", "3", "new.npy", "60"],
     ),
     case("an adapter to inspect that is not there", "inspect none.safetensors", &["none.safetensors"]),
 ];
@@ -401,6 +417,47 @@ fn an_output_that_was_there_survives_a_failure() {
     let output = place.run(&["fit", "--old", "nan.npy", "--new", "new.npy", "-o", "adapter.safetensors"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(fs_err::read(place.path("adapter.safetensors")).unwrap() == before);
+}
+
+#[test]
+fn no_output_takes_the_place_of_an_input() {
+    let place = place_with_files();
+    fs_err::hard_link(place.path("old.npy"), place.path("hard.npy")).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(place.path("old.npy"), place.path("soft.npy")).unwrap();
+    #[cfg(not(unix))]
+    fs_err::copy(place.path("old.npy"), place.path("soft.npy")).unwrap();
+    place.write_bytes(
+        "items.jsonl",
+        (0..60).map(|id| format!("{{\"id\": \"i{id}\"}}\n")).collect::<String>().as_bytes(),
+    );
+    let import = "gallery import --gallery gallery.db --space old --vectors old.npy --items items.jsonl";
+    place.json(&import.split(' ').collect::<Vec<_>>());
+    let contents = || -> Vec<(String, Option<Vec<u8>>)> {
+        place.names().into_iter().map(|name| (name.clone(), fs_err::read(place.path(&name)).ok())).collect()
+    };
+    let before = contents();
+    let commands = [
+        "fit --old old.npy --new new.npy -o ./old.npy",
+        "fit --old old.npy --new new.npy --labels labels.npy -o labels.npy",
+        "fit --old old.npy --new new.npy --rows labels.npy=0 -o labels.npy",
+        "transform adapter.safetensors old.npy -o old.npy",
+        "transform adapter.safetensors old.npy -o soft.npy",
+        "transform adapter.safetensors old.npy -o hard.npy",
+        "transform adapter.safetensors old.npy -o adapter.safetensors",
+        "transform adapter.safetensors old.npy -o OUT.npy --sigma folder/../old.npy",
+        "order --policy sigma --sigma sigma.npy -o sigma.npy",
+        "curve --new new.npy --adapted new.npy --labels labels.npy --order order.npy --points new.npy",
+        "curve --new new.npy --adapted new.npy --labels labels.npy --order order.npy --points labels.npy",
+        "gallery export --gallery gallery.db --space old --vectors OUT.npy --ids gallery.db",
+        "gallery export --gallery gallery.db --space old --vectors OUT.npy --ids OUT.txt --provenance OUT.txt",
+    ];
+    for command in commands {
+        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains("another file than"), "{command}: {said}");
+        assert!(contents() == before, "{command} changed a file");
+    }
 }
 
 #[test]

@@ -750,7 +750,7 @@ fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
     let whole = report(&["--old", &old, "--new", &new]);
     let joined =
         report(&[&["--old", &old_0, "--old", &old_1, "--new", &new_0, "--new", &new_1], &by_id[..]].concat());
-    for key in ["curves", "do_nothing", "new_model", "calibration"] {
+    for key in ["curves", "do_nothing", "new_model", "calibrations"] {
         assert_eq!(whole[key], joined[key], "{key}");
     }
 
@@ -834,12 +834,18 @@ fn the_handicap_of_a_fit_is_that_of_its_adapter_and_of_the_curve() {
     ]);
     assert!(cosine["handicap"].as_f64().unwrap() > 0.0, "{cosine}");
     let of_cosine = [&negative[..], &["--bootstrap", "0", "--adapter", "cosine.safetensors"]].concat();
-    let output = place.run(&of_cosine);
+    let in_l2 = [&of_cosine[..], &["--distance", "l2"]].concat();
+    let output = place.run(&in_l2);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--handicap"));
-    let in_its_unit = place.json(&[&of_cosine[..], &["--distance", "cosine"]].concat());
-    assert_eq!(in_its_unit["handicap"], cosine["handicap"]);
-    assert_eq!(place.json(&[&of_cosine[..], &["--handicap", "0.5"]].concat())["handicap"], 0.5);
+    assert_eq!(place.json(&[&in_l2[..], &["--handicap", "0.5"]].concat())["handicap"], 0.5);
+    // Where nothing is asked for, distances are those of the adapter's space.
+    for of_its_space in [place.json(&of_cosine), place.json(&[&of_cosine[..], &["--handicap", "0"]].concat())]
+    {
+        assert_eq!(of_its_space["distance"], "cosine");
+    }
+    assert_eq!(place.json(&of_cosine)["handicap"], cosine["handicap"]);
+    assert_eq!(place.json(&["inspect", "cosine.safetensors"])["handicap"], cosine["handicap"]);
     let output = place.run(&[&negative[..], &["--handicap=-1"]].concat());
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("handicap"));
@@ -1068,4 +1074,174 @@ fn options_that_say_nothing_are_named() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && said.contains(needed), "{said}");
     }
+}
+
+/// The exit code of a command, and what it said on stderr.
+fn spoken(place: &Place, command: &str) -> (Option<i32>, String) {
+    let output = place.run(&command.split_whitespace().collect::<Vec<_>>());
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_curve_says_where_nothing_is_gained_and_names_what_it_is_made_of() {
+    let place = Place::new();
+    gallery(&place);
+    fit(&place, "ridge", "a.safetensors");
+    place.json(&["transform", "a.safetensors", "old.npy", "-o", "adapted.npy", "--sigma", "sigma.npy"]);
+    place.json(&["order", "--policy", "random", "--sigma", "sigma.npy", "-o", "order.npy"]);
+    place.write_labels("one.npy", &[0; 1079]);
+    let command = |new: &str, old: &str, labels: &str| {
+        format!(
+            "curve --new {new} --adapted {new} --old {old} --labels {labels} --order order.npy --bootstrap 0 --json"
+        )
+    };
+    for (command, code, word) in [
+        // The worse model takes the place of the better one.
+        (command("old.npy", "new.npy", "labels.npy"), "no-gain", "do not upgrade"),
+        (command("new.npy", "old.npy", "one.npy"), "one-class", "the same label"),
+    ] {
+        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(1) && said.contains("Problem: ") && said.contains(word),
+            "{said}"
+        );
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(value["warnings"][0]["code"], code);
+    }
+    let words = "curve --new new.npy --adapted adapted.npy --old old.npy --labels labels.npy --order order.npy --sigma sigma.npy \
+                 --adapter a.safetensors --bootstrap 10";
+    let value = place.json(&words.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(value["warnings"], serde_json::json!([]));
+    assert_eq!(
+        (&value["area_interval"]["seed"], &value["area_interval"]["samples"]),
+        (&Value::from(0), &Value::from(10))
+    );
+    assert_eq!(value["version"], env!("CARGO_PKG_VERSION"));
+    let inputs = value["inputs"].as_array().unwrap();
+    for role in ["new", "adapted", "old", "order", "sigma", "adapter", "labels"] {
+        let input = inputs.iter().find(|input| input["role"] == role);
+        assert!(
+            input.is_some_and(|input| input["fingerprint"].as_str().unwrap().len() == 16),
+            "{role}: {inputs:?}"
+        );
+    }
+}
+
+#[test]
+fn a_curve_measures_in_the_space_of_its_adapter() {
+    let place = Place::new();
+    let (old, mut new) = (common::waves(80, 4, 1), common::waves(80, 4, 2));
+    place.write_matrix("raw.npy", &new);
+    new.normalise_rows();
+    place.write_matrix("old.npy", &old);
+    place.write_matrix("new.npy", &new);
+    place.write_labels("labels.npy", &(0..80).map(|item| item % 7).collect::<Vec<_>>());
+    place.write_labels("order.npy", &(0..80).collect::<Vec<_>>());
+    place.run(&["fit", "--old", "old.npy", "--new", "new.npy", "--method", "ridge", "-o", "a.safetensors"]);
+    place.json(&["transform", "a.safetensors", "old.npy", "-o", "adapted.npy"]);
+    let curve = |new: &str, adapted: &str| {
+        let fixed = "--labels labels.npy --order order.npy --bootstrap 0 --adapter a.safetensors";
+        spoken(&place, &format!("curve --new {new} --adapted {adapted} {fixed}"))
+    };
+    let (code, said) = curve("new.npy", "adapted.npy");
+    assert_eq!(code, Some(0), "{said}");
+    for (new, adapted) in [("raw.npy", "adapted.npy"), ("new.npy", "raw.npy")] {
+        let (code, said) = curve(new, adapted);
+        assert!(code == Some(2) && said.contains("raw.npy, row 0 has length"), "{said}");
+    }
+}
+
+#[test]
+fn rows_whose_own_ids_contradict_each_other_are_not_paired() {
+    let place = Place::new();
+    let ids = |items: &[usize]| {
+        rehang::files::Ids::Texts(items.iter().map(|item| format!("item-{item}")).collect())
+    };
+    let forth: Vec<usize> = (0..80).collect();
+    let mut mixed = forth.clone();
+    mixed.swap(3, 7);
+    let (old, new) = (common::waves(80, 3, 1), common::waves(80, 4, 2));
+    let write = |name: &str, matrix: &rehang::Matrix, rows: &[usize]| {
+        rehang::files::write_matrix(place.path(name), &matrix.select(rows), Some(&ids(rows))).unwrap();
+    };
+    write("old.parquet", &old, &forth);
+    write("new.parquet", &new, &forth);
+    write("mixed.parquet", &new, &mixed);
+    let by_id = "--old-ids old.parquet --new-ids mixed.parquet";
+    let fit = |new: &str, more: &str| {
+        spoken(&place, &format!("fit --old old.parquet --new {new} --method ridge {more} -o a.safetensors"))
+    };
+    let (code, said) = fit("mixed.parquet", "");
+    assert!(code == Some(2) && said.contains("row 3") && said.contains("--old-ids"), "{said}");
+    assert!(said.contains("\"item-3\" and \"item-7\""), "{said}");
+    for (new, more) in [("new.parquet", ""), ("mixed.parquet", by_id)] {
+        let (code, said) = fit(new, more);
+        assert_ne!(code, Some(2), "{said}");
+    }
+    // Adapted vectors keep the ids of the old ones.
+    place.json(&["transform", "a.safetensors", "old.parquet", "-o", "adapted.parquet"]);
+    place.write_labels("order.npy", &(0..80).collect::<Vec<_>>());
+    let curve = |new: &str, more: &str| {
+        spoken(&place, &format!("curve --new {new} --adapted adapted.parquet --order order.npy {more}"))
+    };
+    let (code, said) = curve("mixed.parquet", "");
+    assert!(code == Some(2) && said.contains("row 3") && said.contains("adapted.parquet"), "{said}");
+    assert_eq!(curve("new.parquet", "").0, Some(0));
+    assert_eq!(curve("mixed.parquet", by_id).0, Some(0));
+}
+
+#[test]
+fn labels_groups_and_ids_may_come_in_several_files_and_groups_keep_their_names() {
+    let place = Place::new();
+    let (old, new) = (common::waves(80, 3, 1), common::waves(80, 4, 2));
+    place.write_matrix("old.npy", &old);
+    place.write_matrix("new.npy", &new);
+    place.write_labels("order.npy", &(0..80).collect::<Vec<_>>());
+    let lines = |range: std::ops::Range<usize>, line: &dyn Fn(usize) -> String| {
+        range.map(|item| line(item) + "\n").collect::<String>().into_bytes()
+    };
+    let class = |item: usize| format!("class {}", item % 7);
+    let group = |item: usize| if item.is_multiple_of(3) { "seldom".to_owned() } else { "often".to_owned() };
+    let id = |item: usize| format!("i{item}");
+    let kinds: [(&str, &dyn Fn(usize) -> String); 3] = [("labels", &class), ("groups", &group), ("ids", &id)];
+    for (name, line) in kinds {
+        place.write_bytes(&format!("{name}.txt"), &lines(0..80, line));
+        place.write_bytes(&format!("{name}-0.txt"), &lines(0..30, line));
+        place.write_bytes(&format!("{name}-1.txt"), &lines(30..80, line));
+    }
+    let curve = |more: &str| {
+        let words = format!("curve --new new.npy --adapted new.npy --order order.npy --bootstrap 0 {more}");
+        place.json(&words.split_whitespace().collect::<Vec<_>>())
+    };
+    let whole = curve("--labels labels.txt --groups groups.txt");
+    let parts = curve(
+        "--labels labels-0.txt --labels labels-1.txt --groups groups-0.txt --groups groups-1.txt --old-ids ids-0.txt --old-ids \
+         ids-1.txt --new-ids ids.txt",
+    );
+    for key in ["area", "groups"] {
+        assert_eq!(whole[key], parts[key], "{key}");
+    }
+    assert_eq!(whole["groups"][0]["name"], "seldom");
+    assert_eq!(whole["groups"][1]["name"], "often");
+    for (output, labels) in
+        [("whole", "--labels labels.txt"), ("parts", "--labels labels-0.txt labels-1.txt")]
+    {
+        let (code, said) = spoken(
+            &place,
+            &format!("fit --old old.npy --new new.npy --method ridge {labels} -o {output}.safetensors"),
+        );
+        assert_ne!(code, Some(2), "{said}");
+    }
+    let bytes = |name: &str| fs_err::read(place.path(name)).unwrap();
+    assert!(bytes("whole.safetensors") == bytes("parts.safetensors"));
+    // Names in one file and numbers in another cannot be the same classes.
+    let (code, said) = spoken(
+        &place,
+        "curve --new new.npy --adapted new.npy --order order.npy --labels labels-0.txt --labels order.npy",
+    );
+    assert!(
+        code == Some(2) && said.contains("order.npy") && said.contains("write both in one way"),
+        "{said}"
+    );
 }

@@ -211,6 +211,9 @@ fn a_study_puts_methods_and_adapters_side_by_side_and_goes_on_where_it_stopped()
         (COMPARE.replace("[0]", "[0, 0]"), "every seed once"),
         (COMPARE.replace("epochs = 3", "epochs = 3\nseed = 1"), "seeds stand in [compare]"),
         (COMPARE.replace("[compare]", "[output]\ncheckpoint = 'c'\n[compare]"), "checkpoint"),
+        (COMPARE.replace("[compare]", "[output]\nencoder = 'e'\n[compare]"), "output.encoder"),
+        (COMPARE.replace("[compare]", "[output]\nadapter = 'a'\n[compare]"), "output.adapter"),
+        (COMPARE.replace("[compare]", "[output]\nmodel = 'm'\n[compare]"), "output.model"),
         (COMPARE.replace("seeds", "seed"), "seed"),
         (COMPARE.replace("[0]", "[]"), "seeds"),
         ("[training]\nepochs = 3\n".to_owned(), "[compare]"),
@@ -223,6 +226,10 @@ fn a_study_puts_methods_and_adapters_side_by_side_and_goes_on_where_it_stopped()
         assert!(!place.path("elsewhere/comparison.html").exists());
     }
     assert!(encoder == fs_err::read(place.path("kept/mine-0.safetensors")).unwrap());
+    write(&place, "study.toml", &format!("{}{ALLOCATION}part = 'new'\n{ENCODER}{COMPARE}", digits()));
+    let output = run(&place, "compare study.toml --out elsewhere");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && error.contains("allocation.part"), "{error}");
 
     // A test of one row a class is refused before anything is trained.
     let labels = files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
@@ -342,6 +349,9 @@ fn one_file_for_two_things_is_refused_before_any_work() {
     let old = with("[old]\nencoder = 'features.safetensors'\n");
     let vectors = with("[old]\nvectors = 'features.npy'\nhead_weight = 'head.npy'\n");
     let checkpoint = with("[output]\ncheckpoint = 'OUT.safetensors'\n");
+    let initial = with("initial = 'features.safetensors'\n");
+    let allocation =
+        with("[allocation]\nfile = 'split.json'\nkind = 'expansion'\nshare = 0.5\ntest_rows = 'few.npy'\n");
     let copied = ["features.safetensors", "features.npy", "classes.npy", "head.npy"];
     let bytes = || copied.map(|name| fs_err::read(place.path(name)).unwrap());
     let before = (place.names(), bytes());
@@ -352,6 +362,11 @@ fn one_file_for_two_things_is_refused_before_any_work() {
         (old, "train dmu two.toml -o a.safetensors --adapter features.safetensors", "old.encoder"),
         (vectors.clone(), "train bct two.toml -o head.npy", "old.head_weight"),
         (vectors, "train bct two.toml -o classes.npy", "data.labels"),
+        (initial, "train plain two.toml -o features.safetensors", "training.initial"),
+        (allocation.clone(), "train plain two.toml -o split.json", "allocation.file"),
+        (allocation, "train plain two.toml -o few.npy", "allocation.test_rows"),
+        (with(""), "train plain two.toml -o ./two.toml", "the configuration"),
+        (with(""), "embed features.safetensors two.toml -o x.npy --labels two.toml", "the configuration"),
         (with(""), "embed features.safetensors two.toml -o x.npy --labels ./x.npy", "--labels"),
         (with(""), "embed features.safetensors two.toml -o features.safetensors", "the encoder"),
         (with(""), "embed features.safetensors two.toml -o x.npy --labels classes.npy", "data.labels"),
@@ -611,6 +626,43 @@ const CASES: &[Case] = &[
         config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\ncached = true\n",
         command: "train l2 bad.toml -o OUT.safetensors",
         says: &["old.cached"],
+    },
+    Case {
+        why: "a head's form without the head",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\nhead = { form = 'arcface' }\n",
+        command: "train l2 bad.toml -o OUT.safetensors",
+        says: &["old.head", "head_weight"],
+    },
+    Case {
+        why: "a bias beside cosines",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\nhead_weight = 'head.npy'\n\
+                 head_bias = 'head.npy'\nhead = { form = 'cosface' }\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["old.head_bias", "cosines"],
+    },
+    Case {
+        why: "an old head whose classes are some of the data's",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\nhead_weight = 'head.npy'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["old.classes", "4 classes", "10"],
+    },
+    Case {
+        why: "a selection without a head that selects",
+        config: "FEATURES[encoder]\nkind = 'mlp'\noutputs = 3\n[old]\nvectors = 'features.npy'\n[method]\nselection = 'even'\n",
+        command: "train regression bad.toml -o OUT.safetensors",
+        says: &["selection", "old.head_weight"],
+    },
+    Case {
+        why: "units of a ψ that is not trained",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[method]\nforward_weight = 0.0\nhidden = 8\n",
+        command: "train dmu bad.toml -o OUT.safetensors",
+        says: &["hidden", "forward_weight"],
+    },
+    Case {
+        why: "synthesised classes on the old training set",
+        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[method]\ninfluence_set = 'old'\nnew_classes = 'synthesised'\n",
+        command: "train bct bad.toml -o OUT.safetensors",
+        says: &["new_classes", "influence_set"],
     },
     Case {
         why: "options that this form does not look at",

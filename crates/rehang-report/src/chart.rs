@@ -214,9 +214,12 @@ pub(crate) fn draw(chart: &Chart, canvas: Canvas, id: &str) -> String {
     svg
 }
 
-/// The lines and levels of a chart with a sample of each, as an HTML list.
+/// The lines and levels of a chart with a sample of each, as an HTML list: beside a narrow chart, and beside a wide one that has
+/// no room for all labels.
 pub(crate) fn legend(chart: &Chart) -> String {
-    let mut html = String::from("<ul class=\"legend\" aria-hidden=\"true\">");
+    let wide = Layout::of(chart, Canvas::Wide);
+    let class = if wide.labels(chart).len() > wide.labels_most() { "legend always" } else { "legend" };
+    let mut html = format!("<ul class=\"{class}\" aria-hidden=\"true\">");
     let sample = |inner: &str| {
         format!("<svg class=\"rh sample\" viewBox=\"0 0 36 12\" width=\"36\" height=\"12\">{inner}</svg>")
     };
@@ -477,25 +480,9 @@ impl Layout {
         }
     }
 
-    fn draw_labels(&self, chart: &Chart, canvas: Canvas, svg: &mut String) {
-        if canvas == Canvas::Narrow {
-            // A phone has no room beside the plot: lines are named in the legend, levels on their line. All curves end
-            // near the new model's level (dotted) and begin near the other one, so each is named at its other end.
-            for level in &chart.levels {
-                let Some(y) = self.down(level.value) else { continue };
-                let base = if y < self.top + 16.0 { y + 14.0 } else { y - 5.0 };
-                let (x, anchor) =
-                    if level.dotted { (self.left + 2.0, "start") } else { (self.right - 2.0, "end") };
-                let _ = write!(
-                    svg,
-                    "<text class=\"soft halo\" x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
-                    coordinate(x),
-                    coordinate(base),
-                    escape_html(&level_label(level)),
-                );
-            }
-            return;
-        }
+    /// What stands right of the plot, levels first and then the lines by their importance: all of it, whether there is room or
+    /// not.
+    fn labels(&self, chart: &Chart) -> Vec<Label> {
         let lines = chart.lines.iter().enumerate().filter(|(_, line)| !line.name.is_empty()).filter_map(
             |(index, line)| {
                 let placed: Vec<(f64, f64)> =
@@ -523,7 +510,41 @@ impl Layout {
                 strong: false,
             })
         });
-        let mut labels: Vec<Label> = lines.chain(levels).collect();
+        levels.chain(lines).collect()
+    }
+
+    /// How many labels there is room for.
+    fn labels_most(&self) -> usize {
+        let (top, bottom) = self.label_bounds();
+        ((bottom - top) / LABEL_GAP) as usize + 1
+    }
+
+    /// Between which heights labels stand.
+    fn label_bounds(&self) -> (f64, f64) {
+        (self.top - 6.0, self.bottom + 6.0)
+    }
+
+    fn draw_labels(&self, chart: &Chart, canvas: Canvas, svg: &mut String) {
+        if canvas == Canvas::Narrow {
+            // A phone has no room beside the plot: lines are named in the legend, levels on their line. All curves end
+            // near the new model's level (dotted) and begin near the other one, so each is named at its other end.
+            for level in &chart.levels {
+                let Some(y) = self.down(level.value) else { continue };
+                let base = if y < self.top + 16.0 { y + 14.0 } else { y - 5.0 };
+                let (x, anchor) =
+                    if level.dotted { (self.left + 2.0, "start") } else { (self.right - 2.0, "end") };
+                let _ = write!(
+                    svg,
+                    "<text class=\"soft halo\" x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
+                    coordinate(x),
+                    coordinate(base),
+                    escape_html(&level_label(level)),
+                );
+            }
+            return;
+        }
+        let mut labels = self.labels(chart);
+        labels.truncate(self.labels_most());
         // A twentieth of the mean height decides between lines that end almost together, as all curves of one
         // gallery do: at 100 % there is only one gallery.
         labels.sort_by(|a, b| (a.end + 0.05 * a.height_before).total_cmp(&(b.end + 0.05 * b.height_before)));
@@ -535,7 +556,8 @@ impl Layout {
                 highest
             })
             .collect();
-        let spread = spread_apart(&wanted, LABEL_GAP, self.top - 6.0, self.bottom + 6.0);
+        let (top, bottom) = self.label_bounds();
+        let spread = spread_apart(&wanted, LABEL_GAP, top, bottom);
         for (label, y) in labels.iter().zip(spread) {
             let (begin, end) = (label.end_x + 3.0, self.right + LEADER_WIDTH - 8.0);
             let class = label
@@ -666,6 +688,30 @@ mod tests {
                 .unwrap();
             assert_eq!(path.matches('M').count(), 2, "{path}");
         }
+    }
+
+    #[test]
+    fn labels_that_find_no_room_are_left_to_the_legend() {
+        let chart = |lines: usize| Chart {
+            lines: (0..lines)
+                .map(|line| Line::new(format!("line {line}"), vec![(0.0, 1.0), (1.0, line as f64)]))
+                .collect(),
+            levels: vec![Level { name: "level".into(), value: 2.0, dotted: false }],
+            ..Chart::default()
+        };
+        for (canvas, height) in [(Canvas::Wide, 400.0), (Canvas::Standalone, 430.0)] {
+            let svg = draw(&chart(40), canvas, "id");
+            let heights: Vec<f64> = svg
+                .split("<text class=\"label\"")
+                .skip(1)
+                .map(|rest| rest.split(" y=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap())
+                .collect();
+            assert!(heights.len() >= 16 && heights.iter().all(|&y| y < height), "{heights:?}");
+            assert!(svg.contains(">line 0</text>") && svg.contains(">level 2.0</text>"), "{svg}");
+            assert!(!svg.contains(">line 39</text>"), "{svg}");
+        }
+        assert!(legend(&chart(40)).contains("legend always") && legend(&chart(40)).contains("line 39"));
+        assert!(!legend(&chart(5)).contains("always"));
     }
 
     #[test]

@@ -6,15 +6,19 @@ use std::borrow::Cow;
 
 use rehang::order::Policy;
 use rehang::report::{
-    Band, Calibration, Comparison, CurveSeries, Estimate, Flips, GroupCurves, GroupStudy, MeasuredSet,
-    Metric, MetricCurve, Report, Severity, Spread, Unit, Warning,
+    Band, Calibration, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy, MeasuredSet, Metric,
+    MetricCurve, Report, Severity, Spread, Warning,
 };
 
 use crate::chart::{Axis, Chart, Level, Line, Look, Note};
 use crate::numbers::{
-    UNDEFINED, count, counted, decimal, fraction, metric, metric_with_unit, shown, significant, spread,
+    UNDEFINED, count, counted, decimal, fraction, fraction_rounded_up, metric, metric_with_unit, shown,
+    significant, spread,
 };
 use crate::scale::Scale;
+
+/// Heads the column that names the curves.
+const CURVE: &str = "method · order";
 
 /// A whole document.
 pub(crate) struct Document<'a> {
@@ -108,8 +112,7 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         curves_section(report, &primary),
         areas_section(report),
         flips_section(report),
-        report.comparison.as_ref().map(comparison_section),
-        report.calibration.as_ref().and_then(calibration_section),
+        calibration_section(&report.calibrations),
         report.groups.as_ref().and_then(|groups| groups_section(report, groups)),
         further_section(report, &further),
         measured_section(report),
@@ -138,10 +141,6 @@ pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
     if curves.is_empty() {
         return None;
     }
-    let axis_label = match metric.unit {
-        Unit::Percent => format!("{}, %", metric.name),
-        Unit::Number => metric.name.clone(),
-    };
     let levels = [("do nothing", &report.do_nothing, false), ("new model", &report.new_model, true)];
     let note =
         curves.first().filter(|(_, first, _)| is_headline(report, first)).and_then(|(_, series, curve)| {
@@ -150,18 +149,14 @@ pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
             Some(Note {
                 x: at * 100.0,
                 y: *curve.values.get(nearest)?,
-                text: format!("better than doing nothing from {}", fraction(at)),
+                text: format!("better than doing nothing from {}", fraction_rounded_up(at)),
             })
         });
     Some(Chart {
         title: format!("{} while the gallery is re-embedded", metric.name),
         description: String::new(),
         x: Axis::percent("re-embedded, % of the gallery"),
-        y: Axis {
-            label: axis_label,
-            bounds: (metric.unit == Unit::Percent).then_some((0.0, 100.0)),
-            ..Axis::default()
-        },
+        y: Axis::percent(format!("{}, %", metric.name)),
         lines: curves
             .iter()
             .map(|(place, series, curve)| Line {
@@ -223,8 +218,7 @@ fn verdict(report: &Report) -> (&'static str, String) {
         );
     };
     let Some(curve) = series.metrics.get(&metric.id) else { return ("No verdict", String::new()) };
-    let say = |value| metric_with_unit(value, metric.unit);
-    let (name, start, end) = (&metric.name, say(curve.start), say(curve.end));
+    let (name, start, end) = (&metric.name, metric_with_unit(curve.start), metric_with_unit(curve.end));
     let Some(nothing) = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite()) else {
         return (
             "Compare with today first",
@@ -234,7 +228,7 @@ fn verdict(report: &Report) -> (&'static str, String) {
             ),
         );
     };
-    let nothing_text = say(nothing);
+    let nothing_text = metric_with_unit(nothing);
     match curve.passes_do_nothing_at {
         Some(at) if at <= 0.0 => (
             "Switch now",
@@ -248,7 +242,7 @@ fn verdict(report: &Report) -> (&'static str, String) {
             format!(
                 "At once, {name} would fall from {nothing_text} to {start}; it is better than doing nothing from {} of the \
                  gallery on, and ends at {end}.",
-                fraction(at)
+                fraction_rounded_up(at)
             ),
         ),
         Some(at) => (
@@ -256,7 +250,7 @@ fn verdict(report: &Report) -> (&'static str, String) {
             format!(
                 "{name} starts at {start} against {nothing_text} for doing nothing, but dips below it on the way; it is better \
                  for good from {} of the gallery on, and ends at {end}.",
-                fraction(at)
+                fraction_rounded_up(at)
             ),
         ),
         None => (
@@ -280,12 +274,9 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
         .collect();
     let number = |label, value: &dyn Fn(&Metric) -> f64| KeyNumber {
         label,
-        value: metric(value(first), first.unit),
-        unit: if first.unit == Unit::Percent { format!("%\u{a0}{}", first.name) } else { first.name.clone() },
-        others: others
-            .iter()
-            .map(|other| format!("{}\u{a0}{}", other.name, metric(value(other), other.unit)))
-            .collect(),
+        value: metric(value(first)),
+        unit: format!("%\u{a0}{}", first.name),
+        others: others.iter().map(|other| format!("{}\u{a0}{}", other.name, metric(value(other)))).collect(),
     };
     let along = |pick: fn(&MetricCurve) -> f64| {
         move |metric: &Metric| series.metrics.get(&metric.id).map_or(f64::NAN, pick)
@@ -298,7 +289,7 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
     if report.do_nothing.get(&first.id).is_some_and(|value| value.is_finite()) {
         let passes = |metric: &Metric| {
             let at = series.metrics.get(&metric.id).and_then(|curve| curve.passes_do_nothing_at);
-            at.map_or_else(|| "never".into(), fraction)
+            at.map_or_else(|| "never".into(), fraction_rounded_up)
         };
         let at = passes(first);
         let (value, unit) = at.split_once('\u{a0}').unwrap_or((&at, ""));
@@ -385,29 +376,34 @@ fn bands_sentence(report: &Report) -> String {
 fn along_table(report: &Report, of: &Metric) -> Table {
     let curves = curves_of(report, &of.id);
     sampled_table(
-        format!("{}{} by share of the gallery that is re-embedded", of.name, unit_remark(of.unit)),
+        &format!("{}, %", of.name),
+        CURVE,
         &curves
             .iter()
             .map(|(_, series, curve)| (series.name(), series.fractions.as_slice(), curve.values.as_slice()))
             .collect::<Vec<_>>(),
-        &|value| metric(value, of.unit),
+        &metric,
     )
 }
 
-/// Series at 0, 10, …, 100 %: one row a fraction, one column a series.
+/// Series at 0, 10, …, 100 %: one row a series, one column a fraction, so that any number of series fits on a page.
 fn sampled_table(
-    caption: String,
+    what: &str,
+    heading: &str,
     series: &[(String, &[f64], &[f64])],
     write: &dyn Fn(f64) -> String,
 ) -> Table {
-    let mut columns = vec![column("re-embedded, %", Kind::Number)];
-    columns.extend(series.iter().map(|(name, _, _)| column(name, Kind::Number)));
-    let rows = (0..=10).map(|step| {
-        let at = f64::from(step) / 10.0;
-        let cells = series.iter().map(|(_, fractions, values)| write(value_at(fractions, values, at)).into());
-        Row { cells: std::iter::once((step * 10).to_string().into()).chain(cells).collect(), strong: false }
+    let mut columns = vec![column(heading, Kind::Text)];
+    columns.extend((0..=10).map(|step| column(&(step * 10).to_string(), Kind::Number)));
+    let rows = series.iter().map(|(name, fractions, values)| {
+        let cells = (0..=10).map(|step| write(value_at(fractions, values, f64::from(step) / 10.0)).into());
+        Row { cells: std::iter::once(name.clone().into()).chain(cells).collect(), strong: false }
     });
-    Table { caption, columns, rows: rows.collect() }
+    Table {
+        caption: format!("{what}, by share of the gallery that is re-embedded, %"),
+        columns,
+        rows: rows.collect(),
+    }
 }
 
 /// The value at the fraction nearest to `at`; NaN where none is near.
@@ -426,9 +422,9 @@ fn landmarks_table(report: &Report, of: &Metric) -> Table {
     let rows = curves_of(report, &of.id).into_iter().map(|(_, series, curve)| Row {
         cells: vec![
             series.name().into(),
-            metric(curve.start, of.unit).into(),
+            metric(curve.start).into(),
             Cell {
-                text: metric(curve.minimum.value, of.unit),
+                text: metric(curve.minimum.value),
                 aside: if shown(curve.minimum.fraction).is_some() {
                     format!("at {}", fraction(curve.minimum.fraction))
                 } else {
@@ -436,15 +432,15 @@ fn landmarks_table(report: &Report, of: &Metric) -> Table {
                 },
                 ..Cell::default()
             },
-            metric(curve.end, of.unit).into(),
-            curve.passes_do_nothing_at.map_or_else(|| UNDEFINED.into(), fraction).into(),
+            metric(curve.end).into(),
+            curve.passes_do_nothing_at.map_or_else(|| UNDEFINED.into(), fraction_rounded_up).into(),
         ],
         strong: is_headline(report, series),
     });
     Table {
-        caption: format!("{}{}: start, lowest point and end of each curve", of.name, unit_remark(of.unit)),
+        caption: format!("{}, %: start, lowest point and end of each curve", of.name),
         columns: vec![
-            column("method · order", Kind::Text),
+            column(CURVE, Kind::Text),
             column("at the switch", Kind::Number),
             column("lowest", Kind::Number),
             column("at the end", Kind::Number),
@@ -463,14 +459,14 @@ fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
     if metrics.is_empty() {
         return None;
     }
-    let mut columns = vec![column("method · order", Kind::Text)];
+    let mut columns = vec![column(CURVE, Kind::Text)];
     columns.extend(metrics.iter().map(|metric| column(&metric.name, Kind::Number)));
     let mut rows: Vec<Row> = ordered_curves(report)
         .into_iter()
         .map(|series| Row {
             cells: std::iter::once(series.name().into())
                 .chain(metrics.iter().map(|metric| match series.metrics.get(&metric.id) {
-                    Some(curve) => estimate_cell(&curve.area, metric.unit),
+                    Some(curve) => estimate_cell(&curve.area),
                     None => UNDEFINED.to_string().into(),
                 }))
                 .collect(),
@@ -480,22 +476,16 @@ fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
     for (name, scores) in [("do nothing", &report.do_nothing), ("new model, fully native", &report.new_model)]
     {
         if metrics.iter().any(|metric| scores.contains_key(&metric.id)) {
-            let value =
-                |of: &&Metric| metric(scores.get(&of.id).copied().unwrap_or(f64::NAN), of.unit).into();
+            let value = |of: &&Metric| metric(scores.get(&of.id).copied().unwrap_or(f64::NAN)).into();
             rows.push(Row {
                 cells: std::iter::once(name.to_string().into()).chain(metrics.iter().map(value)).collect(),
                 strong: false,
             });
         }
     }
-    let percent = metrics.iter().all(|metric| metric.unit == Unit::Percent);
     let estimates =
         || report.curves.iter().flat_map(|series| series.metrics.values()).map(|curve| &curve.area);
-    let table = Table {
-        caption: format!("Area under each curve{}", if percent { ", %" } else { "" }),
-        columns,
-        rows,
-    };
+    let table = Table { caption: "Area under each curve, %".into(), columns, rows };
     let text = format!(
         "The area is the mean over all fractions: what the gallery is worth on average while it is re-embedded.{}",
         spread_sentence(estimates())
@@ -594,8 +584,8 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
                 .filter(|(_, _, flips)| !pick(flips).is_empty())
                 .map(|(_, series, flips)| (series.name(), series.fractions.as_slice(), pick(flips)))
                 .collect();
-            let caption = format!("{} flips: {what}", of.name);
-            (!columns.is_empty()).then(|| sampled_table(caption, &columns, &|value| decimal(value, 1)))
+            let what = format!("{} flips: {what}", of.name);
+            (!columns.is_empty()).then(|| sampled_table(&what, CURVE, &columns, &|value| decimal(value, 1)))
         });
         blocks.push(Block::Chart(Box::new(chart), tables.collect()));
     }
@@ -609,44 +599,19 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
     Some(Section { id: "flips".into(), title: "Answers that change".into(), blocks })
 }
 
-fn comparison_section<'a>(comparison: &Comparison) -> Section<'a> {
-    let mut columns = vec![column("method", Kind::Text)];
-    columns.extend(comparison.columns.iter().map(|of| column(&of.name, Kind::Number)));
-    let remarks = comparison.candidates.iter().any(|candidate| !candidate.remark.is_empty());
-    if remarks {
-        columns.push(column("remark", Kind::Text));
-    }
-    let rows = comparison
-        .candidates
-        .iter()
-        .map(|candidate| {
-            let name = if candidate.chosen {
-                format!("{} (kept)", candidate.method)
-            } else {
-                candidate.method.clone()
-            };
-            let scores = comparison.columns.iter().map(|of| match candidate.scores.get(&of.id) {
-                Some(estimate) => estimate_cell(estimate, of.unit),
-                None => UNDEFINED.to_string().into(),
-            });
-            Row {
-                cells: std::iter::once(name.into())
-                    .chain(scores)
-                    .chain(remarks.then(|| candidate.remark.clone().into()))
-                    .collect(),
-                strong: candidate.chosen,
-            }
-        })
-        .collect();
-    let percent = comparison.columns.iter().all(|of| of.unit == Unit::Percent);
-    let caption = format!("Methods on held-out pairs{}", if percent { ", %" } else { "" });
-    let estimates = comparison.candidates.iter().flat_map(|candidate| candidate.scores.values());
-    let text = format!("{}{}", comparison.about, spread_sentence(estimates));
-    let blocks = vec![Block::Text(text.trim().into()), Block::Table(Table { caption, columns, rows })];
-    Section { id: "methods".into(), title: "Which method, and why".into(), blocks }
+fn calibration_section<'a>(calibrations: &[Calibration]) -> Option<Section<'a>> {
+    let blocks: Vec<Block<'a>> = calibrations.iter().flat_map(calibration_blocks).collect();
+    let title = "Does it know where it is wrong?".into();
+    (!blocks.is_empty()).then_some(Section { id: "calibration".into(), title, blocks })
 }
 
-fn calibration_section<'a>(calibration: &Calibration) -> Option<Section<'a>> {
+/// One adapter's calibration; nothing where no number of it can be shown.
+fn calibration_blocks<'a>(calibration: &Calibration) -> Vec<Block<'a>> {
+    // Reports from before format 2 do not say which adapter it was.
+    let (of, name) = match calibration.method.as_str() {
+        "" => (String::new(), String::new()),
+        method => (format!(" of {method}"), format!(", {method}")),
+    };
     let points: Vec<(f64, f64)> = calibration.bins.iter().map(|bin| (bin.predicted, bin.actual)).collect();
     let usable = |value: f64| shown(value).is_some_and(|value| value > 0.0);
     let all = || points.iter().filter(|(x, y)| usable(*x) && usable(*y)).flat_map(|&(x, y)| [x, y]);
@@ -659,7 +624,7 @@ fn calibration_section<'a>(calibration: &Calibration) -> Option<Section<'a>> {
             _ => "about right",
         };
         sentences.push(format!(
-            "Mean predicted error divided by mean true error is {} ({meaning}).",
+            "Mean predicted error{of} divided by mean true error is {} ({meaning}).",
             decimal(calibration.ratio, 2)
         ));
     }
@@ -674,17 +639,17 @@ fn calibration_section<'a>(calibration: &Calibration) -> Option<Section<'a>> {
         .collect();
     if !taus.is_empty() {
         sentences.push(format!(
-            "Kendall's τ of σ² is {}; 1 means that σ² ranks the items exactly as their errors do, 0 that it knows nothing.",
+            "Kendall's τ of σ²{of} is {}; 1 means that σ² ranks the items exactly as their errors do, 0 that it knows nothing.",
             taus.join(", ")
         ));
     }
     if sentences.is_empty() && low > high {
-        return None;
+        return Vec::new();
     }
     let mut blocks = vec![Block::Text(sentences.join(" "))];
     if low <= high {
         let table = Table {
-            caption: "Squared error in bins of σ²".into(),
+            caption: format!("Squared error in bins of σ²{name}"),
             columns: vec![
                 column("predicted (σ²)", Kind::Number),
                 column("true", Kind::Number),
@@ -706,7 +671,7 @@ fn calibration_section<'a>(calibration: &Calibration) -> Option<Section<'a>> {
                 .collect(),
         };
         let chart = Chart {
-            title: "Predicted and true error".into(),
+            title: format!("Predicted and true error{name}"),
             description: String::new(),
             x: Axis { label: "predicted squared error (σ²)".into(), scale: Scale::Log, ..Axis::default() },
             y: Axis { label: "true squared error".into(), scale: Scale::Log, ..Axis::default() },
@@ -724,7 +689,7 @@ fn calibration_section<'a>(calibration: &Calibration) -> Option<Section<'a>> {
         };
         blocks.push(Block::Chart(Box::new(chart), vec![table]));
     }
-    Some(Section { id: "calibration".into(), title: "Does it know where it is wrong?".into(), blocks })
+    blocks
 }
 
 fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a>> {
@@ -750,13 +715,13 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
             })
             .collect()
     };
-    let table_of = |caption: String, values: &[Vec<f64>]| {
+    let table_of = |what: &str, values: &[Vec<f64>]| {
         let named = by_group(values);
         let series: Vec<(String, &[f64], &[f64])> = named
             .iter()
             .map(|(name, values)| (name.clone(), headline.fractions.as_slice(), values.as_slice()))
             .collect();
-        sampled_table(caption, &series, &|value| decimal(value, 1))
+        sampled_table(what, "group", &series, &|value| decimal(value, 1))
     };
 
     let quality = Chart {
@@ -767,7 +732,7 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
         ..Chart::default()
     };
     if !quality.is_empty() {
-        let along = table_of(format!("{metric_name} by group, {}, %", headline.name()), &headline.values);
+        let along = table_of(&format!("{metric_name} by group, {}, %", headline.name()), &headline.values);
         let mut tables = vec![along];
         tables.extend(group_levels_table(groups, metric_name));
         blocks.push(Block::Chart(Box::new(quality), tables));
@@ -781,7 +746,8 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
             .map(|curve| (curve.name(), curve.fractions.as_slice(), curve.gap.as_slice()))
             .collect();
         let table = sampled_table(
-            "Gap between the best and the worst group, percentage points".into(),
+            "Gap between the best and the worst group, percentage points",
+            CURVE,
             &series,
             &|value| decimal(value, 1),
         );
@@ -800,7 +766,7 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
             "An order that does not look at groups takes each of them at its share of the gallery, where every line ends.".into(),
         ));
         let along = table_of(
-            format!("Share of each group among the items re-embedded so far, {}, %", headline.name()),
+            &format!("Share of each group among the items re-embedded so far, {}, %", headline.name()),
             &headline.share,
         );
         blocks.push(Block::Chart(Box::new(share), vec![along, first_items_table(groups)]));
@@ -870,39 +836,22 @@ fn group_levels_table(groups: &GroupStudy, metric_name: &str) -> Option<Table> {
     })
 }
 
-/// The share of each group among the first items of every order.
+/// The share of each group among the first items of every order: one row a group and order, so that any number of groups fits on
+/// a page.
 fn first_items_table(groups: &GroupStudy) -> Table {
-    let mut columns = vec![column("method · order", Kind::Text)];
     let cuts = [0.1, 0.25, 0.5];
-    for name in &groups.names {
-        columns.extend(
-            cuts.iter().map(|&cut| column(&format!("{name}, first {}", fraction(cut)), Kind::Number)),
-        );
-    }
-    let mut rows: Vec<Row> = groups
-        .curves
-        .iter()
-        .filter(|curve| !curve.share.is_empty())
-        .map(|curve| Row {
-            cells: std::iter::once(curve.name().into())
-                .chain((0..groups.names.len()).flat_map(|group| {
-                    let share = curve.share.get(group).map_or(&[][..], Vec::as_slice);
-                    cuts.iter().map(|&cut| decimal(value_at(&curve.fractions, share, cut), 1).into())
-                }))
-                .collect(),
-            strong: false,
-        })
-        .collect();
-    if !groups.gallery_share.is_empty() {
-        rows.push(Row {
-            cells: std::iter::once("the whole gallery".to_string().into())
-                .chain((0..groups.names.len()).flat_map(|group| {
-                    let share = groups.gallery_share.get(group).copied().unwrap_or(f64::NAN);
-                    cuts.iter().map(move |_| decimal(share, 1).into())
-                }))
-                .collect(),
-            strong: false,
-        });
+    let mut columns = vec![column(CURVE, Kind::Text), column("group", Kind::Text)];
+    columns.extend(cuts.map(|cut| column(&format!("first {}", fraction(cut)), Kind::Number)));
+    columns.push(column("whole gallery", Kind::Number));
+    let mut rows = Vec::new();
+    for curve in groups.curves.iter().filter(|curve| !curve.share.is_empty()) {
+        for (group, name) in groups.names.iter().enumerate() {
+            let share = curve.share.get(group).map_or(&[][..], Vec::as_slice);
+            let whole = groups.gallery_share.get(group).copied().unwrap_or(f64::NAN);
+            let shares = cuts.map(|cut| value_at(&curve.fractions, share, cut)).into_iter().chain([whole]);
+            let cells = [curve.name(), name.clone()].into_iter().chain(shares.map(|share| decimal(share, 1)));
+            rows.push(Row { cells: cells.map(Cell::from).collect(), strong: false });
+        }
     }
     Table { caption: "Share of each group among the first items of every order, %".into(), columns, rows }
 }
@@ -925,8 +874,11 @@ fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
     if report.measured_on.is_empty() {
         return None;
     }
+    // Every item agrees with itself, so agreement needs no relevant item.
+    let has_right_answers =
+        measured_metrics(report).iter().any(|metric| !metric.id.starts_with("agreement@"));
     let mut blocks: Vec<Block<'a>> =
-        report.measured_on.iter().map(|set| Block::Text(measured_sentence(set))).collect();
+        report.measured_on.iter().map(|set| Block::Text(measured_sentence(set, has_right_answers))).collect();
     let mut methods: Vec<&CurveSeries> =
         report.curves.iter().filter(|series| series.handicap > 0.0).collect();
     methods.dedup_by(|a, b| a.method == b.method);
@@ -940,46 +892,53 @@ fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
     Some(Section { id: "measured".into(), title: "What was measured on what".into(), blocks })
 }
 
-/// One set in plain sentences.
-fn measured_sentence(set: &MeasuredSet) -> String {
+/// One set in plain sentences; what the number of overlapping items means is left to its warning.
+fn measured_sentence(set: &MeasuredSet, has_right_answers: bool) -> String {
     let mut words = Vec::new();
     if !set.name.is_empty() {
         words.push(format!("{}:", capitalised(&set.name)));
     }
-    if set.pairs > 0 {
+    let fitted = fitted_on(set);
+    let is_fitted = fitted.is_some();
+    if let Some(fitted) = fitted {
         let then = if set.items > 0 { ", measured on" } else { "." };
-        words.push(format!("fitted on {}{then}", counted(set.pairs, "pair", "pairs")));
+        words.push(format!("{fitted}{then}"));
     }
     if set.items > 0 {
         words.push(counted(set.items, "item", "items"));
         words.extend(set.classes.map(|classes| format!("of {}", counted(classes, "class", "classes"))));
         let how = if set.leave_one_out { ", each an item left out of its own answer." } else { "." };
         words.push(format!("with {}{how}", counted(set.queries, "query", "queries")));
-        words.push(match set.left_out_queries {
-            0 => "Every query has a relevant item.".into(),
-            left_out => {
-                format!(
-                    "{} without a relevant item counted in no mean.",
-                    counted(left_out, "query", "queries")
-                )
-            }
-        });
-        match set.overlapping_items {
-            None if set.pairs > 0 => words.push("Whether items are among the pairs was not checked.".into()),
-            Some(0) if set.pairs > 0 => words.push("No item is among the pairs.".into()),
-            None | Some(0) => {}
-            Some(overlap) if set.overlap_is_estimated => words.push(format!(
-                "About {}\u{a0}items are also among the pairs, so the numbers are too good.",
-                count(overlap)
+        match set.left_out_queries {
+            0 if has_right_answers => words.push("Every query has a relevant item.".into()),
+            0 => {}
+            left_out => words.push(format!(
+                "{} without a relevant item counted in no mean.",
+                counted(left_out, "query", "queries")
             )),
-            Some(1) => words.push("1\u{a0}item is also among the pairs, so the numbers are too good.".into()),
+        }
+        match set.overlapping_items {
+            None if is_fitted => words.push("Whether items are among the pairs was not checked.".into()),
+            Some(0) if is_fitted => words.push("No item is among the pairs.".into()),
+            None | Some(0) => {}
             Some(overlap) => words.push(format!(
-                "{}\u{a0}items are also among the pairs, so the numbers are too good.",
-                count(overlap)
+                "{}{} an old vector that is among the pairs.",
+                if set.overlap_is_estimated { "About " } else { "" },
+                counted(overlap, "item has", "items have")
             )),
         }
     }
     words.join(" ")
+}
+
+/// How many pairs the adapters were fitted on, each by its name where there are several; `None` where nothing was fitted.
+fn fitted_on(set: &MeasuredSet) -> Option<String> {
+    let pairs = |count| counted(count, "pair", "pairs");
+    if set.fitted.len() < 2 {
+        return (set.pairs > 0).then(|| format!("fitted on {}", pairs(set.pairs)));
+    }
+    let each = |of: &FittedOn| format!("{} on {}", of.method, pairs(of.pairs));
+    Some(format!("fitted {}", set.fitted.iter().map(each).collect::<Vec<_>>().join(", ")))
 }
 
 fn warnings_section(report: &Report) -> Option<Section<'_>> {
@@ -1053,15 +1012,8 @@ pub(crate) fn column(heading: &str, kind: Kind) -> Column {
     Column { heading: heading.into(), kind }
 }
 
-fn estimate_cell(estimate: &Estimate, unit: Unit) -> Cell {
-    Cell { text: metric(estimate.value, unit), aside: spread(estimate, unit), ..Cell::default() }
-}
-
-fn unit_remark(unit: Unit) -> &'static str {
-    match unit {
-        Unit::Percent => ", %",
-        Unit::Number => "",
-    }
+fn estimate_cell(estimate: &Estimate) -> Cell {
+    Cell { text: metric(estimate.value), aside: spread(estimate), ..Cell::default() }
 }
 
 /// Points of a line over fractions in percent.

@@ -5,12 +5,16 @@ use std::fmt::Write;
 use rehang::report::{Severity, Warning};
 
 use crate::document::{Block, Cell, Document, Kind, Table};
-use crate::text::{escape_markdown, markdown_code};
+use crate::text::{escape_markdown, markdown_code, markdown_paragraph};
 
 pub(crate) fn write(document: &Document<'_>) -> String {
     let mut text = String::new();
-    let _ =
-        writeln!(text, "# {}\n\n{}\n", escape_markdown(document.title), escape_markdown(&document.subtitle));
+    let _ = writeln!(
+        text,
+        "# {}\n\n{}\n",
+        escape_markdown(document.title),
+        markdown_paragraph(&document.subtitle)
+    );
     let _ =
         writeln!(text, "**{}.** {}\n", escape_markdown(document.advice), escape_markdown(&document.verdict));
     for warning in &document.severe {
@@ -35,7 +39,7 @@ pub(crate) fn write(document: &Document<'_>) -> String {
             match block {
                 Block::Text(paragraph) if paragraph.is_empty() => {}
                 Block::Text(paragraph) => {
-                    let _ = writeln!(text, "{}\n", escape_markdown(paragraph));
+                    let _ = writeln!(text, "{}\n", markdown_paragraph(paragraph));
                 }
                 Block::Table(table) => write_table(table, &mut text),
                 Block::Chart(chart, tables) => {
@@ -48,7 +52,7 @@ pub(crate) fn write(document: &Document<'_>) -> String {
             }
         }
     }
-    let _ = writeln!(text, "---\n\n{}", escape_markdown(&document.colophon));
+    let _ = writeln!(text, "---\n\n{}", markdown_paragraph(&document.colophon));
     text
 }
 
@@ -64,7 +68,8 @@ fn write_warning(warning: &Warning, text: &mut String) {
 }
 
 fn write_table(table: &Table, text: &mut String) {
-    let _ = writeln!(text, "*{}*\n", escape_markdown(&table.caption));
+    // A blank behind the star would make it a list.
+    let _ = writeln!(text, "*{}*\n", escape_markdown(&table.caption).trim());
     text.push('|');
     for column in &table.columns {
         let _ = write!(text, " {} |", escape_markdown(&column.heading));

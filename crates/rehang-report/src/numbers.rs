@@ -1,6 +1,6 @@
 //! How numbers look in a report: one decimal for percent, a true minus sign, a dash for what is not defined.
 
-use rehang::report::{Estimate, Spread, Unit};
+use rehang::report::{Estimate, Spread, percent_rounded_up};
 
 /// What stands where a number is not defined.
 pub(crate) const UNDEFINED: &str = "–";
@@ -21,27 +21,24 @@ pub(crate) fn decimal(value: f64, decimals: usize) -> String {
     if value < 0.0 && !zero { format!("−{digits}") } else { digits }
 }
 
-/// A value of a metric, without its unit.
-pub(crate) fn metric(value: f64, unit: Unit) -> String {
-    decimal(value, decimals(unit))
+/// A value of a metric, in percent but without the sign.
+pub(crate) fn metric(value: f64) -> String {
+    decimal(value, 1)
 }
 
 /// A value of a metric with its unit, for prose: `45.1 %`.
-pub(crate) fn metric_with_unit(value: f64, unit: Unit) -> String {
-    match (unit, shown(value)) {
-        (Unit::Percent, Some(_)) => format!("{}\u{a0}%", metric(value, unit)),
-        _ => metric(value, unit),
-    }
+pub(crate) fn metric_with_unit(value: f64) -> String {
+    if shown(value).is_some() { format!("{}\u{a0}%", metric(value)) } else { metric(value) }
 }
 
 /// The spread of an estimate as it stands behind the number: `± 0.3`, `44.0–46.2`; empty where there is none.
-pub(crate) fn spread(estimate: &Estimate, unit: Unit) -> String {
+pub(crate) fn spread(estimate: &Estimate) -> String {
     match estimate.spread {
         Some(Spread::Deviation { deviation, .. }) if shown(deviation).is_some() => {
-            format!("±\u{a0}{}", metric(deviation, unit))
+            format!("±\u{a0}{}", metric(deviation))
         }
         Some(Spread::Interval { low, high, .. }) if shown(low).is_some() && shown(high).is_some() => {
-            format!("{}–{}", metric(low, unit), metric(high, unit))
+            format!("{}–{}", metric(low), metric(high))
         }
         _ => String::new(),
     }
@@ -49,9 +46,19 @@ pub(crate) fn spread(estimate: &Estimate, unit: Unit) -> String {
 
 /// A fraction in `[0, 1]` as percent, for prose: `12 %`, `0.4 %`.
 pub(crate) fn fraction(value: f64) -> String {
-    let percent = value * 100.0;
-    let decimals = usize::from((percent - percent.round()).abs() >= 0.05);
-    if shown(percent).is_some() { format!("{}\u{a0}%", decimal(percent, decimals)) } else { UNDEFINED.into() }
+    percent(value * 100.0)
+}
+
+/// A fraction from which on something holds, as percent and rounded up, so that it holds at the number that is read: `12 %`,
+/// `0.1 %` for everything between 0 and that.
+pub(crate) fn fraction_rounded_up(value: f64) -> String {
+    percent(percent_rounded_up(value))
+}
+
+/// Percent with their sign, and with a decimal only where it is not 0.
+fn percent(value: f64) -> String {
+    let decimals = usize::from((value - value.round()).abs() >= 0.05);
+    if shown(value).is_some() { format!("{}\u{a0}%", decimal(value, decimals)) } else { UNDEFINED.into() }
 }
 
 /// A number whose size is not known beforehand, with three significant digits: `0.00123`, `12.3`, `1.2e9`.
@@ -85,13 +92,6 @@ pub(crate) fn counted(value: usize, one: &str, many: &str) -> String {
     format!("{}\u{a0}{}", count(value), if value == 1 { one } else { many })
 }
 
-fn decimals(unit: Unit) -> usize {
-    match unit {
-        Unit::Percent => 1,
-        Unit::Number => 3,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +107,12 @@ mod tests {
         assert_eq!(fraction(0.12), "12\u{a0}%");
         assert_eq!(fraction(0.0047), "0.5\u{a0}%");
         assert_eq!(fraction(f64::NAN), UNDEFINED);
+        let rounded_up = [0.0, 0.0001, 0.0301, 0.1234, 0.39, 1.0].map(fraction_rounded_up);
+        assert_eq!(
+            rounded_up.map(|text| text.replace('\u{a0}', "")),
+            ["0%", "0.1%", "3.1%", "12.4%", "39%", "100%"]
+        );
+        assert_eq!(fraction_rounded_up(f64::NAN), UNDEFINED);
         assert_eq!(significant(0.0012345), "0.00123");
         assert_eq!(significant(-12.34), "−12.3");
         assert_eq!(significant(1.5e-9), "1.50e−9");
@@ -119,10 +125,10 @@ mod tests {
     fn spread_stands_behind_the_number() {
         let over_seeds =
             Estimate { value: 45.0, spread: Some(Spread::Deviation { deviation: 0.26, runs: 3 }) };
-        assert_eq!(spread(&over_seeds, Unit::Percent), "±\u{a0}0.3");
+        assert_eq!(spread(&over_seeds), "±\u{a0}0.3");
         let over_queries =
             Estimate { value: 45.0, spread: Some(Spread::Interval { low: 44.0, high: 46.2, level: 0.95 }) };
-        assert_eq!(spread(&over_queries, Unit::Percent), "44.0–46.2");
-        assert_eq!(spread(&f64::NAN.into(), Unit::Percent), "");
+        assert_eq!(spread(&over_queries), "44.0–46.2");
+        assert_eq!(spread(&f64::NAN.into()), "");
     }
 }

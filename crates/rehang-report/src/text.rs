@@ -19,14 +19,17 @@ pub(crate) fn escape_html(text: &str) -> String {
     escaped
 }
 
-/// Text for one line of Markdown, in prose and in table cells.
+/// Text within a line of Markdown, in prose and in table cells; see [`markdown_paragraph`] for text that begins a line.
 ///
 /// Every character that could begin markup is escaped, and line breaks become spaces, so that a name can neither
-/// leave its cell nor become a link, an image or HTML.
+/// leave its cell nor become a link, an image or HTML. That goes for web addresses too, which many readers of Markdown turn into
+/// links (`https://…`, `www.…`); what some make of mail addresses cannot be escaped.
 pub(crate) fn escape_markdown(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
+    for (at, character) in text.char_indices() {
         match character {
+            ':' if text[at..].starts_with("://") => escaped.push_str("\\:"),
+            '.' if follows_www(&text[..at]) => escaped.push_str("\\."),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '&' => escaped.push_str("&amp;"),
@@ -39,6 +42,24 @@ pub(crate) fn escape_markdown(text: &str) -> String {
         }
     }
     escaped
+}
+
+fn follows_www(before: &str) -> bool {
+    before.as_bytes().last_chunk::<3>().is_some_and(|last| last.eq_ignore_ascii_case(b"www"))
+}
+
+/// Text that is a paragraph of Markdown: as [`escape_markdown`], and its beginning does not make it a list or a rule.
+pub(crate) fn markdown_paragraph(text: &str) -> String {
+    let escaped = escape_markdown(text);
+    // Four spaces would make it code, and fewer say nothing.
+    let line = escaped.trim_start_matches(' ');
+    let (number, rest) = line.split_at(line.bytes().take_while(u8::is_ascii_digit).count());
+    let is_marker = match rest.as_bytes() {
+        [b'.' | b')'] | [b'.' | b')', b' ', ..] => !number.is_empty(),
+        [b'-' | b'+' | b'=', ..] => number.is_empty(),
+        _ => false,
+    };
+    format!("{number}{}{rest}", if is_marker { "\\" } else { "" })
 }
 
 /// Text as Markdown code, fenced by more backticks than it holds; bars are escaped for the table around it.
@@ -79,5 +100,32 @@ mod tests {
         assert_eq!(escape_markdown("a|b\n[x](y) <i>"), "a\\|b \\[x\\](y) &lt;i&gt;");
         assert_eq!(markdown_code("a`b|c"), "`` a`b\\|c ``");
         assert_eq!(markdown_code(""), "");
+    }
+
+    #[test]
+    fn a_web_address_in_markdown_is_no_link() {
+        assert_eq!(escape_markdown("see https://a.example: now"), "see https\\://a.example: now");
+        assert_eq!(escape_markdown("FTP://a WWW.a.example www2.b"), "FTP\\://a WWW\\.a.example www2.b");
+    }
+
+    #[test]
+    fn a_paragraph_in_markdown_is_no_list_no_rule_and_no_code() {
+        for (text, written) in [
+            ("1. first", "1\\. first"),
+            ("12) twelfth", "12\\) twelfth"),
+            ("3.", "3\\."),
+            ("- minus", "\\- minus"),
+            ("+ plus", "\\+ plus"),
+            ("---", "\\---"),
+            ("===", "\\==="),
+            ("* star", "\\* star"),
+            ("\t    1. deep", "1\\. deep"),
+            ("3.5 of 7", "3.5 of 7"),
+            ("1,079 items", "1,079 items"),
+            ("old → new", "old → new"),
+            ("", ""),
+        ] {
+            assert_eq!(markdown_paragraph(text), written);
+        }
     }
 }

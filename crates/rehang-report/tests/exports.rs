@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
 use rehang::report::{
-    Band, Calibration, CalibrationBin, Candidate, Comparison, CreatedBy, CurveSeries, Estimate, Flips,
-    GroupCurves, GroupStudy, Input, KendallTau, MeasuredSet, Metric, MetricCurve, Report, Severity, Spaces,
-    Spread, Unit, Warning, display_points,
+    Band, Calibration, CalibrationBin, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves,
+    GroupStudy, Input, KendallTau, MeasuredSet, Metric, MetricCurve, Report, Severity, Spaces, Spread,
+    Warning, display_points,
 };
 use rehang::{Distance, Space};
 use rehang_report::{Look, html, json, markdown, metric_chart, svg_curve};
@@ -138,6 +138,9 @@ fn fixture() -> Report {
     report.measured_on = vec![MeasuredSet {
         name: "evaluation".into(),
         pairs: 2358,
+        fitted: ["fastfill", "procrustes", "fct"]
+            .map(|method| FittedOn { method: method.into(), pairs: 2358 })
+            .into(),
         items: 2016,
         queries: 1998,
         leave_one_out: true,
@@ -146,18 +149,26 @@ fn fixture() -> Report {
         overlapping_items: Some(0),
         overlap_is_estimated: false,
     }];
-    report.comparison = Some(comparison());
-    report.calibration = Some(Calibration {
+    let calibration = |method: &str, ratio: f64, kendall_tau: KendallTau| Calibration {
+        method: method.into(),
         bins: (0..10)
             .map(|bin| CalibrationBin {
-                predicted: rounded(0.04 * 1.55f64.powi(bin)),
+                predicted: rounded(ratio * 0.045 * 1.55f64.powi(bin)),
                 actual: rounded(0.055 * 1.42f64.powi(bin) * (1.0 + 0.12 * noise(9, bin as usize))),
                 items: 236 - usize::from(bin > 7),
             })
             .collect(),
-        ratio: 0.87,
-        kendall_tau: KendallTau { l2: Some(0.316), discriminative: Some(0.208), sum: Some(0.291) },
-    });
+        ratio,
+        kendall_tau,
+    };
+    report.calibrations = vec![
+        calibration(
+            "fastfill",
+            0.87,
+            KendallTau { l2: Some(0.316), discriminative: Some(0.208), sum: Some(0.291) },
+        ),
+        calibration("procrustes", 1.31, KendallTau { l2: Some(0.224), ..KendallTau::default() }),
+    ];
     report.groups = Some(group_study());
     report.warnings = vec![
         Warning {
@@ -176,39 +187,6 @@ fn fixture() -> Report {
         },
     ];
     report
-}
-
-fn comparison() -> Comparison {
-    let column =
-        |id: &str, name: &str, unit| Metric { id: id.into(), name: name.into(), unit, ..Metric::default() };
-    let candidate = |method: &str, map: f64, start: f64, tau: f64, remark: &str| Candidate {
-        method: method.into(),
-        chosen: method == "fastfill",
-        scores: [("area", map, 0.3), ("start", start, 0.4), ("tau", tau, 0.01)]
-            .into_iter()
-            .filter(|(_, value, _)| value.is_finite())
-            .map(|(id, value, deviation)| {
-                (id.to_string(), Estimate { value, spread: Some(Spread::Deviation { deviation, runs: 3 }) })
-            })
-            .collect(),
-        remark: remark.into(),
-    };
-    Comparison {
-        about: "Every method that applies, on the 20 % of the pairs that were held out; the largest area of mAP is kept.".into(),
-        columns: vec![
-            column("area", "mAP area, %", Unit::Percent),
-            column("start", "mAP at the switch, %", Unit::Percent),
-            column("tau", "τ of σ²", Unit::Number),
-        ],
-        candidates: vec![
-            candidate("do-nothing", 34.2, 34.2, f64::NAN, ""),
-            candidate("procrustes", 40.9, 28.9, 0.224, ""),
-            candidate("ridge", 41.3, 31.5, 0.312, ""),
-            candidate("low-rank", f64::NAN, f64::NAN, f64::NAN, "not fitted: the rank equals the width"),
-            candidate("fct", 40.2, 30.1, 0.11, "no uncertainty of its own"),
-            candidate("fastfill", 44.6, 31.6, 0.316, ""),
-        ],
-    }
 }
 
 fn group_study() -> GroupStudy {
@@ -268,7 +246,7 @@ fn empty() -> Report {
 fn replaced(value: serde_json::Value, key: &str, attack: &str) -> serde_json::Value {
     use serde_json::Value;
     // These have a closed set of values, or are keys of other fields.
-    const CLOSED: [&str; 6] = ["distance", "unit", "severity", "kind", "id", "metric"];
+    const CLOSED: [&str; 5] = ["distance", "severity", "kind", "id", "metric"];
     match value {
         Value::String(_) if !CLOSED.contains(&key) => attack.into(),
         Value::Array(items) => items.into_iter().map(|item| replaced(item, key, attack)).collect(),
@@ -311,7 +289,7 @@ fn hostile() -> Report {
     }
     report.do_nothing.insert("top1".into(), f64::NAN);
     report.new_model.insert("top1".into(), f64::INFINITY);
-    if let Some(calibration) = &mut report.calibration {
+    if let Some(calibration) = report.calibrations.first_mut() {
         calibration.ratio = f64::NAN;
         calibration.bins[0].predicted = 0.0;
         calibration.bins[1].actual = -1.0;
@@ -389,6 +367,27 @@ fn json_gives_the_same_report_back() {
 }
 
 #[test]
+fn many_groups_make_long_tables_and_no_wide_ones() {
+    let mut report = fixture();
+    let groups = report.groups.as_mut().unwrap();
+    let count = 24;
+    groups.names = (0..count).map(|group| format!("group {group}")).collect();
+    for shares in [&mut groups.gallery_share, &mut groups.do_nothing, &mut groups.new_model] {
+        *shares = vec![50.0; count];
+    }
+    for curve in &mut groups.curves {
+        curve.values = vec![curve.values[0].clone(); count];
+        curve.share = vec![curve.share[0].clone(); count];
+    }
+    let text = markdown(&report);
+    assert!(text.contains("| fastfill · sigma | group 23 |") && text.contains("| group 23 |"), "{text}");
+    // On paper nothing scrolls: a name and eleven short numbers are what a page holds.
+    for line in text.lines().filter(|line| line.starts_with('|')) {
+        assert!(line.matches('|').count() <= 13, "{line}");
+    }
+}
+
+#[test]
 fn the_verdict_follows_the_curve() {
     let verdict_of = |nothing: Option<f64>, start: f64, passes: Option<f64>| {
         let mut report = fixture();
@@ -433,6 +432,55 @@ fn the_verdict_follows_the_curve() {
         let verdict = verdict_of(nothing, start, passes);
         assert!(verdict.starts_with(expected), "{verdict}");
     }
+}
+
+#[test]
+fn a_crossing_is_never_shown_before_it_is_passed() {
+    let mut report = fixture();
+    report.curves[2].metrics.get_mut("map").unwrap().passes_do_nothing_at = Some(0.0003);
+    let text = markdown(&report).replace('\u{a0}', " ");
+    assert!(text.contains("than doing nothing from 0.1 % of the gallery on"), "{text}");
+    assert!(text.contains("| Beats doing nothing from | **0.1 % by mAP** |"), "{text}");
+    let note = metric_chart(&report, "map").unwrap().note.unwrap();
+    assert_eq!(note.text.replace('\u{a0}', " "), "better than doing nothing from 0.1 %");
+    assert!((note.x - 0.03).abs() < 1e-9, "it stands where the curve passes");
+}
+
+#[test]
+fn what_was_measured_on_what_is_said_without_a_judgement() {
+    let sentence = |change: &dyn Fn(&mut Report)| {
+        let mut report = fixture();
+        change(&mut report);
+        let text = markdown(&report).replace('\u{a0}', " ");
+        let after = text.split("## What was measured on what").nth(1).unwrap().trim_start();
+        after.lines().next().unwrap().to_owned()
+    };
+    let whole = sentence(&|_| {});
+    assert!(
+        whole.starts_with("Evaluation: fitted fastfill on 2,358 pairs, procrustes on 2,358 pairs, fct on")
+    );
+    let plain = sentence(&|report| {
+        let set = &mut report.measured_on[0];
+        (set.left_out_queries, set.overlapping_items) = (0, Some(3));
+        set.fitted.truncate(1);
+    });
+    assert!(plain.starts_with("Evaluation: fitted on 2,358 pairs, measured on 2,016 items of 81 classes"));
+    assert!(
+        plain.ends_with(
+            "Every query has a relevant item. 3 items have an old vector that is among the pairs."
+        )
+    );
+    let estimated = sentence(&|report| {
+        let set = &mut report.measured_on[0];
+        (set.overlapping_items, set.overlap_is_estimated) = (Some(1), true);
+    });
+    assert!(estimated.ends_with("About 1 item has an old vector that is among the pairs."), "{estimated}");
+    // Agreement with the native gallery asks for no right answers.
+    let unlabelled = sentence(&|report| {
+        report.metrics.retain(|metric| metric.id == "agreement@10");
+        report.measured_on[0].left_out_queries = 0;
+    });
+    assert!(!unlabelled.contains("relevant"), "{unlabelled}");
 }
 
 #[test]

@@ -137,7 +137,12 @@ fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<
     vec![
         encoder("Old model", &parameters.old, data.old_rows),
         encoder("New models", &parameters.independent, data.new_rows),
-        format!("Searched parts and their items: {}; cosine, leave one out.", parts.join(", ")),
+        // A handicap is chosen with an adapter, but no search of a study adds it.
+        format!(
+            "Searched parts and their items: {}; cosine, leave one out, by plain distances: without the handicaps that adapters \
+             recommend.",
+            parts.join(", ")
+        ),
         format!("Seeds: {}.", parameters.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
     ]
 }
@@ -458,7 +463,7 @@ impl Study<'_> {
     ) -> Result<(Encoder, Option<Adapter>)> {
         let name = format!("{}-{}", file_name(label), self.seed);
         // Layers of one shape start from the same weights for the same seed; an old model that started where the new ones
-        // do would be nearer to them than any two real models are. All new models start alike, which compares methods.
+        // do would be nearer to them than any two real models are. All new encoders start alike, which compares methods.
         let seed = if label == OLD { self.seed ^ OLD_SEED } else { self.seed };
         let parameters = TrainingParameters { model: name.clone(), seed, ..parameters.clone() };
         let places = self.parameters.folder.as_ref().map(|folder| {
@@ -631,6 +636,13 @@ mod tests {
         fs_err::remove_file(&psi).unwrap();
         assert_eq!(run(&with, 32..40).unwrap(), first);
         assert!((encoder(), fs_err::read(&psi).unwrap()) == before);
+    }
+
+    #[test]
+    fn a_study_says_that_its_searches_add_no_handicap() {
+        let folder = tempfile::tempdir().unwrap();
+        let setting = run(&study(folder.path(), "bct", "bct", ""), 32..40).unwrap().setting;
+        assert!(setting.iter().any(|line| line.contains("without the handicaps")), "{setting:?}");
     }
 
     #[test]

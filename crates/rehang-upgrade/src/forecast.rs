@@ -1,6 +1,6 @@
 //! What a report on held-out pairs says of an upgrade, and whether switching now would serve worse than doing nothing.
 
-use rehang::report::{FORMAT_VERSION, Report, Severity};
+use rehang::report::{FORMAT_VERSION, Report, Severity, percent_rounded_up};
 use rehang::{Error, Result};
 use rehang_store::{Store, find_space};
 use serde::Serialize;
@@ -84,11 +84,12 @@ impl Forecast {
             ));
             curve
         };
-        // The report names the pairs of the adapters it compared; pairs of this adapter that it does not name are another's.
-        let pairs = setup.adapter.training.inputs.values();
-        let of_this =
-            pairs.clone().any(|pairs| report.inputs.iter().any(|input| input.fingerprint == *pairs));
-        if pairs.len() > 0 && !of_this {
+        // The report names the pairs of the adapters it compared. One fingerprint alone says little: labels may be shared by
+        // several pairs of models, and so may be the old vectors.
+        let is_there = |(role, fingerprint): (&String, &String)| {
+            report.inputs.iter().any(|input| input.is_of_pairs(role) && input.fingerprint == *fingerprint)
+        };
+        if !setup.adapter.training.inputs.iter().all(is_there) {
             warnings.push(format!(
                 "the forecast {source} was made with an adapter that was fitted on other pairs"
             ));
@@ -112,13 +113,6 @@ impl Forecast {
             return Err(Error::corrupt(source, "the shares of its curve are missing or not ascending"));
         }
         let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
-        // An adapter that ranks just as the old model does begins at the line, but for rounding.
-        let passes = do_nothing.and_then(|line| {
-            let passes = line_of.passes_do_nothing_at?;
-            let before = points.iter().filter(|(share, _)| *share <= passes);
-            let at_once = before.clone().all(|(_, value)| !is_below(*value, line));
-            Some(if at_once { 0.0 } else { passes })
-        });
         Ok(Self {
             source: source.into(),
             metric: metric.name.clone(),
@@ -127,7 +121,7 @@ impl Forecast {
             do_nothing,
             start: at(&points, 0.0),
             curve_at: SHOWN.iter().map(|&share| (share, at(&points, share))).collect(),
-            passes_do_nothing_at: passes,
+            passes_do_nothing_at: do_nothing.and(line_of.passes_do_nothing_at),
             warnings,
             points,
         })
@@ -140,13 +134,13 @@ impl Forecast {
 
     /// [`Forecast::passes_do_nothing_at`] in percent with one decimal, rounded up: a run until there passes.
     pub fn passes_at_percent(&self) -> Option<f64> {
-        self.passes_do_nothing_at.map(|share| (share * 1000.0 - 1e-9).ceil() / 10.0)
+        self.passes_do_nothing_at.map(percent_rounded_up)
     }
 
-    /// Whether a gallery that is switched at this share of native items is forecast to serve worse than one that is left alone.
-    /// `false` where doing nothing was not measured.
+    /// Whether a gallery that is switched at this share of native items is forecast to serve worse than one that is left alone:
+    /// at once, or on the way to the end. `false` where doing nothing was not measured.
     pub fn is_below_doing_nothing(&self, share: f64) -> bool {
-        self.do_nothing.is_some_and(|line| is_below(self.at(share), line))
+        self.do_nothing.is_some() && self.passes_do_nothing_at.is_none_or(|passes| share < passes)
     }
 }
 
@@ -170,6 +164,15 @@ pub fn expect_worthwhile(store: &dyn Store, forecast: &Forecast) -> Result<()> {
     let (true, Some(line)) = (forecast.is_below_doing_nothing(share), forecast.do_nothing) else {
         return Ok(());
     };
+    let now = forecast.at(share);
+    let (when, seen) = if is_below(now, line) {
+        ("would serve", format!("is forecast at {now:.1} and doing nothing has {line:.1}"))
+    } else {
+        (
+            "would come to serve",
+            format!("is forecast at {now:.1}, and to fall below the {line:.1} of doing nothing"),
+        )
+    };
     let remedy = match forecast.passes_at_percent() {
         Some(percent) => format!(
             "it passes doing nothing at {percent:.1} %, so `rehang upgrade run --until {percent:.1}%` first; or"
@@ -177,13 +180,12 @@ pub fn expect_worthwhile(store: &dyn Store, forecast: &Forecast) -> Result<()> {
         None => "it never passes doing nothing;".into(),
     };
     Err(Error::conflict(
-        format!("switching {} now would serve worse than doing nothing", store.name()),
+        format!("switching {} now {when} worse than doing nothing", store.name()),
         format!(
-            "with {:.1} % native {} is forecast at {:.1} and doing nothing has {line:.1} ({} in {}); {remedy} serve merged searches \
-             (`switch --merged`), or switch all the same (`switch --anyway`)",
+            "with {:.1} % native {} {seen} ({} in {}); {remedy} serve merged searches (`switch --merged`), or switch all the same \
+             (`switch --anyway`)",
             100.0 * share,
             forecast.metric,
-            forecast.at(share),
             forecast.curve,
             forecast.source
         ),
@@ -246,7 +248,8 @@ mod tests {
             series("random", &[10.0, 10.0, 10.0, 10.0, 40.0]),
             series("coverage", &[20.0, 25.0, 35.0, 45.0, 55.0]),
         ];
-        report.inputs = vec![Input { fingerprint: "f1".into(), ..Input::default() }];
+        let role = Input::role_of_pairs("A.safetensors", "old");
+        report.inputs = vec![Input { role, fingerprint: "f1".into(), ..Input::default() }];
         report
     }
 
@@ -266,14 +269,16 @@ mod tests {
         assert_eq!(forecast.passes_do_nothing_at, Some(0.5));
         assert!(forecast.warnings.is_empty(), "{:?}", forecast.warnings);
         assert_eq!((forecast.at(0.375), forecast.at(7.0)), (30.0, 55.0));
-        assert!(forecast.is_below_doing_nothing(0.3) && !forecast.is_below_doing_nothing(0.375));
+        assert!(forecast.is_below_doing_nothing(0.499) && !forecast.is_below_doing_nothing(0.5));
+        assert_eq!(forecast.passes_at_percent(), Some(50.0));
     }
 
     #[test]
     fn a_report_of_something_else_is_refused_or_warned_about() {
         let mut other = report();
         other.curves.truncate(1);
-        other.inputs[0].fingerprint = "f2".into();
+        // The very file, but as the gallery that the report was made on.
+        other.inputs[0].role = "old".into();
         let forecast = read(&other).unwrap();
         assert_eq!(forecast.curve, "padding · random");
         assert_eq!(forecast.warnings.len(), 2, "{:?}", forecast.warnings);
@@ -282,6 +287,17 @@ mod tests {
         let level = read(&level).unwrap();
         assert_eq!(level.passes_do_nothing_at, Some(0.0), "equal but for rounding");
         assert!(!level.is_below_doing_nothing(0.0));
+        // A dip that lies ahead counts, also one between two points that the report keeps.
+        let mut dips = report();
+        let mut exact = vec![50.0; 1001];
+        exact[2] = 20.0;
+        dips.curves = vec![series("coverage", &exact)];
+        let dips = read(&dips).unwrap();
+        assert_eq!((dips.at(0.0), dips.passes_at_percent()), (50.0, Some(0.3)));
+        assert!(dips.is_below_doing_nothing(0.0) && !dips.is_below_doing_nothing(0.003));
+        let mut never = report();
+        never.curves = vec![series("coverage", &[50.0, 40.0, 20.0])];
+        assert!(read(&never).unwrap().is_below_doing_nothing(0.0), "it ends below");
         let mut unmeasured = report();
         unmeasured.do_nothing.clear();
         assert!(!read(&unmeasured).unwrap().is_below_doing_nothing(0.0));

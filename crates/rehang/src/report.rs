@@ -16,12 +16,15 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Space;
 
 /// Version of the JSON form; it grows when a field changes its meaning or goes away, not when one is added.
-pub const FORMAT_VERSION: u32 = 1;
+///
+/// Version 1 had one `calibration`, of the first adapter, in place of `calibrations`, and fields that never said anything
+/// (`comparison`, and `unit` in every metric). It is still read.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// How many points of an exact curve a report keeps at most: one every half percent.
 pub const DISPLAY_POINTS: usize = 201;
@@ -61,12 +64,9 @@ pub struct Report {
     /// Which of `curves` the verdict speaks about.
     #[serde(default)]
     pub headline: usize,
-    /// The methods that were tried on held-out pairs, where a choice was made (`auto`).
-    #[serde(default)]
-    pub comparison: Option<Comparison>,
-    /// How well σ² predicts the true error.
-    #[serde(default)]
-    pub calibration: Option<Calibration>,
+    /// How well σ² of each adapter predicts the true error.
+    #[serde(default, alias = "calibration", deserialize_with = "one_or_many")]
+    pub calibrations: Vec<Calibration>,
     /// Quality by group of items.
     #[serde(default)]
     pub groups: Option<GroupStudy>,
@@ -90,8 +90,7 @@ impl Report {
             new_model: Scores::new(),
             curves: Vec::new(),
             headline: 0,
-            comparison: None,
-            calibration: None,
+            calibrations: Vec::new(),
             groups: None,
             warnings: Vec::new(),
         }
@@ -133,17 +132,30 @@ pub struct Spaces {
 /// A file that went into a report.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Input {
-    /// What it is for: "old", "new", "labels", "adapter", ….
+    /// What it is for: "old", "new", "labels", "qrels", "adapter", ….
     pub role: String,
     /// Where it was read.
     pub path: String,
-    /// Rows in it.
+    /// Rows in it; of an adapter the pairs that it was fitted on.
     pub rows: usize,
     /// Width of a row, where rows are vectors.
     #[serde(default)]
     pub dimension: Option<usize>,
-    /// Fingerprint of its content.
+    /// Fingerprint of its content: of the rows that `--rows` took from vectors or labels.
     pub fingerprint: String,
+}
+
+impl Input {
+    /// The role of what the adapter `name` was fitted on, `role` being "old", "new", "labels", … there.
+    pub fn role_of_pairs(name: impl std::fmt::Display, role: &str) -> String {
+        format!("pairs of {name}: {role}")
+    }
+
+    /// Whether an adapter was fitted on it in that role; see [`Input::role_of_pairs`].
+    pub fn is_of_pairs(&self, role: &str) -> bool {
+        let name = self.role.strip_prefix("pairs of ").and_then(|rest| rest.strip_suffix(role));
+        name.is_some_and(|name| name.ends_with(": "))
+    }
 }
 
 /// A set of items that something was fitted or measured on.
@@ -151,8 +163,11 @@ pub struct Input {
 pub struct MeasuredSet {
     /// Its name, such as "evaluation".
     pub name: String,
-    /// Pairs that the adapter was fitted on.
+    /// Pairs that the adapter was fitted on; of several adapters the first one.
     pub pairs: usize,
+    /// Pairs that each adapter was fitted on; empty in reports from before format 2.
+    #[serde(default)]
+    pub fitted: Vec<FittedOn>,
     /// Items of the gallery that was measured.
     pub items: usize,
     /// Queries.
@@ -166,7 +181,7 @@ pub struct MeasuredSet {
     /// Queries left out of every mean because nothing in the gallery is relevant to them.
     #[serde(default)]
     pub left_out_queries: usize,
-    /// Items of the gallery that are also among the pairs; `None` where nobody looked.
+    /// Items of the gallery whose old vector is among the pairs; `None` where nobody looked.
     #[serde(default)]
     pub overlapping_items: Option<usize>,
     /// Whether that number is an estimate from a sample of the pairs.
@@ -174,18 +189,16 @@ pub struct MeasuredSet {
     pub overlap_is_estimated: bool,
 }
 
-/// What the values of a metric are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Unit {
-    /// Percent, 0–100.
-    #[default]
-    Percent,
-    /// A number without a unit.
-    Number,
+/// What one adapter was fitted on.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FittedOn {
+    /// The adapter's method, as in [`CurveSeries::method`].
+    pub method: String,
+    /// Pairs that it was fitted on.
+    pub pairs: usize,
 }
 
-/// A quality that is measured, and how to speak about it.
+/// A quality that is measured, in percent (more is better), and how to speak about it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Metric {
     /// Its key in every map of this report: `top1`, `top5`, `map`, `ndcg@10`, ….
@@ -194,9 +207,6 @@ pub struct Metric {
     pub name: String,
     /// What it means, in one sentence.
     pub about: String,
-    /// What its values are; more is better for all of them.
-    #[serde(default)]
-    pub unit: Unit,
     /// Whether it belongs with the first charts; the others come under "further metrics".
     #[serde(default)]
     pub primary: bool,
@@ -261,11 +271,11 @@ impl Metric {
     }
 
     fn primary(id: &str, name: &str, about: &str) -> Self {
-        Self { id: id.into(), name: name.into(), about: about.into(), unit: Unit::Percent, primary: true }
+        Self { id: id.into(), name: name.into(), about: about.into(), primary: true }
     }
 
     fn further(id: String, name: String, about: String) -> Self {
-        Self { id, name, about, unit: Unit::Percent, primary: false }
+        Self { id, name, about, primary: false }
     }
 }
 
@@ -445,6 +455,18 @@ pub fn stays_above_from(values: &[f64], line: f64) -> Option<usize> {
     (above > 0).then(|| values.len() - above)
 }
 
+/// A fraction in percent with one decimal, rounded up: what holds from a fraction on also holds from the number that is shown.
+///
+/// ```
+/// use rehang::report::percent_rounded_up;
+///
+/// assert_eq!([0.0, 0.0004, 0.07, 0.1234].map(percent_rounded_up), [0.0, 0.1, 7.0, 12.4]);
+/// ```
+pub fn percent_rounded_up(fraction: f64) -> f64 {
+    // 0.07 · 1000 comes out just above 70. Adding 0 turns −0 into 0.
+    (fraction * 1000.0 - 1e-9).ceil() / 10.0 + 0.0
+}
+
 /// A value at a fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
@@ -469,7 +491,8 @@ pub struct Band {
     pub high: Vec<f64>,
 }
 
-/// Queries whose answer changed against the start of the curve, in percent, at the curve's fractions.
+/// Queries whose answer changed against the start of the curve, in percent, at the curve's fractions; of several orders the
+/// means, as the curve itself: a value of the curve is its start, plus `positive`, less `negative`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Flips {
     /// Wrong at the start and right here, in percent of all queries.
@@ -478,44 +501,22 @@ pub struct Flips {
     /// Right at the start and wrong here, in percent of all queries.
     #[serde(deserialize_with = "nullable::many")]
     pub negative: Vec<f64>,
-    /// Negative flip rate against the old gallery, in percent of the queries that were right there (RACT eq. 12).
+    /// Negative flip rate against the start of the curve (new queries in the adapted gallery, with its handicap), in percent of
+    /// the queries that were right there (RACT eq. 12).
     #[serde(default, deserialize_with = "nullable::many")]
     pub negative_flip_rate: Vec<f64>,
 }
 
-/// The methods that were tried before one was kept.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Comparison {
-    /// What they were compared on and by which number, in one sentence.
-    pub about: String,
-    /// The columns of the table.
-    pub columns: Vec<Metric>,
-    /// The methods, in the order in which they are shown.
-    pub candidates: Vec<Candidate>,
-}
-
-/// One method that was tried.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Candidate {
-    /// Its name.
-    pub method: String,
-    /// Whether it was kept.
-    #[serde(default)]
-    pub chosen: bool,
-    /// Its number in each column, by [`Metric::id`]; a missing one was not measured.
-    #[serde(default)]
-    pub scores: BTreeMap<String, Estimate>,
-    /// A short remark, such as why it was not fitted.
-    #[serde(default)]
-    pub remark: String,
-}
-
-/// How well σ² predicts the true squared error.
+/// How well σ² of one adapter predicts the true squared error.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Calibration {
+    /// The adapter's method, as in [`CurveSeries::method`]; empty in reports from before format 2.
+    #[serde(default)]
+    pub method: String,
     /// Items in bins of increasing σ².
     pub bins: Vec<CalibrationBin>,
-    /// Mean σ² divided by the mean true error; 1 is right, below 1 is over-confident.
+    /// Mean σ² divided by the mean true error; 1 is right, below 1 is over-confident. The other way round than
+    /// [`statistics::Calibration::ratio`](crate::statistics::Calibration::ratio), which `rehang curve --json` gives.
     #[serde(deserialize_with = "nullable::one")]
     pub ratio: f64,
     /// Kendall τ-b of σ² with the true errors.
@@ -590,7 +591,7 @@ pub struct GroupCurves {
     /// Fractions of the gallery that are re-embedded, increasing from 0 to 1.
     #[serde(deserialize_with = "nullable::many")]
     pub fractions: Vec<f64>,
-    /// Quality of each group at these fractions, `[g][fractions]`.
+    /// Quality of each group at these fractions, `[g][fractions]`; of several orders the mean, as all numbers here.
     #[serde(deserialize_with = "nullable::table")]
     pub values: Vec<Vec<f64>>,
     /// Best group minus worst group, `[fractions]`.
@@ -636,6 +637,21 @@ pub struct Warning {
     /// What to try; `try` in JSON.
     #[serde(rename = "try")]
     pub remedy: String,
+}
+
+/// Reading a list that was one entry, or none, in format 1.
+fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Calibration>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Many(Vec<Calibration>),
+        One(Calibration),
+    }
+    Ok(match Option::<Either>::deserialize(from)? {
+        None => Vec::new(),
+        Some(Either::Many(all)) => all,
+        Some(Either::One(only)) => vec![only],
+    })
 }
 
 /// Reading numbers that are `null` where they are not defined: JSON has no NaN.
@@ -695,6 +711,30 @@ mod tests {
         );
         let report: Report = serde_json::from_str(&text).unwrap();
         assert!(report.headline_curve().is_none() && report.headline_metric().is_none());
+    }
+
+    #[test]
+    fn a_report_of_format_1_can_be_read() {
+        let space = r#"{"model":"m","dimension":2,"distance":"l2","normalised":false}"#;
+        let one =
+            r#"{"bins":[{"predicted":1,"actual":null,"items":3}],"ratio":0.5,"kendall_tau":{"l2":0.25}}"#;
+        for (calibration, count) in [("null", 0), (one, 1)] {
+            let text = format!(
+                r#"{{"format_version":1,"title":"t","created_by":{{"version":"0","command":""}},
+                "spaces":{{"old":{space},"new":{space}}},
+                "measured_on":[{{"name":"evaluation","pairs":7,"items":5,"queries":5}}],
+                "metrics":[{{"id":"map","name":"mAP","about":"","unit":"percent","primary":true}}],
+                "comparison":null,"calibration":{calibration}}}"#
+            );
+            let report: Report = serde_json::from_str(&text).unwrap();
+            assert_eq!((report.calibrations.len(), report.measured_on[0].pairs), (count, 7));
+            if let Some(read) = report.calibrations.first() {
+                assert_eq!((read.ratio, read.kendall_tau.l2, read.method.as_str()), (0.5, Some(0.25), ""));
+                assert!(read.bins[0].actual.is_nan());
+            }
+            let again: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+            assert_eq!(again.calibrations.len(), count);
+        }
     }
 
     #[test]

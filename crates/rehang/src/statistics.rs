@@ -202,7 +202,8 @@ fn sort_counting_swaps(values: &mut Vec<f64>) -> u64 {
 /// How well a predicted squared error σ² fits the measured one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Mean measured error over mean σ²: 1 is calibrated, above 1 is over-confident. NaN where every σ² is 0.
+    /// Mean measured error over mean σ²: 1 is calibrated, above 1 is over-confident. Infinite where every σ² is 0, and NaN where
+    /// every error is 0 as well. The other way round than [`report::Calibration::ratio`](crate::report::Calibration::ratio).
     pub ratio: f64,
     /// Items by ascending σ², in groups of (nearly) equal size.
     pub bins: Vec<CalibrationBin>,

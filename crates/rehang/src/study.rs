@@ -5,27 +5,28 @@
 //! will be known then (σ², adapted vectors, the new head; the oracle alone sees true errors), and the exact curve says
 //! what each percent of re-embedding buys.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::adapter::{self, Adapted, Adapter};
 use crate::curve::{
-    Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Relevance, agreement, curve, evaluate,
+    Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Relevance, agreement, agreement_today,
+    curve, evaluate,
 };
 use crate::error::{ErrorKind, Result};
 use crate::head::{Head, HeadKind};
-use crate::order::{OrderInput, Policy, group_places, order};
+use crate::order::{GroupPlaces, OrderInput, Policy, group_places, order};
 use crate::progress::Progress;
 use crate::report::{
-    Band, Calibration, CalibrationBin, CreatedBy, CurveSeries, Estimate, Flips, GroupCurves, GroupStudy,
-    KendallTau, MeasuredSet, Metric, MetricCurve, Report, Scores, Severity, Spaces, Spread, Warning,
-    display_points,
+    Band, Calibration, CalibrationBin, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves,
+    GroupStudy, KendallTau, MeasuredSet, Metric, MetricCurve, Report, Scores, Severity, Spaces, Spread,
+    Warning, display_points, percent_rounded_up,
 };
 use crate::statistics::{Interval, calibration, kendall_tau_b, mean_sd};
 use crate::vectors::{Matrix, Vectors};
 
 /// Level of every interval.
 const LEVEL: f64 = 0.95;
-/// Cuts at which bands are drawn from the queries; between them they are interpolated.
+/// Cuts at which bands are drawn from the queries; between them their distances from the curve are interpolated.
 const BAND_CUTS: usize = 41;
 /// Bins of the calibration table.
 const CALIBRATION_BINS: usize = 10;
@@ -47,6 +48,8 @@ pub struct Ground<'a> {
     pub queries: Option<Queries<'a>>,
     /// What is a right answer; without it agreement with the fully native gallery is measured.
     pub relevance: Option<Relevance<'a>>,
+    /// Whether the labels were names, which have numbers only because they were read: these say nothing about the head's classes.
+    pub labels_are_names: bool,
     /// A group of each query, `[m]`; negative means none.
     pub groups: Option<&'a [i64]>,
     /// The new model's head, for the orders and errors that look through it.
@@ -75,7 +78,7 @@ pub struct Contender<'a> {
 ///
 /// | name | default | purpose |
 /// |---|---|---|
-/// | `policies` | coverage, sigma, random, oracle | orders to compare; the first one carries the verdict |
+/// | `policies` | coverage, sigma, random, oracle | orders to compare; the first one that is not [for evaluation only](Policy::is_evaluation_only) carries the verdict, or the first where all are |
 /// | `random_orders` | 3 | random orders that the random line is averaged over |
 /// | `bootstrap` | 1000 | resamples of the queries for intervals and bands; 0 for none |
 /// | `k` | 10 | depth of mAP@k, nDCG@k, recall@k and agreement@k |
@@ -108,7 +111,7 @@ impl Default for StudyOptions {
 
 /// Measures every adapter with every order and puts the numbers into a report.
 ///
-/// The report's inputs, command and comparison of methods are left to the caller, who knows the files.
+/// The report's inputs and command are left to the caller, who knows the files.
 ///
 /// # Errors
 ///
@@ -143,9 +146,24 @@ pub fn study(
     report.metrics = metrics(ground, options);
     report.do_nothing = today.as_ref().map(|evaluation| scores(evaluation, options)).unwrap_or_default();
     report.new_model = native.as_ref().map(|evaluation| scores(evaluation, options)).unwrap_or_default();
+    if ground.relevance.is_none() {
+        let id = Metric::agreement_at(options.k).id;
+        if let Some(line) = agreement_of_today(ground, options, progress)? {
+            report.do_nothing.insert(id.clone(), line);
+        }
+        // The fully native gallery agrees with itself.
+        report.new_model.insert(id, 100.0);
+    }
     report.measured_on = vec![MeasuredSet {
         name: "evaluation".into(),
         pairs: first.adapter.training.pairs,
+        fitted: contenders
+            .iter()
+            .map(|contender| FittedOn {
+                method: contender.name.clone(),
+                pairs: contender.adapter.training.pairs,
+            })
+            .collect(),
         items,
         queries: ground.queries.map_or(items, |queries| queries.new.rows()),
         leave_one_out: ground.queries.is_none(),
@@ -170,9 +188,7 @@ pub fn study(
             .map_err(|error| error.context(format!("measuring {} on this gallery", contender.name)))?;
         let errors = true_errors(ground.new.matrix(), adapted.vectors.matrix());
         let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
-        if report.calibration.is_none() {
-            report.calibration = Some(study_calibration(ground, &adapted, &variance, &errors)?);
-        }
+        report.calibrations.push(study_calibration(ground, contender, &adapted, &variance, &errors)?);
         for &policy in &options.policies {
             // The adapter's own head is tempered on left-out pairs, so the coverage order looks through it.
             let own = contender.adapter.uncertainty.head();
@@ -181,33 +197,32 @@ pub fn study(
             let mut curves = Vec::new();
             for permutation in &orders {
                 let handicap = contender.adapter.handicap;
-                let with_today = today.is_some();
-                curves.push(one_curve(
-                    ground,
-                    &adapted,
-                    handicap,
-                    permutation,
-                    options,
-                    with_today,
-                    progress,
-                )?);
+                curves.push(one_curve(ground, &adapted, handicap, permutation, options, progress)?);
             }
-            report.curves.push(series(contender, policy, &curves, today.as_ref(), options)?);
-            if let (Some(groups), Some(curve)) = (ground.groups, curves[0].labelled.as_ref()) {
+            report.curves.push(series(contender, policy, &curves, &report.do_nothing, options)?);
+            let labelled: Vec<&Curve> = curves.iter().filter_map(|curve| curve.labelled.as_ref()).collect();
+            if let (Some(groups), Some(curve)) = (ground.groups, labelled.first()) {
                 group_names = curve.groups.iter().map(|group| group.group).collect();
-                group_curves.push(group_curve(contender, policy, curve, groups, &orders[0], ground)?);
+                group_curves.push(group_curve(contender, policy, &labelled, groups, &orders, ground)?);
             }
         }
     }
+    // Nobody can follow an order that is for evaluation only. Curves of the first adapter stand first, in the order of the
+    // policies.
+    let followed = options.policies.iter().position(|policy| !policy.is_evaluation_only());
+    report.headline = followed.unwrap_or(0);
     report.groups = ground
         .groups
         .filter(|_| !group_curves.is_empty())
         .map(|groups| group_study(groups, &group_names, group_curves, today.as_ref(), native.as_ref()));
-    if let Some(groups) = report.groups.as_mut().filter(|_| ground.queries.is_some()) {
-        // They are groups of queries; which group an item of the gallery belongs to is not known.
-        groups.gallery_share.clear();
+    if let Some(groups) = report.groups.as_mut() {
+        groups.headline = report.headline;
+        if ground.queries.is_some() {
+            // They are groups of queries; which group an item of the gallery belongs to is not known.
+            groups.gallery_share.clear();
+        }
     }
-    report.warnings = warnings(&report, contenders, options);
+    report.warnings = warnings(&report, ground, contenders, options);
     Ok(report)
 }
 
@@ -304,17 +319,30 @@ fn depths(ground: &Ground<'_>, options: &StudyOptions) -> CurveOptions {
     }
 }
 
-fn today(ground: &Ground<'_>, options: &StudyOptions, progress: &Progress) -> Result<Option<Evaluation>> {
-    let Some(relevance) = ground.relevance else { return Ok(None) };
+/// The search as it is today; `None` without old vectors of separate queries, since nobody can say then what it is worth.
+fn search_of_today<'a>(ground: &Ground<'a>) -> Option<DoNothing<'a>> {
     let queries = match ground.queries {
         None => None,
-        Some(Queries { old: Some(old), .. }) => Some(old),
-        // Without old query vectors nobody can say what doing nothing is worth.
-        Some(_) => return Ok(None),
+        Some(queries) => Some(queries.old?),
     };
-    let old = ground.old;
-    evaluate(old.matrix(), queries, relevance, old.space().distance, &depths(ground, options), progress)
-        .map(Some)
+    Some(DoNothing { gallery: ground.old.matrix(), queries, distance: ground.old.space().distance })
+}
+
+fn today(ground: &Ground<'_>, options: &StudyOptions, progress: &Progress) -> Result<Option<Evaluation>> {
+    let (Some(relevance), Some(today)) = (ground.relevance, search_of_today(ground)) else { return Ok(None) };
+    let depths = depths(ground, options);
+    evaluate(today.gallery, today.queries, relevance, today.distance, &depths, progress).map(Some)
+}
+
+fn agreement_of_today(
+    ground: &Ground<'_>,
+    options: &StudyOptions,
+    progress: &Progress,
+) -> Result<Option<f64>> {
+    let Some(today) = search_of_today(ground) else { return Ok(None) };
+    let queries = ground.queries.map(|queries| queries.new);
+    let distance = ground.new.space().distance;
+    agreement_today(ground.new.matrix(), queries, distance, today, options.k, progress).map(Some)
 }
 
 fn one_curve(
@@ -323,7 +351,6 @@ fn one_curve(
     handicap: f64,
     permutation: &[usize],
     options: &StudyOptions,
-    with_today: bool,
     progress: &Progress,
 ) -> Result<OneCurve> {
     let queries = ground.queries.map(|queries| queries.new);
@@ -343,11 +370,7 @@ fn one_curve(
         distance,
         handicap,
         groups: ground.groups,
-        do_nothing: with_today.then(|| DoNothing {
-            gallery: ground.old.matrix(),
-            queries: ground.queries.and_then(|queries| queries.old),
-            distance: ground.old.space().distance,
-        }),
+        do_nothing: search_of_today(ground),
     };
     Ok(OneCurve { labelled: Some(curve(&input, &depths(ground, options), progress)?), agreement: None })
 }
@@ -433,19 +456,18 @@ fn lines<'c>(curve: &'c OneCurve, options: &StudyOptions) -> Vec<(String, &'c Li
     lines
 }
 
-/// One series of the report; several curves (random orders) become their mean with a band of one deviation.
+/// One series of the report; several curves (random orders) become their mean, flips included, with a band of one deviation.
 fn series(
     contender: &Contender<'_>,
     policy: Policy,
     curves: &[OneCurve],
-    today: Option<&Evaluation>,
+    do_nothing: &Scores,
     options: &StudyOptions,
 ) -> Result<CurveSeries> {
     let all: Vec<Vec<(String, &Line)>> = curves.iter().map(|curve| lines(curve, options)).collect();
     let points = all[0][0].1.values().len();
     let display = display_points(points);
     let last = (points - 1).max(1) as f64;
-    let today_scores = today.map(|evaluation| scores(evaluation, options)).unwrap_or_default();
     let mut metrics = BTreeMap::new();
     for (place, (id, first)) in all[0].iter().enumerate() {
         let runs: Vec<&Line> = all.iter().map(|lines| lines[place].1).collect();
@@ -464,7 +486,7 @@ fn series(
             },
             _ => areas[0].into(),
         };
-        let mut curve = MetricCurve::from_exact(&mean, area, today_scores.get(id).copied(), &display);
+        let mut curve = MetricCurve::from_exact(&mean, area, do_nothing.get(id).copied(), &display);
         if runs.len() > 1 {
             curve.band = Some(deviation_band(&runs, &display));
         }
@@ -476,19 +498,18 @@ fn series(
     {
         add_intervals(&mut metrics, curve, &display, options)?;
     }
-    if let Some(curve) = &curves[0].labelled {
-        let counted = curve.queries.counted as f64;
-        for (id, flips) in [("top1", &curve.flips.top1), ("top5", &curve.flips.top5)] {
-            if let Some(metric) = metrics.get_mut(id) {
-                let percent = |counts: &[u64]| {
-                    display.iter().map(|&point| 100.0 * counts[point] as f64 / counted).collect()
-                };
-                metric.flips = Some(Flips {
-                    positive: percent(&flips.positive),
-                    negative: percent(&flips.negative),
-                    negative_flip_rate: display.iter().map(|&point| flips.rate.values()[point]).collect(),
-                });
-            }
+    let labelled: Vec<&Curve> = curves.iter().filter_map(|curve| curve.labelled.as_ref()).collect();
+    let kinds: [(&str, fn(&Curve) -> &crate::curve::Flips); 2] =
+        [("top1", |curve| &curve.flips.top1), ("top5", |curve| &curve.flips.top5)];
+    for (id, flips_of) in kinds {
+        if let (Some(curve), Some(metric)) = (labelled.first(), metrics.get_mut(id)) {
+            let percent = |count: u64| 100.0 * count as f64 / curve.queries.counted as f64;
+            let flips: Vec<&crate::curve::Flips> = labelled.iter().copied().map(flips_of).collect();
+            metric.flips = Some(Flips {
+                positive: mean_along(&flips, &display, |flips, point| percent(flips.positive[point])),
+                negative: mean_along(&flips, &display, |flips, point| percent(flips.negative[point])),
+                negative_flip_rate: mean_along(&flips, &display, |flips, point| flips.rate.values()[point]),
+            });
         }
     }
     Ok(CurveSeries {
@@ -498,6 +519,14 @@ fn series(
         metrics,
         handicap: contender.adapter.handicap,
     })
+}
+
+/// The mean over `runs` of what each of them has at every one of `points`.
+fn mean_along<R>(runs: &[R], points: &[usize], value: impl Fn(&R, usize) -> f64) -> Vec<f64> {
+    points
+        .iter()
+        .map(|&point| runs.iter().map(|run| value(run, point)).sum::<f64>() / runs.len() as f64)
+        .collect()
 }
 
 fn deviation_band(runs: &[&Line], display: &[usize]) -> Band {
@@ -520,49 +549,64 @@ fn add_intervals(
 ) -> Result<()> {
     let areas = curve.area_intervals(options.bootstrap, LEVEL, options.seed)?;
     let bands = curve.bands(options.bootstrap, LEVEL, options.seed)?;
+    let k = options.k;
     let parts = [
-        ("top1", areas.top1, &bands.top1),
-        ("top5", areas.top5, &bands.top5),
-        ("map", areas.map, &bands.map),
+        ("top1".to_owned(), Some(areas.top1), &bands.top1),
+        ("top5".to_owned(), Some(areas.top5), &bands.top5),
+        ("map".to_owned(), Some(areas.map), &bands.map),
+        (format!("map@{k}"), areas.map_at, &bands.map_at),
+        (format!("ndcg@{k}"), areas.ndcg_at, &bands.ndcg_at),
+        (format!("recall@{k}"), areas.recall_at, &bands.recall_at),
     ];
     for (id, area, band) in parts {
-        if let Some(metric) = metrics.get_mut(id) {
+        if let (Some(area), Some(metric)) = (area, metrics.get_mut(&id)) {
             metric.area.spread = Some(Spread::Interval { low: area.low, high: area.high, level: LEVEL });
-            metric.band = Some(Band {
-                about: format!("{:.0} % bootstrap interval over queries", 100.0 * LEVEL),
-                low: interpolate(&bands.cuts, band, display, |interval| interval.low),
-                high: interpolate(&bands.cuts, band, display, |interval| interval.high),
-            });
+            metric.band = Some(band_around(&metric.values, display, &bands.cuts, band));
         }
     }
     Ok(())
 }
 
-/// Values known at ascending `cuts`, linearly interpolated at `points`.
+/// The band around `values` at `points` that has the width of the intervals at their cuts, and is interpolated in between.
+///
+/// The distances from the curve are interpolated and not the edges: a curve may rise by half between two cuts, and a straight
+/// line would leave it outside. An interval holds its mean; one of very few resamples is widened until it does.
+fn band_around(values: &[f64], points: &[usize], cuts: &[usize], intervals: &[Interval]) -> Band {
+    let below = interpolate(cuts, intervals, points, |interval| (interval.low - interval.estimate).min(0.0));
+    let above = interpolate(cuts, intervals, points, |interval| (interval.high - interval.estimate).max(0.0));
+    Band {
+        about: format!("{:.0} % bootstrap interval over queries", 100.0 * LEVEL),
+        low: values.iter().zip(below).map(|(value, below)| (value + below).max(0.0)).collect(),
+        high: values.iter().zip(above).map(|(value, above)| (value + above).min(100.0)).collect(),
+    }
+}
+
+/// Values of the intervals at ascending `cuts`, linearly interpolated at `points`.
 fn interpolate(
     cuts: &[usize],
-    band: &[Interval],
+    intervals: &[Interval],
     points: &[usize],
-    edge: impl Fn(&Interval) -> f64,
+    value: impl Fn(&Interval) -> f64,
 ) -> Vec<f64> {
     points
         .iter()
         .map(|&point| {
             let right = cuts.partition_point(|&cut| cut < point).min(cuts.len() - 1);
             let left = right.saturating_sub(1);
-            let (low, high) = (edge(&band[left]), edge(&band[right]));
+            let (before, after) = (value(&intervals[left]), value(&intervals[right]));
             let width = cuts[right] - cuts[left];
             if width == 0 {
-                return high;
+                return after;
             }
             let share = (point.saturating_sub(cuts[left]) as f64 / width as f64).clamp(0.0, 1.0);
-            low + share * (high - low)
+            before + share * (after - before)
         })
         .collect()
 }
 
 fn study_calibration(
     ground: &Ground<'_>,
+    contender: &Contender<'_>,
     adapted: &Adapted,
     variance: &[f64],
     errors: &[f64],
@@ -573,7 +617,8 @@ fn study_calibration(
     let sum: Option<Vec<f64>> =
         losses.as_ref().map(|losses| losses.iter().zip(errors).map(|(a, b)| a + b).collect());
     Ok(Calibration {
-        // The report says σ² over error; the table error over σ².
+        method: contender.name.clone(),
+        // The report has σ² over error, the table error over σ².
         ratio: 1.0 / table.ratio,
         bins: table
             .bins
@@ -589,8 +634,11 @@ fn study_calibration(
 }
 
 /// The loss of every adapted item that the new head was trained with, label smoothing aside: cross-entropy, for ArcFace of scaled
-/// cosines with the margin on the true class; `None` unless every item's label is one of the head's.
+/// cosines with the margin on the true class; `None` unless every item's label is the number of one of the head's.
 fn discriminative_losses(ground: &Ground<'_>, adapted: &Matrix) -> Option<Vec<f64>> {
+    if ground.labels_are_names {
+        return None;
+    }
     let (Some(head), Some(Relevance::Labels { gallery, .. })) = (ground.head, ground.relevance) else {
         return None;
     };
@@ -643,28 +691,43 @@ fn classes(ground: &Ground<'_>) -> Option<usize> {
     Some(distinct.len())
 }
 
+/// The groups along one order; several curves (random orders) become their mean.
 fn group_curve(
     contender: &Contender<'_>,
     policy: Policy,
-    curve: &Curve,
+    curves: &[&Curve],
     groups: &[i64],
-    permutation: &[usize],
+    permutations: &[Vec<usize>],
     ground: &Ground<'_>,
 ) -> Result<GroupCurves> {
-    let points = curve.top1.values().len();
+    let points = curves[0].top1.values().len();
     let display = display_points(points);
     let fractions: Vec<f64> =
         display.iter().map(|&point| point as f64 / (points - 1).max(1) as f64).collect();
-    let at = |line: &Line| display.iter().map(|&point| line.values()[point]).collect::<Vec<f64>>();
+    // The groups of all orders are the same ones: those of the counted queries.
+    let counted: Vec<i64> = curves[0].groups.iter().map(|group| group.group).collect();
+    let values = (0..counted.len())
+        .map(|group| mean_along(curves, &display, |curve, point| curve.groups[group].top1.values()[point]))
+        .collect();
+    let gaps: Vec<&Line> = curves.iter().filter_map(|curve| curve.gap.as_ref()).collect();
+    let gap = if gaps.is_empty() {
+        Vec::new()
+    } else {
+        mean_along(&gaps, &display, |gap, point| gap.values()[point])
+    };
     // Only where the queries are the gallery's own items does an item have a query's group.
     let share = if ground.queries.is_none() {
-        let counted: Vec<i64> = curve.groups.iter().map(|group| group.group).collect();
-        group_places(permutation, groups, &fractions)?
-            .into_iter()
+        let places: Vec<Vec<GroupPlaces>> = permutations
+            .iter()
+            .map(|permutation| group_places(permutation, groups, &fractions))
+            .collect::<Result<_>>()?;
+        let shown: Vec<usize> = (0..fractions.len()).collect();
+        (0..places[0].len())
             // A group without a counted query has no curve, so it has no share beside one either.
-            .filter(|places| counted.contains(&places.group))
-            .map(|places| {
-                let mut share: Vec<f64> = places.share.iter().map(|share| 100.0 * share).collect();
+            .filter(|&group| counted.contains(&places[0][group].group))
+            .map(|group| {
+                let mut share =
+                    mean_along(&places, &shown, |places, point| 100.0 * places[group].share[point]);
                 share[0] = f64::NAN;
                 share
             })
@@ -675,8 +738,8 @@ fn group_curve(
     Ok(GroupCurves {
         method: contender.name.clone(),
         order: policy.name().into(),
-        values: curve.groups.iter().map(|group| at(&group.top1)).collect(),
-        gap: curve.gap.as_ref().map(at).unwrap_or_default(),
+        values,
+        gap,
         share,
         fractions,
     })
@@ -724,7 +787,12 @@ fn group_study(
 }
 
 /// What a reader must not overlook in these numbers.
-fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOptions) -> Vec<Warning> {
+fn warnings(
+    report: &Report,
+    ground: &Ground<'_>,
+    contenders: &[Contender<'_>],
+    options: &StudyOptions,
+) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let mut warn = |id: &str, severity, seen: String, may_mean: &str, remedy: &str| {
         warnings.push(Warning {
@@ -735,6 +803,11 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
             remedy: remedy.into(),
         });
     };
+    let has_bands_over_queries = report
+        .curves
+        .iter()
+        .flat_map(|series| series.metrics.values())
+        .any(|curve| matches!(curve.area.spread, Some(Spread::Interval { .. })));
     if let Some(set) = report.measured_on.first() {
         let counted = set.queries - set.left_out_queries;
         if counted < QUERIES_MIN {
@@ -743,7 +816,11 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
                 Severity::Caution,
                 format!("Only {counted} queries were counted."),
                 "Differences of a few percent between curves can be chance.",
-                "Measure on more queries, and look at the bands.",
+                if has_bands_over_queries {
+                    "Measure on more queries, and look at the bands."
+                } else {
+                    "Measure on more queries."
+                },
             );
         }
         if set.left_out_queries * 2 > set.queries {
@@ -759,34 +836,76 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
             );
         }
     }
-    let seed = contenders[0].adapter.training.seed;
-    if contenders.iter().all(|contender| contender.adapter.training.seed == seed) {
-        let who = if contenders.len() == 1 { "The adapter" } else { "Every adapter" };
+    let mut seeds: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    for contender in contenders {
+        let training = &contender.adapter.training;
+        seeds.entry(&training.method).or_default().insert(training.seed);
+    }
+    // Another seed of another method says nothing about the spread of either.
+    if seeds.values().all(|of_method| of_method.len() == 1) {
+        let seed = contenders[0].adapter.training.seed;
         warn(
             "one-seed",
             Severity::Note,
-            format!("{who} was fitted with seed {seed} only."),
-            "The bands show the spread over queries, not the spread over fits.",
+            if contenders.len() == 1 {
+                format!("The adapter was fitted with seed {seed} only.")
+            } else if seeds.values().all(|of_method| of_method.contains(&seed)) {
+                format!("Every adapter was fitted with seed {seed} only.")
+            } else {
+                let each: Vec<String> = seeds
+                    .iter()
+                    .flat_map(|(method, seeds)| {
+                        seeds.iter().map(move |seed| format!("{method} with seed {seed}"))
+                    })
+                    .collect();
+                format!("No method was fitted with more than one seed: {}.", each.join(", "))
+            },
+            if has_bands_over_queries {
+                "The bands show the spread over queries, not the spread over fits."
+            } else {
+                "How far the curves of another fit would differ is not known."
+            },
             "Fit with other seeds and compare the areas.",
+        );
+    }
+    if ground.labels_are_names && ground.head.is_some() {
+        warn(
+            "names-for-classes",
+            Severity::Note,
+            "The labels are names, and a head numbers its classes.".into(),
+            "No class of the head has a name, so Kendall's τ with the discriminative loss, and with the sum, is left out.",
+            "Give labels as whole numbers, in the head's numbering of the classes.",
+        );
+    }
+    let falls: Vec<String> = report
+        .headline_curve()
+        .into_iter()
+        .flat_map(|series| {
+            report.metrics.iter().filter_map(move |metric| Some((metric, series.metrics.get(&metric.id)?)))
+        })
+        .filter(|(_, curve)| curve.minimum.value < curve.start - DIP)
+        .map(|(metric, curve)| {
+            format!(
+                "{} curve falls from {:.1} to {:.1} at {:.0} %",
+                metric.name,
+                curve.start,
+                curve.minimum.value,
+                100.0 * curve.minimum.fraction
+            )
+        })
+        .collect();
+    if !falls.is_empty() {
+        let rise = if falls.len() == 1 { "it rises" } else { "they rise" };
+        warn(
+            "dip",
+            Severity::Caution,
+            format!("The {} before {rise}.", falls.join(", the ")),
+            "Native and adapted vectors do not mix well: their lengths or directions differ systematically.",
+            "Compare other methods, and check that the distance is the one of the new model.",
         );
     }
     let Some(metric) = report.headline_metric().cloned() else { return warnings };
     if let Some(curve) = report.headline_curve().and_then(|curve| curve.metrics.get(&metric.id)) {
-        if curve.minimum.value < curve.start - DIP {
-            warn(
-                "dip",
-                Severity::Caution,
-                format!(
-                    "The {} curve falls from {:.1} to {:.1} at {:.0} % before it rises.",
-                    metric.name,
-                    curve.start,
-                    curve.minimum.value,
-                    100.0 * curve.minimum.fraction
-                ),
-                "Native and adapted vectors do not mix well: their lengths or directions differ systematically.",
-                "Compare other methods, and check that the distance is the one of the new model.",
-            );
-        }
         if let Some(&line) = report.do_nothing.get(&metric.id)
             && line.is_finite()
         {
@@ -805,10 +924,11 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
                     "switch-later",
                     Severity::Note,
                     format!(
-                        "At the switch {} is {:.1}, below doing nothing ({line:.1}); the curve passes it at {:.1} %.",
+                        "At the switch {} is {:.1}{} doing nothing ({line:.1}); the curve passes it at {:.1} %.",
                         metric.name,
                         curve.start,
-                        100.0 * fraction
+                        if curve.start < line { ", below" } else { ", but it falls below" },
+                        percent_rounded_up(fraction)
                     ),
                     "Switching at once would make searches worse for a while.",
                     "Re-embed up to that point before queries move to the new model.",
@@ -817,12 +937,13 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
             }
         }
     }
-    if let Some(calibration) = &report.calibration {
+    for calibration in &report.calibrations {
+        let method = &calibration.method;
         if calibration.ratio.is_finite() && !(0.5..=2.0).contains(&calibration.ratio) {
             warn(
                 "calibration",
                 Severity::Caution,
-                format!("The mean σ² is {:.2} times the mean true error.", calibration.ratio),
+                format!("The mean σ² of {method} is {:.2} times the mean true error.", calibration.ratio),
                 "This gallery differs from the pairs: σ² cannot be read as an error here.",
                 "Its order may still be good; compare it with the random order.",
             );
@@ -834,7 +955,7 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
                 "uninformative-sigma",
                 Severity::Caution,
                 format!(
-                    "σ² hardly ranks the true errors (Kendall τ-b {:.2}).",
+                    "σ² of {method} hardly ranks the true errors (Kendall τ-b {:.2}).",
                     calibration.kendall_tau.l2.unwrap_or_default()
                 ),
                 "Worst first is no better than chance here.",
@@ -847,8 +968,339 @@ fn warnings(report: &Report, contenders: &[Contender<'_>], options: &StudyOption
 
 #[cfg(test)]
 mod tests {
-    use super::with_margin;
+    use super::*;
+    use crate::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+    use crate::curve::Qrels;
+    use crate::report::Point;
+    use crate::space::{Distance, Space};
     use std::f64::consts::PI;
+
+    fn space(model: &str) -> Space {
+        Space::new(model, 1, Distance::L2, false)
+    }
+
+    /// Leaves every vector as it is.
+    fn identity(pairs: usize) -> Adapter {
+        let layer = Dense { weight: Matrix::new(1, vec![1.0]).unwrap(), bias: vec![0.0], relu: false };
+        Adapter {
+            old: space("old"),
+            new: space("new"),
+            map: Map {
+                input: InputScaling::AsIs,
+                branch: Vec::new(),
+                second: None,
+                mixer: vec![layer],
+                skip: None,
+                kernel: None,
+            },
+            geometry: Geometry::Raw,
+            uncertainty: Uncertainty::Constant { variance: 1.0 },
+            handicap: 0.0,
+            input_statistics: None,
+            training: Training { method: "identity".into(), pairs, ..Training::default() },
+        }
+    }
+
+    fn vectors(model: &str, places: impl Fn(usize) -> f32) -> Vectors {
+        Vectors::new(space(model), Matrix::from_fn(300, 1, |row, _| places(row)), model).unwrap()
+    }
+
+    fn options(policies: &[Policy], bootstrap: usize) -> StudyOptions {
+        StudyOptions { policies: policies.to_vec(), bootstrap, ..StudyOptions::default() }
+    }
+
+    /// A study of 300 items and 60 queries by two adapters. A third of the queries finds item 100 once that is native, a third
+    /// item 103, and the last third finds item 200 until item 201 is native.
+    fn steep(policies: &[Policy], bootstrap: usize) -> Report {
+        let old = vectors("old", |item| match item {
+            100 => 20.0,
+            103 => -100.0,
+            200 => -51.0,
+            _ => 10.0,
+        });
+        let new = vectors("new", |item| match item {
+            100 => 0.0,
+            103 => 100.0,
+            200 => -60.0,
+            201 => -50.0,
+            _ => 10.0,
+        });
+        let labels: Vec<i64> = (0..300)
+            .map(|item| match item {
+                100 => 1,
+                103 => 2,
+                200 => 3,
+                _ => 0,
+            })
+            .collect();
+        let queries = Matrix::from_fn(60, 1, |query, _| [0.0, 100.0, -50.0][query % 3]);
+        let query_labels: Vec<i64> = (0..60).map(|query| query % 3 + 1).collect();
+        let groups: Vec<i64> = (0..60).map(|query| query / 40).collect();
+        let ground = Ground {
+            old: &old,
+            new: &new,
+            side: None,
+            queries: Some(Queries { new: &queries, old: None }),
+            relevance: Some(Relevance::Labels { gallery: &labels, queries: Some(&query_labels) }),
+            labels_are_names: false,
+            groups: Some(&groups),
+            head: None,
+        };
+        let (one, other) = (identity(7), identity(9));
+        let contenders = [
+            Contender { name: "one".into(), adapter: &one },
+            Contender { name: "other".into(), adapter: &other },
+        ];
+        study(&ground, &contenders, &options(policies, bootstrap), &Progress::default()).unwrap()
+    }
+
+    #[test]
+    fn flips_and_groups_tell_what_their_curve_tells() {
+        let report = steep(&[Policy::Random, Policy::Sigma], 0);
+        let groups = report.groups.as_ref().unwrap();
+        for (series, groups) in report.curves.iter().zip(&groups.curves) {
+            let curve = &series.metrics["top1"];
+            let flips = curve.flips.as_ref().unwrap();
+            assert!(flips.negative.iter().any(|&lost| lost > 0.0), "{}", series.name());
+            for (point, &value) in curve.values.iter().enumerate() {
+                let told = curve.start + flips.positive[point] - flips.negative[point];
+                assert!((value - told).abs() < 1e-9, "{} at point {point}: {value} {told}", series.name());
+                let rate = 100.0 * flips.negative[point] / curve.start;
+                assert!((flips.negative_flip_rate[point] - rate).abs() < 1e-9);
+                // Two thirds of the queries are in the first group.
+                let whole = (2.0 * groups.values[0][point] + groups.values[1][point]) / 3.0;
+                assert!((value - whole).abs() < 1e-9, "{} at point {point}: {value} {whole}", series.name());
+                let gap = (groups.values[0][point] - groups.values[1][point]).abs();
+                assert!(
+                    groups.gap[point] >= gap - 1e-9,
+                    "a mean of gaps is no smaller than the gap of means"
+                );
+            }
+        }
+        let random = &report.curves[0].metrics["top1"];
+        assert!(random.area.spread.is_some_and(|spread| matches!(spread, Spread::Deviation { runs: 3, .. })));
+    }
+
+    #[test]
+    fn shares_of_groups_are_those_of_all_random_orders() {
+        let old = vectors("old", |item| item as f32);
+        let new = vectors("new", |item| item as f32);
+        let labels: Vec<i64> = (0..300).map(|item| item / 3).collect();
+        let groups: Vec<i64> = (0..300).map(|item| i64::from(item % 3 == 0)).collect();
+        let ground = Ground {
+            old: &old,
+            new: &new,
+            side: None,
+            queries: None,
+            relevance: Some(Relevance::Labels { gallery: &labels, queries: None }),
+            labels_are_names: false,
+            groups: Some(&groups),
+            head: None,
+        };
+        let adapter = identity(7);
+        let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+        let report =
+            study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
+        let made = &report.groups.as_ref().unwrap().curves[0];
+        let places: Vec<Vec<GroupPlaces>> = (0..3)
+            .map(|seed| {
+                let input = OrderInput { items: 300, seed, ..OrderInput::default() };
+                let shuffled = order(Policy::Random, &input).unwrap().permutation;
+                group_places(&shuffled, &groups, &made.fractions).unwrap()
+            })
+            .collect();
+        for group in 0..2 {
+            assert!(made.share[group][0].is_nan());
+            for point in 1..made.fractions.len() {
+                let mean = places.iter().map(|places| 100.0 * places[group].share[point]).sum::<f64>() / 3.0;
+                assert!((made.share[group][point] - mean).abs() < 1e-9, "group {group} at point {point}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_band_holds_its_curve_however_steep_that_is() {
+        let report = steep(&[Policy::Sigma], 100);
+        for (id, metric) in &report.curves[0].metrics {
+            let Some(band) = &metric.band else { continue };
+            assert_eq!((band.low.len(), band.high.len()), (metric.values.len(), metric.values.len()));
+            for (point, value) in metric.values.iter().enumerate() {
+                let (low, high) = (band.low[point], band.high[point]);
+                assert!((0.0..=*value).contains(&low) && (*value..=100.0).contains(&high), "{id} at {point}");
+            }
+        }
+        let top1 = &report.curves[0].metrics["top1"];
+        // A third of the queries is gained from one displayed point to the next but one.
+        assert!(top1.values.windows(3).any(|three| three[2] - three[0] > 30.0));
+        let widths = top1.band.as_ref().unwrap().high.iter().zip(&top1.values);
+        assert!(widths.map(|(high, value)| high - value).fold(0.0, f64::max) > 1.0);
+    }
+
+    #[test]
+    fn every_adapter_is_named_and_an_order_that_nobody_can_follow_gives_no_verdict() {
+        let report = steep(&[Policy::Oracle, Policy::Sigma], 0);
+        assert_eq!(report.headline_curve().map(CurveSeries::name).as_deref(), Some("one · sigma"));
+        let groups = report.groups.as_ref().unwrap();
+        assert_eq!(groups.headline_curve().map(GroupCurves::name).as_deref(), Some("one · sigma"));
+        assert_eq!(steep(&[Policy::Oracle], 0).headline, 0);
+
+        let fitted: Vec<(&str, usize)> =
+            report.measured_on[0].fitted.iter().map(|of| (of.method.as_str(), of.pairs)).collect();
+        assert_eq!(fitted, [("one", 7), ("other", 9)]);
+        let methods: Vec<&str> = report.calibrations.iter().map(|of| of.method.as_str()).collect();
+        assert_eq!(methods, ["one", "other"]);
+        let seen: Vec<&str> = report
+            .warnings
+            .iter()
+            .filter(|warning| warning.id == "calibration")
+            .map(|warning| warning.seen.as_str())
+            .collect();
+        assert_eq!(seen.len(), 2);
+        assert!(seen[0].contains("σ² of one is") && seen[1].contains("σ² of other is"), "{seen:?}");
+    }
+
+    #[test]
+    fn bands_over_queries_are_spoken_of_where_there_are_some() {
+        for bootstrap in [0, 50] {
+            let report = steep(&[Policy::Sigma], bootstrap);
+            let note = report.warnings.iter().find(|warning| warning.id == "one-seed").unwrap();
+            assert_eq!(note.may_mean.contains("bands"), bootstrap > 0, "{}", note.may_mean);
+        }
+    }
+
+    /// A gallery that is its own set of queries, in classes where `relevance` says so.
+    fn plain<'a>(old: &'a Vectors, new: &'a Vectors, relevance: Option<Relevance<'a>>) -> Ground<'a> {
+        Ground {
+            old,
+            new,
+            side: None,
+            queries: None,
+            relevance,
+            labels_are_names: false,
+            groups: None,
+            head: None,
+        }
+    }
+
+    #[test]
+    fn names_are_no_classes_of_a_head() {
+        let items = vectors("new", |item| item as f32);
+        let labels: Vec<i64> = (0..300).map(|item| item / 100).collect();
+        let head = Head::new(Matrix::new(1, vec![1.0, 0.0, -1.0]).unwrap(), None, HeadKind::Softmax).unwrap();
+        let old = vectors("old", |item| item as f32);
+        for labels_are_names in [false, true] {
+            let relevance = Some(Relevance::Labels { gallery: &labels, queries: None });
+            let ground = Ground { labels_are_names, head: Some(&head), ..plain(&old, &items, relevance) };
+            assert_eq!(discriminative_losses(&ground, items.matrix()).is_none(), labels_are_names);
+            let adapter = identity(7);
+            let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+            let report =
+                study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
+            let is_said = report.warnings.iter().any(|warning| warning.id == "names-for-classes");
+            assert_eq!(is_said, labels_are_names);
+        }
+    }
+
+    #[test]
+    fn without_labels_the_two_lines_are_those_of_agreement() {
+        // The old model sees the gallery the other way round, and a tenth of it in another place.
+        let new = vectors("new", |item| item as f32);
+        let old = vectors("old", |item| if item < 30 { 500.0 - item as f32 } else { -(item as f32) });
+        let adapter = identity(7);
+        let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+        let of = |ground: &Ground<'_>| {
+            study(ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap()
+        };
+        let report = of(&plain(&old, &new, None));
+        let line = report.do_nothing["agreement@10"];
+        assert!(line > 90.0 && line < 100.0, "only neighbours across the border are lost: {line}");
+        assert_eq!(report.new_model["agreement@10"], 100.0);
+        assert!(report.curves[0].metrics["agreement@10"].passes_do_nothing_at.is_some());
+
+        let queries = Some(Queries { new: new.matrix(), old: None });
+        assert!(of(&Ground { queries, ..plain(&old, &new, None) }).do_nothing.is_empty());
+        let queries = Some(Queries { new: new.matrix(), old: Some(new.matrix()) });
+        assert!(!of(&Ground { queries, ..plain(&old, &new, None) }).do_nothing.is_empty());
+    }
+
+    #[test]
+    fn metrics_of_judgements_have_bands_and_intervals() {
+        let new = vectors("new", |item| item as f32);
+        let old = vectors("old", |item| (item * 7 % 300) as f32);
+        let judged =
+            Qrels::new((0..300).map(|item| vec![((item + 1) % 300, 2.0), ((item + 5) % 300, 1.0)]).collect());
+        let judged = judged.unwrap();
+        let adapter = identity(7);
+        let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+        let ground = plain(&old, &new, Some(Relevance::Judgements(&judged)));
+        let report =
+            study(&ground, &contenders, &options(&[Policy::Sigma], 50), &Progress::default()).unwrap();
+        assert_eq!(report.headline_metric().unwrap().id, "ndcg@10");
+        for (id, metric) in &report.curves[0].metrics {
+            assert!(metric.band.is_some(), "{id}");
+            let Some(Spread::Interval { low, high, .. }) = metric.area.spread else { panic!("{id}") };
+            assert!((low - 1e-9..=high + 1e-9).contains(&metric.area.value), "{id}");
+        }
+    }
+
+    #[test]
+    fn seeds_of_several_methods_are_no_spread_of_one() {
+        let new = vectors("new", |item| item as f32);
+        let old = vectors("old", |item| item as f32);
+        let said = |fitted: &[(&str, u64)]| {
+            let adapters: Vec<Adapter> = fitted
+                .iter()
+                .map(|&(method, seed)| {
+                    let mut adapter = identity(7);
+                    (adapter.training.method, adapter.training.seed) = (method.into(), seed);
+                    adapter
+                })
+                .collect();
+            let contenders: Vec<Contender<'_>> =
+                adapters.iter().map(|adapter| Contender { name: "one".into(), adapter }).collect();
+            let ground = plain(&old, &new, None);
+            let report =
+                study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
+            let warning = report.warnings.into_iter().find(|warning| warning.id == "one-seed");
+            warning.map(|warning| warning.seen)
+        };
+        assert_eq!(said(&[("fct", 3)]).unwrap(), "The adapter was fitted with seed 3 only.");
+        assert_eq!(said(&[("fct", 3), ("ridge", 3)]).unwrap(), "Every adapter was fitted with seed 3 only.");
+        assert_eq!(
+            said(&[("ridge", 0), ("fct", 1)]).unwrap(),
+            "No method was fitted with more than one seed: fct with seed 1, ridge with seed 0."
+        );
+        assert_eq!(said(&[("fct", 0), ("ridge", 0), ("fct", 1)]), None);
+    }
+
+    #[test]
+    fn a_dip_of_any_metric_of_the_headline_curve_is_said() {
+        let new = vectors("new", |item| item as f32);
+        let old = vectors("old", |item| item as f32);
+        let labels: Vec<i64> = (0..300).map(|item| item / 3).collect();
+        let ground = plain(&old, &new, Some(Relevance::Labels { gallery: &labels, queries: None }));
+        let adapter = identity(7);
+        let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+        let options = options(&[Policy::Random], 0);
+        let mut report = study(&ground, &contenders, &options, &Progress::default()).unwrap();
+        let mut expected = [
+            "The Top-1 curve falls from 60.0 to 59.0 at 25 % before it rises.",
+            "The mAP curve falls from 60.0 to 59.0 at 25 %, the Top-1 curve falls from 60.0 to 59.0 at 25 % before they rise.",
+        ]
+        .into_iter();
+        for id in ["top1", "map"] {
+            assert!(!report.warnings.iter().any(|warning| warning.id == "dip"));
+            let curve = report.curves[0].metrics.get_mut(id).unwrap();
+            (curve.start, curve.minimum) = (60.0, Point { fraction: 0.25, value: 59.0 });
+            let said = warnings(&report, &ground, &contenders, &options);
+            let dips: Vec<&str> = said
+                .iter()
+                .filter(|warning| warning.id == "dip")
+                .map(|warning| warning.seen.as_str())
+                .collect();
+            assert_eq!(dips, [expected.next().unwrap()]);
+        }
+    }
 
     #[test]
     fn a_margin_turns_the_angle_and_never_rises_again() {

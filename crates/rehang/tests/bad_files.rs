@@ -241,7 +241,13 @@ fn malformed_vectors_fail_with_the_reason() {
 fn malformed_columns_of_values_fail_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let cases: Vec<(Reader, &str, Vec<u8>, &str)> = vec![
-        (Reader::Labels, "float.npy", npy("<f4", "(2,)", &[0; 8]), "fractions"),
+        (Reader::Labels, "float.npy", npy("<f4", "(2,)", &0.5_f32.to_le_bytes().repeat(2)), "row 0 is 0.5"),
+        (
+            Reader::Labels,
+            "gap.npy",
+            npy("<f4", "(1,)", &f32::NAN.to_le_bytes()),
+            "-1 where a label is not known",
+        ),
         (Reader::Labels, "matrix.npy", npy("<i4", "(2, 2)", &[0; 16]), "one value a row"),
         (Reader::Labels, "large.npy", npy("<u8", "(1,)", &[0xff; 8]), "above 9223372036854775807"),
         (Reader::Labels, "gap.txt", b"1\n\n2\n".to_vec(), "line 2 is empty"),

@@ -313,7 +313,7 @@ proptest! {
                 .copied()
                 .filter(|&item| number > 0 && hot[item].is_some_and(|model| model != number))
                 .collect();
-            let count = (case.fractions[number] * waiting.len() as f64).floor() as usize;
+            let count = (case.fractions[number] * waiting.len() as f64 + 1e-9).floor() as usize;
             for &item in &waiting[..count] {
                 hot[item] = Some(number);
             }
@@ -391,6 +391,31 @@ fn a_paired_difference_sees_what_two_separate_intervals_would_not() {
     let interval = paired_difference(&after, &before, 200, 0.95, 1).unwrap();
     assert!(near(interval.low, 1.0) && near(interval.high, 1.0));
     assert!(paired_difference(&after[1..], &before, 200, 0.95, 1).is_err());
+}
+
+#[test]
+fn a_share_of_the_items_is_of_whole_items() {
+    let old = Matrix::from_fn(100, 1, |row, _| row as f32);
+    let new = Matrix::from_fn(100, 1, |row, _| 2.0 * row as f32);
+    let labels: Vec<i64> = (0..100).map(|item| item / 10).collect();
+    let order: Vec<usize> = (0..100).collect();
+    // In floating point 0.29 · 100 and 0.57 · 100 are just below whole numbers.
+    for (share, items) in [(0.29, 29), (0.57, 57), (0.295, 29), (1.0, 100), (0.0, 0)] {
+        let step = |name, gallery, backfilled| UpgradeStep {
+            model: Model { name, gallery, queries: None },
+            order: &order,
+            backfilled,
+        };
+        let input = SequenceInput {
+            steps: &[step("old", &old, 0.0), step("new", &new, share)],
+            joined_at: None,
+            relevance: Relevance::Labels { gallery: &labels, queries: None },
+            distance: Distance::L2,
+            map_at: None,
+        };
+        let sequence = upgrade_sequence(&input, &Progress::default()).unwrap();
+        assert_eq!(sequence.steps[1].backfilled, items, "{share}");
+    }
 }
 
 #[test]

@@ -506,6 +506,21 @@ fn a_gallery_with_more_than_one_block_of_queries_and_registers_of_answers_is_exa
 }
 
 #[test]
+fn gains_of_any_size_that_is_allowed_give_numbers() {
+    let largest = f64::from(f32::MAX);
+    for (gain, other) in [(largest, largest), (largest, f64::MIN_POSITIVE), (1.0, 1e-300)] {
+        let mut case = plain_case(40, 3, 4, 0.5);
+        let judged = |query: usize| vec![(query * 3 % 40, gain), ((query * 3 + 7) % 40, other)];
+        case.judgements = Some((0..40).map(judged).collect());
+        check(&case).unwrap();
+    }
+    let error = Qrels::new(vec![vec![(3, 1e308)]]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidOption { .. }), "{error}");
+    assert!(error.to_string().contains("item 3 for query 0"), "{error}");
+    assert!(Qrels::new(vec![vec![(3, -1e308)]]).is_ok(), "an ignored item has no size");
+}
+
+#[test]
 fn all_equal_vectors_are_ranked_by_index() {
     let mut case = plain_case(50, 3, 4, 0.0);
     case.native = Matrix::zeros(50, 3);

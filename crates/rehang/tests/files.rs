@@ -156,6 +156,9 @@ fn labels_come_from_integers_text_and_lines() {
     assert_eq!(read("a.npy", &npy("<U1", "(2,)", &[b'x', 0, 0, 0, b'y', 0, 0, 0])), [0, 1]);
     assert_eq!(read("a.txt", b"\xef\xbb\xbf3\r\n-1\r\n3\r\n"), [3, -1, 3]);
     assert_eq!(read("a.txt", b"dog\ncat\ndog"), [0, 1, 0]);
+    // A column with a gap somewhere is often written with 2.0 for 2.
+    assert_eq!(read("a.txt", b"1.0\n-1.0\n2\n"), [1, -1, 2]);
+    assert_eq!(read("a.npy", &npy("<f8", "(1,)", &7_f64.to_le_bytes())), [7]);
     assert_eq!(read("a.ivecs", &[3, 0, 0, 0, 9, 0, 0, 0, 8, 0, 0, 0, 7, 0, 0, 0]), [9, 8, 7]);
     assert_eq!(read("b.ivecs", &[1, 0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0]), [9, 7]);
     let header = r#"{"y":{"dtype":"I64","shape":[2],"data_offsets":[0,16]}}"#;

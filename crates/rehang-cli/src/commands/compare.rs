@@ -125,9 +125,15 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
             "neither in a comparison: methods stand in [compare], and the old model is trained here",
         ));
     }
+    let kept = "folder in [compare] keeps what is trained";
+    let has_part = file.allocation.as_ref().is_some_and(|allocation| allocation.part.is_some());
     let idle = [
-        ("output.checkpoint", file.output.checkpoint.is_some(), "folder in [compare] keeps what is trained"),
+        ("output.checkpoint", file.output.checkpoint.is_some(), kept),
+        ("output.encoder", file.output.encoder.is_some(), kept),
+        ("output.adapter", file.output.adapter.is_some(), kept),
+        ("output.model", file.output.model.is_some(), "a model is called by its label and seed"),
         ("training.seed", file.training.has_seed(), "seeds stand in [compare]"),
+        ("allocation.part", has_part, "the old model is trained on the part old, the others on the new one"),
     ];
     if let Some((option, _, instead)) = idle.iter().find(|(_, given, _)| *given) {
         return Err(Error::option(*option, path.display(), format!("nothing in a comparison: {instead}")));

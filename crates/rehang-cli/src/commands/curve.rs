@@ -2,31 +2,37 @@
 
 use std::fmt::Write;
 
-use rehang::curve::{Curve as ExactCurve, CurveInput, CurveOptions, DoNothing, Line, agreement, curve};
+use rehang::curve::{
+    Curve as ExactCurve, CurveInput, CurveOptions, DoNothing, Line, Relevance, agreement, curve,
+};
 use rehang::files::{self, Columns, VectorSource, stream};
+use rehang::report::stays_above_from;
 use rehang::statistics::{calibration, kendall_tau_b};
 use rehang::study::{lookalikes, may_be_other_items};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
+use rehang_train::guards::{CurveSummary, Finding, Severity, gain};
 use serde_json::{Map, Value, json};
 
-use super::{Outcome, check_grid, one_decimal, print, say};
+use super::{Outcome, check_grid, expect_apart, one_decimal, print, say};
 use crate::arguments::{Curve, RowSelection};
 use crate::bar::with_bar;
 use crate::guards::{adapter_findings, among_pairs, among_pairs_text, among_pairs_value};
-use crate::input::{Inputs, Join, column, expect_count, expect_width};
+use crate::input::{
+    Inputs, Join, expect_count, expect_normalised, expect_same_items, expect_width, files_of, fingerprint,
+};
 use crate::relevance::Loaded;
 
 const LEVEL: f64 = 0.95;
 /// Bootstrap samples where nothing else is said.
 const BOOTSTRAP: usize = 1000;
+/// Seed of the bootstrap.
+const SEED: u64 = 0;
 
 /// Computes the exact curve of one adapted gallery and one order.
 pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
-    let distance: Distance = arguments.distance.parse()?;
-    let old_distance: Distance = match &arguments.old_distance {
-        Some(name) => name.parse()?,
-        None => distance,
-    };
+    expect_other_inputs(arguments)?;
+    let adapter = arguments.adapter.as_ref().map(Adapter::load).transpose()?;
+    let (distance, old_distance) = distances(arguments, adapter.as_ref())?;
     arguments.grid.map_or(Ok(()), check_grid)?;
     if let Some(path) = &arguments.points {
         drop(stream::create(path, Columns { width: 1, ids: None, sigma2: false })?);
@@ -36,21 +42,43 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
     let adapted = inputs.matrix("adapted", &arguments.adapted)?;
     let given = |paths: &[String]| !paths.is_empty();
     let old = given(&arguments.old).then(|| inputs.matrix("old", &arguments.old)).transpose()?;
+    let [new_path, adapted_path, old_path] =
+        [&arguments.new, &arguments.adapted, &arguments.old].map(|paths| paths.join(", "));
+    if let (Some(adapter), Some(path)) = (&adapter, &arguments.adapter) {
+        let path = path.display().to_string();
+        inputs.note("adapter", &path, adapter.training.pairs, None, adapter.fingerprint()?);
+        for (space, path, vectors) in
+            [(&adapter.new, &new_path, &new), (&adapter.output_space(), &adapted_path, &adapted)]
+        {
+            expect_width(path, space.dimension, vectors.columns())?;
+            if space.normalised {
+                expect_normalised(path, space.dimension, 0, vectors.as_slice())?;
+            }
+        }
+    }
+    let by_position: &[String] = if given(&arguments.ids.old_ids) { &[] } else { &arguments.new };
+    expect_same_items(&[arguments.adapted.as_slice(), arguments.old.as_slice(), by_position])?;
     // What is made from old vectors has their rows, and so has what goes with the items.
     let join = Join::read(&arguments.ids, adapted.rows(), new.rows(), &RowSelection::default())?;
-    let adapted = join.old_side("adapted vectors", adapted)?;
+    let adapted = join.old_side(&adapted_path, adapted)?;
     let new = join.new_side(new);
-    let old = old.map(|old| join.old_side("old vectors", old)).transpose()?;
+    let old = old.map(|old| join.old_side(&old_path, old)).transpose()?;
+    expect_count(&new_path, new.rows(), &adapted_path, adapted.rows())?;
+    if let Some(old) = &old {
+        expect_count(&new_path, new.rows(), &old_path, old.rows())?;
+    }
     let order = files::read_order(&VectorSource::parse(&arguments.order)?)?;
+    let numbers: Vec<i64> = order.iter().map(|&row| row as i64).collect();
+    inputs.note("order", &arguments.order, order.len(), None, fingerprint(&numbers));
     let order = join.order(&arguments.order, order)?;
-    expect_count(&arguments.new.join(", "), new.rows(), &arguments.order, order.len())?;
+    expect_count(&new_path, new.rows(), &arguments.order, order.len())?;
     let loaded = Loaded::read(&arguments.relevance, &mut inputs, &join, new.rows(), None)?;
     let k = arguments.relevance.k;
     // What can be wrong with it is found before anything is written.
     let predicted: Option<Vec<f64>> = if given(&arguments.sigma) {
         let path = arguments.sigma.join(", ");
-        let sigma = join.old_values(&path, column(&arguments.sigma)?)?;
-        expect_count(&arguments.new.join(", "), new.rows(), &path, sigma.len())?;
+        let sigma = join.old_values(&path, inputs.column("sigma", &arguments.sigma)?)?;
+        expect_count(&new_path, new.rows(), &path, sigma.len())?;
         if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {
             return Err(Error::corrupt(path, format!("σ² of item {item} is not a finite number")));
         }
@@ -58,20 +86,6 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
     } else {
         None
     };
-    let adapter = arguments.adapter.as_ref().map(Adapter::load).transpose()?;
-    if let Some(adapter) = &adapter {
-        expect_width(&arguments.new.join(", "), adapter.new.dimension, new.columns())?;
-        if arguments.handicap.is_none() && adapter.handicap > 0.0 && adapter.new.distance != distance {
-            return Err(Error::option(
-                "--distance",
-                distance,
-                format!(
-                    "{}, the unit of the adapter's handicap ({}); or give --handicap in the unit of this one",
-                    adapter.new.distance, adapter.handicap
-                ),
-            ));
-        }
-    }
     let handicap =
         arguments.handicap.unwrap_or_else(|| adapter.as_ref().map_or(0.0, |adapter| adapter.handicap));
     let guarded = match (&adapter, &old) {
@@ -82,9 +96,11 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         ("--old", old.is_some() && arguments.adapter.is_none()),
         ("--bootstrap", arguments.bootstrap.is_some_and(|samples| samples > 0)),
     ]);
-    let (mut value, mut text) = with_bar(|progress| -> Result<(Map<String, Value>, String)> {
+    let (mut value, mut text, found) = with_bar(|progress| -> Result<_> {
         let Some(relevance) = loaded.relevance() else {
-            return label_free(&new, &adapted, &order, &loaded, distance, handicap, k, arguments, progress);
+            let (value, text) =
+                label_free(&new, &adapted, &order, &loaded, distance, handicap, k, arguments, progress)?;
+            return Ok((value, text, Vec::new()));
         };
         if old.is_some() && loaded.queries.is_some() && loaded.queries_old.is_none() {
             say("Warning: no do-nothing line, since --queries has no --queries-old.");
@@ -110,11 +126,11 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
             CurveOptions { map_at: Some(k), ndcg_at: judged, recall_at: judged, ..CurveOptions::default() };
         let exact = curve(&input, &options, progress)?;
         let columns = arguments.points.as_ref().map(|path| write_points(path, &exact, k)).transpose()?;
-        let (mut value, text) = labelled(&exact, arguments, k)?;
+        let (mut value, text) = labelled(&exact, arguments, &loaded, k)?;
         if let (Some(path), Some(columns)) = (&arguments.points, columns) {
             value.insert("points".into(), points_value(path, &columns));
         }
-        Ok((value, text))
+        Ok((value, text, problems(&exact, relevance, k)))
     })?;
     if let Some(predicted) = predicted {
         let errors = rehang::study::true_errors(&new, &adapted);
@@ -128,15 +144,96 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         );
         value.insert("sigma".into(), json!({ "kendall_tau": tau, "calibration": table }));
     }
-    let refused = guarded.as_ref().is_some_and(|guarded| guarded.refused);
+    for problem in &found {
+        say(&format!("Problem: {}.", problem.message));
+    }
+    let refused = !found.is_empty() || guarded.as_ref().is_some_and(|guarded| guarded.refused);
     if let Some(guarded) = guarded {
         value.extend(guarded.values);
     }
+    value.insert("warnings".into(), json!(found));
     value.insert("distance".into(), json!(distance));
     value.insert("handicap".into(), json!(handicap));
+    value.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
     value.insert("inputs".into(), json!(inputs.read));
     print(json, &Value::Object(value), &text)?;
     Ok(if refused { Outcome::WithRefusals } else { Outcome::Done })
+}
+
+/// Fails where the points would be written over a file that they are computed from.
+fn expect_other_inputs(arguments: &Curve) -> Result<()> {
+    let mut named = vec![
+        ("--new", arguments.new.as_slice()),
+        ("--adapted", arguments.adapted.as_slice()),
+        ("--order", std::slice::from_ref(&arguments.order)),
+        ("--old", arguments.old.as_slice()),
+        ("--sigma", arguments.sigma.as_slice()),
+    ];
+    named.extend(arguments.ids.files());
+    named.extend(arguments.relevance.files());
+    let mut inputs = files_of(&named)?;
+    inputs.extend(arguments.adapter.iter().map(|path| ("--adapter", path.clone())));
+    expect_apart(&[("--points", arguments.points.as_ref())], &inputs)
+}
+
+/// The distances of the new and of the old space: those that are asked for, or else the adapter's.
+fn distances(arguments: &Curve, adapter: Option<&Adapter>) -> Result<(Distance, Distance)> {
+    let asked = arguments.distance.as_deref().map(str::parse::<Distance>).transpose()?;
+    let asked_old = arguments.old_distance.as_deref().map(str::parse::<Distance>).transpose()?;
+    let distance = asked.or(adapter.map(|adapter| adapter.new.distance)).unwrap_or(Distance::L2);
+    let declared_old = adapter.map_or(distance, |adapter| adapter.old.distance);
+    if let Some(adapter) = adapter
+        && arguments.handicap.is_none()
+        && adapter.handicap > 0.0
+        && adapter.new.distance != distance
+    {
+        return Err(Error::option(
+            "--distance",
+            distance,
+            format!(
+                "{}, the unit of the adapter's handicap ({}); or give --handicap in the unit of this one",
+                adapter.new.distance, adapter.handicap
+            ),
+        ));
+    }
+    Ok((distance, asked_old.or(asked).unwrap_or(declared_old)))
+}
+
+/// What makes a curve no reason to upgrade: a new model that is no better, or labels that cannot tell.
+fn problems(exact: &ExactCurve, relevance: Relevance<'_>, k: usize) -> Vec<Finding> {
+    let mut problems = Vec::new();
+    if let Relevance::Labels { gallery, .. } = relevance
+        && gallery.iter().all(|&label| label >= 0 && label == gallery[0])
+    {
+        problems.push(Finding {
+            severity: Severity::Problem,
+            code: "one-class".into(),
+            message: "all items have the same label, so every answer is right and the numbers say nothing; give labels \
+                      that tell items apart"
+                .into(),
+            evidence: Vec::new(),
+        });
+    }
+    let today = exact.do_nothing.as_ref().map(|today| &today.evaluation);
+    let (measure, line, today) = match &exact.ndcg_at {
+        Some(at) => (format!("nDCG@{k}"), &at.line, today.and_then(|today| today.ndcg_at)),
+        None => ("mAP".to_owned(), &exact.map, today.map(|today| today.map)),
+    };
+    // As in a report, a tie is no problem.
+    if let Some(do_nothing) = today.filter(|value| value.is_finite())
+        && stays_above_from(line.values(), do_nothing).is_none()
+    {
+        let summary = CurveSummary {
+            measure,
+            do_nothing,
+            start: line.start(),
+            area: line.area(),
+            minimum: line.min(),
+            end: line.end(),
+        };
+        problems.extend(gain(&summary).into_iter().filter(|finding| finding.severity == Severity::Problem));
+    }
+    problems
 }
 
 /// What is wrong between an adapter and the gallery, already said, and whether its numbers are not to be relied on.
@@ -183,7 +280,12 @@ fn three(of: impl Fn(usize) -> f64) -> Value {
     json!({ "top1": of(0), "top5": of(1), "map": of(2) })
 }
 
-fn labelled(exact: &ExactCurve, arguments: &Curve, k: usize) -> Result<(Map<String, Value>, String)> {
+fn labelled(
+    exact: &ExactCurve,
+    arguments: &Curve,
+    loaded: &Loaded,
+    k: usize,
+) -> Result<(Map<String, Value>, String)> {
     let lines: [&Line; 3] = [&exact.top1, &exact.top5, &exact.map];
     let mut value = Map::new();
     value.insert("n".into(), json!(exact.items));
@@ -223,20 +325,21 @@ fn labelled(exact: &ExactCurve, arguments: &Curve, k: usize) -> Result<(Map<Stri
         "passes_do_nothing_at".into(),
         today.map_or(Value::Null, |today| {
             let at = |line: usize| {
-                rehang::report::stays_above_from(lines[line].values(), today[line])
-                    .map(|cut| cut as f64 / exact.items as f64)
+                stays_above_from(lines[line].values(), today[line]).map(|cut| cut as f64 / exact.items as f64)
             };
             json!({ "top1": at(0), "top5": at(1), "map": at(2) })
         }),
     );
     let samples = arguments.bootstrap.unwrap_or(BOOTSTRAP);
     if samples > 0 {
-        let intervals = exact.area_intervals(samples, LEVEL, 0)?;
+        let intervals = exact.area_intervals(samples, LEVEL, SEED)?;
         let pair = |interval: rehang::statistics::Interval| json!([interval.low, interval.high]);
         value.insert(
             "area_interval".into(),
             json!({
                 "level": LEVEL,
+                "samples": samples,
+                "seed": SEED,
                 "top1": pair(intervals.top1),
                 "top5": pair(intervals.top5),
                 "map": pair(intervals.map),
@@ -308,7 +411,14 @@ fn labelled(exact: &ExactCurve, arguments: &Curve, k: usize) -> Result<(Map<Stri
         let groups: Vec<Value> = exact
             .groups
             .iter()
-            .map(|group| json!({ "group": group.group, "queries": group.queries, "top1": summary(&group.top1) }))
+            .map(|group| {
+                json!({
+                    "group": group.group,
+                    "name": loaded.group_name(group.group),
+                    "queries": group.queries,
+                    "top1": summary(&group.top1),
+                })
+            })
             .collect();
         value.insert("groups".into(), json!(groups));
         let _ = writeln!(

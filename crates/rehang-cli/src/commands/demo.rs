@@ -4,9 +4,11 @@
 //! encoders made of them (`cargo xtask demo-data`). Everything is written to a folder first and then goes through the
 //! same verbs that a user would call, which are printed. Then the gallery is upgraded live ([`super::demo_live`]).
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use rehang::files::AtomicFile;
+use rehang::report::percent_rounded_up;
 use rehang::{Error, Result};
 use serde_json::json;
 
@@ -29,6 +31,7 @@ const FILES: [(&str, &[u8]); 9] = [
 /// Runs the demo.
 pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     let folder = &arguments.out;
+    expect_own(folder)?;
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     for (name, bytes) in FILES {
         let mut file = AtomicFile::create(folder.join(name))?;
@@ -104,7 +107,7 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         pairs_rows: Some(format!("{}=0", path("role.npy"))),
         force: false,
         selection: RowSelection { rows: Some(format!("{}=1", path("role.npy"))) },
-        relevance: Relevance { labels: Some(path("label.npy")), k: 10, ..Relevance::default() },
+        relevance: Relevance { labels: vec![path("label.npy")], k: 10, ..Relevance::default() },
         head: head(&path),
         orders: orders.map(str::to_owned).to_vec(),
         random_orders: 3,
@@ -140,7 +143,10 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
             if fraction == 0.0 {
                 "The switch pays at once, before a single image is embedded again.".to_owned()
             } else {
-                format!("The switch pays once {:.1} % of the gallery is embedded again.", 100.0 * fraction)
+                format!(
+                    "The switch pays once {} % of the gallery is embedded again.",
+                    one_decimal(percent_rounded_up(fraction))
+                )
             }
         },
     );
@@ -156,6 +162,31 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     );
     print(json, &value, &text)?;
     Ok(outcome)
+}
+
+/// Fails for a folder that holds other things than an earlier demo's: a demo begins anew and replaces what bears the names of
+/// its files, a gallery among them. Its first file tells whose folder it is.
+fn expect_own(folder: &Path) -> Result<()> {
+    let is_empty = match fs_err::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) if error.kind() == ErrorKind::NotFound => true,
+        Err(error) => return Err(Error::io("read", folder, &error)),
+    };
+    let (name, bytes) = FILES[0];
+    let file = folder.join(name);
+    // A file of that name may be of any size, so its length is asked for first.
+    let is_own = || {
+        fs_err::metadata(&file).is_ok_and(|metadata| metadata.len() == bytes.len() as u64)
+            && fs_err::read(&file).is_ok_and(|content| content == bytes)
+    };
+    if is_empty || is_own() {
+        return Ok(());
+    }
+    Err(Error::option(
+        "--out",
+        folder.display(),
+        "a folder that is new, empty or of an earlier demo: this one holds other files, and the demo would replace them",
+    ))
 }
 
 fn step(json: bool, command: &str) {
@@ -176,8 +207,8 @@ fn fit_arguments(path: &dyn Fn(&str) -> String, output: &Path, method: &str, see
     Fit {
         old: vec![path("old.npy")],
         new: vec![path("new.npy")],
-        labels: Some(path("label.npy")),
-        side: None,
+        labels: vec![path("label.npy")],
+        side: Vec::new(),
         ids: IdFiles::default(),
         selection: RowSelection { rows: Some(format!("{}=0", path("role.npy"))) },
         head: head(path),
@@ -199,5 +230,32 @@ fn fit_arguments(path: &dyn Fn(&str) -> String, output: &Path, method: &str, see
         thorough: false,
         evaluation_old: None,
         output: output.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_demo_takes_no_folder_but_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let write = |path: &Path, bytes: &[u8]| {
+            let mut file = AtomicFile::create(path).unwrap();
+            file.put(bytes).unwrap();
+            file.commit().unwrap();
+        };
+        let folder = place.path().join("demo");
+        expect_own(&folder).unwrap();
+        fs_err::create_dir(&folder).unwrap();
+        expect_own(&folder).unwrap();
+        write(&folder.join("gallery.db"), b"of a project");
+        write(&folder.join("images.npy"), b"of a project");
+        let error = expect_own(&folder).unwrap_err().to_string();
+        assert!(error.contains("--out") && error.contains("earlier demo"), "{error}");
+        write(&folder.join("images.npy"), FILES[0].1);
+        expect_own(&folder).unwrap();
+        // What is no folder is none for a demo either.
+        assert!(expect_own(&folder.join("gallery.db")).is_err());
     }
 }

@@ -9,10 +9,10 @@ use rehang_train::{FitParameters, Fitted, Method, NetworkOptions, Selection, fit
 use serde_json::{Value, json};
 
 use super::train::device;
-use super::{Outcome, one_decimal, print, say};
+use super::{Outcome, expect_apart, one_decimal, print, say};
 use crate::arguments::Fit;
 use crate::bar::with_bar;
-use crate::input::{Inputs, Join, expect_width};
+use crate::input::{Inputs, Join, Names, expect_count, expect_same_items, expect_width, files_of, rows_file};
 
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
@@ -30,6 +30,8 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
         Some(name) => name.parse()?,
         None => distance,
     };
+    expect_classes_of_head(method, arguments)?;
+    expect_other_inputs(arguments)?;
     let options = network_options(arguments)?;
     let parameters = FitParameters { method, seed: arguments.seed, ..FitParameters::default() };
     warn_about_idle_options(method, arguments);
@@ -39,23 +41,36 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     let mut inputs = Inputs::new(&arguments.selection)?;
     let old = inputs.matrix("old", &arguments.old)?;
     let new = inputs.matrix("new", &arguments.new)?;
-    let labels = match &arguments.labels {
-        None => None,
-        Some(path) => Some(inputs.labels("labels", path)?),
-    };
-    let side = match &arguments.side {
-        None => None,
-        Some(path) => Some(inputs.matrix("side", std::slice::from_ref(path))?),
-    };
+    let given = |paths: &[String]| !paths.is_empty();
+    let labels = given(&arguments.labels)
+        .then(|| inputs.labels("labels", &arguments.labels, &mut Names::default()))
+        .transpose()?;
+    let side = given(&arguments.side).then(|| inputs.matrix("side", &arguments.side)).transpose()?;
     let join = Join::read(&arguments.ids, old.rows(), new.rows(), &arguments.selection)?;
     // Labels and side information go with the old vectors.
-    let labels = labels.map(|labels| join.old_values("labels", labels)).transpose()?;
-    let side = side.map(|side| join.old_side("side information", side)).transpose()?;
-    let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
+    let [old_path, new_path, labels_path, side_path] =
+        [&arguments.old, &arguments.new, &arguments.labels, &arguments.side].map(|paths| paths.join(", "));
+    let labels = labels.map(|labels| join.old_values(&labels_path, labels)).transpose()?;
+    let side = side.map(|side| join.old_side(&side_path, side)).transpose()?;
+    let (old, new) = (join.old_side(&old_path, old)?, join.new_side(new));
+    expect_count(&old_path, old.rows(), &new_path, new.rows())?;
+    if let Some(labels) = &labels {
+        expect_count(&old_path, old.rows(), &labels_path, labels.len())?;
+        if labels.iter().all(|&label| label < 0) {
+            say(&format!(
+                "Note: every label in {labels_path} is negative, which means unknown: this is a fit without labels."
+            ));
+        }
+    }
+    if let Some(side) = &side {
+        expect_count(&old_path, old.rows(), &side_path, side.rows())?;
+    }
+    let by_position: &[String] = if given(&arguments.ids.old_ids) { &[] } else { &arguments.new };
+    expect_same_items(&[arguments.old.as_slice(), by_position, arguments.side.as_slice()])?;
     let head = inputs.head(&arguments.head)?;
     let pairs = Pairs::new(
-        Vectors::measured(&arguments.spaces.old_model, old_distance, old, &arguments.old.join(", "))?,
-        Vectors::measured(&arguments.spaces.new_model, distance, new, &arguments.new.join(", "))?,
+        Vectors::measured(&arguments.spaces.old_model, old_distance, old, &old_path)?,
+        Vectors::measured(&arguments.spaces.new_model, distance, new, &new_path)?,
         labels,
         side,
     )?;
@@ -94,6 +109,42 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
         say("Warning: without --labels nothing is trained towards the head; it serves orders only.");
     }
     Ok(fitted)
+}
+
+/// Fails where the adapter would be written over a file that it is fitted on.
+fn expect_other_inputs(arguments: &Fit) -> Result<()> {
+    let rows = rows_file(&arguments.selection)?;
+    let mut named = vec![
+        ("--old", arguments.old.as_slice()),
+        ("--new", arguments.new.as_slice()),
+        ("--labels", arguments.labels.as_slice()),
+        ("--side", arguments.side.as_slice()),
+        ("--rows", rows.as_slice()),
+        ("--evaluation-old", arguments.evaluation_old.as_slice()),
+    ];
+    named.extend(arguments.ids.files());
+    named.extend(arguments.head.files());
+    expect_apart(&[("-o", Some(&arguments.output))], &files_of(&named)?)
+}
+
+/// Fails where a head is given and nothing says which of its classes a pair is of, and that is all that is to be learned from.
+fn expect_classes_of_head(method: Method, arguments: &Fit) -> Result<()> {
+    let loss = arguments.loss.as_deref().filter(|loss| ["disc", "both"].contains(loss));
+    match (loss, &arguments.head.head_weight, method) {
+        (Some(loss), Some(path), Method::Fastfill | Method::FastfillReference)
+            if arguments.labels.is_empty() =>
+        {
+            Err(Error::option(
+                "--head-weight",
+                path,
+                format!(
+                    "--labels beside it, which --loss {loss} needs: they say which class of the head a pair is of; or leave the \
+                     head out, and groups of similar new vectors stand for classes"
+                ),
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Options of the networks say nothing to a closed form; silence there would be a typo that costs a night.

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::{TempDir, TempPath};
 
-use super::{Outcome, print, say, upgrade};
+use super::{Outcome, expect_apart, print, say, upgrade};
 use crate::arguments::{Delete, DropSpace, Export, Gallery, Import, Info, Put};
 use crate::bar::with_bar;
 use crate::configuration::Configuration;
@@ -324,6 +324,12 @@ fn expect_no_other_vectors(store: &SqliteStore, space: &str, ids: &[String]) -> 
 }
 
 fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
+    let outputs = [
+        ("--vectors", Some(&arguments.vectors)),
+        ("--ids", arguments.ids.as_ref()),
+        ("--provenance", arguments.provenance.as_ref()),
+    ];
+    expect_apart(&outputs, &[("--gallery", arguments.gallery.clone())])?;
     let store = SqliteStore::open(&arguments.gallery)?;
     let space = expect_space(&store, &arguments.space)?.space;
     let counts = store.counts(&arguments.space)?;

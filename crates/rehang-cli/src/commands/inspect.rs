@@ -18,10 +18,12 @@ pub fn run(arguments: &Inspect, json: bool) -> Result<Outcome> {
         "new": adapter.new,
         "geometry": adapter.geometry.name(),
         "uncertainty": adapter.uncertainty.name(),
+        "handicap": adapter.handicap,
         "training": training,
     });
     let mut text = format!(
-        "{}\n  from         {}\n  to           {}\n  method       {}, seed {}, {} pairs, rehang {}\n  geometry     {}\n  uncertainty  {}\n",
+        "{}\n  from         {}\n  to           {}\n  method       {}, seed {}, {} pairs, rehang {}\n  geometry     {}\n  uncertainty  {}\n  \
+         handicap     {}\n",
         arguments.adapter.display(),
         adapter.old,
         adapter.new,
@@ -31,6 +33,7 @@ pub fn run(arguments: &Inspect, json: bool) -> Result<Outcome> {
         training.version,
         adapter.geometry.name(),
         adapter.uncertainty.name(),
+        adapter.handicap,
     );
     for (name, value) in &training.hyper_parameters {
         // Writing into a String cannot fail.

@@ -5,26 +5,35 @@ use rehang::files;
 use rehang::order::{OrderInput, Policy, order};
 use serde_json::json;
 
-use super::{Outcome, print, say};
+use super::{Outcome, expect_apart, print, say};
 use crate::arguments::{Order, RowSelection};
-use crate::input::{Inputs, Join, column, expect_count, expect_width};
+use crate::input::{Inputs, Join, expect_count, expect_same_items, expect_width, files_of};
 
 /// Orders a gallery and writes the permutation.
 pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
     let policy: Policy = arguments.policy.parse()?;
+    expect_other_inputs(arguments)?;
     files::check_order_output(&arguments.output)?;
     let mut inputs = Inputs::new(&RowSelection::default())?;
     let given = |paths: &[String]| !paths.is_empty();
-    let sigma = given(&arguments.sigma).then(|| column(&arguments.sigma)).transpose()?;
+    let sigma = given(&arguments.sigma).then(|| inputs.column("sigma", &arguments.sigma)).transpose()?;
     let mut matrix = |role, paths: &[String]| given(paths).then(|| inputs.matrix(role, paths)).transpose();
     let (adapted, new) = (matrix("adapted", &arguments.adapted)?, matrix("new", &arguments.new)?);
+    let [sigma_path, adapted_path, new_path] =
+        [&arguments.sigma, &arguments.adapted, &arguments.new].map(|paths| paths.join(", "));
+    if let (Some(sigma), Some(adapted)) = (&sigma, &adapted) {
+        expect_count(&sigma_path, sigma.len(), &adapted_path, adapted.rows())?;
+    }
+    if arguments.ids.old_ids.is_empty() {
+        expect_same_items(&[arguments.adapted.as_slice(), arguments.new.as_slice()])?;
+    }
     let new = match (new, &adapted) {
         (Some(new), Some(adapted)) => {
             let join = Join::read(&arguments.ids, adapted.rows(), new.rows(), &RowSelection::default())?;
             join.expect_all_old("an order of all items")?;
             Some(join.new_side(new))
         }
-        _ if arguments.ids.old_ids.is_some() => {
+        _ if !arguments.ids.old_ids.is_empty() => {
             return Err(rehang::Error::missing("--adapted and --new", "joining by --old-ids and --new-ids"));
         }
         (new, _) => new,
@@ -43,8 +52,8 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
     let head = if policy == Policy::Coverage { own.or(given) } else { given.or(own) };
     let errors = match (&new, &adapted) {
         (Some(new), Some(adapted)) => {
-            expect_count("new vectors", new.rows(), "adapted vectors", adapted.rows())?;
-            expect_width("adapted vectors", new.columns(), adapted.columns())?;
+            expect_count(&new_path, new.rows(), &adapted_path, adapted.rows())?;
+            expect_width(&format!("--adapted {adapted_path}"), new.columns(), adapted.columns())?;
             Some(rehang::study::true_errors(new, adapted))
         }
         _ => None,
@@ -75,4 +84,18 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
     let value = json!({ "policy": policy.name(), "items": items, "order": path, "first": first, "seed": arguments.seed });
     print(json, &value, &format!("Order {policy} of {items} items written to {path}\n"))?;
     Ok(Outcome::Done)
+}
+
+/// Fails where the order would be written over a file that it is made from.
+fn expect_other_inputs(arguments: &Order) -> Result<()> {
+    let mut named = vec![
+        ("--sigma", arguments.sigma.as_slice()),
+        ("--adapted", arguments.adapted.as_slice()),
+        ("--new", arguments.new.as_slice()),
+    ];
+    named.extend(arguments.ids.files());
+    named.extend(arguments.head.files());
+    let mut inputs = files_of(&named)?;
+    inputs.extend(arguments.adapter.iter().map(|path| ("--adapter", path.clone())));
+    expect_apart(&[("-o", Some(&arguments.output))], &inputs)
 }

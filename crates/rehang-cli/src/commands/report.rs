@@ -1,22 +1,22 @@
 //! `rehang report`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rehang::adapter::RowOverlap;
-use rehang::files::AtomicFile;
+use rehang::files::{self, AtomicFile, LabelValues, VectorSource};
 use rehang::order::Policy;
-use rehang::report::{Report as ReportData, Severity as WarningSeverity, Warning};
+use rehang::report::{Input, Report as ReportData, Severity as WarningSeverity, Warning, percent_rounded_up};
 use rehang::study::{Contender, Ground, Queries, StudyOptions, lookalikes, overlap, overlap_warning, study};
 use rehang::{Adapter, Error, Matrix, Result, Vectors};
 use rehang_train::guards::{Finding, Severity as FindingSeverity};
 use serde_json::json;
 
-use super::{Outcome, is_same_file, one_decimal, print, say, write_text};
+use super::{Outcome, expect_apart, is_same_file, one_decimal, print, say, write_text};
 use crate::arguments::{Report, RowSelection};
 use crate::bar::with_bar;
 use crate::drift::drift;
 use crate::guards::{adapter_findings, among_pairs};
-use crate::input::{Inputs, Join};
+use crate::input::{Inputs, Join, expect_same_items, files_of, fingerprint, ids_of, rows_file};
 use crate::relevance::Loaded;
 
 /// Compares adapters and orders on a gallery and writes the report.
@@ -39,6 +39,7 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
         format_of(path)?;
         drop(AtomicFile::create(path)?);
     }
+    expect_other_inputs(arguments)?;
     let policies: Vec<Policy> =
         arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?;
     let adapters: Vec<Adapter> = arguments.adapters.iter().map(Adapter::load).collect::<Result<_>>()?;
@@ -46,6 +47,8 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     let old = inputs.matrix("old", &arguments.old)?;
     let new = inputs.matrix("new", &arguments.new)?;
     let join = Join::read(&arguments.ids, old.rows(), new.rows(), &arguments.selection)?;
+    let by_position: &[String] = if arguments.ids.old_ids.is_empty() { &arguments.new } else { &[] };
+    expect_same_items(&[arguments.old.as_slice(), by_position, arguments.side.as_slice()])?;
     let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
     let old_path = arguments.old.join(", ");
     // The adapters say which spaces these files are of; an adapter of other spaces is refused by the study.
@@ -56,33 +59,35 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     }
     let old = Vectors::new(adapters[0].old.clone(), old, &old_path)?;
     let new = Vectors::new(adapters[0].new.clone(), new, &arguments.new.join(", "))?;
-    let side = match &arguments.side {
-        None => None,
-        Some(path) => {
-            let side = inputs.matrix("side", std::slice::from_ref(path))?;
+    let side = match arguments.side.as_slice() {
+        [] => None,
+        paths => {
+            let side = inputs.matrix("side", paths)?;
             Some(join.old_side("side information", side)?)
         }
     };
-    let loaded = Loaded::read(&arguments.relevance, &mut inputs, &join, new.len(), None)?;
+    let mut loaded = Loaded::read(&arguments.relevance, &mut inputs, &join, new.len(), None)?;
+    // Without labels too they have an effect here: agreement has a do-nothing line.
+    let queries_old = loaded.queries_old.take();
     loaded.say_idle(&[]);
     let head = inputs.head(&arguments.head)?;
+    note_texts(arguments, &mut inputs)?;
+    let labels_are_names = head.is_some() && are_names(&arguments.relevance.labels)?;
     let ground = Ground {
         old: &old,
         new: &new,
         side: side.as_ref(),
-        queries: loaded
-            .queries
-            .as_ref()
-            .map(|queries| Queries { new: queries, old: loaded.queries_old.as_ref() }),
+        queries: loaded.queries.as_ref().map(|queries| Queries { new: queries, old: queries_old.as_ref() }),
         relevance: loaded.relevance(),
+        labels_are_names,
         groups: loaded.groups.as_deref(),
         head: head.as_ref(),
     };
-    let contenders: Vec<Contender<'_>> = adapters
-        .iter()
-        .zip(&arguments.adapters)
-        .enumerate()
-        .map(|(place, (adapter, path))| Contender { name: name(&adapters, place, path), adapter })
+    let methods: Vec<&str> = adapters.iter().map(|adapter| adapter.training.method.as_str()).collect();
+    let contenders: Vec<Contender<'_>> = names(&methods, &arguments.adapters)
+        .into_iter()
+        .zip(&adapters)
+        .map(|(name, adapter)| Contender { name, adapter })
         .collect();
     let options = StudyOptions {
         policies,
@@ -96,13 +101,22 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     report.created_by.version = env!("CARGO_PKG_VERSION").into();
     report.created_by.command = command();
     report.created_by.seeds = vec![arguments.seed];
-    for (adapter, path) in adapters.iter().zip(&arguments.adapters) {
-        for (role, fingerprint) in &adapter.training.inputs {
-            let role = format!("pairs of {}: {role}", path.display());
-            inputs.note(&role, "(kept in the adapter)", adapter.training.pairs, None, fingerprint.clone());
+    if let Some(groups) = report.groups.as_mut() {
+        for name in &mut groups.names {
+            if let Some(own) = name.parse().ok().and_then(|group| loaded.group_name(group)) {
+                own.clone_into(name);
+            }
         }
     }
-    let overlap = overlap_with_pairs(arguments, &adapters, old.matrix())?;
+    for (adapter, path) in adapters.iter().zip(&arguments.adapters) {
+        let pairs = adapter.training.pairs;
+        inputs.note("adapter", &path.display().to_string(), pairs, None, adapter.fingerprint()?);
+        for (role, fingerprint) in &adapter.training.inputs {
+            let role = Input::role_of_pairs(path.display(), role);
+            inputs.note(&role, "(kept in the adapter)", pairs, None, fingerprint.clone());
+        }
+    }
+    let overlap = overlap_with_pairs(arguments, &adapters, old.matrix(), &mut inputs.read)?;
     if let Some((overlapping, is_exact)) = overlap {
         if let Some(set) = report.measured_on.first_mut() {
             set.overlapping_items = Some(overlapping);
@@ -147,11 +161,75 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     Ok(report)
 }
 
-/// Items of the gallery that are among the pairs, and whether that number is exact; `None` where it cannot be told.
+/// Whether labels are names; the files of one list are of one kind.
+fn are_names(paths: &[String]) -> Result<bool> {
+    let Some(first) = paths.first() else { return Ok(false) };
+    let values = files::read_label_values(&VectorSource::parse(first)?)?;
+    Ok(matches!(values, LabelValues::Texts(_)))
+}
+
+/// Records the files that hold neither vectors nor labels: ids, judgements, the bias of a head, and which rows take part.
+fn note_texts(arguments: &Report, inputs: &mut Inputs) -> Result<()> {
+    let relevance = &arguments.relevance;
+    let mut note = |role: &str, paths: &[String], texts: &[String]| {
+        inputs.note(role, &paths.join(", "), texts.len(), None, fingerprint_of_texts(texts));
+    };
+    for (role, paths) in [
+        ("old ids", arguments.ids.old_ids.as_slice()),
+        ("new ids", arguments.ids.new_ids.as_slice()),
+        ("ids", relevance.ids.as_slice()),
+        ("query ids", relevance.query_ids.as_slice()),
+    ] {
+        if !paths.is_empty() {
+            note(role, paths, &ids_of(paths)?);
+        }
+    }
+    if let Some(path) = &relevance.qrels {
+        note("qrels", std::slice::from_ref(path), &files::read_lines(path)?);
+    }
+    let bias = arguments.head.head_bias.as_slice();
+    if !bias.is_empty() {
+        inputs.column("head bias", bias)?;
+    }
+    if let Some(path) = rows_file(&arguments.selection)? {
+        let tags = files::read_labels(&VectorSource::parse(&path)?)?;
+        inputs.note("rows", &path, tags.len(), None, fingerprint(&tags));
+    }
+    Ok(())
+}
+
+/// A fingerprint of texts, in the form of [`Matrix::fingerprint`].
+fn fingerprint_of_texts(texts: &[String]) -> String {
+    // A byte is exact as f32; 256, which is none, ends a text.
+    let values = texts.iter().flat_map(|text| text.bytes().map(f32::from).chain([256.0])).collect();
+    Matrix::new(1, values).unwrap_or_default().fingerprint()
+}
+
+/// Fails where the report would be written over a file that it is made from.
+fn expect_other_inputs(arguments: &Report) -> Result<()> {
+    let mut named = vec![
+        ("--old", arguments.old.as_slice()),
+        ("--new", arguments.new.as_slice()),
+        ("--side", arguments.side.as_slice()),
+        ("--pairs-old", arguments.pairs_old.as_slice()),
+    ];
+    named.extend(arguments.ids.files());
+    named.extend(arguments.relevance.files());
+    named.extend(arguments.head.files());
+    let mut inputs = files_of(&named)?;
+    inputs.extend(arguments.adapters.iter().map(|path| ("an adapter", path.clone())));
+    let outputs: Vec<(&str, Option<&PathBuf>)> =
+        arguments.output.iter().map(|path| ("-o", Some(path))).collect();
+    expect_apart(&outputs, &inputs)
+}
+
+/// Items of the gallery that are among the pairs, and whether that number is exact; `None` where it cannot be told. What is
+/// read for it is added to `read`.
 fn overlap_with_pairs(
     arguments: &Report,
     adapters: &[Adapter],
     old: &Matrix,
+    read: &mut Vec<Input>,
 ) -> Result<Option<(usize, bool)>> {
     let fingerprint = old.fingerprint();
     let same = |adapter: &Adapter| adapter.training.inputs.get("old") == Some(&fingerprint);
@@ -163,6 +241,7 @@ fn overlap_with_pairs(
         let pairs = inputs.matrix("pairs", &arguments.pairs_old)?;
         let path = arguments.pairs_old.join(", ");
         adapters[0].expect_input_width(pairs.columns()).map_err(|error| error.context(path))?;
+        read.append(&mut inputs.read);
         return Ok(Some((overlap(&pairs, old), true)));
     }
     let counted = adapters.iter().filter_map(|adapter| among_pairs(adapter, old));
@@ -218,7 +297,9 @@ pub fn verdict(report: &ReportData) -> String {
     let line = &curve.metrics[&metric.id];
     let today = report.do_nothing.get(&metric.id).map_or("not measured".into(), |&value| one_decimal(value));
     let crossing = match line.passes_do_nothing_at {
-        Some(fraction) => format!("above doing nothing from {:.1} % re-embedded on", 100.0 * fraction),
+        Some(fraction) => {
+            format!("above doing nothing from {:.1} % re-embedded on", percent_rounded_up(fraction))
+        }
         None if report.do_nothing.is_empty() => "do-nothing line not measured".into(),
         None => "never above doing nothing".into(),
     };
@@ -231,24 +312,109 @@ pub fn verdict(report: &ReportData) -> String {
     )
 }
 
-/// The method's name, told apart by its file where several adapters share it.
-fn name(adapters: &[Adapter], place: usize, path: &Path) -> String {
-    let method = &adapters[place].training.method;
-    if adapters.iter().filter(|adapter| adapter.training.method == *method).count() > 1 {
-        let stem =
-            path.file_stem().map_or_else(|| path.display().to_string(), |stem| stem.to_string_lossy().into());
-        return format!("{method} ({stem})");
-    }
-    method.clone()
+/// The adapters' names: their methods, and as much of the path as tells apart those of one method.
+fn names(methods: &[&str], paths: &[PathBuf]) -> Vec<String> {
+    let parts_max = paths.iter().map(|path| path.components().count()).max().unwrap_or(0);
+    let name = |place: usize| {
+        let (method, path) = (methods[place], &paths[place]);
+        let others: Vec<&PathBuf> = (0..paths.len())
+            .filter(|&other| other != place && methods[other] == method)
+            .map(|other| &paths[other])
+            .collect();
+        if others.is_empty() {
+            return method.to_owned();
+        }
+        let apart = (1..=parts_max).find_map(|parts| {
+            let own = end_of(path, parts);
+            others.iter().all(|other| end_of(other, parts) != own).then_some(own)
+        });
+        match apart {
+            Some(own) => format!("{method} ({own})"),
+            // One file twice.
+            None => format!("{method} ({}, {})", end_of(path, 1), place + 1),
+        }
+    };
+    (0..paths.len()).map(name).collect()
 }
 
-/// The command line as it was given.
+/// The last `parts` parts of a path, without the extension.
+fn end_of(path: &Path, parts: usize) -> String {
+    let stem = path.with_extension("");
+    let all: Vec<_> = stem.components().map(|part| part.as_os_str().to_string_lossy()).collect();
+    all[all.len().saturating_sub(parts)..].join("/")
+}
+
+/// The command line as it was given, written so that a shell reads it again.
 pub fn command() -> String {
-    let quoted = |argument: String| {
-        if argument.contains(' ') { format!("'{argument}'") } else { argument }
-    };
     std::iter::once("rehang".to_owned())
-        .chain(std::env::args().skip(1).map(quoted))
+        .chain(std::env::args_os().skip(1).map(|argument| quoted(&argument.to_string_lossy())))
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// An argument as a shell reads it: in quotes where it holds anything that a shell may not take literally.
+fn quoted(argument: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "_./=:,@%+-".contains(character);
+    if !argument.is_empty() && argument.chars().all(is_plain) {
+        return argument.to_owned();
+    }
+    format!("'{}'", argument.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fingerprint_of_texts, names, quoted};
+    use std::path::PathBuf;
+
+    #[test]
+    fn adapters_of_one_method_have_different_names() {
+        for (given, named) in [
+            (vec![("ridge", "a.safetensors"), ("fct", "a.safetensors")], vec!["ridge", "fct"]),
+            (
+                vec![
+                    ("ridge", "s0/x.safetensors"),
+                    ("ridge", "s1/x.safetensors"),
+                    ("ridge", "y.safetensors"),
+                ],
+                vec!["ridge (s0/x)", "ridge (s1/x)", "ridge (y)"],
+            ),
+            (
+                vec![("ridge", "x.safetensors"), ("ridge", "s0/x.safetensors")],
+                vec!["ridge (x)", "ridge (s0/x)"],
+            ),
+            (
+                vec![("ridge", "s0/x.safetensors"), ("ridge", "s0/x.safetensors")],
+                vec!["ridge (x, 1)", "ridge (x, 2)"],
+            ),
+        ] {
+            let methods: Vec<&str> = given.iter().map(|&(method, _)| method).collect();
+            let paths: Vec<PathBuf> = given.iter().map(|&(_, path)| path.into()).collect();
+            assert_eq!(names(&methods, &paths), named);
+        }
+    }
+
+    #[test]
+    fn fingerprints_see_where_a_text_ends() {
+        let of = |texts: &[&str]| {
+            fingerprint_of_texts(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["a", "bc"]), of(&["a", "bc"]));
+        assert_ne!(of(&["a", "bc"]), of(&["ab", "c"]));
+        assert_ne!(of(&[]), of(&[""]));
+    }
+
+    #[test]
+    fn an_argument_is_written_as_a_shell_reads_it() {
+        for (argument, written) in [
+            ("--rows", "--rows"),
+            ("role.npy=0,1", "role.npy=0,1"),
+            ("see it's", r"'see it'\''s'"),
+            ("", "''"),
+            ("a;b", "'a;b'"),
+            ("$HOME/*", "'$HOME/*'"),
+            ("tränen.npy#vectors", "'tränen.npy#vectors'"),
+        ] {
+            assert_eq!(quoted(argument), written);
+        }
+    }
 }

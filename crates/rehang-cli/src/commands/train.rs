@@ -1,7 +1,7 @@
 //! `rehang train`, `rehang embed`, `rehang export`: encoders.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rehang::files::{self, AtomicFile};
 use rehang::{Error, Progress, Result};
@@ -11,7 +11,7 @@ use rehang_train::examples::{Examples, ExamplesSource};
 use rehang_train::fit::Device;
 use serde_json::{Value, json};
 
-use super::{Outcome, is_same_file, print, say};
+use super::{Outcome, expect_apart, print, say};
 use crate::arguments::{Embed, ExportEncoder, Train};
 use crate::bar::with_bar;
 use crate::training::TrainingFile;
@@ -31,7 +31,7 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
         ("--adapter", adapter_output.as_ref()),
         ("output.checkpoint", file.output.checkpoint.as_ref()),
     ];
-    let mut inputs = of_data(&file.data);
+    let mut inputs = of_configuration(&file, &arguments.config);
     if let Some(old) = &file.old {
         let files = [
             ("old.encoder", &old.encoder),
@@ -39,8 +39,9 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
             ("old.head_weight", &old.head_weight),
             ("old.head_bias", &old.head_bias),
         ];
-        inputs.extend(files.into_iter().filter_map(|(name, path)| Some((name, path.as_ref()?))));
+        inputs.extend(files.into_iter().filter_map(|(name, path)| Some((name, path.clone()?))));
     }
+    inputs.extend(parameters.initial.iter().map(|path| ("training.initial", path.clone())));
     expect_apart(&outputs, &inputs)?;
     // A bad output path fails now and not after the training.
     for path in std::iter::once(&output).chain(&adapter_output) {
@@ -54,11 +55,14 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
     let set = TrainingSet { examples: &examples, rows: &rows, old_rows: old_rows.as_deref() };
     let trained = with_bar(|progress| train(set, old.as_ref(), &parameters, progress))?;
     trained.encoder.save(&output)?;
+    let trains_adapter = parameters.method.adapter_hidden().is_some();
     match (&trained.adapter, &adapter_output) {
         (Some(adapter), Some(path)) => adapter.save(path)?,
         (Some(_), None) => say("Warning: the trained adapter is not kept; name a file with --adapter."),
-        (None, Some(_)) => say(&format!("Warning: {} trains no adapter.", arguments.method)),
-        (None, None) => {}
+        (None, Some(_)) if !trains_adapter => {
+            say(&format!("Warning: {} trains no adapter.", arguments.method));
+        }
+        (None, _) => {}
     }
     for warning in &trained.warnings {
         say(&format!("Warning: {}.", warning.trim_end_matches('.')));
@@ -77,7 +81,9 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
         "warnings": trained.warnings,
     });
     print(json, &value, &text(&trained, &output.display().to_string()))?;
-    Ok(outcome(&examples))
+    // A warning above says why; whoever waits for the file must not take the command for done.
+    let is_lost = trains_adapter && adapter_output.is_some() && trained.adapter.is_none();
+    Ok(if is_lost { Outcome::WithRefusals } else { outcome(&examples) })
 }
 
 /// Vectors of a part of the data.
@@ -85,8 +91,8 @@ pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
     let encoder = Encoder::load(&arguments.encoder)?;
     let file = TrainingFile::read(&arguments.config)?;
     let device = device(&arguments.device)?;
-    let mut inputs = of_data(&file.data);
-    inputs.push(("the encoder", &arguments.encoder));
+    let mut inputs = of_configuration(&file, &arguments.config);
+    inputs.push(("the encoder", arguments.encoder.clone()));
     expect_apart(&[("--output", Some(&arguments.output)), ("--labels", arguments.labels.as_ref())], &inputs)?;
     for path in std::iter::once(&arguments.output).chain(&arguments.labels) {
         drop(AtomicFile::create(path)?);
@@ -110,6 +116,7 @@ pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
 
 /// The encoder as an ONNX file.
 pub fn export(arguments: &ExportEncoder, json: bool) -> Result<Outcome> {
+    expect_apart(&[("--output", Some(&arguments.output))], &[("the encoder", arguments.encoder.clone())])?;
     let encoder = Encoder::load(&arguments.encoder)?;
     let bytes = encoder.to_onnx()?;
     let mut file = AtomicFile::create(&arguments.output)?;
@@ -144,6 +151,18 @@ pub fn read(file: &TrainingFile) -> Result<Examples> {
     Ok(examples)
 }
 
+/// The files that a configuration makes every command read, itself among them, with the keys that name them.
+fn of_configuration(file: &TrainingFile, path: &Path) -> Vec<(&'static str, PathBuf)> {
+    let mut inputs: Vec<(&'static str, PathBuf)> =
+        of_data(&file.data).into_iter().map(|(name, path)| (name, path.clone())).collect();
+    inputs.push(("the configuration", path.to_owned()));
+    if let Some(allocation) = &file.allocation {
+        inputs.push(("allocation.file", allocation.file.clone()));
+        inputs.extend(allocation.test_rows().map(|path| ("allocation.test_rows", path)));
+    }
+    inputs
+}
+
 /// The files that data are read from, with the keys that name them.
 fn of_data(data: &ExamplesSource) -> Vec<(&'static str, &PathBuf)> {
     match data {
@@ -156,19 +175,6 @@ fn of_data(data: &ExamplesSource) -> Vec<(&'static str, &PathBuf)> {
             vec![("data.vectors", vectors), ("data.labels", labels)]
         }
     }
-}
-
-/// Fails where a file would be written over another one that is written too, or over one that is read.
-fn expect_apart(outputs: &[(&str, Option<&PathBuf>)], inputs: &[(&str, &PathBuf)]) -> Result<()> {
-    let mut taken = inputs.to_vec();
-    for &(name, path) in outputs {
-        let Some(path) = path else { continue };
-        if let Some((other, _)) = taken.iter().find(|(_, other)| is_same_file(path, other)) {
-            return Err(Error::option(name, path.display(), format!("another file than {other}")));
-        }
-        taken.push((name, path));
-    }
-    Ok(())
 }
 
 /// What was left out, as it stands in JSON.

@@ -1,17 +1,17 @@
 //! `rehang transform`: old vectors in, vectors of the new space out, a batch at a time.
 
-use rehang::adapter::{Applier, InputScaling, Map, RowOverlap};
+use rehang::adapter::{Applier, InputScaling, RowOverlap};
 use rehang::files::stream::{self, F32Writer, RowBatch, RowReader};
 use rehang::files::{Columns, VectorSource};
-use rehang::{Adapter, Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Progress, Result, Space};
+use rehang::{Adapter, Error, Matrix, Progress, Result};
 use serde_json::json;
 
-use super::{Outcome, is_same_file, print, say};
+use super::{Outcome, expect_apart, print, say};
 use crate::arguments::Transform;
 use crate::bar::with_bar;
 use crate::drift::drift;
 use crate::guards::{among_pairs_text, among_pairs_value};
-use crate::input::expect_width;
+use crate::input::{expect_count, expect_normalised, expect_width, files_of, rows_file};
 use crate::rows::RowFilter;
 
 /// Rows that are compared with the vectors that the adapter was fitted on.
@@ -55,35 +55,29 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
     if arguments.batch == 0 {
         return Err(Error::option("--batch", 0, "1 or more"));
     }
-    if arguments.sigma.as_ref().is_some_and(|sigma| is_same_file(sigma, &arguments.output)) {
-        return Err(Error::option("--sigma", arguments.output.display(), "another file than -o"));
-    }
-    let sources: Vec<VectorSource> =
-        arguments.input.iter().map(|path| VectorSource::parse(path)).collect::<Result<_>>()?;
+    let rows_path = rows_file(&arguments.selection)?;
+    let mut inputs = files_of(&[
+        ("the old vectors", arguments.input.as_slice()),
+        ("--side", arguments.side.as_slice()),
+        ("--rows", rows_path.as_slice()),
+    ])?;
+    inputs.push(("the adapter", arguments.adapter.clone()));
+    expect_apart(&[("-o", Some(&arguments.output)), ("--sigma", arguments.sigma.as_ref())], &inputs)?;
     let what = arguments.input.join(", ");
-    let mut reader = stream::open_all(&sources)?;
+    let mut reader = open(&arguments.input)?;
     adapter.expect_input_width(reader.width()).map_err(|error| error.context(what.clone()))?;
-    let takes_side = adapter.side_dimension().is_some();
-    if arguments.side.is_some() && !takes_side {
+    let side_width = adapter.side_dimension();
+    let has_side = !arguments.side.is_empty();
+    if has_side && side_width.is_none() {
         say("Warning: this adapter was fitted without side information, so --side is not looked at.");
     }
-    let mut side = match arguments.side.as_ref().filter(|_| takes_side) {
-        None => None,
-        Some(path) => Some(stream::open(&VectorSource::parse(path)?)?),
-    };
-    if let (Some(side), Some(path), Some(width)) = (&side, &arguments.side, adapter.side_dimension()) {
-        expect_width(path, width, side.width())?;
-    }
-    if let Some(side) = &side
-        && side.rows_total() != reader.rows_total()
-    {
-        return Err(ErrorKind::CountMismatch {
-            left: what.clone(),
-            left_count: reader.rows_total() as usize,
-            right: arguments.side.clone().unwrap_or_default(),
-            right_count: side.rows_total() as usize,
-        }
-        .into());
+    let mut side = None;
+    if let Some(width) = side_width.filter(|_| has_side) {
+        let path = arguments.side.join(", ");
+        let opened = open(&arguments.side)?;
+        expect_width(&path, width, opened.width())?;
+        expect_count(&what, reader.rows_total() as usize, &path, opened.rows_total() as usize)?;
+        side = Some(opened);
     }
     let filter = RowFilter::new(&arguments.selection, reader.rows_total(), &what)?;
     let applier = Applier::new(adapter)?;
@@ -120,8 +114,10 @@ fn stream_through(adapter: &Adapter, arguments: &Transform, progress: &Progress)
         }
         batch.check_finite(&what, d_old)?;
         let first_row = batch.first_row;
-        // Before rows are left out, so that the row that is named is the file's.
-        expect_lengths(&adapter.old, &adapter.map, first_row, &batch.vectors, &what)?;
+        // Before rows are left out, so that the row that is named is the file's. A map that scales its input takes any length.
+        if adapter.old.normalised && adapter.map.input == InputScaling::AsIs {
+            expect_normalised(&what, d_old, first_row, &batch.vectors)?;
+        }
         let kept = filter.keep(first_row, count);
         if let Some(kept) = &kept {
             count = kept.len();
@@ -208,19 +204,11 @@ impl<'a> Likeness<'a> {
     }
 }
 
-/// Fails where an adapter was fitted on vectors of length 1 and takes lengths as they are, and a vector has another one.
-fn expect_lengths(old: &Space, map: &Map, first_row: u64, vectors: &[f32], what: &str) -> Result<()> {
-    if !old.normalised || map.input != InputScaling::AsIs {
-        return Ok(());
-    }
-    for (row, vector) in vectors.chunks_exact(old.dimension).enumerate() {
-        let norm = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
-        if (norm - 1.0).abs() > NORMALISED_TOLERANCE {
-            let row = first_row as usize + row;
-            return Err(ErrorKind::NotNormalised { what: what.to_owned(), row, norm }.into());
-        }
-    }
-    Ok(())
+/// Opens one file, or several below each other.
+fn open(paths: &[String]) -> Result<Box<dyn RowReader>> {
+    let sources: Vec<VectorSource> =
+        paths.iter().map(|path| VectorSource::parse(path)).collect::<Result<_>>()?;
+    stream::open_all(&sources)
 }
 
 /// Reads exactly `count` rows.

@@ -81,7 +81,9 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
     if plan.without_source > 0 {
         text += &format!("        {} items have no source: they stay adapted\n", plan.without_source);
     }
-    text += &estimate_text(&estimate, plan.to_embed);
+    if plan.to_embed > 0 {
+        text += &estimate_text(&estimate, plan.to_embed);
+    }
     if let Value::Object(object) = &mut value {
         object.insert("estimate".into(), to_value(&estimate)?);
     }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::old::OldModel;
 use super::trainer::{Epoch, TrainingParameters, TrainingSet};
+use crate::fit::Device;
 
 const KIND: FileKind =
     FileKind { format: "rehang-training", thing: "a checkpoint of a training", version: 1 };
@@ -87,7 +88,8 @@ impl Checkpoint {
     }
 }
 
-/// Names everything that a training depends on; `initial` is the fingerprint of the file that it begins with.
+/// Names everything that a training depends on; `initial` is the fingerprint of the file that it begins with. The processor
+/// goes without saying: another device adds up in another order, and a training that changed it would be neither's.
 pub(crate) fn identity(
     set: TrainingSet<'_>,
     old: Option<&OldModel>,
@@ -108,8 +110,12 @@ pub(crate) fn identity(
         _ => String::new(),
     };
     let initial = initial.map(|initial| format!("initial={initial} ")).unwrap_or_default();
+    let device = match parameters.device {
+        Device::Cpu => String::new(),
+        other => format!("device={} ", json(&other)?),
+    };
     Ok(format!(
-        "version={} examples={} rows={} {of_old}old={old} {initial}{}",
+        "version={} examples={} rows={} {of_old}old={old} {initial}{device}{}",
         env!("CARGO_PKG_VERSION"),
         examples.fingerprint(),
         fingerprint(rows),
@@ -146,7 +152,7 @@ pub(crate) fn read(path: &Path, identity: &str) -> Result<Checkpoint> {
         return Err(Error::option(
             "checkpoint",
             path.display(),
-            "the checkpoint of this very training (same examples, parameters, initial weights, old model and version); \
+            "the checkpoint of this very training (same examples, parameters, initial weights, old model, device and version); \
              remove it to start anew",
         ));
     }

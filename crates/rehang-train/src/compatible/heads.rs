@@ -11,6 +11,8 @@
 //! L = −Σ_k t_k·log softmax(z)_k        t_k = (1 − ε)·1[k = y] + ε/classes   (label smoothing ε)
 //! ```
 //!
+//! Classes are those that the head is taught: the ones of the training set.
+//!
 //! Beyond `π − m` ArcFace's cosine would rise again; there, as is usual, `z_y = s·(c_y − m·sin m)`.
 
 use burn_tensor::activation::log_softmax;
@@ -18,7 +20,7 @@ use burn_tensor::{Device, Tensor, TensorData};
 use rehang::{Error, Head, HeadKind, Matrix, Result};
 use serde::{Deserialize, Serialize};
 
-use super::objectives::{as_wide_as, unit};
+use super::objectives::{NEVER, as_wide_as, unit};
 
 /// How a head makes logits.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -109,6 +111,27 @@ pub(crate) struct HeadTensors {
     /// `[1, classes]`; zeros for heads of cosines.
     pub bias: Tensor<2>,
     pub form: HeadForm,
+    /// Where rows of some classes alone teach the head: which.
+    pub taught: Option<Taught>,
+}
+
+/// The classes that a head is taught. All others, which only the old head knows, take no part in its losses: nothing would
+/// ever draw their weights to anything (RACT equation 7 sums over the classes of the new training set).
+#[derive(Debug, Clone)]
+pub(crate) struct Taught {
+    /// 1 for these classes, 0 for the others, `[1, classes]`.
+    is_taught: Tensor<2>,
+    count: usize,
+}
+
+impl Taught {
+    /// None where all are.
+    pub(crate) fn new(is_taught: &[bool], device: &Device) -> Option<Self> {
+        let count = is_taught.iter().filter(|&&taught| taught).count();
+        let values: Vec<f32> = is_taught.iter().map(|&taught| f32::from(u8::from(taught))).collect();
+        let tensor = || Tensor::from_data(TensorData::new(values, [1, is_taught.len()]), device);
+        (count < is_taught.len()).then(|| Self { is_taught: tensor(), count })
+    }
 }
 
 impl HeadTensors {
@@ -119,6 +142,7 @@ impl HeadTensors {
             weight: Tensor::from_data(TensorData::new(weight.as_slice().to_vec(), [classes, d]), device),
             bias: Tensor::from_data(TensorData::new(bias.to_vec(), [1, classes]), device),
             form,
+            taught: None,
         }
     }
 
@@ -135,6 +159,18 @@ impl HeadTensors {
             HeadForm::NormalisedSoftmax { scale }
             | HeadForm::CosFace { scale, .. }
             | HeadForm::ArcFace { scale, .. } => self.cosines(vectors).mul_scalar(scale),
+        }
+    }
+
+    /// As [`HeadTensors::logits`], with classes that the head is not taught so far down that they are never chosen.
+    pub(crate) fn logits_of_taught(&self, vectors: &Tensor<2>) -> Tensor<2> {
+        self.without_untaught(self.logits(vectors))
+    }
+
+    fn without_untaught(&self, logits: Tensor<2>) -> Tensor<2> {
+        match &self.taught {
+            None => logits,
+            Some(taught) => logits + taught.is_taught.clone().sub_scalar(1.0).mul_scalar(-NEVER),
         }
     }
 
@@ -160,11 +196,16 @@ impl HeadTensors {
 
     /// Cross-entropy of every row, `[B, 1]`; 0 for rows of a class that the head does not know.
     pub(crate) fn cross_entropy(&self, vectors: &Tensor<2>, labels: &[usize], smoothing: f32) -> Tensor<2> {
-        let log_probabilities = log_softmax(self.logits_with_margin(vectors, labels), 1);
-        let classes = self.classes();
+        let logits = self.without_untaught(self.logits_with_margin(vectors, labels));
+        let log_probabilities = log_softmax(logits, 1);
+        let classes = self.taught.as_ref().map_or(self.classes(), |taught| taught.count);
         let is_true = self.one_hot(labels, &vectors.device());
         let known = is_true.clone().sum_dim(1).mul_scalar(smoothing / classes as f32);
-        let wanted = is_true.mul_scalar(1.0 - smoothing) + known;
+        let smoothed = match &self.taught {
+            None => known,
+            Some(taught) => known.matmul(taught.is_taught.clone()),
+        };
+        let wanted = is_true.mul_scalar(1.0 - smoothing) + smoothed;
         (log_probabilities * wanted).sum_dim(1).neg()
     }
 
@@ -259,6 +300,28 @@ mod tests {
         near(losses(HeadForm::Softmax, [3.0, 4.0], 1, 0.1), 0.95 * second + 0.05 * first);
         // A class that the head does not know has no loss.
         near(losses(HeadForm::Softmax, [3.0, 4.0], 2, 0.1), 0.0);
+    }
+
+    #[test]
+    fn classes_that_are_not_taught_take_no_part() {
+        for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
+            let of = |rows: &[f32], taught: &[bool]| {
+                let weight = Matrix::new(2, rows.to_vec()).unwrap();
+                let head = HeadTensors::frozen(&weight, &vec![0.0; rows.len() / 2], form, &Device::flex());
+                HeadTensors { taught: Taught::new(taught, &Device::flex()), ..head }
+            };
+            let two = of(&[1.0, 0.2, 0.1, 2.0], &[true, true]);
+            assert!(two.taught.is_none());
+            // The third class, which would be chosen, is the old head's alone.
+            let three = of(&[1.0, 0.2, 0.1, 2.0, 30.0, 40.0], &[true, true, false]);
+            let vectors = Tensor::<2>::from_data([[3.0f32, 4.0], [1.0, -1.0]], &Device::flex());
+            let loss = |head: &HeadTensors| read(head.cross_entropy(&vectors, &[1, 0], 0.1)).unwrap();
+            for (left, right) in loss(&two).into_iter().zip(loss(&three)) {
+                assert!((left - right).abs() < 1e-5, "{form:?}: {left} {right}");
+            }
+            let logits = read(three.logits_of_taught(&vectors)).unwrap();
+            assert!(logits[2] < logits[0].min(logits[1]) && logits[5] < logits[3].min(logits[4]));
+        }
     }
 
     #[test]

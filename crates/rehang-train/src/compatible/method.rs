@@ -14,7 +14,8 @@
 //!
 //! `dmu`, `ract-on-bct`, `bct` as it is by default and `focal-distillation` beside its influence loss give the old head a synthesised
 //! weight for every class that it does not know (the mean old vector, BCT §2.5), for which the old model is run once over the
-//! training set; K of their formulas is then the whole batch.
+//! training set; K of their formulas is then the whole batch. `bct` on the old training set synthesises nothing: its old head
+//! is the one that the old model was trained with.
 
 use burn_tensor::Device;
 use rehang::{Error, Result};
@@ -148,7 +149,8 @@ pub enum Method {
 pub enum NewClasses {
     /// The influence loss leaves them out: it is taken on what the old training set would hold.
     LeaveOut,
-    /// The old head gets the mean old vector of each as its weight.
+    /// The old head gets the mean old vector of each as its weight; none is made where the influence loss is taken on the
+    /// old training set ([`InfluenceSet::Old`]), which has no row of them.
     #[default]
     Synthesised,
     /// What the old head says of the old vector is distilled.
@@ -159,10 +161,11 @@ pub enum NewClasses {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InfluenceSet {
-    /// The new model's: every row of a batch (BCT, section 2.5).
+    /// The new model's: every row of a batch (the second choice of BCT, sections 2.4 and 2.5).
     #[default]
     New,
-    /// The old model's: those rows of a batch that the old model was trained on as well (BCT, section 2.3).
+    /// The old model's: those rows of a batch that the old model was trained on as well, by the old head's own classes alone
+    /// (the first choice of BCT, sections 2.4 and 2.5: its basic form).
     Old,
 }
 
@@ -272,16 +275,27 @@ impl Method {
             .try_into()
             .map_err(|error: toml::de::Error| Error::option("method", name, error.message().to_owned()))?;
         method.check()?;
-        if let Self::Ract { form, .. } = &method
-            && let Some(idle) = form.ignores().iter().find(|option| given.contains_key(**option))
-        {
-            return Err(Error::option(
-                *idle,
-                &given[*idle],
-                format!("nothing: this form of ract does not look at {idle}"),
-            ));
+        let (ignored, why) = method.ignores();
+        match ignored.iter().find(|option| given.contains_key(**option)) {
+            None => Ok(method),
+            Some(idle) => Err(Error::option(*idle, &given[*idle], format!("nothing: {why}"))),
         }
-        Ok(method)
+    }
+
+    /// Options that are not looked at beside the others, and why: whoever gives one expects it to do something.
+    fn ignores(&self) -> (&'static [&'static str], &'static str) {
+        match self {
+            Self::Ract { form, .. } => (form.ignores(), "this form of ract does not look at it"),
+            Self::Dmu { forward_weight, .. } if *forward_weight == 0.0 => {
+                (&["hidden"], "forward_weight = 0 trains no ψ that would have hidden units")
+            }
+            Self::Bct { new_classes: NewClasses::Synthesised, influence_set: InfluenceSet::Old, .. } => (
+                &["new_classes"],
+                "influence_set = \"old\" has no row of a class that the old head does not know; leave it out, or take \
+                 \"leave-out\" or \"distillation\"",
+            ),
+            _ => (&[], ""),
+        }
     }
 
     /// The name.
@@ -328,7 +342,11 @@ impl Method {
     /// Whether the old head gets synthesised weights for classes that it does not know.
     pub fn synthesises(&self) -> bool {
         match self {
-            Self::Bct { new_classes, .. } => *new_classes == NewClasses::Synthesised,
+            // A synthesised class would be one more negative of the old training set's rows, which BCT's basic form does not
+            // have.
+            Self::Bct { new_classes, influence_set, .. } => {
+                (*new_classes, *influence_set) == (NewClasses::Synthesised, InfluenceSet::New)
+            }
             Self::Dmu { .. } | Self::RactOnBct { .. } => true,
             Self::FocalDistillation { influence, .. } => *influence,
             _ => false,
@@ -519,5 +537,34 @@ mod tests {
             let error = Method::named(name, options).unwrap_err().to_string();
             assert!(error.contains(option), "{name} {options}: {error}");
         }
+    }
+
+    #[test]
+    fn options_that_would_do_nothing_are_refused() {
+        for (name, options, says) in [
+            ("ract", "form = 'triplet'\neta = 0.5", "this form"),
+            ("dmu", "forward_weight = 0.0\nhidden = 8", "trains no ψ"),
+            ("bct", "influence_set = 'old'\nnew_classes = 'synthesised'", "influence_set"),
+        ] {
+            let error = Method::named(name, options).unwrap_err().to_string();
+            assert!(error.contains("nothing: ") && error.contains(says), "{name} {options}: {error}");
+        }
+        for (name, options) in [
+            ("dmu", "forward_weight = 0.0"),
+            ("dmu", "hidden = 8"),
+            ("bct", "influence_set = 'old'"),
+            ("bct", "influence_set = 'old'\nnew_classes = 'leave-out'"),
+            ("bct", "influence_set = 'old'\nnew_classes = 'distillation'"),
+            ("bct", "influence_set = 'new'\nnew_classes = 'synthesised'"),
+        ] {
+            Method::named(name, options).unwrap_or_else(|error| panic!("{name} {options}: {error}"));
+        }
+    }
+
+    #[test]
+    fn only_the_new_training_set_has_classes_to_synthesise() {
+        let synthesises = |options: &str| Method::named("bct", options).unwrap().synthesises();
+        assert!(synthesises("") && synthesises("influence_set = 'new'"));
+        assert!(!synthesises("influence_set = 'old'") && !synthesises("new_classes = 'leave-out'"));
     }
 }

@@ -8,7 +8,7 @@ use rehang::adapter::{Adapter, Training};
 use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
 
 use super::adapter::{adapter, adapter_graph};
-use super::trainer::train_until;
+use super::trainer::{train_until, unless_not_finite};
 use super::*;
 use crate::encoder::{Architecture, Encoder, Mode, Pooling, Stem, passes};
 use crate::examples::{Examples, Images, Inputs, LastBatch, SamplerParameters};
@@ -154,6 +154,7 @@ fn a_checkpoint_of_another_training_or_a_damaged_one_is_refused_and_kept() {
     refused(&rows, &old, &TrainingParameters { seed: 1, ..parameters.clone() });
     refused(&rows, &old, &TrainingParameters { epochs: 3, ..parameters.clone() });
     refused(&rows[1..], &old, &parameters);
+    refused(&rows, &old, &TrainingParameters { device: Device::Flex, ..parameters.clone() });
     // An old model that differs in its running statistics, or in its head's bias, is another one.
     let mut other = old.clone();
     let OldSource::Encoder { encoder, .. } = &mut other.source else { panic!("it is an encoder") };
@@ -419,9 +420,17 @@ fn odd_sets_are_trained_on_with_a_warning() {
     let single: Vec<usize> = (0..24).filter(|row| row % 4 < 3 || *row == 3).collect();
     let said = warnings(&examples, &single, &old, "ract");
     assert!(said.len() == 1 && said[0].contains("single row (class 3)"), "{said:?}");
+    let balanced =
+        TrainingParameters { sampler: SamplerParameters::balanced(2, 2), ..quick("plain", "", mlp(6)) };
+    let said = run(&examples, &single, None, &balanced).unwrap().warnings;
+    assert!(said.len() == 2 && said[1].contains("1 rows are never trained on"), "{said:?}");
     let same_name = OldModel { model: "new".into(), ..old.clone() };
     let said = warnings(&examples, &all(&examples), &same_name, "bct");
     assert!(said.len() == 1 && said[0].contains("both called \"new\""), "{said:?}");
+    // One oddity does not hide another.
+    let two_views = TrainingParameters { views: 2, ..quick("bct", "", mlp(6)) };
+    let said = run(&examples, &all(&examples), Some(&same_name), &two_views).unwrap().warnings;
+    assert!(said.len() == 2 && said[0].contains("views = 2") && said[1].contains("both called"), "{said:?}");
     // None of the old head's classes is there any more.
     examples.classes = (0..4).map(|class| format!("another {class}")).collect();
     let said = warnings(&examples, &all(&examples), &old, "bct");
@@ -438,6 +447,19 @@ fn classes_that_the_old_head_does_not_know_come_after_its_own() {
         let trained = run(&examples, &all(&examples), Some(&old), &quick("bct", options, mlp(6))).unwrap();
         assert_eq!(trained.encoder.classes, ["class 3", "class 1", "class 0", "class 2"]);
         assert_eq!(trained.encoder.head.classes(), 4);
+    }
+}
+
+#[test]
+fn an_encoder_does_not_claim_classes_that_it_was_not_trained_on() {
+    let examples = images(4, 6, 60.0);
+    let old = old_model(&examples, true);
+    // The old model knows classes 0 and 1, the new one sees 1, 2 and 3.
+    let rows: Vec<usize> = (0..examples.len()).filter(|&row| examples.labels[row] > 0).collect();
+    for (method, options) in [("bct", ""), ("ract", ""), ("dmu", "hidden = 12"), ("l2", "")] {
+        let trained = run(&examples, &rows, Some(&old), &quick(method, options, mlp(6))).unwrap();
+        assert_eq!(trained.encoder.classes, ["class 1", "class 2", "class 3"], "{method}");
+        assert_eq!(trained.encoder.head.classes(), 3, "{method}");
     }
 }
 
@@ -483,6 +505,17 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
             assert!((direct - applied).abs() < 1e-4, "row {row}: {direct} {applied}");
         }
     }
+    // Numbers that overflow cost ψ alone, not the encoder beside it; any other error stays one.
+    let mut overflowing = state.clone();
+    let last_layer = graph.parameters[graph.parameters.len() - 2].range.start;
+    overflowing.parameters[last_layer..].fill(f32::MAX);
+    let vectors = vectors.matrix().clone();
+    let lost =
+        adapter(&graph, &overflowing, &old, vectors, &encoder, new.matrix().clone(), &labels, &progress);
+    let mut said = Vec::new();
+    assert!(unless_not_finite(lost, &mut said).unwrap().is_none());
+    assert!(said.len() == 1 && said[0].contains("not kept"), "{said:?}");
+    assert!(unless_not_finite(Err(ErrorKind::Cancelled.into()), &mut said).unwrap_err().is_cancelled());
     let pairs_sketch = psi.training.pairs_sketch.clone();
     assert!(pairs_sketch.is_some(), "a gallery that holds some of the pairs is noticed");
     assert_eq!(psi.training, Training { pairs_sketch, ..encoder.training.clone() });
@@ -598,6 +631,9 @@ fn initial_weights_are_told_apart_by_what_they_are_and_not_by_where_they_lie() {
     let trained = run(&examples, &rows, None, &from("moved")).unwrap().encoder;
     assert!(is_of(&trained, &from("start")) && is_of(&trained, &from("moved")));
     assert!(!is_of(&trained, &plain(0)));
+    // Another device is another training too; the processor is not written down.
+    assert!(!is_of(&trained, &TrainingParameters { device: Device::Flex, ..from("start") }));
+    assert!(!trained.training.hyper_parameters.contains_key("device"));
     assert!(trained.training.inputs.contains_key("initial"));
     // Other weights at the same place: another training.
     encoder(2).save(at("start")).unwrap();
@@ -647,7 +683,33 @@ fn the_influence_loss_on_the_old_training_set_needs_to_know_it() {
     assert!(error.to_string().contains("influence_set"), "{error}");
     let error = trained(&rows, Some(&[rows.len()])).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotFound { .. }), "{error}");
-    // Which rows it is taken on makes a difference, as long as classes are synthesised for the others.
-    let bytes = |old_rows: &[usize]| trained(&rows, Some(old_rows)).unwrap().encoder.to_bytes().unwrap();
-    assert!(bytes(&old_rows) != bytes(&old_rows[..old_rows.len() / 2]));
+    // Which rows it is taken on makes a difference.
+    let weights = |old_rows: &[usize]| trained(&rows, Some(old_rows)).unwrap().encoder.state.parameters;
+    let of_all = weights(&old_rows);
+    assert!(of_all != weights(&old_rows[..old_rows.len() / 2]));
+    // No class is synthesised for the others: they would be negatives. The old head knows no other rows here, so that is the
+    // same as leaving the others out.
+    let left_out = quick("bct", "new_classes = 'leave-out'", mlp(6));
+    assert!(run(&examples, &rows, Some(&old), &left_out).unwrap().encoder.state.parameters == of_all);
+}
+
+#[test]
+fn progress_counts_the_rows_that_batches_really_hold() {
+    // Classes of ten rows, and of one: 31 rows.
+    let examples = images(4, 10, 60.0);
+    let rows: Vec<usize> = (0..examples.len()).filter(|row| row % 4 < 3 || *row == 3).collect();
+    let set = TrainingSet { examples: &examples, rows: &rows, old_rows: None };
+    for (sampler, of_an_epoch) in [
+        // Three batches of ten; the last row waits.
+        (SamplerParameters::shuffled(10), 30),
+        (SamplerParameters::Shuffled { batch: 8, last: LastBatch::Drop }, 24),
+        // Four groups of each of three classes, filled up, two a batch.
+        (SamplerParameters::balanced(2, 3), 36),
+    ] {
+        let progress = Progress::default();
+        let parameters = TrainingParameters { sampler, ..quick("plain", "", mlp(6)) };
+        train(set, None, &parameters, &progress).unwrap();
+        let shown = progress.snapshot();
+        assert_eq!((shown.done, shown.total), (2 * of_an_epoch, 2 * of_an_epoch), "{sampler:?}");
+    }
 }

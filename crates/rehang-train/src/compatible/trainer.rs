@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::adapter::{adapter, adapter_graph};
 use super::checkpoint::{self, Checkpoint};
-use super::heads::{HeadForm, HeadTensors, synthesised};
+use super::heads::{HeadForm, HeadTensors, Taught, synthesised};
 use super::method::{Method, Terms, objective_device};
 use super::objectives::Batch;
 use super::old::OldModel;
@@ -59,7 +59,8 @@ pub struct TrainingParameters {
     /// How rows are varied.
     pub augmentation: Augmentation,
     /// 1: the old model sees the very input that the new one sees; 2: another variation of the same row (RACT,
-    /// algorithm 1).
+    /// algorithm 1). Noise and dropout of features come after each model's own normalisation: with 1 both models get the
+    /// same draw, each in its own units, which is not the very same input.
     pub views: usize,
     /// Epochs.
     pub epochs: usize,
@@ -71,7 +72,7 @@ pub struct TrainingParameters {
     pub schedule: RateSchedule,
     /// Epochs of linear warm-up.
     pub warm_up_epochs: f64,
-    /// Weight decay, added to the gradient of every parameter.
+    /// Weight decay: this times its value is added to the gradient of every parameter but the new head's bias.
     pub weight_decay: f32,
     /// Longest gradient; a longer one is scaled down to it. None where it is not given.
     pub gradient_clip: Option<f64>,
@@ -163,7 +164,7 @@ pub struct Epoch {
 pub struct Trained {
     /// The encoder.
     pub encoder: Encoder,
-    /// ψ as an adapter from old vectors to the new space, where the method trains one.
+    /// ψ as an adapter from old vectors to the new space, where the method trains one and it stayed finite.
     pub adapter: Option<Adapter>,
     /// Every epoch.
     pub history: Vec<Epoch>,
@@ -174,17 +175,23 @@ pub struct Trained {
 /// Trains an encoder.
 ///
 /// Classes are numbered as the old head's come, then the set's other ones in its own order, so that one number means one
-/// class in both heads.
+/// class in both heads. Classes that only the old head knows are not taught: the encoder's head does not have them.
 ///
 /// The same inputs and seed give the same encoder, bit by bit, for any number of threads (on the processor).
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`] for parameters out of range or an encoder that does not take the inputs;
-/// [`ErrorKind::MissingInput`] for an old model or head that the method needs; [`ErrorKind::WidthMismatch`] for an old
-/// head that is not as wide as the old vectors; [`ErrorKind::Corrupt`] for sets that cannot be trained on;
-/// [`ErrorKind::Diverged`] with the step at which the loss left the finite numbers: the checkpoint of the last whole
-/// epoch is kept; [`ErrorKind::Cancelled`].
+/// [`ErrorKind::InvalidOption`] for parameters out of range, an encoder that does not take the inputs or a checkpoint of
+/// another training; [`ErrorKind::MissingInput`] for an old model, head or rows that the method needs;
+/// [`ErrorKind::MissingFeature`] for a device that this build leaves out; [`ErrorKind::WidthMismatch`] for an old
+/// head that is not as wide as the old vectors; [`ErrorKind::CountMismatch`] for old vectors that are not one a row;
+/// [`ErrorKind::NotFound`] and [`ErrorKind::Duplicate`] for rows that are not there or come twice, and for an old head's class
+/// that is named twice; [`ErrorKind::Corrupt`] for sets that cannot be trained on, and for damaged initial weights and
+/// checkpoints; [`ErrorKind::Io`] for such files;
+/// [`ErrorKind::NotFinite`] for NaN in the examples or the old vectors, and for an encoder, old or trained, some of whose
+/// vectors are not finite; [`ErrorKind::Diverged`] with the step at which the loss left the finite numbers: the checkpoint of
+/// the last whole epoch is kept; [`ErrorKind::Cancelled`]. A ψ that leaves the finite numbers is no error: the encoder is
+/// finished, so it comes without the adapter and with a warning.
 pub fn train(
     set: TrainingSet<'_>,
     old: Option<&OldModel>,
@@ -222,7 +229,7 @@ pub(super) fn train_until(
         }
     }
     let numbering = Numbering::new(examples, rows, old)?;
-    let warnings = warnings_of(&chosen, &numbering, old, parameters)?;
+    let mut warnings = warnings_of(&chosen, &numbering, old, parameters)?;
     let mut model = Model::new(set, old, &numbering, parameters)?;
     let mut run = Run::new(set, old, &numbering, parameters, &mut model, progress)?;
     run.finish(&mut model, stop_after.min(parameters.epochs), progress)?;
@@ -261,15 +268,18 @@ pub(super) fn train_until(
         ..Training::default()
     };
     let weight = Matrix::new(parameters.architecture.outputs(), model.head.parameters.clone())?;
+    // What only the old head knows was not learned; an encoder that named it would have the next upgrade trust it.
+    let taught = numbering.taught();
+    let bias = taught.iter().map(|&class| model.bias.parameters[class]).collect();
     let encoder = Encoder {
         model: parameters.model.clone(),
         architecture: parameters.architecture.clone(),
         input: shape_of(&examples.inputs),
         normalisation: augmenter.normalisation().clone(),
         state: model.encoder.state.clone(),
-        head: Head::new(weight, Some(model.bias.parameters.clone()), parameters.head.core())?,
+        head: Head::new(weight.select(&taught), Some(bias), parameters.head.core())?,
         form: parameters.head,
-        classes: numbering.classes.clone(),
+        classes: taught.iter().map(|&class| numbering.classes[class].clone()).collect(),
         training,
     };
     let adapter = match (&mut model.adapter, old) {
@@ -280,11 +290,29 @@ pub(super) fn train_until(
             let new = embed_rows(passes, state, &augmenter, inputs, rows, progress)?;
             let vectors = old.vectors(examples, rows, parameters.device, progress)?;
             let labels: Vec<i64> = rows.iter().map(|&row| numbering.labels[row] as i64).collect();
-            Some(adapter(&part.graph, &part.state, old, vectors, &encoder, new, &labels, progress)?)
+            let psi = adapter(&part.graph, &part.state, old, vectors, &encoder, new, &labels, progress);
+            unless_not_finite(psi, &mut warnings)?
         }
         _ => None,
     };
     Ok(Trained { encoder, adapter, history, warnings })
+}
+
+/// ψ, or a warning in its place where it left the finite numbers: the encoder beside it took the whole training, and does
+/// without.
+pub(super) fn unless_not_finite(psi: Result<Adapter>, warnings: &mut Vec<String>) -> Result<Option<Adapter>> {
+    match psi {
+        Ok(psi) => Ok(Some(psi)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFinite { .. } | ErrorKind::Diverged { .. }) => {
+            warnings.push(
+                "the adapter ψ left the finite numbers and is not kept; the encoder is finished and does without it; for ψ \
+                 train again with a lower rate, or set gradient_clip"
+                    .to_owned(),
+            );
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// What [`Trained::warnings`] says of a training, without doing it: an encoder that is kept was trained on doubtful data still.
@@ -305,37 +333,58 @@ fn warnings_of(
     parameters: &TrainingParameters,
 ) -> Result<Vec<String>> {
     let mut warnings = chosen.check_trainable()?;
+    let everyone: Vec<usize> = (0..chosen.len()).collect();
+    let sampler = Sampler::new(&parameters.sampler, &chosen.labels, &everyone, parameters.seed)?;
+    let left_out = sampler.left_out().len();
+    if left_out > 0 {
+        warnings.push(format!(
+            "{left_out} rows are never trained on: each is the only one of its class, and balanced batches take two or more \
+             of a class; give such classes more rows, or take kind = \"shuffled\""
+        ));
+    }
     warnings.extend(numbering.warning(&parameters.method));
-    warnings.extend(old.and_then(|old| idle_options(old, parameters)));
+    if let Some(old) = old {
+        warnings.extend(idle_options(old, parameters));
+    }
     Ok(warnings)
 }
 
-/// What was asked for and does nothing, or is easily mistaken.
-fn idle_options(old: &OldModel, parameters: &TrainingParameters) -> Option<String> {
+/// What was asked for and does nothing, or is easily mistaken; one sentence each.
+fn idle_options(old: &OldModel, parameters: &TrainingParameters) -> Vec<String> {
+    let mut sentences = Vec::new();
     if parameters.views == 2 && !parameters.method.needs_old_vectors() {
-        return Some(format!(
+        sentences.push(format!(
             "views = 2 does nothing here: {} does not look at the old model's vectors of a batch",
             parameters.method.name()
         ));
+    } else if parameters.views == 2 && old.is_fixed() {
+        sentences.push(
+            "views = 2 does nothing here: the old model's vectors are the same in every epoch; let an old encoder run \
+             (cached = false) for a view of its own"
+                .to_owned(),
+        );
     }
     if old.model == parameters.model {
-        return Some(format!(
+        sentences.push(format!(
             "the old and the new model are both called {:?}, so nothing tells their vectors apart; give the new one \
              another name",
             old.model
         ));
     }
-    (parameters.views == 2 && old.is_fixed() && parameters.method.needs_old_vectors()).then(|| {
-        "views = 2 does nothing here: the old model's vectors are the same in every epoch; let an old encoder run \
-         (cached = false) for a view of its own"
-            .to_owned()
-    })
+    sentences
 }
 
 /// Parameters by name, as they stand in artefacts.
 fn describe(parameters: &TrainingParameters) -> Result<BTreeMap<String, String>> {
     let whole = serde_json::to_value(parameters).map_err(|error| Error::corrupt("parameters", error))?;
-    let fields = whole.as_object().cloned().unwrap_or_default();
+    let mut fields = whole.as_object().cloned().unwrap_or_default();
+    // Another device adds up in another order and so gives another encoder. The processor goes without saying, so that
+    // files which say no device are of the processor.
+    if parameters.device != Device::Cpu {
+        let device =
+            serde_json::to_value(parameters.device).map_err(|error| Error::corrupt("device", error))?;
+        fields.insert("device".into(), device);
+    }
     Ok(fields.into_iter().map(|(name, value)| (name, value.to_string())).collect())
 }
 
@@ -351,6 +400,8 @@ struct Numbering {
     classes: Vec<String>,
     /// Number of every example's class; those that are not trained on may have one that stands for nothing.
     labels: Vec<usize>,
+    /// Whether a class has rows that are trained on; the others are the old head's alone.
+    is_taught: Vec<bool>,
     /// How many of the trained classes the old head knows.
     shared: usize,
 }
@@ -387,8 +438,17 @@ impl Numbering {
             .iter()
             .map(|name| number.get(name.as_str()).copied().unwrap_or(usize::MAX))
             .collect();
-        let labels = examples.labels.iter().map(|&label| of_class[label as usize]).collect();
-        Ok(Self { classes, labels, shared })
+        let labels: Vec<usize> = examples.labels.iter().map(|&label| of_class[label as usize]).collect();
+        let mut is_taught = vec![false; classes.len()];
+        for &row in rows {
+            is_taught[labels[row]] = true;
+        }
+        Ok(Self { classes, labels, is_taught, shared })
+    }
+
+    /// Numbers of the classes that are trained on.
+    fn taught(&self) -> Vec<usize> {
+        (0..self.classes.len()).filter(|&class| self.is_taught[class]).collect()
     }
 
     fn warning(&self, method: &Method) -> Option<String> {
@@ -679,7 +739,10 @@ impl<'a> Run<'a> {
     /// All epochs that are left up to `last`.
     fn finish(&mut self, model: &mut Model, last: usize, progress: &Progress) -> Result<()> {
         let epochs = self.parameters.epochs;
-        let rows = self.set.rows.len() as u64;
+        // Balanced batches fill classes up, and last ones may be dropped; how many rows that makes is the same in every
+        // epoch, whatever is drawn.
+        let batches = self.sampler.batches(0);
+        let rows = batches.iter().filter(|rows| is_trained_on(rows)).map(Vec::len).sum::<usize>() as u64;
         // Epochs of an earlier run took none of this run's time: counted as done they would make a rate that is far too high.
         let left = epochs.saturating_sub(self.history.len()) as u64;
         progress.begin(format!("training {}", self.parameters.model), "items", left * rows);
@@ -708,8 +771,7 @@ impl<'a> Run<'a> {
         let mut terms = vec![0.0; self.terms.len()];
         for (number, rows) in batches.iter().enumerate() {
             progress.check()?;
-            // BatchNorm over a single row of a vector is undefined; such a remainder waits for another epoch.
-            if rows.len() < 2 {
+            if !is_trained_on(rows) {
                 continue;
             }
             let time = epoch as f64 + number as f64 / count as f64;
@@ -777,7 +839,12 @@ impl<'a> Run<'a> {
             new: new.clone(),
             old: old.map_or_else(|| Tensor::zeros([n, 0], &device), |old| tensor(old.as_slice(), n)),
             adapted: adapted.clone(),
-            head: HeadTensors { weight: weight.clone(), bias: bias.clone(), form: self.parameters.head },
+            head: HeadTensors {
+                weight: weight.clone(),
+                bias: bias.clone(),
+                form: self.parameters.head,
+                taught: Taught::new(&self.numbering.is_taught, &device),
+            },
         };
         let mut values = Vec::with_capacity(self.terms.len());
         let mut total: Option<Tensor<1>> = None;
@@ -795,7 +862,7 @@ impl<'a> Run<'a> {
         let Some(total) = total.filter(|_| f64::is_finite(loss)) else {
             return Err(self.diverged("the loss"));
         };
-        let right = right(&read(batch.head.logits(&new).detach())?, &batch.labels);
+        let right = right(&read(batch.head.logits_of_taught(&new).detach())?, &batch.labels);
 
         let mut gradients = total.backward();
         let mut take = |leaf: &Tensor<2>| -> Result<Vec<f32>> {
@@ -859,6 +926,12 @@ impl<'a> Run<'a> {
     }
 }
 
+/// Whether a batch makes a step: `BatchNorm` over a single row of a vector is undefined, so such a remainder waits for another
+/// epoch.
+fn is_trained_on(rows: &[usize]) -> bool {
+    rows.len() > 1
+}
+
 /// Rows whose largest logit is the true class's.
 fn right(logits: &[f32], labels: &[usize]) -> usize {
     let classes = logits.len() / labels.len().max(1);
@@ -870,8 +943,8 @@ fn right(logits: &[f32], labels: &[usize]) -> usize {
 }
 
 impl Encoder {
-    /// Whether it was trained with these very parameters on these very examples, from these very initial weights, beside
-    /// this very old model.
+    /// Whether it was trained with these very parameters on these very examples and this kind of device, from these very
+    /// initial weights, beside this very old model.
     ///
     /// # Errors
     ///

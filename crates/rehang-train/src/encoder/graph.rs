@@ -38,11 +38,11 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// Where it lies.
     pub range: Range<usize>,
-    /// What it is, which decides how it starts and whether decoupled decay shrinks it.
+    /// What it is, which decides how it starts.
     pub role: Role,
 }
 
-/// What a parameter is.
+/// What a parameter is. Weight decay is the same for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Weight of a convolution; starts normal with variance `2/(outputs·height·width)` (He et al. 2015, fan-out).
@@ -214,6 +214,14 @@ impl Graph {
     }
 
     /// Number of parameters.
+    ///
+    /// ```
+    /// use rehang_train::encoder::{Graph, Shape};
+    ///
+    /// let mut graph = Graph::new(Shape { channels: 8, height: 1, width: 1 });
+    /// graph.dense(0, "fc", 3);
+    /// assert_eq!((graph.parameter_count(), graph.outputs()), (27, 3));
+    /// ```
     pub fn parameter_count(&self) -> usize {
         self.parameters.last().map_or(0, |parameter| parameter.range.end)
     }
@@ -221,30 +229,6 @@ impl Graph {
     /// Numbers in each of the two vectors of running statistics.
     pub fn statistics_count(&self) -> usize {
         self.statistics.last().map_or(0, |statistics| statistics.range.end)
-    }
-
-    /// Multiplications and additions of one row's forward pass in convolutions and dense layers.
-    ///
-    /// ```
-    /// use rehang_train::encoder::{Graph, Shape};
-    ///
-    /// let mut graph = Graph::new(Shape { channels: 8, height: 1, width: 1 });
-    /// graph.dense(0, "fc", 3);
-    /// assert_eq!(graph.multiplications(), 24);
-    /// assert_eq!((graph.parameter_count(), graph.outputs()), (27, 3));
-    /// ```
-    pub fn multiplications(&self) -> usize {
-        self.operations
-            .iter()
-            .zip(&self.shapes)
-            .map(|(operation, shape)| match *operation {
-                Operation::Convolution { weight, .. } => {
-                    self.parameters[weight].range.len() * shape.height * shape.width
-                }
-                Operation::Dense { weight, .. } => self.parameters[weight].range.len(),
-                _ => 0,
-            })
-            .sum()
     }
 
     /// Adds a convolution without bias; gives its node.

@@ -177,9 +177,9 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`] and [`ErrorKind::MissingInput`] for parameters out of range;
-    /// [`ErrorKind::NotFound`] for a listed class that is not there; [`ErrorKind::Empty`] where a model would see
-    /// nothing; as [`Examples::check_trainable`].
+    /// [`ErrorKind::InvalidOption`] and [`ErrorKind::MissingInput`] for parameters out of range, and for test rows of a class
+    /// that no list names; [`ErrorKind::NotFound`] for a listed class that is not there; [`ErrorKind::Empty`] where a model
+    /// would see nothing; as [`Examples::check_trainable`].
     pub fn draw(examples: &Examples, parameters: &AllocationParameters) -> Result<Self> {
         parameters.check()?;
         let division = Division::new(examples, parameters)?;
@@ -356,8 +356,20 @@ impl Division {
         let mut is_test = vec![false; examples.len()];
         if let Some(path) = &parameters.test_rows {
             for row in read_rows(path, examples.len())? {
+                let class = examples.labels[row] as usize;
+                if roles[class] == Role::Unused {
+                    return Err(Error::option(
+                        "test_rows",
+                        format!("row {row} of {}", path.display()),
+                        format!(
+                            "rows of listed classes: {:?} stands in none of classes.old, classes.new and classes.unseen, so \
+                             nobody would search them",
+                            examples.classes[class]
+                        ),
+                    ));
+                }
                 // Rows of unseen classes are held out already.
-                is_test[row] = roles[examples.labels[row] as usize] == Role::Seen;
+                is_test[row] = roles[class] == Role::Seen;
             }
         } else if parameters.test > 0.0 {
             for rows in of_role(Role::Seen).filter(|rows| rows.len() > 1) {

@@ -66,7 +66,7 @@ pub(super) fn read_images(
     }
     let (labels, classes) = read_classes(labels, rows, images)?;
     let images = Images { channels, height: size[0], width: size[1], pixels };
-    Ok(Examples { inputs: Inputs::Images(images), labels, classes, names: Vec::new(), refused: Vec::new() })
+    Ok(Examples { inputs: Inputs::Images(images), labels, classes, refused: Vec::new() })
 }
 
 /// Vectors and labels; see [`super::ExamplesSource::Features`].
@@ -94,13 +94,7 @@ pub(super) fn read_features(vectors: &Path, labels: &Path) -> Result<Examples> {
     };
     features.check_finite(&vectors.display().to_string())?;
     let (labels, classes) = read_classes(labels, features.rows(), vectors)?;
-    Ok(Examples {
-        inputs: Inputs::Features(features),
-        labels,
-        classes,
-        names: Vec::new(),
-        refused: Vec::new(),
-    })
+    Ok(Examples { inputs: Inputs::Features(features), labels, classes, refused: Vec::new() })
 }
 
 /// Class numbers and names out of whole numbers: classes are numbered in the order of theirs.

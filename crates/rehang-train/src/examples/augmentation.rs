@@ -235,11 +235,6 @@ impl Augmenter {
         }
     }
 
-    /// The variation.
-    pub fn augmentation(&self) -> &Augmentation {
-        &self.augmentation
-    }
-
     /// The normalisation.
     pub fn normalisation(&self) -> &Normalisation {
         &self.normalisation

@@ -23,7 +23,7 @@ pub(super) fn read(paths: &[PathBuf], set: CifarLabels) -> Result<Examples> {
         CifarLabels::HundredCoarse => (2, 0, 20),
     };
     let record = label_bytes + IMAGE_BYTES;
-    let (mut pixels, mut labels, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     for path in paths {
         let bytes = read_file(path)?;
         if !bytes.len().is_multiple_of(record) {
@@ -50,12 +50,17 @@ pub(super) fn read(paths: &[PathBuf], set: CifarLabels) -> Result<Examples> {
             }
             labels.push(i64::from(label));
             pixels.extend_from_slice(&record[label_bytes..]);
-            names.push(format!("{}:{index}", path.display()));
         }
     }
-    let (labels, classes) = numbered(&labels, &paths[0].display())?;
+    let (labels, mut classes) = numbered(&labels, &paths[0].display())?;
+    if set == CifarLabels::HundredCoarse {
+        // Old and new classes are matched by name, and a group of CIFAR-100 is none of its classes.
+        for class in &mut classes {
+            *class = format!("group {class}");
+        }
+    }
     let images = Images { channels: 3, height: SIDE, width: SIDE, pixels };
-    Ok(Examples { inputs: Inputs::Images(images), labels, classes, names, refused: Vec::new() })
+    Ok(Examples { inputs: Inputs::Images(images), labels, classes, refused: Vec::new() })
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>> {

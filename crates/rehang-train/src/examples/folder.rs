@@ -57,7 +57,7 @@ pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Exa
             ),
         ));
     }
-    let (mut labels, mut names) = (Vec::new(), Vec::new());
+    let mut labels = Vec::new();
     for some in files.chunks(DECODED_AT_ONCE) {
         let decoded: Vec<_> = some.par_iter().map(|(_, path)| decode(path, size, channels)).collect();
         for ((class, path), image) in some.iter().zip(decoded) {
@@ -65,7 +65,6 @@ pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Exa
                 Ok(image) => {
                     pixels.extend_from_slice(&image);
                     labels.push(*class);
-                    names.push(path.strip_prefix(root).unwrap_or(path).display().to_string());
                 }
                 Err(why) => refused.push(Refusal { what: path.display().to_string(), why }),
             }
@@ -85,7 +84,7 @@ pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Exa
     }
     drop_empty(&mut classes, &mut labels);
     let images = Images { channels, height: size[0], width: size[1], pixels };
-    Ok(Examples { inputs: Inputs::Images(images), labels, classes, names, refused })
+    Ok(Examples { inputs: Inputs::Images(images), labels, classes, refused })
 }
 
 /// Takes away classes of which no image could be read, so that no class number stands for nothing.

@@ -76,9 +76,7 @@ pub struct Examples {
     pub labels: Vec<u32>,
     /// What the classes are called at their source, in the order of their numbers.
     pub classes: Vec<String>,
-    /// Where each row comes from, `[n]`, for messages; empty where the source has no names.
-    pub names: Vec<String>,
-    /// What could not be read and is left out.
+    /// What could not be read and is left out: whoever reads examples has to say it, as training sees the rows alone.
     pub refused: Vec<Refusal>,
 }
 
@@ -114,13 +112,13 @@ pub struct Refusal {
 }
 
 impl Examples {
-    /// Rows without names, none of them refused, checked as [`Examples::check`] does.
+    /// Rows of which none was refused, checked as [`Examples::check`] does.
     ///
     /// # Errors
     ///
     /// As [`Examples::check`].
     pub fn new(inputs: Inputs, labels: Vec<u32>, classes: Vec<String>) -> Result<Self> {
-        let examples = Self { inputs, labels, classes, names: Vec::new(), refused: Vec::new() };
+        let examples = Self { inputs, labels, classes, refused: Vec::new() };
         examples.check()?;
         Ok(examples)
     }
@@ -163,16 +161,10 @@ impl Examples {
             Inputs::Images(images) => Inputs::Images(images.select(rows)),
             Inputs::Features(features) => Inputs::Features(features.select(rows)),
         };
-        let names = if self.names.is_empty() {
-            Vec::new()
-        } else {
-            rows.iter().map(|&row| self.names[row].clone()).collect()
-        };
         Self {
             inputs,
             labels: rows.iter().map(|&row| self.labels[row]).collect(),
             classes: self.classes.clone(),
-            names,
             refused: Vec::new(),
         }
     }
@@ -200,12 +192,8 @@ impl Examples {
         if self.is_empty() && self.inputs.is_empty() {
             return Err(ErrorKind::Empty { what: "the set of examples".into() }.into());
         }
-        for (what, count) in
-            [("the labels", Some(self.len())), ("the names", Some(self.names.len()).filter(|&n| n > 0))]
-        {
-            if let Some(count) = count.filter(|&count| count != self.inputs.len()) {
-                return Err(counts_differ("the examples", self.inputs.len(), what, count));
-            }
+        if self.len() != self.inputs.len() {
+            return Err(counts_differ("the examples", self.inputs.len(), "the labels", self.len()));
         }
         let mut names: Vec<&String> = self.classes.iter().collect();
         names.sort_unstable();
@@ -227,8 +215,8 @@ impl Examples {
         }
     }
 
-    /// Fails where classes cannot be learned from these rows, and otherwise says what is odd about them: files that
-    /// were left out, classes of a single row. One sentence each; empty where nothing is odd.
+    /// Fails where classes cannot be learned from these rows, and otherwise says what is odd about them: classes of a
+    /// single row. One sentence each; empty where nothing is odd.
     ///
     /// # Errors
     ///
@@ -246,14 +234,6 @@ impl Examples {
             ));
         }
         let mut warnings = Vec::new();
-        if let Some(first) = self.refused.first() {
-            warnings.push(format!(
-                "{} files were left out, the first of them {}: {}",
-                self.refused.len(),
-                first.what,
-                first.why
-            ));
-        }
         let single: Vec<&str> = (0..counts.len())
             .filter(|&class| counts[class] == 1)
             .map(|class| &*self.classes[class])

@@ -19,12 +19,6 @@ pub struct Normalisation {
 }
 
 impl Normalisation {
-    /// Leaves coordinates as they are, and puts pixels between 0 and 1.
-    pub fn none(inputs: &Inputs) -> Self {
-        let channels = channels(inputs);
-        Self { mean: vec![0.0; channels], std: vec![1.0; channels] }
-    }
-
     /// Mean and standard deviation (over n, not n − 1) of some rows: those that are trained on, and no others.
     ///
     /// A channel that is the same everywhere has the deviation 1 here, so that it becomes 0.

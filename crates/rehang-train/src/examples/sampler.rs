@@ -149,7 +149,8 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Rows that never come because they are the only one of their class, increasing; empty for shuffled batches.
+    /// Rows that never come because they are the only one of their class, increasing; empty for shuffled batches. A training
+    /// warns of them.
     pub fn left_out(&self) -> &[usize] {
         &self.left_out
     }

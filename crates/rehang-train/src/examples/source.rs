@@ -110,7 +110,7 @@ pub enum CifarLabels {
     /// The hundred classes of CIFAR-100.
     #[serde(rename = "cifar-100")]
     HundredFine,
-    /// The twenty groups of CIFAR-100's classes.
+    /// The twenty groups of CIFAR-100's classes, called `group 0` to `group 19`.
     #[serde(rename = "cifar-100-coarse")]
     HundredCoarse,
 }

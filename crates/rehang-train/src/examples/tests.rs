@@ -108,7 +108,6 @@ mod reading {
         let examples = Examples::read(&source).unwrap();
         assert_eq!(examples.classes, ["cat", "dog"]);
         assert_eq!(examples.labels, [0, 1, 1, 1]);
-        assert_eq!(examples.names, ["cat/misnamed.jpeg", "dog/a.PNG", "dog/b.png", "dog/deep/c.jpg"]);
         let images = images(&examples);
         assert_eq!(images.image(0), [[40; 16], [80; 16], [7; 16]].concat());
         assert_eq!(images.image(1), [[10; 16], [20; 16], [7; 16]].concat());
@@ -118,7 +117,7 @@ mod reading {
         assert_eq!(left_out, ["nothing", "broken.png", "empty.jpg", "only.png"]);
         assert!(examples.refused.iter().all(|refusal| !refusal.why.is_empty()));
         let warnings = examples.check_trainable().unwrap();
-        assert!(warnings[0].contains("4 files") && warnings[1].contains("(cat)"), "{warnings:?}");
+        assert!(warnings.len() == 1 && warnings[0].contains("(cat)"), "{warnings:?}");
         assert_eq!(examples, Examples::read(&source).unwrap());
     }
 
@@ -244,7 +243,7 @@ mod reading {
         let error = refused(&arrays(&good, array("|u1", "(3,)", &[0; 3])), &["good.npy has 2 rows", "has 3"]);
         assert!(error.is_mismatch());
         refused(&arrays(&good, array("|i1", "(2,)", &[0, 0xff])), &["row 1 is -1", "not negative"]);
-        refused(&arrays(&good, array("<f4", "(2,)", &[0; 8])), &["labels are whole numbers"]);
+        refused(&arrays(&good, array("<f4", "(2,)", &[0, 0, 0, 0x3f, 0, 0, 0, 0x3f])), &["whole numbers"]);
         refused(&arrays(&good, array("|u1", "(2, 2)", &[0; 4])), &["one value a row"]);
         refused(&arrays(&good, root.join("missing.npy")), &["missing.npy"]);
         let flat = array("|u1", "(2, 4)", &[0; 8]);
@@ -329,11 +328,10 @@ mod reading {
         let examples = Examples::read(&cifar(&[&ten, &more], CifarLabels::Ten)).unwrap();
         assert_eq!((&*examples.labels, &*examples.classes.join(" ")), (&[1, 0, 2][..], "0 3 9"));
         assert_eq!((images(&examples).len(), images(&examples).image(2)), (3, &[3; 3072][..]));
-        assert!(examples.names[1].ends_with("ten.bin:1"));
         let hundred = put(root, "hundred.bin", &[record(&[4, 88], 1), record(&[19, 12], 2)].concat());
         let read = |set| Examples::read(&cifar(&[&hundred], set)).unwrap().classes;
         assert_eq!(read(CifarLabels::HundredFine), ["12", "88"]);
-        assert_eq!(read(CifarLabels::HundredCoarse), ["4", "19"]);
+        assert_eq!(read(CifarLabels::HundredCoarse), ["group 4", "group 19"]);
 
         let cut = put(root, "cut.bin", &record(&[3], 1)[..3000]);
         refused(&cifar(&[&cut], CifarLabels::Ten), &["cut.bin", "truncated", "3073"]);
@@ -415,12 +413,10 @@ mod reading {
     }
 
     #[test]
-    fn a_selection_keeps_class_numbers_and_names() {
-        let mut examples = grey(&[2, 2]);
-        examples.names = (0..4).map(|row| format!("row {row}")).collect();
+    fn a_selection_keeps_class_numbers() {
+        let examples = grey(&[2, 2]);
         let some = examples.select(&[3, 0]);
-        assert_eq!((&*some.labels, some.names), (&[1, 0][..], vec!["row 3".to_string(), "row 0".into()]));
-        assert_eq!(some.classes, examples.classes);
+        assert_eq!((&*some.labels, &some.classes), (&[1, 0][..], &examples.classes));
         let Inputs::Images(images) = &some.inputs else { panic!("no images") };
         assert_eq!(images.image(0), self::images(&examples).image(3));
     }
@@ -594,6 +590,18 @@ mod allocations {
             let error = draw(parameters).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         };
+        // Nor may it be tested: its rows would be missing without a word. One of an unseen class is held out already.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.npy");
+        let tested = |row: usize| {
+            write_labels(&path, &[row as i64]).unwrap();
+            let parameters = lists(&["0..2"], &["2..4"], Some(&["5..6"]));
+            draw(&AllocationParameters { test_rows: Some(path.clone()), ..parameters })
+        };
+        assert_eq!(tested(0).unwrap().test, [0]);
+        assert_eq!(tested(5).unwrap().test, Vec::<usize>::new());
+        let error = tested(4).unwrap_err().to_string();
+        assert!(error.contains("row 4 of") && error.contains("class 4"), "{error}");
         refuse(&lists(&["0..2"], &["oak"], None), "there is no class \"oak\"");
         refuse(&lists(&["0..2"], &["0..x"], None), "there is no class \"0..x\"");
         refuse(&lists(&["0..7"], &["0..2"], None), "0..6");
@@ -716,7 +724,11 @@ mod augmenting {
     }
 
     fn batch(inputs: &Inputs, augmentation: Augmentation, view: usize) -> Vec<f32> {
-        let normalisation = Normalisation::none(inputs);
+        let channels = match inputs {
+            Inputs::Images(images) => images.channels,
+            Inputs::Features(features) => features.columns(),
+        };
+        let normalisation = Normalisation { mean: vec![0.0; channels], std: vec![1.0; channels] };
         let augmenter = Augmenter::new(augmentation, normalisation, inputs, 11).unwrap();
         let rows: Vec<usize> = (0..inputs.len()).collect();
         let mut out = vec![9.0; 3];

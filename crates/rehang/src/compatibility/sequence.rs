@@ -173,7 +173,8 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
             let waits = |item: usize| place[item] != usize::MAX && hot_model[item] != number;
             step.order.iter().filter(|&&item| waits(item)).map(|&item| place[item]).collect()
         };
-        let backfilled = (step.backfilled * waiting.len() as f64).floor() as usize;
+        // A share that was made as k/c is k items, although k/c·c may come out just below k.
+        let backfilled = (step.backfilled * waiting.len() as f64 + 1e-9).floor() as usize;
         let (hot_start, hot_end, full, exact) = if waiting.is_empty() {
             let state = StepMetrics::of(&evaluate_state(&hot)?);
             (state, state, state, None)

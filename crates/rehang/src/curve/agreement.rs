@@ -10,9 +10,9 @@ use crate::vectors::Matrix;
 use super::centre::Centre;
 use super::input::{Blocks, check_handicap, check_vectors, percent_line};
 use super::line::Line;
-use super::relevance::Positive;
+use super::relevance::{Positive, Qrels, Relevance};
 use super::sweep::{self, Depths, Query, Totals, Workspace};
-use super::{Panels, Processor};
+use super::{CurveOptions, DoNothing, Panels, Processor, check_today, evaluate};
 
 /// Agreement@k at every one of the n + 1 states of a backfill.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -22,8 +22,6 @@ pub struct AgreementCurve {
     /// Share of the k nearest items that are also among the k nearest of the fully native gallery, in percent. Ends at
     /// 100.
     pub line: Line,
-    /// Area of every query's own agreement, in percent.
-    pub per_query: Vec<f64>,
 }
 
 /// The agreement@k curve: how much of what a user sees at each state is what they will see in the end.
@@ -62,16 +60,7 @@ pub fn agreement(
     check_vectors(native, Some(adapted), queries)?;
     check_handicap(handicap)?;
     crate::order::check_permutation(order, items)?;
-    let depth_max = items - usize::from(queries.is_none());
-    if depth == 0 {
-        return Err(Error::option("the depth of agreement@k", depth, "1 or more"));
-    }
-    if depth_max == 0 {
-        let detail =
-            "the gallery is its own set of queries and has one item; give separate queries, or more items";
-        return Err(ErrorKind::NothingToFind { detail: detail.into() }.into());
-    }
-    let depth = depth.min(depth_max);
+    let depth = depth_within(depth, items, queries)?;
     let depths = Depths::new(None, None, Some(depth), None);
     let processor = Processor::detect();
     let others: Vec<&Matrix> = std::iter::once(adapted).chain(queries).collect();
@@ -95,7 +84,7 @@ pub fn agreement(
         distance,
         handicap,
     };
-    let (values, totals) = blocks.run(
+    let (_, totals) = blocks.run(
         progress,
         || (Workspace::default(), Totals::new(items, &depths, false, 0), Vec::new()),
         |(work, totals, nearest), query, native, adapted| {
@@ -114,18 +103,91 @@ pub fn agreement(
                 baseline: [false; sweep::HITS],
                 cuts: &[],
             };
-            sweep::sweep(processor, work, &query, &depths, totals).areas[3]
+            sweep::sweep(processor, work, &query, &depths, totals);
         },
     )?;
     let mut sums = Totals::new(items, &depths, false, 0);
     for (_, totals, _) in &totals {
         sums.add(totals);
     }
-    Ok(AgreementCurve {
-        depth,
-        line: percent_line(&sums.recall, counted.len() as f64 * sweep::UNIT),
-        per_query: values.into_iter().map(|area| 100.0 * area).collect(),
-    })
+    Ok(AgreementCurve { depth, line: percent_line(&sums.recall, counted.len() as f64 * sweep::UNIT) })
+}
+
+/// Agreement@k of the search as it is today with the fully native gallery, in percent: the do-nothing line of [`agreement`].
+///
+/// That is the share of the k nearest items by the new model (`queries` in `native`, compared by `distance`) that the old model
+/// gives among its k nearest too. Queries and depth as in [`agreement`].
+///
+/// ```
+/// use rehang::curve::{DoNothing, agreement_today};
+/// use rehang::{Distance, Matrix, Progress};
+///
+/// let native = Matrix::new(1, vec![0.0, 1.0, 5.0, 6.0])?;
+/// let queries = Matrix::new(1, vec![0.0, 6.0])?;
+/// // To the old model the items in the middle stand the other way round.
+/// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
+/// let today = DoNothing { gallery: &old, queries: Some(&queries), distance: Distance::L2 };
+/// let line = agreement_today(&native, Some(&queries), Distance::L2, today, 2, &Progress::default())?;
+/// assert_eq!(line, 50.0);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`super::curve()`], for vectors, numbers and depth.
+pub fn agreement_today(
+    native: &Matrix,
+    queries: Option<&Matrix>,
+    distance: Distance,
+    today: DoNothing<'_>,
+    depth: usize,
+    progress: &Progress,
+) -> Result<f64> {
+    check_vectors(native, None, queries)?;
+    check_today(&today, native, queries)?;
+    let depth = depth_within(depth, native.rows(), queries)?;
+    let order: Vec<usize> = (0..native.rows()).collect();
+    let columns: Vec<u32> = (0..native.rows() as u32).collect();
+    let others: Vec<&Matrix> = queries.into_iter().collect();
+    let centre = Centre::new(distance, native, &others);
+    let panels = Panels::new(&centre.taken_from(native), &order);
+    let query_vectors = centre.taken_from(queries.unwrap_or(native));
+    let counted: Vec<usize> = (0..query_vectors.rows()).collect();
+    progress.begin("agreement", "queries", counted.len() as u64);
+    let blocks = Blocks {
+        processor: Processor::detect(),
+        queries: &query_vectors,
+        counted: &counted,
+        native: &panels,
+        adapted: None,
+        distance,
+        handicap: 0.0,
+    };
+    let (nearest, _) = blocks.run(progress, Vec::new, |nearest, query, native, _| {
+        let own = queries.is_none().then_some(query as u32);
+        find_nearest(native, &columns, own, depth, nearest);
+        nearest.iter().map(|&(_, item, _)| (item as usize, 1.0)).collect::<Vec<(usize, f64)>>()
+    })?;
+    // What the new model finds is what the old one has to find: agreement is recall of it.
+    let wanted = Qrels::new(nearest)?;
+    let options = CurveOptions { recall_at: Some(depth), ..CurveOptions::default() };
+    let relevance = Relevance::Judgements(&wanted);
+    let evaluation = evaluate(today.gallery, today.queries, relevance, today.distance, &options, progress)?;
+    Ok(evaluation.recall_at.unwrap_or(f64::NAN))
+}
+
+/// The depth that was asked for, made smaller where a ranking has fewer items.
+fn depth_within(depth: usize, items: usize, queries: Option<&Matrix>) -> Result<usize> {
+    let depth_max = items - usize::from(queries.is_none());
+    if depth == 0 {
+        return Err(Error::option("the depth of agreement@k", depth, "1 or more"));
+    }
+    if depth_max == 0 {
+        let detail =
+            "the gallery is its own set of queries and has one item; give separate queries, or more items";
+        return Err(ErrorKind::NothingToFind { detail: detail.into() }.into());
+    }
+    Ok(depth.min(depth_max))
 }
 
 /// The `depth` nearest columns by (distance, gallery index), as (distance, gallery index, column).

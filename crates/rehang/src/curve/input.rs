@@ -76,7 +76,7 @@ pub(crate) struct Blocks<'a> {
     pub(crate) handicap: f64,
 }
 
-/// Buffers of one thread.
+/// Buffers of one thread at a time.
 struct Slot<S> {
     tiles: QueryTiles,
     native: Vec<f64>,
@@ -85,8 +85,8 @@ struct Slot<S> {
 }
 
 impl Blocks<'_> {
-    /// Calls `each(state, i, distances to native, distances to adapted)` for every counted query i, with one state a
-    /// thread; returns the answers by query, and the states in no particular order.
+    /// Calls `each(state, i, distances to native, distances to adapted)` for every counted query i, with a state for each
+    /// slot, which threads take one at a time; returns the answers by query, and the states in no particular order.
     pub(crate) fn run<S: Send, R: Send>(
         &self,
         progress: &Progress,
@@ -96,7 +96,8 @@ impl Blocks<'_> {
         let items = self.native.count();
         let rows = block_queries(items);
         let blocks = self.counted.len().div_ceil(rows);
-        // A thread only ever takes its own slot, so the locks are never waited for.
+        // A thread takes the slot of its own number, so locks are hardly waited for: only where there are fewer blocks than
+        // threads may two of them share a slot.
         let slots: Vec<Mutex<Slot<S>>> = (0..rayon::current_num_threads().min(blocks).max(1))
             .map(|_| {
                 Mutex::new(Slot {

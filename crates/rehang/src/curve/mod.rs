@@ -53,7 +53,7 @@ use crate::space::Distance;
 use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::Matrix;
 
-pub use agreement::{AgreementCurve, agreement};
+pub use agreement::{AgreementCurve, agreement, agreement_today};
 pub use evaluate::{Evaluation, QueryRanks, evaluate, evaluate_leave_one_out};
 pub use line::{Grid, Line, grid_cuts};
 pub use relevance::{Qrels, QueryCount, Relevance};
@@ -201,14 +201,21 @@ pub struct PerQuery {
     pub top5: Vec<f64>,
     /// Area of average precision of each.
     pub map: Vec<f64>,
+    /// Area of mAP@k of each; empty where not asked for.
+    pub map_at: Vec<f64>,
+    /// Area of nDCG@k of each; empty where not asked for.
+    pub ndcg_at: Vec<f64>,
+    /// Area of recall@k of each; empty where not asked for.
+    pub recall_at: Vec<f64>,
     /// Cuts at which values are kept.
     pub cuts: Vec<usize>,
-    /// Top-1, top-5 and average precision of each query at each kept cut, three times `[queries, cuts]`.
+    /// Top-1, top-5, average precision, mAP@k, nDCG@k and recall@k of each query at each kept cut, six times
+    /// `[queries, cuts]`; empty where not asked for.
     #[serde(skip)]
-    pub at_cuts: [Vec<f32>; 3],
+    pub at_cuts: [Vec<f32>; 6],
 }
 
-/// Intervals over queries for the three areas.
+/// Intervals over queries for the areas.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct AreaIntervals {
     /// Of the area of top-1.
@@ -217,6 +224,12 @@ pub struct AreaIntervals {
     pub top5: Interval,
     /// Of the area of mAP.
     pub map: Interval,
+    /// Of the area of mAP@k, where asked for.
+    pub map_at: Option<Interval>,
+    /// Of the area of nDCG@k, where asked for.
+    pub ndcg_at: Option<Interval>,
+    /// Of the area of recall@k, where asked for.
+    pub recall_at: Option<Interval>,
 }
 
 /// Intervals over queries along the curve.
@@ -230,6 +243,12 @@ pub struct Bands {
     pub top5: Vec<Interval>,
     /// Of mAP at each cut.
     pub map: Vec<Interval>,
+    /// Of mAP@k at each cut; empty where not asked for.
+    pub map_at: Vec<Interval>,
+    /// Of nDCG@k at each cut; empty where not asked for.
+    pub ndcg_at: Vec<Interval>,
+    /// Of recall@k at each cut; empty where not asked for.
+    pub recall_at: Vec<Interval>,
 }
 
 /// The do-nothing line, and the flips against it.
@@ -273,17 +292,28 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Percentile bootstrap intervals over queries of the three areas; see [`bootstrap_means`].
+    /// Percentile bootstrap intervals over queries of the areas; see [`bootstrap_means`].
     ///
     /// # Errors
     ///
     /// [`crate::ErrorKind::InvalidOption`] for no resamples or a level outside (0, 1).
     pub fn area_intervals(&self, resamples: usize, level: f64, seed: u64) -> Result<AreaIntervals> {
-        let columns = [&self.per_query.top1, &self.per_query.top5, &self.per_query.map];
-        let queries = self.per_query.queries.len();
-        let values: Vec<f64> = (0..queries).flat_map(|query| columns.map(|column| column[query])).collect();
-        let intervals = bootstrap_means(&values, 3, resamples, level, seed)?;
-        Ok(AreaIntervals { top1: intervals[0], top5: intervals[1], map: intervals[2] })
+        let own = &self.per_query;
+        let columns = [&own.top1, &own.top5, &own.map, &own.map_at, &own.ndcg_at, &own.recall_at];
+        let asked: Vec<usize> = (0..columns.len()).filter(|&column| !columns[column].is_empty()).collect();
+        let values: Vec<f64> = (0..own.queries.len())
+            .flat_map(|query| asked.iter().map(move |&column| columns[column][query]))
+            .collect();
+        let intervals = bootstrap_means(&values, asked.len(), resamples, level, seed)?;
+        let of = |column: usize| asked.iter().position(|&other| other == column).map(|at| intervals[at]);
+        Ok(AreaIntervals {
+            top1: intervals[0],
+            top5: intervals[1],
+            map: intervals[2],
+            map_at: of(3),
+            ndcg_at: of(4),
+            recall_at: of(5),
+        })
     }
 
     /// Percentile bootstrap intervals over queries at the kept cuts; see [`bootstrap_means`].
@@ -297,12 +327,16 @@ impl Curve {
             return Err(Error::missing("kept cuts", "a band over queries"));
         }
         let band = |values: &[f32]| {
+            if values.is_empty() {
+                return Ok(Vec::new());
+            }
             let values: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
             bootstrap_means(&values, cuts.len(), resamples, level, seed)
         };
-        let [top1, top5, map] = &self.per_query.at_cuts;
+        let [top1, top5, map, map_at, ndcg_at, recall_at] = &self.per_query.at_cuts;
         let (top1, top5, map) = (band(top1)?, band(top5)?, band(map)?);
-        Ok(Bands { cuts, top1, top5, map })
+        let (map_at, ndcg_at, recall_at) = (band(map_at)?, band(ndcg_at)?, band(recall_at)?);
+        Ok(Bands { cuts, top1, top5, map, map_at, ndcg_at, recall_at })
     }
 }
 
@@ -361,13 +395,7 @@ fn curve_on(
     let today = match input.do_nothing {
         None => None,
         Some(today) => {
-            expect_count("old vectors", today.gallery.rows(), "new vectors", items)?;
-            match (today.queries, input.queries) {
-                (None, None) => {}
-                (Some(old), Some(new)) => expect_count("old queries", old.rows(), "new queries", new.rows())?,
-                (None, Some(_)) => return Err(Error::missing("old query vectors", "the do-nothing line")),
-                (Some(_), None) => return Err(Error::missing("new query vectors", "a set of old queries")),
-            }
+            check_today(&today, input.native, input.queries)?;
             Some(evaluate(today.gallery, today.queries, input.relevance, today.distance, options, progress)?)
         }
     };
@@ -416,6 +444,17 @@ fn curve_on(
         sums.add(totals);
     }
     Ok(assemble(items, &answers, options, &sums, &groups, today, &per_query, cuts))
+}
+
+/// Fails where the search of today is of another number of items or queries than that of the new model.
+fn check_today(today: &DoNothing<'_>, native: &Matrix, queries: Option<&Matrix>) -> Result<()> {
+    expect_count("old vectors", today.gallery.rows(), "new vectors", native.rows())?;
+    match (today.queries, queries) {
+        (None, None) => Ok(()),
+        (Some(old), Some(new)) => expect_count("old queries", old.rows(), "new queries", new.rows()),
+        (None, Some(_)) => Err(Error::missing("old query vectors", "the do-nothing line")),
+        (Some(_), None) => Err(Error::missing("new query vectors", "a set of old queries")),
+    }
 }
 
 /// Turns sums over queries into percent.
@@ -470,12 +509,12 @@ fn assemble(
         };
         Line::new((0..=items).map(gap_at).collect())
     });
-    let area = |slot: usize| per_query.iter().map(|query| 100.0 * query.areas[slot]).collect();
-    let at_cuts = [0, 1, 2].map(|slot| {
-        per_query
-            .iter()
-            .flat_map(|query| query.at_cuts.iter().map(move |values| 100.0 * values[slot]))
-            .collect()
+    let is_asked =
+        [true, true, true, options.map_at.is_some(), options.ndcg_at.is_some(), options.recall_at.is_some()];
+    let own = |slot: usize| per_query.iter().filter(move |_| is_asked[slot]);
+    let area = |slot: usize| own(slot).map(|query| 100.0 * query.areas[slot]).collect();
+    let at_cuts = std::array::from_fn(|slot| {
+        own(slot).flat_map(|query| query.at_cuts.iter().map(move |values| 100.0 * values[slot])).collect()
     });
     Curve {
         items,
@@ -495,6 +534,9 @@ fn assemble(
             top1: area(0),
             top5: area(1),
             map: area(2),
+            map_at: area(3),
+            ndcg_at: area(4),
+            recall_at: area(5),
             cuts,
             at_cuts,
         },
@@ -575,7 +617,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_processor_gives_the_same_bits() {
+    fn every_processor_gives_the_same_bits_and_a_curve_is_the_mean_of_its_queries() {
         let mut state = 7_u64;
         let mut next = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -609,6 +651,29 @@ mod tests {
                 .map(|processor| curve_on(processor, &input, &options, &Progress::default()).unwrap())
                 .collect();
             assert!(curves.iter().all(|curve| *curve == curves[0]));
+            let (made, own) = (&curves[0], &curves[0].per_query);
+            let at = |line: &Option<LineAt>| line.as_ref().unwrap().line.clone();
+            let lines = [
+                (made.top1.clone(), &own.top1),
+                (made.top5.clone(), &own.top5),
+                (made.map.clone(), &own.map),
+                (at(&made.map_at), &own.map_at),
+                (at(&made.ndcg_at), &own.ndcg_at),
+                (at(&made.recall_at), &own.recall_at),
+            ];
+            let queries = own.queries.len() as f64;
+            for ((line, areas), kept) in lines.iter().zip(&own.at_cuts) {
+                assert!((line.area() - areas.iter().sum::<f64>() / queries).abs() < 1e-9);
+                for (column, &cut) in own.cuts.iter().enumerate() {
+                    let sum: f64 =
+                        kept.iter().skip(column).step_by(own.cuts.len()).map(|&value| f64::from(value)).sum();
+                    assert!((line.values()[cut] - sum / queries).abs() < 1e-4);
+                }
+            }
+            let intervals = made.area_intervals(50, 0.95, 1).unwrap();
+            let ndcg = intervals.ndcg_at.unwrap();
+            assert!((ndcg.estimate - at(&made.ndcg_at).area()).abs() < 1e-9 && ndcg.low < ndcg.high);
+            assert_eq!(made.bands(50, 0.95, 1).unwrap().recall_at.len(), own.cuts.len());
         }
     }
 }

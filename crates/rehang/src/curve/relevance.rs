@@ -49,7 +49,7 @@ impl Qrels {
     /// # Errors
     ///
     /// [`ErrorKind::Duplicate`] where an item is judged twice for a query, [`ErrorKind::NotFinite`] for a gain that is
-    /// NaN or infinite.
+    /// NaN or infinite, [`ErrorKind::InvalidOption`] for one above [`f32::MAX`]: sums of such gains may overflow.
     pub fn new(mut queries: Vec<Vec<(usize, f64)>>) -> Result<Self> {
         for (query, judged) in queries.iter_mut().enumerate() {
             judged.sort_by_key(|&(item, _)| item);
@@ -64,6 +64,13 @@ impl Qrels {
                 return Err(
                     ErrorKind::NotFinite { what: "gains of judgements".into(), row: query, column }.into()
                 );
+            }
+            if let Some((item, gain)) = judged.iter().find(|(_, gain)| *gain > f64::from(f32::MAX)) {
+                return Err(Error::option(
+                    format!("the gain of item {item} for query {query}"),
+                    gain,
+                    format!("at most {:e}", f32::MAX),
+                ));
             }
         }
         Ok(Self { queries })

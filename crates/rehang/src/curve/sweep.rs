@@ -28,6 +28,8 @@ const GROUP: usize = 4 * LANES;
 const CHUNK: usize = 512;
 /// Depths at which a right answer counts as found: 1, 5, and the one that may be asked for.
 pub(crate) const HITS: usize = 3;
+/// Metrics of which a query has numbers of its own.
+pub(crate) const OWN: usize = 6;
 
 /// Depths of the metrics that look at the first ranks only; 0 leaves a metric out.
 #[derive(Debug, Clone, Default)]
@@ -189,10 +191,11 @@ pub(crate) struct Query<'a> {
 /// One query's own numbers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QueryValues {
-    /// Mean over all cuts of top-1, top-5, average precision and recall@k, 0 to 1.
-    pub(crate) areas: [f64; 4],
-    /// The four at each kept cut.
-    pub(crate) at_cuts: Vec<[f32; 4]>,
+    /// Mean over all cuts of top-1, top-5, average precision, mAP@k, nDCG@k and recall@k, 0 to 1; 0 for one that is left
+    /// out.
+    pub(crate) areas: [f64; OWN],
+    /// The same at each kept cut.
+    pub(crate) at_cuts: Vec<[f32; OWN]>,
 }
 
 /// A right answer with the positions of its two thresholds.
@@ -458,7 +461,8 @@ struct State {
     map: i64,
     ndcg: i64,
     recall: i64,
-    recall_area: i64,
+    /// Sums of these three over all cuts, in fixed point.
+    head_areas: [i64; 3],
 }
 
 impl State {
@@ -485,7 +489,7 @@ impl State {
             map: 0,
             ndcg: 0,
             recall: 0,
-            recall_area: 0,
+            head_areas: [0; 3],
         };
         let cuts = query.items.len() as i64 + 1;
         state.update_precision(0, cuts, totals);
@@ -546,20 +550,18 @@ impl State {
         }
         if depths.deepest > 0.0 {
             let head = head(&ranks[..self.positives], gains, self.ideal, depths);
-            for (old, new, changes) in
-                [(&mut self.map, head.map, &mut totals.map), (&mut self.ndcg, head.ndcg, &mut totals.ndcg)]
-            {
+            let [map_area, ndcg_area, recall_area] = &mut self.head_areas;
+            for (old, new, area, changes) in [
+                (&mut self.map, head.map, map_area, &mut totals.map),
+                (&mut self.ndcg, head.ndcg, ndcg_area, &mut totals.ndcg),
+                (&mut self.recall, head.recall, recall_area, &mut totals.recall),
+            ] {
                 let new = fixed(new);
                 if new != *old {
+                    *area += (new - *old) * cuts;
                     changes[cut] += new - *old;
                     *old = new;
                 }
-            }
-            let recall = fixed(head.recall);
-            if recall != self.recall {
-                self.recall_area += (recall - self.recall) * cuts;
-                totals.recall[cut] += recall - self.recall;
-                self.recall = recall;
             }
         }
     }
@@ -643,27 +645,28 @@ impl State {
         self.update_head(cut, cuts, &work.ranks, &work.gains, query, depths, totals);
     }
 
-    /// Top-1, top-5, average precision and recall@k now.
-    fn now(&self) -> [f32; 4] {
+    /// The metrics of [`QueryValues`] now.
+    fn now(&self) -> [f32; OWN] {
         let hit = |slot: usize| if self.hits[slot] { 1.0 } else { 0.0 };
-        let [precision, recall] = [self.precision, self.recall].map(|value| (value as f64 / UNIT) as f32);
-        [hit(0), hit(1), precision, recall]
+        let value = |units: i64| (units as f64 / UNIT) as f32;
+        [hit(0), hit(1), value(self.precision), value(self.map), value(self.ndcg), value(self.recall)]
     }
 
-    /// Means over all cuts of top-1, top-5, average precision and recall@k.
-    fn areas(&self, items: usize) -> [f64; 4] {
+    /// Their means over all cuts.
+    fn areas(&self, items: usize) -> [f64; OWN] {
         let cuts = (items + 1) as f64;
         let [top1, top5, _] = self.hit_area.map(|area| area as f64 / cuts);
-        let [precision, recall] =
-            [self.precision_area, self.recall_area].map(|area| area as f64 / UNIT / cuts);
-        [top1, top5, precision, recall]
+        let mean = |area: i64| area as f64 / UNIT / cuts;
+        let [map, ndcg, recall] = self.head_areas.map(mean);
+        [top1, top5, mean(self.precision_area), map, ndcg, recall]
     }
 }
 
 /// A number from 0 to 1 in fixed point, rounded to the nearest.
 #[inline(always)]
 fn fixed(value: f64) -> i64 {
-    // SAFETY: metrics are finite and lie between 0 and 1.
+    // SAFETY: metrics are finite and, but for rounding, lie between 0 and 1. Gains are above 0 and at most `f32::MAX`
+    // (`Qrels::new`), so that no sum of them overflows and the ideal gain that they are divided by is above 0.
     unsafe { (value * UNIT + 0.5).to_int_unchecked() }
 }
 

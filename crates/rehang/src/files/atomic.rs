@@ -15,7 +15,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Bytes go to a hidden file in the same folder (`.NAME.….partial`). [`AtomicFile::commit`] writes what is buffered,
 /// waits until the disk has it, gives the file its name in one step, and waits until the disk has the name too.
 /// A file that is dropped without a commit is removed, and what stood under the name before stays as it was. Only a
-/// process that is killed outright can leave the hidden file behind; it is safe to delete.
+/// process that is killed or interrupted can leave the hidden file behind; it is safe to delete.
 ///
 /// A symbolic link is followed: the file it points to is replaced, not the link.
 ///

@@ -67,6 +67,9 @@ impl Format {
     /// What a file of vectors may be called.
     const VECTORS: &'static str =
         "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs or .safetensors";
+    /// What a file of one value a row may be called.
+    const VALUES: &'static str = "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs, .safetensors, .txt, .tsv, .csv, \
+                                  .ids, .jsonl or .ndjson";
 
     fn of(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
@@ -144,11 +147,11 @@ impl VectorSource {
         Self { path: path.into(), column: None }
     }
 
-    fn format(&self, wanted: &str) -> Result<Format> {
+    fn format(&self, wanted: &str, expected: &str) -> Result<Format> {
         // A missing or unreadable file says so, whatever its name ends in.
         open(&self.path)?;
         Format::of(&self.path)
-            .ok_or_else(|| Error::option(format!("a file of {wanted}"), self.path.display(), Format::VECTORS))
+            .ok_or_else(|| Error::option(format!("a file of {wanted}"), self.path.display(), expected))
     }
 
     fn check_column(&self, format: Format) -> Result<()> {
@@ -241,7 +244,7 @@ const IDS: Wish = Wish { what: "ids", names: &["id", "_id"], accepts: [true, fal
 
 /// One value a row of any file.
 fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
-    let format = source.format(wish.what)?;
+    let format = source.format(wish.what, Format::VALUES)?;
     source.check_column(format)?;
     match format {
         Format::Npy => npy::read_scalars(&source.path),
@@ -299,7 +302,7 @@ pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
 /// As [`stream::open`]; [`ErrorKind::Corrupt`] for ids that are neither whole numbers nor text, or that are missing
 /// in a row.
 pub fn read_ids(source: &VectorSource) -> Result<Option<Vec<String>>> {
-    let format = source.format("ids")?;
+    let format = source.format("ids", Format::VALUES)?;
     if format == Format::JsonLines {
         return text::read_json_ids(&source.path).map(Some);
     }
@@ -326,8 +329,9 @@ fn no_empty_ids(source: &VectorSource, ids: Vec<String>) -> Result<Vec<String>> 
 
 /// Labels (or groups), one a row.
 ///
-/// Whole numbers are taken as they are; text is numbered in the order in which it first appears. From Parquet: the
-/// column that is named, or else `label`, or else the only column that can be one.
+/// Whole numbers are taken as they are, whatever their type (2.0 is 2); text is numbered in the order in which it first
+/// appears. From Parquet: the column that is named, or else `label`, or else the only column that can be one; it must be of
+/// integers or text.
 ///
 /// # Errors
 ///
@@ -337,32 +341,6 @@ pub fn read_labels(source: &VectorSource) -> Result<Labels> {
         LabelValues::Numbers(labels) => labels,
         LabelValues::Texts(labels) => text::number_texts(&labels),
     })
-}
-
-/// Labels of two files that mean the same classes, the gallery's and the queries', for example: a name has the same number in
-/// both, and so equal labels are equal numbers. Names are numbered by first appearance, the first file's before the second's.
-///
-/// # Errors
-///
-/// As [`read_labels`]; [`ErrorKind::Corrupt`] where one file holds whole numbers and the other names.
-pub fn read_labels_of_both(first: &VectorSource, second: &VectorSource) -> Result<(Labels, Labels)> {
-    match (read_label_values(first)?, read_label_values(second)?) {
-        (LabelValues::Numbers(first), LabelValues::Numbers(second)) => Ok((first, second)),
-        (LabelValues::Texts(names), LabelValues::Texts(more)) => {
-            let mut numbers = text::number_texts(names.iter().chain(&more));
-            let more = numbers.split_off(names.len());
-            Ok((numbers, more))
-        }
-        (values, _) => {
-            let [own, other] = match values {
-                LabelValues::Numbers(_) => ["names", "whole numbers"],
-                LabelValues::Texts(_) => ["whole numbers", "names"],
-            };
-            let detail =
-                format!("its labels are {own} and those of {first} are {other}; write both in one way");
-            Err(Error::corrupt(second, detail))
-        }
-    }
 }
 
 /// Labels as a file has them, one a row.
@@ -384,9 +362,25 @@ pub fn read_label_values(source: &VectorSource) -> Result<LabelValues> {
     match read_scalars(source, &LABELS)? {
         Scalars::Integers(labels) => Ok(LabelValues::Numbers(labels)),
         Scalars::Texts(labels) => Ok(LabelValues::Texts(labels)),
-        Scalars::Floats(_) => {
-            Err(Error::corrupt(source, "labels are whole numbers or text, and these are fractions"))
-        }
+        Scalars::Floats(values) => whole_numbers(source, &values).map(LabelValues::Numbers),
+    }
+}
+
+/// Floating-point numbers that are whole: tables with a gap somewhere are often written with 2.0 for 2.
+fn whole_numbers(source: &VectorSource, values: &[f64]) -> Result<Labels> {
+    // Above it not every whole number is an `f64`, so two labels may have become one.
+    const LARGEST: f64 = (1_u64 << 53) as f64;
+    let is_whole = |value: f64| value.fract() == 0.0 && value.abs() <= LARGEST;
+    match values.iter().position(|&value| !is_whole(value)) {
+        None => Ok(values.iter().map(|&value| value as i64).collect()),
+        Some(row) => Err(Error::corrupt(
+            source,
+            format!(
+                "labels are whole numbers or text, and these are fractions (row {row} is {}; rows count from 0); write them as \
+                 integers, -1 where a label is not known",
+                values[row]
+            ),
+        )),
     }
 }
 

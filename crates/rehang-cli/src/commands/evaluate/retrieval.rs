@@ -17,7 +17,7 @@ use crate::arguments::Relevance;
 use crate::arguments::evaluate::{Answers, Cross, Refresh, Sequence};
 use crate::bar::with_bar;
 use crate::commands::{Outcome, check_grid, print};
-use crate::input::{Inputs, Join};
+use crate::input::{Inputs, Join, Names};
 use crate::relevance::Loaded;
 
 const LEVEL: f64 = 0.95;
@@ -41,10 +41,10 @@ impl Ground {
         let models = Named::read("--models", "gallery", models, &mut inputs)?;
         let queries = models.queries(&answers.queries, &mut inputs)?;
         let relevance = Relevance {
-            labels: answers.labels.clone(),
+            labels: answers.labels.iter().cloned().collect(),
             query_labels: answers.query_labels.clone(),
             qrels: answers.qrels.clone(),
-            ids: answers.ids.clone(),
+            ids: answers.ids.iter().cloned().collect(),
             query_ids: answers.query_ids.clone(),
             k: answers.k,
             ..Relevance::default()
@@ -232,7 +232,8 @@ pub fn sequence(arguments: &Sequence, json: bool) -> Result<Outcome> {
     let joined = match &arguments.joined {
         None => None,
         Some(path) => {
-            let steps = ground.inputs.labels("joined", path)?;
+            let paths = std::slice::from_ref(path);
+            let steps = ground.inputs.labels("joined", paths, &mut Names::default())?;
             let expected = || format!("0 to {}", ground.models.names.len() - 1);
             Some(
                 steps

@@ -50,7 +50,7 @@ pub(crate) trait Objective {
 }
 
 /// Takes the place of a logit that must not count.
-const NEVER: f32 = -1e9;
+pub(crate) const NEVER: f32 = -1e9;
 
 /// The first `width` coordinates of every row, or the row and zeros.
 pub(crate) fn as_wide_as(rows: Tensor<2>, width: usize) -> Tensor<2> {
@@ -170,7 +170,7 @@ pub(crate) mod tests {
                 new,
                 old: leaf(&self.old, n),
                 adapted: Some(adapted),
-                head: HeadTensors { weight, bias, form: self.form },
+                head: HeadTensors { weight, bias, form: self.form, taught: None },
             };
             (batch, leaves)
         }
@@ -211,6 +211,7 @@ pub(crate) mod tests {
             weight: Tensor::from_data(TensorData::new(weight.to_vec(), [rows, d]), &device),
             bias: Tensor::zeros([1, rows], &device),
             form,
+            taught: None,
         }
     }
 

@@ -26,7 +26,7 @@ impl Objective for OldAndNewHead {
         let device = batch.old.device();
         let old = self.old_head.logits_with_margin(&batch.new, &batch.labels);
         let truth = batch.head.one_hot(&batch.labels, &device);
-        let new = batch.head.logits(&batch.new) + truth.mul_scalar(NEVER);
+        let new = batch.head.logits_of_taught(&batch.new) + truth.mul_scalar(NEVER);
         let positive = (old.clone() * self.old_head.one_hot(&batch.labels, &device)).sum_dim(1);
         let losses = log_sum_exp(Tensor::cat(vec![old, new], 1)) - positive;
         mean_over(losses, batch.labels.iter().map(|&label| self.old_head.knows(label)))
