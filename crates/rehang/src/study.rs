@@ -499,12 +499,13 @@ fn series(
         add_intervals(&mut metrics, curve, &display, options)?;
     }
     let labelled: Vec<&Curve> = curves.iter().filter_map(|curve| curve.labelled.as_ref()).collect();
-    let kinds: [(&str, fn(&Curve) -> &crate::curve::Flips); 2] =
-        [("top1", |curve| &curve.flips.top1), ("top5", |curve| &curve.flips.top5)];
-    for (id, flips_of) in kinds {
+    for id in ["top1", "top5"] {
         if let (Some(curve), Some(metric)) = (labelled.first(), metrics.get_mut(id)) {
             let percent = |count: u64| 100.0 * count as f64 / curve.queries.counted as f64;
-            let flips: Vec<&crate::curve::Flips> = labelled.iter().copied().map(flips_of).collect();
+            let flips: Vec<_> = labelled
+                .iter()
+                .map(|curve| if id == "top1" { &curve.flips.top1 } else { &curve.flips.top5 })
+                .collect();
             metric.flips = Some(Flips {
                 positive: mean_along(&flips, &display, |flips, point| percent(flips.positive[point])),
                 negative: mean_along(&flips, &display, |flips, point| percent(flips.negative[point])),
@@ -905,36 +906,35 @@ fn warnings(
         );
     }
     let Some(metric) = report.headline_metric().cloned() else { return warnings };
-    if let Some(curve) = report.headline_curve().and_then(|curve| curve.metrics.get(&metric.id)) {
-        if let Some(&line) = report.do_nothing.get(&metric.id)
-            && line.is_finite()
-        {
-            match curve.passes_do_nothing_at {
-                None => warn(
-                    "never-better",
-                    Severity::Severe,
-                    format!(
-                        "Even with everything re-embedded, {} is {:.1} where doing nothing gives {line:.1}.",
-                        metric.name, curve.end
-                    ),
-                    "The new model is worse than the old one on these items, or the files do not belong together.",
-                    "Do not switch; check the pairing of rows and the distance of each space.",
+    if let Some(curve) = report.headline_curve().and_then(|curve| curve.metrics.get(&metric.id))
+        && let Some(&line) = report.do_nothing.get(&metric.id)
+        && line.is_finite()
+    {
+        match curve.passes_do_nothing_at {
+            None => warn(
+                "never-better",
+                Severity::Severe,
+                format!(
+                    "Even with everything re-embedded, {} is {:.1} where doing nothing gives {line:.1}.",
+                    metric.name, curve.end
                 ),
-                Some(fraction) if fraction > 0.0 => warn(
-                    "switch-later",
-                    Severity::Note,
-                    format!(
-                        "At the switch {} is {:.1}{} doing nothing ({line:.1}); the curve passes it at {:.1} %.",
-                        metric.name,
-                        curve.start,
-                        if curve.start < line { ", below" } else { ", but it falls below" },
-                        percent_rounded_up(fraction)
-                    ),
-                    "Switching at once would make searches worse for a while.",
-                    "Re-embed up to that point before queries move to the new model.",
+                "The new model is worse than the old one on these items, or the files do not belong together.",
+                "Do not switch; check the pairing of rows and the distance of each space.",
+            ),
+            Some(fraction) if fraction > 0.0 => warn(
+                "switch-later",
+                Severity::Note,
+                format!(
+                    "At the switch {} is {:.1}{} doing nothing ({line:.1}); the curve passes it at {:.1} %.",
+                    metric.name,
+                    curve.start,
+                    if curve.start < line { ", below" } else { ", but it falls below" },
+                    percent_rounded_up(fraction)
                 ),
-                Some(_) => {}
-            }
+                "Switching at once would make searches worse for a while.",
+                "Re-embed up to that point before queries move to the new model.",
+            ),
+            Some(_) => {}
         }
     }
     for calibration in &report.calibrations {
