@@ -445,11 +445,18 @@ fn write_reproduction(text: &mut String, rows: &[Row]) {
         ("fastfill-reference", Policy::Sigma),
         ("fastfill-reference", Policy::Oracle),
     ];
+    // Per metric, of every column: the square of how far apart the two are, and of the spread over seeds here.
+    let mut squares: [Vec<(f64, f64)>; 2] = Default::default();
     for (set, part, numbers) in ELSEWHERE {
         for ((method, policy), elsewhere) in columns.into_iter().zip(numbers) {
             let order = policy.name();
             let Some(area) = areas(rows, set, part, method, order) else { continue };
             let points = over_seeds(rows, set, part, method, order, |row| row.points);
+            for (metric, values) in points.iter().flatten().enumerate() {
+                if let Some(spread) = mean_sd(values) {
+                    squares[metric].push(((spread.mean - elsewhere[metric]).powi(2), spread.sd.powi(2)));
+                }
+            }
             let both = |of: &dyn Fn(usize) -> String| format!("{} / {}", of(0), of(1));
             let (points, apart) = points.map_or(("–".into(), "–".into()), |points| {
                 let gap = |metric: usize| {
@@ -466,6 +473,23 @@ fn write_reproduction(text: &mut String, rows: &[Row]) {
             );
         }
     }
+    if squares.iter().any(Vec::is_empty) {
+        return;
+    }
+    let root = |metric: usize, of: &dyn Fn(&(f64, f64)) -> f64| {
+        (squares[metric].iter().map(of).sum::<f64>() / squares[metric].len() as f64).sqrt()
+    };
+    // The mean of three runs and one more: their difference has the variance of a run, and a third of it.
+    let another = f64::sqrt(1.0 + 1.0 / SEEDS as f64);
+    let _ = writeln!(
+        text,
+        "\nApart by (root mean square over the rows): {:.1} / {:.1}. One more run of our own would be apart from the mean of {SEEDS} by \
+         {:.1} / {:.1}, from the spread over seeds alone.",
+        root(0, &|square| square.0),
+        root(1, &|square| square.0),
+        another * root(0, &|square| square.1),
+        another * root(1, &|square| square.1)
+    );
 }
 
 fn write_table(rows: &[Row]) -> Result<()> {

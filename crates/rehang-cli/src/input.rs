@@ -138,6 +138,11 @@ pub struct Names {
 }
 
 impl Names {
+    /// Whether the labels that were read are names.
+    pub fn are_names(&self) -> bool {
+        self.first.as_ref().is_some_and(|(_, is_named)| *is_named)
+    }
+
     /// The labels of files, one below the other. Fails where one file holds whole numbers and another one names.
     fn read(&mut self, paths: &[String]) -> Result<Labels> {
         let mut labels = Labels::new();

@@ -43,6 +43,11 @@ const CASES: &[Case] = &[
         &["each file once"],
     ),
     case(
+        "names of classes beside a head, which numbers them",
+        "fit --old old.npy --new new.npy --labels ids.txt --head-weight new.npy -o OUT.safetensors",
+        &["ids.txt", "names", "--head-weight"],
+    ),
+    case(
         "an evaluation of another width",
         "fit --old old.npy --new new.npy --evaluation-old wide.npy -o OUT.safetensors",
         &["wide.npy", "9", "3"],

@@ -42,9 +42,18 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     let old = inputs.matrix("old", &arguments.old)?;
     let new = inputs.matrix("new", &arguments.new)?;
     let given = |paths: &[String]| !paths.is_empty();
+    let mut names = Names::default();
     let labels = given(&arguments.labels)
-        .then(|| inputs.labels("labels", &arguments.labels, &mut Names::default()))
+        .then(|| inputs.labels("labels", &arguments.labels, &mut names))
         .transpose()?;
+    if names.are_names() && arguments.head.head_weight.is_some() {
+        return Err(Error::option(
+            "--labels",
+            arguments.labels.join(", "),
+            "the numbers of the head's classes beside --head-weight: names do not say which row of the head a class is; or leave \
+             the head out, and one is fitted on the new vectors where a method needs it",
+        ));
+    }
     let side = given(&arguments.side).then(|| inputs.matrix("side", &arguments.side)).transpose()?;
     let join = Join::read(&arguments.ids, old.rows(), new.rows(), &arguments.selection)?;
     // Labels and side information go with the old vectors.
