@@ -7,6 +7,7 @@ use std::time::Instant;
 use rehang::adapter::{
     Adapter, Geometry, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty,
 };
+use rehang::study::true_errors;
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
@@ -154,7 +155,8 @@ pub struct Fitted {
     pub adapter: Adapter,
     /// How methods compared; `None` where there were too few pairs to hold any out, or no comparison was asked for.
     pub selection: Option<Selection>,
-    /// How good σ² is on pairs that it had not seen; `None` for a σ² that was learned together with the map.
+    /// How good σ² is on pairs that it had not seen: those left out of folds, or, for a σ² that is learned together with the map,
+    /// those held out of the comparison (then of the map that was fitted on the rest). `None` where there are too few pairs.
     pub calibration: Option<Calibration>,
     /// How [`Adapter::handicap`] was chosen; `None` (and a handicap of 0) where there was no out-of-fold evidence to
     /// choose on, as for the published recipe.
@@ -299,11 +301,14 @@ pub fn fit_with(
     };
     let compared = if parameters.method == Method::Auto || parameters.compare || parameters.geometry.is_none()
     {
-        select(pairs, &groups, &tried, parameters, progress)?
+        select(pairs, head, &groups, &tried, parameters, progress)?
     } else {
         None
     };
-    let (selection, seen_errors) = compared.unzip();
+    let (selection, seen_errors, calibration_of_own) = match compared {
+        Some(Compared { selection, seen_errors, calibration }) => (Some(selection), seen_errors, calibration),
+        None => (None, Vec::new(), None),
+    };
     let row = selection.as_ref().and_then(|selection| Some(&selection.rows[selection.kept?]));
     let method = match (parameters.method, row) {
         (Method::Auto, Some(row)) => row.method,
@@ -313,7 +318,7 @@ pub fn fit_with(
     };
     if let Some(selection) = &selection {
         findings.extend(selection_findings(selection, parameters.method));
-        findings.extend(guards::useless(&seen_errors.unwrap_or_default()));
+        findings.extend(guards::useless(&seen_errors));
     }
     let kind = parameters
         .geometry
@@ -328,6 +333,7 @@ pub fn fit_with(
         .map_err(|error| error.context(format!("fitting {method}")))?;
     let (adapter, calibration, handicap) =
         finish(pairs, head, &groups, candidate, fitted, kind, parameters, progress)?;
+    let calibration = calibration.or(calibration_of_own);
     Ok(Fitted { adapter, selection, calibration, handicap, findings })
 }
 
@@ -435,21 +441,32 @@ fn sampled(pairs: &Pairs, items: &[usize], seed: u64) -> Option<Pairs> {
     Some(pairs.select(&items))
 }
 
-/// The table, and the relative error of every learned map on the held-out items of classes that it has seen: items of
-/// left-out classes lie so close together that a map may well be farther from them than their own mean is.
+/// What [`select`] found.
+struct Compared {
+    /// The table.
+    selection: Selection,
+    /// The relative error of every learned map on the held-out items of classes that it has seen: items of left-out classes lie so
+    /// close together that a map may well be farther from them than their own mean is.
+    seen_errors: Vec<f64>,
+    /// How good a σ² is that the named method trains itself, with its map, on the held-out items.
+    calibration: Option<Calibration>,
+}
+
+/// Fits every candidate on a part of the pairs and measures it on the rest; `None` where there are too few pairs for that.
 fn select(
     pairs: &Pairs,
+    head: Option<&Head>,
     groups: &[i64],
     candidates: &[&Candidate<'_>],
     parameters: &FitParameters,
     progress: &Progress,
-) -> Result<Option<(Selection, Vec<f64>)>> {
+) -> Result<Option<Compared>> {
     let labels = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
     let held_out = hold_out(pairs.len(), labels, parameters.held_out, parameters.seed);
     let Parts { all: parts, has_seen: has_seen_part, by_label } =
         Parts::new(pairs, &held_out, parameters.seed);
     let HeldOut { fitted, seen, unseen } = held_out;
-    let mut seen_errors = Vec::new();
+    let (mut seen_errors, mut calibration) = (Vec::new(), None);
     if parts.is_empty() || fitted.len() < PART_ITEMS_MIN {
         return Ok(None);
     }
@@ -481,7 +498,26 @@ fn select(
         let fitted = (candidate.fit)(&fitted_pairs, &fitted_groups, progress);
         let seconds = started.elapsed().as_secs_f64();
         let measured = fitted.and_then(|fitted| {
-            measure(&fitted, fitted_pairs.new_vectors(), &parts, parameters, seconds, candidate.method)
+            let rows =
+                measure(&fitted, fitted_pairs.new_vectors(), &parts, parameters, seconds, candidate.method)?;
+            // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made for it.
+            if let (true, Some(_), Some(_)) =
+                (candidate.method == parameters.method, &fitted.uncertainty, &fitted.geometry)
+            {
+                let kind = GeometryKind::options(fitted_pairs.new_vectors().space())[0];
+                let (adapter, ..) = finish(
+                    &fitted_pairs,
+                    head,
+                    &fitted_groups,
+                    candidate,
+                    fitted,
+                    kind,
+                    parameters,
+                    progress,
+                )?;
+                calibration = Some(calibration_of(&adapter, &parts)?);
+            }
+            Ok(rows)
         });
         match measured {
             Ok((rows, first_errors)) => {
@@ -511,7 +547,19 @@ fn select(
             selection.kept = Some(index);
         }
     }
-    Ok(Some((selection, seen_errors)))
+    Ok(Some(Compared { selection, seen_errors, calibration }))
+}
+
+/// An adapter's own σ² against its errors on the held-out items.
+fn calibration_of(adapter: &Adapter, parts: &[Part]) -> Result<Calibration> {
+    let (mut predicted, mut actual) = (Vec::new(), Vec::new());
+    for part in parts {
+        let side = part.pairs.side().filter(|_| adapter.side_dimension().is_some());
+        let adapted = rehang::adapter::apply(adapter, part.pairs.old(), side, &Progress::default())?;
+        predicted.extend(adapted.variance.iter().map(|&variance| f64::from(variance)));
+        actual.extend(true_errors(part.pairs.new_vectors().matrix(), adapted.vectors.matrix()));
+    }
+    Ok(Calibration::of(&predicted, &actual))
 }
 
 /// The rows of one fitted method, one for every geometry that is open to it, and the relative error of each on the first
