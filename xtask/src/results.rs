@@ -393,7 +393,12 @@ fn write_default(text: &mut String, rows: &[Row]) {
             let plain = areas(rows, set, part, "auto", PLAIN)
                 .map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)));
             let reference = areas(rows, set, part, "fastfill-reference", Policy::Sigma.name());
-            let verdict = |gap: f64| format!("{} ({gap:+.1})", if gap >= 0.0 { "yes" } else { "no" });
+            let verdict = |gap: f64| match gap {
+                // What is shown as 0.0 is neither.
+                _ if gap.abs() < 0.05 => "level".to_owned(),
+                _ if gap > 0.0 => format!("yes ({gap:+.1})"),
+                _ => format!("no ({gap:+.1})"),
+            };
             let (reference, above) = reference.map_or(("–".into(), "–".into()), |[_, column]| {
                 (spread(&column), verdict(mean(&map) - mean(&column)))
             });
