@@ -20,6 +20,41 @@ pub(crate) fn lanes_mut<T>(slice: &mut [T], first: usize) -> &mut [T; LANES] {
     slice[first..].first_chunk_mut().expect("buffers are filled up to whole registers")
 }
 
+/// The numbers of one register, where a load or store of them touches one cache line only.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+struct Register([f64; LANES]);
+
+/// A buffer of whole registers, used as the numbers in it.
+#[derive(Debug, Default)]
+pub(crate) struct Registers(Vec<Register>);
+
+impl Registers {
+    /// Replaces the content by `count` times `value`, filled up to a whole register.
+    pub(crate) fn fill(&mut self, count: usize, value: f64) {
+        self.0.clear();
+        self.0.resize(count.div_ceil(LANES), Register([value; LANES]));
+    }
+}
+
+impl std::ops::Deref for Registers {
+    type Target = [f64];
+
+    #[inline(always)]
+    fn deref(&self) -> &[f64] {
+        // SAFETY: a `Register` is LANES numbers without anything between or after them.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * LANES) }
+    }
+}
+
+impl std::ops::DerefMut for Registers {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [f64] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * LANES) }
+    }
+}
+
 /// Eight `f64` lanes.
 pub(crate) trait Eight: Copy {
     fn splat(value: f64) -> Self;
@@ -39,8 +74,8 @@ pub(crate) trait Eight: Copy {
     /// `self · factor + summand`. Products of two `f32` are exact in `f64`, so fused and separate rounding agree there,
     /// which is the only use.
     fn mul_add_exact(self, factor: Self, summand: Self) -> Self;
-    /// `value` in the lanes with `above < self ≤ last`, 0 in the others.
-    fn select(self, above: Self, last: Self, value: Self) -> Self;
+    /// The lanes whose bit is set in `mask` (lane 0 is the lowest bit), 0 in the others.
+    fn only(self, mask: u8) -> Self;
     /// Lanes without their fraction; each lies between 0 and `i32::MAX`.
     fn truncate(self) -> [u32; 8];
     /// `((a + e) + (c + g)) + ((b + f) + (d + h))`.
@@ -109,10 +144,8 @@ impl Eight for [f64; 8] {
     }
 
     #[inline(always)]
-    fn select(self, above: Self, last: Self, value: Self) -> Self {
-        std::array::from_fn(|lane| {
-            if self[lane] > above[lane] && self[lane] <= last[lane] { value[lane] } else { 0.0 }
-        })
+    fn only(self, mask: u8) -> Self {
+        std::array::from_fn(|lane| if mask >> lane & 1 == 1 { self[lane] } else { 0.0 })
     }
 
     #[inline(always)]
@@ -207,12 +240,8 @@ pub(crate) mod x86 {
         }
 
         #[inline(always)]
-        fn select(self, above: Self, last: Self, value: Self) -> Self {
-            unsafe {
-                let lanes = _mm512_cmp_pd_mask::<_CMP_GT_OQ>(self.0, above.0);
-                let lanes = _mm512_mask_cmp_pd_mask::<_CMP_LE_OQ>(lanes, self.0, last.0);
-                Self(_mm512_maskz_mov_pd(lanes, value.0))
-            }
+        fn only(self, mask: u8) -> Self {
+            unsafe { Self(_mm512_maskz_mov_pd(mask, self.0)) }
         }
 
         #[inline(always)]
@@ -301,18 +330,11 @@ pub(crate) mod x86 {
         }
 
         #[inline(always)]
-        fn select(self, above: Self, last: Self, value: Self) -> Self {
-            #[inline(always)]
-            unsafe fn half(lanes: __m256d, above: __m256d, last: __m256d, value: __m256d) -> __m256d {
-                unsafe {
-                    let inside = _mm256_and_pd(
-                        _mm256_cmp_pd::<_CMP_GT_OQ>(lanes, above),
-                        _mm256_cmp_pd::<_CMP_LE_OQ>(lanes, last),
-                    );
-                    _mm256_and_pd(inside, value)
-                }
+        fn only(self, mask: u8) -> Self {
+            unsafe {
+                let (low, high) = halves(mask);
+                Self(_mm256_and_pd(self.0, low), _mm256_and_pd(self.1, high))
             }
-            unsafe { Self(half(self.0, above.0, last.0, value.0), half(self.1, above.1, last.1, value.1)) }
         }
 
         #[inline(always)]
@@ -328,6 +350,16 @@ pub(crate) mod x86 {
         #[inline(always)]
         fn sum(self) -> f64 {
             unsafe { sum(_mm256_add_pd(self.0, self.1)) }
+        }
+    }
+
+    /// All bits set in the lanes of the two halves whose bit is set in `mask`.
+    #[inline(always)]
+    unsafe fn halves(mask: u8) -> (__m256d, __m256d) {
+        unsafe {
+            let mask = _mm256_set1_epi64x(i64::from(mask));
+            let half = |bits| _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(mask, bits), bits));
+            (half(_mm256_setr_epi64x(1, 2, 4, 8)), half(_mm256_setr_epi64x(16, 32, 64, 128)))
         }
     }
 

@@ -13,7 +13,7 @@
 use super::processor::Processor;
 #[cfg(target_arch = "x86_64")]
 use super::registers::x86::{Avx2, Avx512};
-use super::registers::{Eight, LANES, lanes, lanes_mut};
+use super::registers::{Eight, LANES, Registers, lanes, lanes_mut};
 use super::relevance::Positive;
 use super::thresholds::Thresholds;
 
@@ -22,7 +22,7 @@ use super::thresholds::Thresholds;
 /// Sums of integers do not depend on the order of adding, hence neither on the number of threads. Up to
 /// [`super::COUNT_MAX`] queries or items fit into `i64`.
 pub(crate) const UNIT: f64 = (1_u64 << 40) as f64;
-/// Ranks that are updated together: four registers.
+/// Ranks that are updated together: four registers, as many as `u32` has bits.
 const GROUP: usize = 4 * LANES;
 /// Items that are placed between two looks at the list of moves.
 const CHUNK: usize = 512;
@@ -247,9 +247,9 @@ pub(crate) struct Workspace {
     /// Right answers with a threshold below each place, in their present form.
     active: Vec<u32>,
     /// Ranks of the right answers, ascending, filled up with 1.
-    ranks: Vec<f64>,
+    ranks: Registers,
     /// 1, 2, 3, … beside `ranks`, filled up with 0.
-    weights: Vec<f64>,
+    weights: Registers,
     gains: Vec<f64>,
     ideal_gains: Vec<f64>,
 }
@@ -373,21 +373,21 @@ impl Workspace {
         let padded = positives.next_multiple_of(GROUP) + GROUP;
         self.active.clear();
         self.active.push(0);
-        self.ranks.clear();
+        self.ranks.fill(padded, 1.0);
         self.gains.clear();
         let mut standing = 0;
         for (threshold, &(_, _, tag)) in self.sorted.iter().enumerate() {
             standing += self.histogram[threshold];
             if tag % 2 == 0 {
-                self.ranks.push(f64::from(standing));
+                self.ranks[self.gains.len()] = f64::from(standing);
                 self.gains.push(self.answers[tag as usize / 2].gain);
             }
-            self.active.push(self.ranks.len() as u32);
+            self.active.push(self.gains.len() as u32);
         }
-        self.ranks.resize(padded, 1.0);
-        self.weights.clear();
-        self.weights.extend((1..=positives).map(|position| position as f64));
-        self.weights.resize(padded, 0.0);
+        self.weights.fill(padded, 0.0);
+        for (position, weight) in self.weights[..positives].iter_mut().enumerate() {
+            *weight = (position + 1) as f64;
+        }
         self.ideal_gains.clear();
         self.ideal_gains.extend_from_slice(&self.gains);
 
@@ -421,7 +421,7 @@ impl Workspace {
 impl Workspace {
     /// Ranks of the right answers that [`rank`] found last, ascending.
     pub(crate) fn ranks(&self) -> &[f64] {
-        &self.ranks
+        &self.ranks[..self.gains.len()]
     }
 }
 
@@ -616,8 +616,9 @@ impl State {
         let from = work.active[old] as usize;
         let to = if new > old {
             let to = work.active[new] as usize - 1;
-            for position in from..to {
-                work.ranks[position] = work.ranks[position + 1] - 1.0;
+            work.ranks.copy_within(from + 1..=to, from);
+            for rank in &mut work.ranks[from..to] {
+                *rank -= 1.0;
             }
             work.gains.copy_within(from + 1..=to, from);
             for active in &mut work.active[old + 1..=new] {
@@ -626,8 +627,9 @@ impl State {
             to
         } else {
             let to = work.active[new] as usize;
-            for position in (to..from).rev() {
-                work.ranks[position + 1] = work.ranks[position] + 1.0;
+            work.ranks.copy_within(to..from, to + 1);
+            for rank in &mut work.ranks[to + 1..=from] {
+                *rank += 1.0;
             }
             work.gains.copy_within(to..from, to + 1);
             for active in &mut work.active[new + 1..=old] {
@@ -684,30 +686,39 @@ fn precision_sum<E: Eight>(ranks: &[f64], weights: &[f64]) -> f64 {
     sums.sum()
 }
 
-/// Adds `step` to the ranks at positions `first..end` and returns by how much `Σ weights[i] / ranks[i]` changes.
+/// Adds `step`, 1 or −1, to the ranks at positions `first..end` and returns by how much `Σ weights[i] / ranks[i]`
+/// changes: `w/(r + step) − w/r = −step · w / (r·(r + step))`.
 ///
-/// Four registers at a time are read and written, the ranks outside the range unchanged: a rank that stays contributes
-/// `w · (r − r) / (r·r) = 0`. Most ranges fit into one such group, so the loop ends where the processor expects it to.
-/// The four fractions are put over one denominator, because a division takes as long as all the products.
+/// Four registers at a time are read and written, the ranks outside the range unchanged: a rank that stays has a
+/// numerator of 0. Most ranges fit into one such group, so the loop ends where the processor expects it to. The four
+/// fractions are put over one denominator, because a division takes as long as all the products.
 #[inline(always)]
 fn shift_ranks<E: Eight>(ranks: &mut [f64], weights: &[f64], first: usize, end: usize, step: f64) -> f64 {
-    // Weights count from 1, so position p has weight p + 1.
-    let (above, last, step) = (E::splat(first as f64), E::splat(end as f64), E::splat(step));
+    let steps = E::splat(step);
     let mut sums = E::splat(0.0);
     for group in (first / LANES * LANES..end).step_by(GROUP) {
         let (weights, ranks) = (&weights[group..group + GROUP], &mut ranks[group..group + GROUP]);
+        let inside = below(end - group) & !below(first.saturating_sub(group));
         let mut fractions = [(E::splat(0.0), E::splat(1.0)); 4];
         for (register, fraction) in fractions.iter_mut().enumerate() {
-            let weights = E::load(lanes(weights, register * LANES));
+            let mask = (inside >> (register * LANES)) as u8;
             let ranks = lanes_mut(ranks, register * LANES);
             let before = E::load(ranks);
-            let after = before.add(weights.select(above, last, step));
+            // Zeros are added outside the range. Stored under the mask instead, these ranks could not be handed to the
+            // next move's load before they are in the cache.
+            let after = before.add(steps.only(mask));
             after.store(ranks);
-            *fraction = (weights.mul(before.sub(after)), before.mul(after));
+            *fraction = (E::load(lanes(weights, register * LANES)).only(mask), before.mul(after));
         }
         sums = sums.add(sum_fractions(fractions));
     }
-    sums.sum()
+    -step * sums.sum()
+}
+
+/// The positions of a group before `end`, one bit each.
+#[inline(always)]
+fn below(end: usize) -> u32 {
+    if end < GROUP { (1 << end) - 1 } else { u32::MAX }
 }
 
 /// The sum of four fractions (numerator, denominator) by one division. Denominators are products of two ranks, ranks
@@ -748,13 +759,14 @@ pub(crate) fn rank(work: &mut Workspace, query: &Query<'_>, depths: &Depths) -> 
         work.adapted[time as usize] = outside as u32;
     }
     count(&work.adapted, outside, &mut work.histogram);
-    work.ranks.clear();
+    let positives = query.positives.len();
+    work.ranks.fill(positives, 1.0);
     work.gains.clear();
     let mut standing = 0;
     let mut sum = 0.0;
     for (index, &(_, _, number)) in work.sorted.iter().enumerate() {
         standing += work.histogram[index];
-        work.ranks.push(f64::from(standing));
+        work.ranks[index] = f64::from(standing);
         work.gains.push(query.positives[number as usize].gain);
         sum += (index + 1) as f64 / f64::from(standing);
     }
@@ -762,7 +774,7 @@ pub(crate) fn rank(work: &mut Workspace, query: &Query<'_>, depths: &Depths) -> 
     let ideal = ideal(&mut work.ideal_gains, depths);
     Ranking {
         first_rank: work.ranks[0] as usize,
-        precision: sum / work.ranks.len() as f64,
-        head: head(&work.ranks, &work.gains, ideal, depths),
+        precision: sum / positives as f64,
+        head: head(&work.ranks[..positives], &work.gains, ideal, depths),
     }
 }
