@@ -1047,6 +1047,33 @@ fn a_parquet_file_keeps_its_columns_however_its_name_is_spelled() {
 }
 
 #[test]
+fn areas_have_intervals_with_and_without_labels() {
+    let place = Place::new();
+    let (old, new) = patterned(&place);
+    place.write_labels("labels.npy", &(0..300).map(|item| item / 10).collect::<Vec<_>>());
+    place.json(&["transform", "a.safetensors", &old, "-o", "adapted.npy"]);
+    place.json(&["order", "--policy", "random", "--adapted", "adapted.npy", "-o", "order.npy"]);
+    let curve = |samples: &str, more: &[&str]| {
+        let common = ["curve", "--new", &new, "--adapted", "adapted.npy", "--order", "order.npy", "-k", "5"];
+        place.json(&[&common[..], &["--bootstrap", samples], more].concat())
+    };
+    let labelled = curve("50", &["--labels", "labels.npy"]);
+    let free = curve("50", &[]);
+    for (answer, name, area) in [
+        (&labelled, "map", &labelled["area"]["map"]),
+        (&labelled, "map@5", &labelled["map@5"]["area"]),
+        (&free, "agreement@5", &free["agreement@5"]["area"]),
+    ] {
+        let interval = &answer["area_interval"];
+        assert_eq!((&interval["samples"], &interval["level"]), (&50.into(), &0.95.into()));
+        let end = |place: usize| interval[name][place].as_f64().unwrap();
+        let area = area.as_f64().unwrap();
+        assert!(end(0) < area && area < end(1), "{name}: {area} in {interval}");
+    }
+    assert!(curve("0", &[])["area_interval"].is_null());
+}
+
+#[test]
 fn options_that_say_nothing_are_named() {
     let place = Place::new();
     let (old, new) = patterned(&place);

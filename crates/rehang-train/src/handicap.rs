@@ -113,7 +113,7 @@ pub fn fit(
         for adapted in &sampled_outputs {
             let Some(labels) = &labels else {
                 let curve =
-                    agreement(&sampled, adapted, &permutation, None, distance, handicap, DEPTH, &quiet)?;
+                    agreement(&sampled, adapted, &permutation, None, distance, handicap, DEPTH, 0, &quiet)?;
                 areas.push(curve.line.area());
                 continue;
             };

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::adapter::{self, Adapted, Adapter};
 use crate::curve::{
-    Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Relevance, agreement, agreement_today,
-    curve, evaluate,
+    AgreementCurve, Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Relevance, agreement,
+    agreement_today, curve, evaluate,
 };
 use crate::error::{ErrorKind, Result};
 use crate::head::{Head, HeadKind};
@@ -305,7 +305,7 @@ pub fn true_errors(native: &Matrix, adapted: &Matrix) -> Vec<f64> {
 /// One exact curve: with labels or judgements, or against the native gallery.
 struct OneCurve {
     labelled: Option<Curve>,
-    agreement: Option<Line>,
+    agreement: Option<AgreementCurve>,
 }
 
 fn depths(ground: &Ground<'_>, options: &StudyOptions) -> CurveOptions {
@@ -315,8 +315,13 @@ fn depths(ground: &Ground<'_>, options: &StudyOptions) -> CurveOptions {
         ndcg_at: judged.then_some(options.k),
         recall_at: judged.then_some(options.k),
         flips_at: None,
-        kept_cuts: if options.bootstrap > 0 { BAND_CUTS } else { 0 },
+        kept_cuts: kept_cuts(options),
     }
+}
+
+/// Cuts at which queries keep their own values, for bands.
+fn kept_cuts(options: &StudyOptions) -> usize {
+    if options.bootstrap > 0 { BAND_CUTS } else { 0 }
 }
 
 /// The search as it is today; `None` without old vectors of separate queries, since nobody can say then what it is worth.
@@ -357,9 +362,18 @@ fn one_curve(
     let distance = ground.new.space().distance;
     let (native, mixed) = (ground.new.matrix(), adapted.vectors.matrix());
     let Some(relevance) = ground.relevance else {
-        let line =
-            agreement(native, mixed, permutation, queries, distance, handicap, options.k, progress)?.line;
-        return Ok(OneCurve { labelled: None, agreement: Some(line) });
+        let curve = agreement(
+            native,
+            mixed,
+            permutation,
+            queries,
+            distance,
+            handicap,
+            options.k,
+            kept_cuts(options),
+            progress,
+        )?;
+        return Ok(OneCurve { labelled: None, agreement: Some(curve) });
     };
     let input = CurveInput {
         native,
@@ -438,8 +452,8 @@ fn scores(evaluation: &Evaluation, options: &StudyOptions) -> Scores {
 /// Every line of one curve, by metric.
 fn lines<'c>(curve: &'c OneCurve, options: &StudyOptions) -> Vec<(String, &'c Line)> {
     let mut lines = Vec::new();
-    if let Some(line) = &curve.agreement {
-        lines.push((format!("agreement@{}", options.k), line));
+    if let Some(curve) = &curve.agreement {
+        lines.push((Metric::agreement_at(options.k).id, &curve.line));
     }
     if let Some(curve) = &curve.labelled {
         lines.extend([
@@ -493,10 +507,9 @@ fn series(
         metrics.insert(id.clone(), curve);
     }
     if let [only] = curves
-        && let Some(curve) = &only.labelled
         && options.bootstrap > 0
     {
-        add_intervals(&mut metrics, curve, &display, options)?;
+        add_intervals(&mut metrics, only, &display, options)?;
     }
     let labelled: Vec<&Curve> = curves.iter().filter_map(|curve| curve.labelled.as_ref()).collect();
     for id in ["top1", "top5"] {
@@ -544,10 +557,22 @@ fn deviation_band(runs: &[&Line], display: &[usize]) -> Band {
 /// Bootstrap intervals of areas and bands along the curve, for the metrics that queries have one by one.
 fn add_intervals(
     metrics: &mut BTreeMap<String, MetricCurve>,
-    curve: &Curve,
+    curve: &OneCurve,
     display: &[usize],
     options: &StudyOptions,
 ) -> Result<()> {
+    let mut add = |id: &str, area: Interval, cuts: &[usize], band: &[Interval]| {
+        if let Some(metric) = metrics.get_mut(id) {
+            metric.area.spread = Some(Spread::Interval { low: area.low, high: area.high, level: LEVEL });
+            metric.band = Some(band_around(&metric.values, display, cuts, band));
+        }
+    };
+    if let Some(curve) = &curve.agreement {
+        let area = curve.area_interval(options.bootstrap, LEVEL, options.seed)?;
+        let band = curve.band(options.bootstrap, LEVEL, options.seed)?;
+        add(&Metric::agreement_at(options.k).id, area, &curve.cuts, &band);
+    }
+    let Some(curve) = &curve.labelled else { return Ok(()) };
     let areas = curve.area_intervals(options.bootstrap, LEVEL, options.seed)?;
     let bands = curve.bands(options.bootstrap, LEVEL, options.seed)?;
     let k = options.k;
@@ -560,9 +585,8 @@ fn add_intervals(
         (format!("recall@{k}"), areas.recall_at, &bands.recall_at),
     ];
     for (id, area, band) in parts {
-        if let (Some(area), Some(metric)) = (area, metrics.get_mut(&id)) {
-            metric.area.spread = Some(Spread::Interval { low: area.low, high: area.high, level: LEVEL });
-            metric.band = Some(band_around(&metric.values, display, &bands.cuts, band));
+        if let Some(area) = area {
+            add(&id, area, &bands.cuts, band);
         }
     }
     Ok(())
@@ -1224,7 +1248,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_of_judgements_have_bands_and_intervals() {
+    fn every_metric_has_a_band_and_an_interval() {
         let new = vectors("new", |item| item as f32);
         let old = vectors("old", |item| (item * 7 % 300) as f32);
         let judged =
@@ -1232,14 +1256,18 @@ mod tests {
         let judged = judged.unwrap();
         let adapter = identity(7);
         let contenders = [Contender { name: "one".into(), adapter: &adapter }];
-        let ground = plain(&old, &new, Some(Relevance::Judgements(&judged)));
-        let report =
-            study(&ground, &contenders, &options(&[Policy::Sigma], 50), &Progress::default()).unwrap();
-        assert_eq!(report.headline_metric().unwrap().id, "ndcg@10");
-        for (id, metric) in &report.curves[0].metrics {
-            assert!(metric.band.is_some(), "{id}");
-            let Some(Spread::Interval { low, high, .. }) = metric.area.spread else { panic!("{id}") };
-            assert!((low - 1e-9..=high + 1e-9).contains(&metric.area.value), "{id}");
+        for (relevance, headline) in
+            [(Some(Relevance::Judgements(&judged)), "ndcg@10"), (None, "agreement@10")]
+        {
+            let ground = plain(&old, &new, relevance);
+            let report =
+                study(&ground, &contenders, &options(&[Policy::Sigma], 50), &Progress::default()).unwrap();
+            assert_eq!(report.headline_metric().unwrap().id, headline);
+            for (id, metric) in &report.curves[0].metrics {
+                assert!(metric.band.is_some(), "{id}");
+                let Some(Spread::Interval { low, high, .. }) = metric.area.spread else { panic!("{id}") };
+                assert!((low - 1e-9..=high + 1e-9).contains(&metric.area.value), "{id}");
+            }
         }
     }
 

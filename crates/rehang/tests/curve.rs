@@ -426,6 +426,7 @@ fn check_agreement(case: &Case) -> Result<(), TestCaseError> {
         case.distance,
         case.handicap,
         DEPTH,
+        case.native.rows() + 1,
         &Progress::default(),
     );
     if queries.is_none() && case.native.rows() == 1 {
@@ -434,6 +435,13 @@ fn check_agreement(case: &Case) -> Result<(), TestCaseError> {
     }
     let made = result.unwrap();
     let vectors = queries.unwrap_or(&case.native);
+    // Every cut is kept, so that queries' own numbers must add up to the line and its area.
+    let mean = made.per_query.iter().sum::<f64>() / vectors.rows() as f64;
+    prop_assert!((mean - made.line.area()).abs() < 1e-9);
+    for (cut, value) in made.line.values().iter().enumerate() {
+        let own = made.at_cuts.iter().skip(cut).step_by(made.cuts.len());
+        prop_assert!((value - own.sum::<f64>() / vectors.rows() as f64).abs() < 1e-4);
+    }
     let nearest = |query: usize, gallery: &Matrix, adapted: &[usize]| -> Vec<usize> {
         let handicap = |item| if adapted.contains(&item) { case.handicap } else { 0.0 };
         let from = |item| distance(vectors.row(query), gallery.row(item), case.distance) + handicap(item);
@@ -621,7 +629,7 @@ fn measured_at(offset: impl Fn(usize) -> f32, separate_queries: bool) -> (Curve,
     let options = CurveOptions { map_at: Some(10), ..CurveOptions::default() };
     let progress = Progress::default();
     let made = curve(&input, &options, &progress).unwrap();
-    let agreed = agreement(&native, &adapted, &order, queries, Distance::L2, 0.0, 10, &progress).unwrap();
+    let agreed = agreement(&native, &adapted, &order, queries, Distance::L2, 0.0, 10, 0, &progress).unwrap();
     let still = evaluate(&native, queries, relevance, Distance::L2, &options, &progress).unwrap();
     (made, agreed.line.values().to_vec(), still.map)
 }
@@ -650,6 +658,26 @@ fn intervals_hold_areas_and_bands_hold_curves() {
     let bands = curve.bands(100, 0.95, 1).unwrap();
     assert_eq!(bands.cuts, curve.map.grid(5).cuts);
     for (interval, value) in bands.map.iter().zip(curve.map.grid(5).values) {
+        assert!((interval.estimate - value).abs() < 1e-4);
+        assert!(interval.low <= value && value <= interval.high);
+    }
+    let agreement = agreement(
+        &case.native,
+        &case.adapted,
+        &case.order,
+        None,
+        case.distance,
+        0.0,
+        10,
+        5,
+        &Progress::default(),
+    )
+    .unwrap();
+    let area = agreement.area_interval(300, 0.95, 1).unwrap();
+    assert!((area.estimate - agreement.line.area()).abs() < 1e-9);
+    assert!(area.low < area.estimate && area.estimate < area.high);
+    assert_eq!(agreement.cuts, bands.cuts);
+    for (interval, value) in agreement.band(100, 0.95, 1).unwrap().iter().zip(agreement.line.grid(5).values) {
         assert!((interval.estimate - value).abs() < 1e-4);
         assert!(interval.low <= value && value <= interval.high);
     }

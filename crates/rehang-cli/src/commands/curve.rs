@@ -7,7 +7,7 @@ use rehang::curve::{
 };
 use rehang::files::{self, Columns, VectorSource, stream};
 use rehang::report::stays_above_from;
-use rehang::statistics::{calibration, kendall_tau_b};
+use rehang::statistics::{Interval, calibration, kendall_tau_b};
 use rehang::study::{lookalikes, may_be_other_items};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
 use rehang_train::guards::{CurveSummary, Finding, Severity, gain};
@@ -92,10 +92,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         (Some(adapter), Some(old)) => Some(guard(adapter, arguments, old, &new)?),
         _ => None,
     };
-    loaded.say_idle(&[
-        ("--old", old.is_some() && arguments.adapter.is_none()),
-        ("--bootstrap", arguments.bootstrap.is_some_and(|samples| samples > 0)),
-    ]);
+    loaded.say_idle(&[("--old", old.is_some() && arguments.adapter.is_none())]);
     let (mut value, mut text, found) = with_bar(|progress| -> Result<_> {
         let Some(relevance) = loaded.relevance() else {
             let (value, text) =
@@ -334,18 +331,16 @@ fn labelled(
     let samples = arguments.bootstrap.unwrap_or(BOOTSTRAP);
     if samples > 0 {
         let intervals = exact.area_intervals(samples, LEVEL, SEED)?;
-        let pair = |interval: rehang::statistics::Interval| json!([interval.low, interval.high]);
-        value.insert(
-            "area_interval".into(),
-            json!({
-                "level": LEVEL,
-                "samples": samples,
-                "seed": SEED,
-                "top1": pair(intervals.top1),
-                "top5": pair(intervals.top5),
-                "map": pair(intervals.map),
-            }),
-        );
+        let further =
+            [("map", intervals.map_at), ("ndcg", intervals.ndcg_at), ("recall", intervals.recall_at)];
+        let named = [
+            ("top1".to_owned(), intervals.top1),
+            ("top5".to_owned(), intervals.top5),
+            ("map".to_owned(), intervals.map),
+        ]
+        .into_iter()
+        .chain(further.into_iter().filter_map(|(name, of)| Some((format!("{name}@{k}"), of?))));
+        value.insert("area_interval".into(), intervals_value(samples, named));
         let _ = writeln!(
             text,
             "area, 95 % intervals over queries: top-1 {:.1}–{:.1}, top-5 {:.1}–{:.1}, mAP {:.1}–{:.1}",
@@ -433,6 +428,16 @@ fn labelled(
     Ok((value, text))
 }
 
+/// Intervals over queries, by the name of their measure, and how they were drawn.
+fn intervals_value(samples: usize, named: impl IntoIterator<Item = (String, Interval)>) -> Value {
+    let mut value = Map::new();
+    value.insert("level".into(), json!(LEVEL));
+    value.insert("samples".into(), json!(samples));
+    value.insert("seed".into(), json!(SEED));
+    value.extend(named.into_iter().map(|(name, of)| (name, json!([of.low, of.high]))));
+    Value::Object(value)
+}
+
 fn points_value(path: &std::path::Path, columns: &[String]) -> Value {
     json!({ "file": path.display().to_string(), "columns": columns })
 }
@@ -452,7 +457,7 @@ fn label_free(
     arguments: &Curve,
     progress: &Progress,
 ) -> Result<(Map<String, Value>, String)> {
-    let result = agreement(new, adapted, order, loaded.queries.as_ref(), distance, handicap, k, progress)?;
+    let result = agreement(new, adapted, order, loaded.queries.as_ref(), distance, handicap, k, 0, progress)?;
     if let Some(path) = &arguments.points {
         let line = result.line.values();
         files::write_matrix(path, &Matrix::from_fn(line.len(), 1, |cut, _| line[cut] as f32), None)?;
@@ -470,7 +475,7 @@ fn label_free(
             json!({ "cuts": grid.cuts, "agreement": grid.values, "mean": { "agreement": grid.mean } }),
         );
     }
-    let text = format!(
+    let mut text = format!(
         "{} items, no labels: agreement@{} with the fully native gallery, in percent\nstart {:.1}, minimum {:.1}, end {:.1}, area {:.1}\n",
         new.rows(),
         result.depth,
@@ -479,6 +484,13 @@ fn label_free(
         result.line.end(),
         result.line.area()
     );
+    let samples = arguments.bootstrap.unwrap_or(BOOTSTRAP);
+    if samples > 0 {
+        let interval = result.area_interval(samples, LEVEL, SEED)?;
+        let named = (format!("agreement@{}", result.depth), interval);
+        value.insert("area_interval".into(), intervals_value(samples, [named]));
+        let _ = writeln!(text, "area, 95 % interval over queries: {:.1}–{:.1}", interval.low, interval.high);
+    }
     Ok((value, text))
 }
 

@@ -5,14 +5,18 @@ use serde::Serialize;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::Progress;
 use crate::space::Distance;
+use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::Matrix;
 
 use super::centre::Centre;
 use super::input::{Blocks, check_handicap, check_vectors, percent_line};
-use super::line::Line;
+use super::line::{Line, grid_cuts};
 use super::relevance::{Positive, Qrels, Relevance};
 use super::sweep::{self, Depths, Query, Totals, Workspace};
 use super::{CurveOptions, DoNothing, Panels, Processor, check_today, evaluate};
+
+/// Where [`sweep::QueryValues`] has recall@k: agreement is recall of what the fully native gallery finds.
+const RECALL: usize = sweep::OWN - 1;
 
 /// Agreement@k at every one of the n + 1 states of a backfill.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -22,13 +26,44 @@ pub struct AgreementCurve {
     /// Share of the k nearest items that are also among the k nearest of the fully native gallery, in percent. Ends at
     /// 100.
     pub line: Line,
+    /// The area of each query's own agreement, in percent.
+    pub per_query: Vec<f64>,
+    /// Cuts at which every query's own agreement is kept.
+    pub cuts: Vec<usize>,
+    /// Agreement of each query at each kept cut, `[queries, cuts]`, in percent.
+    #[serde(skip)]
+    pub at_cuts: Vec<f64>,
+}
+
+impl AgreementCurve {
+    /// Percentile bootstrap interval over queries of the area; see [`bootstrap_means`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidOption`] for no resamples or a level outside (0, 1).
+    pub fn area_interval(&self, resamples: usize, level: f64, seed: u64) -> Result<Interval> {
+        bootstrap_means(&self.per_query, 1, resamples, level, seed).map(|intervals| intervals[0])
+    }
+
+    /// Percentile bootstrap intervals over queries at the kept cuts.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MissingInput`] where no cuts were kept, and as [`AgreementCurve::area_interval`].
+    pub fn band(&self, resamples: usize, level: f64, seed: u64) -> Result<Vec<Interval>> {
+        if self.cuts.is_empty() {
+            return Err(Error::missing("kept cuts", "a band over queries"));
+        }
+        bootstrap_means(&self.at_cuts, self.cuts.len(), resamples, level, seed)
+    }
 }
 
 /// The agreement@k curve: how much of what a user sees at each state is what they will see in the end.
 ///
 /// Needs no labels. Every query counts. `queries` is `None` where the gallery is its own query set and each query
 /// leaves itself out. `handicap` is added to the distance of every item that is still adapted
-/// ([`super::CurveInput::handicap`]).
+/// ([`super::CurveInput::handicap`]). `kept_cuts` is how many evenly spaced cuts keep every query's own agreement, for
+/// [`AgreementCurve::band`]; 0 keeps none.
 ///
 /// ```
 /// use rehang::curve::agreement;
@@ -38,8 +73,10 @@ pub struct AgreementCurve {
 /// let adapted = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
 /// let queries = Matrix::new(1, vec![0.0, 6.0])?;
 /// let agreement =
-///     agreement(&native, &adapted, &[1, 2, 0, 3], Some(&queries), Distance::L2, 0.0, 2, &Progress::default())?;
+///     agreement(&native, &adapted, &[1, 2, 0, 3], Some(&queries), Distance::L2, 0.0, 2, 0, &Progress::default())?;
 /// assert_eq!(agreement.line.values(), [50.0, 75.0, 100.0, 100.0, 100.0]);
+/// // The first query is answered as in the end from the first item on, the second one item later.
+/// assert_eq!(agreement.per_query, [90.0, 80.0]);
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///
@@ -54,6 +91,7 @@ pub fn agreement(
     distance: Distance,
     handicap: f64,
     depth: usize,
+    kept_cuts: usize,
     progress: &Progress,
 ) -> Result<AgreementCurve> {
     let items = native.rows();
@@ -74,6 +112,7 @@ pub fn agreement(
         times[item] = time as u32;
     }
     let counted: Vec<usize> = (0..queries.map_or(items, Matrix::rows)).collect();
+    let cuts = if kept_cuts == 0 { Vec::new() } else { grid_cuts(items, kept_cuts) };
     progress.begin("agreement", "queries", counted.len() as u64);
     let blocks = Blocks {
         processor,
@@ -84,7 +123,7 @@ pub fn agreement(
         distance,
         handicap,
     };
-    let (_, totals) = blocks.run(
+    let (own, totals) = blocks.run(
         progress,
         || (Workspace::default(), Totals::new(items, &depths, false, 0), Vec::new()),
         |(work, totals, nearest), query, native, adapted| {
@@ -101,16 +140,25 @@ pub fn agreement(
                 ignored: own.as_slice(),
                 group: None,
                 baseline: [false; sweep::HITS],
-                cuts: &[],
+                cuts: &cuts,
             };
-            sweep::sweep(processor, work, &query, &depths, totals);
+            sweep::sweep(processor, work, &query, &depths, totals)
         },
     )?;
     let mut sums = Totals::new(items, &depths, false, 0);
     for (_, totals, _) in &totals {
         sums.add(totals);
     }
-    Ok(AgreementCurve { depth, line: percent_line(&sums.recall, counted.len() as f64 * sweep::UNIT) })
+    Ok(AgreementCurve {
+        depth,
+        line: percent_line(&sums.recall, counted.len() as f64 * sweep::UNIT),
+        per_query: own.iter().map(|query| 100.0 * query.areas[RECALL]).collect(),
+        at_cuts: own
+            .iter()
+            .flat_map(|query| query.at_cuts.iter().map(|values| 100.0 * f64::from(values[RECALL])))
+            .collect(),
+        cuts,
+    })
 }
 
 /// Agreement@k of the search as it is today with the fully native gallery, in percent: the do-nothing line of [`agreement`].
