@@ -453,8 +453,10 @@ fn searches_go_on_while_everything_changes() {
 #[cfg(unix)]
 #[test]
 fn searches_catch_up_while_an_index_is_saved() {
-    use std::time::{Duration, Instant};
+    use std::sync::mpsc::channel;
 
+    // Nothing here takes so long; only a mistake does.
+    let patience = std::time::Duration::from_secs(20);
     let folder = tempfile::tempdir().unwrap();
     let store = filled(&folder.path().join("gallery.db"), 1000);
     store.rebuild("m").unwrap();
@@ -466,22 +468,23 @@ fn searches_catch_up_while_an_index_is_saved() {
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     std::thread::scope(|scope| {
         let saving = scope.spawn(|| store.flush());
-        let mut reader = fs_err::File::open(&pipe).unwrap();
-        let searching = scope.spawn(|| {
+        // Opening a pipe waits for whoever writes to it, hence in a thread that nobody waits for.
+        let (opened, reader) = channel();
+        let path = pipe.clone();
+        std::thread::spawn(move || opened.send(fs_err::File::open(path)));
+        let mut reader = reader.recv_timeout(patience).expect("the index is saved elsewhere").unwrap();
+        let (found, finding) = channel();
+        let store = &store;
+        scope.spawn(move || {
             store.put(&[item(4, 6000)]).unwrap();
-            nearest(&store, &vector(6000), 1, &Filter::default())
+            found.send(nearest(store, &vector(6000), 1, &Filter::default()))
         });
-        let began = Instant::now();
-        while !searching.is_finished() && began.elapsed() < Duration::from_secs(20) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let waited = !searching.is_finished();
+        let in_time = finding.recv_timeout(patience);
         assert!(!saving.is_finished(), "the graph is larger than a pipe");
         // The save fails where it looks at its file again, which harms nobody.
         fs_err::remove_file(&pipe).unwrap();
         std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
-        assert!(!waited, "a search waited for the save");
-        assert_eq!(searching.join().unwrap(), [(5, 0.0)]);
+        assert_eq!(in_time.expect("a search waited for the save"), [(5, 0.0)]);
         assert!(saving.join().unwrap().is_err());
     });
     store.flush().unwrap();
