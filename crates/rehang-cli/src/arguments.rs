@@ -109,6 +109,11 @@ impl IdFiles {
     pub fn files(&self) -> [(&'static str, &[String]); 2] {
         [("--old-ids", self.old_ids.as_slice()), ("--new-ids", self.new_ids.as_slice())]
     }
+
+    /// The files of the new side where their rows are paired by position; none where ids join them.
+    pub fn unless_joined<'a>(&self, new: &'a [String]) -> &'a [String] {
+        if self.old_ids.is_empty() { new } else { &[] }
+    }
 }
 
 /// Names of the two spaces.

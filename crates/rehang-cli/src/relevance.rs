@@ -20,6 +20,8 @@ pub struct Loaded {
     pub groups: Option<Labels>,
     /// The names of the groups, in the order of their numbers; empty where the groups are numbers themselves.
     group_names: Vec<String>,
+    /// Whether the labels of the gallery are names.
+    pub labels_are_names: bool,
     labels: Option<Labels>,
     query_labels: Option<Labels>,
     qrels: Option<Qrels>,
@@ -58,6 +60,7 @@ impl Loaded {
             let labels = join.old_values(&path, labels)?;
             expect_count(&path, labels.len(), "the gallery", items)?;
             loaded.labels = Some(labels);
+            loaded.labels_are_names = classes.are_names();
         }
         if let Some(path) = &arguments.query_labels {
             let paths = std::slice::from_ref(path);

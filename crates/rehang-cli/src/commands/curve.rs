@@ -56,7 +56,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
             }
         }
     }
-    let by_position: &[String] = if given(&arguments.ids.old_ids) { &[] } else { &arguments.new };
+    let by_position = arguments.ids.unless_joined(&arguments.new);
     expect_same_items(&[arguments.adapted.as_slice(), arguments.old.as_slice(), by_position])?;
     // What is made from old vectors has their rows, and so has what goes with the items.
     let join = Join::read(&arguments.ids, adapted.rows(), new.rows(), &RowSelection::default())?;

@@ -74,7 +74,7 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     if let Some(side) = &side {
         expect_count(&old_path, old.rows(), &side_path, side.rows())?;
     }
-    let by_position: &[String] = if given(&arguments.ids.old_ids) { &[] } else { &arguments.new };
+    let by_position = arguments.ids.unless_joined(&arguments.new);
     expect_same_items(&[arguments.old.as_slice(), by_position, arguments.side.as_slice()])?;
     let head = inputs.head(&arguments.head)?;
     let pairs = Pairs::new(

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rehang::adapter::RowOverlap;
-use rehang::files::{self, AtomicFile, LabelValues, VectorSource};
+use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::order::Policy;
 use rehang::report::{Input, Report as ReportData, Severity as WarningSeverity, Warning, percent_rounded_up};
 use rehang::study::{Contender, Ground, Queries, StudyOptions, lookalikes, overlap, overlap_warning, study};
@@ -47,7 +47,7 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     let old = inputs.matrix("old", &arguments.old)?;
     let new = inputs.matrix("new", &arguments.new)?;
     let join = Join::read(&arguments.ids, old.rows(), new.rows(), &arguments.selection)?;
-    let by_position: &[String] = if arguments.ids.old_ids.is_empty() { &arguments.new } else { &[] };
+    let by_position = arguments.ids.unless_joined(&arguments.new);
     expect_same_items(&[arguments.old.as_slice(), by_position, arguments.side.as_slice()])?;
     let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
     let old_path = arguments.old.join(", ");
@@ -72,7 +72,7 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
     loaded.say_idle(&[]);
     let head = inputs.head(&arguments.head)?;
     note_texts(arguments, &mut inputs)?;
-    let labels_are_names = head.is_some() && are_names(&arguments.relevance.labels)?;
+    let labels_are_names = head.is_some() && loaded.labels_are_names;
     let ground = Ground {
         old: &old,
         new: &new,
@@ -159,13 +159,6 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
         write(path, &report)?;
     }
     Ok(report)
-}
-
-/// Whether labels are names; the files of one list are of one kind.
-fn are_names(paths: &[String]) -> Result<bool> {
-    let Some(first) = paths.first() else { return Ok(false) };
-    let values = files::read_label_values(&VectorSource::parse(first)?)?;
-    Ok(matches!(values, LabelValues::Texts(_)))
 }
 
 /// Records the files that hold neither vectors nor labels: ids, judgements, the bias of a head, and which rows take part.
