@@ -17,19 +17,19 @@ use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::mean_sd;
 use rehang::study::true_errors;
 use rehang::{Distance, Error, Pairs, Progress, Result};
+use rehang_fit::{FitParameters, NetworkOptions, fit_adapter};
 use rehang_train::compatible::{HeadForm, Method, TrainingParameters, TrainingSet, train};
 use rehang_train::encoder::{Architecture, Encoder};
 use rehang_train::examples::{
     Allocation, AllocationKind, AllocationParameters, Augmentation, ClassLists, Examples, ExamplesSource,
 };
-use rehang_train::{FitParameters, NetworkOptions, fit_adapter};
 
 const TABLE: &str = "bench/runs/bias/bias.md";
 const SEEDS: u64 = 3;
 /// Of the six alphabets that both models see, in the order of the alphabet, so many are one group.
 const FAVOURED: usize = 3;
-const ADAPTERS: [rehang_train::Method; 2] =
-    [rehang_train::Method::Procrustes, rehang_train::Method::FastfillReference];
+const ADAPTERS: [rehang_fit::Method; 2] =
+    [rehang_fit::Method::Procrustes, rehang_fit::Method::FastfillReference];
 const ORDERS: [Policy; 5] =
     [Policy::Random, Policy::Sigma, Policy::Entropy, Policy::Coverage, Policy::Oracle];
 
@@ -120,7 +120,7 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
         };
     let new = trained("new", 32, 128, 20, &allocation.new)?;
     let embed = |encoder: &Encoder, rows: &[usize]| {
-        encoder.embed(&examples.select(rows).inputs, rehang_train::fit::Device::Cpu, &progress)
+        encoder.embed(&examples.select(rows).inputs, rehang_fit::Device::Cpu, &progress)
     };
     let labels = |rows: &[usize]| -> Vec<i64> {
         rows.iter()

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use rehang::order::Policy;
 use rehang::{Matrix, Progress, Provenance, Result};
+use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_store::{Filter, ItemWrite, MemoryStore, NewVector, Outcome, Scan, Select, Store, VectorWrite};
-use rehang_train::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_upgrade::{Gallery, NoFaults, OrderSettings, Queries, Serving, Setup, start, switch};
 use serde_json::Value;
 

@@ -16,7 +16,7 @@ use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::{kendall_tau_b, mean_sd};
 use rehang::study::true_errors;
 use rehang::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
-use rehang_train::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter};
+use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter};
 use serde::{Deserialize, Serialize};
 
 const UNITS: &str = "bench/runs/results/units.jsonl";
@@ -198,7 +198,7 @@ fn measure(set: &str, data: &Set, method: &str, seed: u64) -> Result<Vec<Row>> {
     let parameters = FitParameters { method: name, seed, compare: false, ..FitParameters::default() };
     let adapter = if method == "l2+disc" || method == "fct" {
         // Only random and oracle orders are made of these, so their σ² is not learned.
-        rehang_train::networks::fit_map_only(&data.pairs, head, &parameters, &options, &progress)?
+        rehang_fit::fit_map_only(&data.pairs, head, &parameters, &options, &progress)?
     } else {
         fit_adapter(&data.pairs, head, &parameters, &options, &progress)?.adapter
     };

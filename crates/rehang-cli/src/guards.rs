@@ -2,7 +2,7 @@
 
 use rehang::adapter::RowOverlap;
 use rehang::{Adapter, Matrix, Pairs, Result, Vectors};
-use rehang_train::guards::{self, Finding};
+use rehang_fit::guards::{self, Finding};
 use serde_json::{Value, json};
 
 /// Items that an adapter is looked at on.

@@ -15,14 +15,14 @@ use rehang::curve::{Curve, CurveInput, CurveOptions, Line, Relevance, curve, eva
 use rehang::order::{OrderInput, Policy, order};
 use rehang::study::true_errors;
 use rehang::{Distance, Error, ErrorKind, Head, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_fit::fit_map_only;
+use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 
 use crate::compatible::{
     Method as Compatible, OldModel, OptimiserKind, TrainingParameters, TrainingSet, train, training_warnings,
 };
 use crate::encoder::Encoder;
 use crate::examples::Examples;
-use crate::networks::fit_map_only;
-use crate::{FitParameters, Method, NetworkOptions, fit_adapter};
 
 /// Points of a curve that are kept, from 0 % to 100 %.
 const POINTS: usize = 101;
@@ -541,13 +541,13 @@ mod tests {
     use super::*;
     use crate::encoder::Architecture;
     use crate::examples::{Inputs, SamplerParameters};
-    use crate::test_data::random_matrix;
+    use crate::finite_differences::numbers;
 
     /// Four classes of ten rows, each with a coordinate of its own.
     fn examples() -> Examples {
-        let noise = random_matrix(40, 6, 3);
+        let noise = numbers(40 * 6, 3);
         let features = Matrix::from_fn(40, 6, |row, column| {
-            0.3 * noise.row(row)[column] + if column == row % 4 { 3.0 } else { 0.0 }
+            0.5 * noise[6 * row + column] + if column == row % 4 { 3.0 } else { 0.0 }
         });
         let classes = (0..4).map(|class| format!("class {class}")).collect();
         Examples::new(Inputs::Features(features), (0..40).map(|row| row % 4).collect(), classes).unwrap()

@@ -1,6 +1,6 @@
 //! Adapters: the map h from old vectors to the new space, with an uncertainty σ² for every output.
 //!
-//! An [`Adapter`] is data. Fitting one is `rehang-train`'s work; this module holds what it is made of, applies it
+//! An [`Adapter`] is data. Fitting one is `rehang-fit`'s work; this module holds what it is made of, applies it
 //! ([`apply`], or an [`Applier`] for streams), and keeps it as a file ([`Adapter::save`], [`Adapter::load`]).
 //!
 //! What happens to an old vector `o`:

@@ -18,6 +18,7 @@ pub mod report;
 mod space;
 pub mod statistics;
 pub mod study;
+mod vectorised;
 mod vectors;
 
 pub use adapter::Adapter;

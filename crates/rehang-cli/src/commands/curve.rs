@@ -10,7 +10,7 @@ use rehang::report::stays_above_from;
 use rehang::statistics::{Interval, calibration, kendall_tau_b};
 use rehang::study::{lookalikes, may_be_other_items};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
-use rehang_train::guards::{CurveSummary, Finding, Severity, gain};
+use rehang_fit::guards::{CurveSummary, Finding, Severity, gain};
 use serde_json::{Map, Value, json};
 
 use super::{Outcome, check_grid, expect_apart, one_decimal, print, say};

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use rehang::files::AtomicFile;
 use rehang::{Distance, Error, Head, Pairs, Result, Vectors};
-use rehang_train::guards::{self, Severity};
-use rehang_train::{FitParameters, Fitted, Method, NetworkOptions, Selection, fit_adapter};
+use rehang_fit::guards::{self, Severity};
+use rehang_fit::{FitParameters, Fitted, Method, NetworkOptions, Selection, fit_adapter};
 use serde_json::{Value, json};
 
 use super::train::device;
@@ -304,7 +304,7 @@ fn table(text: &mut String, selection: &Selection) {
     );
     for (place, row) in selection.rows.iter().enumerate() {
         let mark = if selection.kept == Some(place) { '*' } else { ' ' };
-        let geometry = row.geometry.map_or("raw", rehang_train::geometry::GeometryKind::name);
+        let geometry = row.geometry.map_or("raw", rehang_fit::geometry::GeometryKind::name);
         match &row.failure {
             Some(reason) => {
                 let _ = writeln!(text, "{mark} {:<16} left out: {reason}", row.method);

@@ -8,7 +8,7 @@ use rehang::order::Policy;
 use rehang::report::{Input, Report as ReportData, Severity as WarningSeverity, Warning, percent_rounded_up};
 use rehang::study::{Contender, Ground, Queries, StudyOptions, lookalikes, overlap, overlap_warning, study};
 use rehang::{Adapter, Error, Matrix, Result, Vectors};
-use rehang_train::guards::{Finding, Severity as FindingSeverity};
+use rehang_fit::guards::{Finding, Severity as FindingSeverity};
 use serde_json::json;
 
 use super::{Outcome, expect_apart, is_same_file, one_decimal, print, say, write_text};

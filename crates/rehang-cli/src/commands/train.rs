@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use rehang::files::{self, AtomicFile};
 use rehang::{Error, Progress, Result};
+use rehang_fit::Device;
 use rehang_train::compatible::{Trained, TrainingSet, train};
 use rehang_train::encoder::{Encoder, Shape};
 use rehang_train::examples::{Examples, ExamplesSource};
-use rehang_train::fit::Device;
 use serde_json::{Value, json};
 
 use super::{Outcome, expect_apart, print, say};

@@ -2,13 +2,13 @@
 
 use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty};
 use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
+use rehang_fit::geometry::{self, GeometryKind};
+use rehang_fit::network::{State, VARIANCE_EPSILON};
+use rehang_fit::raw_outputs;
+use rehang_fit::uncertainty::{self, Evidence, UncertaintyParameters};
 
 use super::old::OldModel;
 use crate::encoder::{Architecture, Encoder, Graph, Operation, Shape};
-use crate::geometry::{self, GeometryKind};
-use crate::network::{State, VARIANCE_EPSILON};
-use crate::outputs::raw_outputs;
-use crate::uncertainty::{self, Evidence, UncertaintyParameters};
 
 /// ψ's operations: dense layers with BatchNorm and ReLU, and a last dense layer (DMU: three hidden layers of 1024).
 pub(crate) fn adapter_graph(d_old: usize, hidden: &[usize], d_new: usize) -> Result<Graph> {

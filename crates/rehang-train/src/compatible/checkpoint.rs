@@ -10,11 +10,11 @@ use std::path::Path;
 use rehang::files::AtomicFile;
 use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use rehang::{Error, Matrix, Result};
+use rehang_fit::Device;
 use serde::{Deserialize, Serialize};
 
 use super::old::OldModel;
 use super::trainer::{Epoch, TrainingParameters, TrainingSet};
-use crate::fit::Device;
 
 const KIND: FileKind =
     FileKind { format: "rehang-training", thing: "a checkpoint of a training", version: 1 };

@@ -270,8 +270,8 @@ pub(crate) fn synthesised(head: &Head, old: &Matrix, labels: &[usize], classes: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::burn_network::read;
-    use crate::objectives::finite_differences::numbers;
+    use crate::finite_differences::numbers;
+    use rehang_fit::burn::read;
 
     fn head(form: HeadForm) -> HeadTensors {
         let weight = Matrix::new(2, vec![1.0, 0.0, 0.0, 2.0]).unwrap();

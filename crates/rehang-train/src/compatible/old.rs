@@ -1,12 +1,12 @@
 //! The old model, as compatible training sees it: vectors and a frozen head. Nothing of it is ever changed.
 
 use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
+use rehang_fit::Device;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::heads::HeadForm;
 use crate::encoder::{Encoder, expect_shape};
 use crate::examples::Examples;
-use crate::fit::Device;
 
 /// An old model.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,8 +1,7 @@
 //! Stochastic gradient descent and Adam on the parts of a model, and the rates of the papers.
 
+use rehang_fit::adam::{Adam, Group, WeightDecay};
 use serde::{Deserialize, Serialize};
-
-use crate::optimiser::{Adam, Group, WeightDecay};
 
 /// Which optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -6,14 +6,14 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{Adapter, Training};
 use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
+use rehang_fit::Device;
 
 use super::adapter::{adapter, adapter_graph};
 use super::trainer::{train_until, unless_not_finite};
 use super::*;
 use crate::encoder::{Architecture, Encoder, Mode, Pooling, Stem, passes};
 use crate::examples::{Examples, Images, Inputs, LastBatch, SamplerParameters};
-use crate::fit::Device;
-use crate::objectives::finite_differences::numbers;
+use crate::finite_differences::numbers;
 
 const SIDE: usize = 8;
 

@@ -9,6 +9,9 @@ use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{Adapter, Training};
 use rehang::files::tensors;
 use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
+use rehang_fit::Device;
+use rehang_fit::burn::read;
+use rehang_fit::network::State;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -19,13 +22,10 @@ use super::method::{Method, Terms, objective_device};
 use super::objectives::Batch;
 use super::old::OldModel;
 use super::optimiser::{Moments, OptimiserKind, RateSchedule};
-use crate::burn_network::read;
 use crate::encoder::{
     Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, passes, shape_of, take_weights,
 };
 use crate::examples::{Augmentation, Augmenter, Examples, Normalisation, Sampler, SamplerParameters};
-use crate::fit::Device;
-use crate::network::State;
 
 /// Rows that a trained encoder is tried on.
 const CHECKED_ROWS: usize = 64;

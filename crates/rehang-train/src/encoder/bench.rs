@@ -2,10 +2,10 @@
 
 use rayon::prelude::*;
 use rehang::Result;
+use rehang_fit::network::State;
 
 use super::fused::FusedPasses;
 use super::{Architecture, Graph, Mode, Passes, Shape};
-use crate::network::State;
 
 /// Decay of the sum of gradients in a step.
 const MOMENTUM: f32 = 0.9;

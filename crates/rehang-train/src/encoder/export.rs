@@ -5,10 +5,10 @@
 //! `vector` `[batch, d]`.
 
 use rehang::{Matrix, Result};
+use rehang_fit::network::VARIANCE_EPSILON;
 
 use super::graph::{GENERALISED_MEAN_MINIMUM, Operation, Sliding};
 use super::{Encoder, Graph};
-use crate::network::VARIANCE_EPSILON;
 use crate::onnx::{Attribute, Network};
 
 impl Encoder {
@@ -40,7 +40,7 @@ impl Encoder {
 /// Writes every operation after the input; gives the name of the last value.
 fn write(
     graph: &Graph,
-    state: &crate::network::State,
+    state: &rehang_fit::network::State,
     input: String,
     network: &mut Network,
 ) -> Result<String> {

@@ -7,13 +7,13 @@ use rehang::adapter::Training;
 use rehang::files::AtomicFile;
 use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use rehang::{Distance, Error, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
+use rehang_fit::Device;
+use rehang_fit::network::State;
 
 use super::pass::{Mode, Passes, passes};
 use super::{Architecture, Graph, Shape};
 use crate::compatible::HeadForm;
 use crate::examples::{Augmentation, Augmenter, Inputs, Normalisation};
-use crate::fit::Device;
-use crate::network::State;
 
 /// What every encoder file says it is.
 const KIND: FileKind = FileKind { format: "rehang-encoder", thing: "an encoder", version: 1 };

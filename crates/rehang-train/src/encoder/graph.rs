@@ -8,8 +8,7 @@ use std::ops::Range;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-use crate::network::State;
+use rehang_fit::network::State;
 
 /// The shape of one row at a node: `channels` planes of `height` × `width` numbers (a vector has 1 × 1 planes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

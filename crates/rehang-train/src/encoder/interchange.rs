@@ -8,13 +8,13 @@ use std::process::Command;
 use rehang::files::{self, VectorSource, tensors};
 use rehang::{Distance, Matrix, Progress, Space};
 use rehang_encode::{EncoderConfig, Input};
+use rehang_fit::Device;
 use serde_json::{Value, json};
 
 use super::tests::{architectures, encoder, near};
 use super::{Architecture, Encoder, Pooling, Shape, Stem, take_weights};
 use crate::examples::{Images, Inputs};
-use crate::fit::Device;
-use crate::objectives::finite_differences::numbers;
+use crate::finite_differences::numbers;
 
 /// Inputs of a shape: images of random bytes, or random vectors.
 fn inputs(shape: Shape, rows: usize) -> Inputs {

@@ -1,13 +1,12 @@
 //! What every way to run a graph can do: a forward pass and a backward pass.
 
 use rehang::Result;
+use rehang_fit::Device;
+use rehang_fit::network::State;
 
 use super::Graph;
 use super::fused::FusedPasses;
 use super::tensors::TensorPasses;
-use crate::burn_network::burn_device;
-use crate::fit::Device;
-use crate::network::State;
 
 /// Which statistics BatchNorm uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +36,6 @@ pub(crate) trait Passes {
 pub(crate) fn passes(graph: &Graph, device: Device) -> Result<Box<dyn Passes>> {
     Ok(match device {
         Device::Cpu => Box::new(FusedPasses::new(graph)),
-        _ => Box::new(TensorPasses::new(graph.clone(), burn_device(device)?)),
+        _ => Box::new(TensorPasses::new(graph.clone(), rehang_fit::burn::device(device)?)),
     })
 }

@@ -6,11 +6,11 @@ use burn_tensor::module::{batch_norm, batch_norm_train, conv2d, max_pool2d};
 use burn_tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn_tensor::{Device as BurnDevice, Tensor, TensorData};
 use rehang::{Error, Result};
+use rehang_fit::burn::read;
+use rehang_fit::network::{State, VARIANCE_EPSILON};
 
 use super::graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Sliding};
 use super::pass::{Mode, Passes};
-use crate::burn_network::read;
-use crate::network::{State, VARIANCE_EPSILON};
 
 /// How far running statistics move towards those of a batch.
 const MOMENTUM: f32 = 0.1;

@@ -2,12 +2,12 @@
 
 use rehang::adapter::Training;
 use rehang::{Head, HeadKind, Matrix, Progress};
+use rehang_fit::Device;
 
 use super::*;
 use crate::compatible::HeadForm;
 use crate::examples::{Images, Inputs, Normalisation};
-use crate::fit::Device;
-use crate::objectives::finite_differences::numbers;
+use crate::finite_differences::numbers;
 
 pub(super) fn architectures() -> Vec<(Architecture, Shape)> {
     let image = |channels, side| Shape { channels, height: side, width: side };

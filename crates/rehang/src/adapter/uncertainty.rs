@@ -30,7 +30,7 @@ pub enum Uncertainty {
         /// Bias.
         bias: f32,
     },
-    /// Learned from out-of-fold residuals (`rehang-train::uncertainty`).
+    /// Learned from out-of-fold residuals (`rehang-fit::uncertainty`).
     OutOfFold(OutOfFold),
 }
 

@@ -91,7 +91,7 @@ impl Objective for Contrastive {
 mod tests {
     use super::super::tests::Plain;
     use super::*;
-    use crate::objectives::finite_differences::numbers;
+    use crate::finite_differences::numbers;
 
     fn contrast(negatives: Negatives, hardest: Option<usize>) -> Contrastive {
         Contrastive { negatives, temperature: 0.5, temperature_new: 0.7, hardest }

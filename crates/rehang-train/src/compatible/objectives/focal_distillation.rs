@@ -9,11 +9,11 @@
 //! regularises what the model says of classes, not where its vectors lie, and so does not make them compatible alone.
 
 use burn_tensor::Tensor;
+use rehang_fit::burn::read;
 
 use super::super::heads::HeadTensors;
 use super::head_distillation::divergence;
 use super::{Batch, Objective, weighted};
-use crate::burn_network::read;
 
 pub(crate) struct FocalDistillation {
     /// ω_old, a constant.
@@ -61,7 +61,7 @@ mod tests {
     use super::super::tests::{Plain, frozen};
     use super::*;
     use crate::compatible::heads::HeadForm;
-    use crate::objectives::finite_differences::numbers;
+    use crate::finite_differences::numbers;
 
     #[test]
     fn gradients_agree_with_finite_differences() {

@@ -50,7 +50,7 @@ mod tests {
     use super::super::tests::{Plain, frozen};
     use super::*;
     use crate::compatible::heads::HeadForm;
-    use crate::objectives::finite_differences::numbers;
+    use crate::finite_differences::numbers;
 
     fn objective(unknown_only: bool) -> HeadDistillation {
         let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);

@@ -41,7 +41,7 @@ mod tests {
     use super::super::tests::{Plain, frozen};
     use super::*;
     use crate::compatible::heads::HeadForm;
-    use crate::objectives::finite_differences::numbers;
+    use crate::finite_differences::numbers;
 
     #[test]
     fn gradients_agree_with_finite_differences() {

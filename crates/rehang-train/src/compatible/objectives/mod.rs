@@ -22,7 +22,7 @@ pub(crate) mod vector_distance;
 use burn_tensor::{Device, Tensor, TensorData};
 
 use super::heads::HeadTensors;
-pub(crate) use crate::burn_network::unit;
+pub(crate) use rehang_fit::burn::unit;
 
 /// One batch, as all objectives see it.
 pub(crate) struct Batch {
@@ -104,9 +104,9 @@ pub(crate) fn mean_over(values: Tensor<2>, counts: impl Iterator<Item = bool>) -
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::burn_network::read;
     use crate::compatible::heads::HeadForm;
-    use crate::objectives::finite_differences::{check, numbers};
+    use crate::finite_differences::{check, numbers};
+    use rehang_fit::burn::read;
 
     /// Rows of a batch as plain numbers, from which batches are made.
     #[derive(Clone)]

@@ -58,7 +58,7 @@ mod tests {
     use super::super::tests::{Plain, frozen};
     use super::*;
     use crate::compatible::heads::HeadForm;
-    use crate::objectives::finite_differences::{check, numbers};
+    use crate::finite_differences::{check, numbers};
 
     #[test]
     fn gradients_agree_with_finite_differences_where_they_flow() {
@@ -78,7 +78,7 @@ mod tests {
                 let (mut batch, _) = moved.batch();
                 batch.adapted = None;
                 moved.adapted.clear();
-                let first = crate::burn_network::read(objective.loss(&batch)).unwrap()[0];
+                let first = rehang_fit::burn::read(objective.loss(&batch)).unwrap()[0];
                 assert!(whole >= f64::from(first) - 1e-6);
                 f64::from(first)
             });
@@ -102,7 +102,7 @@ mod tests {
         let value = |rows: &Plain| {
             let (mut batch, _) = rows.batch();
             batch.adapted = None;
-            f64::from(crate::burn_network::read(objective.loss(&batch)).unwrap()[0])
+            f64::from(rehang_fit::burn::read(objective.loss(&batch)).unwrap()[0])
         };
         assert!((value(&rows) - 1.0).abs() < 1e-5);
         let turned = Plain { new: vec![-1.0, 0.0, 1.0, 0.0, 1.0, 0.0], ..rows };

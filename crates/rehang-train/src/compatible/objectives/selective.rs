@@ -15,11 +15,11 @@
 
 use burn_tensor::Tensor;
 use burn_tensor::activation::{log_softmax, softmax};
+use rehang_fit::burn::read;
 use serde::{Deserialize, Serialize};
 
 use super::super::heads::HeadTensors;
 use super::{Batch, Objective, weighted};
-use crate::burn_network::read;
 
 /// How rows are weighed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ mod tests {
     use super::super::tests::{Plain, frozen};
     use super::*;
     use crate::compatible::heads::HeadForm;
-    use crate::objectives::finite_differences::numbers;
+    use crate::finite_differences::numbers;
 
     fn objective(selection: Selection, form: HeadForm) -> Selective {
         Selective { old_head: frozen(&numbers(2 * 4, 9), 4, form), selection }

@@ -22,10 +22,10 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use rehang::{Error, Result};
+use rehang_fit::network::State;
 
 use super::graph::{Graph, Operation, Shape, Sliding};
 use super::pass::{Mode, Passes};
-use crate::network::State;
 use convolution::Convolution;
 use matrix::Scratch;
 use normalisation::Normalisation;

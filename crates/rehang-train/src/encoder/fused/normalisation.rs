@@ -10,10 +10,10 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
+use rehang::vectorised;
+use rehang_fit::network::{State, VARIANCE_EPSILON as EPSILON};
 
 use super::matrix::Disjoint;
-use crate::network::{State, VARIANCE_EPSILON as EPSILON};
-use crate::vectorised::vectorised;
 
 /// How far running statistics move towards those of a batch.
 const MOMENTUM: f64 = 0.1;

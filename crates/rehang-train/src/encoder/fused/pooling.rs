@@ -1,9 +1,9 @@
 //! Pools, and planes to and from vectors; all with channels last, one row a task.
 
 use rayon::prelude::*;
+use rehang::vectorised;
 
 use super::super::graph::{GENERALISED_MEAN_MINIMUM, Shape, Sliding};
-use crate::vectorised::vectorised;
 
 /// Largest number of every window; `places` gets which number of its window that was (the first of equal ones).
 pub(super) fn maximum(

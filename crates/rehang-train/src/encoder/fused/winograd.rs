@@ -15,11 +15,11 @@
 //! In f32 results differ from the definition's by about 1e-6 of their scale (a test demands 1e-5).
 
 use rayon::prelude::*;
+use rehang::vectorised;
 
 use super::super::graph::{Shape, Sliding};
 use super::convolution::Finish;
 use super::matrix::{Disjoint, Matrix, Scratch, grown, multiply, with_scratch};
-use crate::vectorised::vectorised;
 
 /// Places in a tile.
 const PLACES: usize = 36;

@@ -1,0 +1,264 @@
+//! A classifier head for new models that ship without one: logistic regression on new vectors and labels.
+
+use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Progress, Result};
+
+use crate::lbfgs::minimise;
+use crate::linear_algebra::sum_blocks;
+use crate::outputs::{multiply_transposed, total_variance};
+
+use faer::linalg::matmul::matmul;
+use faer::{Accum, MatMut, MatRef, Par};
+
+/// How a head is fitted.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `penalty` | 1e-3 | weight of `½‖W‖²` against the mean cross-entropy, for vectors scaled to variance d | ≥ 0 |
+/// | `iterations_max` | 200 | steps of L-BFGS | ≥ 1 |
+/// | `tolerance` | 1e-5 | the largest gradient coordinate at which the fit ends | > 0 |
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadParameters {
+    /// The L2 penalty on the weight; the bias is not penalised.
+    pub penalty: f64,
+    /// The most steps that are taken.
+    pub iterations_max: usize,
+    /// The largest gradient coordinate at which the fit counts as done.
+    pub tolerance: f64,
+}
+
+impl Default for HeadParameters {
+    fn default() -> Self {
+        Self { penalty: 1e-3, iterations_max: 200, tolerance: 1e-5 }
+    }
+}
+
+/// A head that was fitted, and which label each of its classes is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FittedHead {
+    /// The head, `[classes, d]`, softmax.
+    pub head: Head,
+    /// The label of every class, increasing: class c of the head is `labels[c]`.
+    pub labels: Vec<i64>,
+}
+
+/// Labels as class numbers `0..classes` in the order of the labels, `None` for negative labels ("not known"); and the
+/// label of every class.
+///
+/// ```
+/// let (classes, labels) = rehang_fit::head_fit::class_numbers(&[30, -1, 10, 30]);
+/// assert_eq!(classes, [Some(1), None, Some(0), Some(1)]);
+/// assert_eq!(labels, [10, 30]);
+/// ```
+pub fn class_numbers(labels: &[i64]) -> (Vec<Option<usize>>, Vec<i64>) {
+    let mut known: Vec<i64> = labels.iter().copied().filter(|&label| label >= 0).collect();
+    known.sort_unstable();
+    known.dedup();
+    (labels.iter().map(|label| known.binary_search(label).ok()).collect(), known)
+}
+
+/// Fits a multinomial logistic regression: weight `[classes, d]` and bias `[classes]` that minimise
+/// `mean cross-entropy + penalty/2·‖W‖²`, on vectors `[n, d]` and labels `[n]`.
+///
+/// Vectors are centred and divided by one number (the root of their mean variance) while fitting, so that the penalty
+/// means the same for unit vectors of 384 coordinates and for raw ones; the head that is returned takes vectors as
+/// they are. Rows with a negative label are left out. Classes with one item are fine. With a single class the head
+/// answers it always. The result is the same for any number of threads.
+///
+/// # Errors
+///
+/// [`ErrorKind::CountMismatch`] where there is not one label a vector, [`ErrorKind::MissingInput`] where no label is
+/// known, [`ErrorKind::InvalidOption`] for a negative penalty, [`ErrorKind::Cancelled`].
+pub fn fit_head(
+    vectors: &Matrix,
+    labels: &[i64],
+    parameters: &HeadParameters,
+    progress: &Progress,
+) -> Result<FittedHead> {
+    if labels.len() != vectors.rows() {
+        return Err(ErrorKind::CountMismatch {
+            left: "new vectors".into(),
+            left_count: vectors.rows(),
+            right: "labels".into(),
+            right_count: labels.len(),
+        }
+        .into());
+    }
+    if !(parameters.penalty >= 0.0 && parameters.penalty.is_finite()) {
+        return Err(Error::option("head penalty", parameters.penalty, "a number that is not negative"));
+    }
+    let (numbers, class_labels) = class_numbers(labels);
+    let rows: Vec<usize> = (0..labels.len()).filter(|&row| numbers[row].is_some()).collect();
+    if rows.is_empty() {
+        return Err(Error::missing("labels that are not negative", "fitting a classifier head"));
+    }
+    let targets: Vec<usize> = rows.iter().filter_map(|&row| numbers[row]).collect();
+    let mut x = vectors.select(&rows);
+    let (mean, scale) = centre_and_scale(&mut x);
+    let (d, classes) = (x.columns(), class_labels.len());
+
+    progress.begin("fitting a classifier head", "evaluations", 0);
+    let start = vec![0.0; classes * (d + 1)];
+    let objective = |weights: &[f64], gradient: &mut [f64]| {
+        progress.advance(1);
+        let value = cross_entropy(&x, &targets, classes, parameters.penalty, weights, gradient);
+        progress.note(format!("loss {value:.4}"));
+        value
+    };
+    let solution = minimise(start, objective, parameters.tolerance, parameters.iterations_max, progress)?;
+
+    let weight = Matrix::from_fn(classes, d, |class, column| (solution[class * d + column] / scale) as f32);
+    let bias = (0..classes)
+        .map(|class| {
+            let shift: f64 = (0..d).map(|column| solution[class * d + column] / scale * mean[column]).sum();
+            (solution[classes * d + class] - shift) as f32
+        })
+        .collect();
+    Ok(FittedHead { head: Head::new(weight, Some(bias), HeadKind::Softmax)?, labels: class_labels })
+}
+
+/// Centres the rows and divides them by the root of their mean variance; gives the mean and that number.
+fn centre_and_scale(x: &mut Matrix) -> (Vec<f64>, f64) {
+    let (n, d) = (x.rows(), x.columns());
+    let mut mean = vec![0.0; d];
+    for row in 0..n {
+        mean.iter_mut().zip(x.row(row)).for_each(|(sum, &value)| *sum += f64::from(value) / n as f64);
+    }
+    let variance = total_variance(x) / d as f64;
+    let scale = if variance > 0.0 { variance.sqrt() } else { 1.0 };
+    for row in 0..n {
+        let row = x.row_mut(row).iter_mut().zip(&mean);
+        row.for_each(|(value, mean)| *value = ((f64::from(*value) - mean) / scale) as f32);
+    }
+    (mean, scale)
+}
+
+/// The objective and its gradient. `weights` holds W `[classes, d]`, then the bias `[classes]`.
+///
+/// Products are made in `f32` in blocks of rows; everything that adds up over blocks is `f64`.
+fn cross_entropy(
+    x: &Matrix,
+    targets: &[usize],
+    classes: usize,
+    penalty: f64,
+    weights: &[f64],
+    gradient: &mut [f64],
+) -> f64 {
+    let (n, d) = (x.rows(), x.columns());
+    let weight = Matrix::from_fn(classes, d, |class, column| weights[class * d + column] as f32);
+    let bias = &weights[classes * d..];
+    let (weight_gradient, bias_gradient) = gradient.split_at_mut(classes * d);
+    let mut loss = 0.0;
+    bias_gradient.fill(0.0);
+    for (sum, &value) in weight_gradient.iter_mut().zip(weights) {
+        loss += 0.5 * penalty * value * value;
+        *sum = penalty * value;
+    }
+    sum_blocks(
+        n,
+        |start, end| {
+            let rows = end - start;
+            let block = &x.as_slice()[start * d..end * d];
+            let mut p = vec![0.0_f32; rows * classes];
+            multiply_transposed(block, rows, &weight, &mut p);
+            let mut loss = 0.0;
+            for (row, target) in p.chunks_exact_mut(classes).zip(&targets[start..end]) {
+                loss += softmax_minus_target(row, bias, *target);
+            }
+            let mut gradient = vec![0.0_f32; classes * d];
+            let product = MatMut::from_row_major_slice_mut(&mut gradient, classes, d);
+            let left = MatRef::from_row_major_slice(&p, rows, classes);
+            let right = MatRef::from_row_major_slice(block, rows, d);
+            matmul(product, Accum::Replace, left.transpose(), right, 1.0_f32, Par::Seq);
+            let mut columns = vec![0.0_f64; classes];
+            for row in p.chunks_exact(classes) {
+                columns.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value));
+            }
+            (loss, gradient, columns)
+        },
+        |(part, block_gradient, columns)| {
+            let share = 1.0 / n as f64;
+            loss += part * share;
+            weight_gradient
+                .iter_mut()
+                .zip(&block_gradient)
+                .for_each(|(sum, &g)| *sum += f64::from(g) * share);
+            bias_gradient.iter_mut().zip(&columns).for_each(|(sum, g)| *sum += g * share);
+        },
+    );
+    loss
+}
+
+/// Turns one row of `W x` into `softmax(W x + b) − one-hot(target)` and gives its cross-entropy.
+fn softmax_minus_target(row: &mut [f32], bias: &[f64], target: usize) -> f64 {
+    let logits: Vec<f64> = row.iter().zip(bias).map(|(&value, bias)| f64::from(value) + bias).collect();
+    let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total: f64 = logits.iter().map(|logit| (logit - largest).exp()).sum();
+    let log_total = largest + total.ln();
+    for (class, (value, logit)) in row.iter_mut().zip(&logits).enumerate() {
+        let one = if class == target { 1.0 } else { 0.0 };
+        *value = ((logit - log_total).exp() - one) as f32;
+    }
+    log_total - logits[target]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_data::random_matrix;
+
+    fn argmax(head: &Head, v: &[f32]) -> usize {
+        let logit = |class: usize| {
+            let products = head.weight().row(class).iter().zip(v);
+            products.map(|(a, b)| a * b).sum::<f32>() + head.bias()[class]
+        };
+        (0..head.classes()).max_by(|&a, &b| logit(a).total_cmp(&logit(b))).unwrap()
+    }
+
+    #[test]
+    fn the_gradient_agrees_with_finite_differences() {
+        let x = random_matrix(30, 3, 1);
+        let targets: Vec<usize> = (0..30).map(|item| item % 4).collect();
+        let weights: Vec<f64> = random_matrix(1, 16, 2).as_slice().iter().map(|&v| f64::from(v)).collect();
+        let mut gradient = vec![0.0; 16];
+        cross_entropy(&x, &targets, 4, 0.1, &weights, &mut gradient);
+        for i in 0..16 {
+            let value = |by: f64| {
+                let mut moved = weights.clone();
+                moved[i] += by;
+                cross_entropy(&x, &targets, 4, 0.1, &moved, &mut [0.0; 16])
+            };
+            let difference = (value(1e-3) - value(-1e-3)) / 2e-3;
+            assert!((difference - gradient[i]).abs() < 1e-4, "{i}: {difference} against {}", gradient[i]);
+        }
+    }
+
+    #[test]
+    fn separated_classes_are_told_apart_whatever_their_labels_and_scale() {
+        let labels: Vec<i64> = (0..200).map(|item| [7, 100, 3, -1][item % 4]).collect();
+        let noise = random_matrix(200, 5, 3);
+        let v = Matrix::from_fn(200, 5, |r, c| {
+            1e-3 * (noise.row(r)[c] + if c == r % 4 { 8.0 } else { 0.0 }) + 5.0
+        });
+        let fitted = fit_head(&v, &labels, &HeadParameters::default(), &Progress::default()).unwrap();
+        assert_eq!(fitted.labels, [3, 7, 100]);
+        let right = (0..200).filter(|&row| labels[row] >= 0);
+        assert!(right.clone().all(|row| fitted.labels[argmax(&fitted.head, v.row(row))] == labels[row]));
+    }
+
+    #[test]
+    fn one_class_one_item_and_constant_vectors_are_fine() {
+        let v = Matrix::from_fn(4, 2, |_, _| 1.0);
+        for labels in [[5, 5, 5, 5], [0, 1, 2, 2]] {
+            let fitted = fit_head(&v, &labels, &HeadParameters::default(), &Progress::default()).unwrap();
+            assert!(fitted.head.bias().iter().all(|value| value.is_finite()));
+        }
+    }
+
+    #[test]
+    fn labels_that_are_all_unknown_are_refused() {
+        let v = random_matrix(3, 2, 1);
+        let error = fit_head(&v, &[-1; 3], &HeadParameters::default(), &Progress::default()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::MissingInput { .. }));
+        assert!(fit_head(&v, &[0; 2], &HeadParameters::default(), &Progress::default()).is_err());
+    }
+}

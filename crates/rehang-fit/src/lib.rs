@@ -1,0 +1,73 @@
+//! Fits rehang's adapters: closed forms, FCT and FastFill, and the uncertainty of each.
+//!
+//! It knows pairs and returns adapters: no encoders, no store, no command line. [`fit_adapter`] is the one call that
+//! does everything: it holds pairs out, fits every method that is asked for on the others, says how each does beside
+//! doing nothing, keeps the best, and learns from out-of-fold residuals how wrong the map is on each item.
+//!
+//! ```
+//! use rehang::{Distance, Matrix, Pairs, Progress, Vectors, adapter};
+//! use rehang_fit::geometry::GeometryKind;
+//! use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
+//!
+//! // Two hundred items; the new model's vectors are the old ones turned by a right angle.
+//! let old = Matrix::from_fn(200, 2, |item, axis| ((item * (17 + 24 * axis)) % 101) as f32 / 101.0 - 0.5);
+//! let new = Matrix::from_fn(200, 2, |item, axis| if axis == 0 { -old.row(item)[1] } else { old.row(item)[0] });
+//! let old = Vectors::measured("old", Distance::L2, old, "old vectors")?;
+//! let new = Vectors::measured("new", Distance::L2, new, "new vectors")?;
+//! let pairs = Pairs::new(old, new, None, None)?;
+//!
+//! let (method, geometry) = (Method::Procrustes, Some(GeometryKind::Raw));
+//! let parameters = FitParameters { method, geometry, ..FitParameters::default() };
+//! let fitted = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
+//! let adapted = adapter::apply(&fitted.adapter, pairs.old(), None)?;
+//! let (found, wanted) = (adapted.vectors.matrix().row(17), pairs.new_vectors().matrix().row(17));
+//! assert!((found[0] - wanted[0]).abs() < 1e-3 && (found[1] - wanted[1]).abs() < 1e-3);
+//!
+//! // The table of the comparison: turning the vectors is worth more than leaving them as they are.
+//! let table = fitted.selection.unwrap();
+//! assert!(table.rows[table.kept.unwrap()].start > table.rows[0].start);
+//! # Ok::<(), rehang::Error>(())
+//! ```
+
+pub mod adam;
+mod auto;
+#[cfg(any(test, feature = "burn"))]
+pub mod burn;
+pub mod closed_form;
+#[cfg(test)]
+mod finite_differences;
+pub mod folds;
+pub mod geometry;
+pub mod guards;
+pub mod handicap;
+pub mod head_fit;
+pub mod kernel_ridge;
+mod lbfgs;
+mod linear_algebra;
+mod method;
+mod nearest;
+pub mod network;
+pub mod network_fit;
+mod networks;
+pub mod objectives;
+mod outputs;
+pub mod pseudo_classes;
+#[cfg(test)]
+mod real_data;
+mod retrieval;
+mod schedule;
+#[cfg(test)]
+mod test_data;
+pub mod uncertainty;
+
+pub use adam::WeightDecay;
+pub use auto::{
+    Candidate, FitParameters, Fitted, FittedMap, OwnEvidence, Selection, SelectionRow,
+    closed_form_candidates, fit, fit_with,
+};
+pub use handicap::{HandicapChoice, HandicapRow};
+pub use method::Method;
+pub use network_fit::Device;
+pub use networks::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};
+pub use outputs::raw_outputs;
+pub use schedule::Pace;

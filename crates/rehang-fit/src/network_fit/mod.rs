@@ -1,0 +1,96 @@
+//! Fitting a network: `fct`, `fastfill-reference`, `fastfill` and `residual-mlp`.
+//!
+//! ```
+//! use rehang::{Distance, Matrix, Pairs, Progress, Vectors};
+//! use rehang_fit::network_fit::{NetworkParameters, fit_network};
+//! use rehang_fit::network::Architecture;
+//!
+//! // Sixty items; the new model's vectors are the old ones turned by a right angle.
+//! let old = Matrix::from_fn(60, 2, |item, axis| ((item * (7 + 4 * axis)) % 13) as f32 / 13.0 - 0.5);
+//! let new = Matrix::from_fn(60, 2, |item, axis| if axis == 0 { -old.row(item)[1] } else { old.row(item)[0] });
+//! let old = Vectors::measured("old", Distance::L2, old, "old vectors")?;
+//! let new = Vectors::measured("new", Distance::L2, new, "new vectors")?;
+//! let pairs = Pairs::new(old, new, None, None)?;
+//!
+//! let parameters = NetworkParameters {
+//!     architecture: Architecture::Mixer { hidden: 32, branch_factor: 2 },
+//!     batch: 20,
+//!     learning_rate: 5e-3,
+//!     ..NetworkParameters::fct()
+//! };
+//! let fitted = fit_network(&pairs, None, &parameters.check()?, &Progress::default(), None)?;
+//! assert_eq!(fitted.history.len(), 80);
+//! assert!(fitted.history[79].training < 0.05 * fitted.history[0].training);
+//! # Ok::<(), rehang::Error>(())
+//! ```
+//!
+//! # Same seed, same bytes
+//!
+//! Initial weights, the order of the pairs, dropout, noise and mixing are functions of the seed and of the epoch;
+//! every sum has a fixed order. So a fit gives the same map for any number of threads, and a fit that was stopped and
+//! resumed from its checkpoint gives the map of one that was not.
+
+mod average;
+mod batches;
+#[doc(hidden)]
+pub mod bench;
+mod checkpoint;
+mod objective;
+mod parameters;
+mod run;
+mod trainer;
+
+pub use average::average_maps;
+pub use parameters::{
+    CheckedNetworkParameters, Device, EarlyStop, LossParameters, NetworkParameters, UncertaintyLoss,
+};
+pub use run::fit_network;
+
+pub(crate) use batches::Batch;
+pub(crate) use objective::{BatchLoss, Objective, Stage, uncertainty_of};
+#[cfg(test)]
+pub(crate) use trainer::FusedTrainer;
+pub(crate) use trainer::{Snapshot, Step, Trainer};
+
+#[cfg(test)]
+mod tests;
+
+use rehang::adapter::Map;
+
+/// What one epoch cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EpochLoss {
+    /// The epoch, counted from 0.
+    pub epoch: usize,
+    /// Mean over the pairs of what was minimised, measured batch by batch while the weights moved.
+    pub training: f64,
+    /// Mean of L (before uncertainty) over the held-out pairs after the epoch, with running statistics.
+    pub held_out: Option<f64>,
+    /// The learning rate of the epoch's last step.
+    pub learning_rate: f64,
+}
+
+/// ψ: `log σ² = ⟨weight, raw(o)⟩ + bias`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LogVarianceHead {
+    /// Weight, `[d_new]`.
+    pub weight: Vec<f32>,
+    /// Bias.
+    pub bias: f32,
+}
+
+/// A fitted network.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FittedNetwork {
+    /// The map, with BatchNorm and standardisation folded in.
+    pub map: Map,
+    /// ψ, where it was trained. It estimates `log L` for the loss that was minimised, which is the squared error
+    /// only up to the loss's unit and its discriminative part.
+    pub psi: Option<LogVarianceHead>,
+    /// Loss by epoch.
+    pub history: Vec<EpochLoss>,
+    /// The epoch whose weights these are: the last one, or the best one under early stop.
+    pub best_epoch: usize,
+    /// Pairs that had no discriminative part although it was asked for, because the head does not know their label.
+    pub unknown_labels: usize,
+}

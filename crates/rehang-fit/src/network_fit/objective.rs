@@ -1,0 +1,349 @@
+//! The whole loss of a batch: its parts put together, and their derivative with respect to the raw outputs.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use rehang::{HeadKind, Matrix};
+
+use super::parameters::{LossParameters, UncertaintyLoss};
+use crate::network::product::{self, Window};
+use crate::objectives::arcface::arcface_row;
+use crate::objectives::cross_entropy::cross_entropy_row;
+use crate::objectives::squared::squared_error;
+use crate::objectives::uncertainty::weigh;
+
+/// How ψ takes part in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// h learns from the plain loss; ψ, where there is one, follows without touching h.
+    WarmUp,
+    /// The whole of equation (5).
+    Joint,
+}
+
+/// The loss with its buffers, for batches of up to a fixed number of rows.
+#[derive(Debug, Clone)]
+pub(crate) struct Objective {
+    parameters: LossParameters,
+    /// Total variance of the new vectors of the pairs.
+    variance: f64,
+    d: usize,
+    /// Head weight; rows of length 1 for ArcFace.
+    head: Option<FrozenHead>,
+    values: Vec<f32>,
+    unit: Vec<f32>,
+    unit_gradient: Vec<f32>,
+    norms: Vec<f32>,
+    logits: Vec<f32>,
+}
+
+#[derive(Debug, Clone)]
+struct FrozenHead {
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    kind: HeadKind,
+    classes: usize,
+}
+
+/// What a batch costs.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct BatchLoss {
+    /// Sum over the rows of the objective that is minimised.
+    pub objective: f64,
+    /// Sum over the rows of L, before uncertainty.
+    pub plain: f64,
+}
+
+impl Objective {
+    pub(crate) fn new(parameters: &LossParameters, variance: f64, d: usize, capacity: usize) -> Self {
+        let head = parameters.head.as_ref().filter(|_| parameters.discriminative_weight > 0.0).map(|head| {
+            let mut weight: Matrix = head.weight().clone();
+            let mut bias = head.bias().to_vec();
+            if let HeadKind::ArcFace { .. } = head.kind() {
+                weight.normalise_rows();
+                bias.fill(0.0);
+            }
+            FrozenHead { weight: weight.into_data(), bias, kind: head.kind(), classes: head.classes() }
+        });
+        let wide = if head.is_some() { capacity * d } else { 0 };
+        let logits = head.as_ref().map_or(0, |head| head.classes * capacity);
+        Self {
+            parameters: parameters.clone(),
+            variance,
+            d,
+            head,
+            values: vec![0.0; capacity],
+            unit: vec![0.0; wide],
+            unit_gradient: vec![0.0; wide],
+            norms: vec![0.0; capacity],
+            logits: vec![0.0; logits],
+        }
+    }
+
+    /// Whether a pair with this label has a discriminative part.
+    pub(crate) fn is_known(&self, label: i64) -> bool {
+        self.head.as_ref().is_some_and(|head| usize::try_from(label).is_ok_and(|label| label < head.classes))
+    }
+
+    /// L of every row (before uncertainty) and its derivative with respect to the raw output, `[rows, d]`.
+    ///
+    /// Rows are the first `labels.len()` (or `targets.len()/d`) of `outputs`.
+    pub(crate) fn plain(
+        &mut self,
+        outputs: &[f32],
+        targets: &[f32],
+        labels: &[i64],
+        gradient: &mut [f32],
+    ) -> &[f32] {
+        let d = self.d;
+        let rows = targets.len() / d;
+        let (outputs, gradient) = (&outputs[..rows * d], &mut gradient[..rows * d]);
+        gradient.fill(0.0);
+        let values = &mut self.values[..rows];
+        values.fill(0.0);
+        if self.parameters.squared_weight > 0.0 {
+            let (scale, weight) = (self.parameters.squared, self.parameters.squared_weight);
+            squared_error(outputs, targets, d, scale, self.variance, weight, values, gradient);
+        }
+        let Some(head) = &self.head else { return &self.values[..rows] };
+        let (kind, classes) = (head.kind, head.classes);
+        let on_sphere = self.parameters.on_sphere || matches!(kind, HeadKind::ArcFace { .. });
+        let seen: &[f32] = if on_sphere {
+            normalise_rows(outputs, d, &mut self.unit, &mut self.norms);
+            &self.unit[..rows * d]
+        } else {
+            outputs
+        };
+        let (wide, tall) = (Window::dense(d), Window::dense(classes));
+        product::forward(rows, (seen, wide), &head.weight, (&mut self.logits, tall), 1.0, false);
+        let smoothing = self.parameters.label_smoothing;
+        let weight = self.parameters.discriminative_weight;
+        self.logits[..rows * classes]
+            .par_chunks_exact_mut(classes)
+            .zip(values.par_iter_mut())
+            .zip(&labels[..rows])
+            .with_min_len(32)
+            .for_each(|((logits, value), &label)| {
+                let Some(label) = usize::try_from(label).ok().filter(|&label| label < classes) else {
+                    logits.fill(0.0);
+                    return;
+                };
+                let loss = match kind {
+                    HeadKind::Softmax => {
+                        for (logit, &bias) in logits.iter_mut().zip(&head.bias) {
+                            *logit += bias;
+                        }
+                        cross_entropy_row(logits, label, smoothing)
+                    }
+                    HeadKind::ArcFace { scale, margin } => arcface_row(logits, label, scale, margin),
+                };
+                *value += (f64::from(weight) * loss) as f32;
+            });
+        if on_sphere {
+            let unit_gradient = &mut self.unit_gradient;
+            product::input_gradient(
+                rows,
+                (&self.logits, tall),
+                &head.weight,
+                (unit_gradient, wide),
+                weight,
+                false,
+            );
+            through_normalisation(&self.unit[..rows * d], &self.norms, unit_gradient, d, gradient);
+        } else {
+            product::input_gradient(rows, (&self.logits, tall), &head.weight, (gradient, wide), weight, true);
+        }
+        &self.values[..rows]
+    }
+
+    /// The objective of a batch: writes the derivative of its mean with respect to the raw outputs into `gradient`
+    /// and, where ψ is trained, that with respect to ψ's weight and bias into `head_gradient`.
+    ///
+    /// `uncertainty` is ψ: its parameters `[d + 1]` and the place of their gradient.
+    pub(crate) fn evaluate(
+        &mut self,
+        outputs: &[f32],
+        targets: &[f32],
+        labels: &[i64],
+        stage: Stage,
+        uncertainty: Option<(&[f32], &mut [f32])>,
+        gradient: &mut [f32],
+    ) -> BatchLoss {
+        let d = self.d;
+        let rows = targets.len() / d;
+        self.plain(outputs, targets, labels, gradient);
+        let values = &self.values[..rows];
+        let plain: f64 = values.iter().map(|&value| f64::from(value)).sum();
+        let share = 1.0 / rows as f32;
+        let (UncertaintyLoss::Joint { loss_weight, log_weight, bound, .. }, Some((psi, psi_gradient))) =
+            (self.parameters.uncertainty, uncertainty)
+        else {
+            gradient[..rows * d].iter_mut().for_each(|value| *value *= share);
+            return BatchLoss { objective: plain, plain };
+        };
+        let mut objective = 0.0;
+        let mut sums = vec![0.0_f64; d + 1];
+        for ((output, gradient), &value) in
+            outputs.chunks_exact(d).zip(gradient.chunks_exact_mut(d)).zip(values)
+        {
+            let weighed = weigh(value, log_variance(psi, output), loss_weight, log_weight, bound);
+            let pull = weighed.log_variance_slope * share;
+            let (factor, through) = match stage {
+                Stage::WarmUp => (loss_weight * share, 0.0),
+                Stage::Joint => (weighed.loss_slope * share, pull),
+            };
+            objective += weighed.value;
+            for (coordinate, gradient) in gradient.iter_mut().enumerate() {
+                *gradient = factor * *gradient + through * psi[coordinate];
+                sums[coordinate] += f64::from(pull) * f64::from(output[coordinate]);
+            }
+            sums[d] += f64::from(pull);
+        }
+        for (gradient, sum) in psi_gradient.iter_mut().zip(sums) {
+            *gradient = sum as f32;
+        }
+        BatchLoss { objective, plain }
+    }
+}
+
+/// `s = ⟨ψ, h⟩ + β` of one raw output; ψ is `[d + 1]` with β last.
+pub(crate) fn log_variance(psi: &[f32], output: &[f32]) -> f32 {
+    let product: f64 = psi.iter().zip(output).map(|(&psi, &output)| f64::from(psi) * f64::from(output)).sum();
+    (product + f64::from(psi[output.len()])) as f32
+}
+
+/// Where ψ's parameters lie, as a pair of disjoint borrows out of the flat vectors.
+pub(crate) fn uncertainty_of<'a>(
+    range: Option<&Range<usize>>,
+    parameters: &'a [f32],
+    gradient: &'a mut [f32],
+) -> Option<(&'a [f32], &'a mut [f32])> {
+    range.map(|range| (&parameters[range.clone()], &mut gradient[range.clone()]))
+}
+
+/// `u = h/‖h‖` row by row; a zero row stays zero, with the length 0 that tells the backward pass.
+fn normalise_rows(outputs: &[f32], d: usize, unit: &mut [f32], norms: &mut [f32]) {
+    outputs
+        .par_chunks_exact(d)
+        .zip(unit.par_chunks_exact_mut(d))
+        .zip(norms.par_iter_mut())
+        .with_min_len(64)
+        .for_each(|((output, unit), norm)| {
+            let length = rehang::norm(output);
+            *norm = length as f32;
+            let inverse = if length > 0.0 { 1.0 / length } else { 0.0 };
+            for (unit, &output) in unit.iter_mut().zip(output) {
+                *unit = (f64::from(output) * inverse) as f32;
+            }
+        });
+}
+
+/// Adds `(g − u·⟨u, g⟩)/‖h‖` to `gradient`, with `g` the derivative with respect to `u = h/‖h‖`.
+fn through_normalisation(unit: &[f32], norms: &[f32], unit_gradient: &[f32], d: usize, gradient: &mut [f32]) {
+    let rows = unit.len() / d;
+    gradient
+        .par_chunks_exact_mut(d)
+        .zip(unit.par_chunks_exact(d))
+        .zip(unit_gradient[..rows * d].par_chunks_exact(d))
+        .zip(&norms[..rows])
+        .with_min_len(64)
+        .for_each(|(((gradient, unit), unit_gradient), &norm)| {
+            if norm == 0.0 {
+                return;
+            }
+            let along: f64 =
+                unit.iter().zip(unit_gradient).map(|(&u, &g)| f64::from(u) * f64::from(g)).sum::<f64>();
+            for ((gradient, &u), &g) in gradient.iter_mut().zip(unit).zip(unit_gradient) {
+                *gradient += (g - along as f32 * u) / norm;
+            }
+        });
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::Head;
+
+    use super::*;
+    use crate::finite_differences::{check, numbers};
+    use crate::objectives::squared::SquaredScale;
+
+    fn head(kind: HeadKind, d: usize, classes: usize) -> Head {
+        let weight = Matrix::new(d, numbers(d * classes, 21)).unwrap();
+        Head::new(weight, Some(numbers(classes, 22)), kind).unwrap()
+    }
+
+    #[test]
+    fn the_whole_objective_agrees_with_finite_differences() {
+        let (d, rows, classes) = (5, 4, 3);
+        let labels = [0, 2, -1, 7];
+        let targets = numbers(rows * d, 31);
+        let outputs = numbers(rows * d, 32);
+        let psi = numbers(d + 1, 33);
+        let heads = [HeadKind::Softmax, HeadKind::ArcFace { scale: 4.0, margin: 0.3 }];
+        for kind in heads {
+            for on_sphere in [false, true] {
+                for uncertainty in [UncertaintyLoss::Off, UncertaintyLoss::REFERENCE] {
+                    let parameters = LossParameters {
+                        squared: SquaredScale::RelativeToVariance,
+                        squared_weight: 0.8,
+                        discriminative_weight: 0.6,
+                        head: Some(head(kind, d, classes)),
+                        label_smoothing: 0.1,
+                        on_sphere,
+                        uncertainty,
+                    };
+                    let mut objective = Objective::new(&parameters, 1.7, d, rows);
+                    let mut run = |outputs: &[f32], psi: &[f32]| -> (f64, Vec<f32>, Vec<f32>) {
+                        let (mut gradient, mut psi_gradient) = (vec![0.0; rows * d], vec![0.0; d + 1]);
+                        let loss = objective.evaluate(
+                            outputs,
+                            &targets,
+                            &labels,
+                            Stage::Joint,
+                            Some((psi, &mut psi_gradient)),
+                            &mut gradient,
+                        );
+                        (loss.objective / rows as f64, gradient, psi_gradient)
+                    };
+                    let (_, gradient, psi_gradient) = run(&outputs, &psi);
+                    check(&outputs, &gradient, 2e-3, |at| run(at, &psi).0);
+                    check(&psi, &psi_gradient, 2e-3, |at| run(&outputs, at).0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_labels_have_no_discriminative_part() {
+        let parameters = LossParameters {
+            squared: SquaredScale::MeanOverCoordinates,
+            squared_weight: 0.0,
+            discriminative_weight: 1.0,
+            head: Some(head(HeadKind::Softmax, 2, 3)),
+            label_smoothing: 0.0,
+            on_sphere: false,
+            uncertainty: UncertaintyLoss::Off,
+        };
+        let mut objective = Objective::new(&parameters, 1.0, 2, 3);
+        let mut gradient = vec![9.0; 6];
+        let values = objective.plain(&[0.5; 6], &[0.0; 6], &[-1, 3, 1], &mut gradient).to_vec();
+        assert_eq!(values[..2], [0.0, 0.0]);
+        assert_eq!(gradient[..4], [0.0; 4]);
+        assert!(values[2] > 0.0);
+        assert!(objective.is_known(1) && !objective.is_known(-1) && !objective.is_known(3));
+    }
+
+    #[test]
+    fn in_the_warm_up_psi_learns_and_does_not_touch_h() {
+        let mut parameters = super::super::NetworkParameters::fct().loss;
+        parameters.uncertainty = UncertaintyLoss::BOUNDED;
+        let mut objective = Objective::new(&parameters, 1.0, 2, 1);
+        let (mut gradient, mut psi_gradient) = ([0.0; 2], [0.0; 3]);
+        let psi = [0.0, 0.0, 0.0];
+        let uncertainty = Some((&psi[..], &mut psi_gradient[..]));
+        objective.evaluate(&[2.0, 0.0], &[0.0, 0.0], &[-1], Stage::WarmUp, uncertainty, &mut gradient);
+        // L = 4/2, half of whose derivative (2, 0) is what h sees; s has slope ½ − ½·2.
+        assert_eq!(gradient, [1.0, 0.0]);
+        assert_eq!(psi_gradient, [-1.0, 0.0, -0.5]);
+    }
+}

@@ -1,0 +1,390 @@
+//! What a fit of a network can be told, checked before it starts.
+
+use rehang::adapter::{Dense, InputScaling};
+use rehang::{Error, ErrorKind, Head, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::adam::WeightDecay;
+use crate::network::Architecture;
+use crate::objectives::squared::SquaredScale;
+use crate::schedule::Pace;
+
+/// Where a network is trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Device {
+    /// The fused passes of this crate.
+    #[default]
+    Cpu,
+    /// burn's CPU device: the same network through automatic differentiation (feature `burn`).
+    Flex,
+    /// A GPU through Vulkan, Metal or DirectX (feature `wgpu`).
+    Wgpu,
+    /// An NVIDIA GPU (feature `cuda`).
+    Cuda,
+}
+
+impl Device {
+    /// The error of a build that leaves this device out.
+    pub(crate) fn missing_feature(self) -> Error {
+        let feature = match self {
+            Self::Cpu | Self::Flex => "burn",
+            Self::Wgpu => "wgpu",
+            Self::Cuda => "cuda",
+        };
+        ErrorKind::MissingFeature { feature }.into()
+    }
+}
+
+/// Whether and how ψ is trained with h.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum UncertaintyLoss {
+    /// No ψ: the loss is the mean of L.
+    Off,
+    /// FastFill's equation (5): `mean(loss_weight·e^(−s)·L + log_weight·s)`, see [`crate::objectives::uncertainty`].
+    Joint {
+        /// a, the weight of `e^(−s)·L`; the reference has ½.
+        loss_weight: f32,
+        /// b, the weight of `s`; the reference has ½.
+        log_weight: f32,
+        /// `s` is clamped to ±this.
+        bound: f32,
+        /// Epochs in which h learns from the plain loss while ψ follows.
+        warm_up_epochs: usize,
+    },
+}
+
+impl UncertaintyLoss {
+    /// The reference form: both weights ½, no warm-up, and a bound that only stops `f32` from overflowing.
+    pub const REFERENCE: Self =
+        Self::Joint { loss_weight: 0.5, log_weight: 0.5, bound: 60.0, warm_up_epochs: 0 };
+
+    /// Ours for scale-free losses: σ² within e^±4 of the loss's unit, and ten epochs of warm-up.
+    pub const BOUNDED: Self =
+        Self::Joint { loss_weight: 0.5, log_weight: 0.5, bound: 4.0, warm_up_epochs: 10 };
+}
+
+/// The loss of one pair: `L = squared_weight·L_l2 + discriminative_weight·L_disc`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LossParameters {
+    /// The unit of the squared error.
+    pub squared: SquaredScale,
+    /// Weight of the squared error.
+    pub squared_weight: f32,
+    /// Weight of the discriminative part; 0 leaves it out.
+    pub discriminative_weight: f32,
+    /// The new model's head, needed for the discriminative part.
+    ///
+    /// A softmax head gives cross-entropy, an ArcFace head its angular margin. Pairs whose label is negative or not
+    /// below the head's number of classes have no discriminative part.
+    pub head: Option<Head>,
+    /// Label smoothing of the cross-entropy.
+    pub label_smoothing: f32,
+    /// Whether a softmax head sees `h/‖h‖` instead of `h`: for spaces whose vectors are normalised.
+    pub on_sphere: bool,
+    /// Whether ψ is trained.
+    pub uncertainty: UncertaintyLoss,
+}
+
+/// Early stop: the fit ends when the held-out loss has not fallen for a while, and the best epoch is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlyStop {
+    /// Epochs without a new best after which the fit ends.
+    pub patience: usize,
+}
+
+/// Everything that a fit of a network can be told.
+///
+/// Three presets name the methods: [`NetworkParameters::fct`], [`NetworkParameters::fastfill_reference`] (both the
+/// published recipe) and [`NetworkParameters::fastfill`], [`NetworkParameters::residual_mlp`] (ours).
+///
+/// | Name | Default (`fct`) | Purpose | Range |
+/// |---|---|---|---|
+/// | `architecture` | reference mixer, 2048 wide | the network | widths ≥ 1 |
+/// | `loss` | mean squared error | what is minimised | weights ≥ 0, not both 0; smoothing in \[0, 1\]; bound > 0 |
+/// | `epochs` | 80 | passes over the pairs | ≥ 1 |
+/// | `batch` | 1024 | pairs a step; the last step takes what is left, and a single pair joins the step before | ≥ 2 |
+/// | `learning_rate` | 5e-4 | largest rate of Adam | > 0 |
+/// | `weight_decay` | coupled, 2⁻¹⁵ | pulls weights to zero | ≥ 0 |
+/// | `warm_up_epochs` | 5 | linear rise of the rate | ≥ 0 |
+/// | `pace` | per epoch | how often the rate changes | |
+/// | `freeze_statistics_from` | 40 | first epoch (from 0) with BatchNorm's running statistics | any |
+/// | `input` | as is | length of the old vectors | |
+/// | `standardise` | no | whether inputs get mean 0, variance 1 and outputs the size of the new vectors' | |
+/// | `dropout` | 0 | share of units dropped after every block | \[0, 1) |
+/// | `input_noise` | 0 | deviation of Gaussian noise on the prepared inputs | ≥ 0 |
+/// | `mixup` | 0 | α of Beta(α, α): pairs are mixed with other pairs of their batch | \[0, 1\] |
+/// | `skip` | none | the linear map that a residual network starts from, on scaled old vectors | shapes fit |
+/// | `train_skip` | no | whether that map learns too | |
+/// | `early_stop` | none | ends on held-out loss | patience ≥ 1, needs held-out pairs |
+/// | `checkpoint_every` | 10 | epochs between checkpoints, where a path is given | ≥ 1 |
+/// | `seed` | 0 | initial weights, shuffling, dropout, noise | any |
+/// | `device` | CPU | where it runs | |
+///
+/// ```
+/// use rehang_fit::network_fit::NetworkParameters;
+///
+/// let parameters = NetworkParameters { epochs: 20, seed: 7, ..NetworkParameters::fct() }.check()?;
+/// assert_eq!(parameters.get().epochs, 20);
+/// assert!(NetworkParameters { learning_rate: -1.0, ..NetworkParameters::fct() }.check().is_err());
+/// # Ok::<(), rehang::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct NetworkParameters {
+    /// The network.
+    pub architecture: Architecture,
+    /// What is minimised.
+    pub loss: LossParameters,
+    /// Passes over the pairs.
+    pub epochs: usize,
+    /// Pairs a step.
+    pub batch: usize,
+    /// Largest learning rate.
+    pub learning_rate: f64,
+    /// How weights are pulled to zero.
+    pub weight_decay: WeightDecay,
+    /// Epochs in which the rate rises; fractions count where it changes with every step.
+    pub warm_up_epochs: f64,
+    /// How often the rate changes.
+    pub pace: Pace,
+    /// First epoch (counted from 0) in which BatchNorm uses its running statistics while everything keeps learning.
+    pub freeze_statistics_from: usize,
+    /// What happens to the old vectors' length.
+    pub input: InputScaling,
+    /// Whether every input coordinate gets mean 0 and variance 1, and the network's output the new vectors' size.
+    pub standardise: bool,
+    /// Share of units dropped after every block.
+    pub dropout: f32,
+    /// Deviation of Gaussian noise on the prepared inputs.
+    pub input_noise: f32,
+    /// α of mixup's Beta distribution; 0 mixes nothing. Excludes a discriminative part (a mixed pair has two labels).
+    pub mixup: f64,
+    /// The linear map that a residual network starts from, on scaled (not standardised) old vectors.
+    pub skip: Option<Dense>,
+    /// Whether that map learns too.
+    pub train_skip: bool,
+    /// Ends on held-out loss.
+    pub early_stop: Option<EarlyStop>,
+    /// Epochs between checkpoints.
+    pub checkpoint_every: usize,
+    /// Initial weights, shuffling, dropout, noise.
+    pub seed: u64,
+    /// Where it runs.
+    pub device: Device,
+}
+
+impl NetworkParameters {
+    /// FCT: the published network and recipe with `L_l2` alone (Ramanujan et al. 2022; `papers/fastfill.txt`, A.2).
+    pub fn fct() -> Self {
+        Self {
+            architecture: Architecture::REFERENCE,
+            loss: LossParameters {
+                squared: SquaredScale::MeanOverCoordinates,
+                squared_weight: 1.0,
+                discriminative_weight: 0.0,
+                head: None,
+                label_smoothing: 0.1,
+                on_sphere: false,
+                uncertainty: UncertaintyLoss::Off,
+            },
+            epochs: 80,
+            batch: 1024,
+            learning_rate: 5e-4,
+            weight_decay: WeightDecay::Coupled(3.051_757_8e-5),
+            warm_up_epochs: 5.0,
+            pace: Pace::Epoch,
+            freeze_statistics_from: 40,
+            input: InputScaling::AsIs,
+            standardise: false,
+            dropout: 0.0,
+            input_noise: 0.0,
+            mixup: 0.0,
+            skip: None,
+            train_skip: false,
+            early_stop: None,
+            checkpoint_every: 10,
+            seed: 0,
+            device: Device::Cpu,
+        }
+    }
+
+    /// FastFill to the letter: FCT's recipe with `L_l2 + L_disc` through `head` and ψ trained jointly.
+    ///
+    /// Without a head it is the label-free form (`L_l2` and uncertainty).
+    pub fn fastfill_reference(head: Option<Head>) -> Self {
+        let mut parameters = Self::fct();
+        parameters.loss.discriminative_weight = if head.is_some() { 1.0 } else { 0.0 };
+        parameters.loss.head = head;
+        parameters.loss.uncertainty = UncertaintyLoss::REFERENCE;
+        parameters
+    }
+
+    /// FastFill as this product builds it: scale-free losses in the new space's geometry and a bounded ψ that counts
+    /// only after h is warm. `on_sphere` says whether the new space is normalised.
+    ///
+    /// `discriminative_weight` is the caller's: what helps is found on held-out pairs. The published recipe collapses
+    /// on normalised embeddings because there the mean squared error is tiny beside the cross-entropy and e^(−s) grows
+    /// without bound.
+    pub fn fastfill(head: Option<Head>, discriminative_weight: f32, on_sphere: bool) -> Self {
+        let mut parameters = Self::fct();
+        parameters.loss.squared =
+            if on_sphere { SquaredScale::OneMinusCosine } else { SquaredScale::RelativeToVariance };
+        parameters.loss.discriminative_weight = if head.is_some() { discriminative_weight } else { 0.0 };
+        parameters.loss.head = head;
+        parameters.loss.on_sphere = on_sphere;
+        parameters.loss.uncertainty = UncertaintyLoss::BOUNDED;
+        parameters.input = InputScaling::UnitLength;
+        parameters.standardise = true;
+        parameters
+    }
+
+    /// A small multi-layer perceptron beside the linear map `skip` (ridge, say), regularised for few pairs.
+    pub fn residual_mlp(skip: Option<Dense>) -> Self {
+        let mut parameters = Self::fct();
+        parameters.architecture = Architecture::ResidualMlp { hidden: 512, layers: 2 };
+        parameters.loss.squared = SquaredScale::RelativeToVariance;
+        parameters.epochs = 60;
+        parameters.batch = 256;
+        parameters.learning_rate = 1e-3;
+        parameters.weight_decay = WeightDecay::Decoupled(1e-2);
+        parameters.warm_up_epochs = 3.0;
+        parameters.pace = Pace::Step;
+        parameters.freeze_statistics_from = usize::MAX;
+        parameters.input = InputScaling::UnitLength;
+        parameters.standardise = true;
+        parameters.dropout = 0.3;
+        parameters.skip = skip;
+        parameters
+    }
+
+    /// Checks what can be checked without the pairs.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidOption`] naming the option and its range; [`ErrorKind::MissingInput`] for a discriminative
+    /// part without a head.
+    pub fn check(self) -> Result<CheckedNetworkParameters> {
+        let within = |name: &str, value: f64, good: bool, range: &str| -> Result<()> {
+            if good && value.is_finite() { Ok(()) } else { Err(Error::option(name, value, range)) }
+        };
+        match self.architecture {
+            Architecture::Mixer { hidden, branch_factor } => {
+                within("hidden", hidden as f64, hidden >= 1, "a width of at least 1")?;
+                within("branch factor", branch_factor as f64, branch_factor >= 1, "at least 1")?;
+            }
+            Architecture::ResidualMlp { hidden, layers } => {
+                within("hidden", hidden as f64, hidden >= 1, "a width of at least 1")?;
+                within("layers", layers as f64, layers >= 1, "at least 1")?;
+            }
+        }
+        let loss = &self.loss;
+        let positive = "a number above 0";
+        let weight = "a weight of at least 0";
+        within("squared weight", loss.squared_weight.into(), loss.squared_weight >= 0.0, weight)?;
+        let discriminative = loss.discriminative_weight;
+        within("discriminative weight", discriminative.into(), discriminative >= 0.0, weight)?;
+        let some = loss.squared_weight + discriminative > 0.0;
+        within(
+            "squared weight",
+            loss.squared_weight.into(),
+            some,
+            "above 0 where there is no discriminative part",
+        )?;
+        let smoothing = loss.label_smoothing;
+        within("label smoothing", smoothing.into(), (0.0..=1.0).contains(&smoothing), "from 0 to 1")?;
+        if let UncertaintyLoss::Joint { loss_weight, log_weight, bound, .. } = loss.uncertainty {
+            within("uncertainty's loss weight", loss_weight.into(), loss_weight > 0.0, positive)?;
+            within("uncertainty's log weight", log_weight.into(), log_weight > 0.0, positive)?;
+            within("uncertainty's bound", bound.into(), bound > 0.0 && bound <= 60.0, "above 0, at most 60")?;
+        }
+        if discriminative > 0.0 && loss.head.is_none() {
+            return Err(Error::missing("a head", "the discriminative part of the loss"));
+        }
+        within("epochs", self.epochs as f64, self.epochs >= 1, "at least 1")?;
+        within("batch", self.batch as f64, self.batch >= 2, "at least 2 (BatchNorm needs two rows)")?;
+        within("learning rate", self.learning_rate, self.learning_rate > 0.0, positive)?;
+        let (WeightDecay::Coupled(decay) | WeightDecay::Decoupled(decay)) = self.weight_decay;
+        within("weight decay", decay.into(), decay >= 0.0, weight)?;
+        within("warm-up epochs", self.warm_up_epochs, self.warm_up_epochs >= 0.0, "at least 0")?;
+        within("dropout", self.dropout.into(), (0.0..1.0).contains(&self.dropout), "from 0 to below 1")?;
+        within("input noise", self.input_noise.into(), self.input_noise >= 0.0, "at least 0")?;
+        within("mixup", self.mixup, (0.0..=1.0).contains(&self.mixup), "from 0 to 1")?;
+        let both = self.mixup > 0.0 && discriminative > 0.0;
+        within("mixup", self.mixup, !both, "0 where there is a discriminative part")?;
+        within(
+            "checkpoint every",
+            self.checkpoint_every as f64,
+            self.checkpoint_every >= 1,
+            "at least 1 epoch",
+        )?;
+        if let Some(EarlyStop { patience }) = self.early_stop {
+            within("patience", patience as f64, patience >= 1, "at least 1 epoch")?;
+        }
+        if let Some(skip) = &self.skip
+            && (skip.relu || skip.bias.len() != skip.weight.rows())
+        {
+            return Err(Error::option("skip", "a layer", "a linear layer with one bias for each output"));
+        }
+        if let Architecture::Mixer { .. } = self.architecture
+            && self.skip.is_some()
+        {
+            return Err(Error::option("skip", "a layer", "none for the mixer network, which has no skip"));
+        }
+        Ok(CheckedNetworkParameters(self))
+    }
+}
+
+/// Parameters that have passed [`NetworkParameters::check`]; only these can be fitted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckedNetworkParameters(NetworkParameters);
+
+impl CheckedNetworkParameters {
+    /// The parameters.
+    pub fn get(&self) -> &NetworkParameters {
+        &self.0
+    }
+
+    /// Checks what depends on the pairs: widths of head and skip, labels for the discriminative part, at least two
+    /// pairs.
+    pub(crate) fn check_pairs(&self, pairs: &rehang::Pairs, held_out: Option<&rehang::Pairs>) -> Result<()> {
+        let parameters = &self.0;
+        let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
+        let width = |what: &str, expected: usize, received: usize| -> Result<()> {
+            if expected == received {
+                return Ok(());
+            }
+            Err(ErrorKind::WidthMismatch { what: what.into(), expected, received }.into())
+        };
+        if pairs.len() < 2 {
+            return Err(Error::option("pairs", pairs.len(), "at least 2 (BatchNorm needs two rows)"));
+        }
+        if parameters.loss.discriminative_weight > 0.0 {
+            if let Some(head) = &parameters.loss.head {
+                width("head weight", d_new, head.dimension())?;
+            }
+            if pairs.labels().is_none() {
+                return Err(Error::missing("labels", "the discriminative part of the loss"));
+            }
+        }
+        if let Some(skip) = &parameters.skip {
+            width("skip weight", d_old, skip.weight.columns())?;
+            width("skip outputs", d_new, skip.weight.rows())?;
+        }
+        if parameters.early_stop.is_some() && held_out.is_none() {
+            return Err(Error::missing("held-out pairs", "the early stop"));
+        }
+        if let Some(held_out) = held_out {
+            held_out.old().space().expect_same(pairs.old().space())?;
+            held_out.new_vectors().space().expect_same(pairs.new_vectors().space())?;
+            match (pairs.side(), held_out.side()) {
+                (Some(side), Some(other)) => {
+                    width("held-out side information", side.columns(), other.columns())?;
+                }
+                (Some(_), None) => return Err(Error::missing("side information", "the held-out pairs")),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

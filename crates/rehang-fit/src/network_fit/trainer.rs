@@ -1,0 +1,119 @@
+//! What does a step: the fused passes on the CPU, or burn on another device.
+
+use rehang::Result;
+
+use super::{Batch, BatchLoss, NetworkParameters, Objective, Stage, uncertainty_of};
+use crate::adam::{Adam, Group, WeightDecay};
+use crate::network::{Dropout, Layout, State, Workspace};
+
+/// What is different from step to step, besides the batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Step {
+    pub rate: f64,
+    /// Whether BatchNorm uses (and learns from) the batch's own statistics.
+    pub live: bool,
+    pub dropout: Dropout,
+    pub stage: Stage,
+}
+
+/// Everything that a fit changes: enough to go on from.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Snapshot {
+    pub state: State,
+    pub adam: Adam,
+}
+
+/// A way to do steps.
+pub(crate) trait Trainer {
+    /// One step of the optimiser on one batch.
+    fn step(&mut self, batch: &Batch, step: Step) -> Result<BatchLoss>;
+    /// The state after the steps so far.
+    fn snapshot(&self) -> Result<Snapshot>;
+}
+
+/// Steps by the fused passes of this crate.
+pub(crate) struct FusedTrainer {
+    layout: Layout,
+    workspace: Workspace,
+    objective: Objective,
+    groups: Vec<Group>,
+    frozen: Option<usize>,
+    decay: WeightDecay,
+    gradient: Vec<f32>,
+    current: Snapshot,
+}
+
+impl FusedTrainer {
+    pub(crate) fn new(
+        layout: &Layout,
+        parameters: &NetworkParameters,
+        objective: Objective,
+        capacity: usize,
+        current: Snapshot,
+    ) -> Self {
+        let frozen = layout.skip.filter(|_| !parameters.train_skip);
+        Self {
+            workspace: Workspace::new(layout, capacity),
+            objective,
+            groups: groups(layout, frozen),
+            frozen,
+            decay: parameters.weight_decay,
+            gradient: vec![0.0; layout.parameter_count],
+            current,
+            layout: layout.clone(),
+        }
+    }
+
+    /// Loss and gradient of a batch, without a step; the gradient lies in the layout's order.
+    pub(crate) fn differentiate(&mut self, batch: &Batch, step: Step) -> (BatchLoss, &[f32]) {
+        let Self { layout, workspace, objective, gradient, current, .. } = self;
+        let state = &mut current.state;
+        workspace.forward(layout, state, batch.inputs(), batch.rows, step.live, step.dropout);
+        let (outputs, output_gradient) = workspace.output_and_gradient(layout);
+        let uncertainty = uncertainty_of(layout.uncertainty.as_ref(), &state.parameters, gradient);
+        let loss =
+            objective.evaluate(outputs, &batch.new, &batch.labels, step.stage, uncertainty, output_gradient);
+        workspace.backward(layout, state, batch.inputs(), batch.rows, self.frozen, gradient);
+        (loss, gradient)
+    }
+}
+
+impl Trainer for FusedTrainer {
+    fn step(&mut self, batch: &Batch, step: Step) -> Result<BatchLoss> {
+        let (loss, _) = self.differentiate(batch, step);
+        let Snapshot { state, adam } = &mut self.current;
+        adam.step(&self.groups, &mut state.parameters, &self.gradient, step.rate, self.decay);
+        Ok(loss)
+    }
+
+    fn snapshot(&self) -> Result<Snapshot> {
+        Ok(self.current.clone())
+    }
+}
+
+/// The parameters that are trained; neighbours of a kind are put together.
+pub(crate) fn groups(layout: &Layout, frozen: Option<usize>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut add = |range: &std::ops::Range<usize>, matrix: bool| {
+        if range.is_empty() {
+            return;
+        }
+        match groups.last_mut() {
+            Some(last) if last.matrix == matrix && last.range.end == range.start => {
+                last.range.end = range.end;
+            }
+            _ => groups.push(Group { range: range.clone(), matrix }),
+        }
+    };
+    for (number, layer) in layout.layers.iter().enumerate() {
+        if Some(number) != frozen {
+            add(&layer.weight, true);
+            add(&layer.scale, false);
+            add(&layer.shift, false);
+        }
+    }
+    if let Some(range) = &layout.uncertainty {
+        add(range, false);
+    }
+    groups
+}

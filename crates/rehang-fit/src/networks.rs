@@ -1,0 +1,502 @@
+//! The learned methods as candidates: residual MLP, FCT, FastFill (ours) and FastFill by the published recipe.
+//!
+//! [`fit_adapter`] is the one call behind `rehang fit`: it makes the head that a method needs, decides which networks
+//! `auto` can afford, and hands everything to [`crate::fit_with`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rehang::adapter::{Adapter, Geometry, InputStatistics, Training, Uncertainty};
+use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
+
+use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, fit_with};
+use crate::closed_form::ridge;
+use crate::folds::hold_out;
+use crate::geometry::{self, GeometryKind};
+use crate::head_fit::{HeadParameters, fit_head};
+use crate::method::Method;
+use crate::network::Architecture;
+use crate::network_fit::{
+    Device, EarlyStop, FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network,
+};
+use crate::outputs::{conformed, raw_outputs};
+use crate::pseudo_classes::{ClusterParameters, k_means};
+use crate::retrieval::{Relevance, upgrade};
+
+/// Multiplications that one fit of a network may cost inside `auto`; larger ones are left out and named. About half a
+/// minute on two cores. A constant, so that the choice does not depend on how busy a machine is.
+const AUTO_COST_MAX: f64 = 1e13;
+
+/// Weights of the discriminative part that FastFill tries where nothing is asked for.
+const DISCRIMINATIVE_WEIGHTS: [f32; 2] = [0.0, 0.1];
+/// Epochs of these trials; the weight that is kept is fitted in full.
+const TRIAL_EPOCHS: usize = 20;
+/// Part of the pairs that such trials are measured on.
+const TRIAL_SHARE: f64 = 0.15;
+
+/// Which parts the loss has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LossParts {
+    /// The squared error, and as much of the discriminative part as helps on held-out pairs.
+    #[default]
+    Measured,
+    /// The squared error alone.
+    Squared,
+    /// The discriminative part alone.
+    Discriminative,
+    /// Both, with weight 1.
+    Both,
+}
+
+impl std::str::FromStr for LossParts {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "l2" => Ok(Self::Squared),
+            "disc" => Ok(Self::Discriminative),
+            "both" => Ok(Self::Both),
+            _ => Err(Error::option("loss", text, "l2, disc or both")),
+        }
+    }
+}
+
+/// Where σ² of a network comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UncertaintySource {
+    /// Out-of-fold residuals; the published head for `fastfill-reference`.
+    #[default]
+    ByMethod,
+    /// Out-of-fold residuals.
+    OutOfFold,
+    /// The published head ψ, trained with h.
+    Joint,
+    /// The same for every item.
+    Off,
+}
+
+impl std::str::FromStr for UncertaintySource {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "out-of-fold" => Ok(Self::OutOfFold),
+            "joint" => Ok(Self::Joint),
+            "off" => Ok(Self::Off),
+            _ => Err(Error::option("uncertainty", text, "out-of-fold, joint or off")),
+        }
+    }
+}
+
+/// What the learned methods can be told.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `epochs` | the method's | passes over the pairs | ≥ 1 |
+/// | `loss` | measured | parts of FastFill's loss | |
+/// | `uncertainty` | by method | where σ² comes from | |
+/// | `early_stop` | none | patience in epochs on a held-out tenth | ≥ 1 |
+/// | `seeds` | 1 | seeds that are tried on a held-out tenth (residual networks: averaged) | ≥ 1 |
+/// | `device` | CPU | where networks train | |
+/// | `checkpoints` | none | folder for the state of each training | |
+/// | `thorough` | no | whether `auto` fits networks of any cost | |
+#[derive(Debug, Clone, PartialEq)]
+pub struct NetworkOptions {
+    /// Passes over the pairs; `None` for the method's own number.
+    pub epochs: Option<usize>,
+    /// Parts of FastFill's loss.
+    pub loss: LossParts,
+    /// Where σ² comes from.
+    pub uncertainty: UncertaintySource,
+    /// Patience in epochs; `None` for no early stop.
+    pub early_stop: Option<usize>,
+    /// How many seeds are tried.
+    pub seeds: u64,
+    /// Where networks train.
+    pub device: Device,
+    /// Folder for the state of each training, from which an interrupted fit goes on.
+    pub checkpoints: Option<PathBuf>,
+    /// Whether `auto` fits networks of any cost.
+    pub thorough: bool,
+}
+
+impl Default for NetworkOptions {
+    fn default() -> Self {
+        Self {
+            epochs: None,
+            loss: LossParts::Measured,
+            uncertainty: UncertaintySource::ByMethod,
+            early_stop: None,
+            seeds: 1,
+            device: Device::Cpu,
+            checkpoints: None,
+            thorough: false,
+        }
+    }
+}
+
+/// Fits an adapter with any method: the closed forms, the networks, or the best of all (`auto`).
+///
+/// Where a method needs a head and none is given, one is fitted: multinomial logistic regression on the new vectors
+/// and the labels; on k-means pseudo-classes where there are no labels but a discriminative loss is asked for.
+///
+/// # Errors
+///
+/// As [`fit_with`]; [`rehang::ErrorKind::InvalidOption`] for options out of their range.
+pub fn fit_adapter(
+    pairs: &Pairs,
+    head: Option<&Head>,
+    parameters: &FitParameters,
+    options: &NetworkOptions,
+    progress: &Progress,
+) -> Result<Fitted> {
+    if options.seeds == 0 || parameters.seed.checked_add(options.seeds).is_none() {
+        return Err(Error::option("seeds", options.seeds, "1 or more, and seed + seeds within 64 bits"));
+    }
+    let network = |method: Method| Candidate {
+        method,
+        slow: true,
+        fit: Box::new(move |pairs: &Pairs, _groups: &[i64], progress: &Progress| {
+            fit_one(method, pairs, head, parameters.seed, options, progress)
+        }),
+    };
+    let affordable = |method: Method| {
+        parameters.method == method || options.thorough || cost(method, pairs, options) <= AUTO_COST_MAX
+    };
+    let mut more = vec![network(Method::ResidualMlp)];
+    for method in [Method::Fct, Method::Fastfill] {
+        if affordable(method) {
+            more.push(network(method));
+        } else if parameters.method == Method::Auto {
+            more.push(Candidate {
+                method,
+                slow: true,
+                fit: Box::new(move |_, _, _| Err(too_costly(method))),
+            });
+        }
+    }
+    // The published recipe is for comparison: it takes part only where it is asked for.
+    if parameters.method == Method::FastfillReference {
+        more.push(network(Method::FastfillReference));
+    }
+    let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
+    if options.uncertainty == UncertaintySource::Off {
+        let variance = fitted.calibration.as_ref().map_or(1.0, |calibration| calibration.mean_squared_error);
+        fitted.adapter.uncertainty =
+            Uncertainty::Constant { variance: (variance as f32).max(f32::MIN_POSITIVE) };
+        // It was measured on the σ² that is not in the adapter.
+        fitted.calibration = None;
+    }
+    Ok(fitted)
+}
+
+/// Fits one method on all pairs without learning its σ² (every item gets the same): for studies of the map alone.
+///
+/// # Errors
+///
+/// As [`fit_adapter`]; [`rehang::ErrorKind::InvalidOption`] for a method that is no network.
+pub fn fit_map_only(
+    pairs: &Pairs,
+    head: Option<&Head>,
+    parameters: &FitParameters,
+    options: &NetworkOptions,
+    progress: &Progress,
+) -> Result<Adapter> {
+    let method = parameters.method;
+    if !matches!(method, Method::ResidualMlp | Method::Fct | Method::Fastfill | Method::FastfillReference) {
+        return Err(Error::option("method", method, "residual-mlp, fct, fastfill or fastfill-reference"));
+    }
+    let native = pairs.new_vectors();
+    let fitted = fit_one(method, pairs, head, parameters.seed, options, progress)?;
+    let kind = parameters.geometry.unwrap_or(GeometryKind::options(native.space())[0]);
+    Ok(Adapter {
+        old: pairs.old().space().clone(),
+        new: native.space().clone(),
+        map: fitted.map,
+        geometry: fitted.geometry.unwrap_or_else(|| geometry::fit(kind, native.matrix(), native)),
+        uncertainty: Uncertainty::Constant { variance: 1.0 },
+        handicap: 0.0,
+        input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
+        training: Training {
+            method: method.name().into(),
+            seed: parameters.seed,
+            pairs: pairs.len(),
+            hyper_parameters: fitted.choices,
+            version: env!("CARGO_PKG_VERSION").into(),
+            ..Training::default()
+        },
+    })
+}
+
+fn too_costly(method: Method) -> Error {
+    Error::missing("--thorough or its own name behind --method (it takes minutes on these pairs)", method)
+}
+
+/// Pairs with class numbers and the head fitted to them, where a discriminative loss has no head of its own.
+///
+/// The head sees the pairs of this very fit and no others, so that held-out pairs stay unseen. Labels are numbered
+/// 0, 1, 2, … in the head's order; without labels, k-means clusters of the new vectors stand for them where a
+/// discriminative loss is asked for by name.
+fn classed(
+    method: Method,
+    pairs: &Pairs,
+    head: Option<&Head>,
+    seed: u64,
+    options: &NetworkOptions,
+    progress: &Progress,
+) -> Result<Option<(Pairs, Head)>> {
+    let discriminative = matches!(method, Method::Fastfill | Method::FastfillReference);
+    if !discriminative || head.is_some() || options.loss == LossParts::Squared {
+        return Ok(None);
+    }
+    let new = pairs.new_vectors().matrix();
+    let known = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
+    let labels = match known {
+        Some(labels) => labels.to_vec(),
+        None if asked_for_classes(options.loss) => {
+            k_means(new, &ClusterParameters { seed, ..ClusterParameters::default() }, progress)?.labels
+        }
+        None => return Ok(None),
+    };
+    let fitted = fit_head(new, &labels, &HeadParameters::default(), progress)?;
+    let number =
+        |label: i64| fitted.labels.iter().position(|&other| other == label).map_or(-1, |at| at as i64);
+    let numbered = labels.iter().map(|&label| number(label)).collect();
+    let pairs =
+        Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), Some(numbered), pairs.side().cloned())?;
+    Ok(Some((pairs, fitted.head)))
+}
+
+fn asked_for_classes(loss: LossParts) -> bool {
+    matches!(loss, LossParts::Discriminative | LossParts::Both)
+}
+
+/// The method's own parameters, with the options put in. `weight` is that of the discriminative part.
+fn network_parameters(
+    method: Method,
+    pairs: &Pairs,
+    head: Option<&Head>,
+    weight: f32,
+    seed: u64,
+    options: &NetworkOptions,
+    progress: &Progress,
+) -> Result<NetworkParameters> {
+    let on_sphere = pairs.new_vectors().space().normalised;
+    let head = head.filter(|_| pairs.labels().is_some()).cloned();
+    let mut network = match method {
+        Method::ResidualMlp => {
+            let linear = ridge::fit(
+                pairs,
+                &ridge::RidgeParameters {
+                    input: crate::closed_form::InputChoice::Fixed(rehang::adapter::InputScaling::UnitLength),
+                    ..ridge::RidgeParameters::default()
+                },
+                progress,
+            )?;
+            NetworkParameters::residual_mlp(linear.map.mixer.into_iter().next())
+        }
+        Method::Fastfill => NetworkParameters::fastfill(head, weight, on_sphere),
+        Method::FastfillReference => NetworkParameters::fastfill_reference(head),
+        _ => NetworkParameters::fct(),
+    };
+    if method == Method::Fastfill || method == Method::FastfillReference {
+        let known = network.loss.head.is_some();
+        match options.loss {
+            LossParts::Measured => {}
+            LossParts::Squared => network.loss.discriminative_weight = 0.0,
+            LossParts::Both if known => network.loss.discriminative_weight = 1.0,
+            LossParts::Discriminative if known => {
+                network.loss.discriminative_weight = 1.0;
+                network.loss.squared_weight = 0.0;
+            }
+            LossParts::Both | LossParts::Discriminative => {
+                return Err(Error::missing("--labels (the classes of the head)", "--loss disc and both"));
+            }
+        }
+        let joint = matches!(
+            (method, options.uncertainty),
+            (_, UncertaintySource::Joint) | (Method::FastfillReference, UncertaintySource::ByMethod)
+        );
+        if !joint {
+            network.loss.uncertainty = UncertaintyLoss::Off;
+        }
+    }
+    if let Some(epochs) = options.epochs {
+        network.epochs = epochs;
+        if method != Method::ResidualMlp {
+            // The recipe freezes BatchNorm's statistics half-way.
+            network.freeze_statistics_from = epochs / 2;
+            network.warm_up_epochs = network.warm_up_epochs.min(epochs as f64 / 4.0);
+        }
+        // In a short training as well h learns from ψ in the end: ten epochs of eighty, and that share of fewer.
+        if let UncertaintyLoss::Joint { warm_up_epochs, .. } = &mut network.loss.uncertainty {
+            *warm_up_epochs = (*warm_up_epochs).min(epochs / 8);
+        }
+    }
+    network.early_stop = options.early_stop.map(|patience| EarlyStop { patience });
+    network.seed = seed;
+    network.device = options.device;
+    Ok(network)
+}
+
+/// Fits one network, with the best of several seeds and weights where these are open.
+fn fit_one(
+    method: Method,
+    pairs: &Pairs,
+    head: Option<&Head>,
+    seed: u64,
+    options: &NetworkOptions,
+    progress: &Progress,
+) -> Result<FittedMap> {
+    let given = (pairs, head);
+    let own = classed(method, pairs, head, seed, options, progress)?;
+    let (pairs, head) = own.as_ref().map_or((pairs, head), |(pairs, head)| (pairs, Some(head)));
+    let mut choices = BTreeMap::new();
+    let usable = head.filter(|_| pairs.labels().is_some());
+    let weight = match (method, options.loss, usable) {
+        (Method::Fastfill, LossParts::Measured, Some(_)) => {
+            best_weight(given.0, given.1, seed, options, progress)?
+        }
+        _ => 1.0,
+    };
+    let parameters = |seed: u64| network_parameters(method, pairs, head, weight, seed, options, progress);
+    // Residual networks of several seeds are averaged; of the others the best on a held-out part is kept.
+    let averages = method == Method::ResidualMlp && options.seeds > 1;
+    let (fitted_on, held_out) = if options.early_stop.is_some() || (options.seeds > 1 && !averages) {
+        let parts = hold_out(pairs.len(), None, 0.1, seed);
+        (pairs.select(&parts.fitted), Some(pairs.select(&parts.seen)))
+    } else {
+        (pairs.clone(), None)
+    };
+    let mut best: Option<(f64, u64, FittedNetwork)> = None;
+    let mut maps = Vec::new();
+    for seed in seed..seed + options.seeds {
+        let network = parameters(seed)?;
+        let checkpoint = options.checkpoints.as_ref().map(|folder| {
+            let name = identity(&fitted_on, held_out.as_ref(), &network);
+            folder.join(format!("{method}-{seed}-{name}.safetensors"))
+        });
+        let fitted =
+            fit_network(&fitted_on, held_out.as_ref(), &network.check()?, progress, checkpoint.as_deref())?;
+        let loss =
+            fitted.history.get(fitted.best_epoch).and_then(|epoch| epoch.held_out).unwrap_or(f64::INFINITY);
+        if averages {
+            maps.push(fitted.map.clone());
+        }
+        if best.as_ref().is_none_or(|(smallest, _, _)| loss < *smallest) {
+            best = Some((loss, seed, fitted));
+        }
+    }
+    let Some((_, seed, mut network)) = best else {
+        return Err(Error::option("seeds", options.seeds, "1 or more"));
+    };
+    if averages {
+        network.map = average_maps(&maps)?;
+        choices.insert("averaged seeds".into(), options.seeds.to_string());
+    }
+    let used = parameters(seed)?;
+    if matches!(method, Method::Fastfill | Method::FastfillReference) {
+        choices.insert("squared weight".into(), used.loss.squared_weight.to_string());
+        choices.insert("discriminative weight".into(), used.loss.discriminative_weight.to_string());
+    }
+    if fitted_on.len() < pairs.len() {
+        choices.insert("pairs the network learned from".into(), fitted_on.len().to_string());
+    }
+    choices.insert("epochs".into(), network.history.len().to_string());
+    choices.insert("network seed".into(), seed.to_string());
+    choices.insert("batch".into(), used.batch.to_string());
+    choices.insert("learning rate".into(), used.learning_rate.to_string());
+    let (Architecture::Mixer { hidden, .. } | Architecture::ResidualMlp { hidden, .. }) = used.architecture;
+    choices.insert("hidden".into(), hidden.to_string());
+    // What the papers publish is their raw output; ours conforms to the space.
+    let published = matches!(method, Method::Fct | Method::FastfillReference);
+    Ok(FittedMap {
+        map: network.map,
+        choices,
+        geometry: published.then_some(Geometry::Raw),
+        evidence: None,
+        uncertainty: network.psi.map(|psi| Uncertainty::Linear { weight: psi.weight, bias: psi.bias }),
+    })
+}
+
+/// What tells the training of these pairs with these parameters from every other one: part of its checkpoint's name.
+fn identity(pairs: &Pairs, held_out: Option<&Pairs>, network: &NetworkParameters) -> String {
+    let head = network.loss.head.as_ref().map(|head| (head.weight().fingerprint(), head.bias().to_vec()));
+    let side = pairs.side().map(Matrix::fingerprint);
+    let is_skipping = network.skip.is_some();
+    let settings = NetworkParameters {
+        loss: crate::network_fit::LossParameters { head: None, ..network.loss.clone() },
+        skip: None,
+        ..network.clone()
+    };
+    let watched = held_out.map(|held_out| {
+        let vectors = [held_out.old().matrix(), held_out.new_vectors().matrix()].map(Matrix::fingerprint);
+        (vectors, held_out.side().map(Matrix::fingerprint), held_out.labels())
+    });
+    let text = format!("{head:?} {side:?} {is_skipping} {settings:?} {:?} {watched:?}", pairs.labels());
+    let bytes: Vec<f32> = text.bytes().map(f32::from).collect();
+    let settings = Matrix::new(1, bytes).unwrap_or_default().fingerprint();
+    format!(
+        "{}-{}-{settings}",
+        pairs.old().matrix().fingerprint(),
+        pairs.new_vectors().matrix().fingerprint()
+    )
+}
+
+/// The weight of the discriminative part whose short trial does best on held-out pairs; less where two are equal.
+fn best_weight(
+    pairs: &Pairs,
+    head: Option<&Head>,
+    seed: u64,
+    options: &NetworkOptions,
+    progress: &Progress,
+) -> Result<f32> {
+    let parts = hold_out(pairs.len(), pairs.labels(), TRIAL_SHARE, seed);
+    let held_out: Vec<usize> = parts.seen.iter().chain(&parts.unseen).copied().collect();
+    if held_out.len() < 20 || parts.fitted.len() < 20 {
+        return Ok(0.0);
+    }
+    let (fitted_on, held_out) = (pairs.select(&parts.fitted), pairs.select(&held_out));
+    // A head of its own must not have seen what the weights are compared on.
+    let own = classed(Method::Fastfill, &fitted_on, head, seed, options, progress)?;
+    let (fitted_on, head) = own.as_ref().map_or((&fitted_on, head), |(pairs, head)| (pairs, Some(head)));
+    let relevance = Relevance::by_label(held_out.labels().unwrap_or_default());
+    if !relevance.tells_apart() {
+        return Ok(0.0);
+    }
+    let native = held_out.new_vectors();
+    let trial = NetworkOptions {
+        epochs: Some(TRIAL_EPOCHS.min(options.epochs.unwrap_or(TRIAL_EPOCHS))),
+        seeds: 1,
+        early_stop: None,
+        ..options.clone()
+    };
+    let mut best = (f64::NEG_INFINITY, 0.0);
+    for weight in DISCRIMINATIVE_WEIGHTS {
+        let network = network_parameters(Method::Fastfill, fitted_on, head, weight, seed, &trial, progress)?;
+        let fitted = fit_network(fitted_on, None, &network.check()?, progress, None)?;
+        let raw = raw_outputs(&fitted.map, held_out.old().matrix(), held_out.side())?;
+        let kind = GeometryKind::options(native.space())[0];
+        let outputs = conformed(&geometry::fit(kind, &raw, fitted_on.new_vectors()), raw);
+        let quality = upgrade(native.matrix(), &outputs, native.space(), &relevance, seed);
+        if quality.area > best.0 {
+            best = (quality.area, weight);
+        }
+    }
+    Ok(best.1)
+}
+
+/// Multiplications of one fit: six a weight, pair and epoch (forward, and two products backward), and the trials.
+fn cost(method: Method, pairs: &Pairs, options: &NetworkOptions) -> f64 {
+    let (d_old, d_new) = (pairs.old().dimension() as f64, pairs.new_vectors().dimension() as f64);
+    let d_side = pairs.side().map_or(d_old, |side| side.columns() as f64);
+    let branch = |width: f64| width * 2.0 * width + 2.0 * width * 2.0 * d_new;
+    let weights = branch(d_old) + branch(d_side) + 4.0 * d_new * 2048.0 + 2048.0 * 2048.0 + 2048.0 * d_new;
+    let epochs = options.epochs.unwrap_or(80) as f64;
+    let trials = if method == Method::Fastfill && pairs.labels().is_some() {
+        (DISCRIMINATIVE_WEIGHTS.len() * TRIAL_EPOCHS) as f64
+    } else {
+        0.0
+    };
+    6.0 * weights * pairs.len() as f64 * (epochs + trials)
+}
