@@ -1,9 +1,12 @@
 //! What is looked at wherever an adapter meets vectors of both models.
 
 use rehang::adapter::RowOverlap;
+use rehang::finding::{Finding, Severity};
 use rehang::{Adapter, Matrix, Pairs, Result, Vectors};
-use rehang_fit::guards::{self, Finding};
+use rehang_fit::guards;
 use serde_json::{Value, json};
+
+use crate::commands::say;
 
 /// Items that an adapter is looked at on.
 const ITEMS_MAX: usize = 2_000;
@@ -27,6 +30,26 @@ pub fn among_pairs_text(overlap: &RowOverlap) -> String {
         overlap.among_pairs(),
         overlap.rows()
     )
+}
+
+/// Says a finding on stderr.
+pub fn say_finding(finding: &Finding) {
+    let word = match finding.severity {
+        Severity::Note => "Note",
+        Severity::Warning => "Warning",
+        Severity::Problem => "Problem",
+    };
+    say(&format!("{word}: {finding}"));
+}
+
+/// Findings as JSON, each also as one `message`.
+pub fn findings_value(findings: &[Finding]) -> Value {
+    let value = |finding: &Finding| {
+        let mut value = json!(finding);
+        value["message"] = json!(finding.to_string());
+        value
+    };
+    findings.iter().map(value).collect()
 }
 
 /// Whether an adapter carries old vectors to their new ones, looked at on some of the rows. Doing nothing is not looked

@@ -276,7 +276,7 @@ fn a_report_is_written_in_all_formats() {
     let text = fs_err::read_to_string(place.path("overlapping.json")).unwrap();
     let json: Value = serde_json::from_str(&text).unwrap();
     // The gallery's own items are among the rows that were named as pairs, and that is said.
-    assert_eq!(json["warnings"][0]["id"], "overlap");
+    assert_eq!(json["warnings"][0]["code"], "overlap");
 }
 
 #[test]
@@ -366,10 +366,10 @@ fn old_and_new_that_are_swapped_are_noticed_by_labels_by_a_head_and_by_neither()
     }
     // With neither it is asked, and said what cannot be known.
     let (right, code) = said(&place, &old, &new, &ridge);
-    assert!(!right.contains("check that they are not swapped") && code == Some(0), "{right}");
-    assert!(right.contains("Note: without labels nothing here can tell"), "{right}");
+    assert!(!right.contains("Check that they are not swapped") && code == Some(0), "{right}");
+    assert!(right.contains("Note: Without labels nothing here can tell"), "{right}");
     let (wrong, _) = said(&place, &new, &old, &ridge);
-    assert!(wrong.contains("check that they are not swapped"), "{wrong}");
+    assert!(wrong.contains("Check that they are not swapped"), "{wrong}");
     // A head that fits the old vectors only is refused.
     let narrow = place.write_matrix("narrow.npy", &common::waves(400, 5, 2));
     let (wrong, code) = said(&place, &new, &narrow, &with_head);
@@ -552,8 +552,12 @@ fn items_that_are_among_the_pairs_are_counted_wherever_an_adapter_meets_a_galler
     };
     let (code, value) = report(&old, &new, &labels, "a.safetensors");
     assert_eq!((code, &value["measured_on"][0]["overlapping_items"]), (Some(0), &Value::from(3)));
-    let ids: Vec<&str> =
-        value["warnings"].as_array().unwrap().iter().map(|warning| warning["id"].as_str().unwrap()).collect();
+    let ids: Vec<&str> = value["warnings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|warning| warning["code"].as_str().unwrap())
+        .collect();
     assert!(ids.contains(&"one-seed"), "one adapter is one seed too: {ids:?}");
     let (code, value) = report(&all_old, &all_new, &all_labels, "a.safetensors");
     assert_eq!((code, &value["measured_on"][0]["overlapping_items"]), (Some(1), &Value::from(721)));
@@ -599,7 +603,7 @@ fn an_adapter_that_was_fitted_the_wrong_way_round_is_noticed_where_both_vectors_
             "0",
         ]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(said.contains("swap old and new"), is_wrong, "{said}");
+        assert_eq!(said.contains("Swap old and new"), is_wrong, "{said}");
         assert_eq!(output.status.code(), Some(i32::from(is_wrong)));
         let output = place.run(&[
             "report",
@@ -1029,7 +1033,7 @@ fn a_foreign_file_is_noticed_in_batches_of_any_size_and_by_a_report() {
     let value: Value = serde_json::from_slice(&report.stdout).unwrap();
     let warnings = value["data"]["warnings"].as_array().unwrap();
     assert!(
-        warnings.iter().any(|warning| warning["id"] == "drift" && warning["severity"] == "severe"),
+        warnings.iter().any(|warning| warning["code"] == "drift" && warning["severity"] == "problem"),
         "{warnings:?}"
     );
 }
@@ -1126,7 +1130,7 @@ fn a_curve_says_where_nothing_is_gained_and_names_what_it_is_made_of() {
     };
     for (command, code, word) in [
         // The worse model takes the place of the better one.
-        (command("old.npy", "new.npy", "labels.npy"), "no-gain", "do not upgrade"),
+        (command("old.npy", "new.npy", "labels.npy"), "no-gain", "Do not upgrade"),
         (command("new.npy", "old.npy", "one.npy"), "one-class", "the same label"),
     ] {
         let output = place.run(&command.split(' ').collect::<Vec<_>>());

@@ -7,6 +7,7 @@ use std::time::Instant;
 use rehang::adapter::{
     Adapter, Geometry, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty,
 };
+use rehang::finding::{Finding, Severity};
 use rehang::study::true_errors;
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
 use crate::folds::{HeldOut, folds, group_folds, hold_out};
 use crate::geometry::{self, GeometryKind};
-use crate::guards::{self, Finding, Severity};
+use crate::guards;
 use crate::handicap::{self, HandicapChoice};
 use crate::head_fit::class_numbers;
 use crate::kernel_ridge::fit_kernel_ridge;
@@ -365,14 +366,10 @@ fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
     };
     let unlabelled =
         Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), None, pairs.side().cloned())?;
-    let finding = Finding {
-        severity: Severity::Warning,
-        code: "idle-labels".into(),
-        message: format!(
-            "the labels have {tells_nothing}, so they tell no item from another and are not looked at"
-        ),
-        evidence: vec![("classes".into(), classes.len() as f64), ("labelled".into(), known as f64)],
-    };
+    let seen = format!("The labels have {tells_nothing}.");
+    let finding = Finding::new(Severity::Warning, "idle-labels", seen)
+        .may_mean("They tell no item from another and are not looked at.")
+        .evidence(&[("classes", classes.len() as f64), ("labelled", known as f64)]);
     Ok(Some((unlabelled, finding)))
 }
 
@@ -754,28 +751,23 @@ fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
         && best.area > kept.area
         && best.method != kept.method
     {
-        findings.push(Finding {
-            severity: Severity::Warning,
-            code: "better-method".into(),
-            message: format!(
-                "{} does better than {} on held-out pairs ({criterion} {:.1} against {:.1} over the upgrade)",
-                best.method, kept.method, best.area, kept.area
-            ),
-            evidence: vec![("best".into(), best.area), ("kept".into(), kept.area)],
-        });
+        let seen = format!(
+            "{} does better than {} on held-out pairs ({criterion} {:.1} against {:.1} over the upgrade).",
+            best.method, kept.method, best.area, kept.area
+        );
+        findings.push(
+            Finding::new(Severity::Warning, "better-method", seen)
+                .evidence(&[("best", best.area), ("kept", kept.area)]),
+        );
     }
     let learned = |row: &&SelectionRow| row.method != Method::DoNothing && row.failure.is_none();
     if asked == Method::Auto
         && kept.method == Method::DoNothing
         && selection.rows.iter().any(|row| learned(&row))
     {
-        findings.push(Finding {
-            severity: Severity::Warning,
-            code: "do-nothing-wins".into(),
-            message: "no learned map does better than the old vectors as they are; old vectors are kept"
-                .into(),
-            evidence: vec![("kept".into(), kept.area)],
-        });
+        let seen = "No learned map does better than the old vectors as they are; old vectors are kept.";
+        findings
+            .push(Finding::new(Severity::Warning, "do-nothing-wins", seen).evidence(&[("kept", kept.area)]));
     }
     findings.extend(guards::gain(&guards::CurveSummary {
         measure: format!("{criterion} on held-out pairs"),

@@ -5,47 +5,15 @@
 use std::collections::HashMap;
 
 use rehang::adapter::{Geometry, Map};
+use rehang::finding::{Finding, Severity};
 use rehang::order::{Policy, doubts};
 use rehang::{Head, HeadKind, Matrix, Pairs, Progress, Result};
-use serde::{Deserialize, Serialize};
 
 use crate::closed_form::InputChoice;
 use crate::closed_form::ridge::{self, RidgeParameters};
 use crate::folds::folds;
 use crate::outputs::{conformed, raw_outputs, relative_error};
 use crate::retrieval::{AGREEMENT, Relevance, own, upgrade};
-
-/// How much a finding matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Good to know.
-    Note,
-    /// A result may be worse than it looks.
-    Warning,
-    /// A result is not to be relied on.
-    Problem,
-}
-
-/// Something that was found: what it is, what it may mean, and the numbers that show it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
-    /// How much it matters.
-    pub severity: Severity,
-    /// A stable name for scripts, such as `swapped` or `overlap`.
-    pub code: String,
-    /// What was seen, what it may mean, and what to try.
-    pub message: String,
-    /// The numbers, by name.
-    pub evidence: Vec<(String, f64)>,
-}
-
-impl Finding {
-    fn new(severity: Severity, code: &str, message: impl Into<String>, evidence: &[(&str, f64)]) -> Self {
-        let evidence = evidence.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
-        Self { severity, code: code.into(), message: message.into(), evidence }
-    }
-}
 
 /// Fewer pairs than this are too few for any learned map to be judged.
 const PAIRS_MIN: usize = 50;
@@ -56,19 +24,21 @@ pub fn pairs(pairs: &Pairs) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (n, d_old) = (pairs.len(), pairs.old().dimension());
     if n < PAIRS_MIN {
-        findings.push(Finding::new(
-            Severity::Problem,
-            "few-pairs",
-            format!("there are only {n} pairs; embed at least a few hundred items with both models"),
-            &[("pairs", n as f64)],
-        ));
+        findings.push(
+            Finding::new(Severity::Problem, "few-pairs", format!("There are only {n} pairs."))
+                .remedy("Embed at least a few hundred items with both models.")
+                .evidence(&[("pairs", n as f64)]),
+        );
     } else if n < 2 * d_old {
-        findings.push(Finding::new(
-            Severity::Warning,
-            "few-pairs",
-            format!("{n} pairs are few for old vectors of {d_old} coordinates; more pairs will give a better adapter"),
-            &[("pairs", n as f64), ("coordinates", d_old as f64)],
-        ));
+        findings.push(
+            Finding::new(
+                Severity::Warning,
+                "few-pairs",
+                format!("{n} pairs are few for old vectors of {d_old} coordinates."),
+            )
+            .remedy("More pairs will give a better adapter.")
+            .evidence(&[("pairs", n as f64), ("coordinates", d_old as f64)]),
+        );
     }
     for (side, rows) in [("old", pairs.old().matrix()), ("new", pairs.new_vectors().matrix())] {
         findings.extend(degenerate(side, rows));
@@ -83,41 +53,46 @@ fn degenerate(side: &str, rows: &Matrix) -> Vec<Finding> {
         .filter(|&column| (1..n).all(|row| rows.row(row)[column] == rows.row(0)[column]))
         .count();
     if n > 1 && constant == rows.columns() {
-        findings.push(Finding::new(
-            Severity::Problem,
-            "constant-vectors",
-            format!("all {side} vectors are the same; check how they were made"),
-            &[("rows", n as f64)],
-        ));
+        findings.push(
+            Finding::new(Severity::Problem, "constant-vectors", format!("All {side} vectors are the same."))
+                .remedy("Check how they were made.")
+                .evidence(&[("rows", n as f64)]),
+        );
         return findings;
     }
     if n > 1 && constant > 0 {
-        findings.push(Finding::new(
-            Severity::Note,
-            "constant-columns",
-            format!("{constant} of {} coordinates of the {side} vectors never vary", rows.columns()),
-            &[("constant", constant as f64), ("coordinates", rows.columns() as f64)],
-        ));
+        findings.push(
+            Finding::new(
+                Severity::Note,
+                "constant-columns",
+                format!("{constant} of {} coordinates of the {side} vectors never vary.", rows.columns()),
+            )
+            .evidence(&[("constant", constant as f64), ("coordinates", rows.columns() as f64)]),
+        );
     }
     let zeros = (0..n).filter(|&row| is_zero(rows.row(row))).count();
     if zeros > 0 {
-        findings.push(Finding::new(
-            if zeros * 20 > n { Severity::Warning } else { Severity::Note },
-            "zero-vectors",
-            format!(
-                "{zeros} of {n} {side} vectors are zero; such items have no content that the model knows"
-            ),
-            &[("zero", zeros as f64), ("rows", n as f64)],
-        ));
+        findings.push(
+            Finding::new(
+                if zeros * 20 > n { Severity::Warning } else { Severity::Note },
+                "zero-vectors",
+                format!("{zeros} of {n} {side} vectors are zero."),
+            )
+            .may_mean("Such items have no content that the model knows.")
+            .evidence(&[("zero", zeros as f64), ("rows", n as f64)]),
+        );
     }
     let twice = n - zeros - RowIndex::new(rows).distinct;
     if twice * 10 > n {
-        findings.push(Finding::new(
-            Severity::Warning,
-            "duplicate-vectors",
-            format!("{twice} of {n} {side} vectors repeat another one; held-out numbers will look better than they are"),
-            &[("repeated", twice as f64), ("rows", n as f64)],
-        ));
+        findings.push(
+            Finding::new(
+                Severity::Warning,
+                "duplicate-vectors",
+                format!("{twice} of {n} {side} vectors repeat another one."),
+            )
+            .may_mean("Held-out numbers will look better than they are.")
+            .evidence(&[("repeated", twice as f64), ("rows", n as f64)]),
+        );
     }
     findings
 }
@@ -148,11 +123,11 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<Fi
                     Severity::Warning,
                     "swapped",
                     format!(
-                        "old vectors find their classes better than new ones (mAP {old:.1} against {new:.1}); old \
-                         and new may be swapped, or the new model is no gain for these items"
+                        "Old vectors find their classes better than new ones (mAP {old:.1} against {new:.1})."
                     ),
-                    &[("old_map", old), ("new_map", new)],
-                )]);
+                )
+                .may_mean("Old and new may be swapped, or the new model is no gain for these items.")
+                .evidence(&[("old_map", old), ("new_map", new)])]);
             }
             return Ok(Vec::new());
         }
@@ -165,11 +140,12 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<Fi
             Severity::Note,
             "swapped",
             format!(
-                "old vectors predict new ones better (R² {forward:.2}) than new ones predict old ones (R² \
-                 {backward:.2}); usually it is the other way round, so check that they are not swapped"
+                "Old vectors predict new ones better (R² {forward:.2}) than new ones predict old ones (R² {backward:.2})."
             ),
-            &[("r2_old_to_new", forward), ("r2_new_to_old", backward)],
-        )]);
+        )
+        .may_mean("Usually it is the other way round.")
+        .remedy("Check that they are not swapped.")
+        .evidence(&[("r2_old_to_new", forward), ("r2_new_to_old", backward)])]);
     }
     Ok(Vec::new())
 }
@@ -227,11 +203,11 @@ pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Vec<Finding>> {
         Severity::Warning,
         "swapped",
         format!(
-            "the head, which is the new model's, {verb} old vectors better ({old:.0} % against {new:.0} % for new ones); \
-             old and new are probably swapped, or the head is the old model's"
+            "The head, which is the new model's, {verb} old vectors better ({old:.0} % against {new:.0} % for new ones)."
         ),
-        &[("old_percent", old), ("new_percent", new)],
-    )])
+    )
+    .may_mean("Old and new are probably swapped, or the head is the old model's.")
+    .evidence(&[("old_percent", old), ("new_percent", new)])])
 }
 
 /// Rows with a known label that a head gives that label, in percent of them.
@@ -274,11 +250,11 @@ pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
         Severity::Note,
         "unknown-without-labels",
         format!(
-            "without labels nothing here can tell whether the new model finds better results than the old \
-             one{direction}; agreement only says how near results come to the new model's own"
+            "Without labels nothing here can tell whether the new model finds better results than the old \
+             one{direction}."
         ),
-        &[],
-    ))
+    )
+    .may_mean("Agreement only says how near results come to the new model's own."))
 }
 
 /// Looks at how the methods did on held-out pairs: where none predicts new vectors better than their mean does, there is
@@ -295,12 +271,12 @@ fn no_better_than_the_mean(error: f64) -> Finding {
         Severity::Problem,
         "no-better-than-the-mean",
         format!(
-            "adapted vectors are no nearer to the native ones than their mean is (error {:.0} % of the variance); \
-             the pairs may be in different orders, or old and new are swapped",
+            "Adapted vectors are no nearer to the native ones than their mean is (error {:.0} % of the variance).",
             100.0 * error
         ),
-        &[("error_old_to_new", error)],
     )
+    .may_mean("The pairs may be in different orders, or old and new are swapped.")
+    .evidence(&[("error_old_to_new", error)])
 }
 
 /// R² of a ridge map on a held-out fifth.
@@ -342,13 +318,14 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Ve
                 Severity::Problem,
                 "wrong-direction",
                 format!(
-                    "the adapter carries new vectors to old ones (error {:.0} % of their variance), not old ones to \
-                     new ones ({:.0} %); swap old and new",
+                    "The adapter carries new vectors to old ones (error {:.0} % of their variance), not old ones to \
+                     new ones ({:.0} %).",
                     100.0 * backward,
                     100.0 * forward
                 ),
-                &[("error_old_to_new", forward), ("error_new_to_old", backward)],
-            )]);
+            )
+            .remedy("Swap old and new.")
+            .evidence(&[("error_old_to_new", forward), ("error_new_to_old", backward)])]);
         }
     }
     // Items of classes that the map never saw may lie closer to their mean than to what it says, and be found by it all the same.
@@ -380,16 +357,19 @@ pub fn overlap(pairs: &Pairs, old: Option<&Matrix>, new: Option<&Matrix>) -> Vec
         let shared = rehang::study::overlap(known, evaluated);
         if shared > 0 {
             let share = shared as f64 / evaluated.rows() as f64;
-            findings.push(Finding::new(
-                if share > 0.01 { Severity::Problem } else { Severity::Warning },
-                "overlap",
-                format!(
-                    "{shared} of {} evaluation items have {side} vectors that are among the pairs; numbers on them are \
-                     too good, so leave them out of one of the two",
-                    evaluated.rows()
-                ),
-                &[("shared", shared as f64), ("evaluated", evaluated.rows() as f64)],
-            ));
+            findings.push(
+                Finding::new(
+                    if share > 0.01 { Severity::Problem } else { Severity::Warning },
+                    "overlap",
+                    format!(
+                        "{shared} of {} evaluation items have {side} vectors that are among the pairs.",
+                        evaluated.rows()
+                    ),
+                )
+                .may_mean("Numbers on them are too good.")
+                .remedy("Leave them out of one of the two.")
+                .evidence(&[("shared", shared as f64), ("evaluated", evaluated.rows() as f64)]),
+            );
         }
     }
     findings
@@ -427,42 +407,44 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
         ("end", *end),
     ];
     let mut findings = Vec::new();
-    let mut add =
-        |severity, code, message: String| findings.push(Finding::new(severity, code, message, &evidence));
+    let mut add = |severity, code, seen: String, remedy: &str| {
+        findings.push(Finding::new(severity, code, seen).remedy(remedy).evidence(&evidence));
+    };
     if *end <= do_nothing + POINTS {
         add(
             Severity::Problem,
             "no-gain",
-            format!(
-                "{measure}: the new model reaches {end:.1} and doing nothing has {do_nothing:.1}; do not upgrade for this measure"
-            ),
+            format!("{measure}: the new model reaches {end:.1} and doing nothing has {do_nothing:.1}."),
+            "Do not upgrade for this measure.",
         );
     } else if *area <= do_nothing + POINTS {
         add(
             Severity::Warning,
             "gain-is-late",
             format!(
-                "{measure}: over the whole upgrade quality averages {area:.1}, below doing nothing ({do_nothing:.1}); \
-                 switch queries late"
+                "{measure}: over the whole upgrade quality averages {area:.1}, below doing nothing ({do_nothing:.1})."
             ),
+            "Switch queries late.",
         );
     } else if *start < do_nothing - POINTS {
         add(
             Severity::Warning,
             "start-below-do-nothing",
             format!(
-                "{measure}: right after the switch quality is {start:.1}, below doing nothing ({do_nothing:.1}); \
-                 re-embed some items before the switch"
+                "{measure}: right after the switch quality is {start:.1}, below doing nothing ({do_nothing:.1})."
             ),
+            "Re-embed some items before the switch.",
         );
     }
     if *minimum < start - POINTS && *minimum < *end {
-        add(
-            Severity::Warning,
-            "curve-dips",
-            format!(
-                "{measure}: the curve falls to {minimum:.1} after starting at {start:.1}; mixed vectors disturb each other"
-            ),
+        findings.push(
+            Finding::new(
+                Severity::Warning,
+                "curve-dips",
+                format!("{measure}: the curve falls to {minimum:.1} after starting at {start:.1}."),
+            )
+            .may_mean("Mixed vectors disturb each other.")
+            .evidence(&evidence),
         );
     }
     findings
@@ -563,7 +545,7 @@ mod tests {
         let (old, new, labels) = upgrade();
         assert!(left_open(&make(old.clone(), new.clone(), Some(labels)), false).is_none());
         let unknown = make(old, new, Some(vec![-1; 400]));
-        assert!(left_open(&unknown, true).unwrap().message.contains("swapped"), "a head of another width");
+        assert!(left_open(&unknown, true).unwrap().seen.contains("swapped"), "a head of another width");
     }
 
     #[test]

@@ -136,7 +136,7 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
         eprintln!("  {row:?}");
     }
     for finding in &fitted.findings {
-        eprintln!("  {:?} {}: {}", finding.severity, finding.code, finding.message);
+        eprintln!("  {:?} {}: {}", finding.severity, finding.code, finding.seen);
     }
     let calibration = fitted.calibration.unwrap();
     eprintln!("  out-of-fold: τ {:.3}, ratio {:.3}", calibration.kendall_tau, calibration.ratio);

@@ -4,10 +4,11 @@
 
 use std::borrow::Cow;
 
+use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{
     Band, Calibration, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy, MeasuredSet, Metric,
-    MetricCurve, Report, Severity, Spread, Warning,
+    MetricCurve, Report, Spread,
 };
 
 use crate::chart::{Axis, Chart, Level, Line, Look, Note};
@@ -31,7 +32,7 @@ pub(crate) struct Document<'a> {
     pub(crate) verdict: String,
     pub(crate) key_numbers: Vec<KeyNumber>,
     /// Warnings that stand at the top.
-    pub(crate) severe: Vec<&'a Warning>,
+    pub(crate) severe: Vec<&'a Finding>,
     /// How many warnings there are below.
     pub(crate) warnings: usize,
     pub(crate) sections: Vec<Section<'a>>,
@@ -60,7 +61,7 @@ pub(crate) enum Block<'a> {
     Table(Table),
     /// A chart with the tables that say the same.
     Chart(Box<Chart>, Vec<Table>),
-    Warning(&'a Warning),
+    Warning(&'a Finding),
 }
 
 /// A table; its unit is said once, in the caption.
@@ -126,7 +127,7 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         advice,
         verdict,
         key_numbers: key_numbers(report),
-        severe: report.warnings.iter().filter(|warning| warning.severity == Severity::Severe).collect(),
+        severe: report.warnings.iter().filter(|warning| warning.severity == Severity::Problem).collect(),
         warnings: report.warnings.len(),
         sections: sections.into_iter().flatten().collect(),
         colophon: colophon(&report.created_by.version),
@@ -945,7 +946,7 @@ fn warnings_section(report: &Report) -> Option<Section<'_>> {
     if report.warnings.is_empty() {
         return None;
     }
-    let mut warnings: Vec<&Warning> = report.warnings.iter().collect();
+    let mut warnings: Vec<&Finding> = report.warnings.iter().collect();
     warnings.sort_by_key(|warning| std::cmp::Reverse(warning.severity));
     let blocks = warnings.into_iter().map(Block::Warning).collect();
     Some(Section { id: "warnings".into(), title: "Warnings".into(), blocks })

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rehang::report::{Severity, Warning};
+use rehang::finding::{Finding, Severity};
 
 use crate::chart::{Canvas, Chart, draw, legend};
 use crate::document::{Block, Cell, Document, Kind, Table};
@@ -178,11 +178,11 @@ fn cell_content(cell: &Cell, kind: Kind) -> String {
     }
 }
 
-fn write_warning(warning: &Warning, html: &mut String) {
+fn write_warning(warning: &Finding, html: &mut String) {
     let (class, sign, name) = match warning.severity {
         Severity::Note => ("note", "i", "Note"),
-        Severity::Caution => ("caution", "!", "Caution"),
-        Severity::Severe => ("severe", "!!", "Severe"),
+        Severity::Warning => ("caution", "!", "Caution"),
+        Severity::Problem => ("severe", "!!", "Severe"),
     };
     let _ = write!(
         html,

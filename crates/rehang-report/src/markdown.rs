@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rehang::report::{Severity, Warning};
+use rehang::finding::{Finding, Severity};
 
 use crate::document::{Block, Cell, Document, Kind, Table};
 use crate::text::{escape_markdown, markdown_code, markdown_paragraph};
@@ -56,7 +56,7 @@ pub(crate) fn write(document: &Document<'_>) -> String {
     text
 }
 
-fn write_warning(warning: &Warning, text: &mut String) {
+fn write_warning(warning: &Finding, text: &mut String) {
     let _ = writeln!(
         text,
         "> **{}:** {} {} *{}*\n",
@@ -106,7 +106,7 @@ fn prose(cell: &Cell) -> String {
 fn severity(severity: Severity) -> &'static str {
     match severity {
         Severity::Note => "Note",
-        Severity::Caution => "Caution",
-        Severity::Severe => "Severe",
+        Severity::Warning => "Caution",
+        Severity::Problem => "Severe",
     }
 }

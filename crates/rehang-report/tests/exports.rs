@@ -5,10 +5,10 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
+use rehang::finding::{Finding, Severity};
 use rehang::report::{
     Band, Calibration, CalibrationBin, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves,
-    GroupStudy, Input, KendallTau, MeasuredSet, Metric, MetricCurve, Report, Severity, Spaces, Spread,
-    Warning, display_points,
+    GroupStudy, Input, KendallTau, MeasuredSet, Metric, MetricCurve, Report, Spaces, Spread, display_points,
 };
 use rehang::{Distance, Space};
 use rehang_report::{Look, html, json, markdown, metric_chart, svg_curve};
@@ -171,19 +171,21 @@ fn fixture() -> Report {
     ];
     report.groups = Some(group_study());
     report.warnings = vec![
-        Warning {
-            id: "curve-dips".into(),
-            severity: Severity::Caution,
+        Finding {
+            code: "curve-dips".into(),
+            severity: Severity::Warning,
             seen: "The curve of fct · random falls 2.3 points below its own start at 10 %.".into(),
             may_mean: "Adapted and native vectors are not at the same scale, so the first native items are misplaced.".into(),
             remedy: "Put the adapter's output into the new space's geometry (the default of this version).".into(),
+            evidence: Vec::new(),
         },
-        Warning {
-            id: "few-queries".into(),
+        Finding {
+            code: "few-queries".into(),
             severity: Severity::Note,
             seen: "There are 1,998 queries.".into(),
             may_mean: "Differences below about 1 point are within the noise.".into(),
             remedy: "Measure on more queries before deciding between close methods.".into(),
+            evidence: Vec::new(),
         },
     ];
     report
@@ -246,7 +248,7 @@ fn empty() -> Report {
 fn replaced(value: serde_json::Value, key: &str, attack: &str) -> serde_json::Value {
     use serde_json::Value;
     // These have a closed set of values, or are keys of other fields.
-    const CLOSED: [&str; 5] = ["distance", "severity", "kind", "id", "metric"];
+    const CLOSED: [&str; 6] = ["distance", "severity", "kind", "id", "code", "metric"];
     match value {
         Value::String(_) if !CLOSED.contains(&key) => attack.into(),
         Value::Array(items) => items.into_iter().map(|item| replaced(item, key, attack)).collect(),
@@ -483,15 +485,25 @@ fn what_was_measured_on_what_is_said_without_a_judgement() {
     assert!(!unlabelled.contains("relevant"), "{unlabelled}");
 }
 
+/// A report that was written in format 2 is the same report.
+#[test]
+fn a_report_of_format_2_can_be_read() {
+    let kept: Report = serde_json::from_str(include_str!("kept/report-format-2.json")).unwrap();
+    assert_eq!(kept.format_version, 2);
+    let expected = Report { format_version: 2, ..fixture() };
+    assert_eq!(json(&kept), json(&expected));
+}
+
 #[test]
 fn a_severe_warning_stands_before_the_numbers() {
     let mut report = fixture();
-    report.warnings.push(Warning {
-        id: "train-test-overlap".into(),
-        severity: Severity::Severe,
+    report.warnings.push(Finding {
+        code: "train-test-overlap".into(),
+        severity: Severity::Problem,
         seen: "812 of 2,016 items are also among the pairs.".into(),
         may_mean: "The adapter has seen them, so the curve is too good.".into(),
         remedy: "Measure on items that were not among the pairs.".into(),
+        evidence: Vec::new(),
     });
     for text in [html(&report), markdown(&report)] {
         assert!(text.find("812 of 2,016").unwrap() < text.find("At the switch").unwrap());

@@ -1,6 +1,7 @@
 //! What a report on held-out pairs says of an upgrade, and whether switching now would serve worse than doing nothing.
 
-use rehang::report::{FORMAT_VERSION, Report, Severity, percent_rounded_up};
+use rehang::finding::Severity;
+use rehang::report::{FORMAT_VERSION, Report, percent_rounded_up};
 use rehang::{Error, Result};
 use rehang_store::{Store, find_space};
 use serde::Serialize;
@@ -94,7 +95,7 @@ impl Forecast {
                 "the forecast {source} was made with an adapter that was fitted on other pairs"
             ));
         }
-        for warning in report.warnings.iter().filter(|warning| warning.severity == Severity::Severe) {
+        for warning in report.warnings.iter().filter(|warning| warning.severity == Severity::Problem) {
             warnings.push(format!(
                 "the forecast {source} is not to be relied on: {} {}",
                 warning.seen,

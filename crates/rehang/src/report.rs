@@ -19,12 +19,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Space;
+use crate::finding::Finding;
 
 /// Version of the JSON form; it grows when a field changes its meaning or goes away, not when one is added.
 ///
 /// Version 1 had one `calibration`, of the first adapter, in place of `calibrations`, and fields that never said anything
-/// (`comparison`, and `unit` in every metric). It is still read.
-pub const FORMAT_VERSION: u32 = 2;
+/// (`comparison`, and `unit` in every metric). Until version 2 a warning had `id` for `code`, `try` for `remedy`, and the
+/// severities `caution` for `warning` and `severe` for `problem`. Both are still read.
+pub const FORMAT_VERSION: u32 = 3;
 
 /// How many points of an exact curve a report keeps at most: one every half percent.
 pub const DISPLAY_POINTS: usize = 201;
@@ -72,7 +74,7 @@ pub struct Report {
     pub groups: Option<GroupStudy>,
     /// What the reader should be careful about.
     #[serde(default)]
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<Finding>,
 }
 
 impl Report {
@@ -608,35 +610,6 @@ impl GroupCurves {
         CurveSeries { method: self.method.clone(), order: self.order.clone(), ..CurveSeries::default() }
             .name()
     }
-}
-
-/// How much a warning weighs; later ones weigh more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Severity {
-    /// Good to know.
-    #[default]
-    Note,
-    /// The numbers may say less than they seem to.
-    Caution,
-    /// The numbers must not be acted on before this is settled. Shown at the top.
-    Severe,
-}
-
-/// Something that the reader should be careful about: what was seen, what it may mean, what to try.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Warning {
-    /// A stable name for scripts, such as `few-queries`.
-    pub id: String,
-    /// How much it weighs.
-    pub severity: Severity,
-    /// What was seen.
-    pub seen: String,
-    /// What it may mean.
-    pub may_mean: String,
-    /// What to try; `try` in JSON.
-    #[serde(rename = "try")]
-    pub remedy: String,
 }
 
 /// Reading a list that was one entry, or none, in format 1.

@@ -13,13 +13,14 @@ use crate::curve::{
     agreement_today, curve, evaluate,
 };
 use crate::error::{ErrorKind, Result};
+use crate::finding::{Finding, Severity};
 use crate::head::{Head, HeadKind};
 use crate::order::{GroupPlaces, OrderInput, Policy, group_places, order};
 use crate::progress::Progress;
 use crate::report::{
     Band, Calibration, CalibrationBin, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves,
-    GroupStudy, KendallTau, MeasuredSet, Metric, MetricCurve, Report, Scores, Severity, Spaces, Spread,
-    Warning, display_points, percent_rounded_up,
+    GroupStudy, KendallTau, MeasuredSet, Metric, MetricCurve, Report, Scores, Spaces, Spread, display_points,
+    percent_rounded_up,
 };
 use crate::statistics::{Interval, calibration, kendall_tau_b, mean_sd};
 use crate::vectors::{Matrix, Vectors};
@@ -267,25 +268,22 @@ pub fn may_be_other_items(overlapping: usize, items: usize, lookalikes: usize) -
 /// The warning that goes with a number of overlapping items, for [`Report::warnings`]: severe unless they
 /// [may be other items](may_be_other_items). `is_exact` says whether the number was counted or estimated from a sample of the
 /// pairs; `lookalikes` is that of the gallery's old vectors.
-pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookalikes: usize) -> Warning {
+pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookalikes: usize) -> Finding {
     let about = if is_exact { "" } else { "About " };
     let others = may_be_other_items(overlapping, items, lookalikes);
-    Warning {
-        id: "overlap".into(),
-        severity: if others { Severity::Note } else { Severity::Severe },
-        seen: format!(
-            "{about}{overlapping} of the {items} items of the gallery have an old vector that is among the pairs."
-        ),
-        may_mean: if others {
+    let seen = format!(
+        "{about}{overlapping} of the {items} items of the gallery have an old vector that is among the pairs."
+    );
+    Finding::new(if others { Severity::Note } else { Severity::Problem }, "overlap", seen)
+        .may_mean(if others {
             format!(
                 "They are duplicates, or the old model cannot tell them apart, as it cannot tell {lookalikes} items of the gallery \
                  from others of it."
             )
         } else {
             "The adapter has seen their new vectors, so every curve here is too good.".into()
-        },
-        remedy: "Measure on items that the fit never saw, for example with --rows.".into(),
-    }
+        })
+        .remedy("Measure on items that the fit never saw, for example on other rows.")
 }
 
 /// The squared error `‖v − h(o)‖²` of every item, `[n]`.
@@ -817,16 +815,10 @@ fn warnings(
     ground: &Ground<'_>,
     contenders: &[Contender<'_>],
     options: &StudyOptions,
-) -> Vec<Warning> {
+) -> Vec<Finding> {
     let mut warnings = Vec::new();
-    let mut warn = |id: &str, severity, seen: String, may_mean: &str, remedy: &str| {
-        warnings.push(Warning {
-            id: id.into(),
-            severity,
-            seen,
-            may_mean: may_mean.into(),
-            remedy: remedy.into(),
-        });
+    let mut warn = |code: &str, severity, seen: String, may_mean: &str, remedy: &str| {
+        warnings.push(Finding::new(severity, code, seen).may_mean(may_mean).remedy(remedy));
     };
     let has_bands_over_queries = report
         .curves
@@ -838,7 +830,7 @@ fn warnings(
         if counted < QUERIES_MIN {
             warn(
                 "few-queries",
-                Severity::Caution,
+                Severity::Warning,
                 format!("Only {counted} queries were counted."),
                 "Differences of a few percent between curves can be chance.",
                 if has_bands_over_queries {
@@ -851,7 +843,7 @@ fn warnings(
         if set.left_out_queries * 2 > set.queries {
             warn(
                 "left-out-queries",
-                Severity::Caution,
+                Severity::Warning,
                 format!(
                     "{} of {} queries have no right answer in the gallery.",
                     set.left_out_queries, set.queries
@@ -923,7 +915,7 @@ fn warnings(
         let rise = if falls.len() == 1 { "it rises" } else { "they rise" };
         warn(
             "dip",
-            Severity::Caution,
+            Severity::Warning,
             format!("The {} before {rise}.", falls.join(", the ")),
             "Native and adapted vectors do not mix well: their lengths or directions differ systematically.",
             "Compare other methods, and check that the distance is the one of the new model.",
@@ -937,7 +929,7 @@ fn warnings(
         match curve.passes_do_nothing_at {
             None => warn(
                 "never-better",
-                Severity::Severe,
+                Severity::Problem,
                 format!(
                     "Even with everything re-embedded, {} is {:.1} where doing nothing gives {line:.1}.",
                     metric.name, curve.end
@@ -966,7 +958,7 @@ fn warnings(
         if calibration.ratio.is_finite() && !(0.5..=2.0).contains(&calibration.ratio) {
             warn(
                 "calibration",
-                Severity::Caution,
+                Severity::Warning,
                 format!("The mean σ² of {method} is {:.2} times the mean true error.", calibration.ratio),
                 "This gallery differs from the pairs: σ² cannot be read as an error here.",
                 "Its order may still be good; compare it with the random order.",
@@ -977,7 +969,7 @@ fn warnings(
         {
             warn(
                 "uninformative-sigma",
-                Severity::Caution,
+                Severity::Warning,
                 format!(
                     "σ² of {method} hardly ranks the true errors (Kendall τ-b {:.2}).",
                     calibration.kendall_tau.l2.unwrap_or_default()
@@ -1176,7 +1168,7 @@ mod tests {
         let seen: Vec<&str> = report
             .warnings
             .iter()
-            .filter(|warning| warning.id == "calibration")
+            .filter(|warning| warning.code == "calibration")
             .map(|warning| warning.seen.as_str())
             .collect();
         assert_eq!(seen.len(), 2);
@@ -1187,7 +1179,7 @@ mod tests {
     fn bands_over_queries_are_spoken_of_where_there_are_some() {
         for bootstrap in [0, 50] {
             let report = steep(&[Policy::Sigma], bootstrap);
-            let note = report.warnings.iter().find(|warning| warning.id == "one-seed").unwrap();
+            let note = report.warnings.iter().find(|warning| warning.code == "one-seed").unwrap();
             assert_eq!(note.may_mean.contains("bands"), bootstrap > 0, "{}", note.may_mean);
         }
     }
@@ -1220,7 +1212,7 @@ mod tests {
             let contenders = [Contender { name: "one".into(), adapter: &adapter }];
             let report =
                 study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
-            let is_said = report.warnings.iter().any(|warning| warning.id == "names-for-classes");
+            let is_said = report.warnings.iter().any(|warning| warning.code == "names-for-classes");
             assert_eq!(is_said, labels_are_names);
         }
     }
@@ -1289,7 +1281,7 @@ mod tests {
             let ground = plain(&old, &new, None);
             let report =
                 study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
-            let warning = report.warnings.into_iter().find(|warning| warning.id == "one-seed");
+            let warning = report.warnings.into_iter().find(|warning| warning.code == "one-seed");
             warning.map(|warning| warning.seen)
         };
         assert_eq!(said(&[("fct", 3)]).unwrap(), "The adapter was fitted with seed 3 only.");
@@ -1317,13 +1309,13 @@ mod tests {
         ]
         .into_iter();
         for id in ["top1", "map"] {
-            assert!(!report.warnings.iter().any(|warning| warning.id == "dip"));
+            assert!(!report.warnings.iter().any(|warning| warning.code == "dip"));
             let curve = report.curves[0].metrics.get_mut(id).unwrap();
             (curve.start, curve.minimum) = (60.0, Point { fraction: 0.25, value: 59.0 });
             let said = warnings(&report, &ground, &contenders, &options);
             let dips: Vec<&str> = said
                 .iter()
-                .filter(|warning| warning.id == "dip")
+                .filter(|warning| warning.code == "dip")
                 .map(|warning| warning.seen.as_str())
                 .collect();
             assert_eq!(dips, [expected.next().unwrap()]);

@@ -6,17 +6,20 @@ use rehang::curve::{
     Curve as ExactCurve, CurveInput, CurveOptions, DoNothing, Line, Relevance, agreement, curve,
 };
 use rehang::files::{self, Columns, VectorSource, stream};
+use rehang::finding::{Finding, Severity};
 use rehang::report::stays_above_from;
 use rehang::statistics::{Interval, calibration, kendall_tau_b};
 use rehang::study::{lookalikes, may_be_other_items};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
-use rehang_fit::guards::{CurveSummary, Finding, Severity, gain};
+use rehang_fit::guards::{CurveSummary, gain};
 use serde_json::{Map, Value, json};
 
 use super::{Outcome, check_grid, expect_apart, one_decimal, print, say};
 use crate::arguments::{Curve, RowSelection};
 use crate::bar::with_bar;
-use crate::guards::{adapter_findings, among_pairs, among_pairs_text, among_pairs_value};
+use crate::guards::{
+    adapter_findings, among_pairs, among_pairs_text, among_pairs_value, findings_value, say_finding,
+};
 use crate::input::{
     Inputs, Join, expect_count, expect_normalised, expect_same_items, expect_width, files_of, fingerprint,
 };
@@ -143,13 +146,13 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
     }
     // The numbers are right all the same, and scripts that compare models want them: this is said and is no failure.
     for problem in &found {
-        say(&format!("Warning: {}.", problem.message));
+        say(&format!("Warning: {problem}"));
     }
     let refused = guarded.as_ref().is_some_and(|guarded| guarded.refused);
     if let Some(guarded) = guarded {
         value.extend(guarded.values);
     }
-    value.insert("warnings".into(), json!(found));
+    value.insert("warnings".into(), findings_value(&found));
     value.insert("distance".into(), json!(distance));
     value.insert("handicap".into(), json!(handicap));
     value.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
@@ -203,14 +206,11 @@ fn problems(exact: &ExactCurve, relevance: Relevance<'_>, k: usize) -> Vec<Findi
     if let Relevance::Labels { gallery, .. } = relevance
         && gallery.iter().all(|&label| label >= 0 && label == gallery[0])
     {
-        problems.push(Finding {
-            severity: Severity::Problem,
-            code: "one-class".into(),
-            message: "all items have the same label, so every answer is right and the numbers say nothing; give labels \
-                      that tell items apart"
-                .into(),
-            evidence: Vec::new(),
-        });
+        problems.push(
+            Finding::new(Severity::Problem, "one-class", "All items have the same label.")
+                .may_mean("Every answer is right and the numbers say nothing.")
+                .remedy("Give labels that tell items apart."),
+        );
     }
     let today = exact.do_nothing.as_ref().map(|today| &today.evaluation);
     let (measure, line, today) = match &exact.ndcg_at {
@@ -267,9 +267,9 @@ fn guard(adapter: &Adapter, arguments: &Curve, old: &Matrix, new: &Matrix) -> Re
         let findings = adapter_findings(adapter, old, new, None)?;
         for finding in &findings {
             guarded.refused = true;
-            say(&format!("Problem: {}.", finding.message));
+            say_finding(finding);
         }
-        guarded.values.insert("findings".into(), json!(findings));
+        guarded.values.insert("findings".into(), findings_value(&findings));
     }
     Ok(guarded)
 }

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use rehang::files::AtomicFile;
+use rehang::finding::Severity;
 use rehang::{Distance, Error, Head, Pairs, Result, Vectors};
-use rehang_fit::guards::{self, Severity};
+use rehang_fit::guards;
 use rehang_fit::{FitParameters, Fitted, Method, NetworkOptions, Selection, fit_adapter};
 use serde_json::{Value, json};
 
@@ -12,6 +13,7 @@ use super::train::device;
 use super::{Outcome, expect_apart, one_decimal, print, say};
 use crate::arguments::Fit;
 use crate::bar::with_bar;
+use crate::guards::{findings_value, say_finding};
 use crate::input::{Inputs, Join, Names, expect_count, expect_same_items, expect_width, files_of, rows_file};
 
 /// Fits an adapter on pairs and writes it.
@@ -102,12 +104,7 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
         // Whether the two files were swapped, and what nothing here can know, is for a person to say.
         let is_question = ["swapped", "unknown-without-labels"].contains(&finding.code.as_str());
         if finding.severity != Severity::Note || is_question {
-            let word = match finding.severity {
-                Severity::Problem => "Problem",
-                Severity::Warning => "Warning",
-                Severity::Note => "Note",
-            };
-            say(&format!("{word}: {}.", finding.message.trim_end_matches('.')));
+            say_finding(finding);
         }
     }
     warn_about_head(head.as_ref(), &pairs);
@@ -247,7 +244,7 @@ fn value(arguments: &Fit, fitted: &Fitted) -> Value {
         "handicap": fitted.adapter.handicap,
         "handicap_choice": fitted.handicap,
         "hyper_parameters": training.hyper_parameters,
-        "findings": fitted.findings,
+        "findings": findings_value(&fitted.findings),
     })
 }
 

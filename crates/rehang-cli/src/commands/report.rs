@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 
 use rehang::adapter::RowOverlap;
 use rehang::files::{self, AtomicFile, VectorSource};
+use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
-use rehang::report::{Input, Report as ReportData, Severity as WarningSeverity, Warning, percent_rounded_up};
+use rehang::report::{Input, Report as ReportData, percent_rounded_up};
 use rehang::study::{Contender, Ground, Queries, StudyOptions, lookalikes, overlap, overlap_warning, study};
 use rehang::{Adapter, Error, Matrix, Result, Vectors};
-use rehang_fit::guards::{Finding, Severity as FindingSeverity};
 use serde_json::json;
 
-use super::{Outcome, expect_apart, is_same_file, one_decimal, print, say, write_text};
+use super::{Outcome, expect_apart, is_same_file, one_decimal, print, write_text};
 use crate::arguments::{Report, RowSelection};
 use crate::bar::with_bar;
 use crate::drift::drift;
-use crate::guards::{adapter_findings, among_pairs};
+use crate::guards::{adapter_findings, among_pairs, say_finding};
 use crate::input::{Inputs, Join, expect_same_items, files_of, fingerprint, ids_of, rows_file};
 use crate::relevance::Loaded;
 
@@ -26,7 +26,7 @@ pub fn run(arguments: &Report, json: bool) -> Result<Outcome> {
     let paths: Vec<String> = arguments.output.iter().map(|path| path.display().to_string()).collect();
     let value = json!({ "report": paths[0], "reports": paths, "data": report });
     print(json, &value, &format!("{text}Report: {}\n", paths.join(", ")))?;
-    let severe = report.warnings.iter().any(|warning| warning.severity == WarningSeverity::Severe);
+    let severe = report.warnings.iter().any(|warning| warning.severity == Severity::Problem);
     Ok(if severe { Outcome::WithRefusals } else { Outcome::Done })
 }
 
@@ -137,21 +137,17 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
         let Some(seen) = seen else { continue };
         report.warnings.insert(
             0,
-            Warning {
-                id: "drift".into(),
-                severity: WarningSeverity::Severe,
-                seen: format!("{}: {seen}.", contender.name),
-                may_mean: "The gallery is of another model than the pairs, or of quite other items: errors are larger, and σ² may \
-                           not show it."
-                    .into(),
-                remedy: "Check which model made the file; fit on pairs that are drawn from this gallery.".into(),
-            },
+            Finding::new(Severity::Problem, "drift", format!("{}: {seen}.", contender.name))
+                .may_mean(
+                    "The gallery is of another model than the pairs, or of quite other items: errors are larger, and σ² may \
+                     not show it.",
+                )
+                .remedy("Check which model made the file; fit on pairs that are drawn from this gallery."),
         );
     }
     for warning in &report.warnings {
-        let word = if warning.severity == WarningSeverity::Severe { "Problem" } else { "Warning" };
-        if warning.severity != WarningSeverity::Note {
-            say(&format!("{word}: {} {} {}", warning.seen, warning.may_mean, warning.remedy));
+        if warning.severity != Severity::Note {
+            say_finding(warning);
         }
     }
     report.inputs = inputs.read;
@@ -243,18 +239,10 @@ fn overlap_with_pairs(
 }
 
 /// What a guard found about an adapter, as a warning of the report.
-fn direction_warning(name: &str, finding: &Finding) -> Warning {
-    Warning {
-        id: finding.code.clone(),
-        severity: match finding.severity {
-            FindingSeverity::Note => WarningSeverity::Note,
-            FindingSeverity::Warning => WarningSeverity::Caution,
-            FindingSeverity::Problem => WarningSeverity::Severe,
-        },
-        seen: format!("{name}: {}.", finding.message),
-        may_mean: "Curves of this adapter say nothing about the upgrade.".into(),
-        remedy: "Check which model made which file, and that rows go together; then fit again.".into(),
-    }
+fn direction_warning(name: &str, finding: &Finding) -> Finding {
+    Finding::new(finding.severity, &finding.code, format!("{name}: {finding}"))
+        .may_mean("Curves of this adapter say nothing about the upgrade.")
+        .remedy("Check which model made which file, and that rows go together; then fit again.")
 }
 
 /// Writes a report in the format that the path asks for.

@@ -1,0 +1,97 @@
+//! Findings: what was noticed about data, a fit, a curve or a gallery, said before it costs a night.
+//!
+//! A finding never stops anything. Whoever made it says how much it matters; whoever reads it decides.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How much a finding matters; later ones matter more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Good to know.
+    #[default]
+    Note,
+    /// The numbers may say less than they seem to. Reports of format 1 and 2 call it `caution`.
+    #[serde(alias = "caution")]
+    Warning,
+    /// The numbers must not be acted on before this is settled. Reports of format 1 and 2 call it `severe`.
+    #[serde(alias = "severe")]
+    Problem,
+}
+
+/// Something that was found: what was seen, what it may mean, what to try, and the numbers that show it.
+///
+/// The three texts are whole sentences, or empty, and name no command and no flag: a face that has a command for the
+/// remedy says so in its own words.
+///
+/// ```
+/// use rehang::finding::{Finding, Severity};
+///
+/// let finding = Finding::new(Severity::Warning, "few-pairs", "There are 12 pairs.")
+///     .remedy("Embed a few hundred items with both models.")
+///     .evidence(&[("pairs", 12.0)]);
+/// assert_eq!(finding.to_string(), "There are 12 pairs. Embed a few hundred items with both models.");
+/// // Reports of formats 1 and 2 had other names for two of the fields.
+/// let old = r#"{"id":"few-pairs","severity":"caution","seen":"There are 12 pairs.","may_mean":"","try":"Embed more."}"#;
+/// let read: Finding = serde_json::from_str(old)?;
+/// assert_eq!((read.code.as_str(), read.severity, read.remedy.as_str()), ("few-pairs", Severity::Warning, "Embed more."));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Finding {
+    /// A stable name for scripts, such as `few-queries`.
+    #[serde(alias = "id")]
+    pub code: String,
+    /// How much it matters.
+    pub severity: Severity,
+    /// What was seen.
+    pub seen: String,
+    /// What it may mean.
+    #[serde(default)]
+    pub may_mean: String,
+    /// What to try.
+    #[serde(default, alias = "try")]
+    pub remedy: String,
+    /// The numbers that show it, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<(String, f64)>,
+}
+
+impl Finding {
+    /// A finding that says what was seen; the rest is added.
+    pub fn new(severity: Severity, code: &str, seen: impl Into<String>) -> Self {
+        Self { code: code.into(), severity, seen: seen.into(), ..Self::default() }
+    }
+
+    /// Says what it may mean.
+    #[must_use]
+    pub fn may_mean(self, may_mean: impl Into<String>) -> Self {
+        Self { may_mean: may_mean.into(), ..self }
+    }
+
+    /// Says what to try.
+    #[must_use]
+    pub fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: remedy.into(), ..self }
+    }
+
+    /// Gives the numbers that show it.
+    #[must_use]
+    pub fn evidence(self, evidence: &[(&str, f64)]) -> Self {
+        Self { evidence: evidence.iter().map(|&(name, value)| (name.to_owned(), value)).collect(), ..self }
+    }
+}
+
+/// The sentences, one after the other.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said: Vec<&str> = [&self.seen, &self.may_mean, &self.remedy]
+            .into_iter()
+            .map(String::as_str)
+            .filter(|sentence| !sentence.is_empty())
+            .collect();
+        f.write_str(&said.join(" "))
+    }
+}
