@@ -382,7 +382,7 @@ fn a_gain_that_is_not_there_is_said_without_labels() {
     let (old, new) = (demo("old.npy"), demo("new.npy"));
     // The same model twice: nothing to gain.
     let (same, code) = said(&place, &new, &new, &["--method", "ridge"]);
-    assert!(same.contains("agreement@10") && same.contains("do not upgrade"), "{same}");
+    assert!(same.contains("agreement@10") && same.contains("Do not upgrade"), "{same}");
     assert_eq!(code, Some(1));
     // A map that takes results farther from the new model's than doing nothing leaves them.
     let nearly = read_matrix(&source(&new)).unwrap();
@@ -397,7 +397,7 @@ fn a_gain_that_is_not_there_is_said_without_labels() {
     let rows: Vec<usize> = (0..mixed.rows()).map(|row| (row * 101 + 7) % mixed.rows()).collect();
     let mixed = place.write_matrix("mixed.npy", &mixed.select(&rows));
     let (useless, code) = said(&place, &mixed, &new, &["--method", "ridge"]);
-    assert!(useless.contains("Problem: adapted vectors are no nearer"), "{useless}");
+    assert!(useless.contains("Problem: Adapted vectors are no nearer"), "{useless}");
     assert_eq!(code, Some(1));
 }
 
