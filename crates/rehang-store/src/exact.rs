@@ -12,27 +12,11 @@ use crate::contract::ItemKey;
 /// A vector that was found: its distance and its item.
 pub(crate) type Near = (f32, ItemKey);
 
-/// The distance of two vectors of equal width as [`Distance`] defines it, computed in `f64` and rounded once.
+/// [`Distance::between`] two vectors, rounded once.
 ///
 /// Every distance that a store gives comes from here, so two stores with the same vectors give the same numbers.
 pub(crate) fn distance(kind: Distance, query: &[f32], vector: &[f32]) -> f32 {
-    let pairs = || query.iter().zip(vector).map(|(&a, &b)| (f64::from(a), f64::from(b)));
-    let value = match kind {
-        Distance::L2 => pairs().map(|(a, b)| (a - b) * (a - b)).sum::<f64>(),
-        Distance::Dot => -pairs().map(|(a, b)| a * b).sum::<f64>(),
-        Distance::Cosine => {
-            let (mut product, mut left, mut right) = (0.0, 0.0, 0.0);
-            for (a, b) in pairs() {
-                product += a * b;
-                left += a * a;
-                right += b * b;
-            }
-            let lengths = f64::sqrt(left) * f64::sqrt(right);
-            if lengths > 0.0 { 1.0 - product / lengths } else { 1.0 }
-        }
-    };
-    // The negative zero of an inner product of 0 would sort before the positive one of another.
-    (value + 0.0) as f32
+    kind.between(query, vector) as f32
 }
 
 /// Nearest first, ties by key.
@@ -223,61 +207,38 @@ const NUMBERS_ALONE: usize = 1 << 22;
 /// Sums that run side by side, so that one addition need not wait for the one before.
 const LANES: usize = 16;
 
-/// Defines a function over the rows of a block, compiled for plain x86-64 and for AVX2 and chosen at run time.
-///
-/// Fused multiply-add stays off, so that every processor rounds alike.
-macro_rules! over_rows {
-    ($(#[$attribute:meta])* $name:ident, |$a:ident, $b:ident| $term:expr) => {
-        $(#[$attribute])*
-        fn $name(query: &[f32], rows: &[f32], out: &mut [f32]) {
-            #[inline(always)]
-            #[allow(clippy::inline_always, reason = "the body must be compiled inside the version below")]
-            fn plain(query: &[f32], rows: &[f32], out: &mut [f32]) {
-                let (query_lanes, query_rest) = query.as_chunks::<LANES>();
-                for (row, out) in rows.chunks_exact(query.len()).zip(out) {
-                    let mut sums = [0.0_f32; LANES];
-                    let (row_lanes, row_rest) = row.as_chunks::<LANES>();
-                    for (left, right) in query_lanes.iter().zip(row_lanes) {
-                        for lane in 0..LANES {
-                            let ($a, $b) = (left[lane], right[lane]);
-                            sums[lane] += $term;
-                        }
-                    }
-                    let mut sum = 0.0_f32;
-                    for (&$a, &$b) in query_rest.iter().zip(row_rest) {
-                        sum += $term;
-                    }
-                    *out = sum + sums.iter().sum::<f32>();
-                }
-            }
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2")]
-                fn wide(query: &[f32], rows: &[f32], out: &mut [f32]) {
-                    plain(query, rows, out);
-                }
-                if std::arch::is_x86_feature_detected!("avx2") {
-                    // SAFETY: the processor has just said that it knows these instructions.
-                    unsafe { wide(query, rows, out) };
-                    return;
-                }
-            }
-            plain(query, rows, out);
-        }
-    };
+rehang::vectorised! {
+    /// `Σ (qᵢ − gᵢ)²` of every row.
+    fn squared_differences(query: &[f32], rows: &[f32], out: &mut [f32]) {
+        sums_of_rows(query, rows, out, |a, b| (a - b) * (a - b));
+    }
+
+    /// `Σ qᵢ·gᵢ` of every row.
+    fn products(query: &[f32], rows: &[f32], out: &mut [f32]) {
+        sums_of_rows(query, rows, out, |a, b| a * b);
+    }
 }
 
-over_rows!(
-    /// `Σ (qᵢ − gᵢ)²` of every row.
-    squared_differences,
-    |a, b| (a - b) * (a - b)
-);
-
-over_rows!(
-    /// `Σ qᵢ·gᵢ` of every row.
-    products,
-    |a, b| a * b
-);
+/// Adds up a term over the coordinates of every row, in lanes that the compiler puts into registers.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "the body must be compiled inside each version above")]
+fn sums_of_rows(query: &[f32], rows: &[f32], out: &mut [f32], term: impl Fn(f32, f32) -> f32) {
+    let (query_lanes, query_rest) = query.as_chunks::<LANES>();
+    for (row, out) in rows.chunks_exact(query.len()).zip(out) {
+        let mut sums = [0.0_f32; LANES];
+        let (row_lanes, row_rest) = row.as_chunks::<LANES>();
+        for (left, right) in query_lanes.iter().zip(row_lanes) {
+            for lane in 0..LANES {
+                sums[lane] += term(left[lane], right[lane]);
+            }
+        }
+        let mut sum = 0.0_f32;
+        for (&left, &right) in query_rest.iter().zip(row_rest) {
+            sum += term(left, right);
+        }
+        *out = sum + sums.iter().sum::<f32>();
+    }
+}
 
 #[cfg(test)]
 mod tests {

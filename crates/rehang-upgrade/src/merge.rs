@@ -82,8 +82,8 @@ impl Merge {
         for left in 0..count {
             for right in left + 1..count {
                 pairs.push((
-                    between(old.distance, &old_rows[left], &old_rows[right]),
-                    between(new.distance, &new_rows[left], &new_rows[right]),
+                    old.distance.between(&old_rows[left], &old_rows[right]),
+                    new.distance.between(&new_rows[left], &new_rows[right]),
                 ));
             }
         }
@@ -298,7 +298,7 @@ fn nearest_of(
             is_finite(vector).then(|| Found {
                 key: record.item.key,
                 id: record.item.id.clone(),
-                distance: between(distance, query, vector) as f32,
+                distance: distance.between(query, vector) as f32,
                 provenance: *provenance,
                 revision: record.item.revision,
             })
@@ -326,20 +326,6 @@ fn isotonic(mut points: Vec<(f64, f64)>) -> (Vec<f64>, Vec<f64>) {
         }
     }
     blocks.into_iter().map(|(x, y, count)| (x / count, y / count)).unzip()
-}
-
-/// The distance between two vectors of a space.
-fn between(distance: Distance, a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
-    match distance {
-        Distance::L2 => a.iter().zip(b).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum(),
-        // A minus sign would make the product 0 a negative zero, which sorts before the positive one of another.
-        Distance::Dot => 0.0 - dot(a, b),
-        Distance::Cosine => {
-            let lengths = (dot(a, a) * dot(b, b)).sqrt();
-            if lengths > 0.0 { 1.0 - dot(a, b) / lengths } else { 1.0 }
-        }
-    }
 }
 
 #[cfg(test)]

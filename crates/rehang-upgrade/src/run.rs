@@ -494,7 +494,7 @@ impl Run<'_> {
                     .vector
                     .as_ref()
                     .filter(|adapted| adapted.provenance == Provenance::Adapted)
-                    .map(|adapted| squared_distance(&adapted.vector, &vector)),
+                    .map(|adapted| rehang::squared_distance(&adapted.vector, &vector) as f32),
                 vector,
             })
             .collect();
@@ -503,9 +503,4 @@ impl Run<'_> {
         self.setup.faults.reach(Place::BackfillWritten)?;
         Ok(writes.iter().map(|write| write.key).zip(outcomes).collect())
     }
-}
-
-/// `‖a − b‖²`, summed in `f64`.
-fn squared_distance(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum::<f64>() as f32
 }

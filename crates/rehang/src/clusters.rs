@@ -4,8 +4,9 @@ use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use crate::curve::{Panels, Processor, QueryTiles, distances};
+use crate::curve::{Panels, QueryTiles, distances};
 use crate::error::{Error, ErrorKind, Result};
+use crate::processor::Processor;
 use crate::space::Distance;
 use crate::statistics::below;
 use crate::vectors::Matrix;
@@ -26,7 +27,7 @@ pub struct Clusters {
 
 /// k-means by Lloyd's algorithm in squared Euclidean distance: `[n, d] → k` clusters.
 ///
-/// Centres start at `count` items drawn without replacement, move `rounds` times to the mean of their items, and are
+/// Centres start at `count` items drawn without replacement, move at most `rounds` times to the mean of their items (until no item of the sample changes its cluster), and are
 /// found on an evenly spaced sample of at most 64 items a cluster; then every item goes to its nearest centre (equal
 /// distances: the lower number). A cluster without items keeps its centre. `count` is lowered to the number of items.
 /// Same input and seed, same bits, whatever the number of threads.
@@ -78,28 +79,52 @@ pub(crate) fn weighted_k_means(
         drawn.swap(place, other);
     }
     let mut centres = vectors.select(&drawn[..count]);
+    let mut settled = Vec::new();
     for _ in 0..rounds {
         let of_sample = nearest_centres(vectors, &sample, &centres);
-        let mut sums = vec![0.0; count * vectors.columns()];
-        let mut sizes = vec![0.0; count];
-        for (&item, &cluster) in sample.iter().zip(&of_sample) {
-            let weight = weights[item];
-            sizes[cluster as usize] += weight;
-            let sum = &mut sums[cluster as usize * vectors.columns()..];
-            for (sum, &value) in sum.iter_mut().zip(vectors.row(item)) {
-                *sum += weight * f64::from(value);
-            }
+        if of_sample == settled {
+            break;
         }
-        for (cluster, &size) in sizes.iter().enumerate().filter(|(_, size)| **size > 0.0) {
-            let sum = &sums[cluster * vectors.columns()..];
-            for (value, sum) in centres.row_mut(cluster).iter_mut().zip(sum) {
-                *value = (sum / size) as f32;
-            }
-        }
+        let members = sample.iter().zip(&of_sample);
+        move_centres(
+            vectors,
+            members.map(|(&item, &cluster)| (item, cluster as usize, weights[item])),
+            &mut centres,
+        );
+        settled = of_sample;
     }
     let all: Vec<usize> = (0..items).collect();
     let of_item = nearest_centres(vectors, &all, &centres);
     Ok(Clusters { centres, of_item })
+}
+
+/// The mean of the rows of every class, `[count, d]`, summed in `f64` in the order of the rows.
+///
+/// `classes` names the class of every row, `[n]`, each below `count`; a row of `None` has no part. The mean of a class
+/// without rows is 0.
+pub fn class_means(vectors: &Matrix, classes: &[Option<usize>], count: usize) -> Matrix {
+    let mut means = Matrix::zeros(count, vectors.columns());
+    let known = classes.iter().enumerate().filter_map(|(row, class)| Some((row, (*class)?, 1.0)));
+    move_centres(vectors, known, &mut means);
+    means
+}
+
+/// Puts every centre on the weighted mean of its members, given as (row, centre, weight); one without members stays.
+fn move_centres(vectors: &Matrix, members: impl Iterator<Item = (usize, usize, f64)>, centres: &mut Matrix) {
+    let width = vectors.columns();
+    let mut sums = vec![0.0; centres.rows() * width];
+    let mut sizes = vec![0.0; centres.rows()];
+    for (row, centre, weight) in members {
+        sizes[centre] += weight;
+        for (sum, &value) in sums[centre * width..].iter_mut().zip(vectors.row(row)) {
+            *sum += weight * f64::from(value);
+        }
+    }
+    for (centre, &size) in sizes.iter().enumerate().filter(|(_, size)| **size > 0.0) {
+        for (value, sum) in centres.row_mut(centre).iter_mut().zip(&sums[centre * width..]) {
+            *value = (sum / size) as f32;
+        }
+    }
 }
 
 /// The nearest centre of each named item.

@@ -13,21 +13,24 @@ pub mod finding;
 mod head;
 pub mod order;
 mod pairs;
+mod processor;
 mod progress;
 pub mod protocols;
 pub mod report;
 mod space;
 pub mod statistics;
 pub mod study;
-mod vectorised;
 mod vectors;
 
 pub use adapter::Adapter;
-pub use clusters::{Clusters, k_means};
+pub use clusters::{Clusters, class_means, k_means};
 pub use error::{Error, ErrorKind, Result};
 pub use finding::{Finding, Severity};
 pub use head::{Head, HeadKind};
 pub use pairs::Pairs;
+pub use processor::Processor;
 pub use progress::{Progress, ProgressSnapshot};
 pub use space::{Distance, Space};
-pub use vectors::{Labels, Matrix, NORMALISED_TOLERANCE, Provenance, Vectors, norm, normalise};
+pub use vectors::{
+    Labels, Matrix, NORMALISED_TOLERANCE, Provenance, Vectors, norm, normalise, squared_distance,
+};

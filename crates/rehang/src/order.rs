@@ -12,12 +12,13 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::clusters::weighted_k_means;
-use crate::curve::{Panels, Processor, QueryTiles, distances};
+use crate::curve::{Panels, QueryTiles, distances};
 use crate::error::{Error, ErrorKind, Result};
 use crate::head::{Head, HeadKind};
+use crate::processor::Processor;
 use crate::space::Distance;
 use crate::statistics::{below, check_finite};
-use crate::vectors::Matrix;
+use crate::vectors::{Matrix, squared_distance};
 
 /// Items whose logits are computed together.
 const BLOCK: usize = 64;
@@ -271,9 +272,7 @@ fn cover_then_dig(ranked: &Order, vectors: &Matrix, count: usize, seed: u64) -> 
     let clusters = weighted_k_means(vectors, &weights, count, CLUSTER_ROUNDS, seed)?;
     let mut nearest: Vec<Option<(f64, usize)>> = vec![None; clusters.centres.rows()];
     for (item, &cluster) in clusters.of_item.iter().enumerate() {
-        let centre = clusters.centres.row(cluster as usize).iter();
-        let distance: f64 =
-            vectors.row(item).iter().zip(centre).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();
+        let distance = squared_distance(vectors.row(item), clusters.centres.row(cluster as usize));
         let best = &mut nearest[cluster as usize];
         if best.is_none_or(|(smallest, _)| distance < smallest) {
             *best = Some((distance, item));

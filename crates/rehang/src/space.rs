@@ -9,6 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::vectors::squared_distance;
 
 /// How far two vectors of a space are from each other; smaller is nearer for all three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -32,6 +33,34 @@ impl Distance {
             Self::L2 => "l2",
             Self::Cosine => "cosine",
             Self::Dot => "dot",
+        }
+    }
+
+    /// The distance of two vectors of one width, computed in `f64`.
+    ///
+    /// ```
+    /// use rehang::Distance;
+    ///
+    /// assert_eq!(Distance::L2.between(&[0.0, 0.0], &[3.0, 4.0]), 25.0);
+    /// assert_eq!(Distance::Dot.between(&[1.0, 2.0], &[3.0, 4.0]), -11.0);
+    /// assert_eq!(Distance::Cosine.between(&[1.0, 0.0], &[0.0, 0.0]), 1.0);
+    /// ```
+    pub fn between(self, a: &[f32], b: &[f32]) -> f64 {
+        let pairs = || a.iter().zip(b).map(|(&a, &b)| (f64::from(a), f64::from(b)));
+        match self {
+            Self::L2 => squared_distance(a, b),
+            // A minus sign would make the product 0 a negative zero, which sorts before the positive one of another.
+            Self::Dot => 0.0 - pairs().map(|(a, b)| a * b).sum::<f64>(),
+            Self::Cosine => {
+                let (mut product, mut left, mut right) = (0.0, 0.0, 0.0);
+                for (a, b) in pairs() {
+                    product += a * b;
+                    left += a * a;
+                    right += b * b;
+                }
+                let lengths = f64::sqrt(left) * f64::sqrt(right);
+                if lengths > 0.0 { 1.0 - product / lengths } else { 1.0 }
+            }
         }
     }
 }

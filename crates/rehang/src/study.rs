@@ -23,7 +23,7 @@ use crate::report::{
     percent_rounded_up,
 };
 use crate::statistics::{Interval, calibration, kendall_tau_b, mean_sd};
-use crate::vectors::{Matrix, Vectors};
+use crate::vectors::{Matrix, Vectors, squared_distance};
 
 /// Level of every interval.
 const LEVEL: f64 = 0.95;
@@ -288,16 +288,7 @@ pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookali
 
 /// The squared error `‖v − h(o)‖²` of every item, `[n]`.
 pub fn true_errors(native: &Matrix, adapted: &Matrix) -> Vec<f64> {
-    (0..native.rows())
-        .map(|row| {
-            native
-                .row(row)
-                .iter()
-                .zip(adapted.row(row))
-                .map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2))
-                .sum()
-        })
-        .collect()
+    (0..native.rows()).map(|row| squared_distance(native.row(row), adapted.row(row))).collect()
 }
 
 /// One exact curve: with labels or judgements, or against the native gallery.

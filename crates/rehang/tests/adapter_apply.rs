@@ -459,18 +459,24 @@ fn nearest_anchors_are_those_of_a_full_sort() {
     let distance = |left: &[f32], right: &[f32]| {
         left.iter().zip(right).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum::<f64>().sqrt()
     };
-    let found = NearestAnchors::new(&anchors).unwrap().search(&anchors, 7, Some).unwrap();
-    for (query, found) in found.iter().enumerate() {
-        let mut all: Vec<(f64, usize)> = (0..700)
-            .filter(|&anchor| anchor != query)
-            .map(|anchor| (distance(anchors.row(query), anchors.row(anchor)), anchor))
-            .collect();
-        all.sort_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
-        assert_eq!(found[..], all[..7], "query {query}");
+    let search = NearestAnchors::new(&anchors).unwrap();
+    // Itself, and half of all others.
+    let left_out: [fn(usize, usize) -> bool; 2] =
+        [|query, anchor| query == anchor, |query, anchor| (query + anchor) % 2 == 1];
+    for leave_out in left_out {
+        let found = search.search(&anchors, 7, leave_out).unwrap();
+        for (query, found) in found.iter().enumerate() {
+            let mut all: Vec<(f64, usize)> = (0..700)
+                .filter(|&anchor| !leave_out(query, anchor))
+                .map(|anchor| (distance(anchors.row(query), anchors.row(anchor)), anchor))
+                .collect();
+            all.sort_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
+            assert_eq!(found[..], all[..7], "query {query}");
+        }
     }
     let few = NearestAnchors::new(&Matrix::zeros(2, 9)).unwrap();
-    assert_eq!(few.search(&anchors.select(&[0]), 5, |_| None).unwrap()[0].len(), 2);
-    assert!(few.search(&Matrix::zeros(1, 8), 5, |_| None).unwrap_err().is_mismatch());
+    assert_eq!(few.search(&anchors.select(&[0]), 5, |_, _| false).unwrap()[0].len(), 2);
+    assert!(few.search(&Matrix::zeros(1, 8), 5, |_, _| false).unwrap_err().is_mismatch());
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Distances inside the graph, at the speed of this processor.
 //!
-//! The library's own are compiled for the plainest processor of its kind; these are compiled for wider registers too and
-//! chosen at run time. They only find candidates, whose distances are measured again, so fused rounding is welcome.
+//! The library's own are compiled for the plainest processor of its kind; these are compiled for wider registers too. The
+//! kernel of a graph is chosen once, since a call takes no longer than the choice. They only find candidates, whose
+//! distances are measured again.
 
-use rehang::{Distance, Space};
+use rehang::{Distance, Processor, Space};
 
 /// Compares two vectors; both pointers lead to as many numbers as the space has coordinates.
 pub(crate) type Metric = Box<dyn Fn(*const f32, *const f32) -> f32 + Send + Sync>;
@@ -43,61 +44,51 @@ enum Kind {
 
 const LANES: usize = 16;
 
+/// The kernels compiled for one processor.
 macro_rules! kernels {
     ($name:ident, $attribute:meta) => {
         mod $name {
-            use super::{Number, angle, differences, products};
+            use super::{Kernel, Kind, Number};
 
-            #[$attribute]
-            pub(super) fn of_differences(left: &[Number], right: &[Number]) -> f32 {
-                differences(left, right)
+            pub(super) fn of(kind: Kind) -> Kernel {
+                match kind {
+                    Kind::Differences => differences,
+                    Kind::Products => products,
+                    Kind::Angle => angle,
+                }
             }
 
             #[$attribute]
-            pub(super) fn of_products(left: &[Number], right: &[Number]) -> f32 {
-                products(left, right)
+            fn differences(left: &[Number], right: &[Number]) -> f32 {
+                super::differences(left, right)
             }
 
             #[$attribute]
-            pub(super) fn of_angle(left: &[Number], right: &[Number]) -> f32 {
-                angle(left, right)
+            fn products(left: &[Number], right: &[Number]) -> f32 {
+                super::products(left, right)
+            }
+
+            #[$attribute]
+            fn angle(left: &[Number], right: &[Number]) -> f32 {
+                super::angle(left, right)
             }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-kernels!(wide, target_feature(enable = "avx512f,avx512vl,avx2,fma"));
+kernels!(avx512, target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi1,bmi2"));
 #[cfg(target_arch = "x86_64")]
-kernels!(medium, target_feature(enable = "avx2,fma"));
+kernels!(avx2, target_feature(enable = "avx2,fma,bmi1,bmi2"));
 kernels!(plain, inline);
 
 fn kernel(kind: Kind) -> Kernel {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let fused = std::arch::is_x86_feature_detected!("fma") && std::arch::is_x86_feature_detected!("avx2");
-        if fused
-            && std::arch::is_x86_feature_detected!("avx512f")
-            && std::arch::is_x86_feature_detected!("avx512vl")
-        {
-            return match kind {
-                Kind::Differences => wide::of_differences,
-                Kind::Products => wide::of_products,
-                Kind::Angle => wide::of_angle,
-            };
-        }
-        if fused {
-            return match kind {
-                Kind::Differences => medium::of_differences,
-                Kind::Products => medium::of_products,
-                Kind::Angle => medium::of_angle,
-            };
-        }
-    }
-    match kind {
-        Kind::Differences => plain::of_differences,
-        Kind::Products => plain::of_products,
-        Kind::Angle => plain::of_angle,
+    match Processor::detect() {
+        #[cfg(target_arch = "x86_64")]
+        Processor::Avx512 => avx512::of(kind),
+        #[cfg(target_arch = "x86_64")]
+        Processor::Avx2 => avx2::of(kind),
+        _ => plain::of(kind),
     }
 }
 

@@ -7,8 +7,10 @@
 //!
 //! Every output is one chain `fma(a_last, w_last, … fma(a_1, w_1, fma(a_0, w_0, b)))` in the order of the inputs,
 //! whichever instruction set does it and wherever the row stands. So a row's result depends neither on the batch it
-//! is in, nor on the number of threads, nor on the processor (the portable path of an x86 processor without FMA
+//! is in, nor on the number of threads, nor on the processor (the plain path of an x86 processor without FMA
 //! rounds twice a step and may differ in the last bits).
+
+use crate::processor::Processor;
 
 /// Outputs that are computed side by side: four AVX-512 registers.
 pub(super) const TILE: usize = 64;
@@ -122,13 +124,13 @@ impl Packed {
         begin: Begin,
         relu: bool,
     ) {
-        self.multiply_with(instructions(), input, rows, range, output, output_stride, begin, relu);
+        self.multiply_with(Processor::detect(), input, rows, range, output, output_stride, begin, relu);
     }
 
     /// [`Packed::multiply`] with an instruction set that the processor has.
     fn multiply_with(
         &self,
-        instructions: Instructions,
+        processor: Processor,
         input: RowsRef<'_>,
         rows: usize,
         range: std::ops::Range<usize>,
@@ -163,14 +165,14 @@ impl Packed {
             begin,
             relu,
         };
-        // SAFETY: the asserts above; the instruction set is present where its path is chosen.
+        // SAFETY: the asserts above, and `Processor` names an instruction set only after it was detected.
         unsafe {
-            match instructions {
+            match processor {
                 #[cfg(target_arch = "x86_64")]
-                Instructions::Avx512 => avx512::run(&task),
+                Processor::Avx512 => avx512::run(&task),
                 #[cfg(target_arch = "x86_64")]
-                Instructions::Avx2 => avx2::run(&task),
-                Instructions::Portable => portable::run(&task),
+                Processor::Avx2 => avx2::run(&task),
+                Processor::Plain => plain::run(&task),
             }
         }
     }
@@ -284,76 +286,22 @@ impl Task<'_> {
     }
 }
 
-/// Instruction sets that a kernel is written for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Instructions {
-    #[cfg(target_arch = "x86_64")]
-    Avx512,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    Portable,
-}
-
-impl Instructions {
-    /// Every path that is built, the widest first.
-    const ALL: &'static [Self] = &[
-        #[cfg(target_arch = "x86_64")]
-        Self::Avx512,
-        #[cfg(target_arch = "x86_64")]
-        Self::Avx2,
-        Self::Portable,
-    ];
-
-    /// Whether this processor has it; the standard library caches the answer.
-    fn is_present(self) -> bool {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => std::arch::is_x86_feature_detected!("avx512f"),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => {
-                std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+crate::vectorised! {
+    /// `⟨a, b⟩` in double precision: eight sums side by side, joined in a fixed order.
+    ///
+    /// A product of two single-precision numbers is exact in double precision, so that wider instructions, fused or not,
+    /// give the same bits.
+    pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
+        let mut sums = [0.0_f64; 8];
+        let ((a_lines, a_rest), (b_lines, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+        for (x, y) in a_lines.iter().zip(b_lines) {
+            for lane in 0..8 {
+                sums[lane] += f64::from(x[lane]) * f64::from(y[lane]);
             }
-            Self::Portable => true,
         }
+        let rest: f64 = a_rest.iter().zip(b_rest).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+        sums.iter().sum::<f64>() + rest
     }
-}
-
-/// The widest instruction set of this processor.
-fn instructions() -> Instructions {
-    Instructions::ALL.iter().copied().find(|set| set.is_present()).unwrap_or(Instructions::Portable)
-}
-
-/// `⟨a, b⟩` in double precision: eight sums side by side, joined in a fixed order.
-///
-/// A product of two single-precision numbers is exact in double precision, so that wider instructions, fused or not,
-/// give the same bits.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
-    #[cfg(target_arch = "x86_64")]
-    if Instructions::Avx2.is_present() {
-        // SAFETY: the instructions are there.
-        return unsafe { dot_avx2(a, b) };
-    }
-    dot_eight_lanes(a, b)
-}
-
-/// [`dot_eight_lanes`], compiled for wider registers.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn dot_avx2(a: &[f32], b: &[f32]) -> f64 {
-    dot_eight_lanes(a, b)
-}
-
-#[inline]
-fn dot_eight_lanes(a: &[f32], b: &[f32]) -> f64 {
-    let mut sums = [0.0_f64; 8];
-    let ((a_lines, a_rest), (b_lines, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
-    for (x, y) in a_lines.iter().zip(b_lines) {
-        for lane in 0..8 {
-            sums[lane] += f64::from(x[lane]) * f64::from(y[lane]);
-        }
-    }
-    let rest: f64 = a_rest.iter().zip(b_rest).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
-    sums.iter().sum::<f64>() + rest
 }
 
 /// Calls `micro::<ROWS, LINES>` for the row and line counts of a block.
@@ -536,7 +484,7 @@ mod avx2 {
 
 /// Plain loops over one line of outputs and up to four rows, for every other processor. The compiler turns them into
 /// the vector instructions of the target (NEON on aarch64).
-mod portable {
+mod plain {
     use super::{Block, LINE, Start, Task};
 
     /// # Safety
@@ -638,7 +586,7 @@ mod tests {
             for begin in [Begin::Bias, Begin::OutputPlusBias] {
                 for relu in [false, true] {
                     let mut first: Option<Vec<f32>> = None;
-                    for &set in Instructions::ALL.iter().filter(|set| set.is_present()) {
+                    for set in Processor::available() {
                         let stride = outputs + 3;
                         let mut output = vec![MARK; rows * stride];
                         let rows_in = RowsRef::new(&input, inputs);
@@ -676,8 +624,8 @@ mod tests {
                                 );
                             }
                         }
-                        // The portable path of a build without FMA rounds twice a step; all others agree in bits.
-                        let rounds_once = set != Instructions::Portable
+                        // The plain path of a build without FMA rounds twice a step; all others agree in bits.
+                        let rounds_once = set != Processor::Plain
                             || cfg!(any(not(target_arch = "x86_64"), target_feature = "fma"));
                         match &first {
                             None => first = Some(output),
@@ -713,7 +661,7 @@ mod tests {
 
     #[test]
     fn a_relu_keeps_a_nan_visible() {
-        for &set in Instructions::ALL.iter().filter(|set| set.is_present()) {
+        for set in Processor::available() {
             let packed = Packed::new(1, 2, |_, _| 1.0, &[0.0]);
             let (input, mut output) = ([f32::INFINITY, f32::NEG_INFINITY], [0.0]);
             packed.multiply_with(set, RowsRef::new(&input, 2), 1, 0..1, &mut output, 1, Begin::Bias, true);
@@ -728,7 +676,6 @@ mod tests {
             let b: Vec<f32> = (0..length).map(|i| 2.0 - i as f32).collect();
             let plain: f64 = a.iter().zip(&b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
             assert_eq!(dot(&a, &b), plain);
-            assert_eq!(dot_eight_lanes(&a, &b), plain);
         }
     }
 }

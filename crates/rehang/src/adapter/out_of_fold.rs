@@ -9,7 +9,7 @@ use super::uncertainty::variance_of_log;
 use super::{expect_count, expect_finite, expect_width};
 use crate::error::{Error, ErrorKind, Result};
 use crate::head::{Head, HeadKind};
-use crate::vectors::{Matrix, norm};
+use crate::vectors::{Matrix, norm, squared_distance};
 
 /// `log σ²` as a linear function of a few features, each known when the adapter is applied.
 ///
@@ -154,10 +154,10 @@ const SPARE_CANDIDATES: usize = 8;
 struct Candidates(Vec<(f32, u32)>);
 
 impl Candidates {
-    fn offer(&mut self, limit: usize, first: usize, scores: &[f32]) {
+    fn offer(&mut self, limit: usize, first: usize, scores: &[f32], leave_out: impl Fn(usize) -> bool) {
         let mut worst = if self.0.len() < limit { f32::NEG_INFINITY } else { self.0[limit - 1].0 };
         for (offset, &score) in scores.iter().enumerate() {
-            if score > worst || self.0.len() < limit {
+            if (score > worst || self.0.len() < limit) && !leave_out(first + offset) {
                 let at = self.0.partition_point(|&(other, _)| other >= score);
                 self.0.truncate(limit - 1);
                 self.0.insert(at, (score, (first + offset) as u32));
@@ -194,8 +194,8 @@ impl NearestAnchors {
     }
 
     /// The `count` nearest anchors of every query `[n, d]`, nearest first, as (Euclidean distance, anchor); fewer
-    /// where there are fewer anchors. With `leave_out(query)` one anchor a query is passed over: its own, where the
-    /// queries are the anchors.
+    /// where there are fewer anchors. Anchors for which `leave_out(query, anchor)` holds are passed over: the query
+    /// itself, where the queries are the anchors, or all that are of its kind.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl NearestAnchors {
         &self,
         queries: &Matrix,
         count: usize,
-        leave_out: impl Fn(usize) -> Option<usize> + Sync,
+        leave_out: impl Fn(usize, usize) -> bool + Sync,
     ) -> Result<Vec<Vec<(f64, usize)>>> {
         const QUERIES: usize = 192;
         if queries.rows() == 0 {
@@ -219,8 +219,8 @@ impl NearestAnchors {
             .enumerate()
             .map_init(Scratch::default, |scratch, (chunk, rows)| {
                 let (queries, first) = (RowsRef::new(rows, width), chunk * QUERIES);
-                // One more than asked for, since one may be passed over.
-                self.find_candidates(queries, rows.len() / width, count.saturating_add(1), scratch);
+                let leave_out = |row: usize, anchor: usize| leave_out(first + row, anchor);
+                self.find_candidates(queries, rows.len() / width, count, scratch, leave_out);
                 (0..rows.len() / width)
                     .map(|row| {
                         self.nearest_into(
@@ -228,9 +228,7 @@ impl NearestAnchors {
                             &scratch.nearest[row],
                             &mut scratch.neighbours,
                         );
-                        let skipped = leave_out(first + row);
-                        let kept = scratch.neighbours.iter().filter(|(_, anchor)| Some(*anchor) != skipped);
-                        kept.take(count).copied().collect()
+                        scratch.neighbours.iter().take(count).copied().collect()
                     })
                     .collect::<Vec<_>>()
             })
@@ -239,7 +237,14 @@ impl NearestAnchors {
     }
 
     /// Fills `scratch.nearest` with the candidates of every row.
-    fn find_candidates(&self, rows: RowsRef<'_>, count: usize, wanted: usize, scratch: &mut Scratch) {
+    fn find_candidates(
+        &self,
+        rows: RowsRef<'_>,
+        count: usize,
+        wanted: usize,
+        scratch: &mut Scratch,
+        leave_out: impl Fn(usize, usize) -> bool,
+    ) {
         let limit = wanted.saturating_add(SPARE_CANDIDATES).min(self.anchors.rows());
         let Scratch { block, nearest, .. } = scratch;
         nearest.resize_with(nearest.len().max(count), Candidates::default);
@@ -247,7 +252,7 @@ impl NearestAnchors {
             candidates.0.clear();
         }
         for_each_product(&self.packed, rows, count, block, |row, columns, scores| {
-            nearest[row].offer(limit, columns.start, scores);
+            nearest[row].offer(limit, columns.start, scores, |anchor| leave_out(row, anchor));
         });
     }
 
@@ -256,9 +261,7 @@ impl NearestAnchors {
         neighbours.clear();
         neighbours.extend(candidates.0.iter().map(|&(_, anchor)| {
             let anchor = anchor as usize;
-            let differences =
-                query.iter().zip(self.anchors.row(anchor)).map(|(&q, &a)| f64::from(q) - f64::from(a));
-            (differences.map(|difference| difference * difference).sum::<f64>().sqrt(), anchor)
+            (squared_distance(query, self.anchors.row(anchor)).sqrt(), anchor)
         }));
         neighbours.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
     }
@@ -377,7 +380,7 @@ impl PreparedOutOfFold {
         scratch: &mut Scratch,
     ) {
         let count = variance.len();
-        self.anchors.find_candidates(scaled, count, self.learned.neighbours, scratch);
+        self.anchors.find_candidates(scaled, count, self.learned.neighbours, scratch, |_, _| false);
         let Scratch { block, nearest, entropies, neighbours } = scratch;
         if let Some(head) = &self.head {
             entropies.clear();

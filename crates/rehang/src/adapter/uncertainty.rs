@@ -30,7 +30,7 @@ pub enum Uncertainty {
         /// Bias.
         bias: f32,
     },
-    /// Learned from out-of-fold residuals (`rehang-fit::uncertainty`).
+    /// Learned from out-of-fold residuals (`rehang-fit::uncertainty_fit`).
     OutOfFold(OutOfFold),
 }
 

@@ -13,10 +13,10 @@
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
-use super::processor::Processor;
 #[cfg(target_arch = "x86_64")]
 use super::registers::x86::{Avx2, Avx512};
 use super::registers::{Eight, LANES, lanes, lanes_mut};
+use crate::processor::Processor;
 
 /// Gallery items in a panel: three AVX-512 registers of eight `f64`.
 const PANEL: usize = 24;
@@ -109,13 +109,13 @@ pub(crate) fn distances(
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi1,bmi2")]
 fn distances_avx512(queries: &QueryTiles, gallery: &Panels, distance: Distance, out: &mut [f64]) {
     blocks::<Avx512, 8, 3>(queries, gallery, distance, out);
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,bmi1,bmi2")]
 fn distances_avx2(queries: &QueryTiles, gallery: &Panels, distance: Distance, out: &mut [f64]) {
     blocks::<Avx2, 4, 1>(queries, gallery, distance, out);
 }

@@ -39,7 +39,6 @@ mod distances;
 mod evaluate;
 mod input;
 mod line;
-mod processor;
 mod registers;
 mod relevance;
 mod sweep;
@@ -48,6 +47,7 @@ mod thresholds;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::processor::Processor;
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::statistics::{Interval, bootstrap_means};
@@ -61,7 +61,6 @@ pub use relevance::{Qrels, QueryCount, Relevance};
 pub(crate) use distances::{Panels, QueryTiles, distances};
 pub(crate) use evaluate::ranks_of_answers;
 pub(crate) use input::{Blocks, check_handicap, check_vectors};
-pub(crate) use processor::Processor;
 pub(crate) use relevance::expect_count;
 
 use centre::Centre;

@@ -3,7 +3,7 @@
 //! The compiler does not turn the inner loops of this module into vector code by itself (it was tried: the sums of a
 //! tile end up as single numbers), so they are written in terms of [`Eight`]. Every operation is exact IEEE
 //! arithmetic, lane by lane, and [`Eight::sum`] adds the lanes in one fixed order: all implementations give the same
-//! bits. Only code that [`super::Processor`] chose at run time may use the two x86 implementations.
+//! bits. Only code that [`crate::Processor`] chose at run time may use the two x86 implementations.
 
 /// Lanes of an [`Eight`].
 pub(crate) const LANES: usize = 8;

@@ -10,12 +10,12 @@
 //! `ranks`. When a right answer itself is backfilled, its entry moves, and its new rank is counted in `histogram`,
 //! which holds how many items stand at each place.
 
-use super::processor::Processor;
 #[cfg(target_arch = "x86_64")]
 use super::registers::x86::{Avx2, Avx512};
 use super::registers::{Eight, LANES, Registers, lanes, lanes_mut};
 use super::relevance::Positive;
 use super::thresholds::Thresholds;
+use crate::processor::Processor;
 
 /// Fixed-point unit of average precision and the other means: 2^40, so that a rounding is below 1e-12.
 ///
@@ -285,7 +285,7 @@ fn sweep_avx512(
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,bmi1,bmi2")]
 fn sweep_avx2(work: &mut Workspace, query: &Query<'_>, depths: &Depths, totals: &mut Totals) -> QueryValues {
     sweep_here::<Avx2>(work, query, depths, totals)
 }

@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use crate::compatibility::at_width;
-use crate::curve::{Blocks, Panels, Processor, check_vectors, expect_count};
+use crate::curve::{Blocks, Panels, check_vectors, expect_count};
 use crate::error::{ErrorKind, Result};
+use crate::processor::Processor;
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
