@@ -16,21 +16,25 @@ mod input;
 mod relevance;
 mod rows;
 mod training;
+mod wording;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use rehang::{Error, Result};
 
 use arguments::{Arguments, Command};
 use commands::Outcome;
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
+    let matches = Arguments::command().get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    wording::called(&matches);
+    match run(&arguments) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::WithRefusals) => ExitCode::from(1),
         Err(error) => {
-            commands::say(&format!("Error: {error}"));
+            commands::say(&format!("Error: {}", wording::said(&error)));
             ExitCode::from(2)
         }
     }

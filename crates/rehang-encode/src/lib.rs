@@ -17,7 +17,7 @@ mod table;
 pub use command::{CommandConfig, CommandFormat};
 pub use config::{EncoderConfig, Terms, open};
 pub use contract::{Encoder, Input, ItemFailure, Spent};
-pub use http::{HttpConfig, is_budget_spent};
+pub use http::HttpConfig;
 pub use onnx::{
     ImageFilter, ImageInput, ImageLayout, ImageResize, OnnxConfig, OnnxInput, Pooling, TextInput, VectorInput,
 };

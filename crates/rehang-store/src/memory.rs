@@ -543,7 +543,7 @@ pub(crate) fn document_changed(name: &str, expected: Option<u64>, there: Option<
     let words = |version: Option<u64>| {
         version.map_or_else(|| "none".to_owned(), |version| format!("version {version}"))
     };
-    Error::conflict(
+    Error::changed_meanwhile(
         format!("document {name:?}"),
         format!(
             "somebody else was faster: {} was expected and {} is there; read it again, then decide",

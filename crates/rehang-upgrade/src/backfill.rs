@@ -100,7 +100,7 @@ pub enum Ending {
     Stopped,
     /// The upgrade was rolled back meanwhile, or another one took its place.
     RolledBack,
-    /// A budget of the encoder itself is spent ([`rehang_encode::is_budget_spent`]): what it would cost to go on is not granted.
+    /// A budget of the encoder itself is spent ([`rehang::ErrorKind::BudgetSpent`]): what it would cost to go on is not granted.
     EncoderBudgetSpent,
     /// The process was asked to end (Ctrl-C), or the encoder or the store failed for good.
     Interrupted,

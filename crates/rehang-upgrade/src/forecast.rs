@@ -2,7 +2,7 @@
 
 use rehang::finding::Severity;
 use rehang::report::{FORMAT_VERSION, Report, percent_rounded_up};
-use rehang::{Error, Result};
+use rehang::{Error, Remedy, Result};
 use rehang_store::{Store, find_space};
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Reads the JSON of a report (`rehang report … -o report.json`) and finds the curve of this upgrade in it: the one of its
+    /// Reads the JSON of a report and finds the curve of this upgrade in it: the one of its
     /// order, and of its adapter's method where several were compared. Where there is none, it is the curve that the
     /// report's verdict speaks about, and a warning says so.
     ///
@@ -52,12 +52,8 @@ impl Forecast {
     /// spaces.
     pub fn read(text: &str, source: &str, setup: &Setup<'_>) -> Result<Self> {
         let report: Report = serde_json::from_str(text).map_err(|error| {
-            Error::corrupt(
-                source,
-                format!(
-                    "it is no report of rehang as JSON ({error}); `rehang report … -o report.json` makes one"
-                ),
-            )
+            Error::corrupt(source, format!("it is no report of rehang as JSON ({error})"))
+                .advise(Remedy::MakeReport)
         })?;
         if report.format_version > FORMAT_VERSION {
             return Err(Error::corrupt(
@@ -174,23 +170,17 @@ pub fn expect_worthwhile(store: &dyn Store, forecast: &Forecast) -> Result<()> {
             format!("is forecast at {now:.1}, and to fall below the {line:.1} of doing nothing"),
         )
     };
-    let remedy = match forecast.passes_at_percent() {
-        Some(percent) => format!(
-            "it passes doing nothing at {percent:.1} %, so `rehang upgrade run --until {percent:.1}%` first; or"
-        ),
-        None => "it never passes doing nothing;".into(),
-    };
     Err(Error::conflict(
         format!("switching {} now {when} worse than doing nothing", store.name()),
         format!(
-            "with {:.1} % native {} {seen} ({} in {}); {remedy} serve merged searches (`switch --merged`), or switch all the same \
-             (`switch --anyway`)",
+            "with {:.1} % native {} {seen} ({} in {})",
             100.0 * share,
             forecast.metric,
             forecast.curve,
             forecast.source
         ),
-    ))
+    )
+    .advise(Remedy::ReconsiderSwitch { backfill_percent: forecast.passes_at_percent() }))
 }
 
 /// Below by more than sums of thousands of numbers are rounded by.

@@ -4,7 +4,7 @@
 //! gallery, and losing the process at any instruction loses nothing.
 
 use rehang::order::Policy;
-use rehang::{Error, Result, Space};
+use rehang::{Error, Remedy, Result, Space};
 use rehang_store::{Revision, Store};
 use serde::{Deserialize, Serialize};
 
@@ -185,23 +185,16 @@ enum Overtaken {
 impl Overtaken {
     fn error(&self, store: &dyn Store, plan: &UpgradeRecord) -> Error {
         let (happened, next) = match self {
-            Self::Replaced => (
-                "another upgrade took its place",
-                "`rehang upgrade status` says which; finish or roll back that one",
-            ),
+            Self::Replaced => ("another upgrade took its place meanwhile", Remedy::SettleOtherUpgrade),
             Self::RolledBack => {
-                ("it was rolled back", "what is adapted is kept, and `rehang upgrade start` goes on with it")
+                ("it was rolled back meanwhile; what is adapted is kept", Remedy::ContinueFilling)
             }
-            Self::Finished => ("it was finished", "`rehang upgrade start` begins another one"),
-            Self::PlannedAnew => (
-                "it was planned anew, with another adapter or order",
-                "let that `rehang upgrade start` come to its end, or run this one again to plan it anew once more",
-            ),
+            Self::Finished => ("it was finished meanwhile", Remedy::BeginUpgrade),
+            Self::PlannedAnew => {
+                ("it was planned anew meanwhile, with another adapter or order", Remedy::AwaitNewPlan)
+            }
         };
-        Error::conflict(
-            format!("filling {:?} of {}", plan.new.model, store.name()),
-            format!("{happened} meanwhile; {next}"),
-        )
+        Error::superseded(format!("filling {:?} of {}", plan.new.model, store.name()), happened).advise(next)
     }
 }
 
@@ -243,13 +236,8 @@ impl Recorded {
     ///
     /// Not found where there is none.
     pub fn expect(store: &dyn Store) -> Result<Self> {
-        Self::read(store)?.ok_or_else(|| {
-            Error::not_found(
-                "upgrade",
-                "started",
-                format!("{}; `rehang upgrade start` begins one", store.name()),
-            )
-        })
+        Self::read(store)?
+            .ok_or_else(|| Error::not_found("upgrade", "started", store.name()).advise(Remedy::BeginUpgrade))
     }
 
     /// Puts the first record of an upgrade into a store, or replaces the one that was read.

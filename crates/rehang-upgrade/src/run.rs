@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Progress, Provenance, Result, Space};
-use rehang_encode::{Encoder, Input, ItemFailure, Spent, is_budget_spent};
+use rehang::{Error, ErrorKind, Progress, Provenance, Remedy, Result, Space};
+use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemKey, Outcome, Record, Scan, Select, Store, VectorWrite};
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ use crate::faults::{Faults, Place};
 use crate::fill::Filler;
 use crate::health::{SigmaHealth, sigma_health};
 use crate::record::{Phase, Recorded, UpgradeRecord};
-use crate::verbs::expect_adapter;
+use crate::verbs::{expect_adapter, upgrade_of};
 
 /// Native vectors whose σ² is compared with their true error.
 pub(crate) const HEALTH_SAMPLE: usize = 2000;
@@ -95,24 +95,21 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
     match (record.phase, record.request) {
         (Phase::Filled | Phase::RolledBack, Request::Run) => {}
         (Phase::Filled | Phase::RolledBack, Request::Pause) => {
-            return Err(Error::conflict(
-                format!("the backfill of {name} is paused"),
-                "`rehang upgrade resume` lets it go on",
-            ));
+            return Err(Error::wrong_phase(format!("the backfill of {name}"), "paused")
+                .advise(Remedy::ResumeBackfill));
         }
         (Phase::Filled | Phase::RolledBack, Request::Stop) => {
-            return Err(Error::conflict(
-                format!("the backfill of {name} was stopped"),
-                "`rehang upgrade resume` lets it go on",
-            ));
+            return Err(Error::wrong_phase(format!("the backfill of {name}"), "stopped")
+                .advise(Remedy::ResumeBackfill));
         }
-        (phase @ (Phase::Filling | Phase::Abandoned | Phase::Finished), _) => {
-            let next = if phase == Phase::Finished {
-                left_by_finish(setup.store, &record.new.model)?
-            } else {
-                "run `rehang upgrade start`".into()
-            };
-            return Err(Error::conflict(format!("the upgrade of {name} is {}", phase.name()), next));
+        (phase @ (Phase::Filling | Phase::Abandoned), _) => {
+            return Err(
+                Error::wrong_phase(upgrade_of(setup.store), phase.name()).advise(Remedy::ContinueFilling)
+            );
+        }
+        (phase @ Phase::Finished, _) => {
+            let left = left_by_finish(setup.store, &record.new.model)?;
+            return Err(Error::wrong_phase(upgrade_of(setup.store), format!("{}: {left}", phase.name())));
         }
     }
     let encodes = setup.encoder.space();
@@ -318,7 +315,7 @@ impl Run<'_> {
     fn end(&mut self, state: &Backfill, ending: Ending) -> Result<Summary> {
         let (ending, encoder_said) = match self.fatal.take() {
             None => (ending, None),
-            Some(error) if is_budget_spent(&error) => (Ending::EncoderBudgetSpent, Some(error.to_string())),
+            Some(error) if error.is_budget_spent() => (Ending::EncoderBudgetSpent, Some(error.to_string())),
             Some(error) => {
                 return Err(error.context(format!(
                     "the backfill ended after {} items were made native, which are kept",

@@ -1,7 +1,7 @@
 //! The verbs of an upgrade, in the order in which a gallery goes through them.
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Progress, Provenance, Result, Space};
+use rehang::{Error, ErrorKind, Progress, Provenance, Remedy, Result, Space};
 use rehang_store::{Counts, Failure, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
@@ -261,14 +261,12 @@ fn record_filled(store: &dyn Store, plan: &UpgradeRecord) -> Result<()> {
                 record.adapted_before = false;
             }
         });
-        if !outcome.as_ref().is_err_and(Error::is_conflict) {
+        if !outcome.as_ref().is_err_and(Error::is_changed_meanwhile) {
             return outcome;
         }
     }
-    Err(Error::conflict(
-        format!("the upgrade of {}", store.name()),
-        "somebody else keeps changing it; run `rehang upgrade start` again, which goes on where it was",
-    ))
+    Err(Error::changed_meanwhile(upgrade_of(store), "another process keeps changing it")
+        .advise(Remedy::ContinueFilling))
 }
 
 /// What [`switch`] did.
@@ -300,11 +298,8 @@ pub fn switch(
         Phase::Filled | Phase::RolledBack => {}
         Phase::Finished => return Err(finished(store, &recorded.record)),
         phase @ (Phase::Filling | Phase::Abandoned) => {
-            let what = format!("the upgrade of {} is {}", store.name(), phase.name());
-            return Err(Error::conflict(
-                what,
-                "only a filled one can be switched; run `rehang upgrade start`",
-            ));
+            let phase = format!("{}: only a filled one can be switched", phase.name());
+            return Err(Error::wrong_phase(upgrade_of(store), phase).advise(Remedy::ContinueFilling));
         }
     }
     expect_adapter(store, &recorded.record, setup.adapter)?;
@@ -337,13 +332,11 @@ fn expect_not_taken_back(store: &dyn Store, old: &str, new: &str) -> Result<()> 
         return Ok(());
     }
     store.switch_serving(new, old)?;
-    Err(Error::conflict(
+    Err(Error::superseded(
         format!("switching searches of {} to {new:?}", store.name()),
-        format!(
-            "the upgrade was rolled back meanwhile, so they go to {old:?}; `rehang upgrade status` says how it stands, and \
-             `rehang upgrade switch` tries again"
-        ),
-    ))
+        format!("the upgrade was rolled back meanwhile, so they go to {old:?}"),
+    )
+    .advise(Remedy::SwitchAgain))
 }
 
 /// Asks running backfills to pause, to stop, or allows them to run again. Gives what was asked for before.
@@ -435,24 +428,21 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
         if store.serving()?.as_deref() != Some(new.as_str()) {
             return Err(Error::conflict(
                 format!("searches of {} still go to {old:?}", store.name()),
-                "finish would drop the space they use; run `rehang upgrade switch` first",
-            ));
+                "finish would drop the space they use",
+            )
+            .advise(Remedy::SwitchFirst));
         }
         // Searches may go to the new space all the same: while it is filled again with another adapter, and where a rollback
         // died between its record and its switch. Nobody could fill it to its end, nor roll back, without the old space.
         let next = match recorded.record.phase {
             Phase::Filled | Phase::Finished => None,
-            Phase::Filling => Some("run `rehang upgrade start` to fill it to its end first"),
-            Phase::RolledBack => {
-                Some("run `rehang upgrade rollback` again to go back, or `rehang upgrade switch` to stay")
-            }
-            Phase::Abandoned => {
-                Some("run `rehang upgrade rollback` again to go back, or `rehang upgrade start` to stay")
-            }
+            Phase::Filling => Some(Remedy::ContinueFilling),
+            Phase::RolledBack => Some(Remedy::RollBackOrSwitch),
+            Phase::Abandoned => Some(Remedy::RollBackOrFill),
         };
         if let Some(next) = next {
-            let what = format!("the upgrade of {} is {}", store.name(), recorded.record.phase.name());
-            return Err(Error::conflict(what, format!("finish would drop what it still needs; {next}")));
+            let phase = format!("{}: finish would drop what it still needs", recorded.record.phase.name());
+            return Err(Error::wrong_phase(upgrade_of(store), phase).advise(next));
         }
         let filler = Filler::new(setup.adapter, &old, &new, setup.order)?.while_filled_by(&recorded.record);
         filler.catch_up(store, faults)?;
@@ -672,8 +662,9 @@ fn expect_setup(store: &dyn Store, record: &UpgradeRecord, setup: &Setup<'_>) ->
         } else {
             Error::conflict(
                 format!("the upgrade of {name} is another one, {of_record} ({})", record.phase.name()),
-                format!("the configuration says {of_setup}; `rehang upgrade start` begins that one"),
+                format!("the configuration says {of_setup}"),
             )
+            .advise(Remedy::BeginUpgrade)
         });
     }
     for (role, recorded, wanted) in [("old", &record.old, setup.old), ("new", &record.new, setup.new)] {
@@ -701,15 +692,21 @@ pub(crate) fn expect_adapter(store: &dyn Store, record: &UpgradeRecord, adapter:
     }
     Err(Error::conflict(
         format!("the upgrade of {} is filled by another adapter than the configuration's", store.name()),
-        "run `rehang upgrade start` with it to re-plan (native vectors are kept), or name the adapter it was started with",
-    ))
+        "vectors of two adapters in one space cannot be told apart",
+    )
+    .advise(Remedy::PlanAnew))
+}
+
+/// How errors name the upgrade of a gallery.
+pub(crate) fn upgrade_of(store: &dyn Store) -> String {
+    format!("the upgrade of {}", store.name())
 }
 
 fn finished(store: &dyn Store, record: &UpgradeRecord) -> Error {
-    Error::conflict(
-        format!("the upgrade of {} is finished", store.name()),
+    Error::wrong_phase(
+        upgrade_of(store),
         format!(
-            "its old space is gone; to change the model again, name {:?} as [old] and another space as [new] in the configuration",
+            "finished: its old space is gone; to change the model again, name {:?} as [old] and another space as [new] in the configuration",
             record.new.model
         ),
     )

@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{D_NEW, DieAt, TestClock, TestEncoder, World, check, fill, new_model};
-use rehang::{Distance, Progress, Provenance, Result, Space};
+use rehang::{Distance, Progress, Provenance, Remedy, Result, Space};
 use rehang_store::{ItemWrite, MemoryStore, Store};
 use rehang_upgrade::{
     BackfillSetup, Faults, Gallery, Limits, NoFaults, Phase, Place, Recorded, Request, Serving, Started,
@@ -227,7 +227,7 @@ fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says(
         assert_eq!(made_by(&store, "new-model", 3), Some(Provenance::Adapted));
         let error = finish(&store, &world.setup(), &NoFaults).unwrap_err();
         if refilling {
-            assert!(error.to_string().contains("`rehang upgrade start` to stay"), "{error}");
+            assert_eq!(error.remedy(), Some(&Remedy::RollBackOrFill), "{error}");
             begin(&store, &world, &NoFaults).unwrap();
         } else {
             // Written by an application that does not know of the upgrade; a backfill could not embed it.
@@ -235,7 +235,7 @@ fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says(
             store.put(&[write]).unwrap();
             assert_eq!(run(&store, &world).unwrap().caught_up, 1);
             assert_eq!(made_by(&store, "new-model", 4), Some(Provenance::Adapted));
-            assert!(error.to_string().contains("`rehang upgrade switch` to stay"), "{error}");
+            assert_eq!(error.remedy(), Some(&Remedy::RollBackOrSwitch), "{error}");
             switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
         }
         // What the message says helps.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{DieAt, TestClock, TestEncoder, World, check, fill};
-use rehang::{Progress, Provenance, Result, Space};
+use rehang::{ErrorKind, Progress, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{MemoryStore, Scan, Select, Store};
 use rehang_upgrade::{
@@ -333,9 +333,9 @@ fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
         };
         died.unwrap_err();
         let error = finish(&store, &now.setup(), &NoFaults).unwrap_err();
-        let next =
-            if place == Place::FillRead { "`rehang upgrade start`" } else { "`rehang upgrade rollback`" };
-        assert!(error.is_conflict() && error.to_string().contains(next), "{error}");
+        let next = if place == Place::FillRead { Remedy::ContinueFilling } else { Remedy::RollBackOrSwitch };
+        assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error}");
+        assert_eq!(error.remedy(), Some(&next), "{error}");
         assert_eq!(store.spaces().unwrap().len(), 2, "nothing was dropped");
         // What the message says helps.
         if place == Place::FillRead {
@@ -353,7 +353,8 @@ fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
     let (store, world) = filled();
     request(&store, &world.setup(), Request::Pause).unwrap();
     let error = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap_err();
-    assert!(error.is_conflict() && error.to_string().contains("resume"), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error}");
+    assert_eq!(error.remedy(), Some(&Remedy::ResumeBackfill), "{error}");
     request(&store, &world.setup(), Request::Run).unwrap();
     run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
 }
@@ -400,7 +401,8 @@ fn another_adapter_than_the_recorded_one_is_refused() {
         finish(&store, &world.setup(), &NoFaults).unwrap_err(),
         expect_same(&store, &world.setup()).unwrap_err(),
     ] {
-        assert!(error.is_conflict() && error.to_string().contains("`rehang upgrade start`"), "{error}");
+        assert!(error.is_conflict(), "{error}");
+        assert_eq!(error.remedy(), Some(&Remedy::PlanAnew), "{error}");
     }
     assert_eq!(common::snapshot(&store), before, "nothing was written");
     // What the message says helps.

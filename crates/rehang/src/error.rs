@@ -4,10 +4,13 @@
 //!
 //! [`Error`] carries one [`ErrorKind`] with structured fields (so a test can assert on them) and a chain of contexts
 //! that says what was being done. The sentence is made in `Display`: what happened, where, and what to do about it.
-//! The predicates ([`Error::is_mismatch`], [`Error::is_corrupt`], …) group kinds by what the operator does next.
+//! The predicates ([`Error::is_mismatch`], [`Error::is_corrupt`], …) group kinds by what the operator does next. Where
+//! there is a next step that a face has its own words for, the error carries it as a [`Remedy`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+use crate::remedy::{Plain, Remedy, Wording};
 
 /// The result of every fallible function of rehang.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -103,9 +106,9 @@ pub enum ErrorKind {
         /// The system's own words.
         reason: String,
     },
-    /// An option has a value that it cannot have. Act: use one that is listed.
+    /// A parameter has a value that it cannot have. Act: use one that is listed.
     InvalidOption {
-        /// The option's name.
+        /// The parameter's name in the library; [`Wording::parameter`] gives the face's.
         option: String,
         /// The value given.
         value: String,
@@ -114,9 +117,9 @@ pub enum ErrorKind {
     },
     /// Something that the chosen method needs was not given. Act: give it, or choose another method.
     MissingInput {
-        /// What is missing ("labels").
+        /// What is missing: a parameter's name in the library ("labels"), or words.
         input: String,
-        /// Who needs it ("--policy entropy").
+        /// Who needs it ("order entropy").
         needed_by: String,
     },
     /// This build leaves the feature out. Act: build with it.
@@ -136,11 +139,42 @@ pub enum ErrorKind {
         /// The step at which it happened.
         step: usize,
     },
-    /// Somebody else holds, or has changed, what was to be changed. Act: look at the state, then decide again.
+    /// The state of what was to be changed does not allow it. Act: look at the state, then decide again.
     Conflict {
-        /// What is held or changed ("the upgrade of gallery.db").
+        /// What was to be changed ("the upgrade of gallery.db").
         what: String,
-        /// By whom, or how.
+        /// What is in the way.
+        detail: String,
+    },
+    /// Another process has changed what was read since: a compare-and-set was lost and nothing was written. Act: read it
+    /// again, then decide again.
+    ChangedMeanwhile {
+        /// What was changed.
+        what: String,
+        /// What was expected and what is there.
+        detail: String,
+    },
+    /// Work was done for a plan that is not valid any more, so nothing of it was written: the upgrade was planned anew, rolled
+    /// back, finished, or another one took its place. Act: stop this work; the remedy says what continues.
+    Superseded {
+        /// What was being done ("filling \"clip\" of gallery.db").
+        what: String,
+        /// What happened meanwhile.
+        detail: String,
+    },
+    /// A verb does not fit the phase that an upgrade is in. Act: the remedy names the verb that comes first.
+    WrongPhase {
+        /// What is in that phase ("the upgrade of gallery.db").
+        what: String,
+        /// The phase, with what it means for the verb.
+        phase: String,
+    },
+    /// A budget of money, tokens or items is spent: an orderly end, which a larger budget continues. An encoder ends a run
+    /// with this kind.
+    BudgetSpent {
+        /// Whose budget ("the budget of the encoder").
+        what: String,
+        /// Which budget, and what was spent.
         detail: String,
     },
     /// Something was asked for by a name that nothing has. Act: use one of the names there are.
@@ -175,6 +209,7 @@ pub enum ErrorKind {
 pub struct Error {
     kind: Box<ErrorKind>,
     context: Vec<String>,
+    remedy: Option<Remedy>,
 }
 
 impl Error {
@@ -183,6 +218,29 @@ impl Error {
     pub fn context(mut self, doing: impl Into<String>) -> Self {
         self.context.push(doing.into());
         self
+    }
+
+    /// Says what the reader can do next, which is printed last. A later call replaces an earlier one.
+    #[must_use]
+    pub fn advise(mut self, remedy: Remedy) -> Self {
+        self.remedy = Some(remedy);
+        self
+    }
+
+    /// What the reader can do next, where there is more to say than the kind does.
+    pub fn remedy(&self) -> Option<&Remedy> {
+        self.remedy.as_ref()
+    }
+
+    /// The whole sentence in the words of a face.
+    pub fn worded(&self, wording: &dyn Wording) -> String {
+        let mut text: String = self.context.iter().rev().map(|doing| format!("{doing}: ")).collect();
+        text += &self.kind.worded(wording);
+        if let Some(remedy) = &self.remedy {
+            text += "; ";
+            text += &wording.remedy(remedy);
+        }
+        text
     }
 
     /// What went wrong.
@@ -217,9 +275,29 @@ impl Error {
         ErrorKind::MissingInput { input: input.to_string(), needed_by: needed_by.to_string() }.into()
     }
 
-    /// Somebody else holds, or has changed, what was to be changed.
+    /// The state of what was to be changed does not allow it.
     pub fn conflict(what: impl fmt::Display, detail: impl fmt::Display) -> Self {
         ErrorKind::Conflict { what: what.to_string(), detail: detail.to_string() }.into()
+    }
+
+    /// A compare-and-set was lost to another process.
+    pub fn changed_meanwhile(what: impl fmt::Display, detail: impl fmt::Display) -> Self {
+        ErrorKind::ChangedMeanwhile { what: what.to_string(), detail: detail.to_string() }.into()
+    }
+
+    /// Work was done for a plan that is not valid any more.
+    pub fn superseded(what: impl fmt::Display, detail: impl fmt::Display) -> Self {
+        ErrorKind::Superseded { what: what.to_string(), detail: detail.to_string() }.into()
+    }
+
+    /// A verb does not fit the phase that an upgrade is in.
+    pub fn wrong_phase(what: impl fmt::Display, phase: impl fmt::Display) -> Self {
+        ErrorKind::WrongPhase { what: what.to_string(), phase: phase.to_string() }.into()
+    }
+
+    /// A budget is spent.
+    pub fn budget_spent(what: impl fmt::Display, detail: impl fmt::Display) -> Self {
+        ErrorKind::BudgetSpent { what: what.to_string(), detail: detail.to_string() }.into()
     }
 
     /// Something was asked for by a name that nothing has.
@@ -269,9 +347,31 @@ impl Error {
         matches!(*self.kind, ErrorKind::Cancelled)
     }
 
-    /// Whether somebody else holds or has changed what was to be changed.
+    /// Whether the state of what was to be changed does not allow it, now or since another process changed it: look at the
+    /// state, then decide again.
     pub fn is_conflict(&self) -> bool {
-        matches!(*self.kind, ErrorKind::Conflict { .. })
+        matches!(
+            *self.kind,
+            ErrorKind::Conflict { .. }
+                | ErrorKind::ChangedMeanwhile { .. }
+                | ErrorKind::Superseded { .. }
+                | ErrorKind::WrongPhase { .. }
+        )
+    }
+
+    /// Whether a compare-and-set was lost to another process: read again and repeat.
+    pub fn is_changed_meanwhile(&self) -> bool {
+        matches!(*self.kind, ErrorKind::ChangedMeanwhile { .. })
+    }
+
+    /// Whether the plan that work was done for is not valid any more: stop this work.
+    pub fn is_superseded(&self) -> bool {
+        matches!(*self.kind, ErrorKind::Superseded { .. })
+    }
+
+    /// Whether a budget is spent: an orderly end, which a larger budget continues.
+    pub fn is_budget_spent(&self) -> bool {
+        matches!(*self.kind, ErrorKind::BudgetSpent { .. })
     }
 
     /// Whether a service refused the credentials: no retry helps.
@@ -287,84 +387,83 @@ impl Error {
 
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
-        Self { kind: Box::new(kind), context: Vec::new() }
+        Self { kind: Box::new(kind), context: Vec::new(), remedy: None }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for doing in self.context.iter().rev() {
-            write!(f, "{doing}: ")?;
-        }
-        write!(f, "{}", self.kind)
+        f.write_str(&self.worded(&Plain))
     }
 }
 
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.worded(&Plain))
+    }
+}
+
+impl ErrorKind {
+    /// The sentence, with parameters named as a face names them.
+    fn worded(&self, wording: &dyn Wording) -> String {
         match self {
-            Self::Empty { what } => write!(f, "{what} is empty; give a file with at least one row"),
-            Self::NothingToFind { detail } => write!(f, "no query has anything to find: {detail}"),
-            Self::WidthMismatch { what, expected, received } => write!(
-                f,
+            Self::Empty { what } => format!("{what} is empty; give a file with at least one row"),
+            Self::NothingToFind { detail } => format!("no query has anything to find: {detail}"),
+            Self::WidthMismatch { what, expected, received } => format!(
                 "{what} has {received} coordinates a row where {expected} are needed; \
                  check that the file belongs to the right model"
             ),
-            Self::CountMismatch { left, left_count, right, right_count } => write!(
-                f,
+            Self::CountMismatch { left, left_count, right, right_count } => format!(
                 "{left} has {left_count} rows and {right} has {right_count}; \
                  both must hold the same items in the same order"
             ),
-            Self::SpaceMismatch { expected, received } => write!(
-                f,
+            Self::SpaceMismatch { expected, received } => format!(
                 "vectors of space {received} were given where space {expected} is needed; \
                  transform them, or give vectors of the right model"
             ),
-            Self::NotFinite { what, row, column } => write!(
-                f,
+            Self::NotFinite { what, row, column } => format!(
                 "{what}, row {row}, column {column} is NaN or infinite; repair or drop that row (rows count from 0)"
             ),
-            Self::NotNormalised { what, row, norm } => write!(
-                f,
+            Self::NotNormalised { what, row, norm } => format!(
                 "{what}, row {row} has length {norm:.4} although the space says that vectors have length 1; \
                  normalise the file, or declare the space as raw"
             ),
-            Self::Duplicate { what, value } => write!(f, "{what} holds {value} more than once; keep one"),
+            Self::Duplicate { what, value } => format!("{what} holds {value} more than once; keep one"),
             Self::Unmatched { what, count, examples } => {
-                write!(f, "{count} of {what} did not match, for example {}", examples.join(", "))
+                format!("{count} of {what} did not match, for example {}", examples.join(", "))
             }
-            Self::Corrupt { what, detail } => write!(f, "cannot read {what}: {detail}"),
-            Self::Io { action, path, reason } => write!(f, "cannot {action} {}: {reason}", path.display()),
+            Self::Corrupt { what, detail } => format!("cannot read {what}: {detail}"),
+            Self::Io { action, path, reason } => format!("cannot {action} {}: {reason}", path.display()),
             Self::InvalidOption { option, value, expected } => {
-                write!(f, "{option} cannot be {value:?}; expected {expected}")
+                format!("{} cannot be {value:?}; expected {expected}", wording.parameter(option))
             }
             Self::MissingInput { input, needed_by } => {
-                write!(f, "{needed_by} needs {input}, which was not given")
+                format!("{needed_by} needs {}, which was not given", wording.parameter(input))
             }
-            Self::MissingFeature { feature } => write!(
-                f,
+            Self::MissingFeature { feature } => format!(
                 "this build leaves out the feature {feature:?}; build again with --features {feature}"
             ),
-            Self::WrongDirection { evidence } => write!(
-                f,
+            Self::WrongDirection { evidence } => format!(
                 "old and new seem to be swapped: {evidence}; give the old model's vectors as old and the new \
                  model's as new"
             ),
-            Self::Diverged { what, step } => write!(
-                f,
+            Self::Diverged { what, step } => format!(
                 "{what} left the finite numbers at step {step}; check the vectors for extreme values or lower \
                  the learning rate"
             ),
-            Self::Conflict { what, detail } => write!(f, "{what}: {detail}"),
-            Self::NotFound { what, name, place } => write!(f, "there is no {what} {name:?} in {place}"),
-            Self::Unauthorised { service, detail } => write!(
-                f,
+            Self::Conflict { what, detail }
+            | Self::ChangedMeanwhile { what, detail }
+            | Self::Superseded { what, detail }
+            | Self::BudgetSpent { what, detail } => format!("{what}: {detail}"),
+            Self::WrongPhase { what, phase } => format!("{what} is {phase}"),
+            Self::NotFound { what, name, place } => format!("there is no {what} {name:?} in {place}"),
+            Self::Unauthorised { service, detail } => format!(
                 "{service} refused the credentials ({detail}); set the right key, trying again does not help"
             ),
             Self::Unavailable { service, detail } => {
-                write!(f, "{service} does not answer ({detail}); try again when it does")
+                format!("{service} does not answer ({detail}); try again when it does")
             }
-            Self::Cancelled => write!(f, "stopped on request"),
+            Self::Cancelled => "stopped on request".into(),
         }
     }
 }
@@ -377,8 +476,8 @@ mod tests {
 
     #[test]
     fn contexts_are_printed_from_the_outside_in() {
-        let error = Error::missing("labels", "--policy entropy").context("ordering").context("demo");
-        assert_eq!(error.to_string(), "demo: ordering: --policy entropy needs labels, which was not given");
+        let error = Error::missing("labels", "order entropy").context("ordering").context("demo");
+        assert_eq!(error.to_string(), "demo: ordering: order entropy needs labels, which was not given");
     }
 
     #[test]
@@ -389,5 +488,36 @@ mod tests {
                 .is_mismatch()
         );
         assert!(Error::from(ErrorKind::Cancelled).is_cancelled());
+        let changed = Error::changed_meanwhile("document \"upgrade\"", "version 2 is there");
+        assert!(changed.is_conflict() && changed.is_changed_meanwhile() && !changed.is_superseded());
+        let superseded = Error::superseded("filling \"clip\"", "it was rolled back meanwhile");
+        assert!(superseded.is_conflict() && superseded.is_superseded());
+        assert!(Error::wrong_phase("the upgrade of g", "filling").is_conflict());
+        let spent = Error::budget_spent("the budget", "100 items are spent");
+        assert!(spent.is_budget_spent() && !spent.is_conflict() && !spent.is_retryable());
+    }
+
+    #[test]
+    fn a_face_gives_parameters_and_remedies_its_own_words() {
+        struct Flags;
+        impl Wording for Flags {
+            fn parameter(&self, name: &str) -> String {
+                format!("--{}", name.replace('_', "-"))
+            }
+
+            fn remedy(&self, remedy: &Remedy) -> String {
+                if *remedy == Remedy::BeginUpgrade { "run start".into() } else { remedy.to_string() }
+            }
+        }
+        let error = Error::option("old_ids", "x", "a file").context("reading").advise(Remedy::BeginUpgrade);
+        assert_eq!(error.worded(&Flags), "reading: --old-ids cannot be \"x\"; expected a file; run start");
+        assert_eq!(
+            error.to_string(),
+            "reading: old_ids cannot be \"x\"; expected a file; starting the upgrade begins one"
+        );
+        assert_eq!(
+            Error::missing("labels", "entropy").worded(&Flags),
+            "entropy needs --labels, which was not given"
+        );
     }
 }

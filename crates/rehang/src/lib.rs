@@ -16,6 +16,7 @@ mod pairs;
 mod processor;
 mod progress;
 pub mod protocols;
+mod remedy;
 pub mod report;
 mod space;
 pub mod statistics;
@@ -30,6 +31,7 @@ pub use head::{Head, HeadKind};
 pub use pairs::Pairs;
 pub use processor::Processor;
 pub use progress::{Progress, ProgressSnapshot};
+pub use remedy::{Remedy, Wording};
 pub use space::{Distance, Space};
 pub use vectors::{
     Labels, Matrix, NORMALISED_TOLERANCE, Provenance, Vectors, norm, normalise, squared_distance,

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{Outcome, is_same_file, print};
 use crate::arguments::Doctor;
 use crate::configuration::Configuration;
+use crate::wording;
 
 /// Stored vectors that stand in as queries when an index is checked.
 const RECALL_SAMPLES: usize = 100;
@@ -197,7 +198,7 @@ fn check_configuration(
     };
     match checked {
         Ok(plan) => plan.warnings.into_iter().map(finding).collect(),
-        Err(error) => vec![finding(error.to_string())],
+        Err(error) => vec![finding(wording::said(&error))],
     }
 }
 

@@ -37,8 +37,6 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of JSON that one number may take, and bytes of an answer beside its numbers.
 const NUMBER_BYTES_MAX: u64 = 40;
 const ANSWER_BYTES_MORE: u64 = 1 << 20;
-/// What an error about a spent budget names.
-const BUDGET: &str = "the budget of [encoder]";
 
 /// An embedding endpoint.
 ///
@@ -148,11 +146,6 @@ fn default_attempts() -> usize {
 
 fn default_characters_per_token() -> f64 {
     4.0
-}
-
-/// Whether an error means that a budget of the encoder is spent: an orderly end, which a larger budget continues.
-pub fn is_budget_spent(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Conflict { what, .. } if what == BUDGET)
 }
 
 /// The encoder behind [`HttpConfig`].
@@ -528,7 +521,7 @@ impl Http {
     ///
     /// # Errors
     ///
-    /// [`is_budget_spent`] where there is no room for one.
+    /// [`ErrorKind::BudgetSpent`] where there is no room for one.
     fn reserve(&self, inputs: &[Input<'_>]) -> Result<(usize, u64)> {
         let price = self.config.price_per_million_tokens / TOKENS_OF_A_PRICE;
         let mut spent = self.meter.lock();
@@ -549,8 +542,8 @@ impl Http {
                 if count > 0 {
                     break;
                 }
-                return Err(Error::conflict(
-                    BUDGET,
+                return Err(Error::budget_spent(
+                    "the budget of [encoder]",
                     format!(
                         "{key} has no room for another item ({} items, {} tokens and {:.4} in money are spent); \
                          raise it to go on",
@@ -642,12 +635,12 @@ impl Encoder for Http {
         let Some(error) = self.embed_all(inputs, &mut answers) else {
             return Ok(answers.into_iter().flatten().collect());
         };
-        if error.is_unauthorised() || is_budget_spent(&error) {
+        if error.is_unauthorised() || error.is_budget_spent() {
             *lock(&self.stopped) = Some(error.clone());
         }
         // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The other items have
         // done nothing wrong.
-        let trusted = error.is_unauthorised() || error.is_retryable() || is_budget_spent(&error);
+        let trusted = error.is_unauthorised() || error.is_retryable() || error.is_budget_spent();
         if !trusted || !answers.iter().any(|answer| matches!(answer, Some(Ok(_)))) {
             return Err(error);
         }

@@ -404,7 +404,7 @@ fn a_budget_is_used_up_and_never_passed() {
         assert!(answers[fits..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
         assert_eq!(http.spent().items, fits as u64);
         let error = embed(&http, &DIGITS).unwrap_err();
-        assert!(is_budget_spent(&error) && !error.is_retryable(), "{error}");
+        assert!(error.is_budget_spent() && !error.is_retryable(), "{error}");
         assert!(error.to_string().contains("budget_"), "{error}");
         assert_eq!(stub.seen().iter().map(|seen| seen.texts().len()).sum::<usize>(), fits);
     }

@@ -1,0 +1,136 @@
+//! How the command line words what errors hold as data: parameters as flags, remedies as commands.
+
+use std::sync::OnceLock;
+
+use clap::{ArgMatches, Command, CommandFactory};
+use rehang::{Error, Remedy, Wording};
+
+use crate::arguments::Arguments;
+
+/// The words of the subcommand that this process runs.
+static CALLED: OnceLock<Flags> = OnceLock::new();
+
+/// Keeps the subcommand that was called, for [`said`].
+pub fn called(matches: &ArgMatches) {
+    CALLED.get_or_init(|| Flags::of(matches));
+}
+
+/// The sentence of an error in the words of the subcommand that was called.
+pub fn said(error: &Error) -> String {
+    CALLED.get().map_or_else(|| error.to_string(), |flags| error.worded(flags))
+}
+
+/// The words of one subcommand.
+struct Flags(Command);
+
+impl Flags {
+    /// Those of the subcommand that was called.
+    fn of(matches: &ArgMatches) -> Self {
+        let mut command = Arguments::command();
+        let mut matches = matches;
+        while let Some((name, inner)) = matches.subcommand() {
+            let Some(found) = command.find_subcommand(name) else { break };
+            command = found.clone();
+            matches = inner;
+        }
+        Self(command)
+    }
+}
+
+impl Wording for Flags {
+    /// The option that fills the parameter: its field has the parameter's name, or its flag is spelled like it. Anything else
+    /// stays as it is.
+    fn parameter(&self, name: &str) -> String {
+        let flag = name.replace('_', "-");
+        let options = || self.0.get_arguments().filter(|option| !option.is_positional());
+        let found = options()
+            .find(|option| option.get_id() == name)
+            .or_else(|| options().find(|option| option.get_long() == Some(flag.as_str())));
+        found.map_or_else(
+            || name.to_owned(),
+            |option| match (option.get_long(), option.get_short()) {
+                (Some(long), _) => format!("--{long}"),
+                (None, Some(short)) => format!("-{short}"),
+                (None, None) => name.to_owned(),
+            },
+        )
+    }
+
+    fn remedy(&self, remedy: &Remedy) -> String {
+        match remedy {
+            Remedy::BeginUpgrade => "`rehang upgrade start` begins one",
+            Remedy::ContinueFilling => "run `rehang upgrade start`, which goes on where it was",
+            Remedy::PlanAnew => {
+                "run `rehang upgrade start` with it to re-plan (native vectors are kept), or name the adapter it was started with"
+            }
+            Remedy::AwaitNewPlan => {
+                "let that `rehang upgrade start` come to its end, or run this one again to plan it anew once more"
+            }
+            Remedy::SettleOtherUpgrade => "`rehang upgrade status` says which; finish or roll back that one",
+            Remedy::SwitchFirst => "run `rehang upgrade switch` first",
+            Remedy::SwitchAgain => {
+                "`rehang upgrade status` says how it stands, and `rehang upgrade switch` tries again"
+            }
+            Remedy::RollBackOrSwitch => {
+                "run `rehang upgrade rollback` again to go back, or `rehang upgrade switch` to stay"
+            }
+            Remedy::RollBackOrFill => {
+                "run `rehang upgrade rollback` again to go back, or `rehang upgrade start` to stay"
+            }
+            Remedy::ResumeBackfill => "`rehang upgrade resume` lets it go on",
+            Remedy::ReconsiderSwitch { backfill_percent } => {
+                let first = backfill_percent.map_or_else(
+                    || "it never passes doing nothing;".to_owned(),
+                    |percent| {
+                        format!(
+                            "it passes doing nothing at {percent:.1} %, so `rehang upgrade run --until {percent:.1}%` first; or"
+                        )
+                    },
+                );
+                return format!(
+                    "{first} serve merged searches (`switch --merged`), or switch all the same (`switch --anyway`)"
+                );
+            }
+            Remedy::MakeReport => "`rehang report … -o report.json` makes one",
+            Remedy::MeasureOnHeldOut => "measure on items that the fit never saw, for example with --rows",
+            Remedy::FitAgain => "fit the adapter again on newer pairs, then `rehang upgrade start`",
+            Remedy::WriteSingleItems => "write single items with `rehang gallery put`",
+            Remedy::DropSpace => "`rehang gallery drop-space` removes it",
+            Remedy::RebuildIndex => "`rehang doctor --repair` makes it again",
+            Remedy::Backfill => "`rehang upgrade run` embeds them",
+            // A remedy that is new to this face has words that fit any.
+            other => return other.to_string(),
+        }
+        .to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &[&str]) -> Flags {
+        Flags::of(&Arguments::command().get_matches_from(line))
+    }
+
+    #[test]
+    fn a_parameter_is_named_as_the_option_of_the_subcommand_that_fills_it() {
+        let search = words(&["rehang", "search", "--gallery", "g", "--vectors", "v"]);
+        assert_eq!(search.parameter("old_vectors"), "--old-vectors");
+        assert_eq!(search.parameter("provenances"), "--provenance", "by the field");
+        assert_eq!(search.parameter("provenance"), "--provenance", "by the flag");
+        assert_eq!(search.parameter("k"), "-k");
+        assert_eq!(search.parameter("[run] rate"), "[run] rate", "a key of the configuration stays as it is");
+        let run = words(&["rehang", "upgrade", "run"]);
+        assert_eq!(run.parameter("until"), "--until");
+        assert_eq!(run.parameter("provenances"), "provenances", "an option of another subcommand");
+    }
+
+    #[test]
+    fn every_remedy_has_words_of_the_command_line() {
+        let words = words(&["rehang", "inspect", "a"]);
+        let switch = Remedy::ReconsiderSwitch { backfill_percent: Some(25.0) };
+        assert!(words.remedy(&switch).contains("--until 25.0%"));
+        assert!(words.remedy(&Remedy::ContinueFilling).contains("`rehang upgrade start`"));
+    }
+}
