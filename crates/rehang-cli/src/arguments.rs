@@ -61,6 +61,8 @@ pub enum Command {
     Gallery(Gallery),
     /// Search a gallery, right at every stage of an upgrade.
     Search(Search),
+    /// Write a first rehang.toml, with a comment on every part, from what a gallery and an adapter say of themselves.
+    Init(Init),
     /// The live upgrade named in rehang.toml: old model to new one, worst first, while people search and write.
     #[command(subcommand)]
     Upgrade(Upgrade),
@@ -642,9 +644,12 @@ pub struct Info {
 /// Options of `rehang search`.
 #[derive(Debug, Args)]
 pub struct Search {
-    /// Gallery file.
-    #[arg(long, value_name = "FILE")]
-    pub gallery: PathBuf,
+    /// Gallery file [default: the one of --config].
+    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    pub gallery: Option<PathBuf>,
+    /// Configuration of an upgrade, for its gallery.
+    #[arg(long, value_name = "FILE", conflicts_with = "gallery")]
+    pub config: Option<PathBuf>,
     /// Queries, one a row, embedded by the model that serves now.
     #[arg(long, value_name = "FILE")]
     pub vectors: String,
@@ -667,6 +672,26 @@ pub struct Search {
     /// Only vectors of this provenance: old, adapted or native (repeat for several).
     #[arg(long = "provenance", value_name = "NAME")]
     pub provenances: Vec<String>,
+}
+
+/// Options of `rehang init`.
+#[derive(Debug, Args)]
+pub struct Init {
+    /// Gallery file: it says which space is replaced.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: PathBuf,
+    /// Adapter: it says which space comes.
+    #[arg(long, value_name = "FILE")]
+    pub adapter: PathBuf,
+    /// Report of the adapter as JSON, which forecasts the upgrade.
+    #[arg(long, value_name = "FILE")]
+    pub forecast: Option<PathBuf>,
+    /// Name of the new space [default: the adapter's].
+    #[arg(long, value_name = "NAME")]
+    pub new_name: Option<String>,
+    /// The configuration to write; one that is there is never replaced.
+    #[arg(short, long, value_name = "FILE", default_value = "rehang.toml")]
+    pub out: PathBuf,
 }
 
 /// The verbs of an upgrade, in the order of their use.

@@ -9,7 +9,6 @@
 mod arguments;
 mod bar;
 mod commands;
-mod configuration;
 mod drift;
 mod guards;
 mod input;
@@ -66,6 +65,7 @@ fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Inspect(inspect) => commands::inspect::run(inspect, json),
         Command::Gallery(gallery) => commands::gallery::run(gallery, json),
         Command::Search(search) => commands::search::run(search, json),
+        Command::Init(init) => commands::init::run(init, json),
         Command::Upgrade(upgrade) => commands::upgrade::run(upgrade, json),
         Command::Doctor(doctor) => commands::doctor::run(doctor, json),
     }

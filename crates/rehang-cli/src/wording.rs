@@ -20,6 +20,11 @@ pub fn said(error: &Error) -> String {
     CALLED.get().map_or_else(|| error.to_string(), |flags| error.worded(flags))
 }
 
+/// What a remedy is on the command line.
+pub fn remedy(remedy: &Remedy) -> String {
+    CALLED.get().map_or_else(|| remedy.to_string(), |flags| flags.remedy(remedy))
+}
+
 /// The words of one subcommand.
 struct Flags(Command);
 
@@ -97,6 +102,7 @@ impl Wording for Flags {
             Remedy::WriteSingleItems => "write single items with `rehang gallery put`",
             Remedy::DropSpace => "`rehang gallery drop-space` removes it",
             Remedy::RebuildIndex => "`rehang doctor --repair` makes it again",
+            Remedy::AwaitOtherProcess => "wait for it, or ask it to end with `rehang upgrade pause`",
             Remedy::Backfill => "`rehang upgrade run` embeds them",
             // A remedy that is new to this face has words that fit any.
             other => return other.to_string(),

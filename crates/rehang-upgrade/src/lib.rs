@@ -9,6 +9,8 @@
 //! instruction, and the next one goes on. Every write is conditional: a deleted item never comes back, a changed one never
 //! gets a stale vector, two workers on one item do no harm.
 //!
+//! - [`Upgrade`]: an upgrade as a [`Configuration`] describes it, every verb as one call; [`init`] writes a first one.
+//! - [`import`], [`export`], [`put`], [`delete`], [`contents`], [`search()`](search), [`examine`]: galleries by hand.
 //! - [`plan`], [`start`], [`switch`], [`request`], [`rollback`], [`finish`], [`status`]: the verbs.
 //! - [`expect_same`]: whether a configuration speaks of the upgrade that is under way.
 //! - [`Forecast`]: what a report on held-out pairs says of it, and whether the switch pays by now.
@@ -19,31 +21,49 @@
 
 mod backfill;
 mod clock;
+mod configuration;
+mod contents;
+mod doctor;
 mod estimate;
 mod faults;
 mod fill;
 mod forecast;
 mod gallery;
 mod health;
+mod init;
 mod lists;
+mod location;
 mod merge;
 mod record;
 mod run;
 mod sample;
+mod search;
+mod transfer;
+mod upgrade;
 mod verbs;
 
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
 pub use clock::{Clock, SystemClock};
+pub use configuration::{Configuration, RunOptions, parse_rate, parse_until};
+pub use contents::{
+    Contents, Deleted, DroppedSpace, Put, PutItem, SpaceContents, contents, delete, drop_space, put,
+};
+pub use doctor::{Examination, Finding, SpaceIndex, examine};
 pub use estimate::{Basis, Estimate, Probed, estimate};
 pub use faults::{Faults, NoFaults, Place};
 pub use fill::Filler;
 pub use forecast::{Forecast, expect_worthwhile};
 pub use gallery::{Answer, Gallery, Queries};
 pub use health::{SigmaHealth, sigma_health};
+pub use init::{Init, Initialised, init};
 pub use lists::{Left, left};
+pub use location::{Examined, Held, Location, NewGallery};
 pub use merge::Merge;
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use run::{BackfillSetup, Summary, backfill};
+pub use search::{Hit, Search, Searched, search};
+pub use transfer::{Export, Exported, Import, Imported, export, import};
+pub use upgrade::{Outlook, Requested, Resumed, Run, Upgrade};
 pub use verbs::{
     FinishedUpgrade, Plan, RolledBack, Setup, Started, Status, Switched, expect_same, finish, plan, request,
     rollback, start, status, switch,

@@ -232,6 +232,11 @@ impl Error {
         self.remedy.as_ref()
     }
 
+    /// Takes the remedy off the error, for a caller that keeps it beside the sentence.
+    pub fn take_remedy(&mut self) -> Option<Remedy> {
+        self.remedy.take()
+    }
+
     /// The whole sentence in the words of a face.
     pub fn worded(&self, wording: &dyn Wording) -> String {
         let mut text: String = self.context.iter().rev().map(|doing| format!("{doing}: ")).collect();

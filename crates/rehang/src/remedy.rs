@@ -63,6 +63,8 @@ pub enum Remedy {
     DropSpace,
     /// Make a search index again.
     RebuildIndex,
+    /// Wait for the other process, or ask it to end with a pause.
+    AwaitOtherProcess,
     /// Embed the remaining items by a backfill.
     Backfill,
 }
@@ -100,6 +102,7 @@ impl fmt::Display for Remedy {
             Self::WriteSingleItems => "write single items instead",
             Self::DropSpace => "drop it",
             Self::RebuildIndex => "make it again",
+            Self::AwaitOtherProcess => "wait for it, or ask it to end with a pause",
             Self::Backfill => "a backfill embeds them",
         })
     }

@@ -15,12 +15,12 @@ use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result};
 use rehang_encode::{Encoder, EncoderConfig, Input};
 use rehang_store::{Filter, ItemWrite, NewVector, Scan, Select, SqliteStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Gallery, Limits, NoFaults, Queries, Serving, Summary, SystemClock, backfill, start, switch,
+    BackfillSetup, Configuration, Gallery, Limits, NoFaults, Queries, Serving, Summary, SystemClock,
+    backfill, start, switch,
 };
 use serde_json::{Value, json};
 
 use super::{Outcome, one_decimal, say, write_text};
-use crate::configuration::Configuration;
 
 /// Images whose nearest neighbours are asked for; the encoders have seen them, the gallery does not hold them.
 const QUERIES: usize = 200;

@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod evaluate;
 pub mod fit;
 pub mod gallery;
+pub mod init;
 pub mod inspect;
 pub mod order;
 pub mod report;
@@ -22,6 +23,8 @@ use std::path::{Path, PathBuf};
 use rehang::curve::COUNT_MAX;
 use rehang::files::AtomicFile;
 use rehang::{Error, Result};
+use rehang_upgrade::{Configuration, Location};
+use serde::Serialize;
 use serde_json::Value;
 
 /// How a command ended.
@@ -31,6 +34,35 @@ pub enum Outcome {
     Done,
     /// It finished, with something refused or doubtful that was said.
     WithRefusals,
+}
+
+impl Outcome {
+    /// Done, or with refusals where not all was.
+    pub fn done_if(all: bool) -> Self {
+        if all { Self::Done } else { Self::WithRefusals }
+    }
+}
+
+/// The gallery that was named, or the one of the configuration.
+pub fn location(gallery: Option<&Path>, configuration: Option<&Configuration>) -> Result<Location> {
+    gallery
+        .map(Location::file)
+        .or_else(|| configuration.map(|configuration| configuration.gallery.clone()))
+        .ok_or_else(|| Error::missing("gallery", "this verb"))
+}
+
+/// Says what a person should know.
+pub fn warn(warnings: &[String]) -> Outcome {
+    for warning in warnings {
+        say(&format!("Warning: {warning}"));
+    }
+    Outcome::done_if(warnings.is_empty())
+}
+
+/// Prints a result on stdout: as one JSON object, or the text about it.
+pub fn print_value(json: bool, value: &impl Serialize, text: &str) -> Result<()> {
+    let value = serde_json::to_value(value).map_err(|error| Error::corrupt("the result", error))?;
+    print(json, &value, text)
 }
 
 /// Prints a result on stdout: one JSON object, or the text.

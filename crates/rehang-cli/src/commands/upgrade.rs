@@ -1,72 +1,57 @@
 //! `rehang upgrade …`: the verbs of a live upgrade, each a call of the library and a sentence about what happened.
 
-use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rehang::{Error, Progress, Result};
-use rehang_encode::Input;
-use rehang_store::{Scan, Select, SqliteStore, Store};
+use rehang::{Error, Progress, Remedy, Result};
+use rehang_store::Store;
 use rehang_upgrade::{
-    BackfillSetup, Basis, Clock, Ending, Estimate, Forecast, Left, NoFaults, Phase, Probed, Request, Serving,
-    SigmaHealth, Status, Summary, SystemClock, Until, backfill, left,
+    Basis, Clock, Ending, Estimate, Forecast, Left, Outlook, Phase, Request, Run, RunOptions, Serving,
+    SigmaHealth, Status, SystemClock, Upgrade, left, parse_rate, parse_until,
 };
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
-use serde_json::{Value, json};
 
-use super::{Outcome, one_decimal, print, say};
+use super::{Outcome, one_decimal, print_value, say, warn};
 use crate::arguments::{
-    Upgrade, UpgradeConfig, UpgradePlan, UpgradeResume, UpgradeRun, UpgradeStatus, UpgradeSwitch,
+    self, UpgradeConfig, UpgradePlan, UpgradeResume, UpgradeRun, UpgradeStatus, UpgradeSwitch,
 };
 use crate::bar::with_bar;
-use crate::configuration::{Configuration, at_least_one, parse_rate, parse_until};
+use crate::wording;
 
 /// Time between two lines of `status --watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Items that a status lists for people.
 const LISTED: usize = 20;
-/// What is said where σ² and the true errors disagree.
-const ALARM: &str = "ALARM: σ² and the true errors disagree, in scale or in order. The worst may not go first: fit the adapter \
-                     again on newer pairs, then `rehang upgrade start`.";
+/// What is said where backfills are allowed again.
+const MAY_GO_ON: &str = "Backfills may go on: `rehang upgrade run`.\n";
 /// Items that are read at a time where all are listed.
 const LIST_PAGE: usize = 1000;
 
 /// Runs one of the verbs.
-pub fn run(arguments: &Upgrade, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &arguments::Upgrade, json: bool) -> Result<Outcome> {
+    use arguments::Upgrade as Verb;
     match arguments {
-        Upgrade::Plan(plan) => run_plan(plan, json),
-        Upgrade::Start(config) => run_start(config, json),
-        Upgrade::Switch(switch) => run_switch(switch, json),
-        Upgrade::Run(run) => run_backfill(run, json),
-        Upgrade::Status(status) => run_status(status, json),
-        Upgrade::Pause(config) => run_request(config, Request::Pause, json),
-        Upgrade::Resume(resume) => run_resume(resume, json),
-        Upgrade::Stop(config) => run_request(config, Request::Stop, json),
-        Upgrade::Rollback(config) => run_rollback(config, json),
-        Upgrade::Finish(config) => run_finish(config, json),
+        Verb::Plan(plan) => run_plan(plan, json),
+        Verb::Start(config) => run_start(config, json),
+        Verb::Switch(switch) => run_switch(switch, json),
+        Verb::Run(run) => run_backfill(run, json),
+        Verb::Status(status) => run_status(status, json),
+        Verb::Pause(config) => run_request(config, Request::Pause, json),
+        Verb::Resume(resume) => run_resume(resume, json),
+        Verb::Stop(config) => run_request(config, Request::Stop, json),
+        Verb::Rollback(config) => run_rollback(config, json),
+        Verb::Finish(config) => run_finish(config, json),
     }
 }
 
+fn open(arguments: &UpgradeConfig) -> Result<Upgrade> {
+    Upgrade::open(&arguments.config)
+}
+
 fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
-    let configuration = Configuration::read(&arguments.config.config)?;
-    let store = configuration.open_gallery()?;
-    let plan = rehang_upgrade::plan(&store, &configuration.setup())?;
-    let forecast = configuration.forecast()?;
-    let (probed, why_failed) = probe(&configuration, &store, arguments.probe)?.unzip();
-    // Where nothing was embedded, nothing was measured.
-    let measured = probed.as_ref().filter(|probed| probed.failed < probed.items);
-    let mut estimate = rehang_upgrade::estimate(
-        &store,
-        &configuration.setup(),
-        plan.to_embed,
-        &configuration.limits,
-        configuration.terms().as_ref(),
-        measured,
-    )?;
-    estimate.probed_items = probed.map(|probed| probed.items);
-    estimate.failed = probed.map(|probed| probed.failed);
-    let mut value = serde_json::to_value(&plan).map_err(|error| Error::corrupt("the plan", error))?;
+    let upgrade = open(&arguments.config)?;
+    let outlook = upgrade.plan(arguments.probe)?;
+    let Outlook { plan, estimate, forecast, .. } = &outlook;
     let mut text = format!(
         "{}\n  from {}\n  to   {}\n\nstart   writes {} adapted vectors ({} of vectors beside the gallery's own)\nrun     \
          re-embeds up to {} items, {} first\n",
@@ -76,29 +61,18 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
         plan.to_adapt,
         bytes(plan.bytes),
         plan.to_embed,
-        configuration.order.policy,
+        upgrade.configuration().order.policy,
     );
     if plan.without_source > 0 {
         text += &format!("        {} items have no source: they stay adapted\n", plan.without_source);
     }
     if plan.to_embed > 0 {
-        text += &estimate_text(&estimate, plan.to_embed);
-    }
-    if let Value::Object(object) = &mut value {
-        object.insert("estimate".into(), to_value(&estimate)?);
+        text += &estimate_text(estimate, plan.to_embed);
     }
     text += "switch  one step; rollback undoes it at any time before finish\n";
     text += &forecast_text(forecast.as_ref());
-    if let Value::Object(object) = &mut value {
-        object.insert("forecast".into(), to_value(&forecast)?);
-    }
-    print(json, &value, &text)?;
-    let mut warnings = plan.warnings;
-    warnings.extend(forecast.map(|forecast| forecast.warnings).unwrap_or_default());
-    if let (Some(probed), Some(why)) = (probed, why_failed.flatten()) {
-        warnings.push(format!("{} of {} items got no vector: {why}", probed.failed, probed.items));
-    }
-    Ok(warn(&warnings))
+    print_value(json, &outlook, &text)?;
+    Ok(warn(&outlook.warnings()))
 }
 
 /// What the report on held-out pairs says.
@@ -165,59 +139,13 @@ fn estimate_text(estimate: &Estimate, items: u64) -> String {
     text
 }
 
-/// Embeds some items in batches like those of a run; gives what that took, and why the first item without a vector has none.
-fn probe(
-    configuration: &Configuration,
-    store: &SqliteStore,
-    items: usize,
-) -> Result<Option<(Probed, Option<String>)>> {
-    if items == 0 {
-        return Ok(None);
-    }
-    let encoder = configuration.open_encoder()?;
-    let records = store.scan(&Scan::new(&configuration.old.model, Select::All, items))?;
-    let inputs: Vec<Input<'_>> = records
-        .iter()
-        .filter_map(|record| {
-            let source = record.item.source.as_deref()?;
-            Some(Input { id: &record.item.id, source, payload: &record.item.payload })
-        })
-        .collect();
-    if inputs.is_empty() {
-        return Ok(None);
-    }
-    let batch_size = match configuration.limits.batch {
-        batch if configuration.says_batch => batch,
-        batch => batch.max(encoder.batch_max()),
-    };
-    let clock = SystemClock::start();
-    let (mut failed, mut why) = (0, None);
-    for batch in inputs.chunks(batch_size) {
-        for failure in encoder.encode(batch)?.into_iter().filter_map(std::result::Result::err) {
-            failed += 1;
-            why.get_or_insert_with(|| failure.to_string());
-        }
-    }
-    let measured = (inputs.len() - failed) as f64 * 1000.0 / (clock.now_ms().max(1)) as f64;
-    let spent = encoder.spent();
-    let probed = Probed {
-        items: inputs.len() as u64,
-        failed: failed as u64,
-        items_per_second: measured * configuration.limits.workers as f64,
-        tokens: spent.tokens,
-        money: spent.money,
-    };
-    Ok(Some((probed, why)))
-}
-
 fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
-    let configuration = Configuration::read(&arguments.config)?;
-    let store = configuration.open_gallery()?;
-    let _alone = hold(&configuration)?;
+    let upgrade = open(arguments)?;
     let started = with_bar(|progress| {
         end_at_ctrl_c(progress);
-        rehang_upgrade::start(&store, &configuration.setup(), &NoFaults, progress)
+        upgrade.start(progress)
     })?;
+    let configuration = upgrade.configuration();
     let mut text = format!("{} vectors adapted into {}.\n", started.adapted, configuration.new);
     if started.replanned {
         text += "The upgrade was under way: adapted vectors were made again, native ones kept.\n";
@@ -225,25 +153,17 @@ fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     if started.lacking > 0 {
         text += &format!("{} items have no old vector; the backfill takes them first.\n", started.lacking);
     }
-    if store.serving()?.as_deref() == Some(configuration.old.model.as_str()) {
+    if upgrade.store().serving()?.as_deref() == Some(configuration.old.model.as_str()) {
         text += "Searches still go to the old space: `rehang upgrade switch` changes that.\n";
     }
-    print(json, &to_value(&started)?, &text)?;
+    print_value(json, &started, &text)?;
     Ok(warn(&started.warnings))
 }
 
 fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
-    let configuration = Configuration::read(&arguments.config.config)?;
-    let store = configuration.open_gallery()?;
     let serving = if arguments.merged { Serving::Merged } else { Serving::Mixed };
-    if serving == Serving::Mixed
-        && !arguments.anyway
-        && let Some(forecast) = configuration.forecast()?
-    {
-        rehang_upgrade::expect_worthwhile(&store, &forecast)?;
-        warn(&forecast.warnings);
-    }
-    let switched = rehang_upgrade::switch(&store, &configuration.setup(), serving, &NoFaults)?;
+    let (switched, warnings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
+    warn(&warnings);
     let mut text = format!("Searches go to {:?} now.\n", switched.serving);
     if serving == Serving::Merged {
         text += "They are merged: each needs its query by both models (`rehang search --vectors NEW --old-vectors OLD`).\n";
@@ -254,78 +174,31 @@ fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
             switched.lacking
         );
     }
-    print(json, &to_value(&switched)?, &text)?;
-    Ok(if switched.lacking > 0 { Outcome::WithRefusals } else { Outcome::Done })
+    print_value(json, &switched, &text)?;
+    Ok(Outcome::done_if(switched.lacking == 0))
 }
 
 fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
-    let configuration = Configuration::read(&arguments.config.config)?;
-    let mut limits = configuration.limits;
-    limits.budget = arguments.budget.or(limits.budget);
-    if let Some(rate) = &arguments.rate {
-        limits.rate = Some(parse_rate("--rate", rate)?);
-    }
-    if let Some(until) = &arguments.until {
-        limits.until = parse_until("--until", until)?;
-    }
-    if let Some(workers) = arguments.workers {
-        limits.workers = at_least_one("--workers", workers)?;
-    }
-    if let Some(batch) = arguments.batch {
-        limits.batch = at_least_one("--batch", batch)?;
-    }
-    let store = configuration.open_gallery()?;
-    let _alone = hold(&configuration)?;
-    rehang_upgrade::expect_same(&store, &configuration.setup())?;
-    let encoder = configuration.open_encoder()?;
-    if !configuration.says_batch && arguments.batch.is_none() {
-        // Fewer would leave requests or processes without work.
-        limits.batch = limits.batch.max(encoder.batch_max());
-    }
-    let clock = SystemClock::start();
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: encoder.as_ref(),
-        adapter: Some(&configuration.adapter),
-        limits,
-        clock: &clock,
-        faults: &NoFaults,
+    let rate = |text: &String| parse_rate("rate", text);
+    let until = |text: &String| parse_until("until", text);
+    let options = RunOptions {
+        budget: arguments.budget,
+        rate: arguments.rate.as_ref().map(rate).transpose()?,
+        until: arguments.until.as_ref().map(until).transpose()?,
+        workers: arguments.workers,
+        batch: arguments.batch,
     };
-    let summary = with_bar(|progress| {
+    let upgrade = open(&arguments.config)?;
+    let run = with_bar(|progress| {
         end_at_ctrl_c(progress);
-        backfill(&setup, progress)
+        upgrade.run(&options, None, progress)
     })?;
-    let failed = store.counts(&configuration.new.model)?.failed;
-    let mut value = to_value(&summary)?;
-    if let Value::Object(object) = &mut value {
-        object.insert("failed_in_all".into(), json!(failed));
-    }
-    print(json, &value, &summary_text(&summary, failed, limits.until))?;
-    Ok(outcome_of(&summary, failed, limits.until))
+    print_value(json, &run, &run_text(&run))?;
+    Ok(Outcome::done_if(run.is_complete()))
 }
 
-/// Done where a run did what it was asked for; with refusals where something ended it before, or left items that only a person
-/// can bring home.
-fn outcome_of(summary: &Summary, failed: u64, until: Until) -> Outcome {
-    let ended_early =
-        matches!(summary.ending, Ending::RolledBack | Ending::EncoderBudgetSpent | Ending::Interrupted);
-    let items_left = summary.done.failed > 0 || (summary.ending == Ending::NothingLeft && failed > 0);
-    if ended_early || items_left || share_missed(summary, until).is_some() {
-        Outcome::WithRefusals
-    } else {
-        Outcome::Done
-    }
-}
-
-/// The share that was asked for, where a run has nothing left before it is native.
-fn share_missed(summary: &Summary, until: Until) -> Option<f64> {
-    match until {
-        Until::Fraction(share) if summary.ending == Ending::NothingLeft => Some(share),
-        _ => None,
-    }
-}
-
-fn summary_text(summary: &Summary, failed: u64, until: Until) -> String {
+fn run_text(run: &Run) -> String {
+    let (summary, failed) = (&run.summary, run.failed_in_all);
     let why = match summary.ending {
         Ending::NothingLeft => "nothing is left that can be embedded",
         Ending::ReachedFraction => "the wanted share is native",
@@ -344,7 +217,7 @@ fn summary_text(summary: &Summary, failed: u64, until: Until) -> String {
         summary.native,
         summary.items
     );
-    if let Some(share) = share_missed(summary, until) {
+    if let Some(share) = run.share_missed() {
         text += &format!(
             "Less than the {:.1} % asked for are native: the other items have no source, or failed.\n",
             100.0 * share
@@ -363,18 +236,17 @@ fn summary_text(summary: &Summary, failed: u64, until: Until) -> String {
         text += &format!("Spent: {:.4} for {} tokens.\n", summary.spent.money, summary.spent.tokens);
     }
     if let Some(sigma) = summary.sigma.filter(|sigma| sigma.alarm) {
-        text += &format!("{}\n{ALARM}\n", sigma_text(&sigma));
+        text += &format!("{}\n{}\n", sigma_text(&sigma), alarm());
     }
     text
 }
 
 fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
-    let configuration = Configuration::read(&arguments.config.config)?;
-    let store = configuration.open_gallery()?;
+    let upgrade = open(&arguments.config)?;
     let clock = SystemClock::start();
     let mut before: Option<(u64, u64)> = None;
     loop {
-        let status = rehang_upgrade::status(&store, arguments.failures)?;
+        let status = upgrade.status(arguments.failures)?;
         let now = clock.now_ms();
         let rate = before.map(|(time, native)| {
             status.counts.native.saturating_sub(native) as f64 * 1000.0 / (now - time).max(1) as f64
@@ -383,18 +255,18 @@ fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
         let over = !arguments.watch || status.phase == Phase::Finished || status.fraction >= 1.0;
         if json && over {
             // Every item that is left, as it is read: there may be millions.
-            print_with_lists(&store, &status)?;
+            print_with_lists(upgrade.store(), &status)?;
         } else {
             let mut text = status_text(&status, rate);
             if over {
-                text += &lists_text(&store, &status)?;
+                text += &lists_text(upgrade.store(), &status)?;
             }
-            print(json, &to_value(&status)?, &text)?;
+            print_value(json, &status, &text)?;
         }
         if over {
             let alarm = status.sigma.is_some_and(|sigma| sigma.alarm);
             let doubtful = alarm || status.counts.failed > 0;
-            return Ok(if doubtful { Outcome::WithRefusals } else { Outcome::Done });
+            return Ok(Outcome::done_if(!doubtful));
         }
         clock.wait(WATCH_EVERY);
     }
@@ -512,7 +384,7 @@ fn status_text(status: &Status, rate: Option<f64>) -> String {
     if let Some(sigma) = &status.sigma {
         text += &format!("  {}\n", sigma_text(sigma));
         if sigma.alarm {
-            text += &format!("  {ALARM}\n");
+            text += &format!("  {}\n", alarm());
         }
     }
     if counts.failed > 0 {
@@ -522,6 +394,14 @@ fn status_text(status: &Status, rate: Option<f64>) -> String {
         }
     }
     text
+}
+
+/// What is said where σ² and the true errors disagree.
+fn alarm() -> String {
+    format!(
+        "ALARM: σ² and the true errors disagree, in scale or in order. The worst may not go first: {}.",
+        wording::remedy(&Remedy::FitAgain)
+    )
 }
 
 /// σ² beside the true errors.
@@ -536,35 +416,28 @@ fn sigma_text(sigma: &SigmaHealth) -> String {
 }
 
 fn run_request(arguments: &UpgradeConfig, request: Request, json: bool) -> Result<Outcome> {
-    let configuration = Configuration::read(&arguments.config)?;
-    let store = configuration.open_gallery()?;
-    let before = rehang_upgrade::request(&store, &configuration.setup(), request)?;
+    let requested = open(arguments)?.request(request)?;
     let text = match request {
         Request::Pause => "Running backfills end after the batches they have in hand.\n",
         Request::Stop => "The backfill stays where it is; what is adapted stays adapted.\n",
-        Request::Run => "Backfills may go on: `rehang upgrade run`.\n",
+        Request::Run => MAY_GO_ON,
     };
-    print(json, &json!({ "request": request, "before": before }), text)?;
+    print_value(json, &requested, text)?;
     Ok(Outcome::Done)
 }
 
 fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
-    let configuration = Configuration::read(&arguments.config.config)?;
-    let store = configuration.open_gallery()?;
-    let before = rehang_upgrade::request(&store, &configuration.setup(), Request::Run)?;
-    let retried = if arguments.retry_failed { store.clear_failures(&configuration.new.model)? } else { 0 };
-    let mut text = "Backfills may go on: `rehang upgrade run`.\n".to_owned();
-    if retried > 0 {
-        text += &format!("{retried} failed items will be tried again.\n");
+    let resumed = open(&arguments.config)?.resume(arguments.retry_failed)?;
+    let mut text = MAY_GO_ON.to_owned();
+    if resumed.retried > 0 {
+        text += &format!("{} failed items will be tried again.\n", resumed.retried);
     }
-    print(json, &json!({ "request": Request::Run, "before": before, "retried": retried }), &text)?;
+    print_value(json, &resumed, &text)?;
     Ok(Outcome::Done)
 }
 
 fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
-    let configuration = Configuration::read(&arguments.config)?;
-    let store = configuration.open_gallery()?;
-    let back = rehang_upgrade::rollback(&store, &configuration.setup(), &NoFaults)?;
+    let back = open(arguments)?.rollback()?;
     let mut text = format!(
         "Searches go to {:?} again. The new vectors are kept; `rehang upgrade switch` goes back to them.\n",
         back.serving
@@ -576,15 +449,12 @@ fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
             back.examples.join(", ")
         );
     }
-    print(json, &to_value(&back)?, &text)?;
-    Ok(if back.without_old_vector > 0 { Outcome::WithRefusals } else { Outcome::Done })
+    print_value(json, &back, &text)?;
+    Ok(Outcome::done_if(back.without_old_vector == 0))
 }
 
 fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
-    let configuration = Configuration::read(&arguments.config)?;
-    let store = configuration.open_gallery()?;
-    let _alone = hold(&configuration)?;
-    let done = rehang_upgrade::finish(&store, &configuration.setup(), &NoFaults)?;
+    let done = open(arguments)?.finish()?;
     let mut text = format!(
         "Space {:?} is gone. {} items are native, {} stay adapted.\n",
         done.dropped, done.counts.native, done.counts.adapted
@@ -592,42 +462,8 @@ fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     if done.lacking > 0 {
         text += &format!("{} items have no vector at all: no search finds them.\n", done.lacking);
     }
-    print(json, &to_value(&done)?, &text)?;
-    Ok(if done.lacking > 0 { Outcome::WithRefusals } else { Outcome::Done })
-}
-
-/// Held while a process fills, backfills or finishes, so that two do not do the same work. The system lets go of it when
-/// the process ends, however it ends; correctness does not depend on it.
-pub struct Alone(#[allow(dead_code, reason = "held until dropped")] File);
-
-fn hold(configuration: &Configuration) -> Result<Alone> {
-    hold_gallery(&configuration.gallery)
-}
-
-/// Takes the lock of a gallery's upgrade, or fails where another process has it.
-pub fn hold_gallery(gallery: &Path) -> Result<Alone> {
-    let path = lock_path(gallery);
-    let file = fs_err::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(|error| Error::io("open", &path, &error))?
-        .into_file();
-    match file.try_lock() {
-        Ok(()) => Ok(Alone(file)),
-        Err(std::fs::TryLockError::WouldBlock) => Err(Error::conflict(
-            format!("another process is at work on the upgrade of {}", gallery.display()),
-            "wait for it, or ask it to end with `rehang upgrade pause`",
-        )),
-        Err(std::fs::TryLockError::Error(error)) => Err(Error::io("lock", &path, &error)),
-    }
-}
-
-fn lock_path(gallery: &Path) -> PathBuf {
-    let mut name = gallery.as_os_str().to_owned();
-    name.push(".upgrade-lock");
-    PathBuf::from(name)
+    print_value(json, &done, &text)?;
+    Ok(Outcome::done_if(done.lacking == 0))
 }
 
 /// The first Ctrl-C lets batches in hand finish, so that what was paid for is written; the second ends at once.
@@ -642,17 +478,6 @@ fn end_at_ctrl_c(progress: &Progress) {
     };
     // Without a handler Ctrl-C ends at once, which loses nothing either.
     drop(ctrlc::set_handler(handler));
-}
-
-fn warn(warnings: &[String]) -> Outcome {
-    for warning in warnings {
-        say(&format!("Warning: {warning}"));
-    }
-    if warnings.is_empty() { Outcome::Done } else { Outcome::WithRefusals }
-}
-
-fn to_value(value: &impl serde::Serialize) -> Result<Value> {
-    serde_json::to_value(value).map_err(|error| Error::corrupt("the result", error))
 }
 
 fn bytes(count: u64) -> String {
@@ -679,16 +504,16 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use rehang_encode::Spent;
-    use rehang_upgrade::Tally;
+    use rehang_upgrade::{Summary, Tally, Until};
 
     use super::*;
 
     #[test]
-    fn a_run_is_done_only_where_it_did_all_that_was_asked() {
-        let summary = |ending, failed_now| Summary {
-            ending,
+    fn a_run_says_where_the_share_that_was_asked_for_was_missed() {
+        let summary = Summary {
+            ending: Ending::NothingLeft,
             encoder_said: None,
-            done: Tally { failed: failed_now, ..Tally::default() },
+            done: Tally::default(),
             items: 10,
             native: 5,
             caught_up: 0,
@@ -697,30 +522,8 @@ mod tests {
             encoder_busy_ms: 0,
             sigma: None,
         };
-        let of = |ending, failed_now, failed_in_all| {
-            outcome_of(&summary(ending, failed_now), failed_in_all, Until::All)
-        };
-        for ending in [
-            Ending::NothingLeft,
-            Ending::ReachedFraction,
-            Ending::SpentBudget,
-            Ending::Paused,
-            Ending::Stopped,
-        ] {
-            assert_eq!(of(ending, 0, 0), Outcome::Done, "{ending:?}");
-            assert_eq!(of(ending, 1, 1), Outcome::WithRefusals, "{ending:?}");
-        }
-        // Items that failed before are in the way of all, not of a share.
-        assert_eq!(of(Ending::NothingLeft, 0, 2), Outcome::WithRefusals);
-        assert_eq!(of(Ending::SpentBudget, 0, 2), Outcome::Done);
-        for ending in [Ending::RolledBack, Ending::EncoderBudgetSpent, Ending::Interrupted] {
-            assert_eq!(of(ending, 0, 0), Outcome::WithRefusals, "{ending:?}");
-        }
-        // A share that nothing is left for was asked for in vain, and that is said; all that is left was asked for otherwise.
-        let short = summary(Ending::NothingLeft, 0);
-        assert_eq!(outcome_of(&short, 0, Until::Fraction(0.8)), Outcome::WithRefusals);
-        assert!(summary_text(&short, 0, Until::Fraction(0.8)).contains("Less than the 80.0 % asked for"));
-        assert!(!summary_text(&short, 0, Until::All).contains("asked for"));
-        assert_eq!(outcome_of(&summary(Ending::ReachedFraction, 0), 0, Until::Fraction(0.5)), Outcome::Done);
+        let text = |until| run_text(&Run { summary: summary.clone(), failed_in_all: 0, until });
+        assert!(text(Until::Fraction(0.8)).contains("Less than the 80.0 % asked for"));
+        assert!(!text(Until::All).contains("asked for"));
     }
 }

@@ -1,0 +1,26 @@
+//! `rehang init`.
+
+use rehang::Result;
+
+use super::{Outcome, print_value};
+use crate::arguments::Init;
+
+/// Writes a first configuration.
+pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
+    let written = rehang_upgrade::init(&rehang_upgrade::Init {
+        gallery: arguments.gallery.clone(),
+        adapter: arguments.adapter.clone(),
+        forecast: arguments.forecast.clone(),
+        new_name: arguments.new_name.clone(),
+        path: arguments.out.clone(),
+    })?;
+    let text = format!(
+        "{} is written: from {} to {}.\nChoose the new model's [encoder] there, then: rehang upgrade plan --config {}\n",
+        written.path.display(),
+        written.old,
+        written.new,
+        written.path.display()
+    );
+    print_value(json, &written, &text)?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,339 @@
+//! `rehang.toml`: what an upgrade is made of. Unknown keys are errors; secrets come from the environment by name.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rehang::order::Policy;
+use rehang::{Adapter, Distance, Error, Result, Space};
+use rehang_encode::{Encoder, EncoderConfig, Terms};
+use rehang_store::Store;
+use serde::Deserialize;
+
+use crate::backfill::{Limits, Until};
+use crate::forecast::Forecast;
+use crate::location::{Examined, Location};
+use crate::record::{OrderSettings, Recorded};
+use crate::verbs::{Setup, expect_same};
+
+/// The file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    gallery: GalleryPart,
+    old: SpacePart,
+    new: SpacePart,
+    adapter: FilePart,
+    #[serde(default)]
+    order: OrderPart,
+    encoder: Option<EncoderConfig>,
+    #[serde(default)]
+    run: RunPart,
+    forecast: Option<FilePart>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GalleryPart {
+    path: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpacePart {
+    name: String,
+    dim: usize,
+    distance: String,
+}
+
+impl SpacePart {
+    /// The space, where its table is `[key]`.
+    fn space(&self, key: &str, normalised: bool) -> Result<Space> {
+        let distance: Distance =
+            self.distance.parse().map_err(|error: Error| error.context(format!("[{key}] distance")))?;
+        if self.dim == 0 {
+            return Err(Error::option(format!("[{key}] dim"), self.dim, "1 or more"));
+        }
+        Ok(Space::new(&self.name, self.dim, distance, normalised))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FilePart {
+    file: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OrderPart {
+    #[serde(default = "coverage")]
+    policy: String,
+    #[serde(default)]
+    seed: u64,
+}
+
+impl Default for OrderPart {
+    fn default() -> Self {
+        Self { policy: coverage(), seed: 0 }
+    }
+}
+
+fn coverage() -> String {
+    Policy::Coverage.name().into()
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RunPart {
+    batch: Option<usize>,
+    workers: Option<usize>,
+    rate: Option<toml::Value>,
+    budget: Option<u64>,
+    until: Option<toml::Value>,
+    attempts: Option<u32>,
+}
+
+impl RunPart {
+    fn limits(&self) -> Result<Limits> {
+        let mut limits = Limits { budget: self.budget, ..Limits::default() };
+        let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        if let Some(batch) = self.batch {
+            limits.batch = at_least_one("[run] batch", batch)?;
+        }
+        if let Some(workers) = self.workers {
+            limits.workers = at_least_one("[run] workers", workers)?;
+        }
+        if let Some(attempts) = self.attempts {
+            limits.attempts = at_least_one("[run] attempts", attempts)?;
+        }
+        if let Some(rate) = &self.rate {
+            limits.rate = Some(parse_rate("[run] rate", &text(rate))?);
+        }
+        if let Some(until) = &self.until {
+            limits.until = parse_until("[run] until", &text(until))?;
+        }
+        Ok(limits)
+    }
+}
+
+/// A configuration that was read: spaces and adapter at hand, paths seen from the folder of the file.
+#[derive(Debug)]
+pub struct Configuration {
+    /// The file.
+    pub path: PathBuf,
+    /// Where the gallery is.
+    pub gallery: Location,
+    /// The space that is replaced.
+    pub old: Space,
+    /// The space that replaces it.
+    pub new: Space,
+    /// The adapter.
+    pub adapter: Adapter,
+    /// The order.
+    pub order: OrderSettings,
+    /// Limits of a run, before what a caller asks for.
+    pub limits: Limits,
+    /// Whether the file says how many items go to the encoder together; if not, the encoder does.
+    pub says_batch: bool,
+    encoder: Option<EncoderConfig>,
+    forecast: Option<PathBuf>,
+}
+
+impl Configuration {
+    /// Reads a configuration and its adapter.
+    ///
+    /// # Errors
+    ///
+    /// I/O errors; corrupt where the file is no TOML or has an unknown key; an invalid option that names the key; what
+    /// [`Adapter::load`] says.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error))?;
+        let document: Document = toml::from_str(&text)
+            .map_err(|error| Error::corrupt(path.display(), error.to_string().trim_end()))?;
+        Self::of(document, path).map_err(|error| error.context(path.display().to_string()))
+    }
+
+    fn of(document: Document, path: &Path) -> Result<Self> {
+        let base = path.parent().unwrap_or(Path::new(""));
+        // Before the adapter, which may take a while to read.
+        let (old, new) = (document.old.space("old", false)?, document.new.space("new", false)?);
+        let adapter = Adapter::load(base.join(&document.adapter.file))?;
+        let policy = document.order.policy.parse().map_err(|error: Error| error.context("[order]"))?;
+        Ok(Self {
+            path: path.to_owned(),
+            gallery: Location::file(base.join(&document.gallery.path)),
+            old: Space { normalised: adapter.old.normalised, ..old },
+            new: Space { normalised: adapter.output_space().normalised, ..new },
+            adapter,
+            order: OrderSettings { policy, seed: document.order.seed },
+            limits: document.run.limits()?,
+            says_batch: document.run.batch.is_some(),
+            encoder: document.encoder,
+            forecast: document.forecast.map(|part| base.join(part.file)),
+        })
+    }
+
+    /// Opens the gallery, which has to be there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Location::open`].
+    pub fn open_gallery(&self) -> Result<Arc<dyn Examined>> {
+        self.gallery.open().map_err(|error| self.named(error))
+    }
+
+    /// Opens the encoder.
+    ///
+    /// # Errors
+    ///
+    /// Missing input where the configuration names none; what [`rehang_encode::open`] says.
+    pub fn open_encoder(&self) -> Result<Box<dyn Encoder>> {
+        let config = self
+            .encoder
+            .as_ref()
+            .ok_or_else(|| Error::missing("[encoder]", format!("re-embedding ({})", self.path.display())))?;
+        let base = self.path.parent().unwrap_or(Path::new(""));
+        rehang_encode::open(config, &self.new, base).map_err(|error| self.named(error))
+    }
+
+    /// What the encoder's service takes and allows, as far as the file says so.
+    pub fn terms(&self) -> Option<Terms> {
+        self.encoder.as_ref().and_then(EncoderConfig::terms)
+    }
+
+    /// The forecast of this upgrade; `None` where the configuration names none.
+    ///
+    /// # Errors
+    ///
+    /// I/O errors; what [`Forecast::read`] says.
+    pub fn forecast(&self) -> Result<Option<Forecast>> {
+        let Some(path) = &self.forecast else { return Ok(None) };
+        let within = |error: Error| error.context(format!("[forecast] of {}", self.path.display()));
+        let text = fs_err::read_to_string(path).map_err(|error| within(Error::io("open", path, &error)))?;
+        Forecast::read(&text, &path.display().to_string(), &self.setup()).map(Some).map_err(within)
+    }
+
+    /// What the verbs of the upgrade take.
+    pub fn setup(&self) -> Setup<'_> {
+        Setup { old: &self.old, new: &self.new, adapter: &self.adapter, order: self.order }
+    }
+
+    /// The limits of a run: those of the file, with what the caller asks for in their place. Where nobody says how many items
+    /// go to the encoder together, it is as many as it takes: fewer would leave requests or processes without work.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option where `workers` or `batch` is 0.
+    pub fn limits_of(&self, asked: &RunOptions, encoder: &dyn Encoder) -> Result<Limits> {
+        let mut limits = self.limits;
+        limits.budget = asked.budget.or(limits.budget);
+        limits.rate = asked.rate.or(limits.rate);
+        limits.until = asked.until.unwrap_or(limits.until);
+        if let Some(workers) = asked.workers {
+            limits.workers = at_least_one("workers", workers)?;
+        }
+        limits.batch = match asked.batch {
+            Some(batch) => at_least_one("batch", batch)?,
+            None if self.says_batch => limits.batch,
+            None => limits.batch.max(encoder.batch_max()),
+        };
+        Ok(limits)
+    }
+
+    /// Fails where the configuration is of another gallery, or of another upgrade than the one under way: its adapter would
+    /// write vectors that are not of this upgrade.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option that names both galleries; what [`expect_same`] says while an upgrade is live.
+    pub fn expect_of_gallery(&self, gallery: &Location, store: &dyn Store) -> Result<()> {
+        if !self.gallery.is_same(gallery) {
+            let expected = format!("the configuration of an upgrade of {gallery}; it names {}", self.gallery);
+            return Err(Error::option("config", self.path.display(), expected));
+        }
+        match Recorded::read(store)? {
+            Some(recorded) if recorded.record.is_live() => expect_same(store, &self.setup()),
+            _ => Ok(()),
+        }
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.context(self.path.display().to_string())
+    }
+}
+
+/// What a caller asks a run for; what is `None` stays as the configuration has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RunOptions {
+    /// Items that this run makes native, at most.
+    pub budget: Option<u64>,
+    /// Items a second, at most; above 0.
+    pub rate: Option<f64>,
+    /// Where it ends.
+    pub until: Option<Until>,
+    /// Batches that are encoded at the same time, 1 or more.
+    pub workers: Option<usize>,
+    /// Items that go to the encoder together, 1 or more.
+    pub batch: Option<usize>,
+}
+
+/// A count that has to be 1 or more.
+fn at_least_one<T: PartialEq + From<u8> + std::fmt::Display>(parameter: &str, value: T) -> Result<T> {
+    if value == T::from(0) { Err(Error::option(parameter, value, "1 or more")) } else { Ok(value) }
+}
+
+/// `5`, `5/s`, `300/min` or `1000/h`: items a second.
+///
+/// # Errors
+///
+/// An invalid option, named as the parameter, for anything else, and for rates that are not above 0.
+pub fn parse_rate(parameter: &str, text: &str) -> Result<f64> {
+    let expected = "items a second above 0, such as 5/s, or 300/min, or 1000/h";
+    let wrong = || Error::option(parameter, text, expected);
+    let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
+    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
+    let seconds = match unit.trim() {
+        "s" => 1.0,
+        "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wrong()),
+    };
+    if number > 0.0 && number.is_finite() { Ok(number / seconds) } else { Err(wrong()) }
+}
+
+/// `all`, a share such as `0.3`, or `30%`.
+///
+/// # Errors
+///
+/// An invalid option, named as the parameter, for anything else, and for shares beyond 0 to 1.
+pub fn parse_until(parameter: &str, text: &str) -> Result<Until> {
+    let wrong = || Error::option(parameter, text, "all, or a share from 0 to 1 such as 0.3 or 30%");
+    if text == "all" {
+        return Ok(Until::All);
+    }
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0,
+        None => text.parse().map_err(|_| wrong())?,
+    };
+    if (0.0..=1.0).contains(&share) { Ok(Until::Fraction(share)) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_shares_are_read_as_people_write_them() {
+        assert_eq!(parse_rate("rate", "5/s").unwrap(), 5.0);
+        assert_eq!(parse_rate("rate", "300/min").unwrap(), 5.0);
+        assert_eq!(parse_rate("rate", "2.5").unwrap(), 2.5);
+        assert_eq!(parse_until("until", "30%").unwrap(), Until::Fraction(0.3));
+        assert_eq!(parse_until("until", "all").unwrap(), Until::All);
+        for bad in ["0/s", "-1", "x", "1/fortnight", "nan", "inf"] {
+            assert!(parse_rate("rate", bad).is_err(), "{bad}");
+        }
+        for bad in ["1.5", "-0.1", "130%", "most", "nan"] {
+            assert!(parse_until("until", bad).is_err(), "{bad}");
+        }
+    }
+}

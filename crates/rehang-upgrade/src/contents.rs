@@ -1,0 +1,189 @@
+//! What a gallery holds, and changes of single items and spaces by hand.
+
+use rehang::{Error, Result, Space};
+use rehang_store::{Counts, Item, ItemKey, ItemWrite, NewVector, Revision, Store, expect_space};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::gallery::Gallery;
+use crate::location::Location;
+use crate::record::{Phase, Recorded};
+
+/// An item as a person writes it: what is `None` stays as it was.
+#[derive(Debug, Clone, Default)]
+pub struct Put {
+    /// Its id.
+    pub id: String,
+    /// What can be embedded again.
+    pub source: Option<String>,
+    /// Its class, tag or group.
+    pub label: Option<String>,
+    /// Anything that is kept beside it.
+    pub payload: Option<Value>,
+    /// Its vectors, by space. Every put is a change of the content: vectors that are not given belong to the content before
+    /// and are removed.
+    pub vectors: Vec<(String, Vec<f32>)>,
+}
+
+/// What [`put`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PutItem {
+    /// The item.
+    pub id: String,
+    /// Its revision now.
+    pub revision: Revision,
+    /// Spaces in which it had a vector of the content before, and has none now: no search finds it there.
+    pub removed_from: Vec<String>,
+}
+
+/// Puts one item, new or changed, as an application would: through [`Gallery::put`], which adapts it for a live upgrade.
+///
+/// # Errors
+///
+/// An invalid option for an id that is empty or holds control characters; not found for a space that is not there; what
+/// [`Gallery::put`] says.
+pub fn put(store: &dyn Store, gallery: &Gallery<'_>, item: &Put) -> Result<PutItem> {
+    expect_id(&item.id)?;
+    let before = store.get(&[&item.id])?.into_iter().next().flatten();
+    let kept = |of: fn(&Item) -> Option<String>| before.as_ref().and_then(of);
+    let mut vectors = Vec::new();
+    for (space, vector) in &item.vectors {
+        let provenance = expect_space(store, space)?.written_as;
+        let (space, vector) = (space.clone(), vector.clone());
+        vectors.push(NewVector { space, vector, provenance, sigma2: None, priority: None });
+    }
+    let payload = || before.as_ref().map_or(Value::Null, |item| item.payload.clone());
+    let write = ItemWrite {
+        id: item.id.clone(),
+        source: item.source.clone().or_else(|| kept(|item| item.source.clone())),
+        label: item.label.clone().or_else(|| kept(|item| item.label.clone())),
+        payload: item.payload.clone().unwrap_or_else(payload),
+        vectors,
+    };
+    // An item keeps its key for as long as it lives.
+    let spaces = || before.as_ref().map_or_else(|| Ok(Vec::new()), |item| spaces_with(store, item.key));
+    let had = spaces()?;
+    let revision = gallery.put(vec![write])?.first().copied().unwrap_or_default();
+    let has = spaces()?;
+    let removed_from = had.into_iter().filter(|space| !has.contains(space)).collect();
+    Ok(PutItem { id: item.id.clone(), revision, removed_from })
+}
+
+/// Ids go into files line by line, so none may hold a line break.
+pub(crate) fn expect_id(id: &str) -> Result<()> {
+    if id.is_empty() || id.chars().any(char::is_control) {
+        let expected = "at least one character, and no line breaks or control characters";
+        return Err(Error::option("id", id, expected));
+    }
+    Ok(())
+}
+
+/// The spaces in which an item has a vector.
+fn spaces_with(store: &dyn Store, key: ItemKey) -> Result<Vec<String>> {
+    let mut spaces = Vec::new();
+    for space in store.spaces()? {
+        if store.provenances(&space.space.model, &[key])?.iter().any(Option::is_some) {
+            spaces.push(space.space.model);
+        }
+    }
+    Ok(spaces)
+}
+
+/// What [`delete`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Deleted {
+    /// Items that were there.
+    pub deleted: usize,
+    /// Ids that were not.
+    pub missing: Vec<String>,
+}
+
+/// Deletes items.
+///
+/// # Errors
+///
+/// Those of the store.
+pub fn delete(store: &dyn Store, ids: &[&str]) -> Result<Deleted> {
+    let found = store.get(ids)?;
+    let missing = ids.iter().zip(found).filter(|(_, item)| item.is_none()).map(|(id, _)| (*id).to_owned());
+    let missing = missing.collect();
+    Ok(Deleted { deleted: store.delete(ids)?, missing })
+}
+
+/// What [`drop_space`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DroppedSpace {
+    /// Name of the space.
+    pub dropped: String,
+    /// Vectors that it had.
+    pub vectors: u64,
+    /// The space.
+    #[serde(skip)]
+    pub space: Space,
+}
+
+/// Drops a space with all its vectors: one that an upgrade left behind. There is no way back.
+///
+/// # Errors
+///
+/// Not found where there is no such space; a conflict where it serves or takes part in an upgrade that is not finished.
+pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
+    let store = &*location.open()?;
+    let space = expect_space(store, name)?.space;
+    // No upgrade begins to use the space between the look at the record and the drop.
+    let _held = location.hold()?;
+    if let Some(Recorded { record, .. }) = Recorded::read(store)?
+        && record.phase != Phase::Finished
+        && [record.old.model.as_str(), record.new.model.as_str()].contains(&name)
+    {
+        return Err(Error::conflict(
+            format!(
+                "space {name:?} takes part in the upgrade from {:?} to {:?}",
+                record.old.model, record.new.model
+            ),
+            format!(
+                "it is {}; finish it, or roll it back and begin another one, then drop what is left",
+                record.phase.name()
+            ),
+        ));
+    }
+    let counts = store.counts(name)?;
+    store.drop_space(name)?;
+    Ok(DroppedSpace { dropped: name.to_owned(), vectors: counts.items - counts.lacking, space })
+}
+
+/// What a gallery holds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Contents {
+    /// The space that serves searches.
+    pub serving: Option<String>,
+    /// Every space, in the order of creation.
+    pub spaces: Vec<SpaceContents>,
+}
+
+/// What a gallery holds in one space.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SpaceContents {
+    /// The space.
+    pub space: Space,
+    /// Whether it serves searches.
+    #[serde(rename = "serves")]
+    pub serving: bool,
+    /// How many items and vectors of each provenance.
+    pub counts: Counts,
+}
+
+/// What a gallery holds. Reads only.
+///
+/// # Errors
+///
+/// Those of the store.
+pub fn contents(store: &dyn Store) -> Result<Contents> {
+    let serving = store.serving()?;
+    let of = |space: Space| -> Result<SpaceContents> {
+        let is_serving = serving.as_deref() == Some(space.model.as_str());
+        Ok(SpaceContents { serving: is_serving, counts: store.counts(&space.model)?, space })
+    };
+    let spaces = store.spaces()?.into_iter().map(|record| of(record.space)).collect::<Result<_>>()?;
+    Ok(Contents { serving, spaces })
+}

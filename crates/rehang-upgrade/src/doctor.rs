@@ -1,0 +1,282 @@
+//! An examination of a gallery: mixed models, items that no search finds, ill indexes, a configuration that does not fit.
+
+use rehang::{Provenance, Remedy, Result};
+use rehang_store::{IndexHealth, IndexKind, Problem, SpaceRecord, Store};
+use serde::Serialize;
+
+use crate::configuration::Configuration;
+use crate::location::Location;
+use crate::record::{Phase, Recorded, UpgradeRecord};
+use crate::verbs::{expect_same, plan, status};
+
+/// Stored vectors that stand in as queries when an index is checked.
+const RECALL_SAMPLES: usize = 100;
+/// Neighbours of each.
+const RECALL_DEPTH: usize = 10;
+/// Below this an index is said to be ill.
+const RECALL_MIN: f64 = 0.95;
+
+/// One finding of an [`examine`].
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finding {
+    /// Whether something has to be done.
+    pub bad: bool,
+    /// What it is about: `store`, `forgotten-space`, `mixed-models`, `not-found`, `adapted`, `failed`, `index`, `recall`,
+    /// `index-health`, `configuration`, `upgrade` or `sigma`.
+    pub what: &'static str,
+    /// What was seen.
+    pub text: String,
+    /// What can be done.
+    pub remedy: Option<Remedy>,
+}
+
+impl Finding {
+    /// Something that has to be done.
+    fn bad(what: &'static str, text: String) -> Self {
+        Self { bad: true, what, text, remedy: None }
+    }
+
+    /// Something to know.
+    fn good(what: &'static str, text: String) -> Self {
+        Self { bad: false, what, text, remedy: None }
+    }
+
+    fn advise(mut self, remedy: Remedy) -> Self {
+        self.remedy = Some(remedy);
+        self
+    }
+}
+
+/// What [`examine`] found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Examination {
+    /// The gallery.
+    pub gallery: String,
+    /// Findings that need attention.
+    pub bad: usize,
+    /// All findings.
+    pub findings: Vec<Finding>,
+    /// The search index of every space.
+    pub indexes: Vec<SpaceIndex>,
+}
+
+/// The search index of a space.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SpaceIndex {
+    /// Name of the space.
+    pub space: String,
+    /// How its index is.
+    pub health: IndexHealth,
+}
+
+/// Examines a gallery, and a configuration with it: of an upgrade that is live or finished it has to be the one, and otherwise
+/// one that could begin. With `repair`, indexes whose recall@10 is below 0.95 are made again.
+///
+/// # Errors
+///
+/// Those of opening and reading the gallery.
+pub fn examine(
+    location: &Location,
+    configuration: Option<&Configuration>,
+    repair: bool,
+) -> Result<Examination> {
+    let store = &*location.open()?;
+    let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
+    let mut findings: Vec<Finding> =
+        store.problems()?.iter().map(|problem| Finding::bad("store", describe(problem))).collect();
+    let mut indexes = Vec::new();
+    for record in store.spaces()? {
+        examine_space(store, &record, recorded.as_ref(), &mut findings)?;
+        let space = record.space.model;
+        examine_index(store, &space, repair, &mut findings)?;
+        let health = store.index_health(&space)?;
+        let text = describe_index(&space, &health);
+        findings.push(Finding { bad: health.trouble.is_some(), ..Finding::good("index-health", text) });
+        indexes.push(SpaceIndex { space, health });
+    }
+    if let Some(configuration) = configuration {
+        findings.extend(examine_configuration(configuration, location, store, recorded.as_ref()));
+    }
+    if let Some(record) = recorded.filter(|record| record.phase != Phase::Finished) {
+        let status = status(store, 0)?;
+        let text = format!(
+            "an upgrade from {:?} to {:?} is {}, {:.1} % native",
+            record.old.model,
+            record.new.model,
+            record.phase.name(),
+            100.0 * status.fraction
+        );
+        findings.push(Finding::good("upgrade", text));
+        if status.sigma.is_some_and(|sigma| sigma.alarm) {
+            let text = "σ² and the true errors of backfilled items disagree".into();
+            findings.push(Finding::bad("sigma", text).advise(Remedy::FitAgain));
+        }
+    }
+    let bad = findings.iter().filter(|finding| finding.bad).count();
+    Ok(Examination { gallery: store.name(), bad, findings, indexes })
+}
+
+/// What a space holds, against what it is for.
+fn examine_space(
+    store: &dyn Store,
+    record: &SpaceRecord,
+    upgrade: Option<&UpgradeRecord>,
+    findings: &mut Vec<Finding>,
+) -> Result<()> {
+    let name = &record.space.model;
+    let counts = store.counts(name)?;
+    let serves = store.serving()?.as_deref() == Some(name.as_str());
+    let of_upgrade = upgrade.is_some_and(|upgrade| {
+        upgrade.phase != Phase::Finished && [&upgrade.old.model, &upgrade.new.model].contains(&name)
+    });
+    if !serves && !of_upgrade {
+        let text = format!("space {name:?} neither serves nor takes part in an upgrade");
+        findings.push(Finding::bad("forgotten-space", text).advise(Remedy::DropSpace));
+    }
+    // A space holds vectors of one model; those of the other kind were put there by mistake.
+    let foreign = match record.written_as {
+        Provenance::Native => counts.old,
+        Provenance::Old | Provenance::Adapted => counts.native + counts.adapted,
+    };
+    if foreign > 0 {
+        let text = format!(
+            "space {name:?} holds {foreign} vectors that are not {:?}: another model's, by their provenance",
+            record.written_as.name()
+        );
+        findings.push(Finding::bad("mixed-models", text));
+    }
+    if serves && counts.lacking > 0 {
+        let text = format!(
+            "{} items have no vector in {name:?}, which serves: no search finds them",
+            counts.lacking
+        );
+        findings.push(Finding::bad("not-found", text));
+    }
+    if serves && counts.adapted > 0 && !of_upgrade {
+        let text = format!("{} vectors of {name:?} are adapted and no upgrade is under way", counts.adapted);
+        findings.push(Finding::good("adapted", text));
+    }
+    if counts.failed > 0 {
+        let text = format!("{} items of {name:?} could not be embedded", counts.failed);
+        findings.push(Finding::good("failed", text));
+    }
+    Ok(())
+}
+
+/// How much of the true nearest the searches of a space find.
+fn examine_index(store: &dyn Store, name: &str, repair: bool, findings: &mut Vec<Finding>) -> Result<()> {
+    let mut recall = store.recall(name, RECALL_SAMPLES, RECALL_DEPTH)?;
+    if recall < RECALL_MIN && repair {
+        store.rebuild(name)?;
+        store.flush()?;
+        let before = recall;
+        recall = store.recall(name, RECALL_SAMPLES, RECALL_DEPTH)?;
+        let text = format!("index of {name:?} was made again: recall@10 {before:.3}, now {recall:.3}");
+        findings.push(Finding::good("index", text));
+    }
+    let text = format!("searches of {name:?} find {:.1} % of the true nearest 10", 100.0 * recall);
+    findings.push(if recall < RECALL_MIN {
+        Finding::bad("recall", text).advise(Remedy::RebuildIndex)
+    } else {
+        Finding::good("recall", text)
+    });
+    Ok(())
+}
+
+/// What the next verb would say of a configuration.
+fn examine_configuration(
+    configuration: &Configuration,
+    gallery: &Location,
+    store: &dyn Store,
+    record: Option<&UpgradeRecord>,
+) -> Vec<Finding> {
+    let name = configuration.path.display();
+    let finding = |text: String| Finding::bad("configuration", format!("{name}: {text}"));
+    if !gallery.is_same(&configuration.gallery) {
+        return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
+    }
+    let setup = configuration.setup();
+    let same = expect_same(store, &setup);
+    let checked = match (record, same) {
+        // Its old space is gone, so nothing could be planned with it any more.
+        (Some(record), Ok(())) if record.phase == Phase::Finished => return Vec::new(),
+        (Some(record), Err(error)) if record.is_live() => Err(error),
+        _ => plan(store, &setup),
+    };
+    match checked {
+        Ok(plan) => plan.warnings.into_iter().map(finding).collect(),
+        Err(mut error) => {
+            let remedy = error.take_remedy();
+            vec![Finding { remedy, ..finding(error.to_string()) }]
+        }
+    }
+}
+
+/// How the search index of a space is, in one sentence.
+fn describe_index(space: &str, health: &IndexHealth) -> String {
+    let trouble = health.trouble.as_ref().map_or(String::new(), |trouble| {
+        format!("; looking after it failed: {trouble}; searches are right all the same")
+    });
+    if health.kind == IndexKind::Exact {
+        return format!("{space:?} is searched exactly, vector by vector{trouble}");
+    }
+    let checked = health
+        .recall_checked
+        .map_or_else(|| "not checked since".to_owned(), |recall| format!("{recall:.3} when last checked"));
+    let rebuilt = match (health.rebuilt, &health.rebuilt_because) {
+        (0, _) => "never made again".to_owned(),
+        (times, None) => format!("made again {times} times"),
+        (times, Some(why)) => format!("made again {times} times, last because {why}"),
+    };
+    format!(
+        "the graph of {space:?} was built of {} vectors, of which {} were overwritten or removed since and {} changes wait to be \
+         merged; recall@10 {:.3} when built, {checked}; {rebuilt}{trouble}",
+        health.built, health.overwritten, health.waiting, health.recall_at_build
+    )
+}
+
+fn describe(problem: &Problem) -> String {
+    let space = problem.space.as_ref().map_or(String::new(), |space| format!("space {space:?}: "));
+    format!("{space}{} ({})", problem.what, problem.count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_says_everything_that_is_known_of_it() {
+        let mut health = IndexHealth {
+            kind: IndexKind::Graph,
+            vectors: 30_000,
+            waiting: 12,
+            built: 29_000,
+            overwritten: 8_000,
+            recall_at_build: 0.996,
+            recall_checked: Some(0.981),
+            rebuilt: 2,
+            rebuilt_because: Some("its recall@10 fell from 0.995 to 0.970".into()),
+            trouble: Some("the disk is full".into()),
+            bytes: 1,
+        };
+        let text = describe_index("clip", &health);
+        for word in [
+            "clip",
+            "29000",
+            "8000",
+            "12",
+            "0.996",
+            "0.981",
+            "2 times",
+            "from 0.995 to 0.970",
+            "disk is full",
+        ] {
+            assert!(text.contains(word), "{text:?} does not say {word:?}");
+        }
+        (health.recall_checked, health.rebuilt, health.trouble) = (None, 0, None);
+        let text = describe_index("clip", &health);
+        assert!(text.contains("not checked since") && text.contains("never made again"), "{text}");
+        health.kind = IndexKind::Exact;
+        assert!(describe_index("clip", &health).contains("exactly"));
+    }
+}

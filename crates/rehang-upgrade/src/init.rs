@@ -1,0 +1,285 @@
+//! A first `rehang.toml`, from what a gallery and an adapter say of themselves.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use rehang::{Adapter, Error, Result, Space};
+use rehang_store::{Store, find_space};
+use serde::Serialize;
+use tempfile::NamedTempFile;
+use toml::Value;
+
+use crate::location::Location;
+
+/// What [`init`] is told.
+#[derive(Debug, Clone)]
+pub struct Init {
+    /// The gallery, which has to be there.
+    pub gallery: PathBuf,
+    /// The adapter.
+    pub adapter: PathBuf,
+    /// A report as JSON that forecasts the upgrade.
+    pub forecast: Option<PathBuf>,
+    /// Name of the new space; without it, the adapter's.
+    pub new_name: Option<String>,
+    /// The file to write.
+    pub path: PathBuf,
+}
+
+/// What [`init`] wrote.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Initialised {
+    /// The file.
+    pub path: PathBuf,
+    /// The space that is replaced, as the gallery has it.
+    pub old: Space,
+    /// The space that replaces it, as the adapter gives it.
+    pub new: Space,
+}
+
+/// Writes a configuration with a comment on every part. The old space is the one of the gallery that the adapter was fitted
+/// on: of its name, or else the one that serves. A file that is there is never replaced.
+///
+/// # Errors
+///
+/// A conflict where the file is there; not found where the gallery has no space to replace; a mismatch where the adapter does
+/// not fit that space; an invalid option where both spaces would have one name; I/O errors.
+pub fn init(init: &Init) -> Result<Initialised> {
+    if init.path.exists() {
+        return Err(taken(&init.path));
+    }
+    let adapter = Adapter::load(&init.adapter)?;
+    let store = Location::file(&init.gallery).open()?;
+    let old = old_space(&*store, &adapter)?;
+    let new = Space {
+        model: init.new_name.clone().unwrap_or_else(|| adapter.new.model.clone()),
+        ..adapter.output_space()
+    };
+    if new.model == old.model {
+        return Err(Error::option("new_name", &new.model, "a name that the old space does not have"));
+    }
+    let folder = match init.path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let from_file = |path: &Path| seen_from(folder, path);
+    let text = document(
+        (&from_file(&init.gallery)?, &old),
+        (&from_file(&init.adapter)?, &new),
+        init.forecast.as_deref().map(from_file).transpose()?.as_deref(),
+    );
+    write_new(folder, &init.path, &text)?;
+    Ok(Initialised { path: init.path.clone(), old, new })
+}
+
+/// The space that an adapter replaces in a gallery.
+fn old_space(store: &dyn Store, adapter: &Adapter) -> Result<Space> {
+    let record = match find_space(store, &adapter.old.model)? {
+        Some(record) => Some(record),
+        None => store.serving()?.map(|name| find_space(store, &name)).transpose()?.flatten(),
+    };
+    let space = record.ok_or_else(|| Error::not_found("space", &adapter.old.model, store.name()))?.space;
+    adapter.expect_input_width(space.dimension)?;
+    Ok(space)
+}
+
+/// A path as it is written into a file of a folder: below the folder as it is seen from there, otherwise whole.
+fn seen_from(folder: &Path, path: &Path) -> Result<String> {
+    let whole = |path: &Path| fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error));
+    let path = whole(path)?;
+    let seen = path.strip_prefix(whole(folder)?).unwrap_or(&path);
+    seen.to_str().map(str::to_owned).ok_or_else(|| Error::option("path", seen.display(), "a path in UTF-8"))
+}
+
+fn write_new(folder: &Path, path: &Path, text: &str) -> Result<()> {
+    let written = || -> std::io::Result<NamedTempFile> {
+        let mut file = NamedTempFile::new_in(folder)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        Ok(file)
+    };
+    let file = written().map_err(|error| Error::io("create", path, &error))?;
+    file.persist_noclobber(path).map(drop).map_err(|error| match error.error.kind() {
+        std::io::ErrorKind::AlreadyExists => taken(path),
+        _ => Error::io("create", path, &error.error),
+    })
+}
+
+fn taken(path: &Path) -> Error {
+    Error::conflict(path.display(), "a file is there already and stays as it is; give another name")
+}
+
+/// The text of the file.
+fn document(
+    (gallery, old): (&str, &Space),
+    (adapter, new): (&str, &Space),
+    forecast: Option<&str>,
+) -> String {
+    let text = |text: &str| Value::String(text.to_owned());
+    let space = |space: &Space| {
+        format!(
+            "name = {}\ndim = {}\ndistance = {}",
+            text(&space.model),
+            space.dimension,
+            text(space.distance.name())
+        )
+    };
+    let forecast = match forecast {
+        Some(file) => format!("[forecast]\nfile = {}", text(file)),
+        None => "# [forecast]\n# file = \"report.json\"".to_owned(),
+    };
+    format!(
+        r#"# An upgrade of a gallery to a new model. Paths are seen from the folder of this file.
+
+[gallery]
+path = {gallery}
+
+# The space that is replaced, as the gallery has it. Distances: l2, cosine, dot.
+[old]
+{old}
+
+# The space that replaces it: made by the start of the upgrade, searched by this distance.
+[new]
+{new}
+
+# The map from old to new vectors.
+[adapter]
+file = {adapter}
+
+# Which items are re-embedded first. "coverage" covers the gallery, then digs where the map is in doubt; "sigma" takes the
+# worst first; "random" takes any. The seed makes an order repeatable.
+[order]
+policy = "coverage"
+seed = 0
+
+# The new model, which re-embeds sources. Uncomment one. Without it, everything but the backfill works.
+#
+# A model in this process:
+# [encoder]
+# kind = "onnx"
+# model = "model.onnx"
+# normalise = true
+# input = {{ kind = "text", tokenizer = "tokenizer.json", max_tokens = 256, pooling = "mean" }}
+#
+# A service that speaks OpenAI's protocol; the key stays in the environment:
+# [encoder]
+# kind = "http"
+# url = "https://api.openai.com"
+# model = "text-embedding-3-small"
+# key_env = "OPENAI_API_KEY"
+# price_per_million_tokens = 0.02
+# budget_money = 5.0
+#
+# A program that reads items and writes vectors:
+# [encoder]
+# kind = "command"
+# program = ["python3", "encode.py"]
+#
+# Vectors that are computed already:
+# [encoder]
+# kind = "table"
+# vectors = "new.npy"
+# ids = "ids.txt"
+
+# Limits of a run, each may be left out: items of a batch, batches at a time, items a second (also "300/min"), items of one
+# run, the share of native items at which it ends, attempts before an item is listed as failed.
+[run]
+# batch = 64
+# workers = 1
+# rate = "5/s"
+# budget = 1000
+# until = "30%"
+# attempts = 3
+
+# A report on pairs that the adapter was not fitted on: the plan shows what it forecasts, and a switch that would serve worse
+# than doing nothing is refused.
+{forecast}
+"#,
+        gallery = text(gallery),
+        old = space(old),
+        new = space(new),
+        adapter = text(adapter),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::{Distance, Provenance};
+    use rehang_encode::EncoderConfig;
+    use rehang_store::SqliteStore;
+
+    use super::*;
+    use crate::backfill::Until;
+    use crate::configuration::Configuration;
+    use crate::gallery::padding::padding;
+
+    /// A gallery with a space of three coordinates and an adapter from it.
+    fn told(folder: &Path, new_name: Option<&str>) -> Init {
+        let gallery = folder.join("gallery.db");
+        let space = Space::new("clip \"2\"", 3, Distance::Cosine, false);
+        SqliteStore::create(&gallery).unwrap().create_space(&space, Provenance::Old).unwrap();
+        let raw = |name, dimension| Space::new(name, dimension, Distance::L2, false);
+        let adapter = padding(raw("old", 3), raw("new", 4), vec![1.0, 0.5, 0.0, 0.0], 0.0);
+        let path = folder.join("adapter.safetensors");
+        adapter.save(&path).unwrap();
+        Init {
+            gallery,
+            adapter: path,
+            forecast: None,
+            new_name: new_name.map(str::to_owned),
+            path: folder.join("rehang.toml"),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_and_never_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = told(folder.path(), Some("siglip"));
+        let written = init(&told).unwrap();
+        let read = Configuration::read(&told.path).unwrap();
+        assert_eq!((&read.old, &read.new.model), (&written.old, &"siglip".to_owned()));
+        assert_eq!((read.old.model.as_str(), read.old.distance), ("clip \"2\"", Distance::Cosine));
+        assert_eq!((read.new.dimension, read.new.distance), (4, Distance::L2));
+        assert!(read.gallery.is_same(&Location::file(&told.gallery)));
+        assert!(read.open_encoder().is_err(), "an encoder has to be chosen");
+        assert!(read.forecast().unwrap().is_none());
+
+        let before = fs_err::read(&told.path).unwrap();
+        assert!(init(&told).unwrap_err().is_conflict());
+        assert_eq!(fs_err::read(&told.path).unwrap(), before);
+    }
+
+    #[test]
+    fn what_is_commented_out_can_be_used_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = told(folder.path(), None);
+        init(&told).unwrap();
+        let text = fs_err::read_to_string(&told.path).unwrap();
+        let run = ["batch", "workers", "rate", "budget", "until", "attempts"]
+            .iter()
+            .fold(text.clone(), |text, key| text.replace(&format!("# {key} = "), &format!("{key} = ")));
+        fs_err::write(&told.path, run).unwrap();
+        let limits = Configuration::read(&told.path).unwrap().limits;
+        assert_eq!((limits.rate, limits.budget, limits.until), (Some(5.0), Some(1000), Until::Fraction(0.3)));
+        let encoders: Vec<EncoderConfig> = text
+            .split("# [encoder]\n")
+            .skip(1)
+            .map(|part| {
+                let keys: Vec<&str> = part.lines().map_while(|line| line.strip_prefix("# ")).collect();
+                toml::from_str(&keys.join("\n")).unwrap()
+            })
+            .collect();
+        assert_eq!(encoders.len(), 4);
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = told(folder.path(), Some("clip \"2\""));
+        assert!(init(&told).unwrap_err().to_string().contains("new_name"), "both spaces of one name");
+        let raw = |name, dimension| Space::new(name, dimension, Distance::L2, false);
+        padding(raw("old", 5), raw("new", 4), vec![1.0; 4], 0.0).save(&told.adapter).unwrap();
+        assert!(init(&told).unwrap_err().is_mismatch(), "an adapter of other vectors");
+        assert!(!told.path.exists());
+    }
+}

@@ -1,0 +1,204 @@
+//! Where a gallery lies and how it is opened: the one place of this crate that names particular stores.
+//!
+//! Everything else knows [`Store`] alone. Another database is another kind of [`Location`], here.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rehang::{Error, Remedy, Result};
+use rehang_store::{IndexHealth, Problem, SqliteStore, Store};
+use tempfile::{TempDir, TempPath};
+
+/// Where a gallery lies: a SQLite file.
+///
+/// ```
+/// use rehang_upgrade::Location;
+///
+/// let folder = tempfile::tempdir()?;
+/// let location = Location::file(folder.path().join("gallery.db"));
+/// assert!(location.open().is_err(), "nothing is made by opening");
+/// location.make()?.publish()?;
+/// assert!(location.open()?.spaces()?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location(PathBuf);
+
+/// A store that says more of itself than the contract asks for: what an examination looks at.
+pub trait Examined: Store {
+    /// What is damaged in it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    fn problems(&self) -> Result<Vec<Problem>>;
+
+    /// How the search index of a space is.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no such space; those of the store.
+    fn index_health(&self, space: &str) -> Result<IndexHealth>;
+}
+
+impl Examined for SqliteStore {
+    fn problems(&self) -> Result<Vec<Problem>> {
+        self.check()
+    }
+
+    fn index_health(&self, space: &str) -> Result<IndexHealth> {
+        SqliteStore::index_health(self, space)
+    }
+}
+
+impl Location {
+    /// A gallery in a SQLite file.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// Opens the gallery, which has to be there.
+    ///
+    /// # Errors
+    ///
+    /// An I/O error where it is not there or not readable; corrupt where it is no gallery.
+    pub fn open(&self) -> Result<Arc<dyn Examined>> {
+        Ok(Arc::new(SqliteStore::open(&self.0)?))
+    }
+
+    /// Whether something is there.
+    pub fn exists(&self) -> bool {
+        self.0.exists()
+    }
+
+    /// Whether two locations are one gallery, however their paths are spelled and whichever links lead there.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let place = |path: &Path| fs_err::canonicalize(path).ok();
+        self.0 == other.0 || place(&self.0).is_some_and(|own| place(&other.0) == Some(own))
+    }
+
+    /// Makes an empty gallery where there is none, out of sight until it is [published](NewGallery::publish).
+    ///
+    /// # Errors
+    ///
+    /// A conflict where the log of an earlier gallery lies in the way; I/O errors.
+    pub fn make(&self) -> Result<NewGallery> {
+        NewGallery::begin(&self.0)
+    }
+
+    /// Takes the lock of the upgrade: held while a process fills or finishes, so that two do not do the same work. The system
+    /// lets go of it when the process ends, however it ends; correctness does not depend on it.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where another process has it; I/O errors.
+    pub fn hold(&self) -> Result<Held> {
+        let path = beside(&self.0, ".upgrade-lock");
+        let file = fs_err::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(|error| Error::io("open", &path, &error))?
+            .into_file();
+        match file.try_lock() {
+            Ok(()) => Ok(Held(file)),
+            Err(std::fs::TryLockError::WouldBlock) => Err(Error::conflict(
+                format!("another process is at work on the upgrade of {self}"),
+                "two would do the same work",
+            )
+            .advise(Remedy::AwaitOtherProcess)),
+            Err(std::fs::TryLockError::Error(error)) => Err(Error::io("lock", &path, &error)),
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+/// The lock of an upgrade, until it is dropped.
+#[derive(Debug)]
+pub struct Held(#[allow(dead_code, reason = "held until dropped")] File);
+
+/// A gallery that appears whole or not at all: it is made in a hidden folder of its own beside its place, and moved there
+/// at the end. Dropped before, it leaves nothing.
+#[derive(Debug)]
+pub struct NewGallery {
+    place: PathBuf,
+    store: SqliteStore,
+    partial: PathBuf,
+    /// Removed with everything in it when dropped.
+    _folder: TempDir,
+}
+
+impl NewGallery {
+    fn begin(place: &Path) -> Result<Self> {
+        expect_no_log(place)?;
+        let parent = match place.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let name = place.file_name().unwrap_or_default().to_string_lossy();
+        let folder = tempfile::Builder::new()
+            .prefix(&format!(".{name}."))
+            .suffix(".partial")
+            .tempdir_in(parent)
+            .map_err(|error| Error::io("create", place, &error))?;
+        let partial = folder.path().join("gallery.db");
+        Ok(Self { place: place.to_owned(), store: SqliteStore::create(&partial)?, partial, _folder: folder })
+    }
+
+    /// What is written into before it is published.
+    pub fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    /// Gives the gallery its place. A gallery that came there in the meantime stays as it is, and is a conflict.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where something is there by now; I/O errors.
+    pub fn publish(self) -> Result<()> {
+        let Self { place, store, partial, _folder } = self;
+        // SQLite keeps the newest pages beside the file: they have to be in it before it is moved.
+        store.close()?;
+        expect_no_log(&place)?;
+        TempPath::try_from_path(&partial)
+            .and_then(|partial| partial.persist_noclobber(&place).map_err(|error| error.error))
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::AlreadyExists => Error::conflict(
+                    format!("{} was made by somebody else during this import", place.display()),
+                    "it is untouched and nothing was imported; run the import again to add to it, or give another name",
+                ),
+                _ => Error::io("create", &place, &error),
+            })
+    }
+}
+
+/// Fails where the log of an earlier gallery lies beside the place of a new one: SQLite would take it for a part of that.
+/// It is not ours to remove, since the last writes of a gallery that was moved away may lie there only.
+fn expect_no_log(place: &Path) -> Result<()> {
+    for suffix in ["-wal", "-journal"] {
+        let log = beside(place, suffix);
+        let is_there = fs_err::metadata(&log).is_ok_and(|metadata| metadata.len() > 0);
+        // With a gallery beside it, it is that one's, and the gallery itself is in the way.
+        if is_there && !place.exists() {
+            return Err(Error::conflict(
+                format!("the log {} of an earlier gallery is there without its gallery", log.display()),
+                "bring that gallery back beside it, or remove the log if the gallery is gone for good",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}

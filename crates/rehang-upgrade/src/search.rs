@@ -1,0 +1,127 @@
+//! A search with queries from files, checked against what the gallery serves.
+
+use rehang::files::{self, VectorSource};
+use rehang::{Error, ErrorKind, Matrix, Provenance, Result, Space};
+use rehang_store::{Filter, Store, expect_space};
+use serde::Serialize;
+
+use crate::gallery::{Gallery, Queries};
+use crate::record::{Phase, Recorded, Serving};
+
+/// What [`search`] is asked for.
+#[derive(Debug, Clone)]
+pub struct Search {
+    /// Queries, one a row, embedded by the model that serves.
+    pub vectors: VectorSource,
+    /// The same queries embedded by the old model: searched before the switch and after a rollback, and beside the others where
+    /// an upgrade serves merged searches.
+    pub old_vectors: Option<VectorSource>,
+    /// Fail unless this space serves: two models of one width cannot be told apart otherwise.
+    pub space: Option<String>,
+    /// Neighbours of each query, 1 or more.
+    pub k: usize,
+    /// What is searched.
+    pub filter: Filter,
+}
+
+/// What [`search`] found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Searched {
+    /// The space that serves.
+    pub space: String,
+    /// The space (or both, for a merged search) that was searched.
+    pub spaces: Vec<String>,
+    /// Neighbours of each query that were asked for.
+    pub k: usize,
+    /// The nearest items of each query, nearest first.
+    pub results: Vec<Vec<Hit>>,
+    /// Why the search index could not be kept; the answer is good all the same, and the next search makes the index again.
+    #[serde(skip)]
+    pub index_not_kept: Option<Error>,
+}
+
+/// An item that a search found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Hit {
+    /// Its id.
+    pub id: String,
+    /// Its distance to the query.
+    pub distance: f32,
+    /// Who made the vector that was found.
+    pub provenance: Provenance,
+}
+
+/// Searches what the gallery serves, with queries from files. Merged searches are scaled anew for the call.
+///
+/// # Errors
+///
+/// An invalid option for a `k` of 0; a conflict where another space serves than the one that is wanted; missing input where a
+/// merged search lacks the old model's queries; a width mismatch that names the file; those of [`Gallery::search`].
+pub fn search(store: &dyn Store, search: &Search) -> Result<Searched> {
+    if search.k == 0 {
+        return Err(Error::option("k", 0, "1 or more"));
+    }
+    let queries = read(&search.vectors)?;
+    let old_queries = search.old_vectors.as_ref().map(read).transpose()?;
+    let serving = store.serving()?.ok_or_else(|| Error::not_found("space", "serving", store.name()))?;
+    if let Some(wanted) = &search.space
+        && *wanted != serving
+    {
+        return Err(Error::conflict(
+            format!("space {serving:?} serves, not {wanted:?}"),
+            "embed the queries with its model, or ask for no space",
+        ));
+    }
+    let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
+    let upgraded = recorded.as_ref().is_some_and(|record| record.new.model == serving);
+    let merged = recorded
+        .as_ref()
+        .filter(|record| upgraded && record.serving == Serving::Merged && record.phase != Phase::Finished);
+    let given = if upgraded {
+        Queries { old: old_queries.as_ref(), new: Some(&queries) }
+    } else {
+        // Before the switch and after a rollback the old model serves: its queries are those that count, where both are given.
+        Queries { old: Some(old_queries.as_ref().unwrap_or(&queries)), new: None }
+    };
+    let searched = search.old_vectors.as_ref().filter(|_| !upgraded).unwrap_or(&search.vectors);
+    expect_width(given.new.or(given.old), searched, &expect_space(store, &serving)?.space)?;
+    let mut gallery = Gallery::new(store, None);
+    if let Some(record) = merged {
+        let old_vectors = search.old_vectors.as_ref().ok_or_else(|| {
+            let needed_by =
+                format!("a merged search, with queries that {:?} embedded as well,", record.old.model);
+            Error::missing("old_vectors", needed_by)
+        })?;
+        expect_width(given.old, old_vectors, &expect_space(store, &record.old.model)?.space)?;
+        gallery.calibrate()?;
+    }
+    let answer = gallery.search(&given, search.k, &search.filter)?;
+    let index_not_kept = store.flush().err();
+    let hits = |found: Vec<rehang_store::Found>| {
+        found
+            .into_iter()
+            .map(|found| Hit { id: found.id, distance: found.distance, provenance: found.provenance })
+            .collect()
+    };
+    let results = answer.found.into_iter().map(hits).collect();
+    Ok(Searched { space: serving, spaces: answer.spaces, k: search.k, results, index_not_kept })
+}
+
+/// Fails where queries are not as wide as the space that they are searched in.
+fn expect_width(queries: Option<&Matrix>, source: &VectorSource, space: &Space) -> Result<()> {
+    match queries {
+        Some(queries) if queries.columns() != space.dimension => Err(ErrorKind::WidthMismatch {
+            what: format!("{source} (queries of space {space})"),
+            expected: space.dimension,
+            received: queries.columns(),
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+fn read(source: &VectorSource) -> Result<Matrix> {
+    let matrix = files::read_matrix(source)?;
+    matrix.check_finite(&source.to_string())?;
+    Ok(matrix)
+}

@@ -1,0 +1,335 @@
+//! Whole galleries from files, and spaces into files.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use rehang::files::stream::{self, Columns, RowBatch};
+use rehang::files::{AtomicFile, VectorSource};
+use rehang::{
+    Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Progress, Provenance, Remedy, Result, Space, norm,
+};
+use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::contents::expect_id;
+use crate::location::Location;
+
+/// Items of one transaction while importing.
+const IMPORT_ITEMS: usize = 1000;
+/// Items of one page while exporting.
+const EXPORT_ITEMS: usize = 2000;
+
+/// What [`import`] puts into a gallery.
+#[derive(Debug, Clone)]
+pub struct Import {
+    /// Name of the model that made the vectors.
+    pub space: String,
+    /// Its distance.
+    pub distance: Distance,
+    /// The vectors, one row an item, `[n, d]`.
+    pub vectors: VectorSource,
+    /// The items, one JSON object a line: `{"id": "…", "source": "…", "label": …, "payload": …}`. Only the id is required; what
+    /// has no source cannot be embedded again.
+    pub items: PathBuf,
+}
+
+/// What [`import`] did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Imported {
+    /// The gallery.
+    pub gallery: String,
+    /// The space.
+    pub space: String,
+    /// Items that were written.
+    pub items: usize,
+    /// Width of the vectors, in coordinates.
+    pub dimension: usize,
+    /// Distance of the space.
+    pub distance: &'static str,
+    /// Whether all vectors have length 1.
+    pub normalised: bool,
+    /// The space that the vectors are of.
+    #[serde(skip)]
+    pub of: Space,
+}
+
+/// Puts vectors and their items into a gallery, which is made where there is none; then it appears whole or not at all. Both
+/// files are read to their end before anything is written.
+///
+/// # Errors
+///
+/// Corrupt, duplicate, empty and count mismatches of the files; a mismatch where the gallery has the space with other
+/// properties; a conflict where items of the import have vectors of another space, which a change of their content would
+/// remove; cancelled where a stop was asked for.
+pub fn import(location: &Location, import: &Import, progress: &Progress) -> Result<Imported> {
+    let ids = read_ids(&import.items)?;
+    let (dimension, normalised) = survey(&import.vectors, ids.len(), &import.items)?;
+    let space = Space::new(&import.space, dimension, import.distance, normalised);
+    if location.exists() {
+        fill(&*location.open()?, import, space.clone(), &ids, progress)?;
+    } else {
+        let new = location.make()?;
+        fill(new.store(), import, space.clone(), &ids, progress)?;
+        new.publish()?;
+    }
+    Ok(Imported {
+        gallery: location.to_string(),
+        space: import.space.clone(),
+        items: ids.len(),
+        dimension,
+        distance: import.distance.name(),
+        normalised,
+        of: space,
+    })
+}
+
+/// One line of an items file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ItemLine {
+    id: Text,
+    #[serde(default)]
+    source: Option<String>,
+    #[serde(default)]
+    label: Option<Text>,
+    #[serde(default)]
+    payload: Value,
+}
+
+/// Ids and labels may be numbers in people's files.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Text {
+    Text(String),
+    Number(serde_json::Number),
+}
+
+impl Text {
+    fn into_string(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Number(number) => number.to_string(),
+        }
+    }
+}
+
+/// The ids of an items file, each line checked: so nothing is written for a file that is damaged at its end.
+fn read_ids(path: &Path) -> Result<Vec<String>> {
+    let what = || path.display().to_string();
+    let mut seen = BTreeSet::new();
+    let mut ids = Vec::new();
+    for line in item_lines(path)? {
+        let id = line?.id.into_string();
+        expect_id(&id).map_err(|error| error.context(what()))?;
+        if !seen.insert(id.clone()) {
+            return Err(ErrorKind::Duplicate { what: what(), value: format!("id {id:?}") }.into());
+        }
+        ids.push(id);
+    }
+    if ids.is_empty() {
+        return Err(ErrorKind::Empty { what: what() }.into());
+    }
+    Ok(ids)
+}
+
+fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + use<>> {
+    let file = fs_err::File::open(path).map_err(|error| Error::io("open", path, &error))?;
+    let path = path.to_owned();
+    Ok(BufReader::new(file).lines().enumerate().filter_map(move |(number, line)| {
+        let line = match line {
+            Ok(line) => line,
+            Err(error) => return Some(Err(Error::io("read", &path, &error))),
+        };
+        if line.trim().is_empty() {
+            return None;
+        }
+        Some(serde_json::from_str(&line).map_err(|error| {
+            Error::corrupt(
+                format!("{}, line {}", path.display(), number + 1),
+                format!(
+                    "{error}; a line is {{\"id\": \"…\", \"source\": \"…\", \"label\": …, \"payload\": …}}"
+                ),
+            )
+        }))
+    }))
+}
+
+/// Reads all vectors once: their width, and whether all have length 1. Fails for NaN and for another count than `items`.
+fn survey(source: &VectorSource, items: usize, items_path: &Path) -> Result<(usize, bool)> {
+    let mut reader = stream::open(source)?;
+    let dimension = reader.width();
+    let what = source.to_string();
+    let (mut rows, mut normalised) = (0, true);
+    let mut batch = RowBatch::default();
+    loop {
+        let count = reader.next_batch(IMPORT_ITEMS, &mut batch)?;
+        if count == 0 {
+            break;
+        }
+        batch.check_finite(&what, dimension)?;
+        for row in batch.vectors.chunks_exact(dimension) {
+            normalised &= (norm(row) - 1.0).abs() <= NORMALISED_TOLERANCE;
+        }
+        rows += count;
+    }
+    if rows != items {
+        return Err(ErrorKind::CountMismatch {
+            left: what,
+            left_count: rows,
+            right: items_path.display().to_string(),
+            right_count: items,
+        }
+        .into());
+    }
+    Ok((dimension, normalised))
+}
+
+fn fill(
+    store: &dyn Store,
+    import: &Import,
+    mut space: Space,
+    ids: &[String],
+    progress: &Progress,
+) -> Result<()> {
+    if let Some(there) = find_space(store, &import.space)? {
+        // A raw space takes vectors that happen to have length 1; everything else has to agree.
+        space.normalised &= there.space.normalised;
+        there.space.expect_same(&space)?;
+    }
+    expect_no_other_vectors(store, &import.space, ids)?;
+    store.create_space(&space, Provenance::Old)?;
+    let written_as = expect_space(store, &import.space)?.written_as;
+    progress.begin("importing", "items", ids.len() as u64);
+    let mut reader = stream::open(&import.vectors)?;
+    let mut lines = item_lines(&import.items)?;
+    let mut batch = RowBatch::default();
+    while reader.next_batch(IMPORT_ITEMS, &mut batch)? > 0 {
+        progress.check()?;
+        let mut writes = Vec::with_capacity(IMPORT_ITEMS);
+        for row in batch.vectors.chunks_exact(space.dimension) {
+            let line = lines.next().ok_or_else(|| {
+                Error::corrupt(import.items.display(), "it became shorter while it was read")
+            })??;
+            writes.push(ItemWrite {
+                id: line.id.into_string(),
+                source: line.source,
+                label: line.label.map(Text::into_string),
+                payload: line.payload,
+                vectors: vec![NewVector {
+                    space: import.space.clone(),
+                    vector: row.to_vec(),
+                    provenance: written_as,
+                    sigma2: None,
+                    priority: None,
+                }],
+            });
+        }
+        store.put(&writes)?;
+        progress.advance(writes.len() as u64);
+    }
+    Ok(())
+}
+
+/// Fails where items are in the gallery with vectors of another space: writing them is a change of their content, which
+/// would remove those.
+fn expect_no_other_vectors(store: &dyn Store, space: &str, ids: &[String]) -> Result<()> {
+    let spaces = store.spaces()?;
+    let others: Vec<&str> =
+        spaces.iter().map(|record| record.space.model.as_str()).filter(|name| *name != space).collect();
+    let mut count = 0;
+    for page in ids.chunks(IMPORT_ITEMS) {
+        let page: Vec<&str> = page.iter().map(String::as_str).collect();
+        let keys: Vec<_> = store.get(&page)?.into_iter().flatten().map(|item| item.key).collect();
+        for other in &others {
+            count += store.vectors(other, &keys)?.iter().filter(|vector| vector.is_some()).count();
+        }
+    }
+    if count == 0 {
+        return Ok(());
+    }
+    Err(Error::conflict(
+        format!(
+            "{count} vectors of {} in {} belong to items of this import",
+            others.join(", "),
+            store.name()
+        ),
+        "importing an item anew removes its vectors in other spaces; delete the items first if that is meant",
+    )
+    .advise(Remedy::WriteSingleItems))
+}
+
+/// Files that [`export`] writes, each whole or not at all, row by row in the order in which items came.
+#[derive(Debug, Clone)]
+pub struct Export {
+    /// Name of the space.
+    pub space: String,
+    /// Vectors, one row an item (`.npy`).
+    pub vectors: PathBuf,
+    /// Ids, one a line.
+    pub ids: Option<PathBuf>,
+    /// Provenance, one a line.
+    pub provenance: Option<PathBuf>,
+}
+
+/// What [`export`] did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Exported {
+    /// The space.
+    pub space: String,
+    /// Rows that were written.
+    pub vectors: u64,
+    /// Items without a vector in the space: they are not in the files.
+    pub lacking: u64,
+    /// The space that the vectors are of.
+    #[serde(skip)]
+    pub of: Space,
+}
+
+/// Writes the vectors of a space into files. Memory is bounded by a page.
+///
+/// # Errors
+///
+/// Not found where there is no such space; I/O errors; cancelled where a stop was asked for. Nothing is left under the names of
+/// the files then.
+pub fn export(store: &dyn Store, export: &Export, progress: &Progress) -> Result<Exported> {
+    let space = expect_space(store, &export.space)?.space;
+    let counts = store.counts(&export.space)?;
+    // Every output is opened before the first page is read.
+    let mut vectors = stream::create(&export.vectors, Columns::vectors(space.dimension))?;
+    let text_file = |path: &Option<PathBuf>| path.as_ref().map(AtomicFile::create).transpose();
+    let mut ids = text_file(&export.ids)?;
+    let mut provenance = text_file(&export.provenance)?;
+    progress.begin("exporting", "vectors", counts.items - counts.lacking);
+    let mut written = 0;
+    let mut after = None;
+    loop {
+        progress.check()?;
+        let scan =
+            Scan::new(&export.space, Select::All, EXPORT_ITEMS).after(after).with_vectors_of(&export.space);
+        let records = store.scan(&scan)?;
+        let Some(last) = records.last() else { break };
+        after = Some(last.item.key);
+        let mut rows = Vec::new();
+        for record in records {
+            let Some(vector) = record.vector else { continue };
+            rows.extend(vector.vector);
+            if let Some(ids) = &mut ids {
+                ids.put(format!("{}\n", record.item.id).as_bytes())?;
+            }
+            if let Some(provenance) = &mut provenance {
+                provenance.put(format!("{}\n", vector.provenance).as_bytes())?;
+            }
+            written += 1;
+            progress.advance(1);
+        }
+        vectors.write(&rows, None, None)?;
+    }
+    vectors.commit()?;
+    for file in [ids, provenance].into_iter().flatten() {
+        file.commit()?;
+    }
+    let lacking = store.counts(&export.space)?.lacking;
+    Ok(Exported { space: export.space.clone(), vectors: written, lacking, of: space })
+}

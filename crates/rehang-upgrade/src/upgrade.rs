@@ -1,0 +1,356 @@
+//! An upgrade as a configuration describes it: the handle that a face holds, with every verb as one call.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rehang::{Progress, Result};
+use rehang_encode::{Encoder, Input};
+use rehang_store::{Scan, Select, Store};
+use serde::Serialize;
+
+use crate::backfill::{Ending, Request, Until};
+use crate::clock::{Clock, SystemClock};
+use crate::configuration::{Configuration, RunOptions};
+use crate::estimate::{Estimate, Probed, estimate};
+use crate::faults::NoFaults;
+use crate::forecast::{Forecast, expect_worthwhile};
+use crate::location::Examined;
+use crate::record::Serving;
+use crate::run::{BackfillSetup, Summary, backfill};
+use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Switched, expect_same};
+
+/// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
+///
+/// ```
+/// fn may_be_kept<T: Send + Sync + 'static>() {}
+/// may_be_kept::<rehang_upgrade::Upgrade>();
+/// ```
+pub struct Upgrade {
+    configuration: Configuration,
+    store: Arc<dyn Examined>,
+}
+
+impl Upgrade {
+    /// Reads a configuration and opens its gallery.
+    ///
+    /// # Errors
+    ///
+    /// As [`Configuration::read`] and [`Configuration::open_gallery`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let configuration = Configuration::read(path)?;
+        let store = configuration.open_gallery()?;
+        Ok(Self { configuration, store })
+    }
+
+    /// The configuration.
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// The gallery.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// What the upgrade would do, how long it takes, what it costs and what is forecast of it. Changes nothing. With `probe`
+    /// above 0, so many items are embedded to measure the encoder's rate, which costs what embedding them costs.
+    ///
+    /// # Errors
+    ///
+    /// What [`Upgrade::start`] would fail with before its first write; what the encoder says.
+    pub fn plan(&self, probe: usize) -> Result<Outlook> {
+        let setup = self.configuration.setup();
+        let plan = verbs::plan(self.store(), &setup)?;
+        let forecast = self.configuration.forecast()?;
+        let (probed, probe_failure) = self.probe(probe)?.unzip();
+        // Where nothing was embedded, nothing was measured.
+        let measured = probed.as_ref().filter(|probed| probed.failed < probed.items);
+        let terms = self.configuration.terms();
+        let limits = &self.configuration.limits;
+        let mut estimate = estimate(self.store(), &setup, plan.to_embed, limits, terms.as_ref(), measured)?;
+        estimate.probed_items = probed.map(|probed| probed.items);
+        estimate.failed = probed.map(|probed| probed.failed);
+        Ok(Outlook { plan, estimate, forecast, probe_failure: probe_failure.flatten() })
+    }
+
+    /// Embeds some items in batches like those of a run; gives what that took, and why the first item without a vector has none.
+    fn probe(&self, items: usize) -> Result<Option<(Probed, Option<String>)>> {
+        if items == 0 {
+            return Ok(None);
+        }
+        let encoder = self.configuration.open_encoder()?;
+        let records = self.store.scan(&Scan::new(&self.configuration.old.model, Select::All, items))?;
+        let inputs: Vec<Input<'_>> = records
+            .iter()
+            .filter_map(|record| {
+                let source = record.item.source.as_deref()?;
+                Some(Input { id: &record.item.id, source, payload: &record.item.payload })
+            })
+            .collect();
+        if inputs.is_empty() {
+            return Ok(None);
+        }
+        let limits = self.configuration.limits_of(&RunOptions::default(), encoder.as_ref())?;
+        let clock = SystemClock::start();
+        let (mut failed, mut why) = (0, None);
+        for batch in inputs.chunks(limits.batch) {
+            for failure in encoder.encode(batch)?.into_iter().filter_map(std::result::Result::err) {
+                failed += 1;
+                why.get_or_insert_with(|| failure.to_string());
+            }
+        }
+        let measured = (inputs.len() - failed) as f64 * 1000.0 / (clock.now_ms().max(1)) as f64;
+        let spent = encoder.spent();
+        let probed = Probed {
+            items: inputs.len() as u64,
+            failed: failed as u64,
+            items_per_second: measured * limits.workers as f64,
+            tokens: spent.tokens,
+            money: spent.money,
+        };
+        Ok(Some((probed, why)))
+    }
+
+    /// As [`start`](verbs::start), by one process at a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](verbs::start); a conflict where another process is at work.
+    pub fn start(&self, progress: &Progress) -> Result<Started> {
+        let _held = self.configuration.gallery.hold()?;
+        verbs::start(self.store(), &self.configuration.setup(), &NoFaults, progress)
+    }
+
+    /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, unless
+    /// the switch is wanted `anyway`. Gives also what a person should know of the forecast.
+    ///
+    /// # Errors
+    ///
+    /// As [`switch`](verbs::switch), [`expect_worthwhile`] and [`Configuration::forecast`].
+    pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<String>)> {
+        let mut warnings = Vec::new();
+        if serving == Serving::Mixed
+            && !anyway
+            && let Some(forecast) = self.configuration.forecast()?
+        {
+            expect_worthwhile(self.store(), &forecast)?;
+            warnings = forecast.warnings;
+        }
+        let switched = verbs::switch(self.store(), &self.configuration.setup(), serving, &NoFaults)?;
+        Ok((switched, warnings))
+    }
+
+    /// As [`backfill`](crate::backfill()), with the encoder of the configuration unless one is given.
+    ///
+    /// # Errors
+    ///
+    /// As [`backfill`](crate::backfill()), [`expect_same`], [`Configuration::open_encoder`] and
+    /// [`Configuration::limits_of`]; a conflict where another process is at work.
+    pub fn run(&self, asked: &RunOptions, encoder: Option<&dyn Encoder>, progress: &Progress) -> Result<Run> {
+        let _held = self.configuration.gallery.hold()?;
+        expect_same(self.store(), &self.configuration.setup())?;
+        let opened;
+        let encoder = if let Some(encoder) = encoder {
+            encoder
+        } else {
+            opened = self.configuration.open_encoder()?;
+            opened.as_ref()
+        };
+        let limits = self.configuration.limits_of(asked, encoder)?;
+        let setup = BackfillSetup {
+            store: self.store(),
+            encoder,
+            adapter: Some(&self.configuration.adapter),
+            limits,
+            clock: &SystemClock::start(),
+            faults: &NoFaults,
+        };
+        let summary = backfill(&setup, progress)?;
+        let failed_in_all = self.store.counts(&self.configuration.new.model)?.failed;
+        Ok(Run { summary, failed_in_all, until: limits.until })
+    }
+
+    /// As [`status`](verbs::status).
+    ///
+    /// # Errors
+    ///
+    /// As [`status`](verbs::status).
+    pub fn status(&self, failures: usize) -> Result<Status> {
+        verbs::status(self.store(), failures)
+    }
+
+    /// As [`request`](verbs::request).
+    ///
+    /// # Errors
+    ///
+    /// As [`request`](verbs::request).
+    pub fn request(&self, request: Request) -> Result<Requested> {
+        let before = verbs::request(self.store(), &self.configuration.setup(), request)?;
+        Ok(Requested { request, before })
+    }
+
+    /// Allows backfills again; with `retry_failed`, items that are listed as failed are tried again.
+    ///
+    /// # Errors
+    ///
+    /// As [`request`](verbs::request).
+    pub fn resume(&self, retry_failed: bool) -> Result<Resumed> {
+        let Requested { request, before } = self.request(Request::Run)?;
+        let new = &self.configuration.new.model;
+        let retried = if retry_failed { self.store.clear_failures(new)? } else { 0 };
+        Ok(Resumed { request, before, retried })
+    }
+
+    /// As [`rollback`](verbs::rollback).
+    ///
+    /// # Errors
+    ///
+    /// As [`rollback`](verbs::rollback).
+    pub fn rollback(&self) -> Result<RolledBack> {
+        verbs::rollback(self.store(), &self.configuration.setup(), &NoFaults)
+    }
+
+    /// As [`finish`](verbs::finish), by one process at a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](verbs::finish); a conflict where another process is at work.
+    pub fn finish(&self) -> Result<FinishedUpgrade> {
+        let _held = self.configuration.gallery.hold()?;
+        verbs::finish(self.store(), &self.configuration.setup(), &NoFaults)
+    }
+}
+
+/// What an upgrade would do and what is known of it before: see [`Upgrade::plan`].
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outlook {
+    /// What would be done.
+    #[serde(flatten)]
+    pub plan: Plan,
+    /// Time and money for the items that may be re-embedded.
+    pub estimate: Estimate,
+    /// Quality, as a report on held-out pairs has it; `None` where the configuration names none.
+    pub forecast: Option<Forecast>,
+    /// Why the first item of a probe that got no vector has none.
+    #[serde(skip)]
+    pub probe_failure: Option<String>,
+}
+
+impl Outlook {
+    /// What a person should know before.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.plan.warnings.clone();
+        warnings.extend(self.forecast.iter().flat_map(|forecast| forecast.warnings.iter().cloned()));
+        if let (Some(why), Some(failed), Some(items)) =
+            (&self.probe_failure, self.estimate.failed, self.estimate.probed_items)
+        {
+            warnings.push(format!("{failed} of {items} items got no vector: {why}"));
+        }
+        warnings
+    }
+}
+
+/// What a run did, beside what it was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Run {
+    /// What the backfill did.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// Items of the gallery that could not be embedded, in this run and before.
+    pub failed_in_all: u64,
+    /// Where it was to end.
+    #[serde(skip)]
+    pub until: Until,
+}
+
+impl Run {
+    /// Whether it did what it was asked for: nothing ended it before, and it left no item that only a person can bring home.
+    pub fn is_complete(&self) -> bool {
+        let ending = self.summary.ending;
+        let ended_early =
+            matches!(ending, Ending::RolledBack | Ending::EncoderBudgetSpent | Ending::Interrupted);
+        let items_left =
+            self.summary.done.failed > 0 || (ending == Ending::NothingLeft && self.failed_in_all > 0);
+        !ended_early && !items_left && self.share_missed().is_none()
+    }
+
+    /// The share that was asked for, where nothing is left to embed before it is native.
+    pub fn share_missed(&self) -> Option<f64> {
+        match self.until {
+            Until::Fraction(share) if self.summary.ending == Ending::NothingLeft => Some(share),
+            _ => None,
+        }
+    }
+}
+
+/// What running backfills are asked to do, now and before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Requested {
+    /// Now.
+    pub request: Request,
+    /// Before.
+    pub before: Request,
+}
+
+/// What [`Upgrade::resume`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Resumed {
+    /// What running backfills are asked to do now.
+    pub request: Request,
+    /// What they were asked before.
+    pub before: Request,
+    /// Failed items that are tried again.
+    pub retried: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang_encode::Spent;
+
+    use super::*;
+    use crate::backfill::Tally;
+
+    #[test]
+    fn a_run_is_complete_only_where_it_did_all_that_was_asked() {
+        let run = |ending, failed_now, failed_in_all, until| {
+            let done = Tally { failed: failed_now, ..Tally::default() };
+            let summary = Summary {
+                ending,
+                encoder_said: None,
+                done,
+                items: 10,
+                native: 5,
+                caught_up: 0,
+                spent: Spent::default(),
+                elapsed_ms: 0,
+                encoder_busy_ms: 0,
+                sigma: None,
+            };
+            Run { summary, failed_in_all, until }
+        };
+        let is_complete = |ending, failed_now, failed_in_all| {
+            run(ending, failed_now, failed_in_all, Until::All).is_complete()
+        };
+        for ending in [
+            Ending::NothingLeft,
+            Ending::ReachedFraction,
+            Ending::SpentBudget,
+            Ending::Paused,
+            Ending::Stopped,
+        ] {
+            assert!(is_complete(ending, 0, 0), "{ending:?}");
+            assert!(!is_complete(ending, 1, 1), "{ending:?}");
+        }
+        // Items that failed before are in the way of all, not of a share.
+        assert!(!is_complete(Ending::NothingLeft, 0, 2));
+        assert!(is_complete(Ending::SpentBudget, 0, 2));
+        for ending in [Ending::RolledBack, Ending::EncoderBudgetSpent, Ending::Interrupted] {
+            assert!(!is_complete(ending, 0, 0), "{ending:?}");
+        }
+        // A share that nothing is left for was asked for in vain, and that is said; all that is left was asked for otherwise.
+        let short = run(Ending::NothingLeft, 0, 0, Until::Fraction(0.8));
+        assert!(!short.is_complete() && short.share_missed() == Some(0.8));
+        assert_eq!(run(Ending::NothingLeft, 0, 0, Until::All).share_missed(), None);
+        assert!(run(Ending::ReachedFraction, 0, 0, Until::Fraction(0.5)).is_complete());
+    }
+}
