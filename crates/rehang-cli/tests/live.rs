@@ -1029,3 +1029,31 @@ fn what_an_upgrade_left_behind_can_be_dropped() {
     place.json(&["upgrade", "switch", "--config", "second.toml"]);
     assert_eq!(drop_space("resnet").0, 2, "a way back is left until it is finished");
 }
+
+#[test]
+fn a_first_configuration_is_written_from_gallery_and_adapter_and_never_replaced() {
+    let place = place();
+    let init = ["init", "--gallery", "G.db", "--adapter", "adapter.safetensors", "--out", "first.toml"];
+    let (same, _, error) = code(&place, &[&init[..], &["--new-name", "resnet"]].concat());
+    assert_eq!(same, 2);
+    assert!(error.contains("--new-name"), "{error}");
+    let written = place.json(&[&init[..], &["--new-name", "clip"]].concat());
+    assert_eq!(
+        (written["old"]["model"].as_str(), written["new"]["model"].as_str()),
+        (Some("resnet"), Some("clip"))
+    );
+    let before = place.text("first.toml");
+    let (again, _, error) = code(&place, &init);
+    assert_eq!(again, 2);
+    assert!(error.contains("there already"), "{error}");
+    assert_eq!(place.text("first.toml"), before);
+    // What was written is enough for an upgrade but for its backfill, and names the gallery for the other verbs.
+    place.json(&["upgrade", "plan", "--config", "first.toml"]);
+    place.json(&["upgrade", "start", "--config", "first.toml"]);
+    let found = place.json(&["search", "--config", "first.toml", "--vectors", "old-queries.npy", "-k", "3"]);
+    assert_eq!(found["results"].as_array().map(Vec::len), Some(3));
+    place.json(&["doctor", "--config", "first.toml"]);
+    let (run, _, error) = code(&place, &["upgrade", "run", "--config", "first.toml"]);
+    assert_eq!(run, 2);
+    assert!(error.contains("[encoder]"), "{error}");
+}

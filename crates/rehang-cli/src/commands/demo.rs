@@ -1,43 +1,23 @@
 //! `rehang demo`: a whole upgrade of a small gallery of handwritten digits, offline.
 //!
-//! The data travels inside the binary: the UCI digits (E. Alpaydin and C. Kaynak, 1998, CC BY 4.0) and what two small
-//! encoders made of them (`cargo xtask demo-data`). Everything is written to a folder first and then goes through the
-//! same verbs that a user would call, which are printed. Then the gallery is upgraded live ([`super::demo_live`]).
+//! The data travels inside the binary ([`rehang_demo`]). Everything is written to a folder first and then goes through the
+//! same verbs that a user would call, which are printed. Then the gallery is upgraded live.
 
-use std::io::ErrorKind;
 use std::path::Path;
 
-use rehang::files::AtomicFile;
 use rehang::report::percent_rounded_up;
 use rehang::{Error, Result};
+use rehang_demo::{Live, RATE, Step, unpack};
 use serde_json::json;
 
-use super::{Outcome, demo_live, fit, one_decimal, print, report, say};
+use super::{Outcome, fit, one_decimal, print, report, say};
 use crate::arguments::{Demo, Fit, HeadFiles, IdFiles, Relevance, Report, RowSelection, SpaceNames};
-
-/// The files of the demo: name and content.
-const FILES: [(&str, &[u8]); 9] = [
-    ("images.npy", include_bytes!("../../../../demo/images.npy")),
-    ("old_encoder.onnx", include_bytes!("../../../../demo/old_encoder.onnx")),
-    ("new_encoder.onnx", include_bytes!("../../../../demo/new_encoder.onnx")),
-    ("label.npy", include_bytes!("../../../../demo/label.npy")),
-    ("role.npy", include_bytes!("../../../../demo/role.npy")),
-    ("old.npy", include_bytes!("../../../../demo/old.npy")),
-    ("new.npy", include_bytes!("../../../../demo/new.npy")),
-    ("head_weight.npy", include_bytes!("../../../../demo/head_weight.npy")),
-    ("head_bias.npy", include_bytes!("../../../../demo/head_bias.npy")),
-];
+use crate::bar::with_bar;
 
 /// Runs the demo.
 pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     let folder = &arguments.out;
-    expect_own(folder)?;
-    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
-    for (name, bytes) in FILES {
-        let mut file = AtomicFile::create(folder.join(name))?;
-        file.put(bytes)?;
-        file.commit()?;
-    }
+    unpack(folder)?;
     let path = |name: &str| folder.join(name).display().to_string();
     if !json {
         say(
@@ -124,7 +104,9 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     };
     let line = &curve.metrics[&id];
     let today = made.do_nothing.get(&id).copied().unwrap_or(f64::NAN);
-    let (live, live_text, outcome) = demo_live::run(folder, &fitted.adapter, !json)?;
+    let live = with_bar(|progress| {
+        rehang_demo::live(folder, &fitted.adapter, &|next| step(json, &command(next)), progress)
+    })?;
     let value = json!({
         "live": live,
         "report": output.display().to_string(),
@@ -152,41 +134,58 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     );
     let text = format!(
         "\n{name} in percent ({}, order {}):\n  {:>5}  do nothing: the old encoder for gallery and queries\n  {:>5}  at the \
-         switch: new queries, every gallery vector adapted\n  {:>5}  fully re-embedded\n{crossing}\n{live_text}\nReport: {}\n",
+         switch: new queries, every gallery vector adapted\n  {:>5}  fully re-embedded\n{crossing}\n{}\nReport: {}\n",
         method,
         curve.order,
         one_decimal(today),
         one_decimal(line.start),
         one_decimal(line.end),
+        live_text(&live),
         output.display()
     );
     print(json, &value, &text)?;
-    Ok(outcome)
+    Ok(Outcome::done_if(live.first_failure.is_none()))
 }
 
-/// Fails for a folder that holds other things than an earlier demo's: a demo begins anew and replaces what bears the names of
-/// its files, a gallery among them. Its first file tells whose folder it is.
-fn expect_own(folder: &Path) -> Result<()> {
-    let is_empty = match fs_err::read_dir(folder) {
-        Ok(mut entries) => entries.next().is_none(),
-        Err(error) if error.kind() == ErrorKind::NotFound => true,
-        Err(error) => return Err(Error::io("read", folder, &error)),
-    };
-    let (name, bytes) = FILES[0];
-    let file = folder.join(name);
-    // A file of that name may be of any size, so its length is asked for first.
-    let is_own = || {
-        fs_err::metadata(&file).is_ok_and(|metadata| metadata.len() == bytes.len() as u64)
-            && fs_err::read(&file).is_ok_and(|content| content == bytes)
-    };
-    if is_empty || is_own() {
-        return Ok(());
+/// What a user would type for a step.
+fn command(step: &Step) -> String {
+    match step {
+        Step::Import => "rehang gallery import --gallery gallery.db --space digits-old …".into(),
+        Step::Start => "rehang upgrade start --config rehang.toml".into(),
+        Step::Switch => "rehang upgrade switch --config rehang.toml".into(),
+        Step::Run => format!(
+            "rehang upgrade run --config rehang.toml --rate {RATE}/s      # while people search and write"
+        ),
     }
-    Err(Error::option(
-        "--out",
-        folder.display(),
-        "a folder that is new, empty or of an earlier demo: this one holds other files, and the demo would replace them",
-    ))
+}
+
+fn live_text(live: &Live) -> String {
+    let mut text = format!(
+        "\nLive, in {:.1} s: {} of {} images are native, while {} searches ran and {} items were added, {} changed, {} \
+         deleted.\n  {} searches failed; the slowest 1 % took {:.2} ms or more ({:.2} ms before the backfill)\n  \
+         the longest write waited {:.1} ms\n  of 10 neighbours {} % are the same digit: {} % before, {} % at the switch\n  \
+         every vector was compared with what the new encoder says of its image: all are right\n",
+        live.seconds,
+        live.native,
+        live.items,
+        live.searches,
+        live.writes.new,
+        live.writes.changed,
+        live.writes.deleted,
+        live.failed_searches,
+        live.search_p99_ms.backfill,
+        live.search_p99_ms.idle,
+        live.longest_write_ms,
+        one_decimal(live.precision_at_10.after),
+        one_decimal(live.precision_at_10.before),
+        one_decimal(live.precision_at_10.at_switch),
+    );
+    if let Some(reason) = &live.first_failure {
+        text += &format!(
+            "  A live upgrade must not make a single search fail, so this demo did not succeed. The first failure: {reason}\n"
+        );
+    }
+    text
 }
 
 fn step(json: bool, command: &str) {
@@ -238,24 +237,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_demo_takes_no_folder_but_its_own() {
-        let place = tempfile::tempdir().unwrap();
-        let write = |path: &Path, bytes: &[u8]| {
-            let mut file = AtomicFile::create(path).unwrap();
-            file.put(bytes).unwrap();
-            file.commit().unwrap();
-        };
-        let folder = place.path().join("demo");
-        expect_own(&folder).unwrap();
-        fs_err::create_dir(&folder).unwrap();
-        expect_own(&folder).unwrap();
-        write(&folder.join("gallery.db"), b"of a project");
-        write(&folder.join("images.npy"), b"of a project");
-        let error = expect_own(&folder).unwrap_err().to_string();
-        assert!(error.contains("--out") && error.contains("earlier demo"), "{error}");
-        write(&folder.join("images.npy"), FILES[0].1);
-        expect_own(&folder).unwrap();
-        // What is no folder is none for a demo either.
-        assert!(expect_own(&folder.join("gallery.db")).is_err());
+    fn a_failed_search_is_no_success() {
+        assert!(!live_text(&Live::default()).contains("did not succeed"));
+        let failed = Live { first_failure: Some("3 hits".into()), ..Live::default() };
+        assert!(live_text(&failed).contains("did not succeed") && live_text(&failed).contains("3 hits"));
     }
 }

@@ -3,7 +3,6 @@
 pub mod compare;
 pub mod curve;
 pub mod demo;
-mod demo_live;
 pub mod doctor;
 pub mod evaluate;
 pub mod fit;

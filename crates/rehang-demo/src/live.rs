@@ -1,8 +1,7 @@
-//! The live half of `rehang demo`: a gallery file, images that are embedded again by a real encoder, and meanwhile a thread
+//! The live half of the demo: a gallery file, images that are embedded again by a real encoder, and meanwhile a thread
 //! that searches and one that writes, changes and deletes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,24 +9,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use image::GrayImage;
-use rehang::files::{self, VectorSource};
+use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result};
 use rehang_encode::{Encoder, EncoderConfig, Input};
-use rehang_store::{Filter, ItemWrite, NewVector, Scan, Select, SqliteStore, Store};
-use rehang_upgrade::{
-    BackfillSetup, Configuration, Gallery, Limits, NoFaults, Queries, Serving, Summary, SystemClock,
-    backfill, start, switch,
-};
-use serde_json::{Value, json};
+use rehang_store::{Filter, ItemWrite, NewVector, Scan, Select, Store};
+use rehang_upgrade::{Gallery, Location, Queries, RunOptions, Serving, Summary, Upgrade};
+use serde::Serialize;
+use serde_json::Value;
 
-use super::{Outcome, one_decimal, say, write_text};
+use crate::{RATE, Step};
 
 /// Images whose nearest neighbours are asked for; the encoders have seen them, the gallery does not hold them.
 const QUERIES: usize = 200;
 /// Neighbours of each.
 const DEPTH: usize = 10;
-/// Items a second: fast enough for a demo, slow enough to be watched.
-const RATE: f64 = 250.0;
 /// Time between two writes of the application.
 const WRITE_EVERY: Duration = Duration::from_millis(15);
 /// Searches that tell how fast an idle gallery answers.
@@ -42,10 +37,8 @@ struct Searches {
 
 /// What the application did, and how long it waited.
 #[derive(Default)]
-struct Writes {
-    puts: usize,
-    changes: usize,
-    deletions: usize,
+struct Written {
+    done: Writes,
     milliseconds: Vec<f64>,
 }
 
@@ -87,24 +80,89 @@ impl Images {
     }
 }
 
-/// Runs the live upgrade in the folder of the demo; gives the numbers, the sentences about them, and how it ended.
-pub fn run(folder: &Path, adapter: &Adapter, show: bool) -> Result<(Value, String, Outcome)> {
+/// What the live upgrade measured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Live {
+    /// Share of ten neighbours that are the same digit, in percent.
+    pub precision_at_10: Stages,
+    /// Share of the true ten nearest that searches of the upgraded gallery find, 0–1.
+    pub index_recall_at_10: f64,
+    /// Images that are native at the end.
+    pub native: u64,
+    /// Images of the gallery at the end.
+    pub items: u64,
+    /// Seconds that the backfill took.
+    pub seconds: f64,
+    /// Searches that ran meanwhile.
+    pub searches: usize,
+    /// Those that failed, found less than they should, or found what had been deleted.
+    pub failed_searches: usize,
+    /// Milliseconds that 99 % of searches stay below.
+    pub search_p99_ms: Load,
+    /// What was written meanwhile.
+    pub writes: Writes,
+    /// Milliseconds that the slowest write took.
+    pub longest_write_ms: f64,
+    /// Why the first search failed; a live upgrade must not make a single one fail.
+    #[serde(skip)]
+    pub first_failure: Option<String>,
+}
+
+/// One number at the stages of an upgrade.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Stages {
+    /// Before the switch: old queries on old vectors.
+    pub before: f64,
+    /// At the switch: new queries on adapted vectors.
+    pub at_switch: f64,
+    /// After the backfill.
+    pub after: f64,
+}
+
+/// One number of an idle gallery and of one under a backfill.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Load {
+    /// Before the backfill.
+    pub idle: f64,
+    /// While it runs.
+    pub backfill: f64,
+}
+
+/// What the application wrote.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Writes {
+    /// New items.
+    pub new: usize,
+    /// Changed ones.
+    pub changed: usize,
+    /// Deleted ones.
+    pub deleted: usize,
+}
+
+/// Upgrades the gallery of a folder that holds the demo's files and the adapter `adapter.safetensors`, live: images are
+/// embedded again while one thread searches and another writes. Every vector of the upgraded gallery is compared with what
+/// the new encoder says of its image. What an earlier demo left in the folder is replaced.
+///
+/// # Errors
+///
+/// Corrupt where the gallery is not what it has to be at the end; what the verbs of an upgrade say.
+pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &Progress) -> Result<Live> {
     let images = Images::read(folder)?;
     images.write(&folder.join("images"))?;
     let config_path = folder.join("rehang.toml");
-    write_text(&config_path, &configuration(adapter))?;
+    let mut file = AtomicFile::create(&config_path)?;
+    file.put(configuration(adapter).as_bytes())?;
+    file.commit()?;
     let database = folder.join("gallery.db");
     for suffix in ["", "-wal", "-shm"] {
         // A demo begins anew.
         drop(fs_err::remove_file(format!("{}{suffix}", database.display())));
     }
-    let configuration = Configuration::read(&config_path)?;
-    let store = SqliteStore::create(&database)?;
     let old_encoder = rehang_encode::open(&encoder_config("old_encoder.onnx")?, &adapter.old, folder)?;
-    let new_encoder = configuration.open_encoder()?;
 
-    step(show, "rehang gallery import --gallery gallery.db --space digits-old …");
-    store.create_space(&adapter.old, Provenance::Old)?;
+    steps(&Step::Import);
+    let new = Location::file(&database).make()?;
+    new.store().create_space(&adapter.old, Provenance::Old)?;
     let sources: Vec<String> = images.gallery.iter().map(|&row| Images::name(row)).collect();
     let vectors = embed(old_encoder.as_ref(), &sources)?;
     let writes: Vec<ItemWrite> = images
@@ -113,12 +171,17 @@ pub fn run(folder: &Path, adapter: &Adapter, show: bool) -> Result<(Value, Strin
         .zip(vectors)
         .map(|(&row, vector)| item(adapter, &Images::name(row), &images, row, Some(vector)))
         .collect();
-    store.put(&writes)?;
+    new.store().put(&writes)?;
+    new.publish()?;
+
+    let upgrade = Upgrade::open(&config_path)?;
+    let store = upgrade.store();
+    let new_encoder = upgrade.configuration().open_encoder()?;
     let queries: Vec<usize> = images.others.iter().copied().take(QUERIES).collect();
     let query_sources: Vec<String> = queries.iter().map(|&row| Images::name(row)).collect();
     let old_queries = matrix(&embed(old_encoder.as_ref(), &query_sources)?)?;
     let new_queries = matrix(&embed(new_encoder.as_ref(), &query_sources)?)?;
-    let gallery = Gallery::new(&store, Some(adapter));
+    let gallery = Gallery::new(store, Some(adapter));
     let labels: BTreeMap<String, i64> =
         (0..images.labels.len()).map(|row| (Images::name(row), images.labels[row])).collect();
     let quality = |stage: &str| -> Result<f64> {
@@ -136,89 +199,95 @@ pub fn run(folder: &Path, adapter: &Adapter, show: bool) -> Result<(Value, Strin
     };
     let before = quality("before the switch")?;
 
-    step(show, "rehang upgrade start --config rehang.toml");
-    start(&store, &configuration.setup(), &NoFaults, &Progress::default())?;
-    step(show, "rehang upgrade switch --config rehang.toml");
-    switch(&store, &configuration.setup(), Serving::Mixed, &NoFaults)?;
+    steps(&Step::Start);
+    upgrade.start(&Progress::default())?;
+    steps(&Step::Switch);
+    upgrade.switch(Serving::Mixed, false)?;
     let at_switch = quality("at the switch")?;
     let idle = search_idle(&gallery, &new_queries)?;
 
-    step(
-        show,
-        &format!(
-            "rehang upgrade run --config rehang.toml --rate {RATE}/s      # while people search and write"
-        ),
-    );
-    let live =
-        upgrade_live(&store, adapter, new_encoder.as_ref(), old_encoder.as_ref(), &images, &new_queries)?;
-    verify(&store, adapter, new_encoder.as_ref(), &live.deleted)?;
+    steps(&Step::Run);
+    let application = Application {
+        adapter,
+        images: &images,
+        old_encoder: old_encoder.as_ref(),
+        deleted: Mutex::default(),
+    };
+    let (summary, searches, writes) =
+        upgrade_live(&upgrade, &application, new_encoder.as_ref(), &new_queries, progress)?;
+    let deleted = application.deleted.into_inner().unwrap_or_else(PoisonError::into_inner);
+    verify(store, adapter, new_encoder.as_ref(), &deleted)?;
     let after = quality("after the backfill")?;
-    let recall = store.recall(&adapter.new.model, 100, DEPTH)?;
-    Ok(summary(&live, before, at_switch, after, recall, &idle))
+    Ok(Live {
+        precision_at_10: Stages { before, at_switch, after },
+        index_recall_at_10: store.recall(&adapter.new.model, 100, DEPTH)?,
+        native: summary.native,
+        items: summary.items,
+        seconds: summary.elapsed_ms as f64 / 1000.0,
+        searches: searches.milliseconds.len(),
+        failed_searches: searches.failed.len(),
+        search_p99_ms: Load {
+            idle: percentile(&idle, 0.99),
+            backfill: percentile(&searches.milliseconds, 0.99),
+        },
+        writes: writes.done,
+        longest_write_ms: percentile(&writes.milliseconds, 1.0),
+        first_failure: searches.failed.into_iter().next(),
+    })
 }
 
-/// What happened while the gallery was upgraded.
-struct Live {
-    summary: Summary,
-    searches: Searches,
-    writes: Writes,
-    deleted: BTreeSet<String>,
+/// What writes into the gallery while it is upgraded: it still embeds with the old model.
+struct Application<'a> {
+    adapter: &'a Adapter,
+    images: &'a Images,
+    old_encoder: &'a dyn Encoder,
+    deleted: Mutex<BTreeSet<String>>,
 }
 
 /// Backfills while one thread searches and another writes.
 fn upgrade_live(
-    store: &SqliteStore,
-    adapter: &Adapter,
-    new_encoder: &dyn Encoder,
-    old_encoder: &dyn Encoder,
-    images: &Images,
+    upgrade: &Upgrade,
+    application: &Application<'_>,
+    encoder: &dyn Encoder,
     queries: &Matrix,
-) -> Result<Live> {
+    progress: &Progress,
+) -> Result<(Summary, Searches, Written)> {
     let over = AtomicBool::new(false);
-    let deleted = Mutex::new(BTreeSet::new());
-    let clock = SystemClock::start();
-    let setup = BackfillSetup {
-        store,
-        encoder: new_encoder,
-        adapter: Some(adapter),
-        limits: Limits { batch: 32, rate: Some(RATE), ..Limits::default() },
-        clock: &clock,
-        faults: &NoFaults,
-    };
+    let options = RunOptions { batch: Some(32), rate: Some(RATE), ..RunOptions::default() };
+    let run = |progress: &Progress| upgrade.run(&options, Some(encoder), progress);
+    let gallery = || Gallery::new(upgrade.store(), Some(application.adapter));
     let (summary, searches, writes) = thread::scope(|scope| {
         let searcher = scope.spawn(|| {
-            let gallery = Gallery::new(store, Some(adapter));
+            let gallery = gallery();
             let mut searches = Searches::default();
             let mut query = 0;
             while !over.load(Ordering::Relaxed) {
                 query = (query + 1) % queries.rows();
-                search_once(&gallery, queries, query, &deleted, &mut searches);
+                search_once(&gallery, queries, query, &application.deleted, &mut searches);
             }
             searches
         });
         let writer = scope.spawn(|| {
-            let gallery = Gallery::new(store, Some(adapter));
-            let mut writes = Writes::default();
+            let gallery = gallery();
+            let mut writes = Written::default();
             let mut turn = 0;
             while !over.load(Ordering::Relaxed) {
-                write_once(&gallery, adapter, old_encoder, images, turn, &deleted, &mut writes)?;
+                application.write_once(&gallery, turn, &mut writes)?;
                 turn += 1;
                 thread::sleep(WRITE_EVERY);
             }
             Ok(writes)
         });
-        let summary = crate::bar::with_bar(|progress| backfill(&setup, progress));
+        let run = run(progress);
         over.store(true, Ordering::Relaxed);
         let died = || Error::conflict("a thread of the demo", "it died; this is a defect");
         let searches = searcher.join().map_err(|_| died())?;
-        let writes: Result<Writes> = writer.join().map_err(|_| died())?;
-        Ok::<_, Error>((summary?, searches, writes?))
+        let writes: Result<Written> = writer.join().map_err(|_| died())?;
+        Ok::<_, Error>((run?.summary, searches, writes?))
     })?;
-    // What was written in the last moments, now that nobody writes any more.
-    let last = backfill(&setup, &Progress::default())?;
-    let summary = Summary { items: last.items, native: last.native, ..summary };
-    let deleted = deleted.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Live { summary, searches, writes, deleted })
+    // What was written in the last moments, now that nothing is written any more.
+    let last = run(&Progress::default())?.summary;
+    Ok((Summary { items: last.items, native: last.native, ..summary }, searches, writes))
 }
 
 fn search_once(
@@ -232,7 +301,7 @@ fn search_once(
     let one = queries.select(&[query]);
     let began = Instant::now();
     let answer = gallery.search(&Queries { old: None, new: Some(&one) }, DEPTH, &Filter::default());
-    searches.milliseconds.push(began.elapsed().as_secs_f64() * 1000.0);
+    searches.milliseconds.push(milliseconds_since(began));
     match answer {
         Err(error) => searches.failed.push(error.to_string()),
         Ok(answer) => {
@@ -247,49 +316,44 @@ fn search_once(
     }
 }
 
-/// One write of an application that still embeds with the old model: a new item, a changed one, a deletion, in turn.
-fn write_once(
-    gallery: &Gallery<'_>,
-    adapter: &Adapter,
-    old_encoder: &dyn Encoder,
-    images: &Images,
-    turn: usize,
-    deleted: &Mutex<BTreeSet<String>>,
-    writes: &mut Writes,
-) -> Result<()> {
-    let fresh = images.others[(QUERIES + turn) % images.others.len()];
-    let existing = images.gallery[(turn * 37) % images.gallery.len()];
-    let source = Images::name(fresh);
-    match turn % 3 {
-        0 | 1 => {
-            let vector = embed(old_encoder, std::slice::from_ref(&source))?.remove(0);
-            let id = if turn.is_multiple_of(3) { format!("new-{turn}") } else { Images::name(existing) };
-            let gone = deleted.lock().unwrap_or_else(PoisonError::into_inner).contains(&id);
-            if gone {
-                return Ok(());
-            }
-            // Every other new item comes without any vector: the backfill embeds it first of all.
-            let vector = (!turn.is_multiple_of(6)).then_some(vector);
-            let write = item(adapter, &id, images, fresh, vector);
-            let began = Instant::now();
-            gallery.put(vec![write])?;
-            writes.milliseconds.push(began.elapsed().as_secs_f64() * 1000.0);
-            if turn.is_multiple_of(3) {
-                writes.puts += 1;
-            } else {
-                writes.changes += 1;
-            }
-        }
-        _ => {
+impl Application<'_> {
+    /// One write: a new item, a changed one, a deletion, in turn.
+    fn write_once(&self, gallery: &Gallery<'_>, turn: usize, writes: &mut Written) -> Result<()> {
+        let images = self.images;
+        let fresh = images.others[(QUERIES + turn) % images.others.len()];
+        let existing = images.gallery[(turn * 37) % images.gallery.len()];
+        if turn % 3 == 2 {
             let id = Images::name(existing);
             let began = Instant::now();
             gallery.delete(&[&id])?;
-            writes.milliseconds.push(began.elapsed().as_secs_f64() * 1000.0);
-            deleted.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
-            writes.deletions += 1;
+            writes.milliseconds.push(milliseconds_since(began));
+            self.deleted.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+            writes.done.deleted += 1;
+            return Ok(());
         }
+        let is_new = turn.is_multiple_of(3);
+        let id = if is_new { format!("new-{turn}") } else { Images::name(existing) };
+        let vector = embed(self.old_encoder, &[Images::name(fresh)])?.remove(0);
+        if self.deleted.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
+            return Ok(());
+        }
+        // Every other new item comes without any vector: the backfill embeds it first of all.
+        let vector = (!turn.is_multiple_of(6)).then_some(vector);
+        let write = item(self.adapter, &id, images, fresh, vector);
+        let began = Instant::now();
+        gallery.put(vec![write])?;
+        writes.milliseconds.push(milliseconds_since(began));
+        if is_new {
+            writes.done.new += 1;
+        } else {
+            writes.done.changed += 1;
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+fn milliseconds_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1000.0
 }
 
 fn search_idle(gallery: &Gallery<'_>, queries: &Matrix) -> Result<Vec<f64>> {
@@ -306,7 +370,7 @@ fn search_idle(gallery: &Gallery<'_>, queries: &Matrix) -> Result<Vec<f64>> {
 
 /// Looks at every item of the upgraded gallery: it is native, made from the source it has now, and not deleted.
 fn verify(
-    store: &SqliteStore,
+    store: &dyn Store,
     adapter: &Adapter,
     encoder: &dyn Encoder,
     deleted: &BTreeSet<String>,
@@ -334,55 +398,6 @@ fn verify(
             }
         }
     }
-}
-
-fn summary(
-    live: &Live,
-    before: f64,
-    at_switch: f64,
-    after: f64,
-    recall: f64,
-    idle: &[f64],
-) -> (Value, String, Outcome) {
-    let Live { summary, searches, writes, .. } = live;
-    let (p99_idle, p99_live) = (percentile(idle, 0.99), percentile(&searches.milliseconds, 0.99));
-    let longest = percentile(&writes.milliseconds, 1.0);
-    let value = json!({
-        "precision_at_10": { "before": before, "at_switch": at_switch, "after": after },
-        "index_recall_at_10": recall,
-        "native": summary.native,
-        "items": summary.items,
-        "seconds": summary.elapsed_ms as f64 / 1000.0,
-        "searches": searches.milliseconds.len(),
-        "failed_searches": searches.failed.len(),
-        "search_p99_ms": { "idle": p99_idle, "backfill": p99_live },
-        "writes": { "new": writes.puts, "changed": writes.changes, "deleted": writes.deletions },
-        "longest_write_ms": longest,
-    });
-    let mut text = format!(
-        "\nLive, in {:.1} s: {} of {} images are native, while {} searches ran and {} items were added, {} changed, {} \
-         deleted.\n  {} searches failed; the slowest 1 % took {p99_live:.2} ms or more ({p99_idle:.2} ms before the backfill)\n  \
-         the longest write waited {longest:.1} ms\n  of 10 neighbours {} % are the same digit: {} % before, {} % at the switch\n  \
-         every vector was compared with what the new encoder says of its image: all are right\n",
-        summary.elapsed_ms as f64 / 1000.0,
-        summary.native,
-        summary.items,
-        searches.milliseconds.len(),
-        writes.puts,
-        writes.changes,
-        writes.deletions,
-        searches.failed.len(),
-        one_decimal(after),
-        one_decimal(before),
-        one_decimal(at_switch),
-    );
-    let Some(reason) = searches.failed.first() else { return (value, text, Outcome::Done) };
-    writeln!(
-        text,
-        "  A live upgrade must not make a single search fail, so this demo did not succeed. The first failure: {reason}"
-    )
-    .ok();
-    (value, text, Outcome::WithRefusals)
 }
 
 /// The value below which a share of all lies (the largest for a share of 1); 0 for none.
@@ -451,45 +466,4 @@ fn configuration(adapter: &Adapter) -> String {
         space(&adapter.new),
         encoder_text("new_encoder.onnx")
     )
-}
-
-fn step(show: bool, command: &str) {
-    if show {
-        say(&format!("\n$ {command}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rehang_encode::Spent;
-    use rehang_upgrade::{Ending, Tally};
-
-    use super::*;
-
-    #[test]
-    fn a_failed_search_is_no_success() {
-        for (failed, outcome) in [(vec![], Outcome::Done), (vec!["3 hits".to_owned()], Outcome::WithRefusals)]
-        {
-            let live = Live {
-                summary: Summary {
-                    ending: Ending::NothingLeft,
-                    encoder_said: None,
-                    done: Tally::default(),
-                    items: 1,
-                    native: 1,
-                    caught_up: 0,
-                    spent: Spent::default(),
-                    elapsed_ms: 1,
-                    encoder_busy_ms: 1,
-                    sigma: None,
-                },
-                searches: Searches { milliseconds: vec![1.0], failed },
-                writes: Writes::default(),
-                deleted: BTreeSet::new(),
-            };
-            let (_, text, ended) = summary(&live, 0.0, 0.0, 0.0, 1.0, &[1.0]);
-            assert_eq!(ended, outcome);
-            assert_eq!(text.contains("did not succeed") && text.contains("3 hits"), outcome != Outcome::Done);
-        }
-    }
 }
