@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use rehang::order::Policy;
 use rehang::{Matrix, Progress, Provenance, Result};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
-use rehang_store::{Filter, ItemWrite, MemoryStore, NewVector, Outcome, Scan, Select, Store, VectorWrite};
+use rehang_store::{Filter, ItemWrite, Ledger, MemoryStore, NewVector, Outcome, Scan, Select, VectorWrite};
 use rehang_upgrade::{Gallery, NoFaults, OrderSettings, Queries, Serving, Setup, start, switch};
 use serde_json::Value;
 
@@ -80,13 +80,11 @@ fn gallery(part: &Part, adapter: &rehang::Adapter) -> Result<MemoryStore> {
             source: Some(row.to_string()),
             label: Some(part.labels[row].to_string()),
             payload: Value::Null,
-            vectors: vec![NewVector {
-                space: adapter.old.model.clone(),
-                vector: part.old.matrix().row(row).to_vec(),
-                provenance: Provenance::Old,
-                sigma2: None,
-                priority: None,
-            }],
+            vectors: vec![NewVector::of_model(
+                adapter.old.model.clone(),
+                part.old.matrix().row(row).to_vec(),
+                Provenance::Old,
+            )],
         })
         .collect();
     store.put(&writes)?;
@@ -111,7 +109,7 @@ fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize) -> Resu
             vector: part.new.matrix().row(record.item.id.parse().unwrap_or_default()).to_vec(),
         })
         .collect();
-    let outcomes = store.write_vectors(space, &writes)?;
+    let outcomes = store.write_vectors(space, None, &writes)?;
     Ok(outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count())
 }
 

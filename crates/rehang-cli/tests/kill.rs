@@ -18,7 +18,7 @@ use padding::padding;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Adapter, Distance, Matrix, Provenance, Space};
-use rehang_store::{Scan, Select, SqliteStore, Store};
+use rehang_store::{Ledger, Scan, Select, SqliteStore};
 
 const ITEMS: usize = 1200;
 const BATCH: usize = 8;
@@ -72,7 +72,7 @@ impl World {
         let config = format!(
             "[gallery]\npath = \"g.db\"\n[old]\nname = \"old-model\"\ndim = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \
              \"new-model\"\ndim = {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \
-             \"sigma\"\n[encoder]\nkind = \"command\"\nprogram = [\"sh\", \"encode.sh\"]\n[run]\nbatch = {BATCH}\n"
+             \"sigma\"\n[encoder]\nkind = \"command\"\nprogram = [\"sh\", \"encode.sh\"]\n[run]\nbatch = {BATCH}\nlease = 2\n"
         );
         fs_err::write(world.path("rehang.toml"), config).unwrap();
         world
@@ -96,6 +96,29 @@ impl World {
         drop(child.kill());
         child.wait().unwrap();
         ended
+    }
+
+    /// Runs a command twice at once; kills one of the two after a while and the other one later, if they have not ended. Gives how
+    /// many were killed.
+    fn kill_both_after(&self, arguments: &[&str], waits: [Duration; 2]) -> u32 {
+        let mut children = [(); 2].map(|()| self.command(arguments).spawn().unwrap());
+        let mut killed = 0;
+        for (child, wait) in children.iter_mut().zip(waits) {
+            std::thread::sleep(wait);
+            killed += u32::from(child.try_wait().unwrap().is_none());
+            drop(child.kill());
+            child.wait().unwrap();
+        }
+        killed
+    }
+
+    /// Runs a command twice at once, to the end of both.
+    fn finish_both(&self, arguments: &[&str]) {
+        let children = [(); 2].map(|()| self.command(arguments).stderr(Stdio::piped()).spawn().unwrap());
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
     }
 
     fn finish(&self, arguments: &[&str]) {
@@ -180,9 +203,15 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
         let mut natives = world.check();
         let mut deaths = 0;
         for _ in 0..60 {
-            let ended = world.kill_after(&run, wait(60));
-            killed += u32::from(!ended);
-            deaths += u32::from(!ended);
+            // Two at a time in every other upgrade.
+            let died = if upgrades % 2 == 1 {
+                world.kill_both_after(&run, [wait(60), wait(30)])
+            } else {
+                u32::from(!world.kill_after(&run, wait(60)))
+            };
+            let ended = died == 0;
+            killed += died;
+            deaths += died;
             let now = world.check();
             assert!(now >= natives, "native vectors were lost: {natives}, then {now}");
             natives = now;
@@ -191,9 +220,11 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
             }
         }
         killed_running += deaths;
-        world.finish(&run);
+        // What the dead held is taken over when their leases have run out.
+        world.finish_both(&run);
         assert_eq!(world.check(), ITEMS as u64);
-        // What was embedded more than once was in hand at a death: the one batch of the one worker.
+        // What was embedded more than once was in hand at a death: the one batch of the one worker. Two processes at once pay for
+        // nothing twice.
         let log = fs_err::read_to_string(world.path("log.txt")).unwrap();
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for id in log.lines() {

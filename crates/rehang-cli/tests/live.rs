@@ -11,7 +11,7 @@ use common::Place;
 use padding::padding;
 use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Provenance, Space};
-use rehang_store::{SqliteStore, Store};
+use rehang_store::{Ledger, SqliteStore};
 
 const ITEMS: usize = 120;
 const D_OLD: usize = 4;
@@ -630,12 +630,11 @@ fn a_gallery_of_a_newer_rehang_is_refused() {
 }
 
 #[test]
-fn two_processes_do_not_upgrade_one_gallery_at_once() {
+fn two_processes_do_not_fill_one_gallery_at_once() {
     let place = place();
-    place.json(&upgrade("start", &[]));
     let lock = fs_err::File::create(place.path("G.db.upgrade-lock")).unwrap().into_file();
     lock.lock().unwrap();
-    let (code, _, error) = code(&place, &upgrade("run", &[]));
+    let (code, _, error) = code(&place, &upgrade("start", &[]));
     assert_eq!(code, 2);
     assert!(error.contains("another process"), "{error}");
 }

@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use common::Place;
 use padding::padding;
 use rehang::{Distance, Matrix, Space};
-use rehang_store::{Counts, SqliteStore, Store};
+use rehang_store::{Counts, Ledger, SqliteStore};
 
 const ITEMS: usize = 3000;
 const D_OLD: usize = 16;

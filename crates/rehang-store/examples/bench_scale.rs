@@ -14,7 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rehang::{Distance, Matrix, Provenance, Space};
-use rehang_store::{Filter, ItemWrite, NewVector, Outcome, Scan, Select, SqliteStore, Store, VectorWrite};
+use rehang_store::{
+    Epoch, Filter, Index, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select, SqliteStore,
+    VectorWrite,
+};
 
 /// Items of one transaction of the import.
 const BATCH: usize = 4096;
@@ -63,19 +66,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let writes: Vec<VectorWrite> = page
                 .into_iter()
                 .filter_map(|record| {
-                    let priority = priority(record.item.key);
+                    let priority = priority(record.item.key.bits() as u64);
                     Some(VectorWrite {
                         key: record.item.key,
                         revision: record.item.revision,
                         provenance: Provenance::Adapted,
                         sigma2: Some(priority as f32),
-                        priority: Some(priority),
+                        priority: Some(Priority::ordinary(priority)),
                         squared_error: None,
                         vector: record.vector?.vector,
                     })
                 })
                 .collect();
-            let outcomes = store.write_vectors("new", &writes)?;
+            let outcomes = store.write_vectors("new", Some(Epoch::FIRST), &writes)?;
             assert!(outcomes.iter().all(|&outcome| outcome == Outcome::Written));
         }
     })?;
@@ -86,12 +89,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let first = measured("first page of the queue", 1, || {
         store.scan(&Scan::new("new", Select::WorstFirst, PAGE).with_vectors_of("old"))
     })?;
-    assert!(first.iter().map(|record| record.item.key).eq(worst.iter().copied().take(PAGE)));
+    assert!(first.iter().map(|record| record.item.key.bits() as u64).eq(worst.iter().copied().take(PAGE)));
     let mut seen = Vec::with_capacity(worst.len());
     measured("pages of the queue, made native", worst.len() as u64, || {
         for _ in 0..pages {
             let page = store.scan(&Scan::new("new", Select::WorstFirst, PAGE))?;
-            seen.extend(page.iter().map(|record| record.item.key));
+            seen.extend(page.iter().map(|record| record.item.key.bits() as u64));
             let writes: Vec<VectorWrite> = page
                 .iter()
                 .map(|record| VectorWrite {
@@ -101,10 +104,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     sigma2: None,
                     priority: None,
                     squared_error: None,
-                    vector: vector(record.item.key, dimension),
+                    vector: vector(record.item.key.bits() as u64, dimension),
                 })
                 .collect();
-            store.write_vectors("new", &writes)?;
+            store.write_vectors("new", Some(Epoch::FIRST), &writes)?;
         }
         Ok(())
     })?;
@@ -205,13 +208,7 @@ fn item(key: u64, dimension: usize) -> ItemWrite {
         source: Some(format!("images/{key:08}.jpg")),
         label: None,
         payload: serde_json::Value::Null,
-        vectors: vec![NewVector {
-            space: "old".into(),
-            vector: vector(key, dimension),
-            provenance: Provenance::Old,
-            sigma2: None,
-            priority: None,
-        }],
+        vectors: vec![NewVector::of_model("old", vector(key, dimension), Provenance::Old)],
     }
 }
 

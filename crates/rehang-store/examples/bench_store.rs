@@ -11,8 +11,11 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::{Distance, Matrix, Provenance, Space};
-use rehang_store::{Filter, ItemWrite, NewVector, Outcome, Scan, Select, SqliteStore, Store, VectorWrite};
-use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
+use rehang_store::{
+    Epoch, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select,
+    SqliteStore, VectorWrite,
+};
+use usearch::{Index as Graph, IndexOptions, MetricKind, ScalarKind};
 
 const DIMENSION: usize = 128;
 const BATCH: usize = 4096;
@@ -40,13 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     source: Some(format!("images/{id}.jpg")),
                     label: None,
                     payload: serde_json::Value::Null,
-                    vectors: vec![NewVector {
-                        space: "old".into(),
-                        vector: vectors.row(id).to_vec(),
-                        provenance: Provenance::Old,
-                        sigma2: None,
-                        priority: None,
-                    }],
+                    vectors: vec![NewVector::of_model("old", vectors.row(id).to_vec(), Provenance::Old)],
                 })
                 .collect();
             store.put(&writes)?;
@@ -66,11 +63,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         revisions
     };
     let write = |at: usize, provenance: Provenance| VectorWrite {
-        key: at as u64 + 1,
+        key: ItemKey::from(at as u64 + 1),
         revision: revisions[at],
         provenance,
         sigma2: (provenance == Provenance::Adapted).then_some((at * 7919 % n) as f32),
-        priority: (provenance == Provenance::Adapted).then_some((at * 7919 % n) as f64),
+        priority: (provenance == Provenance::Adapted).then_some(Priority::ordinary((at * 7919 % n) as f64)),
         squared_error: None,
         vector: vectors.row(at).to_vec(),
     };
@@ -84,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let end = (start + batch).min(n);
                 let writes: Vec<VectorWrite> =
                     (start..end).map(|at| write(at, Provenance::Adapted)).collect();
-                let outcomes = store.write_vectors("new", &writes)?;
+                let outcomes = store.write_vectors("new", Some(Epoch::FIRST), &writes)?;
                 assert!(outcomes.iter().all(|&outcome| outcome == Outcome::Written));
             }
             Ok(())
@@ -94,9 +91,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     timed("the worst first, made native in batches of 1000", tenth, || -> rehang::Result<()> {
         for _ in 0..tenth.div_ceil(1000) {
             let page = store.scan(&Scan::new("new", Select::WorstFirst, 1000))?;
-            let writes: Vec<VectorWrite> =
-                page.iter().map(|record| write(record.item.key as usize - 1, Provenance::Native)).collect();
-            let outcomes = store.write_vectors("new", &writes)?;
+            let writes: Vec<VectorWrite> = page
+                .iter()
+                .map(|record| write(record.item.key.bits() as usize - 1, Provenance::Native))
+                .collect();
+            let outcomes = store.write_vectors("new", Some(Epoch::FIRST), &writes)?;
             assert!(outcomes.iter().all(|&outcome| outcome == Outcome::Written));
         }
         Ok(())
@@ -130,10 +129,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let embedded = |at: usize| -> Vec<u64> {
         let query = queries.select(&[at]);
         let found = store.search("old", &query, K, &Filter::default()).expect("a search succeeds");
-        found[0].iter().map(|found| found.key).collect()
+        found[0].iter().map(|found| found.key.bits() as u64).collect()
     };
     one_by_one("search: embedded store", &embedded);
-    let index = Index::new(&IndexOptions {
+    let index = Graph::new(&IndexOptions {
         dimensions: DIMENSION,
         metric: MetricKind::Cos,
         quantization: ScalarKind::F32,

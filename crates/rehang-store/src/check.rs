@@ -2,7 +2,7 @@
 
 use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 
-use crate::contract::{ItemWrite, VectorWrite};
+use crate::contract::{Epoch, ItemWrite, Priority, VectorWrite};
 
 /// A vector enters only if it is as wide as its space, finite, and of length 1 where the space says so.
 pub(crate) fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Result<()> {
@@ -37,7 +37,14 @@ pub(crate) fn item_write<'a>(
         let whose = || format!("item {:?}", write.id);
         vector(space(&new.space)?, &new.vector, whose)?;
         number("sigma2", new.sigma2.map(f64::from))?;
-        number("priority", new.priority)?;
+        priority(new.priority)?;
+        if (new.provenance == Provenance::Adapted) != new.epoch.is_some() {
+            return Err(Error::option(
+                format!("the epoch of {}'s {} vector", whose(), new.provenance),
+                new.epoch.map_or("none".to_owned(), |epoch| epoch.to_string()),
+                "that of its plan for an adapted vector, and none for any other",
+            ));
+        }
         if write.vectors[..at].iter().any(|other| other.space == new.space) {
             return Err(ErrorKind::Duplicate {
                 what: format!("the write of {}", whose()),
@@ -50,13 +57,16 @@ pub(crate) fn item_write<'a>(
 }
 
 /// Everything about an upgrade's write that can be said without looking into the store.
-pub(crate) fn vector_write(space: &Space, write: &VectorWrite) -> Result<()> {
-    vector(space, &write.vector, || format!("item number {}", write.key))?;
+pub(crate) fn vector_write(space: &Space, epoch: Option<Epoch>, write: &VectorWrite) -> Result<()> {
+    vector(space, &write.vector, || format!("item {}", write.key))?;
     if write.provenance == Provenance::Old {
         return Err(Error::option("the provenance of an upgrade's write", "old", "adapted or native"));
     }
+    if write.provenance == Provenance::Adapted && epoch.is_none() {
+        return Err(Error::option("the epoch of an adapted vector", "none", "that of its plan"));
+    }
     number("sigma2", write.sigma2.map(f64::from))?;
-    number("priority", write.priority)?;
+    priority(write.priority)?;
     number("squared_error", write.squared_error.map(f64::from))
 }
 
@@ -66,6 +76,22 @@ pub(crate) fn number(name: &str, value: Option<f64>) -> Result<()> {
         Some(value) if value.is_nan() => Err(Error::option(name, "NaN", "a number, or none at all")),
         _ => Ok(()),
     }
+}
+
+/// Scores order the queue.
+pub(crate) fn priority(priority: Option<Priority>) -> Result<()> {
+    number("priority", priority.map(|priority| priority.score))
+}
+
+/// Nothing is written for a plan that another one has replaced.
+pub(crate) fn epoch(space: &str, carried: Epoch, now: Epoch) -> Result<()> {
+    if carried == now {
+        return Ok(());
+    }
+    Err(Error::superseded(
+        format!("space {space:?}"),
+        format!("it is in epoch {now}, and the write was made for epoch {carried}; nothing was written"),
+    ))
 }
 
 /// A space can be made if its vectors have coordinates and applications' vectors in it are their models' own.

@@ -1,19 +1,133 @@
 //! The contract between a gallery's store and everything that reads or changes the gallery.
 
-use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
 
 use rehang::{Error, Matrix, Provenance, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// An item's number inside its store: given once, never used again, also not after a deletion.
-pub type ItemKey = u64;
-
-/// A number that grows with every change of content in the whole store and is never given twice.
+/// What a store calls an item: given once, never used again, also not after a deletion.
 ///
-/// So it tells two states of an item apart even if the item was deleted and added again in between, and it is the
-/// cursor of [`Select::ChangedSince`].
+/// It is opaque: callers compare keys, sort by them and hand them back. Keys need not be dense, nor ascend in time. A store
+/// whose keys are UUIDs takes their 128 bits; one that counts takes the number.
+///
+/// ```
+/// use rehang_store::ItemKey;
+///
+/// assert_eq!(ItemKey::from(7).to_string(), "7");
+/// assert!(ItemKey::from(7) < ItemKey::new(1 << 90));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ItemKey(u128);
+
+impl ItemKey {
+    /// The key with these 128 bits.
+    pub const fn new(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    /// Its 128 bits: for stores, and for hashing.
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+}
+
+impl From<u64> for ItemKey {
+    fn from(number: u64) -> Self {
+        Self(u128::from(number))
+    }
+}
+
+impl fmt::Display for ItemKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A number that tells two states of an item apart: each change of content gives the item another one, and no number is
+/// given twice in a store, also not to an item that was deleted and added again.
+///
+/// What is right depends on equality alone. The order is a hint: a later change usually has a larger number, but where
+/// numbers come from a sequence (PostgreSQL), a transaction may commit after another one that took a larger number.
 pub type Revision = u64;
+
+/// Counts how often the filling of a space was planned: what fences its writers.
+///
+/// A plan (which adapter, which order) holds the epoch in which it was made. [`Ledger::advance`] begins the next one, and
+/// from then on every write that carries an earlier epoch is refused. So no vector of an adapter enters a space after
+/// another adapter has taken over, however late the write comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(u64);
+
+impl Epoch {
+    /// The epoch of a space that was just made.
+    pub const FIRST: Self = Self(0);
+
+    /// The epoch with a number: for stores.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The epoch after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The part of the queue that an adapted vector waits in: later ones of this list come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Band {
+    /// Ranked by the order's own score.
+    Ordinary,
+    /// Chosen because together they cover the gallery.
+    Covering,
+    /// Part of the random sample that merged searches are scaled by.
+    Sample,
+    /// Came or changed during the upgrade.
+    NewOrChanged,
+}
+
+impl Band {
+    /// Every band, the last one of the queue first.
+    pub const ALL: [Self; 4] = [Self::Ordinary, Self::Covering, Self::Sample, Self::NewOrChanged];
+}
+
+/// The place of an adapted vector in the queue of the backfill: bands first, then the larger score.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
+pub struct Priority {
+    /// The part of the queue.
+    pub band: Band,
+    /// The place in it: larger is earlier. Not NaN.
+    pub score: f64,
+}
+
+impl Priority {
+    /// A place in a band.
+    pub const fn new(band: Band, score: f64) -> Self {
+        Self { band, score }
+    }
+
+    /// A place in the ordinary part of the queue.
+    pub const fn ordinary(score: f64) -> Self {
+        Self::new(Band::Ordinary, score)
+    }
+}
 
 /// One item of a gallery, without its vectors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,8 +175,17 @@ pub struct NewVector {
     pub provenance: Provenance,
     /// Predicted squared error, for adapted vectors.
     pub sigma2: Option<f32>,
-    /// Place in the queue of the backfill, for adapted vectors: larger is earlier.
-    pub priority: Option<f64>,
+    /// Place in the queue of the backfill, for adapted vectors; `None` comes last.
+    pub priority: Option<Priority>,
+    /// The epoch of the plan that an adapted vector was made by; needed for those, and for no others.
+    pub epoch: Option<Epoch>,
+}
+
+impl NewVector {
+    /// A vector that a model itself has made: old or native.
+    pub fn of_model(space: impl Into<String>, vector: Vec<f32>, provenance: Provenance) -> Self {
+        Self { space: space.into(), vector, provenance, sigma2: None, priority: None, epoch: None }
+    }
 }
 
 /// A vector as it lies in a space.
@@ -74,8 +197,8 @@ pub struct VectorRecord {
     pub revision: Revision,
     /// Predicted squared error of the adapted vector; kept when a native vector takes its place.
     pub sigma2: Option<f32>,
-    /// Place in the queue of the backfill: larger is earlier.
-    pub priority: Option<f64>,
+    /// Place in the queue of the backfill; `None` comes last.
+    pub priority: Option<Priority>,
     /// `‖native − adapted‖²`, once the native vector has taken the adapted one's place.
     pub squared_error: Option<f32>,
     /// The vector, `[d]`; empty where the scan did not ask for vectors.
@@ -96,8 +219,8 @@ pub struct VectorWrite {
     pub provenance: Provenance,
     /// Predicted squared error. `None` keeps what is there.
     pub sigma2: Option<f32>,
-    /// Place in the queue of the backfill.
-    pub priority: Option<f64>,
+    /// Place in the queue of the backfill; `None` comes last.
+    pub priority: Option<Priority>,
     /// `‖native − adapted‖²` where both are known.
     pub squared_error: Option<f32>,
     /// The vector, `[d]`.
@@ -142,14 +265,10 @@ pub enum Select {
     Lacking,
     /// Items that the backfill can never take: without a source, and adapted or without a vector in the space; by key.
     WithoutSource,
-    /// What the backfill takes next: items without a vector in the space first (by key), then adapted ones, the largest
-    /// priority first (ties by key); items with a recorded failure and items without a source are left out.
-    /// `after` is not used: what was done is no longer selected.
+    /// The queue of the backfill, which [`Ledger::claim`] hands out: items without a vector in the space first (by key), then
+    /// adapted ones, the largest [`Priority`] first (ties by key); items with a recorded failure and items without a source
+    /// are left out, leased ones are not. `after` is not used: what was done is no longer selected.
     WorstFirst,
-    /// Adapted items by σ² descending, ties by key; those without σ² last. `after` is not used.
-    SigmaDescending,
-    /// Items whose revision is larger, by revision. `after` is not used: pass the last revision seen.
-    ChangedSince(Revision),
 }
 
 /// A page of items.
@@ -163,8 +282,6 @@ pub struct Scan {
     pub select: Select,
     /// Only keys above this one, for the selections by key.
     pub after: Option<ItemKey>,
-    /// Items that are left out (those in flight).
-    pub except: BTreeSet<ItemKey>,
     /// At most this many items.
     pub limit: usize,
     /// Name of the space whose vectors come along, if any; it may be another one than `space`.
@@ -174,7 +291,7 @@ pub struct Scan {
 impl Scan {
     /// A page without vectors from the start of a selection.
     pub fn new(space: impl Into<String>, select: Select, limit: usize) -> Self {
-        Self { space: space.into(), select, after: None, except: BTreeSet::new(), limit, vectors_of: None }
+        Self { space: space.into(), select, after: None, limit, vectors_of: None }
     }
 
     /// The same page, after a key.
@@ -190,13 +307,6 @@ impl Scan {
         self.vectors_of = Some(space.into());
         self
     }
-
-    /// The same page, without some items.
-    #[must_use]
-    pub fn except(mut self, keys: BTreeSet<ItemKey>) -> Self {
-        self.except = keys;
-        self
-    }
 }
 
 /// One item of a scan.
@@ -208,6 +318,62 @@ pub struct Record {
     pub state: Option<VectorRecord>,
     /// Its vector in the space of `vectors_of`; `None` where that space has none or none was asked for.
     pub vector: Option<VectorRecord>,
+}
+
+/// Items that a random sample may be drawn from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Among {
+    /// Every item.
+    All,
+    /// Items whose vector in the space is adapted.
+    Adapted,
+    /// Items that are native in the space or can become so: with a source, without a recorded failure, and lacking a vector
+    /// there or adapted.
+    Embeddable,
+}
+
+/// A uniform random sample of items.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// Name of the space that the states are read from.
+    pub space: String,
+    /// What it is drawn from.
+    pub among: Among,
+    /// Another seed draws another sample; the same one draws the same again.
+    pub seed: u64,
+    /// At most this many items.
+    pub size: usize,
+    /// Name of the space whose vectors come along, if any.
+    pub vectors_of: Option<String>,
+}
+
+/// What a [`Sample`] drew.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drawn {
+    /// The items, in the order of the shuffle; a smaller sample is the beginning of a larger one.
+    pub records: Vec<Record>,
+    /// How many they were drawn from.
+    pub of: u64,
+}
+
+/// What a [`Ledger::claim`] handed out.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Claimed {
+    /// The items, worst first, each with its vector of the space (`None` where it lacks one).
+    pub records: Vec<Record>,
+    /// Items of the queue that other workers hold at this moment.
+    pub held_by_others: u64,
+}
+
+/// A worker that holds items of a space.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AtWork {
+    /// Its name.
+    pub worker: String,
+    /// Items that it holds.
+    pub items: u64,
+    /// Milliseconds until the last of its leases runs out, by the store's clock.
+    pub left_ms: u64,
 }
 
 /// What a search looks at. An empty list means no restriction.
@@ -258,8 +424,8 @@ pub struct SpaceRecord {
     /// The provenance that an application's own vectors get in this space: `old` in the space of the model a gallery
     /// came with, `native` in the space of an upgrade.
     pub written_as: Provenance,
-    /// When it was last changed, in the store's own count: grows with every write to its vectors.
-    pub change: u64,
+    /// In which epoch its filling is.
+    pub epoch: Epoch,
 }
 
 /// How many items and vectors there are.
@@ -281,41 +447,55 @@ pub struct Counts {
     pub without_source: u64,
 }
 
-/// A live gallery's store. Every method may be called from many threads and, for stores on disk, many processes at once.
+/// The truth of a live gallery: items, vectors with their provenance, the queue, and the documents of an upgrade.
 ///
-/// # What a store promises
+/// Every method may be called from many threads and, for ledgers on disk or behind a network, many processes at once.
+///
+/// # What a ledger promises
 ///
 /// - **Atomic.** Each call that writes is one transaction: another reader sees all of it or nothing; after a kill at any
-///   instruction the store holds all of it or nothing.
-/// - **Durable.** What a call has returned for survives a kill of the process. [`Store::flush`] makes the derived parts
-///   (search indexes) durable too; they may always be lost and are made again.
-/// - **Conditional.** [`Store::write_vectors`] never brings back a deleted item, never puts a vector beside content it
+///   instruction the ledger holds all of it or nothing.
+/// - **Durable.** What a call has returned for survives a kill of the process. Leases alone may be lost with the machine: what
+///   they protect is money, not truth.
+/// - **Conditional.** [`Ledger::write_vectors`] never brings back a deleted item, never puts a vector beside content it
 ///   was not made from, never replaces a native or old vector. So two workers on one item are harmless, and the same write
 ///   may be repeated.
+/// - **Fenced.** A write of an adapted vector, and a change of a place in the queue, carries the [`Epoch`] of its plan. The
+///   ledger compares it in the same transaction, and where another plan has begun it writes nothing of the call.
 /// - **Tagged.** No reader ever sees a vector without its provenance, nor one whose revision is not its item's.
 /// - **Checked.** Vectors enter only if they are as wide as their space, finite, and of length 1 where the space says so;
 ///   otherwise nothing of the call is written.
-/// - **Fresh.** A search sees every write that returned before it began, whoever made it.
 ///
 /// # What it does not promise
 ///
-/// An order among concurrent writers; that a long scan is one snapshot (each page is); approximate searches find every
-/// neighbour (but see [`Store::recall`]).
+/// An order among concurrent writers; that a long scan is one snapshot (each page is).
+///
+/// # Synchronous
+///
+/// A call blocks its thread until it is done. The engine works on batches from few threads, and each call is one question of a
+/// batch, so a network round trip a call costs little; an asynchronous trait would make every implementer and every caller carry
+/// a runtime. An asynchronous application calls from a blocking thread (`spawn_blocking`).
+///
+/// # For a database
+///
+/// Where it is not obvious how a database with sequences that are not commit-ordered, with UUIDs as keys, on another machine
+/// can keep a promise, the method says so. The application's own table may hold the items; a side table then holds the revision
+/// (written by a trigger, or by whoever writes the item), and one row a vector and space.
 ///
 /// # Errors
 ///
 /// Not found where a space that is named is none of the gallery; corrupt, a mismatch or an option for vectors and numbers
-/// that may not enter; and whatever the disk or the service behind a store says. Where a method can fail in another way,
+/// that may not enter; and whatever the disk or the service behind a ledger says. Where a method can fail in another way,
 /// it says so.
 #[allow(clippy::missing_errors_doc, reason = "what every method has in common is said once, above")]
-pub trait Store: Send + Sync {
-    /// What this store is, for people: a path or an address.
+pub trait Ledger: Send + Sync {
+    /// What this ledger is, for people: a path or an address.
     fn name(&self) -> String;
 
     /// Every space of the gallery, in the order of creation.
     fn spaces(&self) -> Result<Vec<SpaceRecord>>;
 
-    /// Makes a space without vectors. Making the very same space again is fine and changes nothing.
+    /// Makes a space without vectors, in its first epoch. Making the very same space again is fine and changes nothing.
     ///
     /// # Errors
     ///
@@ -332,6 +512,11 @@ pub trait Store: Send + Sync {
     /// The name of the space that searches go to; `None` in a gallery without spaces. The first space that is made serves.
     fn serving(&self) -> Result<Option<String>>;
 
+    /// [`Ledger::serving`] and [`Ledger::document`] as they are at one moment: what every search asks first.
+    ///
+    /// *Database*: one statement that joins the two rows; neither needs a transaction of its own.
+    fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<(u64, String)>)>;
+
     /// Makes `to` the serving space if `from` is it now. One atomic step; a search before sees `from`, after it `to`.
     ///
     /// # Errors
@@ -343,10 +528,15 @@ pub trait Store: Send + Sync {
     /// Writes items as an application does: all of them or, on an error, none. Gives the new revisions, in order.
     ///
     /// Each item gets a new revision and loses every vector that does not come with the write. A recorded failure is
-    /// forgotten. An id that is twice in one call is written twice, the last one stays.
+    /// forgotten, and a lease ends. An id that is twice in one call is written twice, the last one stays.
+    ///
+    /// # Errors
+    ///
+    /// Superseded where an adapted vector carries another epoch than its space's.
     fn put(&self, writes: &[ItemWrite]) -> Result<Vec<Revision>>;
 
-    /// Deletes items with all their vectors and failures; ids that do not exist are passed over. Gives how many existed.
+    /// Deletes items with all their vectors, failures and leases; ids that do not exist are passed over. Gives how many
+    /// existed.
     fn delete(&self, ids: &[&str]) -> Result<usize>;
 
     /// Items by id, `None` where there is none, in order.
@@ -360,21 +550,103 @@ pub trait Store: Send + Sync {
 
     /// Conditional writes of the upgrade, one transaction: see [`VectorWrite`]. Gives what became of each, in order.
     ///
-    /// A written vector clears the item's failure in this space. A write that is not applied is no error.
-    fn write_vectors(&self, space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
+    /// Adapted vectors need the epoch of their plan. Native ones need none: they are the new model's own words, whatever is
+    /// planned. A written vector clears the item's failure in this space, a native one ends its lease. A write that is not
+    /// applied is no error.
+    ///
+    /// *Database*: one `UPDATE … FROM (VALUES …)` with the conditions in its `WHERE`, which locks the rows it touches; the row
+    /// of the space is read `FOR SHARE`, which [`Ledger::advance`] waits for.
+    ///
+    /// # Errors
+    ///
+    /// Superseded where the space is in another epoch: nothing is written then. An invalid option for an adapted vector without
+    /// an epoch.
+    fn write_vectors(
+        &self,
+        space: &str,
+        epoch: Option<Epoch>,
+        writes: &[VectorWrite],
+    ) -> Result<Vec<Outcome>>;
 
     /// Gives adapted vectors another place in the queue: `(key, revision, priority)`. Entries whose item is gone, has
     /// another revision or is no longer adapted are passed over. Gives how many were changed.
-    fn set_priorities(&self, space: &str, priorities: &[(ItemKey, Revision, f64)]) -> Result<usize>;
+    ///
+    /// # Errors
+    ///
+    /// Superseded where the space is in another epoch: nothing is written then.
+    fn set_priorities(
+        &self,
+        space: &str,
+        epoch: Epoch,
+        priorities: &[(ItemKey, Revision, Priority)],
+    ) -> Result<usize>;
+
+    /// Begins the next epoch of a space and replaces a document that names it, both in one transaction: if the space is in
+    /// epoch `from`, and the document's version is `expected` (`None`: there is none). Gives the document's new version.
+    ///
+    /// So a plan and its epoch never part, whenever the process dies.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where somebody else changed the document, or began an epoch; nothing is changed then.
+    fn advance(
+        &self,
+        space: &str,
+        from: Epoch,
+        document: &str,
+        expected: Option<u64>,
+        text: &str,
+    ) -> Result<u64>;
 
     /// A page of items.
     fn scan(&self, scan: &Scan) -> Result<Vec<Record>>;
 
-    /// The `k` nearest vectors of a space to each query `[n, d]`, nearest first, ties by key.
-    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>>;
+    /// A uniform random sample that depends on the seed and the items' keys alone: the same whoever asks, and as items come and
+    /// go, the others keep their places in the shuffle.
+    ///
+    /// *Database*: `ORDER BY` a hash of key and seed, `LIMIT size`, with a count beside it; any uniform hash will do. It is one
+    /// pass over an index of keys on the server, and a look-up where an index on the hash of a fixed seed is kept.
+    fn sample(&self, sample: &Sample) -> Result<Drawn>;
+
+    /// The newest revision of all items, 0 without any.
+    ///
+    /// *Database*: `max(revision)`. A transaction that is still running may commit a smaller number later; callers take it as
+    /// a hint.
+    fn newest_revision(&self) -> Result<Revision>;
 
     /// How many items and vectors a space has.
+    ///
+    /// *Database*: counted from partial indexes, or kept by triggers. It is asked every few seconds at most, and a number that is a
+    /// moment old does no harm.
     fn counts(&self, space: &str) -> Result<Counts>;
+
+    /// Items of the gallery without a source.
+    fn count_without_source(&self) -> Result<u64>;
+
+    /// Items that lack a vector in a space and have one in another.
+    fn count_lag(&self, space: &str, behind: &str) -> Result<u64>;
+
+    /// Leases the next items of the queue ([`Select::WorstFirst`]) to a worker: at most `limit`, none that any worker holds,
+    /// this one included. A lease that has run out holds nothing.
+    ///
+    /// A lease ends with a native vector of the item, a recorded failure, an application's write or deletion, and with
+    /// [`Ledger::release`]. It says who works on what, so that nothing is paid for twice; whether a write is right never
+    /// depends on it. Leases are by the ledger's own clock.
+    ///
+    /// *Database*: `SELECT … FOR UPDATE SKIP LOCKED LIMIT n` of the queue's index, and the leases written in the same
+    /// transaction; the clock is the server's `now()`.
+    fn claim(&self, space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed>;
+
+    /// Lets all leases of a worker run from now on, as long as `lease`: for encoders that are slower than a lease. Gives how many
+    /// it holds.
+    fn renew(&self, space: &str, worker: &str, lease: Duration) -> Result<u64>;
+
+    /// Gives items back that a worker holds, or with `None` all of them. Items that it does not hold are passed over. Gives how
+    /// many it gave back.
+    fn release(&self, space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64>;
+
+    /// Who holds items of a space, by name; leases that have run out do not count.
+    fn at_work(&self, space: &str) -> Result<Vec<AtWork>>;
 
     /// Records that items could not be embedded `(key, revision, reason)`; the backfill leaves them out from then on.
     /// Entries whose item is gone, has another revision, or has a native (or old) vector in the space are passed over: another
@@ -388,48 +660,77 @@ pub trait Store: Send + Sync {
     fn clear_failures(&self, space: &str) -> Result<u64>;
 
     /// `(σ², squared error)` of the native vectors that took an adapted one's place last, newest first, at most `limit`.
+    ///
+    /// *Database*: by the time of the write. It feeds a health figure, so an order that is right but for running transactions
+    /// is right enough.
     fn errors(&self, space: &str, limit: usize) -> Result<Vec<(f32, f32)>>;
 
     /// A small document by name, with its version; `None` where there is none.
     fn document(&self, name: &str) -> Result<Option<(u64, String)>>;
 
-    /// Replaces a document if its version is still `expected` (`None`: if there is none). Gives the new version.
+    /// Replaces a document if its version is still `expected` (`None`: if there is none). Gives the new version, which is larger.
     ///
     /// # Errors
     ///
     /// A conflict where somebody else was faster.
     fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
+}
 
-    /// Share of the true `k` nearest neighbours that [`Store::search`] finds, over `samples` stored vectors as queries
-    /// (the vector itself counts); 1 for exact stores. Read-only.
+/// Nearest neighbours of one space. An index is derived from a [`Ledger`]: it may be lost at any time and is made again.
+///
+/// # What an index promises
+///
+/// - **Fresh.** A search sees every write that returned before it began, whoever made it. An index on another machine that
+///   lags confirms its candidates with the ledger and says in its documentation how far it may lag behind with new ones.
+/// - **Tagged.** A hit says who made the vector that was found, and its item's revision.
+///
+/// It does not promise that approximate searches find every neighbour (but see [`Index::recall`]).
+///
+/// # Errors
+///
+/// As for a [`Ledger`].
+#[allow(clippy::missing_errors_doc, reason = "what every method has in common is said once, above")]
+pub trait Index: Send + Sync {
+    /// The `k` nearest vectors of a space to each query `[n, d]`, nearest first, ties by key.
+    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>>;
+
+    /// Share of the true `k` nearest neighbours that [`Index::search`] finds, over `samples` stored vectors as queries
+    /// (the vector itself counts); 1 for exact indexes. Read-only.
     fn recall(&self, space: &str, samples: usize, k: usize) -> Result<f64>;
 
-    /// Makes derived parts of a space (search indexes) again from the truth.
+    /// Makes the index of a space again from the ledger.
     fn rebuild(&self, space: &str) -> Result<()>;
 
-    /// Makes derived parts durable. Truth is durable already when a write returns.
+    /// Makes all indexes durable, so that the next process need not make them again.
     fn flush(&self) -> Result<()>;
 }
+
+/// A gallery that is written and searched: truth and index in one.
+///
+/// Functions that never search take a [`Ledger`].
+pub trait Store: Ledger + Index {}
+
+impl<T: Ledger + Index> Store for T {}
 
 /// A space of a gallery by name; `None` where there is none.
 ///
 /// # Errors
 ///
-/// Those of [`Store::spaces`].
-pub fn find_space(store: &dyn Store, name: &str) -> Result<Option<SpaceRecord>> {
-    Ok(store.spaces()?.into_iter().find(|record| record.space.model == name))
+/// Those of [`Ledger::spaces`].
+pub fn find_space(ledger: &dyn Ledger, name: &str) -> Result<Option<SpaceRecord>> {
+    Ok(ledger.spaces()?.into_iter().find(|record| record.space.model == name))
 }
 
 /// A space of a gallery by name.
 ///
 /// # Errors
 ///
-/// Not found where there is none, naming those there are; those of [`Store::spaces`].
-pub fn expect_space(store: &dyn Store, name: &str) -> Result<SpaceRecord> {
-    let spaces = store.spaces()?;
+/// Not found where there is none, naming those there are; those of [`Ledger::spaces`].
+pub fn expect_space(ledger: &dyn Ledger, name: &str) -> Result<SpaceRecord> {
+    let spaces = ledger.spaces()?;
     if let Some(found) = spaces.iter().find(|record| record.space.model == name) {
         return Ok(found.clone());
     }
     let names: Vec<&str> = spaces.iter().map(|record| record.space.model.as_str()).collect();
-    Err(Error::not_found("space", name, format!("{} (it has: {})", store.name(), names.join(", "))))
+    Err(Error::not_found("space", name, format!("{} (it has: {})", ledger.name(), names.join(", "))))
 }

@@ -7,10 +7,11 @@ use std::collections::HashMap;
 
 use rehang::Distance;
 
-use crate::contract::ItemKey;
+/// An item as indexes in memory number it: half as wide as a key of the contract.
+pub(crate) type RowKey = u64;
 
 /// A vector that was found: its distance and its item.
-pub(crate) type Near = (f32, ItemKey);
+pub(crate) type Near = (f32, RowKey);
 
 /// [`Distance::between`] two vectors, rounded once.
 ///
@@ -20,7 +21,7 @@ pub(crate) fn distance(kind: Distance, query: &[f32], vector: &[f32]) -> f32 {
 }
 
 /// Nearest first, ties by key.
-pub(crate) fn by_distance(left: &Near, right: &Near) -> std::cmp::Ordering {
+pub(crate) fn by_distance<K: Ord>(left: &(f32, K), right: &(f32, K)) -> std::cmp::Ordering {
     left.0.total_cmp(&right.0).then(left.1.cmp(&right.1))
 }
 
@@ -41,10 +42,10 @@ pub(crate) fn keep_nearest(found: &mut Vec<Near>, k: usize) {
 #[derive(Debug, Clone)]
 pub(crate) struct Flat {
     dimension: usize,
-    keys: Vec<ItemKey>,
+    keys: Vec<RowKey>,
     rows: Vec<f32>,
     norms: Vec<f32>,
-    places: HashMap<ItemKey, usize>,
+    places: HashMap<RowKey, usize>,
 }
 
 impl Flat {
@@ -67,22 +68,22 @@ impl Flat {
     }
 
     /// The vector of an item.
-    pub(crate) fn get(&self, key: ItemKey) -> Option<&[f32]> {
+    pub(crate) fn get(&self, key: RowKey) -> Option<&[f32]> {
         self.places.get(&key).map(|&place| self.row(place))
     }
 
     /// Every item and its vector.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (ItemKey, &[f32])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RowKey, &[f32])> {
         self.keys.iter().copied().zip(self.rows.chunks_exact(self.dimension))
     }
 
     /// The items.
-    pub(crate) fn keys(&self) -> &[ItemKey] {
+    pub(crate) fn keys(&self) -> &[RowKey] {
         &self.keys
     }
 
     /// Puts a vector in, in the place of the item's former one if there is one.
-    pub(crate) fn insert(&mut self, key: ItemKey, vector: &[f32]) {
+    pub(crate) fn insert(&mut self, key: RowKey, vector: &[f32]) {
         debug_assert_eq!(vector.len(), self.dimension);
         let norm = rehang::norm(vector) as f32;
         if let Some(&place) = self.places.get(&key) {
@@ -97,7 +98,7 @@ impl Flat {
     }
 
     /// Takes an item's vector out, and says whether there was one.
-    pub(crate) fn remove(&mut self, key: ItemKey) -> bool {
+    pub(crate) fn remove(&mut self, key: RowKey) -> bool {
         let Some(place) = self.places.remove(&key) else { return false };
         let last = self.keys.len() - 1;
         if place < last {
@@ -118,7 +119,7 @@ impl Flat {
         kind: Distance,
         query: &[f32],
         k: usize,
-        passes: impl Fn(ItemKey) -> bool + Sync,
+        passes: impl Fn(RowKey) -> bool + Sync,
     ) -> Vec<Near> {
         if k == 0 || self.keys.is_empty() {
             return Vec::new();
@@ -299,7 +300,7 @@ mod tests {
     fn removing_and_replacing_keep_the_rest() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(2);
         let mut flat = Flat::new(3);
-        let mut twin: BTreeMap<ItemKey, Vec<f32>> = BTreeMap::new();
+        let mut twin: BTreeMap<RowKey, Vec<f32>> = BTreeMap::new();
         for _ in 0..2000 {
             let key = rng.random_range(0..50);
             if rng.random_bool(0.4) {

@@ -1,18 +1,24 @@
-//! Stores of live galleries: the [`Store`] contract and what keeps it.
+//! Stores of live galleries: the contracts [`Ledger`] and [`Index`], and what keeps them.
 //!
-//! A store holds items and, for every space of the gallery, at most one vector an item, with its provenance. It knows
-//! nothing of how vectors are made. The contract is the trait [`Store`]; [`conformance`] proves that a store keeps it.
+//! A ledger holds the truth: items and, for every space of the gallery, at most one vector an item, with its provenance; who works
+//! on what; and the documents of an upgrade. An index searches one space and is derived. A [`Store`] is both. None of them knows
+//! how vectors are made. [`conformance`] proves that a store keeps the contracts.
 
 mod check;
 pub mod conformance;
 mod contract;
 mod exact;
+mod lease;
 mod memory;
+mod shuffle;
 mod sqlite;
 
 pub use contract::{
-    Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, NewVector, Outcome, Record, Revision, Scan,
-    Select, SpaceRecord, Store, VectorRecord, VectorWrite, expect_space, find_space,
+    Among, AtWork, Band, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey,
+    ItemWrite, Ledger, NewVector, Outcome, Priority, Record, Revision, Sample, Scan, Select, SpaceRecord,
+    Store, VectorRecord, VectorWrite, expect_space, find_space,
 };
+pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock};
 pub use memory::MemoryStore;
+pub use shuffle::shuffled;
 pub use sqlite::{IndexHealth, IndexKind, Problem, SearchOptions, SqliteStore};

@@ -1,39 +1,46 @@
 //! A strict store in memory: the contract in its shortest words, and the twin that other stores are compared with.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rayon::prelude::*;
 use rehang::{Error, Matrix, Provenance, Result, Space};
 
 use crate::check;
 use crate::contract::{
-    Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, Outcome, Record, Revision, Scan, Select,
-    SpaceRecord, Store, VectorRecord, VectorWrite,
+    Among, AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite,
+    Ledger, Outcome, Priority, Record, Revision, Sample, Scan, Select, SpaceRecord, VectorRecord,
+    VectorWrite,
 };
 use crate::exact;
+use crate::lease::{LeaseClock, SystemLeaseClock, until};
+use crate::shuffle::First;
 
 /// A gallery in memory. It is lost with the process; everything else of the contract it keeps to the letter.
 ///
-/// Every method holds one lock from its first to its last step, so each call is a transaction, and searches are exact.
+/// Every method holds one lock from its first to its last step, so each call is a transaction, and searches are exact. A clone is
+/// another handle on the same gallery.
 ///
 /// ```
 /// use rehang::{Distance, Provenance, Space};
-/// use rehang_store::{MemoryStore, Store};
+/// use rehang_store::{Ledger, MemoryStore};
 ///
 /// let store = MemoryStore::new();
 /// store.create_space(&Space::new("clip", 2, Distance::Cosine, true), Provenance::Old)?;
 /// assert_eq!(store.serving()?.as_deref(), Some("clip"));
 /// # Ok::<(), rehang::Error>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug, Clone)]
 pub struct MemoryStore {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    clock: Arc<dyn LeaseClock>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    last_key: ItemKey,
+    scattered_keys: bool,
+    last_key: u64,
     counter: u64,
     items: BTreeMap<ItemKey, Item>,
     keys: BTreeMap<String, ItemKey>,
@@ -47,6 +54,14 @@ struct SpaceState {
     record: SpaceRecord,
     vectors: BTreeMap<ItemKey, Held>,
     failures: BTreeMap<ItemKey, (Revision, String)>,
+    /// Who holds an item, and until when.
+    leases: BTreeMap<ItemKey, Lease>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    worker: String,
+    until_ms: u64,
 }
 
 /// A vector and the count of its last write.
@@ -62,6 +77,18 @@ impl MemoryStore {
         Self::default()
     }
 
+    /// The same gallery, with leases by another clock.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn LeaseClock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// A gallery whose keys are like UUIDs: 128 bits, in an order that has nothing to do with time.
+    pub fn with_scattered_keys() -> Self {
+        let state = State { scattered_keys: true, ..State::default() };
+        Self { state: Arc::new(Mutex::new(state)), ..Self::default() }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic inside a lock can only come from a defect of this file; the state is checked before it is changed, so
         // it is whole even then.
@@ -69,7 +96,13 @@ impl MemoryStore {
     }
 }
 
-impl Store for MemoryStore {
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self { state: Arc::default(), clock: Arc::new(SystemLeaseClock) }
+    }
+}
+
+impl Ledger for MemoryStore {
     fn name(&self) -> String {
         "memory".into()
     }
@@ -84,9 +117,12 @@ impl Store for MemoryStore {
         if let Some(there) = state.spaces.iter().find(|there| there.record.space.model == space.model) {
             return same_space(&there.record, space, written_as);
         }
-        state.counter += 1;
-        let record = SpaceRecord { space: space.clone(), written_as, change: state.counter };
-        state.spaces.push(SpaceState { record, vectors: BTreeMap::new(), failures: BTreeMap::new() });
+        state.spaces.push(SpaceState {
+            record: SpaceRecord { space: space.clone(), written_as, epoch: Epoch::FIRST },
+            vectors: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            leases: BTreeMap::new(),
+        });
         state.serving.get_or_insert_with(|| space.model.clone());
         Ok(())
     }
@@ -102,6 +138,11 @@ impl Store for MemoryStore {
 
     fn serving(&self) -> Result<Option<String>> {
         Ok(self.state().serving.clone())
+    }
+
+    fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<(u64, String)>)> {
+        let state = self.state();
+        Ok((state.serving.clone(), state.documents.get(document).cloned()))
     }
 
     fn switch_serving(&self, from: &str, to: &str) -> Result<()> {
@@ -122,6 +163,9 @@ impl Store for MemoryStore {
         let mut state = self.state();
         for write in writes {
             check::item_write(write, |name| Ok(&state.space(name)?.record.space))?;
+            for (new, epoch) in write.vectors.iter().filter_map(|new| Some((new, new.epoch?))) {
+                check::epoch(&new.space, epoch, state.space(&new.space)?.record.epoch)?;
+            }
         }
         Ok(writes.iter().map(|write| state.put(write)).collect())
     }
@@ -155,10 +199,19 @@ impl Store for MemoryStore {
         Ok(keys.iter().map(|key| space.vectors.get(key).map(|held| held.vector.provenance)).collect())
     }
 
-    fn write_vectors(&self, space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>> {
+    fn write_vectors(
+        &self,
+        space: &str,
+        epoch: Option<Epoch>,
+        writes: &[VectorWrite],
+    ) -> Result<Vec<Outcome>> {
         let mut state = self.state();
+        let there = &state.space(space)?.record;
         for write in writes {
-            check::vector_write(&state.space(space)?.record.space, write)?;
+            check::vector_write(&there.space, epoch, write)?;
+        }
+        if let Some(epoch) = epoch {
+            check::epoch(space, epoch, there.epoch)?;
         }
         let State { items, spaces, counter, .. } = &mut *state;
         let space = find_mut(spaces, space)?;
@@ -166,21 +219,24 @@ impl Store for MemoryStore {
             .iter()
             .map(|write| {
                 let outcome = space.write(items, write, *counter + 1);
-                if outcome == Outcome::Written {
-                    *counter += 1;
-                    space.record.change = *counter;
-                }
+                *counter += u64::from(outcome == Outcome::Written);
                 outcome
             })
             .collect())
     }
 
-    fn set_priorities(&self, space: &str, priorities: &[(ItemKey, Revision, f64)]) -> Result<usize> {
+    fn set_priorities(
+        &self,
+        space: &str,
+        epoch: Epoch,
+        priorities: &[(ItemKey, Revision, Priority)],
+    ) -> Result<usize> {
         let mut state = self.state();
         let space = find_mut(&mut state.spaces, space)?;
         for (_, _, priority) in priorities {
-            check::number("priority", Some(*priority))?;
+            check::priority(Some(*priority))?;
         }
+        check::epoch(&space.record.space.model, epoch, space.record.epoch)?;
         let mut changed = 0;
         for &(key, revision, priority) in priorities {
             if let Some(held) = space.vectors.get_mut(&key)
@@ -192,6 +248,24 @@ impl Store for MemoryStore {
             }
         }
         Ok(changed)
+    }
+
+    fn advance(
+        &self,
+        space: &str,
+        from: Epoch,
+        document: &str,
+        expected: Option<u64>,
+        text: &str,
+    ) -> Result<u64> {
+        let mut state = self.state();
+        let now = state.space(space)?.record.epoch;
+        if now != from {
+            return Err(epoch_began(space, from, now));
+        }
+        let version = state.set_document(document, expected, text)?;
+        find_mut(&mut state.spaces, space)?.record.epoch = from.next();
+        Ok(version)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<Record>> {
@@ -216,93 +290,35 @@ impl Store for MemoryStore {
                     && item.source.is_none()
                     && (!space.vectors.contains_key(&item.key) || is(&item.key, Provenance::Adapted))
             }),
-            Select::WorstFirst => {
-                items.retain(|item| {
-                    item.source.is_some()
-                        && !space.failures.contains_key(&item.key)
-                        && (!space.vectors.contains_key(&item.key) || is(&item.key, Provenance::Adapted))
-                });
-                // Lacking ones in front, then by priority; none at all comes after every number.
-                let place = |item: &Item| {
-                    space
-                        .vectors
-                        .get(&item.key)
-                        .map(|held| held.vector.priority.map_or((1, 0.0), |priority| (0, -priority)))
-                };
-                items.sort_by(|a, b| {
-                    place(a)
-                        .partial_cmp(&place(b))
-                        .unwrap_or(std::cmp::Ordering::Equal)
-                        .then(a.key.cmp(&b.key))
-                });
-            }
-            Select::SigmaDescending => {
-                items.retain(|item| is(&item.key, Provenance::Adapted));
-                let place = |item: &Item| {
-                    space
-                        .vectors
-                        .get(&item.key)
-                        .map(|held| held.vector.sigma2.map_or((1, 0.0), |sigma2| (0, -sigma2)))
-                };
-                items.sort_by(|a, b| {
-                    place(a)
-                        .partial_cmp(&place(b))
-                        .unwrap_or(std::cmp::Ordering::Equal)
-                        .then(a.key.cmp(&b.key))
-                });
-            }
-            Select::ChangedSince(revision) => {
-                items.retain(|item| item.revision > revision);
-                items.sort_by_key(|item| item.revision);
-            }
+            Select::WorstFirst => items = state.queue(space),
         }
-        items.retain(|item| !scan.except.contains(&item.key));
         items.truncate(scan.limit);
-        Ok(items
-            .into_iter()
-            .map(|item| Record {
-                item: item.clone(),
-                state: space
-                    .vectors
-                    .get(&item.key)
-                    .map(|held| VectorRecord { vector: Vec::new(), ..held.vector.clone() }),
-                vector: vectors_of.and_then(|space| Some(space.vectors.get(&item.key)?.vector.clone())),
-            })
-            .collect())
+        Ok(items.into_iter().map(|item| space.record_of(item, vectors_of)).collect())
     }
 
-    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
+    fn sample(&self, sample: &Sample) -> Result<Drawn> {
         let state = self.state();
-        let space = state.space(space)?;
-        check::queries(&space.record.space, queries)?;
-        let passing: Vec<(&Item, &VectorRecord)> = space
-            .vectors
-            .iter()
-            .filter_map(|(key, held)| Some((state.items.get(key)?, &held.vector)))
-            .filter(|(item, vector)| filter.passes(item, vector.provenance))
-            .collect();
-        Ok((0..queries.rows())
-            .into_par_iter()
-            .map(|row| {
-                let mut found: Vec<Found> = passing
-                    .iter()
-                    .map(|(item, vector)| Found {
-                        key: item.key,
-                        id: item.id.clone(),
-                        distance: exact::distance(
-                            space.record.space.distance,
-                            queries.row(row),
-                            &vector.vector,
-                        ),
-                        provenance: vector.provenance,
-                        revision: item.revision,
-                    })
-                    .collect();
-                found.sort_by(|a, b| exact::by_distance(&(a.distance, a.key), &(b.distance, b.key)));
-                found.truncate(k);
-                found
-            })
-            .collect())
+        let space = state.space(&sample.space)?;
+        let vectors_of = sample.vectors_of.as_deref().map(|name| state.space(name)).transpose()?;
+        let mut first = First::new(sample.seed, sample.size);
+        for item in state.items.values() {
+            let provenance = space.provenance(item.key);
+            let is_among = match sample.among {
+                Among::All => true,
+                Among::Adapted => provenance == Some(Provenance::Adapted),
+                Among::Embeddable => provenance == Some(Provenance::Native) || space.queues(item),
+            };
+            if is_among {
+                first.take(item.key);
+            }
+        }
+        let (keys, of) = first.keys();
+        let items = keys.iter().filter_map(|key| state.items.get(key));
+        Ok(Drawn { records: items.map(|item| space.record_of(item, vectors_of)).collect(), of })
+    }
+
+    fn newest_revision(&self) -> Result<Revision> {
+        Ok(self.state().items.values().map(|item| item.revision).max().unwrap_or(0))
     }
 
     fn counts(&self, space: &str) -> Result<Counts> {
@@ -328,6 +344,67 @@ impl Store for MemoryStore {
         Ok(counts)
     }
 
+    fn count_without_source(&self) -> Result<u64> {
+        Ok(self.state().items.values().filter(|item| item.source.is_none()).count() as u64)
+    }
+
+    fn count_lag(&self, space: &str, behind: &str) -> Result<u64> {
+        let state = self.state();
+        let (space, behind) = (state.space(space)?, state.space(behind)?);
+        Ok(behind.vectors.keys().filter(|key| !space.vectors.contains_key(key)).count() as u64)
+    }
+
+    fn claim(&self, space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed> {
+        let now_ms = self.clock.now_ms();
+        let mut state = self.state();
+        find_mut(&mut state.spaces, space)?.leases.retain(|_, lease| lease.until_ms > now_ms);
+        let there = state.space(space)?;
+        let held_by_others = there.leases.values().filter(|lease| lease.worker != worker).count() as u64;
+        let queue = state.queue(there).into_iter().filter(|item| !there.leases.contains_key(&item.key));
+        let records: Vec<Record> = queue.take(limit).map(|item| there.record_of(item, Some(there))).collect();
+        let until_ms = until(now_ms, lease);
+        let leases = &mut find_mut(&mut state.spaces, space)?.leases;
+        for record in &records {
+            leases.insert(record.item.key, Lease { worker: worker.to_owned(), until_ms });
+        }
+        Ok(Claimed { records, held_by_others })
+    }
+
+    fn renew(&self, space: &str, worker: &str, lease: Duration) -> Result<u64> {
+        let until_ms = until(self.clock.now_ms(), lease);
+        let mut state = self.state();
+        let mut held = 0;
+        for lease in find_mut(&mut state.spaces, space)?.leases.values_mut() {
+            if lease.worker == worker {
+                lease.until_ms = until_ms;
+                held += 1;
+            }
+        }
+        Ok(held)
+    }
+
+    fn release(&self, space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64> {
+        let mut state = self.state();
+        let leases = &mut find_mut(&mut state.spaces, space)?.leases;
+        let before = leases.len();
+        leases.retain(|key, lease| lease.worker != worker || keys.is_some_and(|keys| !keys.contains(key)));
+        Ok((before - leases.len()) as u64)
+    }
+
+    fn at_work(&self, space: &str) -> Result<Vec<AtWork>> {
+        let now_ms = self.clock.now_ms();
+        let state = self.state();
+        let mut workers: BTreeMap<&str, AtWork> = BTreeMap::new();
+        for lease in state.space(space)?.leases.values().filter(|lease| lease.until_ms > now_ms) {
+            let left_ms = lease.until_ms - now_ms;
+            let worker = lease.worker.clone();
+            let at_work = workers.entry(&lease.worker).or_insert(AtWork { worker, items: 0, left_ms });
+            at_work.items += 1;
+            at_work.left_ms = at_work.left_ms.max(left_ms);
+        }
+        Ok(workers.into_values().collect())
+    }
+
     fn record_failures(&self, space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()> {
         let mut state = self.state();
         let State { items, spaces, .. } = &mut *state;
@@ -337,6 +414,7 @@ impl Store for MemoryStore {
             let there = space.vectors.get(key).map(|held| held.vector.provenance);
             if is_of_now && matches!(there, None | Some(Provenance::Adapted)) {
                 space.failures.insert(*key, (*revision, reason.clone()));
+                space.leases.remove(key);
             }
         }
         Ok(())
@@ -383,14 +461,43 @@ impl Store for MemoryStore {
     }
 
     fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
-        let mut state = self.state();
-        let there = state.documents.get(name).map(|(version, _)| *version);
-        if there != expected {
-            return Err(document_changed(name, expected, there));
-        }
-        let version = there.unwrap_or(0) + 1;
-        state.documents.insert(name.to_owned(), (version, text.to_owned()));
-        Ok(version)
+        self.state().set_document(name, expected, text)
+    }
+}
+
+impl Index for MemoryStore {
+    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
+        let state = self.state();
+        let space = state.space(space)?;
+        check::queries(&space.record.space, queries)?;
+        let passing: Vec<(&Item, &VectorRecord)> = space
+            .vectors
+            .iter()
+            .filter_map(|(key, held)| Some((state.items.get(key)?, &held.vector)))
+            .filter(|(item, vector)| filter.passes(item, vector.provenance))
+            .collect();
+        Ok((0..queries.rows())
+            .into_par_iter()
+            .map(|row| {
+                let mut found: Vec<Found> = passing
+                    .iter()
+                    .map(|(item, vector)| Found {
+                        key: item.key,
+                        id: item.id.clone(),
+                        distance: exact::distance(
+                            space.record.space.distance,
+                            queries.row(row),
+                            &vector.vector,
+                        ),
+                        provenance: vector.provenance,
+                        revision: item.revision,
+                    })
+                    .collect();
+                found.sort_by(|a, b| exact::by_distance(&(a.distance, a.key), &(b.distance, b.key)));
+                found.truncate(k);
+                found
+            })
+            .collect())
     }
 
     fn recall(&self, space: &str, _samples: usize, _k: usize) -> Result<f64> {
@@ -416,11 +523,38 @@ impl State {
         })
     }
 
+    /// The queue of the backfill, leased or not.
+    fn queue(&self, space: &SpaceState) -> Vec<&Item> {
+        let mut items: Vec<&Item> = self.items.values().filter(|item| space.queues(item)).collect();
+        // Lacking ones in front, then by priority; none at all comes after every other.
+        let place = |item: &Item| {
+            space.vectors.get(&item.key).map(|held| {
+                held.vector.priority.map_or((1, None, 0.0), |priority| {
+                    (0, Some(std::cmp::Reverse(priority.band)), -priority.score)
+                })
+            })
+        };
+        items.sort_by(|a, b| {
+            place(a).partial_cmp(&place(b)).unwrap_or(std::cmp::Ordering::Equal).then(a.key.cmp(&b.key))
+        });
+        items
+    }
+
+    fn set_document(&mut self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
+        let there = self.documents.get(name).map(|(version, _)| *version);
+        if there != expected {
+            return Err(document_changed(name, expected, there));
+        }
+        let version = there.unwrap_or(0) + 1;
+        self.documents.insert(name.to_owned(), (version, text.to_owned()));
+        Ok(version)
+    }
+
     /// Writes one item whose vectors have been checked.
     fn put(&mut self, write: &ItemWrite) -> Revision {
         let key = self.keys.get(&write.id).copied().unwrap_or_else(|| {
             self.last_key += 1;
-            self.last_key
+            if self.scattered_keys { scattered(self.last_key) } else { ItemKey::from(self.last_key) }
         });
         self.forget(key);
         self.counter += 1;
@@ -448,7 +582,6 @@ impl State {
                     vector: new.vector.clone(),
                 };
                 space.vectors.insert(key, Held { vector, change: revision });
-                space.record.change = revision;
             }
         }
         revision
@@ -456,19 +589,35 @@ impl State {
 
     /// Removes everything that was made from an item's content before.
     fn forget(&mut self, key: ItemKey) {
-        let mut counter = self.counter;
         for space in &mut self.spaces {
             space.failures.remove(&key);
-            if space.vectors.remove(&key).is_some() {
-                counter += 1;
-                space.record.change = counter;
-            }
+            space.leases.remove(&key);
+            space.vectors.remove(&key);
         }
-        self.counter = counter;
     }
 }
 
 impl SpaceState {
+    fn provenance(&self, key: ItemKey) -> Option<Provenance> {
+        self.vectors.get(&key).map(|held| held.vector.provenance)
+    }
+
+    /// Whether the backfill can take an item.
+    fn queues(&self, item: &Item) -> bool {
+        item.source.is_some()
+            && !self.failures.contains_key(&item.key)
+            && matches!(self.provenance(item.key), None | Some(Provenance::Adapted))
+    }
+
+    fn record_of(&self, item: &Item, vectors_of: Option<&Self>) -> Record {
+        let without = |held: &Held| VectorRecord { vector: Vec::new(), ..held.vector.clone() };
+        Record {
+            item: item.clone(),
+            state: self.vectors.get(&item.key).map(without),
+            vector: vectors_of.and_then(|space| Some(space.vectors.get(&item.key)?.vector.clone())),
+        }
+    }
+
     /// One conditional write that has been checked.
     fn write(&mut self, items: &BTreeMap<ItemKey, Item>, write: &VectorWrite, change: u64) -> Outcome {
         let Some(item) = items.get(&write.key) else { return Outcome::Deleted };
@@ -489,8 +638,16 @@ impl SpaceState {
         };
         self.vectors.insert(write.key, Held { vector, change });
         self.failures.remove(&write.key);
+        if write.provenance == Provenance::Native {
+            self.leases.remove(&write.key);
+        }
         Outcome::Written
     }
+}
+
+/// An odd factor makes another key of each number.
+fn scattered(number: u64) -> ItemKey {
+    ItemKey::new(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
 
 fn find_mut<'a>(spaces: &'a mut [SpaceState], name: &str) -> Result<&'a mut SpaceState> {
@@ -539,6 +696,13 @@ pub(crate) fn no_such_space(name: &str, store: &str, names: &[&str]) -> Error {
     Error::not_found("space", name, place)
 }
 
+pub(crate) fn epoch_began(space: &str, from: Epoch, now: Epoch) -> Error {
+    Error::changed_meanwhile(
+        format!("the epoch of space {space:?}"),
+        format!("{from} was expected and {now} is there"),
+    )
+}
+
 pub(crate) fn document_changed(name: &str, expected: Option<u64>, there: Option<u64>) -> Error {
     let words = |version: Option<u64>| {
         version.map_or_else(|| "none".to_owned(), |version| format!("version {version}"))
@@ -558,19 +722,42 @@ mod tests {
     use rehang::Distance;
 
     use super::*;
-    use crate::NewVector;
+    use crate::conformance::{Bench, suite};
+    use crate::{ManualLeaseClock, NewVector};
+
+    /// Galleries in memory, put to the test.
+    struct Memory {
+        make: fn() -> MemoryStore,
+        galleries: Mutex<BTreeMap<String, MemoryStore>>,
+        clock: ManualLeaseClock,
+    }
+
+    impl Bench for Memory {
+        type Store = MemoryStore;
+
+        fn open(&self, gallery: &str) -> MemoryStore {
+            let mut galleries = self.galleries.lock().unwrap();
+            let new = || (self.make)().with_clock(Arc::new(self.clock.clone()));
+            galleries.entry(gallery.to_owned()).or_insert_with(new).clone()
+        }
+
+        fn pass(&self, time: Duration) {
+            self.clock.pass(time);
+        }
+    }
+
+    #[test]
+    fn it_keeps_the_contracts_with_any_keys() {
+        for make in [MemoryStore::new, MemoryStore::with_scattered_keys] {
+            suite(&Memory { make, galleries: Mutex::default(), clock: ManualLeaseClock::default() });
+        }
+    }
 
     #[test]
     fn the_smallest_gallery_is_searched() {
         let store = MemoryStore::new();
         store.create_space(&Space::new("m", 1, Distance::L2, false), Provenance::Old).unwrap();
-        let vector = NewVector {
-            space: "m".into(),
-            vector: vec![2.0],
-            provenance: Provenance::Old,
-            sigma2: None,
-            priority: None,
-        };
+        let vector = NewVector::of_model("m", vec![2.0], Provenance::Old);
         let write = ItemWrite {
             id: "a".into(),
             source: None,
@@ -580,7 +767,8 @@ mod tests {
         };
         let revision = store.put(&[write]).unwrap()[0];
         let found = store.search("m", &Matrix::new(1, vec![5.0]).unwrap(), 3, &Filter::default()).unwrap();
-        let expected = Found { key: 1, id: "a".into(), distance: 9.0, provenance: Provenance::Old, revision };
+        let key = ItemKey::from(1);
+        let expected = Found { key, id: "a".into(), distance: 9.0, provenance: Provenance::Old, revision };
         assert_eq!(found, [[expected]]);
         assert_eq!(store.delete(&["a", "a"]).unwrap(), 1);
         assert_eq!(store.counts("m").unwrap(), Counts::default());

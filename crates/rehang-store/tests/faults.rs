@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use rehang::{Distance, ErrorKind, Provenance, Result, Space};
-use rehang_store::{ItemWrite, NewVector, Outcome, Scan, Select, SqliteStore, Store, VectorWrite};
+use rehang_store::{Index, ItemWrite, Ledger, NewVector, Outcome, Scan, Select, SqliteStore, VectorWrite};
 use rusqlite::Connection;
 
 #[test]
@@ -20,7 +20,7 @@ fn what_is_no_gallery_is_refused_in_one_sentence() {
     let bytes = fs_err::read(&good).unwrap();
     fs_err::write(path("truncated.db"), &bytes[..bytes.len() / 3]).unwrap();
     fs_err::write(path("newer.db"), &bytes).unwrap();
-    Connection::open(path("newer.db")).unwrap().pragma_update(None, "user_version", 2).unwrap();
+    Connection::open(path("newer.db")).unwrap().pragma_update(None, "user_version", 99).unwrap();
     for (name, words) in [
         ("missing.db", "No such file"),
         ("", "not a file"),
@@ -185,7 +185,7 @@ fn a_child_that_writes_until_it_is_killed() {
                 vector: vec![at as f32, 1.0],
             })
             .collect();
-        assert_eq!(store.write_vectors("new", &writes).unwrap(), vec![Outcome::Written; 5]);
+        assert_eq!(store.write_vectors("new", None, &writes).unwrap(), vec![Outcome::Written; 5]);
         println!("native {at}");
         if at % 3 == 0 {
             assert_eq!(store.delete(&[&format!("{at}-0")]).unwrap(), 1);
@@ -239,7 +239,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
             let (what, at) = line.split_once(' ').unwrap();
             let items: Vec<_> = (1..5).filter_map(|part| there(format!("{at}-{part}"))).collect();
             assert_eq!(items.len(), 4, "{line} was acknowledged");
-            let keys: Vec<u64> = items.iter().map(|item| item.key).collect();
+            let keys: Vec<_> = items.iter().map(|item| item.key).collect();
             let natives = store.vectors("new", &keys).unwrap().into_iter().flatten().count();
             match what {
                 "native" => assert_eq!(natives, 4, "{line} was acknowledged"),
@@ -260,13 +260,7 @@ fn item(id: &str) -> ItemWrite {
         source: Some(id.into()),
         label: None,
         payload: serde_json::Value::Null,
-        vectors: vec![NewVector {
-            space: "old".into(),
-            vector: vec![1.0, 0.0],
-            provenance: Provenance::Old,
-            sigma2: None,
-            priority: None,
-        }],
+        vectors: vec![NewVector::of_model("old", vec![1.0, 0.0], Provenance::Old)],
     }
 }
 

@@ -1,7 +1,10 @@
 //! Applications may write through plain SQL: what `docs/store.md` says about it, done to a real file.
 
 use rehang::{Distance, Matrix, Provenance, Space};
-use rehang_store::{Filter, ItemWrite, Outcome, Scan, Select, SqliteStore, Store, VectorRecord, VectorWrite};
+use rehang_store::{
+    Epoch, Filter, Index, ItemWrite, Ledger, Outcome, Priority, Scan, Select, SqliteStore, VectorRecord,
+    VectorWrite,
+};
 use rusqlite::{Connection, params};
 use serde_json::json;
 
@@ -58,11 +61,14 @@ impl Gallery {
             revision: item.revision,
             provenance: Provenance::Adapted,
             sigma2: Some(1.0),
-            priority: Some(1.0),
+            priority: Some(Priority::ordinary(1.0)),
             squared_error: None,
             vector: vec![0.0, 1.0],
         };
-        assert_eq!(self.store.write_vectors("new", &[write]).unwrap(), [Outcome::Written]);
+        assert_eq!(
+            self.store.write_vectors("new", Some(Epoch::FIRST), &[write]).unwrap(),
+            [Outcome::Written]
+        );
     }
 
     fn insert(&self, table: &str, id: &str, vector: [f32; 2]) {

@@ -2,17 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
-    Filter, ItemKey, ItemWrite, MemoryStore, NewVector, Revision, Scan, SearchOptions, Select, SqliteStore,
-    Store, VectorWrite,
+    Among, Band, Epoch, Filter, ItemKey, ItemWrite, ManualLeaseClock, MemoryStore, NewVector, Priority,
+    Revision, Sample, Scan, SearchOptions, Select, SqliteStore, Store, VectorWrite,
 };
 use serde_json::json;
 
 const IDS: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 const SPACES: [&str; 2] = ["old", "new"];
+const WORKERS: [&str; 2] = ["left", "right"];
+/// Seconds of a lease.
+const LEASE_S: u64 = 10;
 
 /// What can happen to a gallery.
 #[derive(Debug, Clone)]
@@ -29,14 +34,37 @@ enum Operation {
         ids: Vec<usize>,
         native: bool,
         stale: bool,
+        late: bool,
         value: i8,
         sigma2: Option<u8>,
     },
     Priority {
         space: usize,
         id: usize,
-        priority: i8,
+        band: usize,
+        score: i8,
+        late: bool,
     },
+    Advance {
+        space: usize,
+        late: bool,
+    },
+    Claim {
+        space: usize,
+        worker: usize,
+        limit: usize,
+    },
+    Renew {
+        space: usize,
+        worker: usize,
+    },
+    Release {
+        space: usize,
+        worker: usize,
+        ids: Option<Vec<usize>>,
+    },
+    /// Time by which leases run out.
+    Pass(u64),
     Fail {
         space: usize,
         id: usize,
@@ -66,12 +94,28 @@ fn operation() -> impl Strategy<Value = Operation> {
         6 => (ids.clone(), any::<bool>(), any::<[bool; 2]>(), value.clone())
             .prop_map(|(ids, sourced, with, value)| Operation::Put { ids, sourced, with, value }),
         2 => ids.clone().prop_map(Operation::Delete),
-        8 => (space.clone(), ids, any::<bool>(), prop::bool::weighted(0.1), value, prop::option::of(0_u8..4))
-            .prop_map(|(space, ids, native, stale, value, sigma2)| Operation::Write {
-                space, ids, native, stale, value, sigma2,
+        8 => (
+            space.clone(),
+            ids.clone(),
+            any::<bool>(),
+            prop::bool::weighted(0.1),
+            prop::bool::weighted(0.1),
+            value,
+            prop::option::of(0_u8..4),
+        )
+            .prop_map(|(space, ids, native, stale, late, value, sigma2)| Operation::Write {
+                space, ids, native, stale, late, value, sigma2,
             }),
-        2 => (space.clone(), id.clone(), -3_i8..4)
-            .prop_map(|(space, id, priority)| Operation::Priority { space, id, priority }),
+        2 => (space.clone(), id.clone(), 0..Band::ALL.len(), -3_i8..4, prop::bool::weighted(0.1))
+            .prop_map(|(space, id, band, score, late)| Operation::Priority { space, id, band, score, late }),
+        1 => (space.clone(), prop::bool::weighted(0.3))
+            .prop_map(|(space, late)| Operation::Advance { space, late }),
+        4 => (space.clone(), 0..WORKERS.len(), 0_usize..4)
+            .prop_map(|(space, worker, limit)| Operation::Claim { space, worker, limit }),
+        1 => (space.clone(), 0..WORKERS.len()).prop_map(|(space, worker)| Operation::Renew { space, worker }),
+        1 => (space.clone(), 0..WORKERS.len(), prop::option::of(ids))
+            .prop_map(|(space, worker, ids)| Operation::Release { space, worker, ids }),
+        2 => (0..2 * LEASE_S).prop_map(Operation::Pass),
         2 => (space.clone(), id, prop::bool::weighted(0.2))
             .prop_map(|(space, id, stale)| Operation::Fail { space, id, stale }),
         1 => space.clone().prop_map(Operation::ClearFailures),
@@ -101,8 +145,10 @@ proptest! {
         };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gallery.db");
-        let open = || SqliteStore::open_or_create(&path).unwrap().with_search(options);
-        let twin = MemoryStore::new();
+        let clock = ManualLeaseClock::default();
+        let leases = || Arc::new(clock.clone());
+        let open = || SqliteStore::open_or_create(&path).unwrap().with_search(options).with_clock(leases());
+        let twin = MemoryStore::new().with_clock(leases());
         let (mut store, mut other) = (open(), open());
         make_spaces(&twin);
         make_spaces(&store);
@@ -117,6 +163,7 @@ proptest! {
                     store = open();
                     other = open();
                 }
+                Operation::Pass(seconds) => clock.pass(Duration::from_secs(*seconds)),
                 Operation::OtherHandle => std::mem::swap(&mut store, &mut other),
                 _ => prop_assert_eq!(apply(&store, operation), apply(&twin, operation), "{:?}", operation),
             }
@@ -152,7 +199,14 @@ fn spoil_side_files(folder: &Path, damage: bool) {
 fn apply(store: &dyn Store, operation: &Operation) -> String {
     let item = |id: usize| store.get(&[IDS[id]]).unwrap().remove(0);
     let known = |id: usize, stale: bool| -> (ItemKey, Revision) {
-        item(id).map_or((1_000_000, 1), |item| (item.key, item.revision + 1_000_000 * Revision::from(stale)))
+        item(id).map_or((ItemKey::from(1_000_000), 1), |item| {
+            (item.key, item.revision + 1_000_000 * Revision::from(stale))
+        })
+    };
+    let epoch = |space: usize, late: bool| {
+        let epoch =
+            store.spaces().unwrap().iter().find(|there| there.space.model == SPACES[space]).unwrap().epoch;
+        if late { Epoch::new(epoch.number().wrapping_sub(1)) } else { epoch }
     };
     match operation {
         Operation::Put { ids, sourced, with, value } => {
@@ -168,12 +222,12 @@ fn apply(store: &dyn Store, operation: &Operation) -> String {
                         .iter()
                         .zip(with)
                         .filter(|(_, with)| **with)
-                        .map(|(space, _)| NewVector {
-                            space: (*space).into(),
-                            vector: vector(*value, id),
-                            provenance: if *space == "old" { Provenance::Old } else { Provenance::Native },
-                            sigma2: None,
-                            priority: None,
+                        .map(|(space, _)| {
+                            NewVector::of_model(
+                                *space,
+                                vector(*value, id),
+                                if *space == "old" { Provenance::Old } else { Provenance::Native },
+                            )
                         })
                         .collect(),
                 })
@@ -185,7 +239,7 @@ fn apply(store: &dyn Store, operation: &Operation) -> String {
         Operation::Delete(ids) => {
             store.delete(&ids.iter().map(|&id| IDS[id]).collect::<Vec<_>>()).unwrap().to_string()
         }
-        Operation::Write { space, ids, native, stale, value, sigma2 } => {
+        Operation::Write { space, ids, native, stale, late, value, sigma2 } => {
             let writes: Vec<VectorWrite> = ids
                 .iter()
                 .map(|&id| {
@@ -196,17 +250,43 @@ fn apply(store: &dyn Store, operation: &Operation) -> String {
                         provenance: if *native { Provenance::Native } else { Provenance::Adapted },
                         sigma2: sigma2.map(f32::from),
                         // SQLite keeps no sign of a zero, which no order can see.
-                        priority: sigma2.map(|sigma2| f64::from(sigma2) * f64::from(*value) + 0.0),
+                        priority: sigma2.map(|sigma2| {
+                            let score = f64::from(sigma2) * f64::from(*value) + 0.0;
+                            Priority::new(Band::ALL[usize::from(sigma2)], score)
+                        }),
                         squared_error: native.then(|| f32::from(*value).abs()),
                         vector: vector(*value, id),
                     }
                 })
                 .collect();
-            format!("{:?}", store.write_vectors(SPACES[*space], &writes))
+            format!("{:?}", store.write_vectors(SPACES[*space], Some(epoch(*space, *late)), &writes))
         }
-        Operation::Priority { space, id, priority } => {
+        Operation::Priority { space, id, band, score, late } => {
             let (key, revision) = known(*id, false);
-            format!("{:?}", store.set_priorities(SPACES[*space], &[(key, revision, f64::from(*priority))]))
+            let place = Priority::new(Band::ALL[*band], f64::from(*score));
+            let places = [(key, revision, place)];
+            format!("{:?}", store.set_priorities(SPACES[*space], epoch(*space, *late), &places))
+        }
+        Operation::Advance { space, late } => {
+            let expected = store.document("plan").unwrap().map(|(version, _)| version);
+            let text = format!("epoch of {space}");
+            format!("{:?}", store.advance(SPACES[*space], epoch(*space, *late), "plan", expected, &text))
+        }
+        Operation::Claim { space, worker, limit } => {
+            let lease = Duration::from_secs(LEASE_S);
+            let claimed = store.claim(SPACES[*space], WORKERS[*worker], *limit, lease).unwrap();
+            let ids: Vec<_> = claimed.records.iter().map(|record| &record.item.id).collect();
+            let vectors: Vec<_> =
+                claimed.records.iter().map(|record| record.vector.as_ref().map(|v| &v.vector)).collect();
+            format!("{ids:?} {vectors:?} {}", claimed.held_by_others)
+        }
+        Operation::Renew { space, worker } => {
+            format!("{:?}", store.renew(SPACES[*space], WORKERS[*worker], Duration::from_secs(LEASE_S)))
+        }
+        Operation::Release { space, worker, ids } => {
+            let keys: Option<Vec<ItemKey>> =
+                ids.as_ref().map(|ids| ids.iter().map(|&id| known(id, false).0).collect());
+            format!("{:?}", store.release(SPACES[*space], WORKERS[*worker], keys.as_deref()))
         }
         Operation::Fail { space, id, stale } => {
             let (key, revision) = known(*id, *stale);
@@ -230,7 +310,9 @@ fn apply(store: &dyn Store, operation: &Operation) -> String {
         }
         Operation::Rebuild(space) => format!("{:?}", store.rebuild(SPACES[*space])),
         Operation::Flush => format!("{:?}", store.flush()),
-        Operation::Reopen { .. } | Operation::OtherHandle => unreachable!("done by the test itself"),
+        Operation::Reopen { .. } | Operation::OtherHandle | Operation::Pass(_) => {
+            unreachable!("done by the test itself")
+        }
     }
 }
 
@@ -240,37 +322,41 @@ fn vector(value: i8, id: usize) -> Vec<f32> {
 
 /// Everything that can be seen of a gallery, with revisions replaced by their ranks.
 fn seen(store: &dyn Store) -> String {
-    let changed = store.scan(&Scan::new("old", Select::ChangedSince(0), 100)).unwrap();
+    let all = store.scan(&Scan::new("old", Select::All, 100)).unwrap();
+    let revisions: BTreeSet<Revision> = all.iter().map(|record| record.item.revision).collect();
+    assert_eq!(store.newest_revision().unwrap(), revisions.last().copied().unwrap_or(0));
     let ranks: BTreeMap<Revision, usize> =
-        changed.iter().enumerate().map(|(rank, record)| (record.item.revision, rank)).collect();
+        revisions.into_iter().enumerate().map(|(rank, revision)| (revision, rank)).collect();
     let mut lines = vec![format!("{:?} {:?}", store.serving(), store.document("plan"))];
     let mut spaces: Vec<String> = Vec::new();
     for record in store.spaces().unwrap() {
-        spaces.push(format!("{} {}", record.space, record.written_as));
+        spaces.push(format!("{} {} {}", record.space, record.written_as, record.epoch));
     }
     lines.push(spaces.join(", "));
     for space in SPACES {
         let other = if space == "old" { "new" } else { "old" };
         lines.push(format!("{:?} {:?}", store.counts(space), store.errors(space, 3)));
+        lines.push(format!("{:?} {:?}", store.at_work(space), store.count_lag(space, other)));
+        lines.push(format!("{:?}", store.count_without_source()));
+        for among in [Among::All, Among::Adapted, Among::Embeddable] {
+            for size in [2, 100] {
+                let sample =
+                    Sample { space: space.into(), among, seed: 5, size, vectors_of: Some(other.into()) };
+                let drawn = store.sample(&sample).unwrap();
+                let ids: Vec<_> = drawn.records.iter().map(|record| &record.item.id).collect();
+                lines.push(format!("{among:?} {size} of {}: {ids:?}", drawn.of));
+            }
+        }
         let failures = store.failures(space, None, 100).unwrap();
         lines.extend(
             failures.iter().map(|failure| format!("{} {} {}", failure.key, failure.id, failure.reason)),
         );
-        let mut selects = vec![
-            Select::All,
-            Select::Lacking,
-            Select::WorstFirst,
-            Select::WithoutSource,
-            Select::SigmaDescending,
-            Select::ChangedSince(changed.get(2).map_or(0, |record| record.item.revision)),
-        ];
+        let mut selects = vec![Select::All, Select::Lacking, Select::WorstFirst, Select::WithoutSource];
         selects.extend(Provenance::ALL.map(Select::Provenance));
         for select in selects {
-            for (limit, after, except) in [(100, None, vec![]), (2, Some(2), vec![]), (3, None, vec![1, 4])] {
-                let scan = Scan::new(space, select.clone(), limit)
-                    .after(after)
-                    .except(except.into_iter().collect::<BTreeSet<ItemKey>>())
-                    .with_vectors_of(other);
+            for (limit, after) in [(100, None), (2, Some(2))] {
+                let after = after.map(ItemKey::from);
+                let scan = Scan::new(space, select.clone(), limit).after(after).with_vectors_of(other);
                 for mut record in store.scan(&scan).unwrap() {
                     for vector in [&mut record.state, &mut record.vector].into_iter().flatten() {
                         assert_eq!(vector.revision, record.item.revision, "no vector of another revision");
@@ -279,16 +365,6 @@ fn seen(store: &dyn Store) -> String {
                     let rank = ranks[&record.item.revision];
                     record.item.revision = 0;
                     lines.push(format!("{select:?} {limit}: {rank} {record:?}"));
-                }
-                // The selection by revision names one that differs between the stores.
-                if let Some(at) = lines.iter().rposition(|line| line.starts_with("ChangedSince")) {
-                    for line in &mut lines[..=at] {
-                        if let Some((_, rest)) =
-                            line.split_once(": ").filter(|_| line.starts_with("ChangedSince"))
-                        {
-                            *line = format!("changed: {rest}");
-                        }
-                    }
                 }
             }
         }

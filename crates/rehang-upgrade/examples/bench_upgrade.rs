@@ -13,7 +13,7 @@ use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty}
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{ItemWrite, NewVector, Scan, Select, SqliteStore, Store, VectorWrite};
+use rehang_store::{Epoch, ItemWrite, Ledger, NewVector, Priority, Scan, Select, SqliteStore, VectorWrite};
 use rehang_upgrade::{
     BackfillSetup, Faults, Limits, NoFaults, OrderSettings, Place, Setup, SystemClock, backfill, start,
 };
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
         let (store, writes) = ready(copy(&format!("raw-{round}"))?, &new)?;
         let began = Instant::now();
         for page in writes.chunks(PAGE) {
-            store.write_vectors("new", page)?;
+            store.write_vectors("new", Some(Epoch::FIRST), page)?;
         }
         raw.push(print_rate("raw write", items, began.elapsed()));
         assert_eq!(store.counts("new")?.adapted, items as u64);
@@ -130,6 +130,7 @@ fn main() -> Result<()> {
             limits: Limits { batch: BATCH, workers, budget, ..Limits::default() },
             clock: &clock,
             faults: &NoFaults,
+            worker: "bench",
         };
         let summary = backfill(&setup, &Progress::default())?;
         assert_eq!(Some(summary.done.native), budget);
@@ -202,10 +203,10 @@ fn ready(store: SqliteStore, new: &Space) -> Result<(SqliteStore, Vec<VectorWrit
             key: record.item.key,
             revision: record.item.revision,
             provenance: Provenance::Adapted,
-            sigma2: Some(1.0 + vector(record.item.key as usize)[0]),
-            priority: Some(f64::from(vector(record.item.key as usize)[0])),
+            sigma2: Some(1.0 + vector(record.item.key.bits() as usize)[0]),
+            priority: Some(Priority::ordinary(f64::from(vector(record.item.key.bits() as usize)[0]))),
             squared_error: None,
-            vector: vector(record.item.key as usize),
+            vector: vector(record.item.key.bits() as usize),
         }));
     }
 }
@@ -256,13 +257,7 @@ fn item(row: usize) -> ItemWrite {
         source: Some(format!("source of item {row}")),
         label: None,
         payload: Value::Null,
-        vectors: vec![NewVector {
-            space: "old".into(),
-            vector: vector(row),
-            provenance: Provenance::Old,
-            sigma2: None,
-            priority: None,
-        }],
+        vectors: vec![NewVector::of_model("old", vector(row), Provenance::Old)],
     }
 }
 

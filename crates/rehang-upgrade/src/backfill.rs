@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!            Look ──▶ Looked          how many items are native, is a pause or a stop asked for
-//!            Read ──▶ Read            the next items, worst first
+//!           Claim ──▶ Claimed         the next items, worst first, leased to this worker
 //! ready ──▶ Encode ──▶ Encoded        one batch a worker
 //!            Write ──▶ Written        conditional, one transaction a batch
 //! ```
@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 const BATCHES_BETWEEN_LOOKS: u32 = 8;
 /// Milliseconds between them, at most: however slow the encoder or the rate is, a pause does not wait for it.
 const LOOK_EVERY_MS: u64 = 1000;
+/// Milliseconds between two claims where all that is left is held by others, who may die.
+const CLAIM_AGAIN_MS: u64 = 500;
 
 /// How far a backfill goes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -40,6 +42,7 @@ pub enum Until {
 /// | `until` | all | share of native items at which it ends | 0–1 |
 /// | `attempts` | 3 | attempts an item has before it is listed as failed | 1… |
 /// | `rest_ms` | 1000 | rest of an item after a failed attempt, doubled with each further one | 0… |
+/// | `lease_ms` | 30 000 | how long items stay this worker's after it was heard of last; renewed after a third of it | 1… |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// Items that go to the encoder together.
@@ -56,6 +59,8 @@ pub struct Limits {
     pub attempts: u32,
     /// Rest of an item after its first failed attempt, in milliseconds.
     pub rest_ms: u64,
+    /// How long items stay this worker's after it was heard of last, in milliseconds: so long others wait for what a dead one held.
+    pub lease_ms: u64,
 }
 
 impl Default for Limits {
@@ -68,6 +73,7 @@ impl Default for Limits {
             until: Until::All,
             attempts: 3,
             rest_ms: 1000,
+            lease_ms: 30_000,
         }
     }
 }
@@ -136,13 +142,14 @@ pub enum Event {
         /// Whether the upgrade was rolled back since this backfill began.
         rolled_back: bool,
     },
-    /// The answer to [`Action::Read`]: the items that came, in order.
-    Read {
+    /// The answer to [`Action::Claim`]: the items that are this worker's now, in order.
+    Claimed {
         /// Their keys.
         keys: Vec<ItemKey>,
+        /// Items that others hold.
+        held_by_others: u64,
     },
-    /// A batch came back from the encoder; whatever is not in `failures` has a vector, or was not tried and waits in the
-    /// store as before.
+    /// A batch came back from the encoder; whatever is not in `failures` has a vector, or was not tried.
     Encoded {
         /// The batch.
         batch: u64,
@@ -173,12 +180,15 @@ pub enum Event {
 pub enum Action {
     /// Read the counts and the request; answer with [`Event::Looked`]. Also the moment to catch up with new items.
     Look,
-    /// Read the next items, worst first; answer with [`Event::Read`].
-    Read {
+    /// Lease the next items, worst first; answer with [`Event::Claimed`].
+    Claim {
         /// At most this many.
         limit: usize,
-        /// Without these.
-        except: BTreeSet<ItemKey>,
+    },
+    /// Give items back: anybody may have them next.
+    Release {
+        /// The items.
+        keys: Vec<ItemKey>,
     },
     /// Give a batch to an idle worker; answer with [`Event::Encoded`] when it is done.
     Encode {
@@ -214,13 +224,14 @@ pub struct Backfill {
     looking: bool,
     batches_since_look: u32,
     last_look_ms: u64,
-    reading: bool,
-    /// When the last read was asked for: it left out whoever rested then.
-    read_ms: u64,
-    /// The last read gave nothing, and nothing has changed since.
+    claiming: bool,
+    /// The last claim gave nothing, and nothing has changed since.
     dry: bool,
+    /// What others held at the last claim, and when to claim again for their sake.
+    held_by_others: u64,
+    claim_again_ms: u64,
     next_batch: u64,
-    /// Items that were read and wait for a worker.
+    /// Items that were claimed and wait for an encoder.
     ready: VecDeque<ItemKey>,
     /// Batches at the encoder.
     encoding: BTreeMap<u64, Vec<ItemKey>>,
@@ -241,6 +252,8 @@ struct Rest {
     attempts: u32,
     until_ms: u64,
     revision: Revision,
+    /// Whether it is still leased: nobody else may try it until its rest is over.
+    held: bool,
 }
 
 /// What a backfill has done so far, in items.
@@ -270,9 +283,10 @@ impl Backfill {
             looking: false,
             batches_since_look: 0,
             last_look_ms: 0,
-            reading: false,
-            read_ms: 0,
+            claiming: false,
             dry: false,
+            held_by_others: 0,
+            claim_again_ms: 0,
             next_batch: 0,
             ready: VecDeque::new(),
             encoding: BTreeMap::new(),
@@ -313,18 +327,23 @@ impl Backfill {
 
     fn take_in(&mut self, now_ms: u64, event: Event, actions: &mut Vec<Action>) {
         match event {
-            Event::Begin | Event::Tick => self.dry = false,
+            Event::Begin => self.dry = false,
+            // What others hold is not free a moment later.
+            Event::Tick => self.dry &= now_ms < self.claim_again_ms,
             Event::Interrupt => self.interrupted = true,
             Event::Looked { items, native_before, request, rolled_back } => {
                 (self.items, self.native_before, self.request) = (items, native_before, request);
                 self.rolled_back = rolled_back;
                 (self.looked, self.looking) = (true, false);
                 (self.batches_since_look, self.last_look_ms) = (0, now_ms);
-                self.dry = false;
+                self.dry &= now_ms < self.claim_again_ms;
             }
-            Event::Read { keys } => {
-                self.reading = false;
+            Event::Claimed { keys, held_by_others } => {
+                self.claiming = false;
                 self.dry = keys.is_empty();
+                self.held_by_others = held_by_others;
+                let waits = if keys.is_empty() && held_by_others > 0 { CLAIM_AGAIN_MS } else { 0 };
+                self.claim_again_ms = now_ms.saturating_add(waits);
                 self.ready.extend(keys);
             }
             Event::Encoded { batch, failures } => {
@@ -348,7 +367,12 @@ impl Backfill {
                 self.interrupted = true;
             }
             Event::Written { batch, outcomes } => {
-                self.writing.remove(&batch);
+                let written: BTreeSet<ItemKey> = outcomes.iter().map(|(key, _)| *key).collect();
+                let mut untried = self.writing.remove(&batch).unwrap_or_default();
+                untried.retain(|key| !written.contains(key));
+                if !untried.is_empty() {
+                    actions.push(Action::Release { keys: untried });
+                }
                 for (key, outcome) in outcomes {
                     self.resting.remove(&key);
                     match outcome {
@@ -376,7 +400,8 @@ impl Backfill {
             } else {
                 let rest = self.limits.rest_ms.saturating_mul(1 << (attempts - 1).min(16));
                 let until_ms = now_ms.saturating_add(rest);
-                self.resting.insert(attempt.key, Rest { attempts, until_ms, revision: attempt.revision });
+                let revision = attempt.revision;
+                self.resting.insert(attempt.key, Rest { attempts, until_ms, revision, held: true });
                 self.tally.retried += 1;
             }
         }
@@ -390,14 +415,19 @@ impl Backfill {
         if let Some(ending) = self.ending() {
             // What is at the encoder is paid for: it is waited for and written. What only waits goes back.
             self.ready.clear();
-            if self.encoding.is_empty() && self.writing.is_empty() && !self.reading && !self.looking {
+            if self.encoding.is_empty() && self.writing.is_empty() && !self.claiming && !self.looking {
                 self.ended = true;
                 actions.push(Action::End(ending));
             }
             return;
         }
-        // The last read came back empty and nobody rests: it is over. Another look would only ask for another read, without end
-        // where they are slow.
+        let rested = self.end_rests(now_ms);
+        if !rested.is_empty() {
+            self.dry = false;
+            actions.push(Action::Release { keys: rested });
+        }
+        // The last claim came back empty, no item rests, and no other worker holds any: it is over. Another look would only ask for
+        // another claim, without end where they are slow.
         if self.dry && !self.looking && self.in_hand().next().is_none() && self.next_time(now_ms).is_none() {
             self.ended = true;
             actions.push(Action::End(Ending::NothingLeft));
@@ -430,12 +460,11 @@ impl Backfill {
         // One batch a worker is kept ready, so that no worker waits for the store.
         let ahead = self.batch_items() * self.limits.workers;
         let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
-        if !self.reading && !self.dry && limit > 0 {
-            (self.reading, self.read_ms) = (true, now_ms);
-            let resting = self.resting.iter().filter(|(_, rest)| rest.until_ms > now_ms).map(|(key, _)| *key);
-            actions.push(Action::Read { limit, except: self.in_hand().chain(resting).collect() });
+        if !self.claiming && !self.dry && limit > 0 {
+            self.claiming = true;
+            actions.push(Action::Claim { limit });
         }
-        if !self.reading && !self.looking && self.encoding.is_empty() && self.writing.is_empty() {
+        if !self.claiming && !self.looking && self.encoding.is_empty() && self.writing.is_empty() {
             actions.extend(self.next_time(now_ms).map(Action::WaitUntil));
         } else if !self.ready.is_empty() && now_ms < self.next_send_ms {
             actions.push(Action::WaitUntil(self.next_send_ms));
@@ -472,8 +501,20 @@ impl Backfill {
         if !self.ready.is_empty() && now_ms < self.next_send_ms {
             return Some(self.next_send_ms);
         }
-        // Whoever was left out of the last read must be read once more, also where its rest is over by now.
-        self.resting.values().map(|rest| rest.until_ms).filter(|until| *until > self.read_ms).min()
+        let rests = self.resting.values().filter(|rest| rest.held).map(|rest| rest.until_ms);
+        rests.chain((self.held_by_others > 0).then_some(self.claim_again_ms)).min()
+    }
+
+    /// Items whose rest is over: they go back to the queue, from which they come as they are by then.
+    fn end_rests(&mut self, now_ms: u64) -> Vec<ItemKey> {
+        let mut rested = Vec::new();
+        for (key, rest) in &mut self.resting {
+            if rest.held && rest.until_ms <= now_ms {
+                rest.held = false;
+                rested.push(*key);
+            }
+        }
+        rested
     }
 
     /// Items that one batch has; a low rate makes batches small, so that items flow instead of coming in bursts.
@@ -507,6 +548,7 @@ mod tests {
     /// A world with a queue of items, an encoder that fails where told, and a clock that jumps.
     struct World {
         queue: Vec<ItemKey>,
+        held: BTreeSet<ItemKey>,
         native: Vec<ItemKey>,
         failed: Vec<ItemKey>,
         /// How often each item fails before it succeeds; `u32::MAX` for ever.
@@ -522,7 +564,8 @@ mod tests {
     impl World {
         fn of(items: u64) -> Self {
             Self {
-                queue: (0..items).collect(),
+                queue: keys(0..items),
+                held: BTreeSet::new(),
                 native: Vec::new(),
                 failed: Vec::new(),
                 flaky: BTreeMap::new(),
@@ -555,9 +598,16 @@ mod tests {
                                 rolled_back: self.rolled_back,
                             });
                         }
-                        Action::Read { limit, except } => {
-                            let keys = self.queue.iter().filter(|key| !except.contains(key));
-                            events.push_back(Event::Read { keys: keys.take(limit).copied().collect() });
+                        Action::Claim { limit } => {
+                            let free = self.queue.iter().filter(|key| !self.held.contains(key));
+                            let keys: Vec<ItemKey> = free.take(limit).copied().collect();
+                            self.held.extend(&keys);
+                            events.push_back(claimed(keys));
+                        }
+                        Action::Release { keys } => {
+                            for key in keys {
+                                assert!(self.held.remove(&key), "{key} is not its to give back");
+                            }
                         }
                         Action::Encode { batch, keys } => {
                             let mut failures = Vec::new();
@@ -600,12 +650,20 @@ mod tests {
         }
     }
 
+    fn keys(numbers: impl IntoIterator<Item = u64>) -> Vec<ItemKey> {
+        numbers.into_iter().map(ItemKey::from).collect()
+    }
+
+    fn claimed(keys: Vec<ItemKey>) -> Event {
+        Event::Claimed { keys, held_by_others: 0 }
+    }
+
     #[test]
     fn everything_becomes_native_once_and_in_order() {
         let mut world = World::of(10);
         let (state, ending) = world.run(Limits { batch: 3, ..Limits::default() });
         assert_eq!(ending, Ending::NothingLeft);
-        assert_eq!(world.encoded, (0..10).collect::<Vec<_>>());
+        assert_eq!(world.encoded, keys(0..10));
         assert_eq!(state.tally, Tally { native: 10, ..Tally::default() });
     }
 
@@ -634,10 +692,10 @@ mod tests {
     #[test]
     fn a_failing_item_is_tried_again_after_a_rest_then_listed() {
         let mut world = World::of(5);
-        world.flaky = BTreeMap::from([(1, 2), (3, u32::MAX)]);
+        world.flaky = BTreeMap::from([(1.into(), 2), (3.into(), u32::MAX)]);
         let (state, ending) = world.run(Limits { batch: 2, attempts: 3, rest_ms: 100, ..Limits::default() });
         assert_eq!(ending, Ending::NothingLeft);
-        assert_eq!(world.failed, [3]);
+        assert_eq!(world.failed, keys([3]));
         assert_eq!(world.native.len(), 4);
         // Two rests: 100 ms and 200 ms.
         assert!(world.now_ms >= 300, "{}", world.now_ms);
@@ -647,10 +705,10 @@ mod tests {
     #[test]
     fn failures_do_not_use_up_the_budget() {
         let mut world = World::of(10);
-        world.flaky = BTreeMap::from([(0, u32::MAX), (1, u32::MAX)]);
+        world.flaky = BTreeMap::from([(0.into(), u32::MAX), (1.into(), u32::MAX)]);
         let limits = Limits { batch: 2, attempts: 1, budget: Some(4), ..Limits::default() };
         assert_eq!(world.run(limits).1, Ending::SpentBudget);
-        assert_eq!(world.native, [2, 3, 4, 5]);
+        assert_eq!(world.native, keys([2, 3, 4, 5]));
     }
 
     #[test]
@@ -686,11 +744,11 @@ mod tests {
         let state = Backfill::new(Limits { rate: Some(0.125), ..Limits::default() });
         let (state, _) = state.step(0, Event::Begin);
         let (state, _) = state.step(0, looked(9, 0, Request::Run));
-        let (state, actions) = state.step(0, Event::Read { keys: vec![1] });
-        assert_eq!(actions[0], Action::Encode { batch: 0, keys: vec![1] });
-        let (state, _) = state.step(0, Event::Read { keys: vec![2] });
+        let (state, actions) = state.step(0, claimed(keys([1])));
+        assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([1]) });
+        let (state, _) = state.step(0, claimed(keys([2])));
         let (state, _) = state.step(10, Event::Encoded { batch: 0, failures: vec![] });
-        let written = Event::Written { batch: 0, outcomes: vec![(1, Outcome::Written)] };
+        let written = Event::Written { batch: 0, outcomes: vec![(1.into(), Outcome::Written)] };
         let (state, actions) = state.step(10, written);
         assert_eq!(actions, [Action::WaitUntil(8000)]);
         let (state, actions) = state.step(900, Event::Tick);
@@ -706,27 +764,65 @@ mod tests {
         let state = Backfill::new(Limits::default());
         let (state, _) = state.step(0, Event::Begin);
         let (state, actions) = state.step(5000, looked(9, 0, Request::Run));
-        assert!(matches!(actions[..], [Action::Read { .. }]), "{actions:?}");
-        let (_, actions) = state.step(10_000, Event::Read { keys: vec![] });
+        assert!(matches!(actions[..], [Action::Claim { .. }]), "{actions:?}");
+        let (_, actions) = state.step(10_000, claimed(keys([])));
         assert_eq!(actions, [Action::End(Ending::NothingLeft)]);
     }
 
     #[test]
-    fn an_item_whose_rest_ends_during_a_read_is_read_once_more() {
+    fn an_item_is_held_while_it_rests_and_given_back_after() {
         let state = Backfill::new(Limits { batch: 1, rest_ms: 100, ..Limits::default() });
         let (state, _) = state.step(0, Event::Begin);
         let (state, _) = state.step(0, looked(1, 0, Request::Run));
-        let (state, _) = state.step(0, Event::Read { keys: vec![1] });
-        let (state, _) = state.step(0, Event::Read { keys: vec![] });
-        let failures = vec![Attempt { key: 1, revision: 1, reason: "busy".into(), permanent: false }];
+        let (state, _) = state.step(0, claimed(keys([1])));
+        let (state, _) = state.step(0, claimed(vec![]));
+        let failures = vec![Attempt { key: 1.into(), revision: 1, reason: "busy".into(), permanent: false }];
         let (state, actions) = state.step(0, Event::Encoded { batch: 0, failures });
         assert_eq!(actions, [Action::WaitUntil(100)]);
         let (state, actions) = state.step(50, Event::Tick);
-        assert_eq!(actions, [Action::Read { limit: 1, except: BTreeSet::from([1]) }]);
-        let (state, actions) = state.step(120, Event::Read { keys: vec![] });
-        assert_eq!(actions, [Action::WaitUntil(100)]);
-        let (_, actions) = state.step(120, Event::Tick);
-        assert_eq!(actions, [Action::Read { limit: 1, except: BTreeSet::new() }]);
+        assert_eq!(actions, [Action::Claim { limit: 1 }], "others may have come meanwhile");
+        // Its rest ends during the claim, which it was held from.
+        let (state, actions) = state.step(120, claimed(vec![]));
+        let release = Action::Release { keys: keys([1]) };
+        assert_eq!(actions, [release, Action::Claim { limit: 1 }]);
+        let (_, actions) = state.step(120, claimed(keys([1])));
+        assert_eq!(actions[0], Action::Encode { batch: 1, keys: keys([1]) });
+    }
+
+    #[test]
+    fn what_the_encoder_did_not_try_is_given_back() {
+        let state = Backfill::new(Limits { batch: 3, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(4, 0, Request::Run));
+        let (state, _) = state.step(0, claimed(keys([7, 8, 9])));
+        let (state, _) = state.step(0, claimed(vec![]));
+        let (state, _) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
+        let written = Event::Written { batch: 0, outcomes: vec![(8.into(), Outcome::Written)] };
+        let (_, actions) = state.step(0, written);
+        assert_eq!(actions[0], Action::Release { keys: keys([7, 9]) });
+    }
+
+    #[test]
+    fn it_waits_for_what_others_hold_since_they_may_die() {
+        let state = Backfill::new(Limits { batch: 2, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(4, 0, Request::Run));
+        let (state, actions) = state.step(0, Event::Claimed { keys: vec![], held_by_others: 4 });
+        assert_eq!(actions, [Action::WaitUntil(500)]);
+        let (state, actions) = state.step(400, Event::Tick);
+        assert_eq!(actions, [Action::WaitUntil(500)], "not at every tick");
+        let (state, actions) = state.step(500, Event::Tick);
+        assert_eq!(actions, [Action::Claim { limit: 2 }]);
+        // One of the others has died, another one goes on.
+        let (state, actions) = state.step(500, Event::Claimed { keys: keys([3]), held_by_others: 2 });
+        assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([3]) });
+        let (state, _) = state.step(500, Event::Claimed { keys: vec![], held_by_others: 2 });
+        let (state, _) = state.step(600, Event::Encoded { batch: 0, failures: vec![] });
+        let written = Event::Written { batch: 0, outcomes: vec![(3.into(), Outcome::Written)] };
+        let (state, actions) = state.step(600, written);
+        assert_eq!(actions, [Action::Claim { limit: 2 }]);
+        let (_, actions) = state.step(600, claimed(vec![]));
+        assert_eq!(actions, [Action::End(Ending::NothingLeft)]);
     }
 
     #[test]
@@ -735,14 +831,14 @@ mod tests {
         let state = Backfill::new(limits);
         let (state, _) = state.step(0, Event::Begin);
         let (state, _) = state.step(0, looked(4, 0, Request::Run));
-        let (state, _) = state.step(0, Event::Read { keys: vec![1, 2] });
+        let (state, _) = state.step(0, claimed(keys([1, 2])));
         let (state, _) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
         // One of the two was changed right after it was written, which the look comes to see first.
         let (state, _) = state.step(0, looked(4, -1, Request::Run));
-        let written = vec![(1, Outcome::Written), (2, Outcome::Written)];
+        let written = vec![(1.into(), Outcome::Written), (2.into(), Outcome::Written)];
         let (state, actions) = state.step(0, Event::Written { batch: 0, outcomes: written });
         assert_eq!(state.native_of_items(), (1, 4));
-        assert!(matches!(actions[..], [Action::Read { limit: 1, .. }]), "{actions:?}");
+        assert!(matches!(actions[..], [Action::Claim { limit: 1 }]), "{actions:?}");
     }
 
     #[test]
@@ -750,14 +846,14 @@ mod tests {
         let state = Backfill::new(Limits { batch: 2, ..Limits::default() });
         let (state, _) = state.step(0, Event::Begin);
         let (state, _) = state.step(0, looked(4, 0, Request::Run));
-        let (state, actions) = state.step(0, Event::Read { keys: vec![7, 8] });
-        assert_eq!(actions[0], Action::Encode { batch: 0, keys: vec![7, 8] });
-        let (state, _) = state.step(0, Event::Read { keys: vec![] });
+        let (state, actions) = state.step(0, claimed(keys([7, 8])));
+        assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([7, 8]) });
+        let (state, _) = state.step(0, claimed(keys([])));
         let (state, actions) = state.step(0, Event::Interrupt);
         assert_eq!(actions, []);
         let (state, actions) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
         assert_eq!(actions, [Action::Write { batch: 0 }]);
-        let written = vec![(7, Outcome::Written), (8, Outcome::Changed)];
+        let written = vec![(7.into(), Outcome::Written), (8.into(), Outcome::Changed)];
         let (state, actions) = state.step(0, Event::Written { batch: 0, outcomes: written });
         assert_eq!(actions, [Action::End(Ending::Interrupted)]);
         assert_eq!(state.tally, Tally { native: 1, overtaken: 1, ..Tally::default() });

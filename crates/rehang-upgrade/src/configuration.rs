@@ -91,6 +91,8 @@ struct RunPart {
     budget: Option<u64>,
     until: Option<toml::Value>,
     attempts: Option<u32>,
+    /// Seconds.
+    lease: Option<u64>,
 }
 
 impl RunPart {
@@ -105,6 +107,9 @@ impl RunPart {
         }
         if let Some(attempts) = self.attempts {
             limits.attempts = at_least_one("[run] attempts", attempts)?;
+        }
+        if let Some(lease) = self.lease {
+            limits.lease_ms = at_least_one("[run] lease", lease)?.saturating_mul(1000);
         }
         if let Some(rate) = &self.rate {
             limits.rate = Some(parse_rate("[run] rate", &text(rate))?);

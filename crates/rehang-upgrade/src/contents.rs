@@ -50,7 +50,7 @@ pub fn put(store: &dyn Store, gallery: &Gallery<'_>, item: &Put) -> Result<PutIt
     for (space, vector) in &item.vectors {
         let provenance = expect_space(store, space)?.written_as;
         let (space, vector) = (space.clone(), vector.clone());
-        vectors.push(NewVector { space, vector, provenance, sigma2: None, priority: None });
+        vectors.push(NewVector::of_model(space, vector, provenance));
     }
     let payload = || before.as_ref().map_or(Value::Null, |item| item.payload.clone());
     let write = ItemWrite {

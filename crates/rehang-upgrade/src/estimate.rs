@@ -2,11 +2,11 @@
 
 use rehang::Result;
 use rehang_encode::Terms;
-use rehang_store::Store;
+use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 
 use crate::backfill::Limits;
-use crate::fill::sampled;
+use crate::sample;
 use crate::verbs::Setup;
 
 /// Name of the document that keeps the rate of the last run.
@@ -69,7 +69,7 @@ pub struct Estimate {
 ///
 /// Those of the store.
 pub fn estimate(
-    store: &dyn Store,
+    store: &dyn Ledger,
     setup: &Setup<'_>,
     items: u64,
     limits: &Limits,
@@ -107,8 +107,8 @@ pub fn estimate(
 }
 
 /// Tokens of a source, on average; `None` without sources.
-fn mean_tokens(store: &dyn Store, setup: &Setup<'_>, terms: &Terms) -> Result<Option<f64>> {
-    let records = sampled(store, &setup.old.model, SOURCES_MAX, false)?;
+fn mean_tokens(store: &dyn Ledger, setup: &Setup<'_>, terms: &Terms) -> Result<Option<f64>> {
+    let records = sample::some(store, &setup.old.model, SOURCES_MAX, None)?;
     let tokens: Vec<u64> =
         records.iter().filter_map(|record| Some(terms.tokens(record.item.source.as_deref()?))).collect();
     Ok((!tokens.is_empty()).then(|| tokens.iter().sum::<u64>() as f64 / tokens.len() as f64))
@@ -124,7 +124,7 @@ struct Kept {
 
 /// Keeps the rate of a run, for the plans to come. A run that a rate slowed down, or that was short, says nothing; and since only a
 /// plan's time depends on it, a store that cannot keep it is no reason for a run to fail.
-pub(crate) fn keep_rate(store: &dyn Store, space: &str, items: u64, elapsed_ms: u64, limits: &Limits) {
+pub(crate) fn keep_rate(store: &dyn Ledger, space: &str, items: u64, elapsed_ms: u64, limits: &Limits) {
     if limits.rate.is_some() || items < ITEMS_MIN || elapsed_ms == 0 {
         return;
     }
@@ -135,7 +135,7 @@ pub(crate) fn keep_rate(store: &dyn Store, space: &str, items: u64, elapsed_ms: 
 }
 
 /// The rate of the last run into a space; `None` where none is known.
-fn kept_rate(store: &dyn Store, space: &str) -> Result<Option<f64>> {
+fn kept_rate(store: &dyn Ledger, space: &str) -> Result<Option<f64>> {
     let Some((_, text)) = store.document(DOCUMENT)? else { return Ok(None) };
     // A form of another version says nothing here.
     let kept: Option<Kept> = serde_json::from_str(&text).ok();

@@ -35,14 +35,16 @@ pub enum Place {
     SwitchRecorded,
     /// Searches go to the new space; nothing is left to do.
     AfterSwitch,
-    /// A batch of the backfill was read.
-    BackfillRead,
+    /// A batch of the backfill was claimed.
+    BackfillClaimed,
     /// A batch came back from the encoder: paid for, not yet written.
     BackfillEncoded,
     /// A batch was written.
     BackfillWritten,
     /// Failures were recorded.
     FailuresRecorded,
+    /// The backfill is over, in order or with an error; its leases are still held.
+    BackfillEnded,
     /// The record says rolled back; searches may still go to the new space.
     RolledBack,
     /// The record says finished; the old space is still there.
@@ -53,7 +55,7 @@ pub enum Place {
 
 impl Place {
     /// Every place.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::RecordWritten,
         Self::SpaceMade,
         Self::FillRead,
@@ -67,10 +69,11 @@ impl Place {
         Self::BeforeSwitch,
         Self::SwitchRecorded,
         Self::AfterSwitch,
-        Self::BackfillRead,
+        Self::BackfillClaimed,
         Self::BackfillEncoded,
         Self::BackfillWritten,
         Self::FailuresRecorded,
+        Self::BackfillEnded,
         Self::RolledBack,
         Self::BeforeDrop,
         Self::AfterDrop,

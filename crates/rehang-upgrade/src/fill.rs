@@ -7,15 +7,17 @@
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use rand::rand_core::{Rng as _, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{Adapter, Applier, input_drift};
 use rehang::order::{self, OrderInput, Policy};
 use rehang::{Error, Head, Matrix, Progress, Provenance, Result};
-use rehang_store::{ItemKey, Outcome, Record, Revision, Scan, Select, Store, VectorWrite};
+use rehang_store::{
+    Among, Band, Epoch, ItemKey, Ledger, Outcome, Priority, Record, Revision, Sample, Scan, Select,
+    VectorWrite, shuffled,
+};
 
 use crate::faults::{Faults, Place};
-use crate::record::{OrderSettings, Recorded, UpgradeRecord};
+use crate::record::OrderSettings;
+use crate::sample;
 
 /// Numbers that a page holds at most, so that wide vectors do not take more memory than narrow ones.
 const PAGE_NUMBERS: usize = 1 << 19;
@@ -27,16 +29,10 @@ const PAGES_AHEAD: usize = 2;
 const COVER_SAMPLE_MAX: usize = 20_000;
 /// One item of this many covers, as in [`rehang::order`].
 const COVER_SHARE: usize = 10;
-/// Places of covering items begin here: above every score that an item can have.
-const COVER_FIRST: f64 = 1e12;
-/// Places of the sample that merged searches are scaled by begin here: above every covering item.
-pub(crate) const SAMPLE_FIRST: f64 = 1e14;
 /// Place of items that came or changed during the upgrade: before everything else.
-pub(crate) const NEW_OR_CHANGED: f64 = 1e15;
+pub(crate) const NEW_OR_CHANGED: Priority = Priority::new(Band::NewOrChanged, 0.0);
 /// Vectors that are looked at before an adapter is applied to a whole gallery.
 const DRIFT_SAMPLE: usize = 512;
-/// Places of the gallery that a sample is taken from.
-const SAMPLE_PARTS: u64 = 8;
 
 /// An adapter made ready for the items of a gallery.
 pub struct Filler<'a> {
@@ -46,17 +42,6 @@ pub struct Filler<'a> {
     new: String,
     order: OrderSettings,
     since: Option<Revision>,
-    /// What has to be there still at every write; `None` where the caller sees to that.
-    bound: Option<Bound>,
-}
-
-/// What of an upgrade has to be as it was for whoever writes adapted vectors: these replace adapted ones, so whoever went on with
-/// an adapter of before would leave a mixture.
-enum Bound {
-    /// The whole plan: neither planned in another way, nor rolled back, nor finished.
-    Plan(UpgradeRecord),
-    /// Its spaces and its adapter.
-    Adapter(UpgradeRecord),
 }
 
 impl<'a> Filler<'a> {
@@ -95,39 +80,15 @@ impl<'a> Filler<'a> {
             new: new.into(),
             order,
             since: None,
-            bound: None,
         })
     }
 
-    /// Items with a later revision came or changed during the upgrade: they go to the front of the queue. `None`: nothing is
-    /// known of that, and only [`Filler::catch_up`] puts items there.
+    /// Items with a later revision came or changed during the upgrade: they go to the front of the queue, as far as the order of
+    /// revisions tells. `None`: nothing is known of that, and only [`Filler::catch_up`] puts items there.
     #[must_use]
     pub fn since(mut self, revision: Option<Revision>) -> Self {
         self.since = revision;
         self
-    }
-
-    /// Writes nothing any more once the upgrade is planned in another way, rolled back or finished.
-    #[must_use]
-    pub(crate) fn while_planned(mut self, plan: &UpgradeRecord) -> Self {
-        self.bound = Some(Bound::Plan(plan.clone()));
-        self
-    }
-
-    /// Writes nothing any more once the upgrade is planned with another adapter, or another one took its place.
-    #[must_use]
-    pub(crate) fn while_filled_by(mut self, plan: &UpgradeRecord) -> Self {
-        self.bound = Some(Bound::Adapter(plan.clone()));
-        self
-    }
-
-    /// Fails where that is not so any more.
-    fn expect_bound(&self, store: &dyn Store) -> Result<()> {
-        match &self.bound {
-            None => Ok(()),
-            Some(Bound::Plan(plan)) => Recorded::expect_planned(store, plan).map(drop),
-            Some(Bound::Adapter(plan)) => Recorded::expect_filled_by(store, plan),
-        }
     }
 
     /// Items of a page.
@@ -139,10 +100,12 @@ impl<'a> Filler<'a> {
     ///
     /// # Errors
     ///
-    /// Those of the store and of the adapter; cancelled where a stop was asked for. What was written stays.
+    /// Those of the store and of the adapter; superseded where another plan has begun since the epoch; cancelled where a stop was
+    /// asked for. What was written stays.
     pub fn fill(
         &self,
-        store: &dyn Store,
+        store: &dyn Ledger,
+        epoch: Epoch,
         select: &Select,
         faults: &dyn Faults,
         progress: &Progress,
@@ -172,8 +135,7 @@ impl<'a> Filler<'a> {
             for writes in to_write {
                 let writes = writes?;
                 progress.check()?;
-                self.expect_bound(store)?;
-                let outcomes = store.write_vectors(&self.new, &writes)?;
+                let outcomes = store.write_vectors(&self.new, Some(epoch), &writes)?;
                 written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
                 progress.advance(writes.len() as u64);
                 faults.reach(Place::FillWritten)?;
@@ -184,7 +146,7 @@ impl<'a> Filler<'a> {
 
     fn next_page(
         &self,
-        store: &dyn Store,
+        store: &dyn Ledger,
         select: &Select,
         after: &mut Option<ItemKey>,
         faults: &dyn Faults,
@@ -202,17 +164,18 @@ impl<'a> Filler<'a> {
     /// # Errors
     ///
     /// Those of [`Applier::apply_rows`].
-    pub fn adapt_rows(&self, keys: &[ItemKey], old: &[f32]) -> Result<(Matrix, Vec<f32>, Vec<f64>)> {
+    pub fn adapt_rows(&self, keys: &[ItemKey], old: &[f32]) -> Result<(Matrix, Vec<f32>, Vec<Priority>)> {
         let count = keys.len();
         let mut vectors = Matrix::zeros(count, self.applier.d_new());
         let (mut variance, mut raw_norms) = (vec![0.0; count], vec![0.0; count]);
         self.applier.apply_rows(0, old, None, vectors.as_mut_slice(), &mut variance, &mut raw_norms)?;
-        let priorities = self.scores(keys, &vectors, &variance)?;
+        let scores = self.scores(keys, &vectors, &variance)?;
+        let priorities = scores.into_iter().map(Priority::ordinary).collect();
         Ok((vectors, variance, priorities))
     }
 
     /// The writes for those records that came with an old vector, all with one place or each with its score.
-    fn adapt(&self, records: &[Record], place: Option<f64>) -> Result<Vec<VectorWrite>> {
+    fn adapt(&self, records: &[Record], place: Option<Priority>) -> Result<Vec<VectorWrite>> {
         let with_old: Vec<(&Record, &[f32])> = records
             .iter()
             .filter_map(|record| Some((record, record.vector.as_ref()?.vector.as_slice())))
@@ -256,43 +219,38 @@ impl<'a> Filler<'a> {
     ///
     /// # Errors
     ///
-    /// Those of the store.
-    pub fn cover(&self, store: &dyn Store, progress: &Progress) -> Result<()> {
+    /// Those of the store; superseded where another plan has begun since the epoch.
+    pub fn cover(&self, store: &dyn Ledger, epoch: Epoch, progress: &Progress) -> Result<()> {
         if self.order.policy != Policy::Coverage {
             return Ok(());
         }
-        let adapted = usize::try_from(store.counts(&self.new)?.adapted).unwrap_or(usize::MAX);
-        if adapted < COVER_SHARE {
+        let sample = Sample {
+            space: self.new.clone(),
+            among: Among::Adapted,
+            seed: !self.order.seed,
+            size: COVER_SAMPLE_MAX,
+            vectors_of: Some(self.new.clone()),
+        };
+        let mut drawn = store.sample(&sample)?;
+        if drawn.of < COVER_SHARE as u64 {
             return Ok(());
         }
-        progress.begin("choosing what covers the gallery", "items", adapted.min(COVER_SAMPLE_MAX) as u64);
-        // A draw by key: the same items for the same seed, however the pages are cut.
-        let share = COVER_SAMPLE_MAX as f64 / adapted as f64;
+        progress.begin("choosing what covers the gallery", "items", drawn.records.len() as u64);
+        // By key: the order is the same whatever the shuffle, where all are in the sample.
+        drawn.records.sort_by_key(|record| record.item.key);
         let mut sampled = Vec::new();
         let mut rows = Vec::new();
         let mut sigma = Vec::new();
-        let mut after = None;
-        loop {
+        for record in drawn.records {
             progress.check()?;
-            let scan = Scan::new(&self.new, Select::Provenance(Provenance::Adapted), self.page())
-                .after(after)
-                .with_vectors_of(&self.new);
-            let records = store.scan(&scan)?;
-            let Some(last) = records.last() else { break };
-            after = Some(last.item.key);
-            for record in records {
-                if share < 1.0 && shuffled(!self.order.seed, record.item.key) >= share {
-                    continue;
-                }
-                if self.front(&record).is_some() {
-                    continue;
-                }
-                let Some(vector) = record.vector else { continue };
-                rows.extend(vector.vector);
-                sigma.push(f64::from(vector.sigma2.unwrap_or(0.0)));
-                sampled.push((record.item.key, record.item.revision));
-                progress.advance(1);
+            progress.advance(1);
+            if self.front(&record).is_some() {
+                continue;
             }
+            let Some(vector) = record.vector else { continue };
+            rows.extend(vector.vector);
+            sigma.push(f64::from(vector.sigma2.unwrap_or(0.0)));
+            sampled.push((record.item.key, record.item.revision));
         }
         if sampled.is_empty() {
             return Ok(());
@@ -309,28 +267,28 @@ impl<'a> Filler<'a> {
             ..OrderInput::default()
         };
         let order = order::order(Policy::Coverage, &input)?;
-        let covering: Vec<(ItemKey, u64, f64)> = order
+        let place = |place: usize| Priority::new(Band::Covering, (clusters - place) as f64);
+        let covering: Vec<(ItemKey, Revision, Priority)> = order
             .permutation
             .iter()
             .take(clusters)
             .enumerate()
-            .map(|(place, &row)| (sampled[row].0, sampled[row].1, COVER_FIRST + (clusters - place) as f64))
+            .map(|(rank, &row)| (sampled[row].0, sampled[row].1, place(rank)))
             .collect();
         for page in covering.chunks(PAGE_ITEMS_MAX) {
-            self.expect_bound(store)?;
-            store.set_priorities(&self.new, page)?;
+            store.set_priorities(&self.new, epoch, page)?;
         }
         Ok(())
     }
 
     /// The place of an item that came or changed during the upgrade, or that merged searches are scaled by: it keeps it, whatever
     /// adapter or order comes next.
-    fn front(&self, record: &Record) -> Option<f64> {
+    fn front(&self, record: &Record) -> Option<Priority> {
         if self.since.is_some_and(|since| record.item.revision > since) {
             return Some(NEW_OR_CHANGED);
         }
         let placed = record.state.as_ref().and_then(|state| state.priority);
-        placed.filter(|&priority| priority >= SAMPLE_FIRST)
+        placed.filter(|priority| priority.band >= Band::Sample)
     }
 
     /// Adapts what came or changed since: items that lack a vector in the new space and have one in the old. They go to
@@ -338,8 +296,8 @@ impl<'a> Filler<'a> {
     ///
     /// # Errors
     ///
-    /// Those of the store and of the adapter.
-    pub fn catch_up(&self, store: &dyn Store, faults: &dyn Faults) -> Result<u64> {
+    /// Those of the store and of the adapter; superseded where another plan has begun since the epoch.
+    pub fn catch_up(&self, store: &dyn Ledger, epoch: Epoch, faults: &dyn Faults) -> Result<u64> {
         let mut written = 0;
         let mut after = None;
         loop {
@@ -353,8 +311,7 @@ impl<'a> Filler<'a> {
             if writes.is_empty() {
                 continue;
             }
-            self.expect_bound(store)?;
-            let outcomes = store.write_vectors(&self.new, &writes)?;
+            let outcomes = store.write_vectors(&self.new, Some(epoch), &writes)?;
             written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
             faults.reach(Place::CatchUpWritten)?;
         }
@@ -364,54 +321,6 @@ impl<'a> Filler<'a> {
 /// Items of a page of vectors of this width.
 pub(crate) fn page_items(dimension: usize) -> usize {
     (PAGE_NUMBERS / dimension.max(1)).clamp(64, PAGE_ITEMS_MAX)
-}
-
-/// A number in `[0, 1)` that depends on the seed and the key alone.
-pub(crate) fn shuffled(seed: u64, key: ItemKey) -> f64 {
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
-    random.set_stream(key);
-    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// The newest revision of a gallery's items, 0 without any: found in a few dozen pages of one item.
-pub(crate) fn newest_revision(store: &dyn Store, space: &str) -> Result<Revision> {
-    let after = |revision| -> Result<Option<Revision>> {
-        let records = store.scan(&Scan::new(space, Select::ChangedSince(revision), 1))?;
-        Ok(records.first().map(|record| record.item.revision))
-    };
-    // Some item has revision `newest` (or there is none); none has `beyond` or a later one, once that is known.
-    let (mut newest, mut beyond) = (0, None);
-    loop {
-        let probe = match beyond {
-            None => newest.max(1) * 2,
-            Some(beyond) => newest + (beyond - newest) / 2,
-        };
-        match after(probe)? {
-            // What is beyond was written since the first look, and is none of what was there.
-            Some(found) if beyond.is_none_or(|beyond| found <= beyond) => newest = found,
-            _ if probe > newest => beyond = Some(probe),
-            _ => return Ok(newest),
-        }
-    }
-}
-
-/// Some of a gallery's items, from every corner of it, each once, with their vectors of `space` or without: at most `items`, and
-/// all of a gallery from which few were deleted and that has no more.
-pub(crate) fn sampled(store: &dyn Store, space: &str, items: usize, vectors: bool) -> Result<Vec<Record>> {
-    let first = store.scan(&Scan::new(space, Select::ChangedSince(0), 1))?.first().map_or(0, |r| r.item.key);
-    let there = store.counts(space)?.items;
-    let mut records: Vec<Record> = Vec::new();
-    for part in 0..SAMPLE_PARTS {
-        // Keys are given in the order of arrival, so equal steps of the key reach every corner of the gallery.
-        let after = (first + there * part / SAMPLE_PARTS).checked_sub(1);
-        let mut scan = Scan::new(space, Select::All, items / SAMPLE_PARTS as usize).after(after);
-        scan.vectors_of = vectors.then(|| space.to_owned());
-        // Parts of a small gallery overlap.
-        let last = records.last().map(|record| record.item.key);
-        let later = |record: &Record| last.is_none_or(|last| record.item.key > last);
-        records.extend(store.scan(&scan)?.into_iter().filter(later));
-    }
-    Ok(records)
 }
 
 /// Whether a vector is without NaN and infinite numbers, as those are that came through the library.
@@ -425,8 +334,9 @@ pub(crate) fn is_finite(vector: &[f32]) -> bool {
 /// # Errors
 ///
 /// Those of the store; wrong direction and width mismatch as [`Adapter::expect_input_width`].
-pub(crate) fn drift(store: &dyn Store, adapter: &Adapter, old: &str) -> Result<Option<String>> {
-    let vectors = sampled(store, old, DRIFT_SAMPLE, true)?.into_iter().filter_map(|record| record.vector);
+pub(crate) fn drift(store: &dyn Ledger, adapter: &Adapter, old: &str) -> Result<Option<String>> {
+    let vectors =
+        sample::some(store, old, DRIFT_SAMPLE, Some(old))?.into_iter().filter_map(|record| record.vector);
     // Those that the fill passes over say nothing of the others.
     let vectors = vectors.map(|vector| vector.vector).filter(|vector| is_finite(vector));
     let rows: Vec<f32> = vectors.flatten().collect();
@@ -447,36 +357,4 @@ pub(crate) fn drift(store: &dyn Store, adapter: &Adapter, old: &str) -> Result<O
             number(drift.norm_ratio)
         )
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use rehang::{Distance, Space};
-    use rehang_store::{ItemWrite, MemoryStore};
-
-    use super::*;
-
-    #[test]
-    fn the_newest_revision_is_found_whatever_was_deleted() {
-        let store = MemoryStore::new();
-        store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
-        assert_eq!(newest_revision(&store, "old").unwrap(), 0);
-        for number in 0..70 {
-            let id = format!("item {}", number % 50);
-            let write = ItemWrite {
-                id: id.clone(),
-                source: None,
-                label: None,
-                payload: serde_json::Value::Null,
-                vectors: vec![],
-            };
-            store.put(&[write]).unwrap();
-            if number % 7 == 0 {
-                store.delete(&[&id]).unwrap();
-            }
-            let all = store.scan(&Scan::new("old", Select::All, 100)).unwrap();
-            let expected = all.iter().map(|record| record.item.revision).max().unwrap_or(0);
-            assert_eq!(newest_revision(&store, "old").unwrap(), expected);
-        }
-    }
 }

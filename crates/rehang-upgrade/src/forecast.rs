@@ -3,7 +3,7 @@
 use rehang::finding::Severity;
 use rehang::report::{FORMAT_VERSION, Report, percent_rounded_up};
 use rehang::{Error, Remedy, Result};
-use rehang_store::{Store, find_space};
+use rehang_store::{Ledger, find_space};
 use serde::Serialize;
 
 use crate::record::{Recorded, Serving};
@@ -147,7 +147,7 @@ impl Forecast {
 /// # Errors
 ///
 /// A conflict that says what is forecast and what can be done; not found where there is no upgrade.
-pub fn expect_worthwhile(store: &dyn Store, forecast: &Forecast) -> Result<()> {
+pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> {
     let record = Recorded::expect(store)?.record;
     if find_space(store, &record.new.model)?.is_none() {
         // Not even filled: the switch itself says so.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Matrix, Provenance, Result, Space};
-use rehang_store::{Filter, Found, ItemWrite, NewVector, Revision, Store, find_space};
+use rehang_store::{Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, find_space};
 use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};
@@ -83,6 +83,8 @@ struct FilledAs {
 
 /// Times that a search is made that others overtake.
 const SEARCHES_MAX: usize = 3;
+/// Times that a write is made ready that others overtake.
+const WRITES_MAX: usize = 3;
 
 /// Where searches go, at one moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,9 +94,10 @@ struct Standing {
 }
 
 impl Standing {
-    fn read(store: &dyn Store) -> Result<Self> {
-        let serving = store.serving()?.ok_or_else(|| Error::not_found("space", "serving", store.name()))?;
-        Ok(Self { serving, record: Recorded::read(store)?.map(|recorded| recorded.record) })
+    fn read(store: &dyn Ledger) -> Result<Self> {
+        let (serving, recorded) = Recorded::read_with_serving(store)?;
+        let serving = serving.ok_or_else(|| Error::not_found("space", "serving", store.name()))?;
+        Ok(Self { serving, record: recorded.map(|recorded| recorded.record) })
     }
 
     /// Whether a search is the same one in both: a pause, or another native item, changes nothing for it.
@@ -251,8 +254,21 @@ impl<'a> Gallery<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Store::put`]; nothing is written then.
-    pub fn put(&self, mut writes: Vec<ItemWrite>) -> Result<Vec<Revision>> {
+    /// Those of [`Ledger::put`]; nothing is written then.
+    pub fn put(&self, writes: Vec<ItemWrite>) -> Result<Vec<Revision>> {
+        for _ in 0..WRITES_MAX {
+            match self.store.put(&self.adapted(writes.clone())?) {
+                // The upgrade was planned anew, or rolled back, since its record was read.
+                Err(error) if error.is_superseded() => {}
+                outcome => return outcome,
+            }
+        }
+        // Whoever keeps planning it anew catches up with it.
+        self.store.put(&writes)
+    }
+
+    /// The writes, and with each an adapted vector where it needs one.
+    fn adapted(&self, mut writes: Vec<ItemWrite>) -> Result<Vec<ItemWrite>> {
         if let Some(Recorded { record, .. }) = Recorded::read(self.store)?
             && let Some(filler) = self.filler_of(&record)?
         {
@@ -263,23 +279,25 @@ impl<'a> Gallery<'a> {
                     // The store says what is wrong with it.
                     continue;
                 }
-                let (vectors, variance, _) = filler.adapt_rows(&[0], &old.vector)?;
+                let (vectors, variance, _) = filler.adapt_rows(&[ItemKey::from(0)], &old.vector)?;
                 write.vectors.push(NewVector {
                     space: record.new.model.clone(),
                     vector: vectors.into_data(),
                     provenance: Provenance::Adapted,
                     sigma2: variance.first().copied(),
                     priority: Some(NEW_OR_CHANGED),
+                    epoch: record.epoch,
                 });
             }
         }
-        self.store.put(&writes)
+        Ok(writes)
     }
 
     /// The adapter made ready for what is written into an upgrade; `None` where nothing has to be adapted, or not by this adapter.
     fn filler_of(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler<'a>>>> {
         let Some((adapter, fingerprint)) = &self.adapter else { return Ok(None) };
-        let adapts = record.adapts_writes(self.store)?
+        let adapts = record.epoch.is_some()
+            && record.adapts_writes(self.store)?
             && record.adapter == *fingerprint.as_ref().map_err(Clone::clone)?
             && find_space(self.store, &record.new.model)?.is_some();
         if adapts { self.filler(adapter, record).map(Some) } else { Ok(None) }

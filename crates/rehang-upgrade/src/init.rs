@@ -206,7 +206,7 @@ seed = 0
 mod tests {
     use rehang::{Distance, Provenance};
     use rehang_encode::EncoderConfig;
-    use rehang_store::SqliteStore;
+    use rehang_store::{Ledger, SqliteStore};
 
     use super::*;
     use crate::backfill::Until;

@@ -1,7 +1,7 @@
 //! Which items an upgrade cannot bring home, page by page: memory is bounded by the page, whatever the gallery.
 
 use rehang::Result;
-use rehang_store::{ItemKey, Scan, Select, Store, find_space};
+use rehang_store::{ItemKey, Ledger, Scan, Select, find_space};
 use serde::{Deserialize, Serialize};
 
 use crate::record::Recorded;
@@ -22,7 +22,7 @@ pub enum Left {
 ///
 /// Not found where there is no upgrade; those of the store.
 pub fn left(
-    store: &dyn Store,
+    store: &dyn Ledger,
     what: Left,
     after: Option<ItemKey>,
     limit: usize,

@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rehang::{Distance, Matrix, Provenance, Result, Space};
-use rehang_store::{Filter, Found, Record, Scan, Select, Store};
+use rehang_store::{Filter, Found, Ledger, Record, Scan, Select, Store};
 
 use crate::fill::is_finite;
 use crate::record::UpgradeRecord;
@@ -60,7 +60,7 @@ impl Merge {
     /// # Errors
     ///
     /// Those of the store.
-    pub fn learn(store: &dyn Store, old: &Space, new: &Space) -> Result<Self> {
+    pub fn learn(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Self> {
         let keys = sample::native(store, &old.model, &new.model, ITEMS_MAX)?;
         let olds = store.vectors(&old.model, &keys)?;
         let news = store.vectors(&new.model, &keys)?;
@@ -255,7 +255,7 @@ impl Merge {
 /// The items that a merged search judges by their old vector, each with its provenance in the new space; `None` where one kind
 /// of them has [`COMPARED_MAX`] or more.
 fn few_that_stay(
-    store: &dyn Store,
+    store: &dyn Ledger,
     record: &UpgradeRecord,
     stays: &impl Fn(Provenance) -> bool,
 ) -> Result<Option<Vec<(Provenance, Record)>>> {

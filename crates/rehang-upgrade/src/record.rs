@@ -5,7 +5,7 @@
 
 use rehang::order::Policy;
 use rehang::{Error, Remedy, Result, Space};
-use rehang_store::{Revision, Store};
+use rehang_store::{Epoch, Ledger, Revision, expect_space};
 use serde::{Deserialize, Serialize};
 
 use crate::backfill::Request;
@@ -14,8 +14,9 @@ use crate::backfill::Request;
 const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
 ///
-/// 2: with [`UpgradeRecord::handicap`]; records of 1 have none. 3: with [`UpgradeRecord::adapted_before`].
-const FORMAT: u32 = 3;
+/// 2: with [`UpgradeRecord::handicap`]; records of 1 have none. 3: with [`UpgradeRecord::adapted_before`]. 4: with
+/// [`UpgradeRecord::epoch`].
+const FORMAT: u32 = 4;
 
 /// How far an upgrade is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +94,8 @@ pub struct UpgradeRecord {
     /// What searches after the switch look at.
     pub serving: Serving,
     /// The newest revision when it began: items with a later one came or changed during the upgrade, and go to the front of
-    /// the queue. `None` in records of a rehang that did not know.
+    /// the queue. A hint for the queue and no more: nothing is wrong where revisions do not come in the order of time. `None` in
+    /// records of a rehang that did not know.
     #[serde(default)]
     pub since: Option<Revision>,
     /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name later.
@@ -110,6 +112,15 @@ pub struct UpgradeRecord {
     /// It stays so until all of them were made again.
     #[serde(default = "not_known")]
     pub adapted_before: bool,
+    /// The epoch of the new space in which this plan fills it; whoever writes adapted vectors for it carries it. `None` until the
+    /// space is there.
+    #[serde(default = "before_epochs")]
+    pub epoch: Option<Epoch>,
+}
+
+/// A record of a rehang that knew no epochs speaks of a space in its first one.
+fn before_epochs() -> Option<Epoch> {
+    Some(Epoch::FIRST)
 }
 
 /// What a record that does not say is taken for: making a vector again costs time, keeping another adapter's is wrong.
@@ -134,6 +145,7 @@ impl UpgradeRecord {
             handicap: 0.0,
             old_handicap: 0.0,
             adapted_before: false,
+            epoch: None,
         }
     }
 
@@ -159,13 +171,13 @@ impl UpgradeRecord {
     }
 
     /// Whether searches go to the new space, whatever the phase says: a rollback may have died before it took them back.
-    pub(crate) fn is_served(&self, store: &dyn Store) -> Result<bool> {
+    pub(crate) fn is_served(&self, store: &dyn Ledger) -> Result<bool> {
         Ok(store.serving()?.as_deref() == Some(self.new.model.as_str()))
     }
 
     /// Whether an item that is written with an old vector needs an adapted one with it: while the upgrade is live; after a
     /// rollback that has not taken searches back; and until a finish has dropped the old space, with all that is written there.
-    pub(crate) fn adapts_writes(&self, store: &dyn Store) -> Result<bool> {
+    pub(crate) fn adapts_writes(&self, store: &dyn Ledger) -> Result<bool> {
         match self.phase {
             Phase::Filling | Phase::Filled => Ok(true),
             Phase::Finished => Ok(!self.dropped),
@@ -183,7 +195,7 @@ enum Overtaken {
 }
 
 impl Overtaken {
-    fn error(&self, store: &dyn Store, plan: &UpgradeRecord) -> Error {
+    fn error(&self, store: &dyn Ledger, plan: &UpgradeRecord) -> Error {
         let (happened, next) = match self {
             Self::Replaced => ("another upgrade took its place meanwhile", Remedy::SettleOtherUpgrade),
             Self::RolledBack => {
@@ -212,8 +224,22 @@ impl Recorded {
     /// # Errors
     ///
     /// Corrupt where the document is not a record, or was written by a newer rehang.
-    pub fn read(store: &dyn Store) -> Result<Option<Self>> {
-        let Some((version, text)) = store.document(DOCUMENT)? else { return Ok(None) };
+    pub fn read(store: &dyn Ledger) -> Result<Option<Self>> {
+        Self::parse(store, store.document(DOCUMENT)?)
+    }
+
+    /// The serving space and the upgrade of a gallery, as they are at one moment.
+    ///
+    /// # Errors
+    ///
+    /// As [`Recorded::read`].
+    pub(crate) fn read_with_serving(store: &dyn Ledger) -> Result<(Option<String>, Option<Self>)> {
+        let (serving, document) = store.serving_and_document(DOCUMENT)?;
+        Ok((serving, Self::parse(store, document)?))
+    }
+
+    fn parse(store: &dyn Ledger, document: Option<(u64, String)>) -> Result<Option<Self>> {
+        let Some((version, text)) = document else { return Ok(None) };
         let what = || format!("the upgrade record of {}", store.name());
         let head: Head = serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
         if head.format > FORMAT {
@@ -235,7 +261,7 @@ impl Recorded {
     /// # Errors
     ///
     /// Not found where there is none.
-    pub fn expect(store: &dyn Store) -> Result<Self> {
+    pub fn expect(store: &dyn Ledger) -> Result<Self> {
         Self::read(store)?
             .ok_or_else(|| Error::not_found("upgrade", "started", store.name()).advise(Remedy::BeginUpgrade))
     }
@@ -245,24 +271,23 @@ impl Recorded {
     /// # Errors
     ///
     /// A conflict where somebody else changed it meanwhile.
-    pub fn create(store: &dyn Store, replaces: Option<&Self>, record: UpgradeRecord) -> Result<Self> {
+    pub(crate) fn create(store: &dyn Ledger, replaces: Option<&Self>, record: UpgradeRecord) -> Result<Self> {
         let text = to_text(&record)?;
         let version = store.set_document(DOCUMENT, replaces.map(|recorded| recorded.version), &text)?;
         Ok(Self { record, version })
     }
 
     /// The record, where the upgrade is still planned as it was for somebody who fills its new space: between the same spaces,
-    /// with the same adapter and order, neither rolled back nor finished.
+    /// with the same adapter and order, in the same epoch, neither rolled back nor finished.
     ///
     /// # Errors
     ///
     /// Not found where there is no upgrade; a conflict that says what happened meanwhile, and what to do.
-    pub(crate) fn expect_planned(store: &dyn Store, plan: &UpgradeRecord) -> Result<Self> {
+    pub(crate) fn expect_planned(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<Self> {
         let now = Self::expect(store)?;
         let record = &now.record;
-        // There and back again: what this plan has filled may hold vectors of the plan between.
-        let same_fill = record.phase == Phase::Filled || record.adapted_before == plan.adapted_before;
-        let same_plan = (&record.adapter, record.order) == (&plan.adapter, plan.order) && same_fill;
+        let same_epoch = plan.epoch.is_none() || record.epoch == plan.epoch;
+        let same_plan = (&record.adapter, record.order) == (&plan.adapter, plan.order) && same_epoch;
         let happened = match record.phase {
             _ if !record.is_between_spaces_of(plan) => Overtaken::Replaced,
             Phase::RolledBack | Phase::Abandoned => Overtaken::RolledBack,
@@ -273,20 +298,13 @@ impl Recorded {
         Err(happened.error(store, plan))
     }
 
-    /// Fails where the new space is not filled by the same adapter any more as it was for somebody who catches up with it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Recorded::expect_planned`].
-    pub(crate) fn expect_filled_by(store: &dyn Store, plan: &UpgradeRecord) -> Result<()> {
-        let record = Self::expect(store)?.record;
-        if !record.is_between_spaces_of(plan) {
-            return Err(Overtaken::Replaced.error(store, plan));
+    /// What a writer of adapted vectors is told whose plan is no longer the upgrade's: what happened meanwhile, and what to do. Any
+    /// other error stays.
+    pub(crate) fn explain(store: &dyn Ledger, plan: &UpgradeRecord, error: Error) -> Error {
+        if !error.is_superseded() {
+            return error;
         }
-        if record.adapter != plan.adapter {
-            return Err(Overtaken::PlannedAnew.error(store, plan));
-        }
-        Ok(())
+        Self::expect_planned(store, plan).err().unwrap_or(error)
     }
 
     /// Changes the record, if nobody else has changed it since it was read. Where nothing would differ, nothing is looked at.
@@ -294,7 +312,7 @@ impl Recorded {
     /// # Errors
     ///
     /// A conflict where somebody has.
-    pub fn change(&mut self, store: &dyn Store, change: impl FnOnce(&mut UpgradeRecord)) -> Result<()> {
+    pub fn change(&mut self, store: &dyn Ledger, change: impl FnOnce(&mut UpgradeRecord)) -> Result<()> {
         let mut record = self.record.clone();
         change(&mut record);
         if record == self.record {
@@ -309,10 +327,29 @@ impl Recorded {
     /// # Errors
     ///
     /// A conflict where somebody has.
-    pub(crate) fn write(&mut self, store: &dyn Store, record: UpgradeRecord) -> Result<()> {
+    pub(crate) fn write(&mut self, store: &dyn Ledger, record: UpgradeRecord) -> Result<()> {
         self.version = store.set_document(DOCUMENT, Some(self.version), &to_text(&record)?)?;
         self.record = record;
         Ok(())
+    }
+
+    /// The same as [`Recorded::create`], and begins another epoch of the new space in the same step: from then on whatever was begun
+    /// for an earlier plan is refused. The space has to be there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Recorded::create`]; not found where there is no new space.
+    pub(crate) fn begin(
+        store: &dyn Ledger,
+        replaces: Option<&Self>,
+        mut record: UpgradeRecord,
+    ) -> Result<Self> {
+        let new = &record.new.model;
+        let from = expect_space(store, new)?.epoch;
+        record.epoch = Some(from.next());
+        let expected = replaces.map(|recorded| recorded.version);
+        let version = store.advance(&record.new.model, from, DOCUMENT, expected, &to_text(&record)?)?;
+        Ok(Self { record, version })
     }
 }
 

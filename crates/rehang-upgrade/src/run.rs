@@ -10,7 +10,7 @@ use std::time::Duration;
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Progress, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{ItemKey, Outcome, Record, Scan, Select, Store, VectorWrite};
+use rehang_store::{ItemKey, Ledger, Outcome, Record, Store, VectorWrite};
 use serde::Serialize;
 
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
@@ -47,6 +47,9 @@ pub struct BackfillSetup<'a> {
     pub clock: &'a dyn Clock,
     /// Where it dies, in tests.
     pub faults: &'a dyn Faults,
+    /// The name of this worker (host and process, say), under which its items are leased. No two at a time may share one: a run that
+    /// begins gives back what an earlier one of its name still held.
+    pub worker: &'a str,
 }
 
 /// What a backfill did.
@@ -82,8 +85,11 @@ pub struct Summary {
 /// a death costs, and the next call embeds again, is at most `batch` items a worker. The encoder waits while its only worker's
 /// batch is written; a second worker keeps it busy meanwhile.
 ///
-/// Items that fail are tried again, then listed; they never stop
-/// the others. Several processes may run at once: none harms another, but they may embed the same item twice.
+/// Items that fail are tried again, then listed; they never stop the others.
+///
+/// Several processes may run at once, on one machine or many: each leases what it works on, so no item is embedded twice but for a
+/// death. Where all that is left is held by others, it waits for them; what a dead one held is taken over when its lease has run out
+/// ([`Limits::lease_ms`]).
 ///
 /// # Errors
 ///
@@ -125,6 +131,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
         }
         None => None,
     };
+    setup.store.release(&record.new.model, setup.worker, None)?;
     let (jobs, to_do) = channel::<Job>();
     let (done, results) = channel::<Done>();
     let to_do = Arc::new(Mutex::new(to_do));
@@ -144,7 +151,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
             jobs,
             results,
             records: BTreeMap::new(),
-            read: BTreeMap::new(),
+            claimed: BTreeMap::new(),
             vectors: BTreeMap::new(),
             at_encoder: 0,
             catch_up_from_ms: 0,
@@ -156,13 +163,22 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
             began_ms: setup.clock.now_ms(),
             busy_since_ms: 0,
             busy_ms: 0,
+            renewed_ms: setup.clock.now_ms(),
         };
-        run.go()
+        let summary = run.go();
+        match setup.faults.reach(Place::BackfillEnded) {
+            // Also after an error: others need not wait for the leases to run out.
+            Ok(()) => {
+                let released = setup.store.release(&record.new.model, setup.worker, None);
+                summary.and_then(|summary| released.map(|_| summary))
+            }
+            Err(death) => summary.and(Err(death)),
+        }
     })
 }
 
 /// What can be done about the items that a finished upgrade has left behind: a backfill of it is over.
-fn left_by_finish(store: &dyn Store, new: &str) -> Result<String> {
+fn left_by_finish(store: &dyn Ledger, new: &str) -> Result<String> {
     let counts = store.counts(new)?;
     let left = (counts.adapted + counts.lacking).saturating_sub(counts.without_source);
     if left == 0 {
@@ -226,8 +242,8 @@ struct Run<'a> {
     results: Receiver<Done>,
     /// Items at the encoder, by batch.
     records: BTreeMap<u64, Arc<Vec<Record>>>,
-    /// Items that were read and wait for a worker, by key.
-    read: BTreeMap<ItemKey, Record>,
+    /// Items that were claimed and wait for an encoder, by key.
+    claimed: BTreeMap<ItemKey, Record>,
     /// Vectors that wait to be written, by batch.
     vectors: BTreeMap<u64, Vec<(Record, Vec<f32>)>>,
     at_encoder: usize,
@@ -243,6 +259,8 @@ struct Run<'a> {
     began_ms: u64,
     busy_since_ms: u64,
     busy_ms: u64,
+    /// When the leases were renewed last.
+    renewed_ms: u64,
 }
 
 impl Run<'_> {
@@ -260,6 +278,7 @@ impl Run<'_> {
                 Some(event) => event,
                 None => self.next_event(wait_until.take())?,
             };
+            self.renew()?;
             let (next, mut actions) = state.step(self.setup.clock.now_ms(), event);
             state = next;
             // What came back is written before its worker gets the next batch, so that a worker never holds more than one batch
@@ -278,15 +297,18 @@ impl Run<'_> {
                         }
                         events.push_back(event);
                     }
-                    Action::Read { limit, except } => {
-                        let scan = Scan::new(self.space, Select::WorstFirst, limit)
-                            .except(except)
-                            .with_vectors_of(self.space);
-                        let records = self.setup.store.scan(&scan)?;
-                        self.setup.faults.reach(Place::BackfillRead)?;
-                        let keys = records.iter().map(|record| record.item.key).collect();
-                        self.read.extend(records.into_iter().map(|record| (record.item.key, record)));
-                        events.push_back(Event::Read { keys });
+                    Action::Claim { limit } => {
+                        let claimed =
+                            self.setup.store.claim(self.space, self.setup.worker, limit, self.lease())?;
+                        self.setup.faults.reach(Place::BackfillClaimed)?;
+                        let keys = claimed.records.iter().map(|record| record.item.key).collect();
+                        self.claimed
+                            .extend(claimed.records.into_iter().map(|record| (record.item.key, record)));
+                        let held_by_others = claimed.held_by_others;
+                        events.push_back(Event::Claimed { keys, held_by_others });
+                    }
+                    Action::Release { keys } => {
+                        self.setup.store.release(self.space, self.setup.worker, Some(&keys))?;
                     }
                     Action::Encode { batch, keys } => self.encode(batch, &keys),
                     Action::Write { batch } => {
@@ -310,6 +332,21 @@ impl Run<'_> {
                 }
             }
         }
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(self.setup.limits.lease_ms)
+    }
+
+    /// Lets the leases live on while this worker does.
+    fn renew(&mut self) -> Result<()> {
+        let now = self.setup.clock.now_ms();
+        if now.saturating_sub(self.renewed_ms) < self.setup.limits.lease_ms / 3 {
+            return Ok(());
+        }
+        self.setup.store.renew(self.space, self.setup.worker, self.lease())?;
+        self.renewed_ms = now;
+        Ok(())
     }
 
     fn end(&mut self, state: &Backfill, ending: Ending) -> Result<Summary> {
@@ -381,7 +418,13 @@ impl Run<'_> {
             && self.setup.clock.now_ms() >= self.catch_up_from_ms
         {
             let began = self.setup.clock.now_ms();
-            self.caught_up += filler.catch_up(self.setup.store, self.setup.faults)?;
+            let epoch = record.epoch.unwrap_or_default();
+            match filler.catch_up(self.setup.store, epoch, self.setup.faults) {
+                Ok(caught_up) => self.caught_up += caught_up,
+                // Planned anew since the record was read: whoever did so catches up.
+                Err(error) if error.is_superseded() => {}
+                Err(error) => return Err(error),
+            }
             let ended = self.setup.clock.now_ms();
             self.catch_up_from_ms = ended + CATCH_UP_RESTS * ended.saturating_sub(began);
         }
@@ -416,7 +459,7 @@ impl Run<'_> {
     }
 
     fn encode(&mut self, batch: u64, keys: &[ItemKey]) {
-        let records: Vec<Record> = keys.iter().filter_map(|key| self.read.remove(key)).collect();
+        let records: Vec<Record> = keys.iter().filter_map(|key| self.claimed.remove(key)).collect();
         let records = Arc::new(records);
         self.records.insert(batch, Arc::clone(&records));
         self.count_busy();
@@ -495,7 +538,7 @@ impl Run<'_> {
                 vector,
             })
             .collect();
-        let outcomes = self.setup.store.write_vectors(self.space, &writes)?;
+        let outcomes = self.setup.store.write_vectors(self.space, None, &writes)?;
         self.written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
         self.setup.faults.reach(Place::BackfillWritten)?;
         Ok(writes.iter().map(|write| write.key).zip(outcomes).collect())

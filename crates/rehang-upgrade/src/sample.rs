@@ -7,57 +7,41 @@
 //! re-embedded before everything else, in its order; and the scale is learned from the beginning of the shuffle, as far as that
 //! is native, whatever else is.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use rehang::{Provenance, Result};
-use rehang_store::{ItemKey, Record, Scan, Select, Store};
-
-use crate::fill::{SAMPLE_FIRST, shuffled};
+use rehang_store::{Among, Band, Epoch, ItemKey, Ledger, Priority, Record, Sample};
 
 /// Items at the beginning of the shuffle that are re-embedded first, at most, and at most half of all that are in it.
 const FIRST: usize = 200;
-/// Items of one page; they come without vectors.
-const PAGE: usize = 2048;
 /// The same in every upgrade, so that an order planned anew with another seed does not begin another sample.
 const SEED: u64 = 0x5ca1_ab1e;
 /// The share of the sample that has to be native: an item that changed, or that fails a while, does not end it.
 const NATIVE_SHARE: f64 = 0.9;
 
-/// The beginning of the shuffle.
-struct Drawn {
-    /// The first items, as they stand in the space.
-    first: Vec<Record>,
-    /// How many the shuffle has in all.
-    of: usize,
+/// The first items of the shuffle, as they stand in the space.
+fn beginning(space: &str, size: usize) -> Sample {
+    Sample { space: space.into(), among: Among::Embeddable, seed: SEED, size, vectors_of: None }
 }
 
-/// The first items of the shuffle, at most `count`.
-fn shuffle(store: &dyn Store, space: &str, count: usize) -> Result<Drawn> {
-    let mut first: BTreeMap<(u64, ItemKey), Record> = BTreeMap::new();
-    let (mut of, mut after) = (0, None);
-    loop {
-        let records = store.scan(&Scan::new(space, Select::All, PAGE).after(after))?;
-        let Some(last) = records.last() else {
-            return Ok(Drawn { first: first.into_values().collect(), of });
-        };
-        // No more failures than items lie between two keys.
-        let failures = store.failures(space, after, records.len())?;
-        let failed: BTreeSet<ItemKey> = failures.into_iter().map(|failure| failure.key).collect();
-        after = Some(last.item.key);
-        for record in records {
-            let can_be = record.item.source.is_some() && !failed.contains(&record.item.key);
-            if !can_be && !is_native(&record) {
-                continue;
-            }
-            of += 1;
-            // Positive numbers sort as their bits do.
-            let place = shuffled(SEED, record.item.key).to_bits();
-            first.insert((place, record.item.key), record);
-            if first.len() > count {
-                first.pop_last();
-            }
-        }
-    }
+/// Some of a gallery's items, drawn at random: at most `items`, the same as long as they are there. With their vectors of a space, or
+/// without.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn some(
+    store: &dyn Ledger,
+    space: &str,
+    items: usize,
+    vectors_of: Option<&str>,
+) -> Result<Vec<Record>> {
+    let sample = Sample {
+        space: space.into(),
+        among: Among::All,
+        seed: SEED,
+        size: items,
+        vectors_of: vectors_of.map(Into::into),
+    };
+    Ok(store.sample(&sample)?.records)
 }
 
 fn is_native(record: &Record) -> bool {
@@ -69,21 +53,23 @@ fn is_native(record: &Record) -> bool {
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn first_in_queue(store: &dyn Store, new: &str) -> Result<()> {
-    let drawn = shuffle(store, new, FIRST)?;
+pub(crate) fn first_in_queue(store: &dyn Ledger, new: &str, epoch: Epoch) -> Result<()> {
+    let drawn = store.sample(&beginning(new, FIRST))?;
+    let half = usize::try_from(drawn.of / 2).unwrap_or(usize::MAX);
     let places: Vec<_> = drawn
-        .first
+        .records
         .iter()
-        .take(drawn.of / 2)
+        .take(half)
         .enumerate()
         .filter_map(|(rank, record)| {
             let state = record.state.as_ref()?;
             let waits = state.provenance == Provenance::Adapted
-                && state.priority.is_none_or(|priority| priority < SAMPLE_FIRST);
-            waits.then_some((record.item.key, record.item.revision, SAMPLE_FIRST + (FIRST - rank) as f64))
+                && state.priority.is_none_or(|priority| priority.band < Band::Sample);
+            let place = Priority::new(Band::Sample, (FIRST - rank) as f64);
+            waits.then_some((record.item.key, record.item.revision, place))
         })
         .collect();
-    store.set_priorities(new, &places)?;
+    store.set_priorities(new, epoch, &places)?;
     Ok(())
 }
 
@@ -93,8 +79,8 @@ pub(crate) fn first_in_queue(store: &dyn Store, new: &str) -> Result<()> {
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn native(store: &dyn Store, old: &str, new: &str, count: usize) -> Result<Vec<ItemKey>> {
-    let drawn = shuffle(store, new, count)?.first;
+pub(crate) fn native(store: &dyn Ledger, old: &str, new: &str, count: usize) -> Result<Vec<ItemKey>> {
+    let drawn = store.sample(&beginning(new, count))?.records;
     let keys: Vec<ItemKey> = drawn.iter().map(|record| record.item.key).collect();
     let in_old = store.provenances(old, &keys)?;
     let (mut seen, mut native, mut kept) = (0, Vec::new(), 0);

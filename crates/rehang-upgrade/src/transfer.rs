@@ -217,13 +217,7 @@ fn fill(
                 source: line.source,
                 label: line.label.map(Text::into_string),
                 payload: line.payload,
-                vectors: vec![NewVector {
-                    space: import.space.clone(),
-                    vector: row.to_vec(),
-                    provenance: written_as,
-                    sigma2: None,
-                    priority: None,
-                }],
+                vectors: vec![NewVector::of_model(import.space.clone(), row.to_vec(), written_as)],
             });
         }
         store.put(&writes)?;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rehang::{Progress, Result};
 use rehang_encode::{Encoder, Input};
@@ -145,9 +146,8 @@ impl Upgrade {
     /// # Errors
     ///
     /// As [`backfill`](crate::backfill()), [`expect_same`], [`Configuration::open_encoder`] and
-    /// [`Configuration::limits_of`]; a conflict where another process is at work.
+    /// [`Configuration::limits_of`].
     pub fn run(&self, asked: &RunOptions, encoder: Option<&dyn Encoder>, progress: &Progress) -> Result<Run> {
-        let _held = self.configuration.gallery.hold()?;
         expect_same(self.store(), &self.configuration.setup())?;
         let opened;
         let encoder = if let Some(encoder) = encoder {
@@ -164,6 +164,7 @@ impl Upgrade {
             limits,
             clock: &SystemClock::start(),
             faults: &NoFaults,
+            worker: &worker_name(),
         };
         let summary = backfill(&setup, progress)?;
         let failed_in_all = self.store.counts(&self.configuration.new.model)?.failed;
@@ -219,6 +220,15 @@ impl Upgrade {
         let _held = self.configuration.gallery.hold()?;
         verbs::finish(self.store(), &self.configuration.setup(), &NoFaults)
     }
+}
+
+/// The name that this process works under: its machine and its number there. Each run of a process has one of its own.
+fn worker_name() -> String {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    let host = fs_err::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let suffix = if run == 0 { String::new() } else { format!(".{run}") };
+    format!("{}:{}{suffix}", host.trim(), std::process::id())
 }
 
 /// What an upgrade would do and what is known of it before: see [`Upgrade::plan`].

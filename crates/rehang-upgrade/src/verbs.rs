@@ -2,19 +2,17 @@
 
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Progress, Provenance, Remedy, Result, Space};
-use rehang_store::{Counts, Failure, Scan, Select, Store, expect_space, find_space};
+use rehang_store::{AtWork, Counts, Failure, Ledger, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
 use crate::backfill::Request;
 use crate::faults::{Faults, Place};
-use crate::fill::{Filler, drift, newest_revision};
+use crate::fill::{Filler, drift};
 use crate::health::{SigmaHealth, sigma_health};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::run::HEALTH_SAMPLE;
 use crate::sample;
 
-/// Items of a page while planning.
-const PLAN_PAGE: usize = 5000;
 /// Times that a record is read again before a change of it is given up.
 const RETRIES: usize = 20;
 /// Times that a finish catches up before it drops the old space, while the application goes on writing.
@@ -35,7 +33,7 @@ pub struct Setup<'a> {
 
 impl Setup<'_> {
     /// Fails where gallery, adapter and configuration do not speak of the same spaces; gives what looks doubtful.
-    fn check(&self, store: &dyn Store) -> Result<Vec<String>> {
+    fn check(&self, store: &dyn Ledger) -> Result<Vec<String>> {
         if self.old.model == self.new.model {
             return Err(Error::option(
                 "[new] name",
@@ -111,7 +109,7 @@ pub struct Plan {
 /// # Errors
 ///
 /// What [`start`] would fail with before its first write.
-pub fn plan(store: &dyn Store, setup: &Setup<'_>) -> Result<Plan> {
+pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
     let warnings = setup.check(store)?;
     Filler::new(setup.adapter, &setup.old.model, &setup.new.model, setup.order)?;
     let recorded = Recorded::read(store)?;
@@ -129,7 +127,7 @@ pub fn plan(store: &dyn Store, setup: &Setup<'_>) -> Result<Plan> {
     };
     let without_source = match new_counts {
         Some(counts) => counts.without_source,
-        None => count_without_source(store, &setup.old.model)?,
+        None => store.count_without_source()?,
     };
     Ok(Plan {
         gallery: store.name(),
@@ -143,17 +141,6 @@ pub fn plan(store: &dyn Store, setup: &Setup<'_>) -> Result<Plan> {
         bytes: old_counts.items * 4 * setup.new.dimension as u64,
         warnings,
     })
-}
-
-/// Items that cannot be embedded again, page by page: before the new space is there, no count knows of them.
-fn count_without_source(store: &dyn Store, space: &str) -> Result<u64> {
-    let (mut count, mut after) = (0, None);
-    loop {
-        let records = store.scan(&Scan::new(space, Select::All, PLAN_PAGE).after(after))?;
-        let Some(last) = records.last() else { return Ok(count) };
-        after = Some(last.item.key);
-        count += records.iter().filter(|record| record.item.source.is_none()).count() as u64;
-    }
 }
 
 /// What [`start`] did.
@@ -182,7 +169,7 @@ pub struct Started {
 /// # Errors
 ///
 /// A conflict where another upgrade of this gallery is under way, or where this one is rolled back, finished or planned in another
-/// way meanwhile (it looks before each page); what [`Filler::new`] and the store say.
+/// way meanwhile (no page of its vectors is written then); what [`Filler::new`] and the store say.
 pub fn start(
     store: &dyn Store,
     setup: &Setup<'_>,
@@ -203,64 +190,107 @@ pub fn start(
     // Before the record: what is written from here on is new or changed, also if this process dies and another goes on.
     let since = match &earlier {
         Some(earlier) if continues => earlier.record.since,
-        _ => Some(newest_revision(store, &setup.old.model)?),
+        _ => Some(store.newest_revision()?),
     };
     let filler = filler.since(since);
     let old_handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&setup.old.model));
     let fresh =
         UpgradeRecord { since, handicap: setup.adapter.handicap, old_handicap, adapted_before, ..fresh };
+    let record = match &earlier {
+        Some(Recorded { record: earlier, .. }) if continues => {
+            let phase = if filled { Phase::Filled } else { fresh.phase };
+            // A plan that goes on as it was stays in its epoch, so that two processes that fill for it do not fence each other.
+            let epoch = earlier.epoch.filter(|_| has_new && !replanned);
+            UpgradeRecord { request: earlier.request, serving: earlier.serving, phase, epoch, ..fresh }
+        }
+        _ => fresh,
+    };
     let recorded = match earlier {
+        earlier if has_new && record.epoch.is_none() => Recorded::begin(store, earlier.as_ref(), record)?,
         Some(mut earlier) if continues => {
-            earlier.change(store, |record| {
-                let (serving, request) = (record.serving, record.request);
-                *record = UpgradeRecord { request, serving, ..fresh };
-                if filled {
-                    record.phase = Phase::Filled;
-                }
-            })?;
+            earlier.change(store, |there| *there = record)?;
             earlier
         }
-        earlier => Recorded::create(store, earlier.as_ref(), fresh)?,
+        earlier => Recorded::create(store, earlier.as_ref(), record)?,
     };
-    let filler = filler.while_planned(&recorded.record);
     faults.reach(Place::RecordWritten)?;
     store.create_space(&new, Provenance::Native)?;
     faults.reach(Place::SpaceMade)?;
-    let counts = store.counts(&new.model)?;
+    let plan = in_its_epoch(store, &recorded.record)?;
+    let adapted = fill(store, &filler, &plan, filled, faults, progress)
+        .map_err(|error| Recorded::explain(store, &plan, error))?;
+    store.flush()?;
+    faults.reach(Place::BeforeFilled)?;
+    record_filled(store, &plan)?;
+    faults.reach(Place::AfterFilled)?;
+    Ok(Started { adapted, replanned, lacking: store.counts(&new.model)?.lacking, warnings })
+}
+
+/// The plan with an epoch: that of the space that was made for it. Where another process that makes the same plan was faster, its
+/// epoch is this one's too.
+fn in_its_epoch(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<UpgradeRecord> {
+    changing(store, plan, |now| {
+        if now.record.epoch.is_some() {
+            return Ok(now.record);
+        }
+        Recorded::begin(store, Some(&now), now.record.clone()).map(|recorded| recorded.record)
+    })
+}
+
+/// Writes what is lacking, or all adapted vectors again, and the places of the order; gives how many vectors were written.
+fn fill(
+    store: &dyn Ledger,
+    filler: &Filler<'_>,
+    plan: &UpgradeRecord,
+    filled: bool,
+    faults: &dyn Faults,
+    progress: &Progress,
+) -> Result<u64> {
+    let (epoch, new) = (plan.epoch.unwrap_or_default(), &plan.new.model);
+    let counts = store.counts(new)?;
     let mut adapted = 0;
     if !filled {
         // Adapted vectors that are there may be of an interrupted fill with another adapter, or of an upgrade to the same space
         // that was rolled back before others: the record knows the last adapter only. Native vectors stay as they are. All others
         // are of an interrupted fill with this very adapter and order, which goes on with what is lacking.
-        if adapted_before && counts.adapted > 0 {
+        if plan.adapted_before && counts.adapted > 0 {
             progress.begin("adapting again", "vectors", counts.adapted);
-            adapted += filler.fill(store, &Select::Provenance(Provenance::Adapted), faults, progress)?;
+            adapted +=
+                filler.fill(store, epoch, &Select::Provenance(Provenance::Adapted), faults, progress)?;
         }
         if counts.lacking > 0 {
             progress.begin("adapting", "vectors", counts.lacking);
-            adapted += filler.fill(store, &Select::Lacking, faults, progress)?;
+            adapted += filler.fill(store, epoch, &Select::Lacking, faults, progress)?;
         }
-        filler.cover(store, progress)?;
+        filler.cover(store, epoch, progress)?;
         faults.reach(Place::PrioritiesWritten)?;
     }
-    adapted += filler.catch_up(store, faults)?;
-    store.flush()?;
-    faults.reach(Place::BeforeFilled)?;
-    record_filled(store, &recorded.record)?;
-    faults.reach(Place::AfterFilled)?;
-    Ok(Started { adapted, replanned, lacking: store.counts(&new.model)?.lacking, warnings })
+    adapted += filler.catch_up(store, epoch, faults)?;
+    Ok(adapted)
 }
 
 /// Says that all is filled, where the upgrade is still planned so. A pause may have been asked for meanwhile; that is no reason to
 /// throw the fill away.
-fn record_filled(store: &dyn Store, plan: &UpgradeRecord) -> Result<()> {
-    for _ in 0..RETRIES {
-        let outcome = Recorded::expect_planned(store, plan)?.change(store, |record| {
+fn record_filled(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<()> {
+    changing(store, plan, |mut now| {
+        now.change(store, |record| {
             if record.phase == Phase::Filling {
                 record.phase = Phase::Filled;
                 record.adapted_before = false;
             }
-        });
+        })
+    })
+}
+
+/// Changes the record while it says what was planned, and tries again where somebody else was faster with a change that is no reason
+/// to give up.
+fn changing<T>(
+    store: &dyn Ledger,
+    plan: &UpgradeRecord,
+    change: impl Fn(Recorded) -> Result<T>,
+) -> Result<T> {
+    for _ in 0..RETRIES {
+        let outcome = change(Recorded::expect_planned(store, plan)?);
         if !outcome.as_ref().is_err_and(Error::is_changed_meanwhile) {
             return outcome;
         }
@@ -288,7 +318,7 @@ pub struct Switched {
 /// A conflict where the new space is not filled yet, or the upgrade is finished, or is not the one of the setup: other spaces,
 /// or filled by another adapter; also where it is rolled back meanwhile: searches go to the old space then.
 pub fn switch(
-    store: &dyn Store,
+    store: &dyn Ledger,
     setup: &Setup<'_>,
     serving: Serving,
     faults: &dyn Faults,
@@ -304,11 +334,11 @@ pub fn switch(
     }
     expect_adapter(store, &recorded.record, setup.adapter)?;
     let (old, new) = (&recorded.record.old.model.clone(), &recorded.record.new.model.clone());
-    let filler = Filler::new(setup.adapter, old, new, setup.order)?.while_filled_by(&recorded.record);
-    let caught_up = filler.catch_up(store, faults)?;
+    let caught_up = catch_up(store, setup, &recorded.record, faults)?;
     let lacking = store.counts(new)?.lacking;
     if serving == Serving::Merged {
-        sample::first_in_queue(store, new)?;
+        sample::first_in_queue(store, new, recorded.record.epoch.unwrap_or_default())
+            .map_err(|error| Recorded::explain(store, &recorded.record, error))?;
         faults.reach(Place::SamplePlaced)?;
     }
     faults.reach(Place::BeforeSwitch)?;
@@ -325,7 +355,7 @@ pub fn switch(
 
 /// Lets searches go back where a rollback came between the record of a switch and the switch itself: it found the old space
 /// serving, and so had nothing to take back.
-fn expect_not_taken_back(store: &dyn Store, old: &str, new: &str) -> Result<()> {
+fn expect_not_taken_back(store: &dyn Ledger, old: &str, new: &str) -> Result<()> {
     let record = Recorded::expect(store)?.record;
     let same_spaces = (record.old.model.as_str(), record.new.model.as_str()) == (old, new);
     if same_spaces && !matches!(record.phase, Phase::RolledBack | Phase::Abandoned) {
@@ -344,7 +374,7 @@ fn expect_not_taken_back(store: &dyn Store, old: &str, new: &str) -> Result<()> 
 /// # Errors
 ///
 /// Not found where there is no upgrade, a conflict where it is finished or is between other spaces than the setup's.
-pub fn request(store: &dyn Store, setup: &Setup<'_>, request: Request) -> Result<Request> {
+pub fn request(store: &dyn Ledger, setup: &Setup<'_>, request: Request) -> Result<Request> {
     let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
         return Err(finished(store, &recorded.record));
@@ -372,7 +402,7 @@ pub struct RolledBack {
 ///
 /// Not found where there is no upgrade, a conflict where it is finished (the old space is gone then) or is between other spaces
 /// than the setup's.
-pub fn rollback(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Result<RolledBack> {
+pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, faults: &dyn Faults) -> Result<RolledBack> {
     let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
         return Err(finished(store, &recorded.record));
@@ -386,9 +416,15 @@ pub fn rollback(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Re
         phase @ (Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
     };
     let rolled_back = UpgradeRecord { phase, ..recorded.record.clone() };
-    recorded.write(store, rolled_back)?;
+    let has_new = find_space(store, &new)?.is_some();
+    if has_new {
+        // Whoever is filling it stops at the next page.
+        Recorded::begin(store, Some(&recorded), rolled_back)?;
+    } else {
+        recorded.write(store, rolled_back)?;
+    }
     faults.reach(Place::RolledBack)?;
-    if find_space(store, &new)?.is_some() {
+    if has_new {
         store.switch_serving(&new, &old)?;
     }
     let lacking = store.scan(&Scan::new(&old, Select::Lacking, 5))?;
@@ -420,7 +456,7 @@ pub struct FinishedUpgrade {
 ///
 /// A conflict where searches still go to the old space, or the upgrade is being filled or rolled back, or is not the one of the
 /// setup: other spaces, or filled by another adapter.
-pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Result<FinishedUpgrade> {
+pub fn finish(store: &dyn Ledger, setup: &Setup<'_>, faults: &dyn Faults) -> Result<FinishedUpgrade> {
     let mut recorded = expect_upgrade(store, setup)?;
     let (old, new) = (recorded.record.old.model.clone(), recorded.record.new.model.clone());
     if recorded.record.phase != Phase::Finished {
@@ -444,8 +480,7 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
             let phase = format!("{}: finish would drop what it still needs", recorded.record.phase.name());
             return Err(Error::wrong_phase(upgrade_of(store), phase).advise(next));
         }
-        let filler = Filler::new(setup.adapter, &old, &new, setup.order)?.while_filled_by(&recorded.record);
-        filler.catch_up(store, faults)?;
+        catch_up(store, setup, &recorded.record, faults)?;
         recorded.change(store, |record| {
             record.phase = Phase::Finished;
             // Nothing of the old space is left to merge with.
@@ -473,25 +508,36 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, faults: &dyn Faults) -> Resu
 /// Adapts what has only an old vector, which is about to be lost: written since the finish caught up for its record, or since one
 /// before it died. Until a pass finds nothing, so that no more is written unseen than in the time of that pass.
 fn catch_up_before_drop(
-    store: &dyn Store,
+    store: &dyn Ledger,
     setup: &Setup<'_>,
     record: &UpgradeRecord,
     faults: &dyn Faults,
 ) -> Result<()> {
-    let (old, new) = (&record.old.model, &record.new.model);
-    if find_space(store, old)?.is_none() {
+    if find_space(store, &record.old.model)?.is_none() {
         // A finish before this one died right after its drop.
         return Ok(());
     }
     faults.reach(Place::BeforeDrop)?;
     expect_adapter(store, record, setup.adapter)?;
-    let filler = Filler::new(setup.adapter, old, new, setup.order)?.while_filled_by(record);
     for _ in 0..LAST_PASSES {
-        if filler.catch_up(store, faults)? == 0 {
+        if catch_up(store, setup, record, faults)? == 0 {
             break;
         }
     }
     Ok(())
+}
+
+/// Adapts what lacks a vector in the new space, for the plan of a record; gives how many items.
+fn catch_up(
+    store: &dyn Ledger,
+    setup: &Setup<'_>,
+    record: &UpgradeRecord,
+    faults: &dyn Faults,
+) -> Result<u64> {
+    let filler = Filler::new(setup.adapter, &record.old.model, &record.new.model, setup.order)?;
+    filler
+        .catch_up(store, record.epoch.unwrap_or_default(), faults)
+        .map_err(|error| Recorded::explain(store, record, error))
 }
 
 /// Fails where the upgrade of a gallery is not the one of the setup: between other spaces, or filled by another adapter. Whoever
@@ -500,7 +546,7 @@ fn catch_up_before_drop(
 /// # Errors
 ///
 /// Not found where there is no upgrade; otherwise a conflict or a mismatch that says what differs.
-pub fn expect_same(store: &dyn Store, setup: &Setup<'_>) -> Result<()> {
+pub fn expect_same(store: &dyn Ledger, setup: &Setup<'_>) -> Result<()> {
     expect_adapter(store, &expect_upgrade(store, setup)?.record, setup.adapter)
 }
 
@@ -536,6 +582,8 @@ pub struct Status {
     pub sigma: Option<SigmaHealth>,
     /// The first recorded failures.
     pub failures: Vec<Failure>,
+    /// Who is re-embedding at this moment, and how many items each has in hand.
+    pub at_work: Vec<AtWork>,
 }
 
 /// How an upgrade stands. Reads only.
@@ -543,7 +591,7 @@ pub struct Status {
 /// # Errors
 ///
 /// Not found where there is no upgrade.
-pub fn status(store: &dyn Store, failures: usize) -> Result<Status> {
+pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
     let record = Recorded::expect(store)?.record;
     let new = &record.new.model;
     let has_new = find_space(store, new)?.is_some();
@@ -557,10 +605,10 @@ pub fn status(store: &dyn Store, failures: usize) -> Result<Status> {
     let fraction = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
     let lag = match record.phase {
         Phase::Filling | Phase::Abandoned => counts.lacking,
-        Phase::Filled | Phase::RolledBack => lag(store, &record)?,
+        Phase::Filled | Phase::RolledBack => store.count_lag(new, &record.old.model)?,
         // A finish that died before its drop still has something to catch up from.
         Phase::Finished if !record.dropped && find_space(store, &record.old.model)?.is_some() => {
-            lag(store, &record)?
+            store.count_lag(new, &record.old.model)?
         }
         Phase::Finished => 0,
     };
@@ -579,6 +627,7 @@ pub fn status(store: &dyn Store, failures: usize) -> Result<Status> {
         without_vector: counts.lacking.saturating_sub(lag),
         sigma: if has_new { sigma_health(&store.errors(new, HEALTH_SAMPLE)?)? } else { None },
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
+        at_work: if has_new { store.at_work(new)? } else { Vec::new() },
     })
 }
 
@@ -593,18 +642,6 @@ pub(crate) fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Re
     let (expected, received) = (wanted.to_string(), space.to_string());
     Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
         .context(format!("the adapter's {role} space")))
-}
-
-/// Items that lack a vector in the new space and have one in the old.
-fn lag(store: &dyn Store, record: &UpgradeRecord) -> Result<u64> {
-    let (mut lag, mut after) = (0, None);
-    loop {
-        let records = store.scan(&Scan::new(&record.new.model, Select::Lacking, PLAN_PAGE).after(after))?;
-        let Some(last) = records.last() else { return Ok(lag) };
-        after = Some(last.item.key);
-        let keys: Vec<_> = records.iter().map(|record| record.item.key).collect();
-        lag += store.provenances(&record.old.model, &keys)?.iter().flatten().count() as u64;
-    }
 }
 
 fn has_spaces_of(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
@@ -641,7 +678,7 @@ fn is_the_same(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
 }
 
 /// Fails where the record speaks of other spaces than the configuration while it is live.
-fn expect_no_other(store: &dyn Store, recorded: Option<&Recorded>, setup: &Setup<'_>) -> Result<()> {
+fn expect_no_other(store: &dyn Ledger, recorded: Option<&Recorded>, setup: &Setup<'_>) -> Result<()> {
     match recorded {
         Some(recorded) if recorded.record.is_live() => expect_setup(store, &recorded.record, setup),
         _ => Ok(()),
@@ -649,7 +686,7 @@ fn expect_no_other(store: &dyn Store, recorded: Option<&Recorded>, setup: &Setup
 }
 
 /// Fails where an upgrade is between other spaces than those of the configuration.
-fn expect_setup(store: &dyn Store, record: &UpgradeRecord, setup: &Setup<'_>) -> Result<()> {
+fn expect_setup(store: &dyn Ledger, record: &UpgradeRecord, setup: &Setup<'_>) -> Result<()> {
     let name = store.name();
     if !has_spaces_of(record, setup) {
         let of_record = format!("from {:?} to {:?}", record.old.model, record.new.model);
@@ -678,7 +715,7 @@ fn expect_setup(store: &dyn Store, record: &UpgradeRecord, setup: &Setup<'_>) ->
 }
 
 /// The upgrade of a gallery, which has to be between the spaces of the configuration.
-fn expect_upgrade(store: &dyn Store, setup: &Setup<'_>) -> Result<Recorded> {
+fn expect_upgrade(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Recorded> {
     let recorded = Recorded::expect(store)?;
     expect_setup(store, &recorded.record, setup)?;
     Ok(recorded)
@@ -686,7 +723,7 @@ fn expect_upgrade(store: &dyn Store, setup: &Setup<'_>) -> Result<Recorded> {
 
 /// Fails where an upgrade is filled by another adapter than this one: vectors of two adapters in one space would be ordered by
 /// σ² of two kinds, and searched as if they were of one.
-pub(crate) fn expect_adapter(store: &dyn Store, record: &UpgradeRecord, adapter: &Adapter) -> Result<()> {
+pub(crate) fn expect_adapter(store: &dyn Ledger, record: &UpgradeRecord, adapter: &Adapter) -> Result<()> {
     if adapter.fingerprint()? == record.adapter {
         return Ok(());
     }
@@ -698,11 +735,11 @@ pub(crate) fn expect_adapter(store: &dyn Store, record: &UpgradeRecord, adapter:
 }
 
 /// How errors name the upgrade of a gallery.
-pub(crate) fn upgrade_of(store: &dyn Store) -> String {
+pub(crate) fn upgrade_of(store: &dyn Ledger) -> String {
     format!("the upgrade of {}", store.name())
 }
 
-fn finished(store: &dyn Store, record: &UpgradeRecord) -> Error {
+fn finished(store: &dyn Ledger, record: &UpgradeRecord) -> Error {
     Error::wrong_phase(
         upgrade_of(store),
         format!(

@@ -5,12 +5,14 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use common::hooked::Hooked;
 use common::{D_NEW, DieAt, TestClock, TestEncoder, World, check, fill, new_model};
+use rehang::order::Policy;
 use rehang::{Distance, Progress, Provenance, Remedy, Result, Space};
-use rehang_store::{ItemWrite, MemoryStore, Store};
+use rehang_store::{ItemWrite, Ledger, MemoryStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Faults, Gallery, Limits, NoFaults, Phase, Place, Recorded, Request, Serving, Started,
-    Summary, backfill, finish, request, rollback, start, status, switch,
+    BackfillSetup, Faults, Gallery, Limits, NoFaults, OrderSettings, Phase, Place, Recorded, Request,
+    Serving, Setup, Started, Summary, backfill, finish, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 60;
@@ -37,7 +39,7 @@ impl<F: Fn() -> Result<()> + Sync> Faults for At<F> {
     }
 }
 
-fn begin(store: &MemoryStore, world: &World, faults: &dyn Faults) -> Result<Started> {
+fn begin(store: &dyn Store, world: &World, faults: &dyn Faults) -> Result<Started> {
     start(store, &world.setup(), faults, &Progress::default())
 }
 
@@ -49,6 +51,7 @@ fn run(store: &MemoryStore, world: &World) -> Result<Summary> {
         limits: Limits::default(),
         clock: &TestClock::default(),
         faults: &NoFaults,
+        worker: "worker",
     };
     backfill(&setup, &Progress::default())
 }
@@ -291,4 +294,105 @@ fn a_switch_that_catches_up_gives_way_to_another_adapter() {
     let error = switch(&store, &world.setup(), Serving::Mixed, &at(Place::CatchUpRead, anew)).unwrap_err();
     assert!(error.is_conflict() && error.to_string().contains("planned anew"), "{error}");
     assert_eq!(store.serving().unwrap().as_deref(), Some("old-model"));
+}
+
+fn other_world() -> World {
+    World { adapter: common::other_adapter(), ..World::new() }
+}
+
+/// Planned anew by somebody else, in the moment between what a process has checked and what it writes.
+fn planned_anew(store: &MemoryStore) {
+    begin(store, &other_world(), &NoFaults).unwrap();
+}
+
+#[test]
+fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
+    // A start that fills, its places in the queue, and its catching up.
+    for (call, items) in [("write_vectors", PAGES), ("set_priorities", ITEMS), ("flush", ITEMS)] {
+        let (store, world) = (MemoryStore::new(), World::new());
+        fill(&store, items);
+        let hooked = Hooked::before(&store, call, planned_anew);
+        let order = OrderSettings { policy: Policy::Coverage, seed: 3 };
+        let setup = Setup { order, ..world.setup() };
+        let error = start(&hooked, &setup, &NoFaults, &Progress::default()).unwrap_err();
+        assert!(hooked.happened(), "{call}");
+        assert!(error.to_string().contains("planned anew"), "{call}: {error}");
+        check(&store, &[common::other_adapter()]);
+        assert_eq!(store.counts("new-model").unwrap().adapted, items as u64);
+    }
+    // A switch and a finish that catch up.
+    for verb in ["switch", "finish"] {
+        let (store, world) = if verb == "switch" { filled() } else { switched() };
+        store.put(&[common::item(ITEMS, 0)]).unwrap();
+        let hooked = Hooked::before(&store, "write_vectors", planned_anew);
+        let error = match verb {
+            "switch" => switch(&hooked, &world.setup(), Serving::Mixed, &NoFaults).map(drop),
+            _ => finish(&hooked, &world.setup(), &NoFaults).map(drop),
+        };
+        let error = error.unwrap_err();
+        assert!(hooked.happened() && error.to_string().contains("planned anew"), "{verb}: {error}");
+        check(&store, &[common::other_adapter()]);
+    }
+    // A backfill that catches up gives way and goes on with what is its own.
+    let (store, world) = switched();
+    store.put(&[common::item(ITEMS, 0)]).unwrap();
+    let hooked = Hooked::before(&store, "write_vectors", planned_anew);
+    let setup = BackfillSetup {
+        store: &hooked,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits { budget: Some(5), ..Limits::default() },
+        clock: &TestClock::default(),
+        faults: &NoFaults,
+        worker: "worker",
+    };
+    assert_eq!(backfill(&setup, &Progress::default()).unwrap().done.native, 5);
+    assert!(hooked.happened());
+    check(&store, &[common::other_adapter()]);
+}
+
+#[test]
+fn a_write_of_the_application_beside_another_plan_is_kept_and_adapted_by_nobody_else() {
+    let (store, world) = switched();
+    let hooked = Hooked::before(&store, "put", planned_anew);
+    let write = common::item(1, 1);
+    Gallery::new(&hooked, Some(&world.adapter)).put(vec![write.clone(), common::item(ITEMS, 0)]).unwrap();
+    assert!(hooked.happened());
+    check(&store, &[common::other_adapter()]);
+    assert_eq!(store.get(&[&write.id]).unwrap()[0].as_ref().unwrap().source, write.source);
+    assert_eq!(made_by(&store, "new-model", 1), None, "it waits for the adapter of now");
+    // With the adapter of now it is found at once, whatever happens in between.
+    let back = |store: &MemoryStore| {
+        rollback(store, &other_world().setup(), &NoFaults).unwrap();
+        switch(store, &other_world().setup(), Serving::Mixed, &NoFaults).unwrap();
+    };
+    let hooked = Hooked::before(&store, "put", back);
+    Gallery::new(&hooked, Some(&common::other_adapter())).put(vec![common::item(2, 1)]).unwrap();
+    assert!(hooked.happened());
+    assert_eq!(made_by(&store, "new-model", 2), Some(Provenance::Adapted));
+}
+
+#[test]
+fn two_first_starts_with_two_adapters_leave_vectors_of_one() {
+    // The second one comes when the first has written its record, and when it has made the space.
+    for place in [Place::RecordWritten, Place::SpaceMade] {
+        for dies_at in [None, Some(Place::RecordWritten), Some(Place::FillWritten)] {
+            let (store, world) = (MemoryStore::new(), World::new());
+            fill(&store, ITEMS);
+            let second = || {
+                let outcome = match dies_at {
+                    None => begin(&store, &other_world(), &NoFaults),
+                    Some(place) => begin(&store, &other_world(), &DieAt::new(place, 1)),
+                };
+                assert_eq!(outcome.is_err(), dies_at.is_some());
+                Ok(())
+            };
+            let error = begin(&store, &world, &at(place, second)).unwrap_err();
+            assert!(error.to_string().contains("planned anew"), "{place:?}: {error}");
+            check(&store, &[common::other_adapter()]);
+            begin(&store, &other_world(), &NoFaults).unwrap();
+            check(&store, &[common::other_adapter()]);
+            assert_eq!(store.counts("new-model").unwrap().adapted, ITEMS as u64);
+        }
+    }
 }

@@ -18,8 +18,15 @@ fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn
     let clock = TestClock::default();
     let run = |until: Until| {
         let limits = Limits { batch: BATCH, workers: 2, until, rest_ms: 1, ..Limits::default() };
-        let setup =
-            BackfillSetup { store, encoder, adapter: Some(&world.adapter), limits, clock: &clock, faults };
+        let setup = BackfillSetup {
+            store,
+            encoder,
+            adapter: Some(&world.adapter),
+            limits,
+            clock: &clock,
+            faults,
+            worker: "worker",
+        };
         backfill(&setup, &progress)
     };
     start(store, &world.setup(), faults, &progress)?;
@@ -121,6 +128,7 @@ fn resume(store: &dyn Store, world: &World, encoder: &TestEncoder) {
             limits,
             clock: &clock,
             faults: &NoFaults,
+            worker: "worker",
         };
         backfill(&setup, &progress).unwrap();
         finish(store, &world.setup(), &NoFaults).unwrap();

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use common::{TestClock, TestEncoder, World, check};
 use rehang::{Error, Matrix, Progress};
-use rehang_store::{Filter, ItemWrite, SearchOptions, SqliteStore, Store};
+use rehang_store::{Filter, Index, ItemWrite, Ledger, SearchOptions, SqliteStore};
 use rehang_upgrade::{BackfillSetup, Limits, NoFaults, Serving, backfill, start, status, switch};
 
 const BATCH: usize = 200;
@@ -115,6 +115,7 @@ fn a_full_file_system_costs_nothing_but_time() {
         limits: Limits { batch: 50, ..Limits::default() },
         clock: &clock,
         faults: &NoFaults,
+        worker: "worker",
     };
     ballast.fill(1 << 20);
     is_full(&backfill(&setup, &Progress::default()).unwrap_err());

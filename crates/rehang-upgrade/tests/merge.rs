@@ -5,13 +5,15 @@ mod common;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::{TestClock, TestEncoder, World, fill, new_model, old_model};
 use rehang::order::Policy;
 use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_store::{
-    Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, MemoryStore, Outcome, Record, Revision, Scan,
-    Select, SpaceRecord, Store, VectorRecord, VectorWrite,
+    AtWork, Band, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite,
+    Ledger, MemoryStore, Outcome, Priority, Record, Revision, Sample, Scan, Select, SpaceRecord,
+    VectorRecord, VectorWrite,
 };
 use rehang_upgrade::{
     BackfillSetup, Gallery, Limits, Merge, NoFaults, OrderSettings, Queries, Recorded, Serving, Setup,
@@ -36,7 +38,7 @@ impl WrittenBefore {
             if let Some(world) = &self.finished {
                 return finish(&self.store, &world.setup(), &NoFaults).map(drop);
             }
-            let outcomes = self.store.write_vectors("new-model", std::slice::from_ref(&self.write))?;
+            let outcomes = self.store.write_vectors("new-model", None, std::slice::from_ref(&self.write))?;
             assert_eq!(outcomes, [Outcome::Written]);
         }
         Ok(())
@@ -49,13 +51,21 @@ macro_rules! passed_on {
     };
 }
 
-impl Store for WrittenBefore {
+impl Index for WrittenBefore {
     fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
         self.count()?;
         self.searched.lock().unwrap().push((space.into(), k));
         self.store.search(space, queries, k, filter)
     }
 
+    passed_on! {
+        recall(space: &str, samples: usize, k: usize) -> Result<f64>;
+        rebuild(space: &str) -> Result<()>;
+        flush() -> Result<()>;
+    }
+}
+
+impl Ledger for WrittenBefore {
     fn provenances(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
         self.count()?;
         self.store.provenances(space, keys)
@@ -72,8 +82,18 @@ impl Store for WrittenBefore {
         delete(ids: &[&str]) -> Result<usize>;
         get(ids: &[&str]) -> Result<Vec<Option<Item>>>;
         vectors(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>>;
-        write_vectors(space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
-        set_priorities(space: &str, priorities: &[(ItemKey, Revision, f64)]) -> Result<usize>;
+        serving_and_document(document: &str) -> Result<(Option<String>, Option<(u64, String)>)>;
+        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
+        set_priorities(space: &str, epoch: Epoch, places: &[(ItemKey, Revision, Priority)]) -> Result<usize>;
+        advance(space: &str, from: Epoch, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
+        sample(sample: &Sample) -> Result<Drawn>;
+        newest_revision() -> Result<Revision>;
+        count_without_source() -> Result<u64>;
+        count_lag(space: &str, behind: &str) -> Result<u64>;
+        claim(space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed>;
+        renew(space: &str, worker: &str, lease: Duration) -> Result<u64>;
+        release(space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64>;
+        at_work(space: &str) -> Result<Vec<AtWork>>;
         scan(scan: &Scan) -> Result<Vec<Record>>;
         counts(space: &str) -> Result<Counts>;
         record_failures(space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()>;
@@ -82,9 +102,6 @@ impl Store for WrittenBefore {
         errors(space: &str, limit: usize) -> Result<Vec<(f32, f32)>>;
         document(name: &str) -> Result<Option<(u64, String)>>;
         set_document(name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
-        recall(space: &str, samples: usize, k: usize) -> Result<f64>;
-        rebuild(space: &str) -> Result<()>;
-        flush() -> Result<()>;
     }
 }
 
@@ -106,6 +123,7 @@ fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, Worl
         limits: Limits { budget: Some(budget), ..Limits::default() },
         clock: &TestClock::default(),
         faults: &NoFaults,
+        worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
     (store, world)
@@ -317,6 +335,7 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
         limits: Limits { budget: Some(sampled as u64 + 1), ..Limits::default() },
         clock: &TestClock::default(),
         faults: &NoFaults,
+        worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
     assert_eq!(counts().native, native + sampled as u64 + 1);
@@ -343,7 +362,12 @@ fn a_scale_is_learned_where_many_items_can_never_be_native() {
     // Nobody knows yet what the encoder will refuse; no place is spent on an item without a source.
     let adapted = Select::Provenance(Provenance::Adapted);
     let mut first = store.scan(&Scan::new("new-model", adapted, 400)).unwrap();
-    first.retain(|record| record.state.as_ref().is_some_and(|state| state.priority >= Some(1e14)));
+    first.retain(|record| {
+        record
+            .state
+            .as_ref()
+            .is_some_and(|state| state.priority.is_some_and(|place| place.band == Band::Sample))
+    });
     assert_eq!(first.len(), 160, "half of the 320 that have a source");
     assert!(first.iter().all(|record| record.item.source.is_some()));
     let setup = BackfillSetup {
@@ -353,6 +377,7 @@ fn a_scale_is_learned_where_many_items_can_never_be_native() {
         limits: Limits::default(),
         clock: &TestClock::default(),
         faults: &NoFaults,
+        worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
     let counts = store.counts("new-model").unwrap();
@@ -380,6 +405,7 @@ fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
         limits: Limits { budget: Some(60), ..Limits::default() },
         clock: &TestClock::default(),
         faults: &NoFaults,
+        worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
     // Native is what the model that is old by now calls its own vectors.

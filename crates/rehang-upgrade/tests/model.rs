@@ -7,13 +7,15 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use common::{DieAt, TestClock, TestEncoder, World, check, fill, new_model, old_model, other_adapter};
 use proptest::prelude::*;
 use rehang::order::Policy;
 use rehang::{Adapter, Matrix, Progress, Provenance, Result};
 use rehang_store::{
-    Filter, Found, ItemWrite, MemoryStore, NewVector, Revision, Scan, Select, SqliteStore, Store, find_space,
+    Filter, Found, ItemWrite, ManualLeaseClock, MemoryStore, NewVector, Revision, Scan, Select, SqliteStore,
+    Store, find_space,
 };
 use rehang_upgrade::{
     BackfillSetup, Faults, Gallery, Limits, NoFaults, OrderSettings, Phase, Place, Queries, Recorded,
@@ -24,6 +26,8 @@ const OLD: &str = "old-model";
 const NEW: &str = "new-model";
 /// Numbers of the items that operations speak of.
 const NUMBERS: usize = 70;
+const BATCH: usize = 3;
+const WORKERS: usize = 2;
 
 /// What an application does.
 #[derive(Debug, Clone)]
@@ -122,10 +126,11 @@ fn places(verb: &Verb) -> &'static [Place] {
         Verb::Run(_) => &[
             Place::CatchUpRead,
             Place::CatchUpWritten,
-            Place::BackfillRead,
+            Place::BackfillClaimed,
             Place::BackfillEncoded,
             Place::BackfillWritten,
             Place::FailuresRecorded,
+            Place::BackfillEnded,
         ],
         // One write: it is there or it is not.
         Verb::Ask(_) => &[],
@@ -312,13 +317,7 @@ fn has_new_vector(store: &dyn Store, id: &str) -> bool {
 
 /// A vector of the new model that an application brings along.
 fn native(write: &ItemWrite) -> NewVector {
-    NewVector {
-        space: NEW.into(),
-        vector: new_model(write.source.as_deref().unwrap()),
-        provenance: Provenance::Native,
-        sigma2: None,
-        priority: None,
-    }
+    NewVector::of_model(NEW, new_model(write.source.as_deref().unwrap()), Provenance::Native)
 }
 
 fn adapters() -> [Adapter; 2] {
@@ -341,11 +340,13 @@ fn run(
     encoder: &TestEncoder,
     adapter: &Adapter,
     budget: Option<u64>,
+    worker: &str,
     faults: &dyn Faults,
 ) -> Result<Summary> {
     let clock = TestClock::default();
-    let limits = Limits { batch: 3, workers: 2, budget, ..Limits::default() };
-    let setup = BackfillSetup { store, encoder, adapter: Some(adapter), limits, clock: &clock, faults };
+    let limits = Limits { batch: BATCH, workers: WORKERS, budget, ..Limits::default() };
+    let setup =
+        BackfillSetup { store, encoder, adapter: Some(adapter), limits, clock: &clock, faults, worker };
     backfill(&setup, &Progress::default())
 }
 
@@ -354,13 +355,15 @@ struct Model {
     world: World,
     order: OrderSettings,
     encoder: Arc<TestEncoder>,
-    /// Whether all adapted vectors are of one adapter: a worker that is beside a re-planning may still adapt with the former.
-    one_adapter: bool,
+    /// What leases run out by.
+    clock: ManualLeaseClock,
+    /// Deaths with a batch in hand.
+    deaths: u32,
     oracle: Oracle,
 }
 
 impl Model {
-    fn new(store: Arc<dyn Store>, items: usize) -> Self {
+    fn new(store: Arc<dyn Store>, clock: ManualLeaseClock, items: usize) -> Self {
         fill(store.as_ref(), items);
         let items = (0..items).map(|number| {
             let revision = store.get(&[&common::id(number)]).unwrap().remove(0).unwrap().revision;
@@ -376,7 +379,7 @@ impl Model {
         };
         let order = OrderSettings { policy: Policy::Sigma, seed: 3 };
         let encoder = Arc::new(TestEncoder::new());
-        Self { store, world: World::new(), order, encoder, one_adapter: true, oracle }
+        Self { store, world: World::new(), order, encoder, clock, deaths: 0, oracle }
     }
 
     fn store(&self) -> &dyn Store {
@@ -414,13 +417,9 @@ impl Model {
                     // A finish died before it dropped anything, and somebody begins once more.
                     self.oracle.asked = Request::Run;
                 }
-                // The same plan again only catches up.
-                let same = matches!(verb, Verb::Start) && before == Some(Phase::Filled);
-                self.one_adapter = alone && (self.one_adapter || (outcome.is_ok() && !same));
                 if outcome.is_ok() && alone {
-                    if self.one_adapter {
-                        check(self.store(), std::slice::from_ref(&self.world.adapter));
-                    }
+                    // Also where a worker with another adapter was at work when the upgrade was planned anew.
+                    check(self.store(), std::slice::from_ref(&self.world.adapter));
                     assert_eq!(status(self.store(), 0).unwrap().lag, 0, "not caught up");
                 }
                 (outcome.map(drop), has_old)
@@ -458,7 +457,7 @@ impl Model {
             }
             Verb::Run(budget) => {
                 let (count, asked) = (self.encoder.count(), self.oracle.asked);
-                let outcome = run(self.store(), &self.encoder, &self.world.adapter, budget, faults);
+                let outcome = run(self.store(), &self.encoder, &self.world.adapter, budget, "alone", faults);
                 let may = matches!(before, Some(Phase::Filled | Phase::RolledBack)) && asked == Request::Run;
                 assert!(may || !alone || self.encoder.count() == count, "it was asked not to run");
                 (outcome.map(drop), may)
@@ -486,13 +485,17 @@ impl Model {
                 self.oracle.perform(write, self.store.as_ref(), &self.world.adapter);
             }
             Operation::Verb(verb) => self.perform(verb, &NoFaults, true),
-            Operation::Die(verb, place, visit) => self.perform(verb, &DieAt::new(*place, *visit), true),
+            Operation::Die(verb, place, visit) => {
+                let dying = DieAt::new(*place, *visit);
+                self.perform(verb, &dying, true);
+                self.deaths += u32::from(matches!(verb, Verb::Run(_)) && dying.died());
+            }
             Operation::Race(budget, meanwhile) => {
                 let (store, encoder) = (Arc::clone(&self.store), Arc::clone(&self.encoder));
                 let adapter = self.world.adapter.clone();
-                let work = || drop(run(store.as_ref(), &encoder, &adapter, *budget, &NoFaults));
+                let work = |worker| drop(run(store.as_ref(), &encoder, &adapter, *budget, worker, &NoFaults));
                 thread::scope(|scope| {
-                    let workers = [scope.spawn(work), scope.spawn(work)];
+                    let workers = ["left", "right"].map(|worker| scope.spawn(move || work(worker)));
                     for operation in meanwhile {
                         match operation {
                             Operation::Verb(verb) => self.perform(verb, &NoFaults, false),
@@ -506,6 +509,14 @@ impl Model {
                 });
             }
         }
+    }
+
+    /// Nothing is paid for twice but what was in hand at a death.
+    fn check_bill(&self) {
+        let embedded = self.encoder.embedded.lock().unwrap();
+        let twice: u32 = embedded.values().map(|count| count - 1).sum();
+        let in_hand = self.deaths * (BATCH * WORKERS) as u32;
+        assert!(twice <= in_hand, "{twice} embedded twice after {} deaths: {embedded:?}", self.deaths);
     }
 
     /// Whatever happened: the upgrade can be brought to its end, and every item is native once.
@@ -529,13 +540,17 @@ impl Model {
 }
 
 /// Performs the operations, looks at everything after each, then brings the upgrade to its end.
-fn play(store: Arc<dyn Store>, items: usize, operations: &[Operation]) {
-    let mut model = Model::new(store, items);
+fn play(store: Arc<dyn Store>, clock: ManualLeaseClock, items: usize, operations: &[Operation]) {
+    let mut model = Model::new(store, clock, items);
     for operation in operations {
         model.play(operation);
         model.oracle.check(model.store.as_ref());
+        model.check_bill();
+        // What the dead held is anybody's by the next operation.
+        model.clock.pass(Duration::from_secs(60));
     }
     model.end();
+    model.check_bill();
 }
 
 /// Few items meet each other often; many are enough to learn the scale of merged searches from.
@@ -548,7 +563,8 @@ proptest! {
 
     #[test]
     fn no_order_of_events_harms_a_gallery_in_memory(items in items(), operations in prop::collection::vec(operation(), 1..40)) {
-        play(Arc::new(MemoryStore::new()), items, &operations);
+        let clock = ManualLeaseClock::default();
+        play(Arc::new(MemoryStore::new().with_clock(Arc::new(clock.clone()))), clock, items, &operations);
     }
 }
 
@@ -558,6 +574,8 @@ proptest! {
     #[test]
     fn no_order_of_events_harms_a_gallery_on_disk(items in items(), operations in prop::collection::vec(operation(), 1..40)) {
         let folder = tempfile::tempdir().unwrap();
-        play(Arc::new(SqliteStore::create(folder.path().join("gallery.db")).unwrap()), items, &operations);
+        let clock = ManualLeaseClock::default();
+        let store = SqliteStore::create(folder.path().join("gallery.db")).unwrap();
+        play(Arc::new(store.with_clock(Arc::new(clock.clone()))), clock, items, &operations);
     }
 }

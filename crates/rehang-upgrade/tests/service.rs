@@ -9,7 +9,7 @@ use std::path::Path;
 use common::{TestClock, World, fill, new_model, new_space};
 use rehang::{Progress, Result};
 use rehang_encode::{Encoder, EncoderConfig, open};
-use rehang_store::{MemoryStore, Store};
+use rehang_store::{Ledger, MemoryStore};
 use rehang_upgrade::{BackfillSetup, Ending, Limits, NoFaults, Summary, backfill, start};
 use serde_json::json;
 use stub::{Reply, Seen, Stub, good_of};
@@ -41,6 +41,7 @@ fn run(store: &MemoryStore, world: &World, stub: &Stub) -> Result<Summary> {
         limits: Limits { batch: 8, ..Limits::default() },
         clock: &TestClock::default(),
         faults: &NoFaults,
+        worker: "worker",
     };
     backfill(&setup, &Progress::default())
 }

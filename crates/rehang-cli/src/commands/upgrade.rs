@@ -378,6 +378,10 @@ fn status_text(status: &Status, rate: Option<f64>) -> String {
         let left = (counts.items - counts.native).saturating_sub(counts.without_source + counts.failed);
         text += &format!("  {rate:.1} items a second, {} left\n", duration(left as f64 / rate));
     }
+    for worker in &status.at_work {
+        let left = duration(worker.left_ms as f64 / 1000.0);
+        text += &format!("  {} works on {} items, leased for {left}\n", worker.worker, worker.items);
+    }
     if counts.without_source > 0 {
         text += &format!("  {} items have no source: they stay adapted\n", counts.without_source);
     }

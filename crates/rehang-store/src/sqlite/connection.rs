@@ -10,6 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use super::courtesy::Courtesy;
+use super::migration;
 use super::schema;
 
 /// How long a call waits for another process that is writing.
@@ -52,6 +53,8 @@ pub(crate) struct Database {
     writer: Mutex<Connection>,
     /// Opened when it is needed first; used under the lock of `writer`, so that the two never wait for each other.
     bulk: Mutex<Option<Connection>>,
+    /// Commits without waiting for the disk; as `bulk`, used under the lock of `writer`.
+    light: Mutex<Option<Connection>>,
     /// Room that `bulk` leaves for other processes.
     courtesy: Mutex<Courtesy>,
     readers: Mutex<Vec<Connection>>,
@@ -109,7 +112,8 @@ impl Database {
                     transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
                     transaction.pragma_update(None, "user_version", schema::FORMAT)?;
                 }
-                Content::Gallery { format } => expect_format(path, format)?,
+                // Another process made it a moment ago.
+                Content::Gallery { format } => expect_known(path, format)?,
                 Content::Foreign => return Err(taken(path).into()),
             }
             transaction.commit()?;
@@ -139,7 +143,13 @@ impl Database {
         match content(&connection).map_err(|trouble| sentence(path, trouble))? {
             Content::Nothing => Ok(None),
             Content::Gallery { format } => {
-                expect_format(path, format)?;
+                expect_known(path, format)?;
+                if format < schema::FORMAT {
+                    if !writable {
+                        return Err(older_and_read_only(path, format));
+                    }
+                    migration::to_this_format(&connection).map_err(|trouble| sentence(path, trouble))?;
+                }
                 Ok(Some(Self::on(path, writable, connection)))
             }
             Content::Foreign => {
@@ -154,6 +164,7 @@ impl Database {
             writable,
             writer: Mutex::new(writer),
             bulk: Mutex::default(),
+            light: Mutex::default(),
             courtesy: Mutex::default(),
             readers: Mutex::default(),
         }
@@ -225,10 +236,37 @@ impl Database {
         run().map_err(|trouble| sentence(&self.path, trouble))
     }
 
+    /// One transaction that a machine without power may forget, as it never happened: for what costs nothing to lose. A kill of
+    /// the process loses nothing of it.
+    pub(crate) fn write_lightly<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
+        if !self.writable {
+            return self.write(work);
+        }
+        let _writer = lock(&self.writer);
+        let mut light = lock(&self.light);
+        let run = || -> Step<T> {
+            let connection = match &mut *light {
+                Some(connection) => connection,
+                none => {
+                    let connection = connect(&self.path, false, true)?;
+                    connection.pragma_update(None, "synchronous", "NORMAL")?;
+                    none.insert(connection)
+                }
+            };
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = work(&transaction)?;
+            lock(&self.courtesy).own_writes();
+            transaction.commit()?;
+            Ok(value)
+        };
+        run().map_err(|trouble| sentence(&self.path, trouble))
+    }
+
     /// Writes the log back into the file; the file alone is the whole gallery then.
     pub(crate) fn write_back(&self) -> Result<()> {
         lock(&self.readers).clear();
         *lock(&self.bulk) = None;
+        *lock(&self.light) = None;
         let writer = lock(&self.writer);
         let run = || -> Step<bool> {
             Ok(writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0))?)
@@ -281,6 +319,7 @@ impl Drop for Database {
     fn drop(&mut self) {
         lock(&self.readers).clear();
         *lock(&self.bulk) = None;
+        *lock(&self.light) = None;
     }
 }
 
@@ -308,8 +347,9 @@ impl Content {
     }
 }
 
-fn expect_format(path: &Path, format: i64) -> Result<()> {
-    if format == schema::FORMAT {
+/// Fails where a newer rehang has written the file. An older one's is [brought up](migration).
+fn expect_known(path: &Path, format: i64) -> Result<()> {
+    if (1..=schema::FORMAT).contains(&format) {
         return Ok(());
     }
     let detail = format!(
@@ -317,6 +357,15 @@ fn expect_format(path: &Path, format: i64) -> Result<()> {
         schema::FORMAT
     );
     Err(Error::conflict(path.display(), detail))
+}
+
+fn older_and_read_only(path: &Path, format: i64) -> Error {
+    let detail = format!(
+        "an older rehang has written it (format {format}; this one reads format {}), and a file that is marked read-only \
+         cannot be brought up; allow writing once, then try again",
+        schema::FORMAT
+    );
+    Error::conflict(path.display(), detail)
 }
 
 fn taken(path: &Path) -> Error {

@@ -120,6 +120,14 @@ pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
                     ),
                 ),
                 (
+                    "leases on items that are not in the queue",
+                    format!(
+                        "SELECT count(*) FROM claim_{n} WHERE item NOT IN (SELECT item FROM vector_{n}
+                             WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1)
+                         AND item NOT IN (SELECT item FROM lacking_{n} WHERE failed = 0 AND sourced = 1)"
+                    ),
+                ),
+                (
                     "failures of items that do not exist or have another revision",
                     format!(
                         "SELECT count(*) FROM failure_{n} AS f WHERE NOT EXISTS

@@ -12,8 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::SearchOptions;
 use super::connection::lock;
 use super::metric::metric;
-use crate::contract::ItemKey;
-use crate::exact::Near;
+use crate::exact::{Near, RowKey};
 
 /// A graph over vectors of one space.
 pub(crate) struct Graph {
@@ -83,7 +82,7 @@ impl Graph {
         self.index.memory_usage()
     }
 
-    pub(crate) fn contains(&self, key: ItemKey) -> bool {
+    pub(crate) fn contains(&self, key: RowKey) -> bool {
         self.index.contains(key)
     }
 
@@ -99,13 +98,13 @@ impl Graph {
     }
 
     /// Adds a vector of an item that has none in the graph; there must be room. Several threads may add at once.
-    pub(crate) fn add(&self, key: ItemKey, vector: &[f32]) -> Result<()> {
+    pub(crate) fn add(&self, key: RowKey, vector: &[f32]) -> Result<()> {
         let _pass = self.gate.enter();
         self.index.add(key, vector).map_err(trouble)
     }
 
     /// Takes an item's vector out.
-    pub(crate) fn remove(&mut self, key: ItemKey) -> Result<()> {
+    pub(crate) fn remove(&mut self, key: RowKey) -> Result<()> {
         self.index.remove(key).map_err(trouble)?;
         self.overwritten += 1;
         Ok(())
@@ -116,7 +115,7 @@ impl Graph {
         &self,
         query: &[f32],
         k: usize,
-        passes: Option<&dyn Fn(ItemKey) -> bool>,
+        passes: Option<&dyn Fn(RowKey) -> bool>,
     ) -> Result<Vec<Near>> {
         if k == 0 || self.index.size() == 0 {
             return Ok(Vec::new());

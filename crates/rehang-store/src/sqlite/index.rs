@@ -13,8 +13,7 @@ use super::connection::{Database, Step, Trouble};
 use super::graph::Graph;
 use super::spaces::{self, SpaceRow};
 use super::vectors::{int, read_value};
-use crate::contract::ItemKey;
-use crate::exact::{Flat, Near, keep_nearest};
+use crate::exact::{Flat, Near, RowKey, keep_nearest};
 
 /// What is known of a space's vectors in memory, up to the change `applied`.
 ///
@@ -32,13 +31,13 @@ pub(crate) struct SpaceIndex {
     /// Vectors that are not in the graph (yet): all of them in small galleries.
     pub(crate) fresh: Flat,
     /// Items whose vector in the graph is not theirs any more.
-    stale: HashSet<ItemKey>,
+    stale: HashSet<RowKey>,
 }
 
 /// A part of the feed of changes.
 #[derive(Debug)]
 pub(crate) struct Changes {
-    removed: Vec<ItemKey>,
+    removed: Vec<RowKey>,
     vectors: Flat,
     up_to: u64,
 }
@@ -93,8 +92,8 @@ impl SpaceIndex {
     pub(crate) fn nearest(&self, query: &[f32], k: usize) -> Result<Vec<Near>> {
         let mut found = self.fresh.nearest(self.space.distance, query, k, |_| true);
         if let Some(graph) = &self.graph {
-            let passes = |key: ItemKey| !self.stale.contains(&key);
-            let passes: Option<&dyn Fn(ItemKey) -> bool> =
+            let passes = |key: RowKey| !self.stale.contains(&key);
+            let passes: Option<&dyn Fn(RowKey) -> bool> =
                 if self.stale.is_empty() { None } else { Some(&passes) };
             found.extend(graph.nearest(query, k, passes)?);
             keep_nearest(&mut found, k);
@@ -105,7 +104,7 @@ impl SpaceIndex {
     /// Takes changes in. Cheap: nothing is merged into the graph.
     pub(crate) fn apply(&mut self, changes: &Changes) {
         let Self { graph, fresh, stale, .. } = self;
-        let mut outdate = |key: ItemKey| {
+        let mut outdate = |key: RowKey| {
             if graph.as_ref().is_some_and(|graph| graph.contains(key)) {
                 stale.insert(key);
             }
@@ -127,7 +126,7 @@ impl SpaceIndex {
     /// Merges a few waiting vectors and removals into the graph, and says whether there is more to do.
     pub(crate) fn merge(&mut self, count: usize) -> Result<bool> {
         let Some(graph) = self.graph.as_mut().and_then(Arc::get_mut) else { return Ok(false) };
-        let keys: Vec<ItemKey> = match self.fresh.keys() {
+        let keys: Vec<RowKey> = match self.fresh.keys() {
             [] => {
                 let mut some = BTreeSet::new();
                 #[allow(clippy::iter_over_hash_type, reason = "which removals come first changes no answer")]
@@ -227,7 +226,7 @@ pub(crate) fn build(
         .map_err(|error| rehang::Error::corrupt("the search index", error))?;
     let whole = each_page(database, &row, stop, &mut |page| {
         graph.reserve(page.len())?;
-        let items: Vec<(ItemKey, &[f32])> = page.iter().collect();
+        let items: Vec<(RowKey, &[f32])> = page.iter().collect();
         pool.install(|| items.par_iter().try_for_each(|(key, vector)| graph.add(*key, vector)))
     })?;
     if !whole {
@@ -279,8 +278,8 @@ fn finds_itself(space: &Space) -> bool {
 /// A vector that is added while another thread is still linking its only neighbour so far loses that link, and with it all
 /// searches. Many as near as itself hide a vector rightly.
 fn unlinked(graph: &Graph, vectors: &Flat) -> Result<Flat> {
-    let items: Vec<(ItemKey, &[f32])> = vectors.iter().collect();
-    let is_unlinked = |&(key, vector): &(ItemKey, &[f32])| {
+    let items: Vec<(RowKey, &[f32])> = vectors.iter().collect();
+    let is_unlinked = |&(key, vector): &(RowKey, &[f32])| {
         if !graph.contains(key) {
             return Ok(false);
         }

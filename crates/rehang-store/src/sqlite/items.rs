@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::connection::{Database, Step};
 use super::spaces;
-use super::vectors::as_bytes;
+use super::vectors::{as_bytes, key, place};
 use crate::check;
-use crate::contract::{Item, ItemWrite, Revision};
+use crate::contract::{Epoch, Item, ItemWrite, Revision};
 use crate::memory::{document_changed, no_such_space};
 
 /// The columns that [`read_item`] reads, of a table called `item`.
@@ -26,7 +26,7 @@ pub(crate) fn read_item(row: &Row<'_>) -> rusqlite::Result<Item> {
         })?,
     };
     Ok(Item {
-        key: row.get(0)?,
+        key: key(row, 0)?,
         id: row.get(1)?,
         source: row.get(2)?,
         label: row.get(3)?,
@@ -110,6 +110,9 @@ fn checked_spaces(connection: &Connection, writes: &[ItemWrite]) -> Step<Spaces>
             let missing = || no_such_space(name, connection.path().unwrap_or_default(), &names);
             spaces.get(name).map(|space| &space.space).ok_or_else(missing)
         })?;
+        for (new, epoch) in write.vectors.iter().filter_map(|new| Some((new, new.epoch?))) {
+            check::epoch(&new.space, epoch, spaces.get(&new.space).map_or(epoch, |space| space.epoch))?;
+        }
     }
     Ok(spaces)
 }
@@ -149,11 +152,12 @@ fn insert_vectors(
     for new in &write.vectors {
         let Some(space) = spaces.get(&new.space) else { continue };
         change += 1;
+        let (band, score) = place(new.priority);
         connection
             .prepare_cached(&format!(
                 "INSERT INTO vector_{}
-                 (item, revision, provenance, sigma2, priority, sourced, failed, change, value)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8)",
+                 (item, revision, provenance, sigma2, band, score, sourced, failed, change, value)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9)",
                 space.number
             ))?
             .execute(params![
@@ -161,7 +165,8 @@ fn insert_vectors(
                 revision,
                 new.provenance.name(),
                 new.sigma2,
-                new.priority,
+                band,
+                score,
                 write.source.is_some(),
                 change,
                 as_bytes(&new.vector)
@@ -192,13 +197,34 @@ pub(crate) fn get(database: &Database, ids: &[&str]) -> Result<Vec<Option<Item>>
     })
 }
 
+pub(crate) fn newest_revision(database: &Database) -> Result<Revision> {
+    count(database, "SELECT ifnull(max(revision), 0) FROM item")
+}
+
+pub(crate) fn count_without_source(database: &Database) -> Result<u64> {
+    count(database, "SELECT count(*) FROM item INDEXED BY item_unsourced WHERE source IS NULL")
+}
+
+fn count(database: &Database, sql: &str) -> Result<u64> {
+    database.read(|transaction| Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?))
+}
+
 pub(crate) fn document(database: &Database, name: &str) -> Result<Option<(u64, String)>> {
-    database.read(|transaction| {
-        Ok(transaction
-            .prepare_cached("SELECT version, text FROM document WHERE name = ?1")?
-            .query_row([name], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()?)
-    })
+    database.read(|transaction| document_in(transaction, name))
+}
+
+pub(crate) fn serving_and_document(
+    database: &Database,
+    name: &str,
+) -> Result<(Option<String>, Option<(u64, String)>)> {
+    database.read(|transaction| Ok((spaces::serving_in(transaction)?, document_in(transaction, name)?)))
+}
+
+fn document_in(connection: &Connection, name: &str) -> Step<Option<(u64, String)>> {
+    Ok(connection
+        .prepare_cached("SELECT version, text FROM document WHERE name = ?1")?
+        .query_row([name], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?)
 }
 
 pub(crate) fn set_document(
@@ -207,19 +233,41 @@ pub(crate) fn set_document(
     expected: Option<u64>,
     text: &str,
 ) -> Result<u64> {
+    database.write(|transaction| set_document_in(database, transaction, name, expected, text))
+}
+
+pub(crate) fn advance(
+    database: &Database,
+    space: &str,
+    from: Epoch,
+    document: &str,
+    expected: Option<u64>,
+    text: &str,
+) -> Result<u64> {
     database.write(|transaction| {
-        let there = version(transaction, name)?;
-        if there != expected {
-            return Err(document_changed(name, expected, there).into());
-        }
-        let next = there.unwrap_or(0).checked_add(1).ok_or_else(|| {
-            Error::corrupt(database.path().display(), format!("document {name:?} has no version after this"))
-        })?;
-        transaction
-            .prepare_cached("INSERT OR REPLACE INTO document (name, version, text) VALUES (?1, ?2, ?3)")?
-            .execute(params![name, next, text])?;
-        Ok(next)
+        spaces::advance(transaction, space, from)?;
+        set_document_in(database, transaction, document, expected, text)
     })
+}
+
+fn set_document_in(
+    database: &Database,
+    connection: &Connection,
+    name: &str,
+    expected: Option<u64>,
+    text: &str,
+) -> Step<u64> {
+    let there = version(connection, name)?;
+    if there != expected {
+        return Err(document_changed(name, expected, there).into());
+    }
+    let next = there.unwrap_or(0).checked_add(1).ok_or_else(|| {
+        Error::corrupt(database.path().display(), format!("document {name:?} has no version after this"))
+    })?;
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO document (name, version, text) VALUES (?1, ?2, ?3)")?
+        .execute(params![name, next, text])?;
+    Ok(next)
 }
 
 fn version(connection: &Connection, name: &str) -> Step<Option<u64>> {

@@ -1,5 +1,6 @@
 //! The embedded gallery: one SQLite file is the only truth; search indexes beside it are made from it, and made again.
 
+mod claims;
 mod connection;
 mod courtesy;
 mod doctor;
@@ -8,6 +9,7 @@ mod index;
 mod items;
 mod keeper;
 mod metric;
+mod migration;
 mod pages;
 mod schema;
 mod search;
@@ -19,13 +21,15 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rehang::{Matrix, Provenance, Result, Space};
 
 use crate::contract::{
-    Counts, Failure, Filter, Found, Item, ItemKey, ItemWrite, Outcome, Record, Revision, Scan, SpaceRecord,
-    Store, VectorRecord, VectorWrite,
+    AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger,
+    Outcome, Priority, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite,
 };
+use crate::lease::{LeaseClock, SystemLeaseClock};
 use connection::Database;
 pub use doctor::Problem;
 use keeper::Keeper;
@@ -47,7 +51,7 @@ pub use keeper::{IndexHealth, IndexKind};
 ///
 /// ```
 /// use rehang::{Distance, Matrix, Provenance, Space};
-/// use rehang_store::{Filter, ItemWrite, NewVector, SqliteStore, Store};
+/// use rehang_store::{Filter, Index, ItemWrite, Ledger, NewVector, SqliteStore};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let store = SqliteStore::create(folder.path().join("gallery.db"))?;
@@ -58,13 +62,7 @@ pub use keeper::{IndexHealth, IndexKind};
 ///     source: Some("cat.jpg".into()),
 ///     label: None,
 ///     payload: serde_json::json!({"rooms": 3}),
-///     vectors: vec![NewVector {
-///         space: "clip".into(),
-///         vector,
-///         provenance: Provenance::Old,
-///         sigma2: None,
-///         priority: None,
-///     }],
+///     vectors: vec![NewVector::of_model("clip", vector, Provenance::Old)],
 /// }])?;
 /// let found = store.search("clip", &Matrix::new(2, vec![0.6, 0.8])?, 10, &Filter::default())?;
 /// assert_eq!(found[0][0].id, "cat");
@@ -74,6 +72,7 @@ pub use keeper::{IndexHealth, IndexKind};
 pub struct SqliteStore {
     database: Arc<Database>,
     keeper: Keeper,
+    clock: Arc<dyn LeaseClock>,
 }
 
 /// How a gallery is searched.
@@ -122,12 +121,13 @@ impl SqliteStore {
         Ok(Self::on(Database::create(path.as_ref())?, SearchOptions::default()))
     }
 
-    /// Opens a gallery.
+    /// Opens a gallery. One that an older rehang has written is brought up to this format first, in one transaction; a process of
+    /// the older rehang that has it open then fails at its next call.
     ///
     /// # Errors
     ///
     /// An I/O error where there is no such file, a corrupt one where the file is no gallery, a conflict where a newer
-    /// rehang has written it.
+    /// rehang has written it, or an older one a file that is marked read-only.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Self::on(Database::open(path.as_ref())?, SearchOptions::default()))
     }
@@ -144,9 +144,15 @@ impl SqliteStore {
     /// The same gallery, searched in another way. For a store that was just opened: indexes are started afresh.
     #[must_use]
     pub fn with_search(self, options: SearchOptions) -> Self {
-        let Self { database, keeper } = self;
+        let Self { database, keeper, clock } = self;
         drop(keeper);
-        Self { keeper: Keeper::new(Arc::clone(&database), options), database }
+        Self { keeper: Keeper::new(Arc::clone(&database), options), database, clock }
+    }
+
+    /// The same gallery, with leases by another clock than the machine's.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn LeaseClock>) -> Self {
+        Self { clock, ..self }
     }
 
     /// The gallery's file.
@@ -196,18 +202,19 @@ impl SqliteStore {
     ///
     /// What the disk gives; a conflict where somebody else has the gallery open.
     pub fn close(self) -> Result<()> {
-        let Self { database, keeper } = self;
+        let Self { database, keeper, .. } = self;
         drop(keeper);
         database.write_back()
     }
 
     fn on(database: Database, options: SearchOptions) -> Self {
         let database = Arc::new(database);
-        Self { keeper: Keeper::new(Arc::clone(&database), options), database }
+        let keeper = Keeper::new(Arc::clone(&database), options);
+        Self { keeper, database, clock: Arc::new(SystemLeaseClock) }
     }
 }
 
-impl Store for SqliteStore {
+impl Ledger for SqliteStore {
     fn name(&self) -> String {
         self.database.path().display().to_string()
     }
@@ -229,6 +236,10 @@ impl Store for SqliteStore {
 
     fn serving(&self) -> Result<Option<String>> {
         spaces::serving(&self.database)
+    }
+
+    fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<(u64, String)>)> {
+        items::serving_and_document(&self.database, document)
     }
 
     fn switch_serving(&self, from: &str, to: &str) -> Result<()> {
@@ -255,24 +266,73 @@ impl Store for SqliteStore {
         vectors::provenances(&self.database, space, keys)
     }
 
-    fn write_vectors(&self, space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>> {
-        vectors::write(&self.database, space, writes)
+    fn write_vectors(
+        &self,
+        space: &str,
+        epoch: Option<Epoch>,
+        writes: &[VectorWrite],
+    ) -> Result<Vec<Outcome>> {
+        vectors::write(&self.database, space, epoch, writes)
     }
 
-    fn set_priorities(&self, space: &str, priorities: &[(ItemKey, Revision, f64)]) -> Result<usize> {
-        vectors::set_priorities(&self.database, space, priorities)
+    fn set_priorities(
+        &self,
+        space: &str,
+        epoch: Epoch,
+        priorities: &[(ItemKey, Revision, Priority)],
+    ) -> Result<usize> {
+        vectors::set_priorities(&self.database, space, epoch, priorities)
+    }
+
+    fn advance(
+        &self,
+        space: &str,
+        from: Epoch,
+        document: &str,
+        expected: Option<u64>,
+        text: &str,
+    ) -> Result<u64> {
+        items::advance(&self.database, space, from, document, expected, text)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Vec<Record>> {
         pages::scan(&self.database, scan)
     }
 
-    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
-        search::search(&self.database, &self.keeper, space, queries, k, filter)
+    fn sample(&self, sample: &Sample) -> Result<Drawn> {
+        pages::sample(&self.database, sample)
+    }
+
+    fn newest_revision(&self) -> Result<Revision> {
+        items::newest_revision(&self.database)
     }
 
     fn counts(&self, space: &str) -> Result<Counts> {
         vectors::counts(&self.database, space)
+    }
+
+    fn count_without_source(&self) -> Result<u64> {
+        items::count_without_source(&self.database)
+    }
+
+    fn count_lag(&self, space: &str, behind: &str) -> Result<u64> {
+        vectors::count_lag(&self.database, space, behind)
+    }
+
+    fn claim(&self, space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed> {
+        claims::claim(&self.database, self.clock.now_ms(), space, worker, limit, lease)
+    }
+
+    fn renew(&self, space: &str, worker: &str, lease: Duration) -> Result<u64> {
+        claims::renew(&self.database, self.clock.now_ms(), space, worker, lease)
+    }
+
+    fn release(&self, space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64> {
+        claims::release(&self.database, space, worker, keys)
+    }
+
+    fn at_work(&self, space: &str) -> Result<Vec<AtWork>> {
+        claims::at_work(&self.database, self.clock.now_ms(), space)
     }
 
     fn record_failures(&self, space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()> {
@@ -297,6 +357,12 @@ impl Store for SqliteStore {
 
     fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
         items::set_document(&self.database, name, expected, text)
+    }
+}
+
+impl Index for SqliteStore {
+    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
+        search::search(&self.database, &self.keeper, space, queries, k, filter)
     }
 
     fn recall(&self, space: &str, samples: usize, k: usize) -> Result<f64> {

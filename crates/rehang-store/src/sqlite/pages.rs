@@ -1,6 +1,6 @@
 //! Pages of items, each from an index and from one snapshot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rehang::Result;
 use rusqlite::{Connection, Row, params_from_iter, types};
@@ -8,17 +8,18 @@ use rusqlite::{Connection, Row, params_from_iter, types};
 use super::connection::{Database, Step};
 use super::items::{ITEM_COLUMNS, read_item};
 use super::spaces::{self, SpaceRow, provenance};
-use super::vectors::{int, read_value};
-use crate::contract::{Record, Scan, Select, VectorRecord};
+use super::vectors::{key, priority, read_value, row_of};
+use crate::contract::{Among, Drawn, ItemKey, Record, Sample, Scan, Select, VectorRecord};
+use crate::shuffle::First;
 
 pub(crate) fn scan(database: &Database, scan: &Scan) -> Result<Vec<Record>> {
     database.read(|transaction| {
         let space = spaces::find(transaction, &scan.space)?;
         let vectors_of =
             scan.vectors_of.as_deref().map(|name| spaces::find(transaction, name)).transpose()?;
-        let mut page = Page { connection: transaction, scan, space: &space, vectors_of, records: Vec::new() };
+        let mut page = Page::new(transaction, &space, vectors_of, scan.limit);
         let n = space.number;
-        let after = scan.after.map_or(-1, int);
+        let after = scan.after.map_or(-1, row_of);
         match scan.select {
             Select::All => page.read("item", "item.key > ?1 ORDER BY item.key", Some(after))?,
             Select::Provenance(provenance) => page.read(
@@ -51,65 +52,121 @@ pub(crate) fn scan(database: &Database, scan: &Scan) -> Result<Vec<Record>> {
                     Some(after),
                 )?;
             }
-            Select::WorstFirst => {
-                page.read(
-                    &format!("lacking_{n} AS lacking CROSS JOIN item ON item.key = lacking.item"),
-                    "lacking.sourced = 1 AND lacking.failed = 0 ORDER BY lacking.item",
-                    None,
-                )?;
-                page.read(
-                    &format!(
-                        "vector_{n} AS state INDEXED BY vector_{n}_worst CROSS JOIN item ON item.key = state.item"
-                    ),
-                    "state.provenance = 'adapted' AND state.failed = 0 AND state.sourced = 1
-                     ORDER BY state.priority DESC, state.item",
-                    None,
-                )?;
-            }
-            Select::SigmaDescending => page.read(
-                &format!(
-                    "vector_{n} AS state INDEXED BY vector_{n}_sigma2 CROSS JOIN item ON item.key = state.item"
-                ),
-                "state.provenance = 'adapted' ORDER BY state.sigma2 DESC, state.item",
-                None,
-            )?,
-            Select::ChangedSince(revision) => {
-                page.read("item", "item.revision > ?1 ORDER BY item.revision", Some(int(revision)))?;
-            }
+            Select::WorstFirst => page.queue(&BTreeSet::new())?,
         }
         page.finish()
     })
 }
 
-struct Page<'a> {
+pub(crate) fn sample(database: &Database, sample: &Sample) -> Result<Drawn> {
+    database.read(|transaction| {
+        let space = spaces::find(transaction, &sample.space)?;
+        let vectors_of =
+            sample.vectors_of.as_deref().map(|name| spaces::find(transaction, name)).transpose()?;
+        let n = space.number;
+        // Each list is an index that holds no more than the keys.
+        let all = "SELECT key FROM item INDEXED BY item_revision".to_owned();
+        let of = |provenance: &str| {
+            format!(
+                "SELECT item FROM vector_{n} INDEXED BY vector_{n}_{provenance} WHERE provenance = '{provenance}'"
+            )
+        };
+        let lists = match sample.among {
+            Among::All => vec![all],
+            Among::Adapted => vec![of("adapted")],
+            Among::Embeddable => vec![
+                of("native"),
+                format!(
+                    "SELECT item FROM vector_{n} INDEXED BY vector_{n}_worst
+                     WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1"
+                ),
+                format!(
+                    "SELECT item FROM lacking_{n} INDEXED BY lacking_{n}_next WHERE sourced = 1 AND failed = 0"
+                ),
+            ],
+        };
+        let mut first = First::new(sample.seed, sample.size);
+        for list in lists {
+            let mut select = transaction.prepare_cached(&list)?;
+            let mut rows = select.query([])?;
+            while let Some(row) = rows.next()? {
+                first.take(key(row, 0)?);
+            }
+        }
+        let (keys, of) = first.keys();
+        let mut page = Page::new(transaction, &space, vectors_of, keys.len());
+        for key in keys {
+            page.read("item", "item.key = ?1", Some(row_of(key)))?;
+        }
+        Ok(Drawn { records: page.finish()?, of })
+    })
+}
+
+/// Items that are read together.
+pub(crate) struct Page<'a> {
     connection: &'a Connection,
-    scan: &'a Scan,
     space: &'a SpaceRow,
     vectors_of: Option<SpaceRow>,
+    limit: usize,
     records: Vec<Record>,
 }
 
-impl Page<'_> {
-    /// Reads items until the page is full; those to be left out are passed over here, so that the statement is the same
-    /// for every page.
+impl<'a> Page<'a> {
+    pub(crate) fn new(
+        connection: &'a Connection,
+        space: &'a SpaceRow,
+        vectors_of: Option<SpaceRow>,
+        limit: usize,
+    ) -> Self {
+        Self { connection, space, vectors_of, limit, records: Vec::new() }
+    }
+
+    /// Reads the queue of the backfill until the page is full, without some items.
+    pub(crate) fn queue(&mut self, except: &BTreeSet<ItemKey>) -> Step<()> {
+        let n = self.space.number;
+        self.read_except(
+            &format!(
+                "SELECT {ITEM_COLUMNS} FROM lacking_{n} AS lacking CROSS JOIN item ON item.key = lacking.item
+                 WHERE lacking.sourced = 1 AND lacking.failed = 0 ORDER BY lacking.item"
+            ),
+            None,
+            except,
+        )?;
+        self.read_except(
+            &format!(
+                "SELECT {ITEM_COLUMNS} FROM vector_{n} AS state INDEXED BY vector_{n}_worst
+                     CROSS JOIN item ON item.key = state.item
+                 WHERE state.provenance = 'adapted' AND state.failed = 0 AND state.sourced = 1
+                 ORDER BY state.band DESC, state.score DESC, state.item"
+            ),
+            None,
+            except,
+        )
+    }
+
+    /// Reads items until the page is full.
     fn read(&mut self, from: &str, rest: &str, bound: Option<i64>) -> Step<()> {
         self.read_all(&format!("SELECT {ITEM_COLUMNS} FROM {from} WHERE {rest}"), bound)
     }
 
     /// The same for a statement that gives the columns of items.
     fn read_all(&mut self, sql: &str, bound: Option<i64>) -> Step<()> {
-        if self.records.len() >= self.scan.limit {
+        self.read_except(sql, bound, &BTreeSet::new())
+    }
+
+    /// The same without some items. They are passed over here, so that the statement is the same for every page.
+    fn read_except(&mut self, sql: &str, bound: Option<i64>, except: &BTreeSet<ItemKey>) -> Step<()> {
+        if self.records.len() >= self.limit {
             return Ok(());
         }
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query(params_from_iter(bound.map(types::Value::Integer)))?;
         while let Some(row) = rows.next()? {
-            let key: u64 = row.get(0)?;
-            if self.scan.except.contains(&key) {
+            if except.contains(&key(row, 0)?) {
                 continue;
             }
             self.records.push(Record { item: read_item(row)?, state: None, vector: None });
-            if self.records.len() >= self.scan.limit {
+            if self.records.len() >= self.limit {
                 break;
             }
         }
@@ -117,7 +174,7 @@ impl Page<'_> {
     }
 
     /// Adds what the spaces hold of the items of the page.
-    fn finish(mut self) -> Step<Vec<Record>> {
+    pub(crate) fn finish(mut self) -> Step<Vec<Record>> {
         let both = self.vectors_of.as_ref().is_some_and(|other| other.number == self.space.number);
         let states = states(self.connection, self.space, &self.records, both)?;
         let vectors = match &self.vectors_of {
@@ -138,15 +195,15 @@ fn states(
     space: &SpaceRow,
     records: &[Record],
     with_vectors: bool,
-) -> Step<BTreeMap<u64, VectorRecord>> {
+) -> Step<BTreeMap<ItemKey, VectorRecord>> {
     let value = if with_vectors { "value" } else { "NULL" };
     let mut select = connection.prepare_cached(&format!(
-        "SELECT provenance, revision, sigma2, priority, squared_error, {value} FROM vector_{} WHERE item = ?1",
+        "SELECT provenance, revision, sigma2, band, score, squared_error, {value} FROM vector_{} WHERE item = ?1",
         space.number
     ))?;
     let mut found = BTreeMap::new();
     for record in records {
-        let mut rows = select.query([int(record.item.key)])?;
+        let mut rows = select.query([row_of(record.item.key)])?;
         if let Some(row) = rows.next()? {
             found.insert(record.item.key, state(row, space, with_vectors)?);
         }
@@ -154,19 +211,19 @@ fn states(
     Ok(found)
 }
 
-/// The vector of a row `provenance, revision, sigma2, priority, squared_error, value`.
+/// The vector of a row `provenance, revision, sigma2, band, score, squared_error, value`.
 pub(crate) fn state(row: &Row<'_>, space: &SpaceRow, with_vector: bool) -> Step<VectorRecord> {
     let mut vector = Vec::new();
     if with_vector {
         vector.reserve_exact(space.space.dimension);
-        read_value(row, 5, space.space.dimension, &mut vector)?;
+        read_value(row, 6, space.space.dimension, &mut vector)?;
     }
     Ok(VectorRecord {
         provenance: provenance(row, 0)?,
         revision: row.get(1)?,
         sigma2: row.get(2)?,
-        priority: row.get(3)?,
-        squared_error: row.get(4)?,
+        priority: priority(row, 3)?,
+        squared_error: row.get(5)?,
         vector,
     })
 }

@@ -8,7 +8,7 @@ use rehang::{Provenance, Space};
 pub(crate) const APPLICATION: i64 = 0x7265_6867;
 
 /// The format this binary reads and writes (`PRAGMA user_version`).
-pub(crate) const FORMAT: i64 = 1;
+pub(crate) const FORMAT: i64 = 2;
 
 /// The tables every gallery has.
 ///
@@ -29,7 +29,8 @@ CREATE TABLE space (
     normalised INTEGER NOT NULL CHECK (normalised IN (0, 1)),
     written_as TEXT NOT NULL CHECK (written_as IN ('old', 'native')),
     created INTEGER NOT NULL,
-    trimmed INTEGER NOT NULL
+    trimmed INTEGER NOT NULL,
+    epoch INTEGER NOT NULL DEFAULT 0
 );
 
 CREATE TABLE item (
@@ -41,6 +42,7 @@ CREATE TABLE item (
     revision INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX item_revision ON item (revision);
+CREATE INDEX item_unsourced ON item (source) WHERE source IS NULL;
 CREATE INDEX item_label ON item (label) WHERE label IS NOT NULL;
 
 CREATE TABLE document (name TEXT PRIMARY KEY, version INTEGER NOT NULL, text TEXT NOT NULL) WITHOUT ROWID;
@@ -72,7 +74,7 @@ END;
 ";
 
 /// The tables that every space has, without its number.
-pub(crate) const TABLES_OF_SPACE: [&str; 4] = ["vector", "lacking", "removed", "failure"];
+pub(crate) const TABLES_OF_SPACE: [&str; 5] = ["vector", "lacking", "removed", "failure", "claim"];
 
 /// Tables, indexes and triggers of the space with a number. The items that are there already are all lacking in it, and still
 /// have to be [listed](list_lacking): `listed-N` in `gallery` is the last one that was.
@@ -88,7 +90,8 @@ CREATE TABLE vector_{n} (
     revision INTEGER NOT NULL DEFAULT 0,
     provenance TEXT NOT NULL DEFAULT '{written_as}' CHECK (provenance IN ('old', 'adapted', 'native')),
     sigma2 REAL,
-    priority REAL,
+    band INTEGER NOT NULL DEFAULT 0,
+    score REAL,
     squared_error REAL,
     sourced INTEGER NOT NULL DEFAULT 0,
     failed INTEGER NOT NULL DEFAULT 0,
@@ -98,9 +101,7 @@ CREATE TABLE vector_{n} (
 CREATE INDEX vector_{n}_old ON vector_{n} (item) WHERE provenance = 'old';
 CREATE INDEX vector_{n}_native ON vector_{n} (item) WHERE provenance = 'native';
 CREATE INDEX vector_{n}_adapted ON vector_{n} (item) WHERE provenance = 'adapted';
-CREATE INDEX vector_{n}_worst ON vector_{n} (priority DESC, item)
-    WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1;
-CREATE INDEX vector_{n}_sigma2 ON vector_{n} (sigma2 DESC, item) WHERE provenance = 'adapted';
+{worst}
 CREATE INDEX vector_{n}_unsourced ON vector_{n} (item) WHERE provenance = 'adapted' AND sourced = 0;
 CREATE INDEX vector_{n}_error ON vector_{n} (change)
     WHERE provenance = 'native' AND sigma2 IS NOT NULL AND squared_error IS NOT NULL;
@@ -111,22 +112,51 @@ CREATE INDEX lacking_{n}_next ON lacking_{n} (item) WHERE sourced = 1 AND failed
 CREATE TABLE removed_{n} (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removed_{n}_change ON removed_{n} (change);
 CREATE TABLE failure_{n} (item INTEGER PRIMARY KEY, revision INTEGER NOT NULL, reason TEXT NOT NULL);
+{claim}
 
 INSERT INTO gallery (name, value) VALUES ('listed-{n}', 0);
+{triggers}",
+        worst = worst_index(n),
+        claim = claim_table(n),
+        triggers = space_triggers(n, written_as),
+    )
+}
 
+/// The index that the queue is read from.
+fn worst_index(n: i64) -> String {
+    format!(
+        "CREATE INDEX vector_{n}_worst ON vector_{n} (band DESC, score DESC, item)
+             WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1;"
+    )
+}
+
+/// Who works on what, until when by the clock of the processes. A row that has run out means nothing.
+fn claim_table(n: i64) -> String {
+    format!(
+        "CREATE TABLE claim_{n} (item INTEGER PRIMARY KEY, worker TEXT NOT NULL, until INTEGER NOT NULL);
+         CREATE INDEX claim_{n}_until ON claim_{n} (until);"
+    )
+}
+
+fn space_triggers(n: i64, written_as: Provenance) -> String {
+    format!(
+        "
 CREATE TRIGGER item_added_{n} AFTER INSERT ON item BEGIN
     DELETE FROM vector_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
     DELETE FROM failure_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
     DELETE FROM lacking_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
+    DELETE FROM claim_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
     INSERT INTO lacking_{n} (item, sourced) VALUES (NEW.key, NEW.source IS NOT NULL);
 END;
 CREATE TRIGGER item_changed_{n} AFTER UPDATE OF revision ON item WHEN NEW.revision <> OLD.revision BEGIN
     DELETE FROM failure_{n} WHERE item = NEW.key;
+    DELETE FROM claim_{n} WHERE item = NEW.key;
     DELETE FROM vector_{n} WHERE item = NEW.key AND revision <> NEW.revision;
     UPDATE lacking_{n} SET sourced = (NEW.source IS NOT NULL) WHERE item = NEW.key;
 END;
 CREATE TRIGGER item_deleted_{n} AFTER DELETE ON item BEGIN
     DELETE FROM failure_{n} WHERE item = OLD.key;
+    DELETE FROM claim_{n} WHERE item = OLD.key;
     DELETE FROM vector_{n} WHERE item = OLD.key;
     DELETE FROM lacking_{n} WHERE item = OLD.key;
 END;
@@ -138,6 +168,7 @@ END;
 CREATE TRIGGER vector_{n}_added AFTER INSERT ON vector_{n} BEGIN
     DELETE FROM lacking_{n} WHERE item = NEW.item;
     DELETE FROM failure_{n} WHERE item = NEW.item;
+    DELETE FROM claim_{n} WHERE item = NEW.item;
 END;
 CREATE TRIGGER vector_{n}_added_plainly AFTER INSERT ON vector_{n} WHEN NEW.change = 0 BEGIN
     UPDATE gallery SET value = value + 1 WHERE name = 'counter';
@@ -153,7 +184,7 @@ CREATE TRIGGER vector_{n}_changed_plainly AFTER UPDATE OF value ON vector_{n} WH
     UPDATE vector_{n} SET
         revision = (SELECT value FROM gallery WHERE name = 'counter'),
         provenance = CASE WHEN NEW.provenance = OLD.provenance THEN '{written_as}' ELSE NEW.provenance END,
-        sigma2 = NULL, priority = NULL, squared_error = NULL, failed = 0,
+        sigma2 = NULL, band = 0, score = NULL, squared_error = NULL, failed = 0,
         change = (SELECT value FROM gallery WHERE name = 'counter')
     WHERE item = NEW.item;
     UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter') WHERE key = NEW.item;
@@ -172,6 +203,7 @@ END;
 CREATE TRIGGER failure_{n}_added AFTER INSERT ON failure_{n} BEGIN
     UPDATE vector_{n} SET failed = 1 WHERE item = NEW.item;
     UPDATE lacking_{n} SET failed = 1 WHERE item = NEW.item;
+    DELETE FROM claim_{n} WHERE item = NEW.item;
 END;
 CREATE TRIGGER failure_{n}_removed AFTER DELETE ON failure_{n} BEGIN
     UPDATE vector_{n} SET failed = 0 WHERE item = OLD.item;
@@ -193,6 +225,16 @@ pub(crate) fn list_lacking(n: i64) -> String {
 /// Takes a space out of the gallery: from here on nothing finds its tables or keeps them right, and `left-N` says that they are
 /// still there.
 pub(crate) fn leave_space(n: i64) -> String {
+    format!(
+        "{}
+         DELETE FROM gallery WHERE name = 'listed-{n}';
+         INSERT INTO gallery (name, value) VALUES ('left-{n}', {n});
+         DELETE FROM space WHERE number = {n};",
+        drop_triggers(n)
+    )
+}
+
+fn drop_triggers(n: i64) -> String {
     let triggers = [
         format!("item_added_{n}"),
         format!("item_changed_{n}"),
@@ -206,13 +248,40 @@ pub(crate) fn leave_space(n: i64) -> String {
         format!("failure_{n}_added"),
         format!("failure_{n}_removed"),
     ];
-    let triggers: String = triggers.iter().map(|trigger| format!("DROP TRIGGER {trigger}; ")).collect();
+    triggers.iter().map(|trigger| format!("DROP TRIGGER {trigger}; ")).collect()
+}
+
+/// From format 1 to 2, everything but the spaces: epochs, and items without a source counted from an index.
+pub(crate) const FROM_1: &str = "
+ALTER TABLE space ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX item_unsourced ON item (source) WHERE source IS NULL;
+";
+
+/// From format 1 to 2, one space: leases; the queue's place is a band and a score, which was one number with the bands at steps
+/// of it. Rows of the ordinary band, nearly all, are not touched.
+pub(crate) fn space_from_1(n: i64, written_as: Provenance) -> String {
     format!(
-        "{triggers}
-         DELETE FROM gallery WHERE name = 'listed-{n}';
-         INSERT INTO gallery (name, value) VALUES ('left-{n}', {n});
-         DELETE FROM space WHERE number = {n};"
+        "{drop}
+         DROP INDEX vector_{n}_worst;
+         DROP INDEX vector_{n}_sigma2;
+         ALTER TABLE vector_{n} RENAME COLUMN priority TO score;
+         ALTER TABLE vector_{n} ADD COLUMN band INTEGER NOT NULL DEFAULT 0;
+         UPDATE vector_{n} SET band = 3, score = score - 1e15 WHERE band = 0 AND score >= 1e15;
+         UPDATE vector_{n} SET band = 2, score = score - 1e14 WHERE band = 0 AND score >= 1e14;
+         UPDATE vector_{n} SET band = 1, score = score - 1e12 WHERE band = 0 AND score >= 1e12;
+         {worst}
+         {claim}
+         {triggers}",
+        drop = drop_triggers(n),
+        worst = worst_index(n),
+        claim = claim_table(n),
+        triggers = space_triggers(n, written_as),
     )
+}
+
+/// From format 1 to 2, a space that was [left](leave_space).
+pub(crate) fn left_space_from_1(n: i64) -> String {
+    claim_table(n)
 }
 
 /// Selects the name of one index that is left of a space.

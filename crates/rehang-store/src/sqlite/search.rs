@@ -11,10 +11,10 @@ use super::index;
 use super::items::{ITEM_COLUMNS, read_item};
 use super::keeper::Keeper;
 use super::spaces::{self, SpaceRow, provenance};
-use super::vectors::{int, read_value};
+use super::vectors::{int, key, read_value};
 use crate::check;
-use crate::contract::{Filter, Found, ItemKey};
-use crate::exact::{Flat, Near, by_distance, distance, keep_nearest};
+use crate::contract::{Filter, Found};
+use crate::exact::{Flat, Near, RowKey, by_distance, distance, keep_nearest};
 
 pub(crate) fn search(
     database: &Database,
@@ -217,7 +217,7 @@ fn each_passing(
     connection: &Connection,
     row: &SpaceRow,
     filter: &Filter,
-    take: &mut dyn FnMut(ItemKey, &[f32]),
+    take: &mut dyn FnMut(RowKey, &[f32]),
 ) -> Step<usize> {
     let n = row.number;
     if !filter.labels.is_empty() {
@@ -238,7 +238,7 @@ pub(crate) fn each_of_provenances(
     connection: &Connection,
     row: &SpaceRow,
     filter: &Filter,
-    take: &mut dyn FnMut(ItemKey, &[f32]),
+    take: &mut dyn FnMut(RowKey, &[f32]),
 ) -> Step<usize> {
     let n = row.number;
     let mut looked_at = 0;
@@ -258,7 +258,7 @@ fn each_of(
     from: &str,
     bound: &[String],
     filter: &Filter,
-    take: &mut dyn FnMut(ItemKey, &[f32]),
+    take: &mut dyn FnMut(RowKey, &[f32]),
 ) -> Step<usize> {
     let mut select = connection
         .prepare_cached(&format!("SELECT {ITEM_COLUMNS}, state.provenance, state.value FROM {from}"))?;
@@ -289,7 +289,7 @@ fn each_of(
 }
 
 fn hit(line: &Row<'_>, distance: f32, provenance: Provenance) -> rusqlite::Result<Found> {
-    Ok(Found { key: line.get(0)?, id: line.get(1)?, distance, provenance, revision: line.get(5)? })
+    Ok(Found { key: key(line, 0)?, id: line.get(1)?, distance, provenance, revision: line.get(5)? })
 }
 
 fn sort(found: &mut [Found]) {

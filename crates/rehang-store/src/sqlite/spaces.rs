@@ -9,8 +9,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::connection::{Database, Step};
 use super::schema;
 use crate::check;
-use crate::contract::SpaceRecord;
-use crate::memory::{another_serves, no_such_space, same_space, serving_space_stays};
+use crate::contract::{Epoch, SpaceRecord};
+use crate::memory::{another_serves, epoch_began, no_such_space, same_space, serving_space_stays};
 
 /// A space as the file has it.
 #[derive(Debug, Clone)]
@@ -23,6 +23,7 @@ pub(crate) struct SpaceRow {
     pub(crate) created: u64,
     /// Removals up to this count are forgotten: an index that knows less must be made again.
     pub(crate) trimmed: u64,
+    pub(crate) epoch: Epoch,
 }
 
 impl SpaceRow {
@@ -57,14 +58,26 @@ pub(crate) fn list(connection: &Connection) -> Step<Vec<SpaceRow>> {
 
 pub(crate) fn all(database: &Database) -> Result<Vec<SpaceRecord>> {
     database.read(|transaction| {
-        list(transaction)?
-            .into_iter()
-            .map(|row| {
-                let change = row.change(transaction)?;
-                Ok(SpaceRecord { space: row.space, written_as: row.written_as, change })
-            })
-            .collect()
+        let records = list(transaction)?.into_iter().map(|row| SpaceRecord {
+            space: row.space,
+            written_as: row.written_as,
+            epoch: row.epoch,
+        });
+        Ok(records.collect())
     })
+}
+
+/// Begins the epoch after `from`, inside a transaction that names it in a document.
+pub(crate) fn advance(connection: &Connection, space: &str, from: Epoch) -> Step<()> {
+    let row = find(connection, space)?;
+    if row.epoch != from {
+        return Err(epoch_began(space, from, row.epoch).into());
+    }
+    connection.execute(
+        "UPDATE space SET epoch = ?2 WHERE number = ?1",
+        params![row.number, from.next().number()],
+    )?;
+    Ok(())
 }
 
 /// Items that are listed as lacking in one transaction, and rows that are removed in one: an application that writes meanwhile
@@ -84,7 +97,8 @@ pub(super) fn begin(database: &Database, space: &Space, written_as: Provenance) 
     database.write(|transaction| {
         let there = list(transaction)?;
         if let Some(there) = there.iter().find(|there| there.space.model == space.model) {
-            let record = SpaceRecord { space: there.space.clone(), written_as: there.written_as, change: 0 };
+            let record =
+                SpaceRecord { space: there.space.clone(), written_as: there.written_as, epoch: there.epoch };
             same_space(&record, space, written_as)?;
             return Ok(there.number);
         }
@@ -264,7 +278,7 @@ pub(crate) fn provenance(row: &Row<'_>, column: usize) -> rusqlite::Result<Prove
     })
 }
 
-fn serving_in(connection: &Connection) -> Step<Option<String>> {
+pub(crate) fn serving_in(connection: &Connection) -> Step<Option<String>> {
     Ok(connection
         .prepare_cached("SELECT value FROM gallery WHERE name = 'serving'")?
         .query_row([], |row| row.get(0))
@@ -273,13 +287,13 @@ fn serving_in(connection: &Connection) -> Step<Option<String>> {
 }
 
 const SELECT: &str =
-    "SELECT number, name, dimension, distance, normalised, written_as, created, trimmed FROM space";
+    "SELECT number, name, dimension, distance, normalised, written_as, created, trimmed, epoch FROM space";
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Result<SpaceRow>> {
     let (distance, written_as): (String, String) = (row.get(3)?, row.get(5)?);
     let (number, model, dimension, normalised) =
         (row.get(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get(4)?);
-    let (created, trimmed) = (row.get(6)?, row.get(7)?);
+    let (created, trimmed, epoch) = (row.get(6)?, row.get(7)?, Epoch::new(row.get(8)?));
     let parsed = || -> Result<SpaceRow> {
         Ok(SpaceRow {
             number,
@@ -287,6 +301,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Result<SpaceRow>> {
             written_as: written_as.parse()?,
             created,
             trimmed,
+            epoch,
         })
     };
     Ok(parsed())

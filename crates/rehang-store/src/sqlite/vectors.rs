@@ -7,7 +7,9 @@ use super::connection::{Database, Step};
 use super::pages;
 use super::spaces;
 use crate::check;
-use crate::contract::{Counts, Failure, ItemKey, Outcome, Revision, VectorRecord, VectorWrite};
+use crate::contract::{
+    Band, Counts, Epoch, Failure, ItemKey, Outcome, Priority, Revision, VectorRecord, VectorWrite,
+};
 
 /// A vector as the file holds it: little-endian `f32`, one after the other.
 pub(crate) fn as_bytes(vector: &[f32]) -> Vec<u8> {
@@ -40,16 +42,42 @@ pub(crate) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
+/// A key of the caller as SQLite counts; a key that no row can have stays one.
+pub(crate) fn row_of(key: ItemKey) -> i64 {
+    i64::try_from(key.bits()).unwrap_or(i64::MAX)
+}
+
+/// A key as the caller has it.
+pub(crate) fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<ItemKey> {
+    Ok(ItemKey::from(row.get::<_, u64>(column)?))
+}
+
+/// A place in the queue as the columns `band` and `score` hold it.
+pub(crate) fn place(priority: Option<Priority>) -> (i64, Option<f64>) {
+    match priority {
+        None => (0, None),
+        Some(Priority { band, score }) => (band as i64, Some(score)),
+    }
+}
+
+/// A place in the queue from the columns `band` and `score`.
+pub(crate) fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Priority>> {
+    let (band, score): (i64, Option<f64>) = (row.get(column)?, row.get(column + 1)?);
+    let band = usize::try_from(band).ok().and_then(|band| Band::ALL.get(band)).copied();
+    let Some(band) = band else { return Err(rusqlite::Error::IntegralValueOutOfRange(column, 0)) };
+    Ok(score.map(|score| Priority { band, score }))
+}
+
 pub(crate) fn get(database: &Database, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
     database.read(|transaction| {
         let space = spaces::find(transaction, space)?;
         let mut select = transaction.prepare_cached(&format!(
-            "SELECT provenance, revision, sigma2, priority, squared_error, value FROM vector_{} WHERE item = ?1",
+            "SELECT provenance, revision, sigma2, band, score, squared_error, value FROM vector_{} WHERE item = ?1",
             space.number
         ))?;
         let mut vectors = Vec::with_capacity(keys.len());
         for &key in keys {
-            let mut rows = select.query([int(key)])?;
+            let mut rows = select.query([row_of(key)])?;
             vectors.push(match rows.next()? {
                 None => None,
                 Some(row) => Some(pages::state(row, &space, true)?),
@@ -70,7 +98,7 @@ pub(crate) fn provenances(
             transaction.prepare_cached(&format!("SELECT provenance FROM vector_{n} WHERE item = ?1"))?;
         let mut found = Vec::with_capacity(keys.len());
         for &key in keys {
-            let mut rows = select.query([int(key)])?;
+            let mut rows = select.query([row_of(key)])?;
             found.push(match rows.next()? {
                 None => None,
                 Some(row) => Some(spaces::provenance(row, 0)?),
@@ -80,11 +108,16 @@ pub(crate) fn provenances(
     })
 }
 
-pub(crate) fn write(database: &Database, space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>> {
+pub(crate) fn write(
+    database: &Database,
+    space: &str,
+    epoch: Option<Epoch>,
+    writes: &[VectorWrite],
+) -> Result<Vec<Outcome>> {
     // What the vectors are checked against cannot change while the name stays; the transaction looks the name up again.
     let row = database.read(|transaction| spaces::find(transaction, space))?;
     for write in writes {
-        check::vector_write(&row.space, write)?;
+        check::vector_write(&row.space, epoch, write)?;
     }
     if writes.is_empty() {
         return Ok(Vec::new());
@@ -100,22 +133,26 @@ pub(crate) fn write(database: &Database, space: &str, writes: &[VectorWrite]) ->
             )
             .into());
         }
+        if let Some(epoch) = epoch {
+            check::epoch(space, epoch, again.epoch)?;
+        }
         let n = row.number;
         // A vector that is there has its item's revision: triggers remove every other one. So one statement decides.
         let mut update = transaction.prepare_cached(&format!(
-            "UPDATE vector_{n} SET provenance = ?3, sigma2 = ifnull(?4, sigma2), priority = ?5,
-                 squared_error = ?6, failed = 0, change = ?7, value = ?8
+            "UPDATE vector_{n} SET provenance = ?3, sigma2 = ifnull(?4, sigma2), band = ?5, score = ?6,
+                 squared_error = ?7, failed = 0, change = ?8, value = ?9
              WHERE item = ?1 AND revision = ?2 AND provenance = 'adapted'"
         ))?;
         let mut insert = transaction.prepare_cached(&format!(
             "INSERT INTO vector_{n}
-                 (item, revision, provenance, sigma2, priority, squared_error, sourced, failed, change, value)
-             SELECT key, revision, ?3, ?4, ?5, ?6, source IS NOT NULL, 0, ?7, ?8 FROM item
+                 (item, revision, provenance, sigma2, band, score, squared_error, sourced, failed, change, value)
+             SELECT key, revision, ?3, ?4, ?5, ?6, ?7, source IS NOT NULL, 0, ?8, ?9 FROM item
              WHERE key = ?1 AND revision = ?2 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1)"
         ))?;
         let mut revision = transaction.prepare_cached("SELECT revision FROM item WHERE key = ?1")?;
         let mut lacking = transaction.prepare_cached(&format!("DELETE FROM lacking_{n} WHERE item = ?1"))?;
         let mut forgive = transaction.prepare_cached(&format!("DELETE FROM failure_{n} WHERE item = ?1"))?;
+        let mut unclaim = transaction.prepare_cached(&format!("DELETE FROM claim_{n} WHERE item = ?1"))?;
         let any_failure: bool =
             transaction
                 .query_row(&format!("SELECT EXISTS (SELECT 1 FROM failure_{n})"), [], |row| row.get(0))?;
@@ -123,12 +160,14 @@ pub(crate) fn write(database: &Database, space: &str, writes: &[VectorWrite]) ->
         let mut outcomes = Vec::with_capacity(writes.len());
         let mut insert_first = true;
         for (change, (write, value)) in (first..).zip(writes.iter().zip(&values)) {
+            let (band, score) = place(write.priority);
             let values = params![
-                int(write.key),
+                row_of(write.key),
                 int(write.revision),
                 write.provenance.name(),
                 write.sigma2,
-                write.priority,
+                band,
+                score,
                 write.squared_error,
                 change,
                 value
@@ -146,15 +185,18 @@ pub(crate) fn write(database: &Database, space: &str, writes: &[VectorWrite]) ->
                 insert_first = inserted;
             }
             if inserted {
-                lacking.execute([int(write.key)])?;
+                lacking.execute([row_of(write.key)])?;
             }
             outcomes.push(if written > 0 {
                 if any_failure {
-                    forgive.execute([int(write.key)])?;
+                    forgive.execute([row_of(write.key)])?;
+                }
+                if write.provenance == Provenance::Native {
+                    unclaim.execute([row_of(write.key)])?;
                 }
                 Outcome::Written
             } else {
-                match revision.query_row([int(write.key)], |row| row.get::<_, u64>(0)).optional()? {
+                match revision.query_row([row_of(write.key)], |row| row.get::<_, u64>(0)).optional()? {
                     None => Outcome::Deleted,
                     Some(there) if there != write.revision => Outcome::Changed,
                     Some(_) => Outcome::AlreadyThere,
@@ -168,19 +210,23 @@ pub(crate) fn write(database: &Database, space: &str, writes: &[VectorWrite]) ->
 pub(crate) fn set_priorities(
     database: &Database,
     space: &str,
-    priorities: &[(ItemKey, Revision, f64)],
+    epoch: Epoch,
+    priorities: &[(ItemKey, Revision, Priority)],
 ) -> Result<usize> {
     for (_, _, priority) in priorities {
-        check::number("priority", Some(*priority))?;
+        check::priority(Some(*priority))?;
     }
     database.write(|transaction| {
-        let n = spaces::find(transaction, space)?.number;
+        let row = spaces::find(transaction, space)?;
+        check::epoch(space, epoch, row.epoch)?;
         let mut update = transaction.prepare_cached(&format!(
-            "UPDATE vector_{n} SET priority = ?3 WHERE item = ?1 AND revision = ?2 AND provenance = 'adapted'"
+            "UPDATE vector_{} SET band = ?3, score = ?4 WHERE item = ?1 AND revision = ?2 AND provenance = 'adapted'",
+            row.number
         ))?;
         let mut changed = 0;
         for &(key, revision, priority) in priorities {
-            changed += update.execute(params![int(key), int(revision), priority])?;
+            let (band, score) = place(Some(priority));
+            changed += update.execute(params![row_of(key), int(revision), band, score])?;
         }
         Ok(changed)
     })
@@ -220,6 +266,17 @@ pub(crate) fn counts(database: &Database, space: &str) -> Result<Counts> {
     })
 }
 
+pub(crate) fn count_lag(database: &Database, space: &str, behind: &str) -> Result<u64> {
+    database.read(|transaction| {
+        let (n, m) = (spaces::find(transaction, space)?.number, spaces::find(transaction, behind)?.number);
+        let mut count = transaction.prepare_cached(&format!(
+            "SELECT count(*) FROM lacking_{n} AS lacking
+             WHERE EXISTS (SELECT 1 FROM vector_{m} WHERE item = lacking.item)"
+        ))?;
+        Ok(count.query_row([], |row| row.get(0))?)
+    })
+}
+
 pub(crate) fn record_failures(
     database: &Database,
     space: &str,
@@ -239,8 +296,8 @@ pub(crate) fn record_failures(
             "INSERT INTO failure_{n} (item, revision, reason) SELECT key, revision, ?3 {wanting}"
         ))?;
         for (key, revision, reason) in failures {
-            delete.execute(params![int(*key), int(*revision)])?;
-            insert.execute(params![int(*key), int(*revision), reason])?;
+            delete.execute(params![row_of(*key), int(*revision)])?;
+            insert.execute(params![row_of(*key), int(*revision), reason])?;
         }
         Ok(())
     })
@@ -259,8 +316,8 @@ pub(crate) fn failures(
              FROM failure_{n} AS failure JOIN item ON item.key = failure.item
              WHERE failure.item > ?1 ORDER BY failure.item LIMIT ?2"
         ))?;
-        let rows = select.query_map(params![after.map_or(-1, int), int(limit as u64)], |row| {
-            Ok(Failure { key: row.get(0)?, id: row.get(1)?, revision: row.get(2)?, reason: row.get(3)? })
+        let rows = select.query_map(params![after.map_or(-1, row_of), int(limit as u64)], |row| {
+            Ok(Failure { key: key(row, 0)?, id: row.get(1)?, revision: row.get(2)?, reason: row.get(3)? })
         })?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     })

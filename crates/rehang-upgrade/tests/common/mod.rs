@@ -1,6 +1,7 @@
 //! A small world: two models that are known functions of the source, an adapter between them, a gallery.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod hooked;
 mod padding;
 
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{ItemWrite, NewVector, Scan, Select, Store};
+use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select};
 use rehang_upgrade::{Clock, Faults, OrderSettings, Place, Setup};
 use serde_json::Value;
 
@@ -101,19 +102,13 @@ pub fn item(number: usize, version: usize) -> ItemWrite {
         id: id(number),
         label: Some((number % 5).to_string()),
         payload: Value::Null,
-        vectors: vec![NewVector {
-            space: old_space().model,
-            vector: old_model(&source),
-            provenance: Provenance::Old,
-            sigma2: None,
-            priority: None,
-        }],
+        vectors: vec![NewVector::of_model(old_space().model, old_model(&source), Provenance::Old)],
         source: Some(source),
     }
 }
 
 /// A gallery of `items` with old vectors.
-pub fn fill(store: &dyn Store, items: usize) {
+pub fn fill(store: &dyn Ledger, items: usize) {
     store.create_space(&old_space(), Provenance::Old).unwrap();
     let writes: Vec<ItemWrite> = (0..items).map(|number| item(number, 0)).collect();
     store.put(&writes).unwrap();
@@ -230,15 +225,19 @@ impl DieAt {
 
 impl Faults for DieAt {
     fn reach(&self, place: Place) -> Result<()> {
-        if place == self.place && self.visits.fetch_add(1, Ordering::SeqCst) + 1 >= self.visit {
-            return Err(Error::conflict("this process", format!("it died at {place:?}")));
+        if place == self.place {
+            self.visits.fetch_add(1, Ordering::SeqCst);
+        }
+        // A dead process reaches nothing any more.
+        if self.died() {
+            return Err(Error::conflict("this process", format!("it died at {:?}", self.place)));
         }
         Ok(())
     }
 }
 
 /// One line an item and space: everything that can be observed of a gallery, in the order of ids.
-pub fn snapshot(store: &dyn Store) -> Vec<String> {
+pub fn snapshot(store: &dyn Ledger) -> Vec<String> {
     let mut lines = vec![format!("serving {:?}", store.serving().unwrap())];
     for space in store.spaces().unwrap() {
         let name = &space.space.model;
@@ -264,7 +263,7 @@ pub fn snapshot(store: &dyn Store) -> Vec<String> {
 
 /// What must hold of a gallery at any time: vectors are exactly what their model (or the adapter) says of the source
 /// that the item has now.
-pub fn check(store: &dyn Store, adapters: &[Adapter]) {
+pub fn check(store: &dyn Ledger, adapters: &[Adapter]) {
     for space in store.spaces().unwrap() {
         let name = &space.space.model;
         let records =

@@ -1,0 +1,50 @@
+//! The one door through which the time of day enters a store: leases run out by it.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// What leases are measured with. All processes that share a gallery need the same one; a ledger on a server uses the server's.
+pub trait LeaseClock: Debug + Send + Sync {
+    /// Milliseconds since 1970. Where it goes back, leases last longer, and where it jumps ahead, they end early: items may then be
+    /// embedded twice, and nothing else happens.
+    fn now_ms(&self) -> u64;
+}
+
+/// The machine's time of day.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemLeaseClock;
+
+impl LeaseClock for SystemLeaseClock {
+    fn now_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A clock that moves when it is told to, for tests. Its clones show the same time.
+#[derive(Debug, Clone, Default)]
+pub struct ManualLeaseClock(Arc<AtomicU64>);
+
+impl ManualLeaseClock {
+    /// Moves it on.
+    pub fn pass(&self, time: Duration) {
+        self.0.fetch_add(millis(time), Ordering::SeqCst);
+    }
+}
+
+impl LeaseClock for ManualLeaseClock {
+    fn now_ms(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// When a lease that begins now runs out. SQLite counts in `i64`.
+pub(crate) fn until(now_ms: u64, lease: Duration) -> u64 {
+    now_ms.saturating_add(millis(lease)).min(i64::MAX as u64)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

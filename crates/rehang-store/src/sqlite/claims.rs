@@ -1,0 +1,101 @@
+//! Who works on what: leases on items of the queue.
+//!
+//! They are written without waiting for the disk, since one that is lost costs an item embedded twice at most.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rehang::Result;
+use rusqlite::params;
+
+use super::connection::Database;
+use super::pages::Page;
+use super::spaces;
+use super::vectors::{int, key, row_of};
+use crate::contract::{AtWork, Claimed, ItemKey};
+use crate::lease::until;
+
+pub(crate) fn claim(
+    database: &Database,
+    now_ms: u64,
+    space: &str,
+    worker: &str,
+    limit: usize,
+    lease: Duration,
+) -> Result<Claimed> {
+    database.write_lightly(|transaction| {
+        let space = spaces::find(transaction, space)?;
+        let n = space.number;
+        transaction
+            .prepare_cached(&format!("DELETE FROM claim_{n} WHERE until <= ?1"))?
+            .execute([int(now_ms)])?;
+        let mut held = BTreeSet::new();
+        let mut held_by_others = 0;
+        let mut select = transaction.prepare_cached(&format!("SELECT item, worker FROM claim_{n}"))?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            held.insert(key(row, 0)?);
+            held_by_others += u64::from(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)? != worker);
+        }
+        let mut page = Page::new(transaction, &space, Some(space.clone()), limit);
+        page.queue(&held)?;
+        let records = page.finish()?;
+        let mut insert = transaction
+            .prepare_cached(&format!("INSERT INTO claim_{n} (item, worker, until) VALUES (?1, ?2, ?3)"))?;
+        for record in &records {
+            insert.execute(params![row_of(record.item.key), worker, int(until(now_ms, lease))])?;
+        }
+        Ok(Claimed { records, held_by_others })
+    })
+}
+
+pub(crate) fn renew(
+    database: &Database,
+    now_ms: u64,
+    space: &str,
+    worker: &str,
+    lease: Duration,
+) -> Result<u64> {
+    database.write_lightly(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let mut update =
+            transaction.prepare_cached(&format!("UPDATE claim_{n} SET until = ?2 WHERE worker = ?1"))?;
+        Ok(update.execute(params![worker, int(until(now_ms, lease))])? as u64)
+    })
+}
+
+pub(crate) fn release(
+    database: &Database,
+    space: &str,
+    worker: &str,
+    keys: Option<&[ItemKey]>,
+) -> Result<u64> {
+    database.write_lightly(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let Some(keys) = keys else {
+            let mut delete =
+                transaction.prepare_cached(&format!("DELETE FROM claim_{n} WHERE worker = ?1"))?;
+            return Ok(delete.execute([worker])? as u64);
+        };
+        let mut delete =
+            transaction.prepare_cached(&format!("DELETE FROM claim_{n} WHERE item = ?1 AND worker = ?2"))?;
+        let mut released = 0;
+        for &key in keys {
+            released += delete.execute(params![row_of(key), worker])? as u64;
+        }
+        Ok(released)
+    })
+}
+
+pub(crate) fn at_work(database: &Database, now_ms: u64, space: &str) -> Result<Vec<AtWork>> {
+    database.read(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let mut select = transaction.prepare_cached(&format!(
+            "SELECT worker, count(*), max(until) - ?1 FROM claim_{n} WHERE until > ?1 GROUP BY worker ORDER BY worker"
+        ))?;
+        let rows = select.query_map([int(now_ms)], |row| {
+            Ok(AtWork { worker: row.get(0)?, items: row.get(1)?, left_ms: row.get(2)? })
+        })?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    })
+}

@@ -1,0 +1,95 @@
+//! A store in which something happens right before a call: what others do between two steps of one process.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rehang::{Matrix, Provenance, Result, Space};
+use rehang_store::{
+    AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger,
+    MemoryStore, Outcome, Priority, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite,
+};
+
+/// What happens, once.
+type Act = Box<dyn FnOnce(&MemoryStore) + Send>;
+
+/// A store in which something happens right before the first call of a name.
+pub struct Hooked {
+    pub store: MemoryStore,
+    call: &'static str,
+    act: Mutex<Option<Act>>,
+}
+
+impl Hooked {
+    pub fn before(
+        store: &MemoryStore,
+        call: &'static str,
+        act: impl FnOnce(&MemoryStore) + Send + 'static,
+    ) -> Self {
+        Self { store: store.clone(), call, act: Mutex::new(Some(Box::new(act))) }
+    }
+
+    pub fn happened(&self) -> bool {
+        self.act.lock().unwrap().is_none()
+    }
+
+    fn called(&self, call: &str) {
+        let act = if call == self.call { self.act.lock().unwrap().take() } else { None };
+        if let Some(act) = act {
+            act(&self.store);
+        }
+    }
+}
+
+macro_rules! passed_on {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $out:ty;)*) => {
+        $(fn $name(&self, $($argument: $kind),*) -> $out {
+            self.called(stringify!($name));
+            self.store.$name($($argument),*)
+        })*
+    };
+}
+
+impl Index for Hooked {
+    passed_on! {
+        search(space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>>;
+        recall(space: &str, samples: usize, k: usize) -> Result<f64>;
+        rebuild(space: &str) -> Result<()>;
+        flush() -> Result<()>;
+    }
+}
+
+impl Ledger for Hooked {
+    passed_on! {
+        name() -> String;
+        spaces() -> Result<Vec<SpaceRecord>>;
+        create_space(space: &Space, written_as: Provenance) -> Result<()>;
+        drop_space(space: &str) -> Result<()>;
+        serving() -> Result<Option<String>>;
+        serving_and_document(document: &str) -> Result<(Option<String>, Option<(u64, String)>)>;
+        switch_serving(from: &str, to: &str) -> Result<()>;
+        put(writes: &[ItemWrite]) -> Result<Vec<Revision>>;
+        delete(ids: &[&str]) -> Result<usize>;
+        get(ids: &[&str]) -> Result<Vec<Option<Item>>>;
+        vectors(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>>;
+        provenances(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>>;
+        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
+        set_priorities(space: &str, epoch: Epoch, places: &[(ItemKey, Revision, Priority)]) -> Result<usize>;
+        advance(space: &str, from: Epoch, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
+        scan(scan: &Scan) -> Result<Vec<Record>>;
+        sample(sample: &Sample) -> Result<Drawn>;
+        newest_revision() -> Result<Revision>;
+        counts(space: &str) -> Result<Counts>;
+        count_without_source() -> Result<u64>;
+        count_lag(space: &str, behind: &str) -> Result<u64>;
+        claim(space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed>;
+        renew(space: &str, worker: &str, lease: Duration) -> Result<u64>;
+        release(space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64>;
+        at_work(space: &str) -> Result<Vec<AtWork>>;
+        record_failures(space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()>;
+        failures(space: &str, after: Option<ItemKey>, limit: usize) -> Result<Vec<Failure>>;
+        clear_failures(space: &str) -> Result<u64>;
+        errors(space: &str, limit: usize) -> Result<Vec<(f32, f32)>>;
+        document(name: &str) -> Result<Option<(u64, String)>>;
+        set_document(name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
+    }
+}

@@ -1,0 +1,47 @@
+//! An upgrade that an older rehang has begun goes on.
+
+mod common;
+
+use std::path::Path;
+
+use common::{TestClock, TestEncoder, World, check};
+use rehang::Progress;
+use rehang::order::Policy;
+use rehang_store::{Epoch, Ledger, SqliteStore};
+use rehang_upgrade::{
+    BackfillSetup, Ending, Gallery, Limits, NoFaults, OrderSettings, Recorded, Setup, backfill, finish,
+    start, status,
+};
+
+#[test]
+fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    fs_err::copy(Path::new("../rehang-store/tests/golden/format-1.db"), &path).unwrap();
+    let (store, world) = (SqliteStore::open(&path).unwrap(), World::new());
+    let setup = Setup { order: OrderSettings { policy: Policy::Coverage, seed: 3 }, ..world.setup() };
+    // Its record knows no epochs: it speaks of the first one.
+    assert_eq!(Recorded::expect(&store).unwrap().record.epoch, Some(Epoch::FIRST));
+    let before = status(&store, 9).unwrap();
+    assert_eq!((before.counts.native, before.lag, before.counts.failed), (8, 1, 1));
+    // An application that was made ready for it writes on; item 7 was written plainly.
+    Gallery::new(&store, Some(&world.adapter)).put(vec![common::item(3, 1)]).unwrap();
+    let adapted = status(&store, 9).unwrap();
+    assert_eq!((adapted.lag, adapted.counts.lacking), (1, 2));
+    assert_eq!(start(&store, &setup, &NoFaults, &Progress::default()).unwrap().adapted, 1);
+    check(&store, std::slice::from_ref(&world.adapter));
+    let backfill_setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits::default(),
+        clock: &TestClock::default(),
+        faults: &NoFaults,
+        worker: "worker",
+    };
+    store.clear_failures("new-model").unwrap();
+    let summary = backfill(&backfill_setup, &Progress::default()).unwrap();
+    assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 60), "one of the 61 has no source");
+    finish(&store, &setup, &NoFaults).unwrap();
+    assert_eq!(store.check().unwrap(), []);
+}
