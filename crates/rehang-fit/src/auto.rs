@@ -21,13 +21,13 @@ use crate::head_fit::class_numbers;
 use crate::kernel_ridge::fit_kernel_ridge;
 use crate::method::Method;
 use crate::outputs::{conformed, raw_outputs, relative_error};
-use crate::pseudo_classes::{ClusterParameters, centroid_head, k_means};
-use crate::retrieval::{Quality, Relevance, own, upgrade};
-use crate::uncertainty::{self, Calibration, Evidence, UncertaintyParameters, cross_fit};
+use crate::pseudo_classes::{centroid_head, pseudo_classes};
+use crate::retrieval::{AGREEMENT, Criterion, Quality};
+use crate::uncertainty_fit::{self, Calibration, Evidence, UncertaintyParameters, cross_fit};
 
 /// What a method gives.
 #[derive(Debug, Clone)]
-pub struct FittedMap {
+pub(crate) struct FittedMap {
     /// The map.
     pub map: Map,
     /// Choices that were made, by name, for the adapter's record.
@@ -48,7 +48,7 @@ impl From<ClosedForm> for FittedMap {
 
 /// Out-of-fold outputs that a method has without fitting again.
 #[derive(Debug, Clone)]
-pub struct OwnEvidence {
+pub(crate) struct OwnEvidence {
     /// The pairs that they are about, increasing.
     pub rows: Vec<usize>,
     /// Raw outputs with items left out one by one, `[rows, d_new]`.
@@ -58,10 +58,10 @@ pub struct OwnEvidence {
 }
 
 /// Fits one method on pairs. The second argument is the group (class or cluster) of every pair.
-pub type FitFunction<'a> = Box<dyn Fn(&Pairs, &[i64], &Progress) -> Result<FittedMap> + 'a>;
+pub(crate) type FitFunction<'a> = Box<dyn Fn(&Pairs, &[i64], &Progress) -> Result<FittedMap> + 'a>;
 
 /// A method that can be compared with others.
-pub struct Candidate<'a> {
+pub(crate) struct Candidate<'a> {
     /// Its name.
     pub method: Method,
     /// Whether a fit takes long, so that it is cross-fitted with items left out only and not with groups as well.
@@ -167,7 +167,7 @@ pub struct Fitted {
 }
 
 /// The methods with a formula, the simplest first.
-pub fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
+pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
     let quick = |method, fit: FitFunction<'static>| Candidate { method, slow: false, fit };
     vec![
         quick(
@@ -238,12 +238,9 @@ fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Resu
     Ok(FittedMap { map: fitted.map, choices, geometry: None, evidence: Some(evidence), uncertainty: None })
 }
 
-/// Fits an adapter with a closed form (or with the best of them).
-///
-/// # Errors
-///
-/// As [`fit_with`].
-pub fn fit(
+/// [`crate::fit_adapter`] with the closed forms alone.
+#[cfg(test)]
+pub(crate) fn fit(
     pairs: &Pairs,
     head: Option<&Head>,
     parameters: &FitParameters,
@@ -252,26 +249,8 @@ pub fn fit(
     fit_with(pairs, head, parameters, &[], progress)
 }
 
-/// Fits an adapter with one of the closed forms or of `more` methods.
-///
-/// 1. A part of the pairs is held out ([`hold_out`]: of every class, and some classes as a whole). Every method is
-///    fitted on the rest; its table row says how it does on the part held out, for every way to conform to the new
-///    space that is open. The criterion is the mean over a growing native part of the mAP by label, or, without
-///    labels, of the agreement of the first ten results with the native gallery; seen and unseen classes count the
-///    same.
-/// 2. The best row is kept (of the named method's rows, where one is named) and fitted on all pairs.
-/// 3. σ² is learned from out-of-fold residuals ([`crate::uncertainty`]). Where no head is given, the doubt of a head
-///    made of class means (or of k-means centres, without labels) is used.
-///
-/// A method that fails is kept in the table with its reason; only where the one to keep fails, this fails.
-///
-/// # Errors
-///
-/// [`rehang::ErrorKind::InvalidOption`] for parameters out of range and for a method that is neither a closed form nor
-/// among `more`, [`rehang::ErrorKind::WidthMismatch`] for a head of another width
-/// ([`rehang::ErrorKind::WrongDirection`] where it is the old vectors' one), what the method itself says, and
-/// [`rehang::ErrorKind::Cancelled`].
-pub fn fit_with(
+/// [`crate::fit_adapter`] with the closed forms and `more` methods.
+pub(crate) fn fit_with(
     pairs: &Pairs,
     head: Option<&Head>,
     parameters: &FitParameters,
@@ -378,8 +357,8 @@ fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
     match pairs.labels() {
         Some(labels) if labels.iter().any(|&label| label >= 0) => Ok(labels.to_vec()),
         _ => {
-            let parameters = ClusterParameters { seed, ..ClusterParameters::default() };
-            Ok(k_means(pairs.new_vectors().matrix(), &parameters, progress)?.labels)
+            progress.check()?;
+            pseudo_classes(pairs.new_vectors().matrix(), seed)
         }
     }
 }
@@ -387,8 +366,8 @@ fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
 /// One held-out part made ready for measuring.
 struct Part {
     pairs: Pairs,
-    /// What is right; `None` where its labels tell nothing apart while those of the other part do.
-    relevance: Option<Relevance>,
+    /// What counts as found; `None` where its labels tell nothing apart while those of the other part do.
+    criterion: Option<Criterion>,
 }
 
 /// Items of a part that are measured at most; more change no choice and cost time by their square.
@@ -412,15 +391,14 @@ impl Parts {
         let [seen, unseen] = [&held_out.seen, &held_out.unseen].map(|items| sampled(pairs, items, seed));
         let has_seen = seen.is_some();
         let labelled = |pairs: Pairs| {
-            let relevance = pairs.labels().map(Relevance::by_label).filter(Relevance::tells_apart);
-            Part { pairs, relevance }
+            let criterion = pairs.labels().and_then(Criterion::by_label);
+            Part { pairs, criterion }
         };
         let mut all: Vec<Part> = seen.into_iter().chain(unseen).map(labelled).collect();
-        let by_label = all.iter().any(|part| part.relevance.is_some());
+        let by_label = all.iter().any(|part| part.criterion.is_some());
         if !by_label {
             for part in &mut all {
-                let native = part.pairs.new_vectors();
-                part.relevance = Some(Relevance::by_native(native.matrix(), native.space()));
+                part.criterion = Some(Criterion::Agreement);
             }
         }
         Self { all, has_seen, by_label }
@@ -469,23 +447,16 @@ fn select(
     }
     let fitted_pairs = pairs.select(&fitted);
     let fitted_groups: Vec<i64> = fitted.iter().map(|&item| groups[item]).collect();
-    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
-    let line = |vectors: &dyn Fn(&Part) -> rehang::Vectors| {
-        mean(
-            parts
-                .iter()
-                .filter_map(|part| {
-                    let vectors = vectors(part);
-                    Some(own(vectors.matrix(), vectors.space().distance, part.relevance.as_ref()?))
-                })
-                .collect(),
-        )
+    let line = |quality: fn(&Criterion, &Pairs) -> Result<f64>| -> Result<f64> {
+        let measured = parts.iter().filter_map(|part| Some(quality(part.criterion.as_ref()?, &part.pairs)));
+        let values = measured.collect::<Result<Vec<f64>>>()?;
+        Ok(values.iter().sum::<f64>() / values.len() as f64)
     };
     let mut selection = Selection {
-        criterion: if by_label { "mAP" } else { "agreement@10" }.into(),
+        criterion: if by_label { "mAP".into() } else { format!("agreement@{AGREEMENT}") },
         held_out: (seen.len(), unseen.len()),
-        do_nothing: line(&|part| part.pairs.old().clone()),
-        native: line(&|part| part.pairs.new_vectors().clone()),
+        do_nothing: line(Criterion::old)?,
+        native: line(Criterion::native)?,
         rows: Vec::new(),
         kept: None,
     };
@@ -592,8 +563,8 @@ fn measure(
             let outputs = conformed(geometry, raw.clone());
             outputs.check_finite("adapted vectors")?;
             errors.push(relative_error(&outputs, &part.pairs));
-            if let Some(relevance) = &part.relevance {
-                qualities.push(upgrade(native.matrix(), &outputs, space, relevance, parameters.seed));
+            if let Some(criterion) = &part.criterion {
+                qualities.push(criterion.upgrade(native, &outputs, parameters.seed)?);
             }
         }
         let count = qualities.len().max(1) as f64;
@@ -637,7 +608,7 @@ fn finish(
     let conform = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, raw, native));
     let (uncertainty, calibration, handicap) = match (fitted.uncertainty, &evidence) {
         (Some(uncertainty), _) => {
-            (uncertainty::in_squared_units(uncertainty, &fitted.map, &conform, pairs)?, None, None)
+            (uncertainty_fit::in_squared_units(uncertainty, &fitted.map, &conform, pairs)?, None, None)
         }
         (None, Some(evidence)) => {
             let own_head = match head {
@@ -655,7 +626,7 @@ fn finish(
             let evidence_groups: Vec<i64> = evidence.rows.iter().map(|&row| groups[row]).collect();
             let seen = Evidence { groups: &evidence_groups, ..seen };
             let seeded = UncertaintyParameters { seed: parameters.seed, ..parameters.uncertainty.clone() };
-            let learned = uncertainty::fit(&pairs.select(&evidence.rows), seen, &seeded, progress)?;
+            let learned = uncertainty_fit::fit(&pairs.select(&evidence.rows), seen, &seeded, progress)?;
             let handicap =
                 left_out_handicap(pairs, evidence, &conform, &learned.calibration, parameters, progress)?;
             (learned.uncertainty, Some(learned.calibration), handicap)

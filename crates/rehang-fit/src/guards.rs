@@ -13,7 +13,7 @@ use crate::closed_form::InputChoice;
 use crate::closed_form::ridge::{self, RidgeParameters};
 use crate::folds::folds;
 use crate::outputs::{conformed, raw_outputs, relative_error};
-use crate::retrieval::{AGREEMENT, Relevance, own, upgrade};
+use crate::retrieval::{AGREEMENT, Criterion};
 
 /// Fewer pairs than this are too few for any learned map to be judged.
 const PAIRS_MIN: usize = 50;
@@ -112,14 +112,11 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<Fi
         return Ok(Vec::new());
     }
     let sample = sample(pairs, seed);
-    if let Some(labels) = sample.labels() {
-        let relevance = Relevance::by_label(labels);
-        if relevance.tells_apart() {
-            let quality =
-                |vectors: &rehang::Vectors| own(vectors.matrix(), vectors.space().distance, &relevance);
-            let (old, new) = (quality(sample.old()), quality(sample.new_vectors()));
-            if old > new + 2.0 {
-                return Ok(vec![Finding::new(
+    if let Some(criterion) = sample.labels().and_then(Criterion::by_label) {
+        let (old, new) = (criterion.old(&sample)?, criterion.native(&sample)?);
+        if old > new + 2.0 {
+            return Ok(vec![
+                Finding::new(
                     Severity::Warning,
                     "swapped",
                     format!(
@@ -127,10 +124,10 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<Fi
                     ),
                 )
                 .may_mean("Old and new may be swapped, or the new model is no gain for these items.")
-                .evidence(&[("old_map", old), ("new_map", new)])]);
-            }
-            return Ok(Vec::new());
+                .evidence(&[("old_map", old), ("new_map", new)]),
+            ]);
         }
+        return Ok(Vec::new());
     }
     let swapped = Pairs::new(sample.new_vectors().clone(), sample.old().clone(), None, None)?;
     let forward = explained(&sample, seed, progress)?;
@@ -329,21 +326,22 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Ve
         }
     }
     // Items of classes that the map never saw may lie closer to their mean than to what it says, and be found by it all the same.
-    if finds_neighbours(&outputs, pairs) {
+    if finds_neighbours(&outputs, pairs)? {
         return Ok(Vec::new());
     }
     Ok(vec![no_better_than_the_mean(forward)])
 }
 
 /// Whether native queries find their native neighbours among the outputs far more often than by chance.
-fn finds_neighbours(outputs: &Matrix, pairs: &Pairs) -> bool {
+fn finds_neighbours(outputs: &Matrix, pairs: &Pairs) -> Result<bool> {
     const TIMES_CHANCE: f64 = 3.0;
-    let native = pairs.new_vectors();
-    let relevance = Relevance::by_native(native.matrix(), native.space());
-    let found = upgrade(native.matrix(), outputs, native.space(), &relevance, 0).start;
-    let neighbours = AGREEMENT.min(pairs.len().saturating_sub(1)) as f64;
-    let chance = 100.0 * neighbours / (pairs.len() as f64 - 1.0).max(1.0);
-    found > (TIMES_CHANCE * chance).min(50.0 + chance / 2.0)
+    if pairs.len() < 2 {
+        return Ok(false);
+    }
+    let found = Criterion::Agreement.upgrade(pairs.new_vectors(), outputs, 0)?.start;
+    let others = pairs.len() - 1;
+    let chance = 100.0 * AGREEMENT.min(others) as f64 / others as f64;
+    Ok(found > (TIMES_CHANCE * chance).min(50.0 + chance / 2.0))
 }
 
 /// Looks for evaluation items among the pairs: rows with the very same bits. Zero rows say nothing and do not count.

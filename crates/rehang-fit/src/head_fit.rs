@@ -4,7 +4,8 @@ use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Progress, Result};
 
 use crate::lbfgs::minimise;
 use crate::linear_algebra::sum_blocks;
-use crate::outputs::{multiply_transposed, total_variance};
+use crate::objectives::squared::total_variance;
+use crate::outputs::multiply_transposed;
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};

@@ -29,6 +29,7 @@ use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
 use rehang::{Error, ErrorKind, Matrix, Progress, Result};
 
 use crate::linear_algebra::{column_means, input_factor};
+use crate::objectives::squared::total_variance;
 
 /// Up to this many pairs every pair is a centre (solving takes about 2.4 GB there).
 pub const EXACT_PAIRS_MAX: usize = 10_000;
@@ -445,21 +446,6 @@ fn scale_rows(rows: &Matrix, scaling: InputScaling) -> Matrix {
         }
     }
     target
-}
-
-fn total_variance(matrix: &Matrix) -> f64 {
-    let means = column_means(matrix);
-    (0..matrix.rows())
-        .map(|row| {
-            matrix
-                .row(row)
-                .iter()
-                .zip(&means)
-                .map(|(&value, mean)| (f64::from(value) - mean).powi(2))
-                .sum::<f64>()
-        })
-        .sum::<f64>()
-        / matrix.rows() as f64
 }
 
 #[cfg(test)]

@@ -43,12 +43,11 @@ pub mod handicap;
 pub mod head_fit;
 pub mod kernel_ridge;
 mod lbfgs;
+mod learned;
 mod linear_algebra;
 mod method;
-mod nearest;
 pub mod network;
 pub mod network_fit;
-mod networks;
 pub mod objectives;
 mod outputs;
 pub mod pseudo_classes;
@@ -58,16 +57,13 @@ mod retrieval;
 mod schedule;
 #[cfg(test)]
 mod test_data;
-pub mod uncertainty;
+pub mod uncertainty_fit;
 
 pub use adam::WeightDecay;
-pub use auto::{
-    Candidate, FitParameters, Fitted, FittedMap, OwnEvidence, Selection, SelectionRow,
-    closed_form_candidates, fit, fit_with,
-};
+pub use auto::{FitParameters, Fitted, Selection, SelectionRow};
 pub use handicap::{HandicapChoice, HandicapRow};
+pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};
 pub use method::Method;
 pub use network_fit::Device;
-pub use networks::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};
 pub use outputs::raw_outputs;
 pub use schedule::Pace;

@@ -3,9 +3,11 @@
 use faer::{Accum, MatMut, MatRef, Par, linalg::matmul::matmul};
 use rayon::prelude::*;
 use rehang::adapter::{BranchInput, Dense, Geometry, KernelExpansion, Map};
+use rehang::study::true_errors;
 use rehang::{ErrorKind, Matrix, Pairs, Result};
 
 use crate::linear_algebra::input_factor;
+use crate::objectives::squared::total_variance;
 
 /// Rows that are computed together; a row's result does not depend on it.
 const PANEL_ROWS: usize = 256;
@@ -174,40 +176,14 @@ pub(crate) fn conformed(geometry: &Geometry, mut raw: Matrix) -> Matrix {
     raw
 }
 
-/// The squared error `‖v − h(o)‖²` of every pair, `[n]`.
-pub(crate) fn squared_errors(outputs: &Matrix, new: &Matrix) -> Vec<f64> {
-    (0..new.rows())
-        .map(|row| {
-            let pairs = outputs.row(row).iter().zip(new.row(row));
-            pairs.map(|(&h, &v)| (f64::from(h) - f64::from(v)).powi(2)).sum()
-        })
-        .collect()
-}
-
 /// The squared error relative to the variance of the new vectors: 0 is perfect, 1 is as good as their mean.
 ///
 /// Where the new vectors do not vary it is 0 for a perfect map and infinite for any other.
 pub(crate) fn relative_error(outputs: &Matrix, pairs: &Pairs) -> f64 {
     let new = pairs.new_vectors().matrix();
-    let error: f64 = squared_errors(outputs, new).iter().sum();
+    let error: f64 = true_errors(new, outputs).iter().sum();
     let total = total_variance(new) * new.rows() as f64;
     if error == 0.0 { 0.0 } else { error / total }
-}
-
-/// The sum over coordinates of their variance (divided by n).
-pub(crate) fn total_variance(rows: &Matrix) -> f64 {
-    let n = rows.rows().max(1) as f64;
-    let mut mean = vec![0.0_f64; rows.columns()];
-    for row in 0..rows.rows() {
-        mean.iter_mut().zip(rows.row(row)).for_each(|(sum, &value)| *sum += f64::from(value));
-    }
-    for sum in &mut mean {
-        *sum /= n;
-    }
-    (0..rows.rows())
-        .map(|row| rows.row(row).iter().zip(&mean).map(|(&v, m)| (f64::from(v) - m).powi(2)).sum::<f64>())
-        .sum::<f64>()
-        / n
 }
 
 #[cfg(test)]

@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 
 use rehang::adapter::{InputScaling, Uncertainty};
+use rehang::curve::{CurveOptions, Relevance, evaluate_leave_one_out};
+use rehang::study::true_errors;
 use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 
 use crate::auto::{FitParameters, fit};
 use crate::closed_form::InputChoice;
 use crate::closed_form::ridge::{self, Penalty, RidgeParameters};
 use crate::method::Method;
-use crate::outputs::{conformed, raw_outputs, squared_errors};
-use crate::retrieval::{Relevance, first_results, upgrade};
-use crate::uncertainty::predict;
+use crate::outputs::{conformed, raw_outputs};
+use crate::uncertainty_fit::predict;
 
 struct Gallery {
     train: Pairs,
@@ -97,11 +98,15 @@ fn load(name: &str, normalised: bool) -> Option<Gallery> {
     Some(Gallery { train, seen, unseen, head })
 }
 
+/// Top-1 and mAP of the adapted gallery for its own items' new vectors, each leaving itself out.
 fn start(native: &Pairs, adapted: &Matrix) -> (f64, f64) {
-    let relevance = Relevance::by_label(native.labels().unwrap());
     let new = native.new_vectors();
-    let map = upgrade(new.matrix(), adapted, new.space(), &relevance, 0).start;
-    (first_results(new.matrix(), adapted, new.space().distance, native.labels().unwrap()), map)
+    let relevance = Relevance::Labels { gallery: native.labels().unwrap(), queries: None };
+    let (distance, options) = (new.space().distance, CurveOptions::default());
+    let found =
+        evaluate_leave_one_out(adapted, new.matrix(), relevance, distance, &options, &Progress::default());
+    let found = found.unwrap();
+    (found.top1, found.map)
 }
 
 #[test]
@@ -149,7 +154,7 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
             .into_iter()
             .map(f64::exp)
             .collect();
-        let actual = squared_errors(&outputs, pairs.new_vectors().matrix());
+        let actual = true_errors(pairs.new_vectors().matrix(), &outputs);
         let ratio = predicted.iter().sum::<f64>() / actual.iter().sum::<f64>();
         let (top1, map) = start(pairs, &outputs);
         let tau = rehang::statistics::kendall_tau_b(&predicted, &actual).unwrap().unwrap();

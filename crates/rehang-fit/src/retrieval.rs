@@ -1,18 +1,16 @@
 //! How well new queries find their way in a gallery that is partly adapted: what choosing among maps goes by.
 //!
-//! This is a small measure on held-out pairs, at five fractions. Curves for reports are `rehang`'s own exact ones.
+//! These are the exact curves of the core, on the held-out pairs as gallery and queries, in random order.
+
+use std::collections::BTreeMap;
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use rayon::prelude::*;
-use rehang::{Distance, Matrix, Space};
-
-use crate::linear_algebra::column_means;
-use crate::outputs::multiply_transposed;
-
-/// Fractions of native vectors at which quality is measured. A full gallery is the same for every map.
-const FRACTIONS: [f64; 4] = [0.0, 0.25, 0.5, 0.75];
+use rehang::curve::{
+    CurveInput, CurveOptions, DoNothing, Relevance, agreement, agreement_today, curve, evaluate,
+};
+use rehang::{Matrix, Pairs, Progress, Result, Vectors};
 
 /// Neighbours whose agreement counts where there are no labels.
 pub(crate) const AGREEMENT: usize = 10;
@@ -22,227 +20,104 @@ pub(crate) const AGREEMENT: usize = 10;
 pub(crate) struct Quality {
     /// With every gallery vector adapted.
     pub start: f64,
-    /// Mean over a growing part of native vectors, in random order.
+    /// Mean over all states of the backfill, in random order.
     pub area: f64,
 }
 
 /// What counts as found.
 #[derive(Debug, Clone)]
-pub(crate) struct Relevance {
-    /// Relevant gallery items of every query, increasing.
-    items: Vec<Vec<usize>>,
-    /// Whether quality is mean average precision (labels) or agreement of the first ten with the native gallery.
-    labelled: bool,
+pub(crate) enum Criterion {
+    /// Mean average precision: items of the same known class.
+    Labels(Vec<i64>),
+    /// Agreement of the first ten results with those of the fully native gallery.
+    Agreement,
 }
 
-impl Relevance {
-    /// Items of the same known class are relevant.
-    pub(crate) fn by_label(labels: &[i64]) -> Self {
-        let items = (0..labels.len())
-            .map(|query| {
-                let same =
-                    |&item: &usize| item != query && labels[item] == labels[query] && labels[query] >= 0;
-                (0..labels.len()).filter(same).collect()
-            })
-            .collect();
-        Self { items, labelled: true }
-    }
-
-    /// The ten nearest in the fully native gallery are relevant.
-    pub(crate) fn by_native(native: &Matrix, space: &Space) -> Self {
-        let offset = large_offset(native, space.distance);
-        let distances = distances(native, native, space.distance, offset.as_deref());
-        let items = (0..native.rows())
-            .into_par_iter()
-            .map(|query| {
-                let mut nearest = ranking(query, |item| distances.row(query)[item], native.rows());
-                nearest.truncate(AGREEMENT);
-                nearest.sort_unstable();
-                nearest
-            })
-            .collect();
-        Self { items, labelled: false }
-    }
-
-    /// Whether any query has something to find and something to leave: without both, every ranking is as good as any other.
-    pub(crate) fn tells_apart(&self) -> bool {
-        let others = self.items.len().saturating_sub(1);
-        self.items.iter().any(|relevant| !relevant.is_empty() && relevant.len() < others)
-    }
-
-    /// The quality of one query's ranking, in 0..=1; `None` where there is nothing to find.
-    fn of(&self, query: usize, ranking: &[usize]) -> Option<f64> {
-        let relevant = &self.items[query];
-        if relevant.is_empty() {
-            return None;
+impl Criterion {
+    /// By class; `None` where no query has both something to find and something to leave, so that every ranking is as
+    /// good as any other.
+    pub(crate) fn by_label(labels: &[i64]) -> Option<Self> {
+        let mut sizes = BTreeMap::new();
+        for &label in labels.iter().filter(|&&label| label >= 0) {
+            *sizes.entry(label).or_insert(0) += 1;
         }
-        let is_relevant = |item: &usize| relevant.binary_search(item).is_ok();
-        if !self.labelled {
-            return Some(
-                ranking.iter().take(AGREEMENT).filter(|item| is_relevant(item)).count() as f64
-                    / relevant.len() as f64,
-            );
+        let tells_apart = sizes.values().any(|&size| (2..labels.len()).contains(&size));
+        tells_apart.then(|| Self::Labels(labels.to_vec()))
+    }
+
+    /// Quality of the old vectors for old queries: doing nothing.
+    pub(crate) fn old(&self, pairs: &Pairs) -> Result<f64> {
+        let (old, new) = (pairs.old(), pairs.new_vectors());
+        match self {
+            Self::Labels(labels) => by_own_queries(old, labels),
+            Self::Agreement => {
+                let today =
+                    DoNothing { gallery: old.matrix(), queries: None, distance: old.space().distance };
+                let quiet = Progress::default();
+                agreement_today(new.matrix(), None, new.space().distance, today, AGREEMENT, &quiet)
+            }
         }
-        let mut found = 0.0;
-        let mut sum = 0.0;
-        for (rank, _) in ranking.iter().enumerate().filter(|(_, item)| is_relevant(item)) {
-            found += 1.0;
-            sum += found / (rank + 1) as f64;
+    }
+
+    /// Quality of the new vectors for new queries: the end of the upgrade.
+    pub(crate) fn native(&self, pairs: &Pairs) -> Result<f64> {
+        match self {
+            Self::Labels(labels) => by_own_queries(pairs.new_vectors(), labels),
+            Self::Agreement => Ok(100.0),
         }
-        Some(sum / relevant.len() as f64)
     }
-}
 
-/// How many times the squared spread of all vectors the squared length of their mean has to be, for it to be taken out: below
-/// it, `f32` keeps five digits of a squared distance.
-const OFFSET_RATIO_MIN: f64 = 100.0;
-
-/// Queries whose distances are computed together.
-const ROWS: usize = 128;
-
-/// Distances of every query from every item, `[m, n]`.
-///
-/// L2 does not see an offset that all vectors share, but squared lengths lose digits by it: a large one is taken out first, the
-/// `offset` of the native vectors.
-fn distances(queries: &Matrix, items: &Matrix, distance: Distance, offset: Option<&[f64]>) -> Matrix {
-    match offset {
-        None => distances_as_they_are(queries, items, distance),
-        Some(offset) => distances_as_they_are(&minus(queries, offset), &minus(items, offset), distance),
-    }
-}
-
-fn minus(rows: &Matrix, offset: &[f64]) -> Matrix {
-    Matrix::from_fn(rows.rows(), rows.columns(), |row, column| {
-        (f64::from(rows.row(row)[column]) - offset[column]) as f32
-    })
-}
-
-/// The mean of vectors whose L2 distances would lose digits by it; none for distances that the origin matters to.
-fn large_offset(rows: &Matrix, distance: Distance) -> Option<Vec<f64>> {
-    if distance != Distance::L2 {
-        return None;
-    }
-    let mean = column_means(rows);
-    let squares = |of: &dyn Fn(f64, usize) -> f64| -> f64 {
-        (0..rows.rows())
-            .flat_map(|row| rows.row(row).iter().enumerate())
-            .map(|(column, &value)| of(f64::from(value), column).powi(2))
-            .sum()
-    };
-    let spread = squares(&|value, column| value - mean[column]);
-    let length = rows.rows() as f64 * mean.iter().map(|value| value * value).sum::<f64>();
-    (length > OFFSET_RATIO_MIN * spread).then_some(mean)
-}
-
-fn distances_as_they_are(queries: &Matrix, items: &Matrix, distance: Distance) -> Matrix {
-    let norms = |rows: &Matrix| -> Vec<f32> { rows.norms().iter().map(|&norm| norm as f32).collect() };
-    let (query_norms, item_norms) = (norms(queries), norms(items));
-    let mut out = Matrix::zeros(queries.rows(), items.rows());
-    let (d, n) = (queries.columns(), items.rows());
-    out.as_mut_slice().par_chunks_mut((ROWS * n).max(1)).enumerate().for_each(|(block, values)| {
-        let rows = values.len() / n;
-        let first = block * ROWS;
-        multiply_transposed(&queries.as_slice()[first * d..(first + rows) * d], rows, items, values);
-        for (row, values) in values.chunks_exact_mut(n).enumerate() {
-            let query = query_norms[first + row];
-            for (value, &item) in values.iter_mut().zip(&item_norms) {
-                *value = match distance {
-                    // The query's own length is the same for every item.
-                    Distance::L2 => item * item - 2.0 * *value,
-                    Distance::Dot => -*value,
-                    Distance::Cosine if query > 0.0 && item > 0.0 => 1.0 - *value / (query * item),
-                    Distance::Cosine => 1.0,
+    /// Quality of the gallery `adapted` for the queries `native`, which are its own items' new vectors (each leaves
+    /// itself out), while it becomes native in random order.
+    pub(crate) fn upgrade(&self, native: &Vectors, adapted: &Matrix, seed: u64) -> Result<Quality> {
+        let (distance, native) = (native.space().distance, native.matrix());
+        let mut order: Vec<usize> = (0..native.rows()).collect();
+        order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        let quiet = Progress::default();
+        let line = match self {
+            Self::Labels(labels) => {
+                let input = CurveInput {
+                    native,
+                    adapted,
+                    order: &order,
+                    queries: None,
+                    relevance: Relevance::Labels { gallery: labels, queries: None },
+                    distance,
+                    handicap: 0.0,
+                    groups: None,
+                    do_nothing: None,
                 };
+                curve(&input, &CurveOptions::default(), &quiet)?.map
             }
-        }
-    });
-    out
-}
-
-/// All items but the query, nearest first; equal distances by index.
-fn ranking(query: usize, distance: impl Fn(usize) -> f32, n: usize) -> Vec<usize> {
-    let mut items: Vec<(f32, usize)> =
-        (0..n).filter(|&item| item != query).map(|item| (distance(item), item)).collect();
-    items.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    items.into_iter().map(|(_, item)| item).collect()
-}
-
-/// Quality of the gallery `adapted` for the queries `native`, which are its own items' new vectors (each leaves itself
-/// out), while a random part of it becomes native.
-pub(crate) fn upgrade(
-    native: &Matrix,
-    adapted: &Matrix,
-    space: &Space,
-    relevance: &Relevance,
-    seed: u64,
-) -> Quality {
-    let n = native.rows();
-    let offset = large_offset(native, space.distance);
-    let from_native = distances(native, native, space.distance, offset.as_deref());
-    let from_adapted = distances(native, adapted, space.distance, offset.as_deref());
-    let mut order: Vec<usize> = (0..n).collect();
-    order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-    let mut position = vec![0; n];
-    order.into_iter().enumerate().for_each(|(at, item)| position[item] = at);
-    let qualities = FRACTIONS.map(|fraction| {
-        let done = (fraction * n as f64) as usize;
-        mean_quality(relevance, n, |query, item| {
-            if position[item] < done { from_native.row(query)[item] } else { from_adapted.row(query)[item] }
-        })
-    });
-    Quality { start: qualities[0], area: qualities.iter().sum::<f64>() / FRACTIONS.len() as f64 }
-}
-
-/// Quality of one kind of vectors for its own queries: doing nothing, or the new model alone.
-pub(crate) fn own(rows: &Matrix, distance: Distance, relevance: &Relevance) -> f64 {
-    let offset = large_offset(rows, distance);
-    let distances = distances(rows, rows, distance, offset.as_deref());
-    mean_quality(relevance, rows.rows(), |query, item| distances.row(query)[item])
-}
-
-fn mean_quality(relevance: &Relevance, n: usize, distance: impl Fn(usize, usize) -> f32 + Sync) -> f64 {
-    let values: Vec<Option<f64>> = (0..n)
-        .into_par_iter()
-        .map(|query| {
-            if relevance.items[query].is_empty() {
-                return None;
+            Self::Agreement => {
+                agreement(native, adapted, &order, None, distance, 0.0, AGREEMENT, 0, &quiet)?.line
             }
-            relevance.of(query, &ranking(query, |item| distance(query, item), n))
-        })
-        .collect();
-    let known: Vec<f64> = values.into_iter().flatten().collect();
-    if known.is_empty() { 0.0 } else { 100.0 * known.iter().sum::<f64>() / known.len() as f64 }
+        };
+        Ok(Quality { start: line.start(), area: line.area() })
+    }
 }
 
-/// Top-1 in percent: how many new queries have an item of their class as the nearest other one.
-#[cfg(test)]
-pub(crate) fn first_results(native: &Matrix, adapted: &Matrix, distance: Distance, labels: &[i64]) -> f64 {
-    let distances = distances(native, adapted, distance, large_offset(native, distance).as_deref());
-    let n = native.rows();
-    let right = (0..n)
-        .into_par_iter()
-        .filter(|&query| labels[ranking(query, |item| distances.row(query)[item], n)[0]] == labels[query])
-        .count();
-    100.0 * right as f64 / n as f64
+/// mAP of vectors for their own queries.
+fn by_own_queries(vectors: &Vectors, labels: &[i64]) -> Result<f64> {
+    let relevance = Relevance::Labels { gallery: labels, queries: None };
+    let (distance, options) = (vectors.space().distance, CurveOptions::default());
+    Ok(evaluate(vectors.matrix(), None, relevance, distance, &options, &Progress::default())?.map)
 }
 
 #[cfg(test)]
 mod tests {
+    use rehang::Distance;
+
     use super::*;
     use crate::test_data::random_matrix;
 
-    fn space(distance: Distance) -> Space {
-        Space::new("new", 4, distance, false)
-    }
-
     #[test]
     fn a_perfect_map_agrees_everywhere_and_a_random_one_hardly() {
-        let native = random_matrix(120, 4, 1);
         for distance in Distance::ALL {
-            let relevance = Relevance::by_native(&native, &space(distance));
-            let perfect = upgrade(&native, &native, &space(distance), &relevance, 0);
+            let native = Vectors::measured("new", distance, random_matrix(120, 4, 1), "new vectors").unwrap();
+            let perfect = Criterion::Agreement.upgrade(&native, native.matrix(), 0).unwrap();
             assert_eq!((perfect.start, perfect.area), (100.0, 100.0));
-            let other = upgrade(&native, &random_matrix(120, 4, 2), &space(distance), &relevance, 0);
+            let other = Criterion::Agreement.upgrade(&native, &random_matrix(120, 4, 2), 0).unwrap();
             assert!(other.start < 25.0 && other.area > other.start);
         }
     }
@@ -254,13 +129,14 @@ mod tests {
         // A multiple of what f32 resolves there, so that the vectors themselves lose little.
         let moved = |rows: &Matrix| Matrix::from_fn(120, 4, |row, column| rows.row(row)[column] + 4096.0);
         let labels: Vec<i64> = (0..120).map(|row| row % 7).collect();
-        let relevance = Relevance::by_label(&labels);
-        let measure = |native: &Matrix, adapted: &Matrix| {
-            let quality = upgrade(native, adapted, &space(Distance::L2), &relevance, 0);
-            [quality.start, quality.area, own(native, Distance::L2, &relevance)]
+        let criterion = Criterion::by_label(&labels).unwrap();
+        let measure = |native: Matrix, adapted: Matrix| {
+            let native = Vectors::measured("new", Distance::L2, native, "new vectors").unwrap();
+            let quality = criterion.upgrade(&native, &adapted, 0).unwrap();
+            [quality.start, quality.area, by_own_queries(&native, &labels).unwrap()]
         };
-        let [here, there] = [measure(&native, &adapted), measure(&moved(&native), &moved(&adapted))];
-        for (here, there) in here.into_iter().zip(there) {
+        let there = measure(moved(&native), moved(&adapted));
+        for (here, there) in measure(native, adapted).into_iter().zip(there) {
             assert!((here - there).abs() < 0.2, "{here} {there}");
         }
     }
@@ -269,11 +145,11 @@ mod tests {
     fn average_precision_by_label_is_the_textbook_one() {
         // Positions 0, 1, 3 on a line; items 0 and 2 share a class: the query 0 finds 1 first, then 2.
         let rows = Matrix::new(1, vec![0.0, 1.0, 3.0]).unwrap();
-        let relevance = Relevance::by_label(&[5, 6, 5]);
-        assert_eq!(own(&rows, Distance::L2, &relevance), 50.0);
-        assert!(relevance.tells_apart());
-        assert!(!Relevance::by_label(&[-1, -1]).tells_apart(), "nothing to find");
-        assert!(!Relevance::by_label(&[3, 3, 3]).tells_apart(), "nothing to leave");
-        assert!(!Relevance::by_label(&[1, 2, 3]).tells_apart(), "nothing to find");
+        let vectors = Vectors::measured("new", Distance::L2, rows, "new vectors").unwrap();
+        assert_eq!(by_own_queries(&vectors, &[5, 6, 5]).unwrap(), 50.0);
+        assert!(Criterion::by_label(&[5, 6, 5]).is_some());
+        assert!(Criterion::by_label(&[-1, -1]).is_none(), "nothing to find");
+        assert!(Criterion::by_label(&[3, 3, 3]).is_none(), "nothing to leave");
+        assert!(Criterion::by_label(&[1, 2, 3]).is_none(), "nothing to find");
     }
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use rehang::order::Policy;
 use rehang::{Error, Result};
-use rehang_train::comparison::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
 use rehang_train::compatible::{HeadForm, Method, TrainingParameters};
+use rehang_train::contest::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
 use rehang_train::encoder::Architecture;
 use serde::Deserialize;
 use serde_json::json;

@@ -382,7 +382,7 @@ fn normalise(z: Tensor<2>, running: &mut (Tensor<2>, Tensor<2>), rows: usize, li
 }
 
 /// `s` clamped to ±`bound`; its gradient passes unless it would push `s` further out (see
-/// [`crate::objectives::uncertainty`]).
+/// [`crate::objectives::likelihood`]).
 fn guarded(s: Tensor<2>, plain: &Tensor<2>, loss_weight: f32, log_weight: f32, bound: f32) -> Tensor<2> {
     let value = s.clone().inner();
     let clamped = value.clone().clamp(-bound, bound);

@@ -9,8 +9,8 @@ use super::parameters::{LossParameters, UncertaintyLoss};
 use crate::network::product::{self, Window};
 use crate::objectives::arcface::arcface_row;
 use crate::objectives::cross_entropy::cross_entropy_row;
+use crate::objectives::likelihood::weigh;
 use crate::objectives::squared::squared_error;
-use crate::objectives::uncertainty::weigh;
 
 /// How ψ takes part in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -42,7 +42,7 @@ impl Device {
 pub enum UncertaintyLoss {
     /// No ψ: the loss is the mean of L.
     Off,
-    /// FastFill's equation (5): `mean(loss_weight·e^(−s)·L + log_weight·s)`, see [`crate::objectives::uncertainty`].
+    /// FastFill's equation (5): `mean(loss_weight·e^(−s)·L + log_weight·s)`, see [`crate::objectives::likelihood`].
     Joint {
         /// a, the weight of `e^(−s)·L`; the reference has ½.
         loss_weight: f32,

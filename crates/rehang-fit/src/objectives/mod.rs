@@ -2,9 +2,9 @@
 //!
 //! Every loss works on a batch of rows: it adds each row's value to `values` and the derivative of that value with
 //! respect to the row to `gradient`. Means over the batch, weights and uncertainty come afterwards
-//! ([`uncertainty`]), so that a loss stays a function of one row.
+//! ([`likelihood`]), so that a loss stays a function of one row.
 
 pub mod arcface;
 pub mod cross_entropy;
+pub mod likelihood;
 pub mod squared;
-pub mod uncertainty;

@@ -5,7 +5,7 @@ use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::geometry::{self, GeometryKind};
 use rehang_fit::network::{State, VARIANCE_EPSILON};
 use rehang_fit::raw_outputs;
-use rehang_fit::uncertainty::{self, Evidence, UncertaintyParameters};
+use rehang_fit::uncertainty_fit::{self, Evidence, UncertaintyParameters};
 
 use super::old::OldModel;
 use crate::encoder::{Architecture, Encoder, Graph, Operation, Shape};
@@ -55,7 +55,7 @@ pub(crate) fn adapter(
     };
     let parameters =
         UncertaintyParameters { seed: encoder.training.seed, ..UncertaintyParameters::default() };
-    let uncertainty: Uncertainty = uncertainty::fit(&pairs, evidence, &parameters, progress)?.uncertainty;
+    let uncertainty: Uncertainty = uncertainty_fit::fit(&pairs, evidence, &parameters, progress)?.uncertainty;
     let adapter = Adapter {
         old: pairs.old().space().clone(),
         new: pairs.new_vectors().space().clone(),

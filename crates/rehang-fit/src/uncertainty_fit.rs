@@ -14,15 +14,17 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use rehang::adapter::{Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, OutOfFold, Uncertainty};
+use rehang::adapter::{
+    Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty,
+};
 use rehang::statistics::kendall_tau_b;
-use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Result};
+use rehang::study::true_errors;
+use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
 use serde::{Deserialize, Serialize};
 
 use crate::folds::folds;
 use crate::linear_algebra::{column_means, eigen, input_factor, product};
-use crate::nearest::NearestAnchors;
-use crate::outputs::{conformed, raw_outputs, scale, squared_errors};
+use crate::outputs::{conformed, raw_outputs, scale};
 
 /// Fits once for every fold, without the fold's pairs, and gives the raw outputs of these maps on the pairs that each
 /// had not seen: `[n, d_new]`, in the order of the pairs.
@@ -216,7 +218,7 @@ pub fn fit(
     check(pairs, &evidence, parameters)?;
     let new = pairs.new_vectors().matrix();
     let outputs = conformed(evidence.geometry, evidence.items_left_out.clone());
-    let errors = squared_errors(&outputs, new);
+    let errors = true_errors(new, &outputs);
     let mean_error = errors.iter().sum::<f64>() / errors.len() as f64;
     let varies = errors.iter().any(|&error| (error - mean_error).abs() > 1e-9 * mean_error);
     if pairs.len() < PAIRS_MIN || !varies {
@@ -233,11 +235,10 @@ pub fn fit(
     let mut values: Vec<Vec<f32>> =
         vec![anchors.iter().map(|&item| log_error(errors[item]) as f32).collect()];
     if let Some(raw) = evidence.groups_left_out {
-        let errors =
-            squared_errors(&conformed(evidence.geometry, raw.select(&anchors)), &new.select(&anchors));
+        let errors = true_errors(&new.select(&anchors), &conformed(evidence.geometry, raw.select(&anchors)));
         values.push(errors.into_iter().map(|error| log_error(error) as f32).collect());
     }
-    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors), parameters.neighbours));
+    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors), parameters.neighbours)?);
     let anchor_values = Matrix::from_fn(anchors.len(), values.len(), |anchor, value| values[value][anchor]);
 
     let rows = sample(pairs.len(), parameters.sample_max, parameters.seed.wrapping_add(1));
@@ -265,7 +266,7 @@ pub fn fit(
         &evidence.items_left_out.select(&rows),
         &outputs.select(&rows),
         itself,
-    );
+    )?;
     let actual: Vec<f64> = rows.iter().map(|&item| errors[item]).collect();
     let mut targets: Vec<f64> = actual.iter().map(|&error| log_error(error)).collect();
     if let Some(raw) = evidence.groups_left_out {
@@ -275,8 +276,8 @@ pub fn fit(
             let (row, anchor) = (rows[row], anchors[anchor]);
             row == anchor || (evidence.groups[row] >= 0 && evidence.groups[row] == evidence.groups[anchor])
         };
-        features.extend(self::features(&fitted, &search, &scaled, &raw, &outputs, its_group));
-        targets.extend(squared_errors(&outputs, &new.select(&rows)).into_iter().map(log_error));
+        features.extend(self::features(&fitted, &search, &scaled, &raw, &outputs, its_group)?);
+        targets.extend(true_errors(&new.select(&rows), &outputs).into_iter().map(log_error));
     }
 
     let mut predicted = vec![0.0; rows.len()];
@@ -337,8 +338,7 @@ pub(crate) fn in_squared_units(
             log.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT).exp()
         })
         .sum();
-    let actual: f64 =
-        squared_errors(&conformed(geometry, raw), pairs.new_vectors().matrix()).into_iter().sum();
+    let actual: f64 = true_errors(pairs.new_vectors().matrix(), &conformed(geometry, raw)).into_iter().sum();
     let level = (actual / said).ln();
     // A map that is right on every pair says nothing about a level.
     let level = if level.is_finite() { level } else { 0.0 };
@@ -391,22 +391,24 @@ fn scaled_inputs(old: &Matrix, scaling: InputScaling) -> Matrix {
 }
 
 /// For every anchor the log of the mean squared distance of its new vector from those of its nearest other anchors.
-fn local_spread(search: &NearestAnchors, anchors: &Matrix, new: &Matrix, neighbours: usize) -> Vec<f32> {
-    let found = search.search(anchors, neighbours, |query, anchor| query == anchor);
+fn local_spread(
+    search: &NearestAnchors,
+    anchors: &Matrix,
+    new: &Matrix,
+    neighbours: usize,
+) -> Result<Vec<f32>> {
+    let found = search.search(anchors, neighbours, |query, anchor| query == anchor)?;
     let spread: Vec<f64> = found
         .par_iter()
         .enumerate()
         .map(|(anchor, near)| {
-            let distance = |other: usize| -> f64 {
-                let pairs = new.row(anchor).iter().zip(new.row(other));
-                pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum()
-            };
-            near.iter().map(|&(_, other)| distance(other)).sum::<f64>() / near.len().max(1) as f64
+            let distance = |&(_, other): &(f64, usize)| squared_distance(new.row(anchor), new.row(other));
+            near.iter().map(distance).sum::<f64>() / near.len().max(1) as f64
         })
         .collect();
     let mean = spread.iter().sum::<f64>() / spread.len().max(1) as f64;
     let floor = (1e-9 * mean).max(f64::from(f32::MIN_POSITIVE));
-    spread.into_iter().map(|value| value.max(floor).ln() as f32).collect()
+    Ok(spread.into_iter().map(|value| value.max(floor).ln() as f32).collect())
 }
 
 /// The features of every row: `[n][features]`.
@@ -417,9 +419,9 @@ fn features(
     raw: &Matrix,
     outputs: &Matrix,
     leave_out: impl Fn(usize, usize) -> bool + Sync,
-) -> Vec<Vec<f64>> {
-    let found = search.search(scaled, model.neighbours, leave_out);
-    found
+) -> Result<Vec<Vec<f64>>> {
+    let found = search.search(scaled, model.neighbours, leave_out)?;
+    let rows = found
         .par_iter()
         .enumerate()
         .map(|(row, near)| {
@@ -445,7 +447,8 @@ fn features(
             )
             .collect()
         })
-        .collect()
+        .collect();
+    Ok(rows)
 }
 
 /// The logits of a head for one vector, without any training margin.
@@ -582,7 +585,7 @@ pub(crate) fn predict(
     outputs: &Matrix,
 ) -> Vec<f64> {
     let search = NearestAnchors::new(&model.anchors).unwrap();
-    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_, _| false);
+    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_, _| false).unwrap();
     rows.iter()
         .map(|row| {
             let terms = row.iter().zip(&model.means).zip(&model.coefficients);
@@ -659,7 +662,7 @@ mod tests {
             .iter()
             .map(|log| log.exp())
             .collect();
-        let actual = squared_errors(&raw, fresh.new_vectors().matrix());
+        let actual = true_errors(fresh.new_vectors().matrix(), &raw);
         let seen = Calibration::of(&predicted, &actual);
         assert!(seen.kendall_tau > 0.4 && (0.7..1.4).contains(&seen.ratio), "{seen:?}");
     }

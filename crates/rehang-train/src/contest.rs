@@ -15,8 +15,7 @@ use rehang::curve::{Curve, CurveInput, CurveOptions, Line, Relevance, curve, eva
 use rehang::order::{OrderInput, Policy, order};
 use rehang::study::true_errors;
 use rehang::{Distance, Error, ErrorKind, Head, Matrix, Pairs, Progress, Result, Vectors};
-use rehang_fit::fit_map_only;
-use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
+use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};
 
 use crate::compatible::{
     Method as Compatible, OldModel, OptimiserKind, TrainingParameters, TrainingSet, train, training_warnings,

@@ -36,7 +36,7 @@ pub struct Weighed {
 /// `a·e^(−s)·L + b·s` and its derivatives, with `s` clamped to ±`bound`.
 ///
 /// ```
-/// use rehang_fit::objectives::uncertainty::weigh;
+/// use rehang_fit::objectives::likelihood::weigh;
 ///
 /// // At the optimum σ² = L nothing pulls on s.
 /// let at_optimum = weigh(4.0, 4f32.ln(), 0.5, 0.5, 60.0);
