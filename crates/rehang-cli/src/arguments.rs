@@ -5,6 +5,9 @@ pub mod evaluate;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use rehang::Result;
+use rehang::files::{self, JoinFiles, VectorSource};
+use rehang_evaluate::AnswerFiles;
 
 use evaluate::Evaluate;
 
@@ -89,6 +92,13 @@ pub struct RowSelection {
     pub rows: Option<String>,
 }
 
+impl RowSelection {
+    /// The selection, where one is given.
+    pub fn parsed(&self) -> Result<Option<files::RowSelection>> {
+        self.rows.as_deref().map(str::parse).transpose()
+    }
+}
+
 /// Joining by id: old and new vectors that stand in different orders, or of which one side has more.
 #[allow(clippy::struct_field_names, reason = "the fields are the options' own names")]
 #[derive(Debug, Args, Default)]
@@ -97,24 +107,23 @@ pub struct IdFiles {
     /// What is made from the old vectors (adapted vectors, σ², orders) and what goes with items (labels, groups, side information)
     /// has their rows.
     #[arg(long, value_name = "FILE", requires = "new_ids")]
-    pub old_ids: Vec<String>,
+    pub old_ids: Vec<VectorSource>,
     /// Ids of the new vectors (repeat for several files).
     #[arg(long, value_name = "FILE", requires = "old_ids")]
-    pub new_ids: Vec<String>,
+    pub new_ids: Vec<VectorSource>,
     /// With ids: use the items that both sides have, instead of failing when some did not match.
     #[arg(long, requires = "old_ids")]
     pub keep_common: bool,
 }
 
 impl IdFiles {
-    /// The files that are named, by option.
-    pub fn files(&self) -> [(&'static str, &[String]); 2] {
-        [("--old-ids", self.old_ids.as_slice()), ("--new-ids", self.new_ids.as_slice())]
-    }
-
-    /// The files of the new side where their rows are paired by position; none where ids join them.
-    pub fn unless_joined<'a>(&self, new: &'a [String]) -> &'a [String] {
-        if self.old_ids.is_empty() { new } else { &[] }
+    /// As the libraries take them.
+    pub fn files(&self) -> JoinFiles {
+        JoinFiles {
+            old_ids: self.old_ids.clone(),
+            new_ids: self.new_ids.clone(),
+            keep_common: self.keep_common,
+        }
     }
 }
 
@@ -141,19 +150,23 @@ pub struct SpaceNames {
 pub struct HeadFiles {
     /// Weight of the new model's classifier head, [classes, d_new].
     #[arg(long, value_name = "FILE")]
-    pub head_weight: Option<String>,
+    pub head_weight: Option<VectorSource>,
     /// Bias of that head, [classes].
     #[arg(long, value_name = "FILE", requires = "head_weight")]
-    pub head_bias: Option<String>,
+    pub head_bias: Option<VectorSource>,
     /// How the head was trained: softmax, or arcface:SCALE,MARGIN (for example arcface:64,0.5).
     #[arg(long, value_name = "KIND", default_value = "softmax")]
     pub head_kind: String,
 }
 
 impl HeadFiles {
-    /// The files that are named, by option.
-    pub fn files(&self) -> [(&'static str, &[String]); 2] {
-        [("--head-weight", self.head_weight.as_slice()), ("--head-bias", self.head_bias.as_slice())]
+    /// As the libraries take them.
+    pub fn files(&self) -> Result<files::HeadFiles> {
+        Ok(files::HeadFiles {
+            head_weight: self.head_weight.clone(),
+            head_bias: self.head_bias.clone(),
+            head_kind: self.head_kind.parse()?,
+        })
     }
 }
 
@@ -234,16 +247,16 @@ pub struct ExportEncoder {
 pub struct Fit {
     /// Old vectors of the pairs: .npy, .parquet, .fvecs, .bvecs or .safetensors (FILE#COLUMN picks a column or tensor).
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
-    pub old: Vec<String>,
+    pub old: Vec<VectorSource>,
     /// New vectors of the same items.
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
-    pub new: Vec<String>,
+    pub new: Vec<VectorSource>,
     /// Class labels, one integer or name an item; negative means unknown. Optional.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub labels: Vec<String>,
+    pub labels: Vec<VectorSource>,
     /// Side information, one row an item: vectors of another model that you also keep for the whole gallery. Optional.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub side: Vec<String>,
+    pub side: Vec<VectorSource>,
     /// Joining by id.
     #[command(flatten)]
     pub ids: IdFiles,
@@ -288,7 +301,7 @@ pub struct Fit {
     pub thorough: bool,
     /// Evaluation vectors (old model) that must not be among the pairs: warns where they are.
     #[arg(long, value_name = "FILE")]
-    pub evaluation_old: Option<String>,
+    pub evaluation_old: Option<VectorSource>,
     /// The adapter file to write.
     #[arg(short, long, value_name = "ADAPTER")]
     pub output: PathBuf,
@@ -301,10 +314,10 @@ pub struct Transform {
     pub adapter: PathBuf,
     /// Old vectors.
     #[arg(value_name = "OLD", required = true, num_args = 1..)]
-    pub input: Vec<String>,
+    pub input: Vec<VectorSource>,
     /// Side information, where the adapter was fitted with it (repeat for several files).
     #[arg(long, value_name = "FILE")]
-    pub side: Vec<String>,
+    pub side: Vec<VectorSource>,
     /// Rows to use.
     #[command(flatten)]
     pub selection: RowSelection,
@@ -330,13 +343,13 @@ pub struct Order {
     pub policy: String,
     /// σ² of every item, from `rehang transform`; several files are read one after the other.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub sigma: Vec<String>,
+    pub sigma: Vec<VectorSource>,
     /// Adapted vectors, from `rehang transform`.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub adapted: Vec<String>,
+    pub adapted: Vec<VectorSource>,
     /// New vectors, for the oracle only.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub new: Vec<String>,
+    pub new: Vec<VectorSource>,
     /// Joining the new vectors with the adapted ones by id, for the oracle.
     #[command(flatten)]
     pub ids: IdFiles,
@@ -360,46 +373,47 @@ pub struct Order {
 pub struct Relevance {
     /// Class labels of the gallery: an item of the query's class is a right answer (repeat for several files).
     #[arg(long, value_name = "FILE")]
-    pub labels: Vec<String>,
+    pub labels: Vec<VectorSource>,
     /// New model's vectors of separate queries [default: the gallery itself, each item leaving itself out].
     #[arg(long, value_name = "FILE")]
-    pub queries: Option<String>,
+    pub queries: Option<VectorSource>,
     /// Class labels of the queries.
     #[arg(long, value_name = "FILE", requires = "queries", conflicts_with = "qrels")]
-    pub query_labels: Option<String>,
+    pub query_labels: Option<VectorSource>,
     /// Old model's vectors of the queries, for the do-nothing line.
     #[arg(long, value_name = "FILE", requires_all = ["queries", "old"])]
-    pub queries_old: Option<String>,
+    pub queries_old: Option<VectorSource>,
     /// Judgements instead of labels: tab-separated query id, item id, gain (BEIR or TREC).
     #[arg(long, value_name = "FILE", requires_all = ["queries", "ids", "query_ids"], conflicts_with = "labels")]
-    pub qrels: Option<String>,
+    pub qrels: Option<PathBuf>,
     /// Ids of the gallery's items, one a line or .jsonl, for --qrels (repeat for several files).
     #[arg(long, value_name = "FILE", requires = "qrels")]
-    pub ids: Vec<String>,
+    pub ids: Vec<VectorSource>,
     /// Ids of the queries, for --qrels.
     #[arg(long, value_name = "FILE", requires = "qrels")]
-    pub query_ids: Option<String>,
+    pub query_ids: Option<VectorSource>,
     /// A group of every query (one integer or name each), for the gap between groups (repeat for several files).
     #[arg(long, value_name = "FILE")]
-    pub groups: Vec<String>,
+    pub groups: Vec<VectorSource>,
     /// Cut-off of mAP@k, nDCG@k, recall@k and agreement@k.
     #[arg(short, value_name = "K", default_value_t = 10)]
     pub k: usize,
 }
 
 impl Relevance {
-    /// The files that are named, by option.
-    pub fn files(&self) -> [(&'static str, &[String]); 8] {
-        [
-            ("--labels", self.labels.as_slice()),
-            ("--queries", self.queries.as_slice()),
-            ("--query-labels", self.query_labels.as_slice()),
-            ("--queries-old", self.queries_old.as_slice()),
-            ("--qrels", self.qrels.as_slice()),
-            ("--ids", self.ids.as_slice()),
-            ("--query-ids", self.query_ids.as_slice()),
-            ("--groups", self.groups.as_slice()),
-        ]
+    /// As the libraries take them.
+    pub fn files(&self) -> AnswerFiles {
+        AnswerFiles {
+            labels: self.labels.clone(),
+            queries: self.queries.clone(),
+            query_labels: self.query_labels.clone(),
+            queries_old: self.queries_old.clone(),
+            qrels: self.qrels.clone(),
+            ids: self.ids.clone(),
+            query_ids: self.query_ids.clone(),
+            groups: self.groups.clone(),
+            k: self.k,
+        }
     }
 }
 
@@ -408,16 +422,16 @@ impl Relevance {
 pub struct Curve {
     /// New vectors of the gallery; several files are read one after the other.
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
-    pub new: Vec<String>,
+    pub new: Vec<VectorSource>,
     /// Adapted vectors of the gallery, from `rehang transform`.
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
-    pub adapted: Vec<String>,
+    pub adapted: Vec<VectorSource>,
     /// Order of re-embedding, from `rehang order`.
     #[arg(long, value_name = "FILE")]
-    pub order: String,
+    pub order: VectorSource,
     /// Old vectors of the gallery, for the do-nothing line.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub old: Vec<String>,
+    pub old: Vec<VectorSource>,
     /// Joining by id.
     #[command(flatten)]
     pub ids: IdFiles,
@@ -430,7 +444,7 @@ pub struct Curve {
     pub relevance: Relevance,
     /// σ² of every item: adds Kendall's τ-b and the calibration against the true errors.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub sigma: Vec<String>,
+    pub sigma: Vec<VectorSource>,
     /// l2, cosine or dot [default: that of the --adapter's new space, l2 without one].
     #[arg(long)]
     pub distance: Option<String>,
@@ -444,9 +458,9 @@ pub struct Curve {
     /// Also give the values at this many equally spaced fractions, and their mean.
     #[arg(long, value_name = "POINTS")]
     pub grid: Option<usize>,
-    /// Intervals over this many bootstrap samples of the queries; 0 for none [default: 1000].
-    #[arg(long, value_name = "SAMPLES")]
-    pub bootstrap: Option<usize>,
+    /// Intervals over this many bootstrap samples of the queries; 0 for none.
+    #[arg(long, value_name = "SAMPLES", default_value_t = 1000)]
+    pub bootstrap: usize,
     /// Write the value of every measure at every fraction to this file, [n + 1, columns]: top-1, top-5, mAP, flips, NFR,
     /// groups, … (docs/formats.md; --json names the columns). Without labels: agreement.
     #[arg(long, value_name = "FILE")]
@@ -461,20 +475,20 @@ pub struct Report {
     pub adapters: Vec<PathBuf>,
     /// Old vectors of a gallery that no adapter was fitted on (repeat for several files).
     #[arg(long, value_name = "FILE", required = true)]
-    pub old: Vec<String>,
+    pub old: Vec<VectorSource>,
     /// New vectors of the same gallery (repeat for several files).
     #[arg(long, value_name = "FILE", required = true)]
-    pub new: Vec<String>,
+    pub new: Vec<VectorSource>,
     /// Joining by id.
     #[command(flatten)]
     pub ids: IdFiles,
     /// Side information of the gallery.
     #[arg(long, value_name = "FILE")]
-    pub side: Option<String>,
+    pub side: Option<VectorSource>,
     /// Old vectors of the pairs (repeat for several files): counts gallery items that are among them, where the adapter's own
     /// memory of its pairs gives an estimate only, or is of an earlier version and has none.
     #[arg(long, value_name = "FILE")]
-    pub pairs_old: Vec<String>,
+    pub pairs_old: Vec<VectorSource>,
     /// Rows of that file that are the pairs, as for --rows.
     #[arg(long, value_name = "FILE=VALUES", requires = "pairs_old")]
     pub pairs_rows: Option<String>,

@@ -9,11 +9,6 @@
 mod arguments;
 mod bar;
 mod commands;
-mod drift;
-mod guards;
-mod input;
-mod relevance;
-mod rows;
 mod training;
 mod wording;
 

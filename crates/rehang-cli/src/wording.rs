@@ -17,7 +17,22 @@ pub fn called(matches: &ArgMatches) {
 
 /// The sentence of an error in the words of the subcommand that was called.
 pub fn said(error: &Error) -> String {
-    CALLED.get().map_or_else(|| error.to_string(), |flags| error.worded(flags))
+    CALLED.get().map_or_else(|| error.to_string(), |flags| in_flags(&error.worded(flags)))
+}
+
+/// A sentence of a library, where parameters stand between backticks, with the options that fill them.
+pub fn in_flags(text: &str) -> String {
+    let Some(flags) = CALLED.get() else { return text.to_owned() };
+    let mut said = String::new();
+    for (place, part) in text.split('`').enumerate() {
+        let option = flags.parameter(part);
+        match place % 2 {
+            0 => said += part,
+            _ if option == part => said += &format!("`{part}`"),
+            _ => said += &option,
+        }
+    }
+    said
 }
 
 /// What a remedy is on the command line.

@@ -27,7 +27,7 @@ pub use expansion::KernelExpansion;
 pub use geometry::Geometry;
 pub use guard::{
     DRIFT_COLUMNS_MIN, DRIFT_CORRELATION_MIN, DRIFT_NORM_RATIO_MAX, DRIFT_ROWS_MIN, Drift, InputStatistics,
-    input_drift,
+    input_drift, unlike_pairs,
 };
 pub use out_of_fold::{NearestAnchors, OutOfFold};
 pub use sketch::{RowOverlap, RowSketch};

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// How much a finding matters; later ones matter more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -94,4 +95,14 @@ impl fmt::Display for Finding {
             .collect();
         f.write_str(&said.join(" "))
     }
+}
+
+/// Findings as JSON, each also with its sentences as one `message`.
+pub fn with_messages(findings: &[Finding]) -> Value {
+    let value = |finding: &Finding| {
+        let mut value = json!(finding);
+        value["message"] = json!(finding.to_string());
+        value
+    };
+    findings.iter().map(value).collect()
 }

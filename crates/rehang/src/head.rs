@@ -1,8 +1,10 @@
 //! Classifier heads: the last layer of the new (or old) model, which turns a vector into class logits.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::vectors::Matrix;
 
 /// How a head turns a vector `v` into logits.
@@ -18,6 +20,29 @@ pub enum HeadKind {
         /// Angular margin m in radians (0.5 for faces, 0.3 for landmarks).
         margin: f32,
     },
+}
+
+/// `softmax`, or `arcface:SCALE,MARGIN` with a finite scale above 0 and a margin from 0 to below 1.6.
+impl FromStr for HeadKind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if text == "softmax" {
+            return Ok(Self::Softmax);
+        }
+        let numbers = text.strip_prefix("arcface:").and_then(|numbers| numbers.split_once(','));
+        let parsed = numbers.and_then(|(scale, margin)| Some((scale.parse().ok()?, margin.parse().ok()?)));
+        match parsed {
+            Some((scale, margin)) if f32::is_finite(scale) && scale > 0.0 && (0.0..1.6).contains(&margin) => {
+                Ok(Self::ArcFace { scale, margin })
+            }
+            _ => Err(Error::option(
+                "head_kind",
+                text,
+                "softmax or arcface:SCALE,MARGIN (for example arcface:64,0.5)",
+            )),
+        }
+    }
 }
 
 /// A frozen classifier head: weight `[classes, d]`, bias `[classes]`.

@@ -21,6 +21,7 @@ pub mod report;
 mod space;
 pub mod statistics;
 pub mod study;
+pub mod transform;
 mod vectors;
 
 pub use adapter::Adapter;

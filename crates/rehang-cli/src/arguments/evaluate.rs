@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use rehang::Result;
+use rehang::files::VectorSource;
+use rehang_evaluate::{FaceFiles, ModelFiles, NamedFile};
 
 use super::RowSelection;
 
@@ -61,22 +64,22 @@ pub struct Models {
 pub struct Answers {
     /// Class labels of the gallery's items: an item of the query's class is a right answer. Negative means unknown.
     #[arg(long, value_name = "FILE", required_unless_present = "qrels")]
-    pub labels: Option<String>,
+    pub labels: Option<VectorSource>,
     /// Separate queries, NAME=FILE for every model [default: the gallery itself, each item leaving itself out].
     #[arg(long, value_name = "NAME=FILE", num_args = 1..)]
     pub queries: Vec<String>,
     /// Class labels of the queries.
     #[arg(long, value_name = "FILE", requires = "queries", conflicts_with = "qrels")]
-    pub query_labels: Option<String>,
+    pub query_labels: Option<VectorSource>,
     /// Judgements instead of labels: tab-separated query id, item id, gain (BEIR or TREC).
     #[arg(long, value_name = "FILE", requires_all = ["queries", "ids", "query_ids"], conflicts_with = "labels")]
-    pub qrels: Option<String>,
+    pub qrels: Option<PathBuf>,
     /// Ids of the gallery's items, one a line or .jsonl, for --qrels.
     #[arg(long, value_name = "FILE", requires = "qrels")]
-    pub ids: Option<String>,
+    pub ids: Option<VectorSource>,
     /// Ids of the queries, for --qrels.
     #[arg(long, value_name = "FILE", requires = "qrels")]
-    pub query_ids: Option<String>,
+    pub query_ids: Option<VectorSource>,
     /// Rows to use, of the models' vectors, of --labels and of --ids.
     #[command(flatten)]
     pub selection: RowSelection,
@@ -86,6 +89,29 @@ pub struct Answers {
     /// Cut-off of mAP@k (and of NFR@k).
     #[arg(short, value_name = "K", default_value_t = 10)]
     pub k: usize,
+}
+
+impl Answers {
+    /// These models with their right answers, as the library takes them.
+    pub fn files(&self, models: &[String]) -> Result<ModelFiles> {
+        Ok(ModelFiles {
+            models: named("models", models)?,
+            labels: self.labels.clone(),
+            queries: named("queries", &self.queries)?,
+            query_labels: self.query_labels.clone(),
+            qrels: self.qrels.clone(),
+            ids: self.ids.clone(),
+            query_ids: self.query_ids.clone(),
+            rows: self.selection.parsed()?,
+            distance: self.distance.parse()?,
+            k: self.k,
+        })
+    }
+}
+
+/// The files of `NAME=FILE`.
+pub fn named(parameter: &str, texts: &[String]) -> Result<Vec<NamedFile>> {
+    texts.iter().map(|text| NamedFile::parse(parameter, text)).collect()
 }
 
 /// Options of `rehang evaluate cross`.
@@ -143,7 +169,7 @@ pub struct Sequence {
     pub seed: u64,
     /// For each item the model with which it joins the gallery, 0 for the first, 1 for the second [default: all with the first].
     #[arg(long, value_name = "FILE")]
-    pub joined: Option<String>,
+    pub joined: Option<VectorSource>,
 }
 
 /// Face images and who they are.
@@ -155,7 +181,19 @@ pub struct Faces {
     pub metadata: Vec<PathBuf>,
     /// File name of every row of the vectors, one a line: rows are then found by FILENAME [default: by the order of the metadata].
     #[arg(long, value_name = "FILE")]
-    pub names: Option<String>,
+    pub names: Option<VectorSource>,
+}
+
+impl Faces {
+    /// These faces by several models, as the library takes them.
+    pub fn files(&self, models: &Models) -> Result<FaceFiles> {
+        Ok(FaceFiles {
+            models: named("models", &models.models)?,
+            best: models.best.clone(),
+            metadata: self.metadata.clone(),
+            names: self.names.clone(),
+        })
+    }
 }
 
 /// Options of `rehang evaluate verification`.
@@ -216,10 +254,10 @@ pub struct Landmarks {
     pub ground_truth: Option<PathBuf>,
     /// Ids of the gallery's rows, one a line; with --ground-truth only where the rows stand in another order than its gallery.
     #[arg(long, value_name = "FILE")]
-    pub ids: Option<String>,
+    pub ids: Option<VectorSource>,
     /// Ids of the queries' rows, likewise.
     #[arg(long, value_name = "FILE")]
-    pub query_ids: Option<String>,
+    pub query_ids: Option<VectorSource>,
     /// With --solution: use only queries of this usage, for example Private [default: all but Ignored].
     #[arg(long, value_name = "USAGE", conflicts_with = "ground_truth")]
     pub usage: Option<String>,

@@ -107,8 +107,8 @@ pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
     let markdown = rehang_report::comparison_markdown(&comparison);
     let report = arguments.out.join("comparison.html");
     write_text(&report, &rehang_report::comparison_html(&comparison))?;
-    write_text(&arguments.out.join("comparison.md"), &markdown)?;
-    write_text(&arguments.out.join("comparison.json"), &rehang_report::comparison_json(&comparison))?;
+    write_text(arguments.out.join("comparison.md"), &markdown)?;
+    write_text(arguments.out.join("comparison.json"), &rehang_report::comparison_json(&comparison))?;
     for warning in &comparison.warnings {
         say(&format!("Warning: {}.", warning.trim_end_matches('.')));
     }

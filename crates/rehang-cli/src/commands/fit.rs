@@ -2,19 +2,18 @@
 
 use std::fmt::Write;
 
-use rehang::files::AtomicFile;
-use rehang::finding::Severity;
+use rehang::files::{
+    AtomicFile, Inputs, Names, VectorSource, expect_count, expect_same_items, expect_width, said,
+};
 use rehang::{Distance, Error, Head, Pairs, Result, Vectors};
-use rehang_fit::guards;
+use rehang_fit::guards::{self, Severity};
 use rehang_fit::{FitParameters, Fitted, Method, NetworkOptions, Selection, fit_adapter};
 use serde_json::{Value, json};
 
 use super::train::device;
-use super::{Outcome, expect_apart, one_decimal, print, say};
+use super::{Outcome, one_decimal, print, say_findings};
 use crate::arguments::Fit;
 use crate::bar::with_bar;
-use crate::guards::{findings_value, say_finding};
-use crate::input::{Inputs, Join, Names, expect_count, expect_same_items, expect_width, files_of, rows_file};
 
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
@@ -33,17 +32,16 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
         None => distance,
     };
     expect_classes_of_head(method, arguments)?;
-    expect_other_inputs(arguments)?;
     let options = network_options(arguments)?;
     let parameters = FitParameters { method, seed: arguments.seed, ..FitParameters::default() };
     warn_about_idle_options(method, arguments);
     // A bad output path fails now and not after the fit.
     drop(AtomicFile::create(&arguments.output)?);
 
-    let mut inputs = Inputs::new(&arguments.selection)?;
+    let mut inputs = Inputs::new(arguments.selection.parsed()?.as_ref())?;
     let old = inputs.matrix("old", &arguments.old)?;
     let new = inputs.matrix("new", &arguments.new)?;
-    let given = |paths: &[String]| !paths.is_empty();
+    let given = |paths: &[VectorSource]| !paths.is_empty();
     let mut names = Names::default();
     let labels = given(&arguments.labels)
         .then(|| inputs.labels("labels", &arguments.labels, &mut names))
@@ -51,16 +49,17 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     if names.are_names() && arguments.head.head_weight.is_some() {
         return Err(Error::option(
             "--labels",
-            arguments.labels.join(", "),
+            said(&arguments.labels),
             "the numbers of the head's classes beside --head-weight: names do not say which row of the head a class is; or leave \
              the head out, and one is fitted on the new vectors where a method needs it",
         ));
     }
     let side = given(&arguments.side).then(|| inputs.matrix("side", &arguments.side)).transpose()?;
-    let join = Join::read(&arguments.ids, old.rows(), new.rows(), &arguments.selection)?;
+    let join_files = arguments.ids.files();
+    let join = inputs.join(&join_files, old.rows(), new.rows())?;
     // Labels and side information go with the old vectors.
     let [old_path, new_path, labels_path, side_path] =
-        [&arguments.old, &arguments.new, &arguments.labels, &arguments.side].map(|paths| paths.join(", "));
+        [&arguments.old, &arguments.new, &arguments.labels, &arguments.side].map(|paths| said(paths));
     let labels = labels.map(|labels| join.old_values(&labels_path, labels)).transpose()?;
     let side = side.map(|side| join.old_side(&side_path, side)).transpose()?;
     let (old, new) = (join.old_side(&old_path, old)?, join.new_side(new));
@@ -76,9 +75,9 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     if let Some(side) = &side {
         expect_count(&old_path, old.rows(), &side_path, side.rows())?;
     }
-    let by_position = arguments.ids.unless_joined(&arguments.new);
+    let by_position = if join_files.is_by_position() { arguments.new.as_slice() } else { &[] };
     expect_same_items(&[arguments.old.as_slice(), by_position, arguments.side.as_slice()])?;
-    let head = inputs.head(&arguments.head)?;
+    let head = inputs.head(&arguments.head.files()?)?;
     let pairs = Pairs::new(
         Vectors::measured(&arguments.spaces.old_model, old_distance, old, &old_path)?,
         Vectors::measured(&arguments.spaces.new_model, distance, new, &new_path)?,
@@ -88,11 +87,13 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
     let evaluation = match &arguments.evaluation_old {
         None => None,
         Some(path) => {
-            let evaluation = inputs.matrix_as_it_is("evaluation", path)?;
-            expect_width(path, pairs.old().dimension(), evaluation.columns())?;
+            let evaluation = inputs.whole_matrix("evaluation", path)?;
+            expect_width(&path.to_string(), pairs.old().dimension(), evaluation.columns())?;
             Some(evaluation)
         }
     };
+    inputs.expect_apart(&[("output", Some(&arguments.output))])?;
+    say_findings(&inputs.findings);
     let mut fitted =
         with_bar(|progress| fit_adapter(&pairs, head.as_ref(), &parameters, &options, progress))?;
     fitted.findings.extend(guards::overlap(&pairs, evaluation.as_ref(), None));
@@ -104,7 +105,12 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
         // Whether the two files were swapped, and what nothing here can know, is for a person to say.
         let is_question = ["swapped", "unknown-without-labels"].contains(&finding.code.as_str());
         if finding.severity != Severity::Note || is_question {
-            say_finding(finding);
+            let word = match finding.severity {
+                Severity::Problem => "Problem",
+                Severity::Warning => "Warning",
+                Severity::Note => "Note",
+            };
+            say(&format!("{word}: {}.", finding.message.trim_end_matches('.')));
         }
     }
     warn_about_head(head.as_ref(), &pairs);
@@ -115,22 +121,6 @@ pub fn make(arguments: &Fit) -> Result<Fitted> {
         say("Warning: without --labels nothing is trained towards the head; it serves orders only.");
     }
     Ok(fitted)
-}
-
-/// Fails where the adapter would be written over a file that it is fitted on.
-fn expect_other_inputs(arguments: &Fit) -> Result<()> {
-    let rows = rows_file(&arguments.selection)?;
-    let mut named = vec![
-        ("--old", arguments.old.as_slice()),
-        ("--new", arguments.new.as_slice()),
-        ("--labels", arguments.labels.as_slice()),
-        ("--side", arguments.side.as_slice()),
-        ("--rows", rows.as_slice()),
-        ("--evaluation-old", arguments.evaluation_old.as_slice()),
-    ];
-    named.extend(arguments.ids.files());
-    named.extend(arguments.head.files());
-    expect_apart(&[("-o", Some(&arguments.output))], &files_of(&named)?)
 }
 
 /// Fails where a head is given and nothing says which of its classes a pair is of, and that is all that is to be learned from.
@@ -244,7 +234,7 @@ fn value(arguments: &Fit, fitted: &Fitted) -> Value {
         "handicap": fitted.adapter.handicap,
         "handicap_choice": fitted.handicap,
         "hyper_parameters": training.hyper_parameters,
-        "findings": findings_value(&fitted.findings),
+        "findings": fitted.findings,
     })
 }
 

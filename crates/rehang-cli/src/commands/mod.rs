@@ -17,14 +17,15 @@ pub mod transform;
 pub mod upgrade;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rehang::curve::COUNT_MAX;
-use rehang::files::AtomicFile;
+use rehang::finding::{Finding, Severity};
 use rehang::{Error, Result};
 use rehang_upgrade::{Configuration, Location};
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::wording::in_flags;
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,60 +76,16 @@ pub fn print(json: bool, value: &Value, text: &str) -> Result<()> {
     }
 }
 
-/// Fails where a grid has no start and end, or more points than any curve.
-pub fn check_grid(points: usize) -> Result<()> {
-    if (2..=COUNT_MAX).contains(&points) {
-        return Ok(());
+/// Says what was found, on stderr.
+pub fn say_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
+    for finding in findings {
+        let word = match finding.severity {
+            Severity::Note => "Note",
+            Severity::Warning => "Warning",
+            Severity::Problem => "Problem",
+        };
+        say(&in_flags(&format!("{word}: {finding}")));
     }
-    Err(Error::option("--grid", points, format!("2 to {COUNT_MAX} points")))
-}
-
-/// Fails where a file would be written over another one that is written too, or over one that is read. Both are given with
-/// the options that name them.
-pub fn expect_apart(outputs: &[(&str, Option<&PathBuf>)], inputs: &[(&str, PathBuf)]) -> Result<()> {
-    let mut taken: Vec<(&str, &PathBuf)> = inputs.iter().map(|(name, path)| (*name, path)).collect();
-    for &(name, path) in outputs {
-        let Some(path) = path else { continue };
-        if let Some((other, _)) = taken.iter().find(|(_, other)| is_same_file(path, other)) {
-            return Err(Error::option(name, path.display(), format!("another file than {other}")));
-        }
-        taken.push((name, path));
-    }
-    Ok(())
-}
-
-/// Whether two paths name one file, however they are spelled and whichever links lead there; the files need not exist.
-pub fn is_same_file(a: &Path, b: &Path) -> bool {
-    let place = |path: &Path| -> Option<PathBuf> {
-        if let Ok(whole) = fs_err::canonicalize(path) {
-            return Some(whole);
-        }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Some(fs_err::canonicalize(folder).ok()?.join(path.file_name()?))
-    };
-    a == b || matches!((place(a), place(b)), (Some(a), Some(b)) if a == b) || is_hard_linked(a, b)
-}
-
-/// Whether two names stand for one file on the disk.
-#[cfg(unix)]
-fn is_hard_linked(a: &Path, b: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-
-    let number = |path: &Path| fs_err::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    number(a).is_some_and(|a| number(b) == Some(a))
-}
-
-/// Other systems give files no number that could be asked for here.
-#[cfg(not(unix))]
-fn is_hard_linked(_: &Path, _: &Path) -> bool {
-    false
-}
-
-/// Writes a text file, whole or not at all.
-pub fn write_text(path: &Path, text: &str) -> Result<()> {
-    let mut file = AtomicFile::create(path)?;
-    file.put(text.as_bytes())?;
-    file.commit()
 }
 
 /// Says something on stderr, beside the result.

@@ -189,6 +189,35 @@ pub fn input_drift(adapter: &Adapter, rows: &Matrix) -> Result<Option<Drift>> {
     }))
 }
 
+/// In which way old vectors `[n, d_old]` of `what` look unlike those that an adapter was fitted on, in words without a full
+/// stop; `None` where they look like them, or where that [cannot be told](input_drift).
+///
+/// Where both spaces have one width, such vectors may be the new model's: that is an error, unless `force` says that the
+/// caller knows better.
+///
+/// # Errors
+///
+/// [`ErrorKind::WrongDirection`]; as [`input_drift`].
+pub fn unlike_pairs(adapter: &Adapter, rows: &Matrix, what: &str, force: bool) -> Result<Option<String>> {
+    let Some(drift) = input_drift(adapter, rows)?.filter(Drift::is_suspicious) else { return Ok(None) };
+    let pattern = |correlation: Option<f64>| correlation.map_or("–".into(), |value| format!("{value:.2}"));
+    let seen = format!(
+        "{what} does not look like the vectors that the adapter was fitted on (its coordinates' means correlate {} with those, \
+         their spreads {}, lengths are {} times as large)",
+        pattern(drift.mean_correlation),
+        pattern(drift.spread_correlation),
+        pattern(drift.norm_ratio)
+    );
+    if !force && adapter.old.dimension == adapter.new.dimension {
+        let evidence = format!(
+            "{seen}, and both models have {} coordinates; pass `force` if these are old vectors all the same",
+            adapter.old.dimension
+        );
+        return Err(ErrorKind::WrongDirection { evidence }.into());
+    }
+    Ok(Some(seen))
+}
+
 /// Pearson's correlation; `None` where the fitted values' own standard deviation is below `weakest` or 0, and 0 where
 /// the other values are all equal.
 fn correlation(fitted: &[f64], other: &[f64], weakest: f64) -> Option<f64> {

@@ -6,7 +6,9 @@
 //! pairs nothing was left out, and every answer is exact.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::vectors::Matrix;
@@ -117,6 +119,26 @@ impl RowOverlap {
     /// Whether the number is exact and no estimate.
     pub fn is_exact(&self) -> bool {
         self.is_exact
+    }
+}
+
+/// In words, without a full stop.
+impl fmt::Display for RowOverlap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let about = if self.is_exact { "" } else { "about " };
+        let (among, rows) = (self.among_pairs(), self.rows);
+        write!(f, "{about}{among} of {rows} old vectors are among the pairs that the adapter was fitted on")
+    }
+}
+
+/// As `{rows, of, exact}`: rows among the pairs, rows that were counted, and whether the first number is exact.
+impl Serialize for RowOverlap {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("RowOverlap", 3)?;
+        fields.serialize_field("rows", &self.among_pairs())?;
+        fields.serialize_field("of", &self.rows)?;
+        fields.serialize_field("exact", &self.is_exact)?;
+        fields.end()
     }
 }
 

@@ -18,6 +18,7 @@
 
 mod atomic;
 mod element;
+mod inputs;
 pub mod join;
 mod npy;
 mod parquet;
@@ -39,6 +40,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::vectors::{Labels, Matrix};
 
 pub use atomic::AtomicFile;
+pub use inputs::{
+    HeadFiles, Inputs, Join, JoinFiles, Names, RowMask, RowSelection, expect_apart, expect_count,
+    expect_normalised, expect_same_items, expect_width, is_same_file, said,
+};
 pub use npy::{Array, ArrayNumbers, array_from_bytes, read_array};
 pub use stream::{Columns, IdKind, Ids};
 pub use text::read_lines;
@@ -452,6 +457,17 @@ pub fn write_f32(path: impl AsRef<Path>, values: &[f32]) -> Result<()> {
     let mut writer = stream::F32Writer::create(path)?;
     writer.write(values)?;
     writer.commit().map(|_| ())
+}
+
+/// Writes a text file, whole or not at all.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`].
+pub fn write_text(path: impl AsRef<Path>, text: &str) -> Result<()> {
+    let mut file = AtomicFile::create(path)?;
+    file.put(text.as_bytes())?;
+    file.commit()
 }
 
 /// Writes an order as a one-dimensional `.npy` of `int64`.

@@ -1,23 +1,15 @@
 //! How cross matrices are shown.
 
-use rehang::compatibility::{Compatibility, CrossMatrix};
+use rehang::compatibility::Compatibility;
 use rehang::statistics::Interval;
-use serde_json::{Value, json};
+use rehang_evaluate::Table;
 
 /// Rows and columns of a search.
 pub const SEARCH: &str = "queries by row, gallery by column";
 
-/// A cross matrix with what it says about every pair, as JSON and as text.
-///
-/// `axes` says what the rows and the columns are. `intervals` are those of the absolute gains, one a pair, or nothing.
-pub fn matrix(
-    title: &str,
-    axes: &str,
-    matrix: &CrossMatrix,
-    best: Option<usize>,
-    intervals: &[Interval],
-) -> (Value, String) {
-    let pairs = matrix.pairs(best);
+/// A cross matrix and what it says about every pair; `axes` says what the rows and the columns are.
+pub fn text(title: &str, axes: &str, table: &Table) -> String {
+    let matrix = &table.matrix;
     let mut text = format!("{title}, percent: {axes}\n");
     let width = matrix.names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(8);
     text += &format!("{:<width$}", "");
@@ -32,20 +24,10 @@ pub fn matrix(
         }
         text += "\n";
     }
-    let value = json!({
-        "matrix": matrix.values,
-        "pairs": pairs.iter().enumerate().map(|(place, pair)| {
-            let mut value = json!(pair);
-            if let (Some(interval), Some(object)) = (intervals.get(place), value.as_object_mut()) {
-                object.insert("absolute_gain_interval".into(), json!([interval.low, interval.high]));
-            }
-            value
-        }).collect::<Vec<_>>(),
-    });
-    if !pairs.is_empty() {
-        text += &pair_table(&pairs, intervals);
+    if !table.pairs.is_empty() {
+        text += &pair_table(&table.pairs, &table.intervals);
     }
-    (value, text)
+    text
 }
 
 fn pair_table(pairs: &[Compatibility], intervals: &[Interval]) -> String {

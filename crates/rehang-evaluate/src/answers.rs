@@ -1,0 +1,226 @@
+//! What counts as a right answer, and who asks: the files that curves, reports and comparisons of models share.
+
+use std::path::PathBuf;
+
+use rehang::curve::{Qrels, Relevance};
+use rehang::files::join::MissingPolicy;
+use rehang::files::qrels::read_qrels;
+use rehang::files::{Inputs, Join, Names, VectorSource, expect_count, said};
+use rehang::finding::{Finding, Severity};
+use rehang::{Error, Labels, Matrix, Result};
+
+/// The files of right answers, of queries and of their groups; nothing makes an item a right answer where there are neither
+/// `labels` nor `qrels`.
+#[derive(Debug, Clone)]
+pub struct AnswerFiles {
+    /// Class labels of the gallery, one file below the other: an item of the query's class is a right answer.
+    pub labels: Vec<VectorSource>,
+    /// The new model's vectors of separate queries; the gallery itself without them, each item leaving itself out.
+    pub queries: Option<VectorSource>,
+    /// Class labels of the queries; needed where there are `queries` and `labels`.
+    pub query_labels: Option<VectorSource>,
+    /// The old model's vectors of the queries, for the do-nothing line.
+    pub queries_old: Option<VectorSource>,
+    /// Judgements in place of labels: query id, item id, gain (BEIR or TREC). They need `queries`, `ids` and `query_ids`.
+    pub qrels: Option<PathBuf>,
+    /// Ids of the gallery's items, one file below the other.
+    pub ids: Vec<VectorSource>,
+    /// Ids of the queries.
+    pub query_ids: Option<VectorSource>,
+    /// A group of every query, for the gap between groups.
+    pub groups: Vec<VectorSource>,
+    /// Cut-off of mAP@k, nDCG@k, recall@k and agreement@k; 1 or more, 10 by default.
+    pub k: usize,
+}
+
+impl Default for AnswerFiles {
+    fn default() -> Self {
+        Self {
+            labels: Vec::new(),
+            queries: None,
+            query_labels: None,
+            queries_old: None,
+            qrels: None,
+            ids: Vec::new(),
+            query_ids: None,
+            groups: Vec::new(),
+            k: 10,
+        }
+    }
+}
+
+/// Everything that was read of [`AnswerFiles`].
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    /// Queries by the new model.
+    pub queries: Option<Matrix>,
+    /// Queries by the old model.
+    pub queries_old: Option<Matrix>,
+    /// A group of every query.
+    pub groups: Option<Labels>,
+    /// The names of the groups, in the order of their numbers; empty where the groups are numbers themselves.
+    pub group_names: Vec<String>,
+    /// Whether the labels of the gallery are names.
+    pub labels_are_names: bool,
+    labels: Option<Labels>,
+    query_labels: Option<Labels>,
+    qrels: Option<Qrels>,
+}
+
+impl Answers {
+    /// Reads what is named; what goes with the gallery's `items` is joined as they are. `asked` is how many queries there are
+    /// that were read already.
+    pub fn read(
+        files: &AnswerFiles,
+        inputs: &mut Inputs,
+        join: &Join,
+        items: usize,
+        asked: Option<usize>,
+    ) -> Result<Self> {
+        files.check(asked.is_some())?;
+        let mut answers = Self::default();
+        if let Some(source) = &files.queries {
+            answers.queries = Some(inputs.whole_matrix("queries", source)?);
+        }
+        if let Some(source) = &files.queries_old {
+            answers.queries_old = Some(inputs.whole_matrix("old queries", source)?);
+        }
+        let queries = answers.queries.as_ref().map(Matrix::rows).or(asked);
+        let expect_queries = |source: &str, count: usize| match queries {
+            Some(queries) => expect_count(source, count, "the queries", queries),
+            None => Ok(()),
+        };
+        // A name is the same class in the gallery and among the queries.
+        let mut classes = Names::default();
+        if !files.labels.is_empty() {
+            let path = said(&files.labels);
+            let labels = join.old_values(&path, inputs.labels("labels", &files.labels, &mut classes)?)?;
+            expect_count(&path, labels.len(), "the gallery", items)?;
+            answers.labels = Some(labels);
+            answers.labels_are_names = classes.are_names();
+        }
+        if let Some(source) = &files.query_labels {
+            let labels = inputs.whole_labels("query labels", std::slice::from_ref(source), &mut classes)?;
+            expect_queries(&source.to_string(), labels.len())?;
+            answers.query_labels = Some(labels);
+        }
+        if !files.groups.is_empty() {
+            let path = said(&files.groups);
+            let mut names = Names::default();
+            // Without separate queries the groups are those of the gallery's rows, of which some may be selected.
+            let groups = if answers.queries.is_some() {
+                let groups = inputs.whole_labels("groups", &files.groups, &mut names)?;
+                expect_queries(&path, groups.len())?;
+                groups
+            } else {
+                let groups = join.old_values(&path, inputs.labels("groups", &files.groups, &mut names)?)?;
+                expect_count(&path, groups.len(), "the gallery", items)?;
+                groups
+            };
+            answers.groups = Some(groups);
+            answers.group_names = names.in_order;
+        }
+        if let (Some(path), Some(query_source)) = (&files.qrels, &files.query_ids) {
+            let ids_path = said(&files.ids);
+            let ids = inputs.ids("ids", &files.ids)?;
+            let taken = inputs.part(&ids_path, (0..ids.len()).collect())?;
+            let taken = join.old_values(&ids_path, taken)?;
+            expect_count(&ids_path, taken.len(), "the gallery", items)?;
+            let query_ids = inputs.ids("query ids", std::slice::from_ref(query_source))?;
+            expect_queries(&query_source.to_string(), query_ids.len())?;
+            let all = inputs
+                .text("qrels", path, |path| read_qrels(path, &query_ids, &ids, MissingPolicy::Error))?;
+            let mut place = vec![None; ids.len()];
+            for (item, &row) in taken.iter().enumerate() {
+                place[row] = Some(item);
+            }
+            let judgements = |judged: &[Vec<_>]| judged.iter().map(Vec::len).sum::<usize>();
+            let total = judgements(&all.judged);
+            let judged: Vec<Vec<(usize, f64)>> = all
+                .judged
+                .into_iter()
+                .map(|rows| {
+                    rows.into_iter().filter_map(|(row, gain)| Some((place[row]?, f64::from(gain)))).collect()
+                })
+                .collect();
+            let left_out = total - judged.iter().map(Vec::len).sum::<usize>();
+            if left_out > 0 {
+                inputs.findings.push(
+                    Finding::new(
+                        Severity::Note,
+                        "left-out-judgements",
+                        format!("{left_out} of {total} judgements are of items that do not take part."),
+                    )
+                    .may_mean("They are left out.")
+                    .evidence(&[("left_out", left_out as f64), ("judgements", total as f64)]),
+                );
+            }
+            answers.qrels = Some(Qrels::new(judged)?);
+        }
+        Ok(answers)
+    }
+
+    /// The name of a group; `None` where the groups are numbers themselves.
+    pub fn group_name(&self, group: i64) -> Option<&str> {
+        self.group_names.get(usize::try_from(group).ok()?).map(String::as_str)
+    }
+
+    /// What makes an item a right answer; `None` where nothing was given.
+    pub fn relevance(&self) -> Option<Relevance<'_>> {
+        if let Some(qrels) = &self.qrels {
+            return Some(Relevance::Judgements(qrels));
+        }
+        self.labels
+            .as_ref()
+            .map(|labels| Relevance::Labels { gallery: labels, queries: self.query_labels.as_deref() })
+    }
+
+    /// Warns of parameters that have no effect where nothing makes an item a right answer: those that are read here, and
+    /// `others` that are given.
+    pub fn warn_idle(&self, inputs: &mut Inputs, others: &[(&str, bool)]) {
+        if self.relevance().is_some() {
+            return;
+        }
+        let own = [
+            ("groups", self.groups.is_some()),
+            ("queries_old", self.queries_old.is_some()),
+            ("query_labels", self.query_labels.is_some()),
+        ];
+        for (parameter, _) in others.iter().chain(&own).filter(|(_, given)| *given) {
+            let seen = format!("`{parameter}` has no effect without `labels` or `qrels`.");
+            inputs.warn("idle-parameter", seen);
+        }
+    }
+
+    /// Whether there are judgements.
+    pub fn is_judged(&self) -> bool {
+        self.qrels.is_some()
+    }
+}
+
+impl AnswerFiles {
+    /// Fails where parameters miss each other; `has_queries` where queries were read already.
+    pub(crate) fn check(&self, has_queries: bool) -> Result<()> {
+        if self.k == 0 {
+            return Err(Error::option("k", 0, "1 or more"));
+        }
+        let has_queries = has_queries || self.queries.is_some();
+        if !self.labels.is_empty() && self.qrels.is_some() {
+            return Err(Error::option("labels", said(&self.labels), "nothing beside `qrels`"));
+        }
+        if !self.labels.is_empty() && has_queries && self.query_labels.is_none() {
+            return Err(Error::missing("`query_labels`", "`queries` with `labels`"));
+        }
+        for (dependent, given) in
+            [("query_labels", self.query_labels.is_some()), ("queries_old", self.queries_old.is_some())]
+        {
+            if given && !has_queries {
+                return Err(Error::missing("`queries`", format!("`{dependent}`")));
+            }
+        }
+        if self.qrels.is_some() && !(has_queries && !self.ids.is_empty() && self.query_ids.is_some()) {
+            return Err(Error::missing("`queries`, `ids` and `query_ids`", "`qrels`"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,617 @@
+//! The exact backfilling curve of one adapted gallery and one order, from files.
+
+use std::path::{Path, PathBuf};
+
+use rehang::curve::{
+    AgreementCurve, AreaIntervals, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips,
+    FlipsByDepth, Line, Relevance, agreement, curve as exact_curve,
+};
+use rehang::files::{
+    Columns, Inputs, JoinFiles, VectorSource, expect_count, expect_normalised, expect_same_items,
+    expect_width, said, stream,
+};
+use rehang::finding::{Finding, Severity, with_messages};
+use rehang::report::{Input, stays_above_from};
+use rehang::statistics::{Calibration, Interval, calibration, kendall_tau_b};
+use rehang::study::{lookalikes, may_be_other_items, true_errors};
+use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
+use rehang_fit::guards::{CurveSummary, gain};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::answers::{AnswerFiles, Answers};
+use crate::guards::{adapter_findings, among_pairs};
+
+/// Coverage of every interval.
+pub const LEVEL: f64 = 0.95;
+/// Seed of the bootstrap.
+const SEED: u64 = 0;
+
+/// The files that a curve is computed from, and what is computed of it.
+///
+/// | Field | Default | Range |
+/// |---|---|---|
+/// | `distance` | the adapter's of the new space, or L2 | |
+/// | `old_distance` | `distance`, or else the adapter's of the old space | |
+/// | `handicap` | the adapter's, or 0 | 0 or more, in the unit of `distance` |
+/// | `grid` | none | 2 points or more |
+/// | `bootstrap` | 1000 samples | 0 for no intervals |
+#[derive(Debug, Clone)]
+pub struct CurveFiles {
+    /// New vectors of the gallery, one file below the other.
+    pub new: Vec<VectorSource>,
+    /// Adapted vectors of the gallery.
+    pub adapted: Vec<VectorSource>,
+    /// Order of re-embedding.
+    pub order: VectorSource,
+    /// Old vectors of the gallery, for the do-nothing line.
+    pub old: Vec<VectorSource>,
+    /// How old and new vectors are joined.
+    pub join: JoinFiles,
+    /// The adapter that made the adapted vectors: its handicap and distances are used. With `old` it is also looked at: which
+    /// items are among its pairs, and whether it goes from old to new.
+    pub adapter: Option<PathBuf>,
+    /// Right answers, queries and groups.
+    pub answers: AnswerFiles,
+    /// σ² of every item: adds Kendall's τ-b and the calibration against the true errors.
+    pub sigma: Vec<VectorSource>,
+    /// Distance of the new space.
+    pub distance: Option<Distance>,
+    /// Distance of the old space, for the do-nothing line.
+    pub old_distance: Option<Distance>,
+    /// What searches add to the distance of every item that is still adapted.
+    pub handicap: Option<f64>,
+    /// Equally spaced fractions at which values are given beside the whole curve.
+    pub grid: Option<usize>,
+    /// Bootstrap samples of the queries for intervals.
+    pub bootstrap: usize,
+    /// A file for the value of every measure at every fraction, `[n + 1, columns]`.
+    pub points: Option<PathBuf>,
+}
+
+impl CurveFiles {
+    /// A curve without right answers yet.
+    pub fn new(new: VectorSource, adapted: VectorSource, order: VectorSource) -> Self {
+        Self {
+            new: vec![new],
+            adapted: vec![adapted],
+            order,
+            old: Vec::new(),
+            join: JoinFiles::default(),
+            adapter: None,
+            answers: AnswerFiles::default(),
+            sigma: Vec::new(),
+            distance: None,
+            old_distance: None,
+            handicap: None,
+            grid: None,
+            bootstrap: 1000,
+            points: None,
+        }
+    }
+}
+
+/// What was measured, with or without right answers.
+#[derive(Debug, Clone)]
+pub enum Measured {
+    /// With right answers: every metric at every fraction.
+    Answers {
+        /// The curve.
+        curve: Box<Curve>,
+        /// Intervals over queries of the areas, where asked for.
+        intervals: Option<AreaIntervals>,
+    },
+    /// Without: how much of the fully native gallery's answers is given.
+    Agreement {
+        /// The curve.
+        curve: AgreementCurve,
+        /// Interval over queries of the area, where asked for.
+        interval: Option<Interval>,
+    },
+}
+
+/// How well σ² predicts the true errors.
+#[derive(Debug, Clone, Serialize)]
+pub struct SigmaQuality {
+    /// Kendall's τ-b; `None` where it is undefined.
+    pub kendall_tau: Option<f64>,
+    /// Predicted against true errors.
+    pub calibration: Calibration,
+}
+
+/// A file that holds the whole curve.
+#[derive(Debug, Clone, Serialize)]
+pub struct Points {
+    /// Where it is.
+    pub file: PathBuf,
+    /// The names of its columns.
+    pub columns: Vec<String>,
+}
+
+/// What [`curve`] found.
+#[derive(Debug, Clone)]
+pub struct CurveAnswer {
+    /// Items of the gallery.
+    pub items: usize,
+    /// The cut-off k.
+    pub k: usize,
+    /// The curve.
+    pub measured: Measured,
+    /// Bootstrap samples of the intervals.
+    pub samples: usize,
+    /// Points of the grid, where asked for.
+    pub grid: Option<usize>,
+    /// Names of the groups, by number; empty where groups are numbers.
+    pub group_names: Vec<String>,
+    /// The quality of σ², where given.
+    pub sigma: Option<SigmaQuality>,
+    /// The file of the whole curve, where asked for.
+    pub points: Option<Points>,
+    /// Items among the pairs, and what is wrong with the adapter, where it was looked at; for JSON.
+    guarded: Map<String, Value>,
+    /// What makes the curve no reason to upgrade.
+    pub warnings: Vec<Finding>,
+    /// What the reader should know, all of it, in order.
+    pub findings: Vec<Finding>,
+    /// Whether the numbers are not to be relied on.
+    pub is_refused: bool,
+    /// Distance of the new space.
+    pub distance: Distance,
+    /// What searches add to the distance of every adapted item.
+    pub handicap: f64,
+    /// The files that were read.
+    pub inputs: Vec<Input>,
+}
+
+/// Computes the exact curve of one adapted gallery and one order.
+///
+/// ```
+/// use rehang::files::{self, VectorSource};
+/// use rehang::{Matrix, Progress};
+/// use rehang_evaluate::{AnswerFiles, CurveFiles, Measured, curve};
+///
+/// let folder = tempfile::tempdir()?;
+/// let place = |name: &str| folder.path().join(name);
+/// // Two classes; the map gets one item of four wrong.
+/// let new = Matrix::new(1, vec![0.0, 0.1, 9.0, 9.1])?;
+/// let adapted = Matrix::new(1, vec![0.0, 8.5, 9.0, 9.1])?;
+/// files::write_matrix(place("new.npy"), &new, None)?;
+/// files::write_matrix(place("adapted.npy"), &adapted, None)?;
+/// files::write_order(place("order.npy"), &[1, 0, 2, 3])?;
+/// files::write_labels(place("labels.npy"), &[0, 0, 1, 1])?;
+/// let source = |name: &str| VectorSource::path(place(name));
+/// let wanted = CurveFiles {
+///     answers: AnswerFiles { labels: vec![source("labels.npy")], ..AnswerFiles::default() },
+///     ..CurveFiles::new(source("new.npy"), source("adapted.npy"), source("order.npy"))
+/// };
+/// let answer = curve(&wanted, &Progress::default())?;
+/// let Measured::Answers { curve, .. } = &answer.measured else { unreachable!() };
+/// assert!(curve.top1.start() < 100.0);
+/// assert_eq!((curve.top1.values()[1], curve.top1.end()), (100.0, 100.0));
+/// assert_eq!(answer.to_json()["n"], 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for a grid or a
+/// distance that cannot be, and for points that would be written over an input.
+pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
+    let mut inputs = Inputs::default();
+    let adapter = files.adapter.as_ref().map(|path| inputs.adapter(path)).transpose()?;
+    let (distance, old_distance) = distances(files, adapter.as_ref())?;
+    files.grid.map_or(Ok(()), check_grid)?;
+    if let Some(path) = &files.points {
+        drop(stream::create(path, Columns { width: 1, ids: None, sigma2: false })?);
+    }
+    let new = inputs.matrix("new", &files.new)?;
+    let adapted = inputs.matrix("adapted", &files.adapted)?;
+    let old = (!files.old.is_empty()).then(|| inputs.matrix("old", &files.old)).transpose()?;
+    let [new_said, adapted_said, old_said] = [&files.new, &files.adapted, &files.old].map(|at| said(at));
+    if let (Some(adapter), Some(path)) = (&adapter, &files.adapter) {
+        inputs.note_adapter(path, adapter)?;
+        for (space, said, vectors) in
+            [(&adapter.new, &new_said, &new), (&adapter.output_space(), &adapted_said, &adapted)]
+        {
+            expect_width(said, space.dimension, vectors.columns())?;
+            if space.normalised {
+                expect_normalised(said, space.dimension, 0, vectors.as_slice())?;
+            }
+        }
+    }
+    let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
+    expect_same_items(&[&files.adapted, &files.old, by_position])?;
+    // What is made from old vectors has their rows, and so has what goes with the items.
+    let join = inputs.join(&files.join, adapted.rows(), new.rows())?;
+    let adapted = join.old_side(&adapted_said, adapted)?;
+    let new = join.new_side(new);
+    let old = old.map(|old| join.old_side(&old_said, old)).transpose()?;
+    expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
+    if let Some(old) = &old {
+        expect_count(&new_said, new.rows(), &old_said, old.rows())?;
+    }
+    let order_said = files.order.to_string();
+    let order = join.order(&order_said, inputs.order("order", &files.order)?)?;
+    expect_count(&new_said, new.rows(), &order_said, order.len())?;
+    let answers = Answers::read(&files.answers, &mut inputs, &join, new.rows(), None)?;
+    let k = files.answers.k;
+    // What can be wrong with it is found before anything is written.
+    let mut predicted = None;
+    if !files.sigma.is_empty() {
+        let sigma_said = said(&files.sigma);
+        let sigma = join.old_values(&sigma_said, inputs.column("sigma", &files.sigma)?)?;
+        expect_count(&new_said, new.rows(), &sigma_said, sigma.len())?;
+        if let Some(item) = sigma.iter().position(|value| !value.is_finite()) {
+            return Err(Error::corrupt(sigma_said, format!("σ² of item {item} is not a finite number")));
+        }
+        predicted = Some(sigma);
+    }
+    inputs.expect_apart(&[("points", files.points.as_ref())])?;
+    let handicap = files.handicap.unwrap_or_else(|| adapter.as_ref().map_or(0.0, |adapter| adapter.handicap));
+    let mut is_refused = false;
+    let mut guarded = Map::new();
+    if let (Some(adapter), Some(old)) = (&adapter, &old) {
+        adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_said))?;
+        is_refused = guard(adapter, old, &new, &mut inputs, &mut guarded)?;
+    }
+    answers.warn_idle(&mut inputs, &[("old", old.is_some() && files.adapter.is_none())]);
+    let samples = files.bootstrap;
+    let (mut warnings, mut points) = (Vec::new(), None);
+    let measured = if let Some(relevance) = answers.relevance() {
+        let today = old.as_ref().filter(|_| answers.queries.is_none() || answers.queries_old.is_some());
+        if old.is_some() && today.is_none() {
+            inputs.warn("no-do-nothing-line", "no do-nothing line, since `queries` has no `queries_old`.");
+        }
+        let input = CurveInput {
+            native: &new,
+            adapted: &adapted,
+            order: &order,
+            queries: answers.queries.as_ref(),
+            relevance,
+            distance,
+            handicap,
+            groups: answers.groups.as_deref(),
+            do_nothing: today.map(|old| DoNothing {
+                gallery: old,
+                queries: answers.queries_old.as_ref(),
+                distance: old_distance,
+            }),
+        };
+        let judged = answers.is_judged().then_some(k);
+        let options =
+            CurveOptions { map_at: Some(k), ndcg_at: judged, recall_at: judged, ..CurveOptions::default() };
+        let curve = exact_curve(&input, &options, progress)?;
+        if let Some(path) = &files.points {
+            points = Some(Points { file: path.clone(), columns: write_points(path, &curve, k)? });
+        }
+        warnings = problems(&curve, relevance, k);
+        let intervals = (samples > 0).then(|| curve.area_intervals(samples, LEVEL, SEED)).transpose()?;
+        Measured::Answers { curve: Box::new(curve), intervals }
+    } else {
+        let queries = answers.queries.as_ref();
+        let curve = agreement(&new, &adapted, &order, queries, distance, handicap, k, 0, progress)?;
+        if let Some(path) = &files.points {
+            let line = curve.line.values();
+            let column = Matrix::from_fn(line.len(), 1, |cut, _| line[cut] as f32);
+            rehang::files::write_matrix(path, &column, None)?;
+            let columns = vec![format!("agreement@{}", curve.depth)];
+            points = Some(Points { file: path.clone(), columns });
+        }
+        let interval = (samples > 0).then(|| curve.area_interval(samples, LEVEL, SEED)).transpose()?;
+        Measured::Agreement { curve, interval }
+    };
+    let sigma = match predicted {
+        None => None,
+        Some(predicted) => {
+            let errors = true_errors(&new, &adapted);
+            let calibration = calibration(&predicted, &errors, 10)?;
+            Some(SigmaQuality { kendall_tau: kendall_tau_b(&predicted, &errors)?, calibration })
+        }
+    };
+    // The numbers are right all the same, and scripts that compare models want them: this is said and is no failure.
+    let said = warnings.iter().map(|warning| Finding { severity: Severity::Warning, ..warning.clone() });
+    inputs.findings.extend(said);
+    Ok(CurveAnswer {
+        items: new.rows(),
+        k,
+        measured,
+        samples,
+        grid: files.grid,
+        group_names: answers.group_names,
+        sigma,
+        points,
+        guarded,
+        warnings,
+        findings: inputs.findings,
+        is_refused,
+        distance,
+        handicap,
+        inputs: inputs.read,
+    })
+}
+
+/// Fails where a grid has no start and end, or more points than any curve.
+pub(crate) fn check_grid(points: usize) -> Result<()> {
+    if (2..=COUNT_MAX).contains(&points) {
+        return Ok(());
+    }
+    Err(Error::option("grid", points, format!("2 to {COUNT_MAX} points")))
+}
+
+/// The distances of the new and of the old space: those that are asked for, or else the adapter's.
+fn distances(files: &CurveFiles, adapter: Option<&Adapter>) -> Result<(Distance, Distance)> {
+    let distance = files.distance.or(adapter.map(|adapter| adapter.new.distance)).unwrap_or(Distance::L2);
+    let declared_old = adapter.map_or(distance, |adapter| adapter.old.distance);
+    if let Some(adapter) = adapter
+        && files.handicap.is_none()
+        && adapter.handicap > 0.0
+        && adapter.new.distance != distance
+    {
+        return Err(Error::option(
+            "distance",
+            distance,
+            format!(
+                "{}, the unit of the adapter's handicap ({}); or give `handicap` in the unit of this one",
+                adapter.new.distance, adapter.handicap
+            ),
+        ));
+    }
+    Ok((distance, files.old_distance.or(files.distance).unwrap_or(declared_old)))
+}
+
+/// What makes a curve no reason to upgrade: a new model that is no better, or labels that cannot tell.
+fn problems(exact: &Curve, relevance: Relevance<'_>, k: usize) -> Vec<Finding> {
+    let mut problems = Vec::new();
+    if let Relevance::Labels { gallery, .. } = relevance
+        && gallery.iter().all(|&label| label >= 0 && label == gallery[0])
+    {
+        problems.push(
+            Finding::new(Severity::Problem, "one-class", "All items have the same label.")
+                .may_mean("Every answer is right and the numbers say nothing.")
+                .remedy("Give labels that tell items apart."),
+        );
+    }
+    let today = exact.do_nothing.as_ref().map(|today| &today.evaluation);
+    let (measure, line, today) = match &exact.ndcg_at {
+        Some(at) => (format!("nDCG@{k}"), &at.line, today.and_then(|today| today.ndcg_at)),
+        None => ("mAP".to_owned(), &exact.map, today.map(|today| today.map)),
+    };
+    // As in a report, a tie is no problem.
+    if let Some(do_nothing) = today.filter(|value| value.is_finite())
+        && stays_above_from(line.values(), do_nothing).is_none()
+    {
+        let summary = CurveSummary {
+            measure,
+            do_nothing,
+            start: line.start(),
+            area: line.area(),
+            minimum: line.min(),
+            end: line.end(),
+        };
+        problems.extend(gain(&summary).into_iter().filter(|finding| finding.severity == Severity::Problem));
+    }
+    problems
+}
+
+/// Looks for items of the gallery among the adapter's pairs, and at its direction; whether its numbers are not to be relied on.
+fn guard(
+    adapter: &Adapter,
+    old: &Matrix,
+    new: &Matrix,
+    inputs: &mut Inputs,
+    values: &mut Map<String, Value>,
+) -> Result<bool> {
+    let overlap = among_pairs(adapter, old);
+    let mut is_refused = false;
+    values.insert("among_pairs".into(), json!(overlap));
+    match overlap {
+        None => inputs.findings.push(Finding::new(
+            Severity::Note,
+            "pairs-unknown",
+            "this adapter does not remember its pairs, so whether items are among them is not known.",
+        )),
+        Some(overlap) if overlap.among_pairs() > 0 => {
+            is_refused = !may_be_other_items(overlap.among_pairs(), overlap.rows(), lookalikes(old));
+            let (severity, meaning) = if is_refused {
+                (Severity::Problem, "the numbers are too good")
+            } else {
+                (Severity::Note, "they are duplicates, or the old model cannot tell them apart")
+            };
+            inputs.findings.push(Finding::new(severity, "among-pairs", format!("{overlap}; {meaning}.")));
+        }
+        Some(_) => {}
+    }
+    // A map that reads side information is looked at where that is at hand: in a report.
+    if adapter.side_dimension().is_none() {
+        let findings = adapter_findings(adapter, old, new, None)?;
+        is_refused |= !findings.is_empty();
+        values.insert("findings".into(), with_messages(&findings));
+        inputs.findings.extend(findings);
+    }
+    Ok(is_refused)
+}
+
+impl CurveAnswer {
+    /// The name of a group; `None` where groups are numbers.
+    pub fn group_name(&self, group: i64) -> Option<&str> {
+        self.group_names.get(usize::try_from(group).ok()?).map(String::as_str)
+    }
+
+    /// The answer as one JSON object (`docs/formats.md`).
+    pub fn to_json(&self) -> Value {
+        let mut value = self.guarded.clone();
+        value.insert("n".into(), json!(self.items));
+        match &self.measured {
+            Measured::Answers { curve, intervals } => {
+                self.add_answers(&mut value, curve, intervals.as_ref());
+            }
+            Measured::Agreement { curve, interval } => {
+                let name = format!("agreement@{}", curve.depth);
+                if let Some(points) = self.grid {
+                    let grid = curve.line.grid(points);
+                    let mean = json!({ "agreement": grid.mean });
+                    let grid = json!({ "cuts": grid.cuts, "agreement": grid.values, "mean": mean });
+                    value.insert("grid".into(), grid);
+                }
+                if let Some(interval) = interval {
+                    value.insert("area_interval".into(), self.intervals([(name.clone(), *interval)]));
+                }
+                value.insert(name, summary(&curve.line));
+            }
+        }
+        for (name, of) in [("points", json!(self.points)), ("sigma", json!(self.sigma))] {
+            if !of.is_null() {
+                value.insert(name.into(), of);
+            }
+        }
+        value.insert("warnings".into(), with_messages(&self.warnings));
+        value.insert("distance".into(), json!(self.distance));
+        value.insert("handicap".into(), json!(self.handicap));
+        value.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
+        value.insert("inputs".into(), json!(self.inputs));
+        Value::Object(value)
+    }
+
+    fn add_answers(&self, value: &mut Map<String, Value>, curve: &Curve, intervals: Option<&AreaIntervals>) {
+        let k = self.k;
+        let lines = [&curve.top1, &curve.top5, &curve.map];
+        value.insert("queries".into(), json!(curve.queries));
+        value.insert("area".into(), three(|line| lines[line].area()));
+        value.insert("start".into(), three(|line| lines[line].start()));
+        value.insert("end".into(), three(|line| lines[line].end()));
+        value.insert("min".into(), three(|line| lines[line].min()));
+        let today = curve.do_nothing.as_ref().map(|today| {
+            let at = &today.evaluation;
+            [at.top1, at.top5, at.map]
+        });
+        value.insert("do_nothing".into(), json!(today.map(|today| three(|line| today[line]))));
+        let passes = today.map(|today| {
+            let at = |line: usize| {
+                stays_above_from(lines[line].values(), today[line]).map(|cut| cut as f64 / curve.items as f64)
+            };
+            json!({ "top1": at(0), "top5": at(1), "map": at(2) })
+        });
+        value.insert("passes_do_nothing_at".into(), json!(passes));
+        if let Some(of) = intervals {
+            let at_k = [("map", of.map_at), ("ndcg", of.ndcg_at), ("recall", of.recall_at)];
+            let named = [("top1", of.top1), ("top5", of.top5), ("map", of.map)]
+                .map(|(name, of)| (name.to_owned(), of))
+                .into_iter()
+                .chain(at_k.into_iter().filter_map(|(name, of)| Some((format!("{name}@{k}"), of?))));
+            value.insert("area_interval".into(), self.intervals(named));
+        }
+        for (name, at) in at_k(curve) {
+            value.insert(format!("{name}@{k}"), summary(at));
+        }
+        if let Some(points) = self.grid {
+            let grids = lines.map(|line| line.grid(points));
+            value.insert(
+                "grid".into(),
+                json!({
+                    "cuts": grids[0].cuts,
+                    "top1": grids[0].values,
+                    "top5": grids[1].values,
+                    "map": grids[2].values,
+                    "mean": three(|line| grids[line].mean),
+                }),
+            );
+        }
+        let mut flips = flips_at_quarters(&curve.flips, curve.items);
+        if let (Some(today), Some(object)) = (&curve.do_nothing, flips.as_object_mut()) {
+            object.insert("against_do_nothing".into(), flips_at_quarters(&today.flips, curve.items));
+        }
+        value.insert("flips".into(), flips);
+        if let Some(gap) = &curve.gap {
+            value.insert("gap".into(), summary(gap));
+            let groups = curve.groups.iter().map(|group| {
+                json!({
+                    "group": group.group,
+                    "name": self.group_name(group.group),
+                    "queries": group.queries,
+                    "top1": summary(&group.top1),
+                })
+            });
+            value.insert("groups".into(), groups.collect());
+        }
+    }
+
+    /// Intervals over queries, by the name of their measure, and how they were drawn.
+    fn intervals(&self, named: impl IntoIterator<Item = (String, Interval)>) -> Value {
+        let mut value = Map::new();
+        value.insert("level".into(), json!(LEVEL));
+        value.insert("samples".into(), json!(self.samples));
+        value.insert("seed".into(), json!(SEED));
+        value.extend(named.into_iter().map(|(name, of)| (name, json!([of.low, of.high]))));
+        Value::Object(value)
+    }
+}
+
+fn three(of: impl Fn(usize) -> f64) -> Value {
+    json!({ "top1": of(0), "top5": of(1), "map": of(2) })
+}
+
+fn summary(line: &Line) -> Value {
+    json!({ "area": line.area(), "start": line.start(), "end": line.end(), "min": line.min() })
+}
+
+/// The metrics within the cut-off k that were measured, by name.
+pub fn at_k(curve: &Curve) -> impl Iterator<Item = (&'static str, &Line)> {
+    [("map", &curve.map_at), ("ndcg", &curve.ndcg_at), ("recall", &curve.recall_at)]
+        .into_iter()
+        .filter_map(|(name, at)| Some((name, &at.as_ref()?.line)))
+}
+
+/// Flips where a reader looks first: at the start, a quarter, a half, three quarters and the end.
+fn flips_at_quarters(by_depth: &FlipsByDepth, items: usize) -> Value {
+    let cuts: Vec<usize> = (0..=4).map(|quarter| quarter * items / 4).collect();
+    let one = |flips: &Flips| {
+        json!({
+            "right_at_reference": flips.right,
+            "cuts": cuts,
+            "positive": cuts.iter().map(|&cut| flips.positive[cut]).collect::<Vec<_>>(),
+            "negative": cuts.iter().map(|&cut| flips.negative[cut]).collect::<Vec<_>>(),
+            "negative_flip_rate": cuts.iter().map(|&cut| flips.rate.values()[cut]).collect::<Vec<_>>(),
+            "negative_flip_rate_area": flips.rate.area(),
+        })
+    };
+    json!({ "top1": one(&by_depth.top1), "top5": one(&by_depth.top5) })
+}
+
+/// One measure along the whole curve, and its name in the answer.
+type PointColumn<'a> = (String, Box<dyn Fn(usize) -> f64 + 'a>);
+
+/// Everything that a curve holds at each of its n + 1 fractions, in the order of `docs/formats.md`.
+fn point_columns(exact: &Curve, k: usize) -> Vec<PointColumn<'_>> {
+    fn line(name: impl Into<String>, line: &Line) -> PointColumn<'_> {
+        (name.into(), Box::new(|cut| line.values()[cut]))
+    }
+    let mut columns = vec![line("top1", &exact.top1), line("top5", &exact.top5), line("map", &exact.map)];
+    let against_today = exact.do_nothing.as_ref().map(|today| ("do_nothing_", &today.flips));
+    for (reference, by_depth) in std::iter::once(("", &exact.flips)).chain(against_today) {
+        for (depth, flips) in [("top1", &by_depth.top1), ("top5", &by_depth.top5)] {
+            let name = |what: &str| format!("{reference}{depth}_{what}");
+            columns.push((name("positive_flips"), Box::new(|cut| flips.positive[cut] as f64)));
+            columns.push((name("negative_flips"), Box::new(|cut| flips.negative[cut] as f64)));
+            columns.push(line(name("negative_flip_rate"), &flips.rate));
+        }
+    }
+    columns.extend(at_k(exact).map(|(name, at)| line(format!("{name}@{k}"), at)));
+    columns.extend(exact.gap.as_ref().map(|gap| line("gap_top1", gap)));
+    columns.extend(exact.groups.iter().map(|group| line(format!("group_{}_top1", group.group), &group.top1)));
+    columns
+}
+
+/// Writes the curve `[n + 1, columns]`, a block of fractions at a time, and gives the columns' names.
+fn write_points(path: &Path, exact: &Curve, k: usize) -> Result<Vec<String>> {
+    const ROWS: usize = 4096;
+    let columns = point_columns(exact, k);
+    let mut writer = stream::create(path, Columns { width: columns.len(), ids: None, sigma2: false })?;
+    for first in (0..=exact.items).step_by(ROWS) {
+        let cuts = first..(first + ROWS).min(exact.items + 1);
+        let block: Vec<f32> =
+            cuts.flat_map(|cut| columns.iter().map(move |(_, value)| value(cut) as f32)).collect();
+        writer.write(&block, None, None)?;
+    }
+    writer.commit()?;
+    Ok(columns.into_iter().map(|(name, _)| name).collect())
+}

@@ -1,0 +1,260 @@
+//! Face verification and identification by templates, for every pair of models.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rehang::files::{self, Inputs, VectorSource, expect_count};
+use rehang::finding::Finding;
+use rehang::protocols::identification::{
+    Identification, IdentificationInput, identification as identify_probes,
+};
+use rehang::protocols::lists::{self, FaceList};
+use rehang::protocols::templates::{self, Templates};
+use rehang::protocols::verification::{OperatingPoint, Verification, verification};
+use rehang::report::Input;
+use rehang::{Error, Matrix, Progress, Result};
+use serde::Serialize;
+
+use crate::models::{Models, NamedFile, Table};
+
+/// Face images by several models, and who they are.
+#[derive(Debug, Clone)]
+pub struct FaceFiles {
+    /// Every model's vectors of the same images, oldest first.
+    pub models: Vec<NamedFile>,
+    /// The model whose own search is the best to be had with a full backfill.
+    pub best: Option<String>,
+    /// Face metadata: tables with the columns TEMPLATE_ID, SUBJECT_ID and, if there, MEDIA_ID (or SIGHTING_ID) and FILENAME.
+    pub metadata: Vec<PathBuf>,
+    /// File name of every row of the vectors; rows are in the order of the metadata without it.
+    pub names: Option<VectorSource>,
+}
+
+/// The models' templates.
+struct Ground {
+    inputs: Inputs,
+    models: Models,
+    best: Option<usize>,
+    faces: FaceList,
+    templates: Vec<Templates>,
+}
+
+impl Ground {
+    fn read(files: &FaceFiles) -> Result<Self> {
+        let mut inputs = Inputs::default();
+        let names = match &files.names {
+            None => None,
+            Some(source) => Some(
+                files::read_ids(source)?.ok_or_else(|| Error::missing("a column of file names", source))?,
+            ),
+        };
+        let faces = lists::read_faces(&files.metadata, names.as_deref())?;
+        let models = Models::read("faces", &files.models, &mut inputs)?;
+        let best = models.best(files.best.as_ref())?;
+        let metadata = || files.metadata.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        let said = files.names.as_ref().map_or_else(|| metadata().join(", "), ToString::to_string);
+        let mut templates = Vec::with_capacity(models.names.len());
+        for (name, vectors) in models.names.iter().zip(&models.vectors) {
+            expect_count(&format!("the vectors of {name}"), vectors.rows(), &said, faces.rows)?;
+            let of_model = templates::average(vectors, &faces.items, faces.templates.len())?;
+            if of_model.zeros > 0 {
+                let seen =
+                    format!("{} templates of {name} are zero vectors; they are like nobody.", of_model.zeros);
+                inputs.warn("zero-templates", seen);
+            }
+            templates.push(of_model);
+        }
+        Ok(Self { inputs, models, best, faces, templates })
+    }
+}
+
+/// 1:1 verification for every pair of models.
+#[derive(Debug, Clone, Serialize)]
+pub struct VerificationAnswer {
+    /// The models' names, oldest first.
+    pub models: Vec<String>,
+    /// Templates.
+    pub templates: usize,
+    /// Images that they are made of.
+    pub images: usize,
+    /// Pairs that are verified.
+    #[serde(skip)]
+    pub pairs: usize,
+    /// Pairs of the same person.
+    pub genuine: usize,
+    /// Pairs of different persons.
+    pub impostors: usize,
+    /// One a false acceptance rate.
+    pub rates: Vec<VerificationRate>,
+    /// The files that were read.
+    pub inputs: Vec<Input>,
+    /// What the reader should know.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+/// The true acceptance rates at one false acceptance rate.
+#[derive(Debug, Clone, Serialize)]
+pub struct VerificationRate {
+    /// The false acceptance rate.
+    pub far: f64,
+    /// TAR@FAR, first template by row and second by column; `None` where there are too few impostors for this rate.
+    pub tar: Option<Table>,
+    /// The operating points, `[first][second]`; `None` with `tar`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub points: Option<Vec<Vec<OperatingPoint>>>,
+}
+
+/// TAR@FAR of a list of template pairs, for every pair of models. `rates` are false acceptance rates, 0 to 1.
+///
+/// # Errors
+///
+/// What is wrong with a file, or between two, names them; as [`verification`].
+pub fn verify(files: &FaceFiles, pairs: &PathBuf, rates: &[f64]) -> Result<VerificationAnswer> {
+    let Ground { inputs, models, best, faces, templates } = Ground::read(files)?;
+    let pairs = lists::read_pairs(pairs, &faces)?;
+    let subjects = &faces.subjects;
+    let results: Vec<Vec<Verification>> = models.every_pair(|first, second| {
+        let [first, second] = [first, second].map(|model| &templates[model].vectors);
+        verification(first, second, subjects, subjects, &pairs, rates)
+    })?;
+    let rates = rates.iter().enumerate().map(|(place, &far)| {
+        if results[0][0].points[place].tar.is_none() {
+            return Ok(VerificationRate { far, tar: None, points: None });
+        }
+        let value =
+            |first: usize, second: usize| results[first][second].points[place].tar.unwrap_or(f64::NAN);
+        let points = results.iter().map(|row| row.iter().map(|cell| cell.points[place]).collect()).collect();
+        Ok(VerificationRate { far, tar: Some(models.table(best, value)?), points: Some(points) })
+    });
+    Ok(VerificationAnswer {
+        rates: rates.collect::<Result<_>>()?,
+        templates: faces.templates.len(),
+        images: faces.items.len(),
+        pairs: pairs.len(),
+        genuine: results[0][0].genuine,
+        impostors: results[0][0].impostors,
+        models: models.names,
+        inputs: inputs.read,
+        findings: inputs.findings,
+    })
+}
+
+/// 1:N search for every pair of models.
+#[derive(Debug, Clone, Serialize)]
+pub struct IdentificationAnswer {
+    /// The models' names, oldest first.
+    pub models: Vec<String>,
+    /// Templates.
+    pub templates: usize,
+    /// Templates that search.
+    pub probes: usize,
+    /// How many candidates a search returns.
+    pub candidates: usize,
+    /// `TPIR@FPIR=…` for each rate, `rank-1` and `rank-5`, means over the galleries; `None` where a rate is undefined.
+    pub metrics: BTreeMap<String, Option<Table>>,
+    /// The results in each gallery.
+    pub galleries: Vec<GalleryResults>,
+    /// The files that were read.
+    pub inputs: Vec<Input>,
+    /// What the reader should know.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+/// The results in one gallery.
+#[derive(Debug, Clone, Serialize)]
+pub struct GalleryResults {
+    /// The list of enrolled templates.
+    pub path: String,
+    /// How many are enrolled.
+    #[serde(skip)]
+    pub enrolled: usize,
+    /// The results, `[asking][asked]`.
+    pub results: Vec<Vec<Identification>>,
+}
+
+/// How an identification goes.
+#[derive(Debug, Clone)]
+pub struct IdentificationFiles {
+    /// Lists of enrolled templates. Each gallery is searched on its own, and the mean counts.
+    pub gallery: Vec<PathBuf>,
+    /// The list of templates that search; those whose subject is not enrolled are the false positives.
+    pub probes: PathBuf,
+    /// False positive identification rates, 0 to 1.
+    pub fpir: Vec<f64>,
+    /// How many candidates a search returns, 1 or more.
+    pub candidates: usize,
+}
+
+/// The name of TPIR at a false positive identification rate, as in [`IdentificationAnswer::metrics`].
+pub fn tpir_name(fpir: f64) -> String {
+    format!("TPIR@FPIR={fpir}")
+}
+
+/// TPIR@FPIR, rank-1 and rank-5 for every pair of models.
+///
+/// # Errors
+///
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for 0 candidates;
+/// as [`identification`](rehang::protocols::identification::identification).
+pub fn identify(
+    files: &FaceFiles,
+    how: &IdentificationFiles,
+    progress: &Progress,
+) -> Result<IdentificationAnswer> {
+    if how.candidates == 0 {
+        return Err(Error::option("candidates", 0, "1 or more"));
+    }
+    let Ground { inputs, models, best, faces, templates } = Ground::read(files)?;
+    let probes = lists::read_templates(&how.probes, &faces)?;
+    let lists =
+        how.gallery.iter().map(|path| lists::read_templates(path, &faces)).collect::<Result<Vec<_>>>()?;
+    if lists.is_empty() {
+        return Err(Error::missing("`gallery`", "an identification"));
+    }
+    let subjects =
+        |places: &[usize]| -> Vec<i64> { places.iter().map(|&place| faces.subjects[place]).collect() };
+    let probe_subjects = subjects(&probes);
+    let probe_vectors: Vec<Matrix> = templates.iter().map(|model| model.vectors.select(&probes)).collect();
+    let mut galleries = Vec::with_capacity(lists.len());
+    for (path, gallery) in how.gallery.iter().zip(&lists) {
+        let gallery_subjects = subjects(gallery);
+        let results = models.every_pair(|asking, asked| {
+            let input = IdentificationInput {
+                gallery: &templates[asked].vectors.select(gallery),
+                gallery_subjects: &gallery_subjects,
+                probes: &probe_vectors[asking],
+                probe_subjects: &probe_subjects,
+                rates: &how.fpir,
+                candidates: how.candidates,
+            };
+            identify_probes(&input, progress)
+        })?;
+        galleries.push(GalleryResults { path: path.display().to_string(), enrolled: gallery.len(), results });
+    }
+    let mean = |of: &dyn Fn(&Identification) -> Option<f64>| {
+        models.table(best, |asking, asked| {
+            let sum: Option<f64> = galleries.iter().map(|gallery| of(&gallery.results[asking][asked])).sum();
+            sum.map_or(f64::NAN, |sum| sum / galleries.len() as f64)
+        })
+    };
+    let mut metrics = BTreeMap::new();
+    for (place, &fpir) in how.fpir.iter().enumerate() {
+        let table = mean(&|found| found.points[place].tpir)?;
+        let is_defined = !table.matrix.values[0][0].is_nan();
+        metrics.insert(tpir_name(fpir), is_defined.then_some(table));
+    }
+    metrics.insert("rank-1".into(), Some(mean(&|found| found.rank1)?));
+    metrics.insert("rank-5".into(), Some(mean(&|found| found.rank5)?));
+    Ok(IdentificationAnswer {
+        models: models.names,
+        templates: faces.templates.len(),
+        probes: probes.len(),
+        candidates: how.candidates,
+        metrics,
+        galleries,
+        inputs: inputs.read,
+        findings: inputs.findings,
+    })
+}

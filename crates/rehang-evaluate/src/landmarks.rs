@@ -1,0 +1,282 @@
+//! Landmark retrieval for every pair of models: Google Landmarks v2, revisited Oxford and Paris.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use rehang::curve::QueryCount;
+use rehang::files::join::MissingPolicy;
+use rehang::files::{Inputs, VectorSource, expect_count};
+use rehang::finding::Finding;
+use rehang::protocols::landmarks::{
+    GroundTruth, LandmarkRetrieval, PRECISION_DEPTHS, RevisitedSetup, Setup, retrieval, revisited,
+};
+use rehang::protocols::lists::{read_landmark_solution, read_revisited, rows_by_name};
+use rehang::report::Input;
+use rehang::{Distance, Error, Matrix, Progress, Result};
+use serde::Serialize;
+
+use crate::models::{Models, NamedFile, Table};
+
+/// Landmarks by several models, and what is the right answer.
+///
+/// | Field | Default | Range |
+/// |---|---|---|
+/// | `usage` | every query but `Ignored` | a usage of the solution |
+/// | `distance` | L2 | |
+/// | `k` | 100 | 1 or more |
+#[derive(Debug, Clone)]
+pub struct LandmarkFiles {
+    /// Every model's vectors of the same index, oldest first.
+    pub models: Vec<NamedFile>,
+    /// The model whose own search is the best to be had with a full backfill.
+    pub best: Option<String>,
+    /// Every model's vectors of the queries.
+    pub queries: Vec<NamedFile>,
+    /// What is right.
+    pub truth: LandmarkTruth,
+    /// Ids of the index's rows.
+    pub ids: Option<VectorSource>,
+    /// Ids of the queries' rows.
+    pub query_ids: Option<VectorSource>,
+    /// The distance in every gallery.
+    pub distance: Distance,
+}
+
+/// Where right answers stand.
+#[derive(Debug, Clone)]
+pub enum LandmarkTruth {
+    /// Google Landmarks v2; needs `ids` and `query_ids`.
+    Solution {
+        /// A table with id, images and perhaps Usage.
+        file: PathBuf,
+        /// The only usage whose queries count.
+        usage: Option<String>,
+        /// Whether ids that have no vectors are passed over; otherwise they are an error.
+        keep_common: bool,
+        /// Cut-off of mAP@k.
+        k: usize,
+    },
+    /// Revisited Oxford or Paris: JSON with queries, gallery, and easy, hard and junk images of each query. Ids are needed only
+    /// where rows stand in another order.
+    Revisited(PathBuf),
+}
+
+/// Landmark retrieval for every pair of models.
+#[derive(Debug, Clone, Serialize)]
+pub struct LandmarkAnswer {
+    /// The models' names, oldest first.
+    pub models: Vec<String>,
+    /// The distance.
+    pub distance: Distance,
+    /// What was measured.
+    #[serde(flatten)]
+    pub measured: MeasuredLandmarks,
+    /// The files that were read.
+    pub inputs: Vec<Input>,
+    /// What the reader should know.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+/// What was measured, by protocol.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum MeasuredLandmarks {
+    /// Google Landmarks v2.
+    Solution {
+        /// Cut-off of mAP@k.
+        k: usize,
+        /// Queries counted and left out.
+        queries: QueryCount,
+        /// Queries in all, and items of the index.
+        #[serde(skip)]
+        of: (usize, usize),
+        /// `map_at` and `map`.
+        metrics: BTreeMap<String, Table>,
+    },
+    /// Revisited Oxford or Paris.
+    Revisited {
+        /// Queries in all, and items of the gallery.
+        #[serde(skip)]
+        of: (usize, usize),
+        /// Easy, medium and hard.
+        setups: BTreeMap<&'static str, SetupMetrics>,
+    },
+}
+
+/// One setup of revisited Oxford or Paris.
+#[derive(Debug, Clone, Serialize)]
+pub struct SetupMetrics {
+    /// Queries counted and left out.
+    pub queries: QueryCount,
+    /// `map`, `map_at_10` and `precision_at_…`; none where no query counts.
+    #[serde(flatten)]
+    pub metrics: BTreeMap<String, Table>,
+}
+
+/// The models, read.
+struct Ground {
+    inputs: Inputs,
+    models: Models,
+    queries: Vec<Matrix>,
+    best: Option<usize>,
+    distance: Distance,
+}
+
+/// Landmark retrieval for every pair of models.
+///
+/// # Errors
+///
+/// What is wrong with a file, or between two, names them; [`MissingInput`](rehang::ErrorKind::MissingInput) for queries or ids
+/// that the truth needs; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for k = 0 and a usage that no query has.
+pub fn landmarks(files: &LandmarkFiles, progress: &Progress) -> Result<LandmarkAnswer> {
+    if matches!(files.truth, LandmarkTruth::Solution { k: 0, .. }) {
+        return Err(Error::option("k", 0, "1 or more"));
+    }
+    let mut inputs = Inputs::default();
+    let models = Models::read("index", &files.models, &mut inputs)?;
+    let best = models.best(files.best.as_ref())?;
+    let queries = models
+        .queries(&files.queries, &mut inputs)?
+        .ok_or_else(|| Error::missing("`queries`", "landmark retrieval"))?;
+    for (what, all) in [("index", &models.vectors), ("queries", &queries)] {
+        let first = format!("the {what} of {}", models.names[0]);
+        for (name, vectors) in models.names.iter().zip(all) {
+            expect_count(&format!("the {what} of {name}"), vectors.rows(), &first, all[0].rows())?;
+        }
+    }
+    let mut ground = Ground { inputs, models, queries, best, distance: files.distance };
+    let measured = match &files.truth {
+        LandmarkTruth::Solution { file, usage, keep_common, k } => {
+            google(files, file, usage.as_deref(), *keep_common, *k, &mut ground, progress)?
+        }
+        LandmarkTruth::Revisited(file) => oxford_or_paris(files, file, &mut ground, progress)?,
+    };
+    Ok(LandmarkAnswer {
+        models: ground.models.names,
+        distance: ground.distance,
+        measured,
+        inputs: ground.inputs.read,
+        findings: ground.inputs.findings,
+    })
+}
+
+impl Ground {
+    fn table<T>(&self, results: &[Vec<T>], value: impl Fn(&T) -> f64) -> Result<Table> {
+        self.models.table(self.best, |asking, asked| value(&results[asking][asked]))
+    }
+
+    /// The ids of the index, or of the queries, where a file of them is given.
+    fn ids(&mut self, parameter: &str, source: Option<&VectorSource>) -> Result<Option<Vec<String>>> {
+        let Some(source) = source else { return Ok(None) };
+        let ids = self.inputs.ids(parameter, std::slice::from_ref(source))?;
+        let (what, matrix) = match parameter {
+            "ids" => ("the index", &self.models.vectors[0]),
+            _ => ("the queries", &self.queries[0]),
+        };
+        expect_count(&format!("`{parameter}`"), ids.len(), what, matrix.rows())?;
+        Ok(Some(ids))
+    }
+}
+
+fn google(
+    files: &LandmarkFiles,
+    path: &Path,
+    usage: Option<&str>,
+    keep_common: bool,
+    k: usize,
+    ground: &mut Ground,
+    progress: &Progress,
+) -> Result<MeasuredLandmarks> {
+    let index_ids = ground.ids("ids", files.ids.as_ref())?;
+    let query_ids = ground.ids("query_ids", files.query_ids.as_ref())?;
+    let (Some(index_ids), Some(query_ids)) = (index_ids, query_ids) else {
+        return Err(Error::missing("`ids` and `query_ids`", "`solution`"));
+    };
+    let policy = if keep_common { MissingPolicy::KeepCommon } else { MissingPolicy::Error };
+    let solution = read_landmark_solution(path, &query_ids, &index_ids, policy)?;
+    if solution.unknown > 0 {
+        let seen = format!("{} ids of {} have no vectors.", solution.unknown, path.display());
+        ground.inputs.warn("ids-without-vectors", seen);
+    }
+    let chosen: Vec<usize> = (0..query_ids.len())
+        .filter(|&query| match (usage, solution.usage.get(query)) {
+            (Some(wanted), Some(usage)) => usage.eq_ignore_ascii_case(wanted),
+            (Some(_), None) => false,
+            (None, usage) => usage.is_none_or(|usage| !usage.eq_ignore_ascii_case("ignored")),
+        })
+        .collect();
+    if chosen.is_empty() {
+        let wanted = usage.unwrap_or("(not Ignored)");
+        return Err(Error::option("usage", wanted, format!("a usage that stands in {}", path.display())));
+    }
+    let answers: Vec<Vec<usize>> = chosen.iter().map(|&query| solution.answers[query].clone()).collect();
+    let queries: Vec<Matrix> = ground.queries.iter().map(|queries| queries.select(&chosen)).collect();
+    let results: Vec<Vec<LandmarkRetrieval>> = ground.models.every_pair(|asking, asked| {
+        retrieval(&ground.models.vectors[asked], &queries[asking], &answers, k, ground.distance, progress)
+    })?;
+    let metrics = BTreeMap::from([
+        ("map_at".to_owned(), ground.table(&results, |cell| cell.map_at)?),
+        ("map".to_owned(), ground.table(&results, |cell| cell.map)?),
+    ]);
+    let of = (query_ids.len(), index_ids.len());
+    Ok(MeasuredLandmarks::Solution { k, queries: results[0][0].queries, of, metrics })
+}
+
+fn oxford_or_paris(
+    files: &LandmarkFiles,
+    path: &Path,
+    ground: &mut Ground,
+    progress: &Progress,
+) -> Result<MeasuredLandmarks> {
+    let file = read_revisited(path)?;
+    // Where ids are given, the ground truth's places are translated into rows; else they are rows.
+    let truth: Vec<GroundTruth> = match ground.ids("ids", files.ids.as_ref())? {
+        None => {
+            let rows = ground.models.vectors[0].rows();
+            expect_count("the gallery of the ground truth", file.gallery.len(), "the index", rows)?;
+            file.truth
+        }
+        Some(ids) => {
+            let rows = rows_by_name("gallery", &file.gallery, &ids)?;
+            let translate = |places: Vec<usize>| places.into_iter().map(|place| rows[place]).collect();
+            file.truth
+                .into_iter()
+                .map(|truth| GroundTruth {
+                    easy: translate(truth.easy),
+                    hard: translate(truth.hard),
+                    junk: translate(truth.junk),
+                })
+                .collect()
+        }
+    };
+    let queries: Vec<Matrix> = match ground.ids("query_ids", files.query_ids.as_ref())? {
+        None => {
+            let rows = ground.queries[0].rows();
+            expect_count("the queries of the ground truth", file.queries.len(), "the queries", rows)?;
+            ground.queries.clone()
+        }
+        Some(ids) => {
+            let rows = rows_by_name("queries", &file.queries, &ids)?;
+            ground.queries.iter().map(|queries| queries.select(&rows)).collect()
+        }
+    };
+    let results: Vec<Vec<[RevisitedSetup; 3]>> = ground.models.every_pair(|asking, asked| {
+        revisited(&ground.models.vectors[asked], &queries[asking], &truth, ground.distance, progress)
+    })?;
+    let mut setups = BTreeMap::new();
+    for (place, setup) in Setup::ALL.into_iter().enumerate() {
+        let queries = results[0][0][place].queries;
+        let mut metrics = BTreeMap::new();
+        if queries.counted > 0 {
+            metrics.insert("map".to_owned(), ground.table(&results, |cell| cell[place].map)?);
+            metrics.insert("map_at_10".to_owned(), ground.table(&results, |cell| cell[place].map_at_10)?);
+            for (slot, depth) in PRECISION_DEPTHS.into_iter().enumerate() {
+                let table = ground.table(&results, |cell| cell[place].precision_at[slot])?;
+                metrics.insert(format!("precision_at_{depth}"), table);
+            }
+        }
+        setups.insert(setup.name(), SetupMetrics { queries, metrics });
+    }
+    Ok(MeasuredLandmarks::Revisited { of: (file.queries.len(), file.gallery.len()), setups })
+}

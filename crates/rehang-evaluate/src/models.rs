@@ -1,0 +1,152 @@
+//! Several models' vectors of the same items, by name, and tables of every model against every model.
+
+use std::collections::BTreeSet;
+
+use rehang::compatibility::{Compatibility, CrossMatrix};
+use rehang::files::{Inputs, VectorSource};
+use rehang::statistics::Interval;
+use rehang::{Error, ErrorKind, Matrix, Result};
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde_json::{Value, json};
+
+/// A file that belongs to a name: a model's vectors, or an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedFile {
+    /// The name.
+    pub name: String,
+    /// The file.
+    pub file: VectorSource,
+}
+
+impl NamedFile {
+    /// The file that `NAME=FILE` stands for, where it stands for one; `parameter` is where it was given.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another form.
+    pub fn parse(parameter: &str, text: &str) -> Result<Self> {
+        let (name, file) =
+            text.split_once('=')
+                .filter(|(name, file)| !name.is_empty() && !file.is_empty())
+                .ok_or_else(|| Error::option(parameter, text, "NAME=FILE, for example old=old.npy"))?;
+        Ok(Self { name: name.into(), file: VectorSource::parse(file)? })
+    }
+}
+
+/// Fails where a name stands twice.
+pub(crate) fn expect_distinct(parameter: &str, files: &[NamedFile]) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    match files.iter().find(|named| !seen.insert(&named.name)) {
+        None => Ok(()),
+        Some(NamedFile { name, .. }) => {
+            let what = format!("`{parameter}`");
+            Err(ErrorKind::Duplicate { what, value: format!("the name {name:?}") }.into())
+        }
+    }
+}
+
+/// The models' names and vectors, in the order given.
+pub(crate) struct Models {
+    pub names: Vec<String>,
+    pub vectors: Vec<Matrix>,
+}
+
+impl Models {
+    /// Reads the vectors, once a name.
+    pub fn read(role: &str, files: &[NamedFile], inputs: &mut Inputs) -> Result<Self> {
+        expect_distinct("models", files)?;
+        if files.is_empty() {
+            return Err(Error::missing("`models`", "a comparison"));
+        }
+        let vectors = files
+            .iter()
+            .map(|named| {
+                inputs.matrix(&format!("{role} by {}", named.name), std::slice::from_ref(&named.file))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { names: files.iter().map(|named| named.name.clone()).collect(), vectors })
+    }
+
+    /// The number of a model.
+    pub fn place(&self, parameter: &str, name: &str) -> Result<usize> {
+        let place = self.names.iter().position(|other| other == name);
+        place.ok_or_else(|| Error::option(parameter, name, format!("a model: {}", self.names.join(", "))))
+    }
+
+    /// The number of the best model, where one is named.
+    pub fn best(&self, best: Option<&String>) -> Result<Option<usize>> {
+        best.map(|name| self.place("best", name)).transpose()
+    }
+
+    /// Query vectors for these models, in their order; `None` where none are given.
+    pub fn queries(&self, files: &[NamedFile], inputs: &mut Inputs) -> Result<Option<Vec<Matrix>>> {
+        if files.is_empty() {
+            return Ok(None);
+        }
+        expect_distinct("queries", files)?;
+        for named in files {
+            self.place("queries", &named.name)?;
+        }
+        self.names
+            .iter()
+            .map(|name| {
+                let named = files.iter().find(|other| other.name == *name);
+                let named = named
+                    .ok_or_else(|| Error::missing(format!("`queries` {name}=FILE"), "separate queries"))?;
+                inputs.whole_matrix(&format!("queries by {name}"), &named.file)
+            })
+            .collect::<Result<_>>()
+            .map(Some)
+    }
+
+    /// A value for every model's queries in every model's gallery: `[asking][asked]`.
+    pub fn every_pair<T>(&self, value: impl Fn(usize, usize) -> Result<T>) -> Result<Vec<Vec<T>>> {
+        let models = self.names.len();
+        (0..models).map(|asking| (0..models).map(|asked| value(asking, asked)).collect()).collect()
+    }
+
+    /// A metric of every such value as a table.
+    pub fn table(&self, best: Option<usize>, value: impl Fn(usize, usize) -> f64) -> Result<Table> {
+        let matrix = CrossMatrix::from_fn(&self.names, |asking, asked| Ok(value(asking, asked)))?;
+        Ok(Table::new(matrix, best, Vec::new()))
+    }
+}
+
+/// One metric for every model against every model, and what it says about every pair of an older and a newer one.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// The metric.
+    pub matrix: CrossMatrix,
+    /// The criterion and the gains of every pair.
+    pub pairs: Vec<Compatibility>,
+    /// Intervals of the pairs' absolute gains, or nothing.
+    pub intervals: Vec<Interval>,
+}
+
+impl Table {
+    pub(crate) fn new(matrix: CrossMatrix, best: Option<usize>, intervals: Vec<Interval>) -> Self {
+        Self { pairs: matrix.pairs(best), matrix, intervals }
+    }
+}
+
+/// As `{matrix, pairs}`, where a pair has its `absolute_gain_interval` if that was drawn.
+impl Serialize for Table {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let pairs: Vec<Value> = self
+            .pairs
+            .iter()
+            .enumerate()
+            .map(|(place, pair)| {
+                let mut value = json!(pair);
+                if let (Some(interval), Some(object)) = (self.intervals.get(place), value.as_object_mut()) {
+                    object.insert("absolute_gain_interval".into(), json!([interval.low, interval.high]));
+                }
+                value
+            })
+            .collect();
+        let mut fields = serializer.serialize_struct("Table", 2)?;
+        fields.serialize_field("matrix", &self.matrix.values)?;
+        fields.serialize_field("pairs", &pairs)?;
+        fields.end()
+    }
+}

@@ -1,0 +1,150 @@
+//! The order in which the items of a gallery should be re-embedded, from files.
+
+use std::path::PathBuf;
+
+use rehang::files::{
+    self, HeadFiles, Inputs, JoinFiles, VectorSource, expect_count, expect_same_items, expect_width, said,
+};
+use rehang::finding::Finding;
+use rehang::order::{OrderInput, Policy, order as order_items};
+use rehang::{Adapter, Error, Matrix, Result};
+use serde::Serialize;
+
+/// What is ordered, by which policy, and where the order goes. Every policy needs `sigma` or `adapted`, which say how many
+/// items there are.
+#[derive(Debug, Clone)]
+pub struct OrderFiles {
+    /// The policy.
+    pub policy: Policy,
+    /// σ² of every item, one file below the other.
+    pub sigma: Vec<VectorSource>,
+    /// Adapted vectors, one file below the other.
+    pub adapted: Vec<VectorSource>,
+    /// New vectors, for the oracle only.
+    pub new: Vec<VectorSource>,
+    /// How new vectors are joined with adapted ones.
+    pub join: JoinFiles,
+    /// An adapter: its own head serves the coverage order, and the orders through a head where no other one is given.
+    pub adapter: Option<PathBuf>,
+    /// The new model's classifier head.
+    pub head: HeadFiles,
+    /// Seed of the random order.
+    pub seed: u64,
+    /// The order to write: `int64` `.npy`, the first entry is re-embedded first.
+    pub output: PathBuf,
+}
+
+impl OrderFiles {
+    /// An order by `policy` without any evidence yet, seed 0.
+    pub fn new(policy: Policy, output: impl Into<PathBuf>) -> Self {
+        Self {
+            policy,
+            sigma: Vec::new(),
+            adapted: Vec::new(),
+            new: Vec::new(),
+            join: JoinFiles::default(),
+            adapter: None,
+            head: HeadFiles::default(),
+            seed: 0,
+            output: output.into(),
+        }
+    }
+}
+
+/// The order that was written.
+#[derive(Debug, Clone, Serialize)]
+pub struct Ordered {
+    /// The policy's name.
+    pub policy: String,
+    /// Items that are ordered.
+    pub items: usize,
+    /// Where the order is.
+    pub order: PathBuf,
+    /// The item that is re-embedded first; `None` without items.
+    pub first: Option<usize>,
+    /// Seed of the random order.
+    pub seed: u64,
+    /// What the reader should know.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+/// Orders a gallery and writes the permutation.
+///
+/// # Errors
+///
+/// [`MissingInput`](rehang::ErrorKind::MissingInput) for what the policy needs;
+/// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is no `.npy` or an input; what is wrong with a file
+/// or between two files names them.
+pub fn order(files: &OrderFiles) -> Result<Ordered> {
+    files::check_order_output(&files.output)?;
+    let mut inputs = Inputs::default();
+    let given = |sources: &[VectorSource]| !sources.is_empty();
+    let sigma = given(&files.sigma).then(|| inputs.column("sigma", &files.sigma)).transpose()?;
+    let adapted = given(&files.adapted).then(|| inputs.matrix("adapted", &files.adapted)).transpose()?;
+    let new = given(&files.new).then(|| inputs.matrix("new", &files.new)).transpose()?;
+    let [sigma_said, adapted_said, new_said] = [&files.sigma, &files.adapted, &files.new].map(|at| said(at));
+    if let (Some(sigma), Some(adapted)) = (&sigma, &adapted) {
+        expect_count(&sigma_said, sigma.len(), &adapted_said, adapted.rows())?;
+    }
+    if files.join.is_by_position() {
+        expect_same_items(&[&files.adapted, &files.new])?;
+    }
+    let new = match (new, &adapted) {
+        (Some(new), Some(adapted)) => {
+            let join = inputs.join(&files.join, adapted.rows(), new.rows())?;
+            join.expect_all_old("an order of all items")?;
+            Some(join.new_side(new))
+        }
+        _ if !files.join.is_by_position() => {
+            return Err(Error::missing("`adapted` and `new`", "joining by `old_ids` and `new_ids`"));
+        }
+        (new, _) => new,
+    };
+    let adapter = files.adapter.as_ref().map(|path| inputs.adapter(path)).transpose()?;
+    let own = adapter.as_ref().and_then(|adapter: &Adapter| adapter.uncertainty.head().cloned());
+    let given = inputs.head(&files.head)?;
+    if files.policy == Policy::Coverage && own.is_some() && given.is_some() {
+        inputs.warn(
+            "idle-parameter",
+            "`head_weight` has no effect on the coverage order, which looks through the adapter's own head.",
+        );
+    }
+    // The adapter's own head is tempered on left-out pairs, so the coverage order looks through it where it can.
+    let head = if files.policy == Policy::Coverage { own.or(given) } else { given.or(own) };
+    let errors = match (&new, &adapted) {
+        (Some(new), Some(adapted)) => {
+            expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
+            expect_width(&format!("`adapted` {adapted_said}"), new.columns(), adapted.columns())?;
+            Some(rehang::study::true_errors(new, adapted))
+        }
+        _ => None,
+    };
+    if files.policy == Policy::Oracle && errors.is_none() {
+        return Err(Error::missing("`new` and `adapted` (true errors)", "the oracle order"));
+    }
+    let items =
+        sigma.as_ref().map(Vec::len).or_else(|| adapted.as_ref().map(Matrix::rows)).ok_or_else(|| {
+            Error::missing("`sigma` or `adapted` (they say how many items there are)", "an order")
+        })?;
+    inputs.expect_apart(&[("output", Some(&files.output))])?;
+    let evidence = OrderInput {
+        items,
+        sigma: sigma.as_deref(),
+        squared_errors: errors.as_deref(),
+        classified: head.as_ref().zip(adapted.as_ref()),
+        vectors: adapted.as_ref(),
+        seed: files.seed,
+        ..OrderInput::default()
+    };
+    let order = order_items(files.policy, &evidence)?;
+    files::write_order(&files.output, &order.permutation)?;
+    Ok(Ordered {
+        policy: files.policy.name().into(),
+        items,
+        order: files.output.clone(),
+        first: order.permutation.first().copied(),
+        seed: files.seed,
+        findings: inputs.findings,
+    })
+}

@@ -1,0 +1,302 @@
+//! The study of adapters and orders on a gallery whose new vectors are known, from files.
+
+use std::path::{Path, PathBuf};
+
+use rehang::adapter::{RowOverlap, unlike_pairs};
+use rehang::files::{HeadFiles, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
+use rehang::finding::{Finding, Severity};
+use rehang::order::Policy;
+use rehang::report::{Input, Report};
+use rehang::study::{Contender, Ground, Queries, StudyOptions, lookalikes, overlap, overlap_warning, study};
+use rehang::{Adapter, Error, Matrix, Progress, Result, Vectors};
+
+use crate::answers::{AnswerFiles, Answers};
+use crate::guards::{adapter_findings, among_pairs};
+
+/// The files that a report is made from, and what it is to compare.
+///
+/// | Field | Default | Range |
+/// |---|---|---|
+/// | `orders` | coverage, sigma, random, oracle | at least one |
+/// | `random_orders` | 3 | 1 or more |
+/// | `seed` | 0 | |
+/// | `bootstrap` | 1000 samples | 0 for no bands and intervals |
+#[derive(Debug, Clone)]
+pub struct ReportFiles {
+    /// The adapters to compare.
+    pub adapters: Vec<PathBuf>,
+    /// Old vectors of a gallery that no adapter was fitted on, one file below the other.
+    pub old: Vec<VectorSource>,
+    /// New vectors of the same gallery.
+    pub new: Vec<VectorSource>,
+    /// How old and new vectors are joined.
+    pub join: JoinFiles,
+    /// Side information of the gallery.
+    pub side: Vec<VectorSource>,
+    /// Old vectors of the pairs: gallery items among them are counted, where an adapter's own memory gives an estimate only.
+    pub pairs_old: Vec<VectorSource>,
+    /// Which rows of `pairs_old` are the pairs.
+    pub pairs_rows: Option<RowSelection>,
+    /// Goes on although vectors of the new space's width do not look like those that an adapter was fitted on.
+    pub force: bool,
+    /// Which rows of the gallery take part.
+    pub rows: Option<RowSelection>,
+    /// Right answers, queries and groups.
+    pub answers: AnswerFiles,
+    /// The new model's classifier head.
+    pub head: HeadFiles,
+    /// The orders; the first that is not the oracle carries the verdict.
+    pub orders: Vec<Policy>,
+    /// How many random orders the random line is averaged over.
+    pub random_orders: u64,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Bootstrap samples of the queries.
+    pub bootstrap: usize,
+    /// Title of the report.
+    pub title: String,
+    /// What the report says made it.
+    pub command: String,
+    /// Files that the caller will write: none of them may be an input.
+    pub output: Vec<PathBuf>,
+}
+
+impl ReportFiles {
+    /// A report on adapters and a gallery, without right answers yet.
+    pub fn new(adapters: Vec<PathBuf>, old: VectorSource, new: VectorSource) -> Self {
+        Self {
+            adapters,
+            old: vec![old],
+            new: vec![new],
+            join: JoinFiles::default(),
+            side: Vec::new(),
+            pairs_old: Vec::new(),
+            pairs_rows: None,
+            force: false,
+            rows: None,
+            answers: AnswerFiles::default(),
+            head: HeadFiles::default(),
+            orders: vec![Policy::Coverage, Policy::Sigma, Policy::Random, Policy::Oracle],
+            random_orders: 3,
+            seed: 0,
+            bootstrap: 1000,
+            title: "What would the new model buy?".into(),
+            command: String::new(),
+            output: Vec::new(),
+        }
+    }
+}
+
+/// A report, and what the reader should know of the inputs beside the warnings in it.
+#[derive(Debug, Clone)]
+pub struct Reported {
+    /// The report.
+    pub report: Report,
+    /// What was noticed while the files were read.
+    pub findings: Vec<Finding>,
+}
+
+/// Compares adapters and orders on a gallery. Nothing is written.
+///
+/// # Errors
+///
+/// What is wrong with a file, or between two, names them; as [`study`] and [`unlike_pairs`];
+/// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is an input.
+pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
+    let mut inputs = Inputs::new(files.rows.as_ref())?;
+    let adapters: Vec<Adapter> =
+        files.adapters.iter().map(|path| inputs.adapter(path)).collect::<Result<_>>()?;
+    let first = adapters.first().ok_or_else(|| Error::missing("`adapters`", "a report"))?;
+    let old = inputs.matrix("old", &files.old)?;
+    let new = inputs.matrix("new", &files.new)?;
+    let join = inputs.join(&files.join, old.rows(), new.rows())?;
+    let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
+    expect_same_items(&[&files.old, by_position, &files.side])?;
+    let (old, new) = (join.old_side("old vectors", old)?, join.new_side(new));
+    let old_said = said(&files.old);
+    // The adapters say which spaces these files are of; an adapter of other spaces is refused by the study.
+    let mut unlike = Vec::new();
+    for adapter in &adapters {
+        adapter.expect_input_width(old.columns()).map_err(|error| error.context(old_said.clone()))?;
+        unlike.push(unlike_pairs(adapter, &old, &old_said, files.force)?);
+    }
+    let old = Vectors::new(first.old.clone(), old, &old_said)?;
+    let new = Vectors::new(first.new.clone(), new, &said(&files.new))?;
+    let mut side = None;
+    if !files.side.is_empty() {
+        side = Some(join.old_side("side information", inputs.matrix("side", &files.side)?)?);
+    }
+    let mut answers = Answers::read(&files.answers, &mut inputs, &join, new.len(), None)?;
+    // Without labels too they have an effect here: agreement has a do-nothing line.
+    let queries_old = answers.queries_old.take();
+    answers.warn_idle(&mut inputs, &[]);
+    let head = inputs.head(&files.head)?;
+    let outputs: Vec<_> = files.output.iter().map(|path| ("output", Some(path))).collect();
+    inputs.expect_apart(&outputs)?;
+    inputs.note_all();
+    let ground = Ground {
+        old: &old,
+        new: &new,
+        side: side.as_ref(),
+        queries: answers.queries.as_ref().map(|queries| Queries { new: queries, old: queries_old.as_ref() }),
+        relevance: answers.relevance(),
+        labels_are_names: head.is_some() && answers.labels_are_names,
+        groups: answers.groups.as_deref(),
+        head: head.as_ref(),
+    };
+    let methods: Vec<&str> = adapters.iter().map(|adapter| adapter.training.method.as_str()).collect();
+    let contenders: Vec<Contender<'_>> = names(&methods, &files.adapters)
+        .into_iter()
+        .zip(&adapters)
+        .map(|(name, adapter)| Contender { name, adapter })
+        .collect();
+    let options = StudyOptions {
+        policies: files.orders.clone(),
+        random_orders: files.random_orders,
+        bootstrap: files.bootstrap,
+        k: files.answers.k,
+        seed: files.seed,
+    };
+    let mut report = study(&ground, &contenders, &options, progress)?;
+    report.title.clone_from(&files.title);
+    report.created_by.version = env!("CARGO_PKG_VERSION").into();
+    report.created_by.command.clone_from(&files.command);
+    report.created_by.seeds = vec![files.seed];
+    for name in report.groups.iter_mut().flat_map(|groups| &mut groups.names) {
+        if let Some(own) = name.parse().ok().and_then(|group| answers.group_name(group)) {
+            own.clone_into(name);
+        }
+    }
+    for (adapter, path) in adapters.iter().zip(&files.adapters) {
+        inputs.note_adapter(path, adapter)?;
+        for (role, fingerprint) in &adapter.training.inputs {
+            let role = Input::role_of_pairs(path.display(), role);
+            inputs.note(&role, "(kept in the adapter)", adapter.training.pairs, None, fingerprint.clone());
+        }
+    }
+    if let Some((overlapping, is_exact)) = overlap_with_pairs(files, &adapters, old.matrix(), &mut inputs)? {
+        if let Some(set) = report.measured_on.first_mut() {
+            set.overlapping_items = Some(overlapping);
+            set.overlap_is_estimated = !is_exact;
+        }
+        if overlapping > 0 {
+            let warning = overlap_warning(overlapping, old.len(), is_exact, lookalikes(old.matrix()));
+            report.warnings.insert(0, warning);
+        }
+    }
+    for contender in &contenders {
+        for finding in adapter_findings(contender.adapter, old.matrix(), new.matrix(), side.as_ref())? {
+            report.warnings.insert(0, direction_warning(&contender.name, &finding));
+        }
+    }
+    for (contender, seen) in contenders.iter().zip(unlike) {
+        let Some(seen) = seen else { continue };
+        let warning = Finding::new(Severity::Problem, "drift", format!("{}: {seen}.", contender.name))
+            .may_mean(
+                "The gallery is of another model than the pairs, or of quite other items: errors are larger, and σ² may not \
+                 show it.",
+            )
+            .remedy("Check which model made the file; fit on pairs that are drawn from this gallery.");
+        report.warnings.insert(0, warning);
+    }
+    report.inputs = inputs.read;
+    Ok(Reported { report, findings: inputs.findings })
+}
+
+/// Items of the gallery that are among the pairs, and whether that number is exact; `None` where it cannot be told. What is
+/// read for it is added to the record of `inputs`.
+fn overlap_with_pairs(
+    files: &ReportFiles,
+    adapters: &[Adapter],
+    old: &Matrix,
+    inputs: &mut Inputs,
+) -> Result<Option<(usize, bool)>> {
+    let fingerprint = old.fingerprint();
+    let same = |adapter: &Adapter| adapter.training.inputs.get("old") == Some(&fingerprint);
+    if adapters.iter().any(same) {
+        return Ok(Some((old.rows(), true)));
+    }
+    if !files.pairs_old.is_empty() {
+        let mut read = Inputs::new(files.pairs_rows.as_ref())?;
+        let pairs = read.matrix("pairs", &files.pairs_old)?;
+        let context = |error: Error| error.context(said(&files.pairs_old));
+        adapters[0].expect_input_width(pairs.columns()).map_err(context)?;
+        inputs.read.append(&mut read.read);
+        return Ok(Some((overlap(&pairs, old), true)));
+    }
+    let counted = adapters.iter().filter_map(|adapter| among_pairs(adapter, old));
+    let most = counted.max_by_key(RowOverlap::among_pairs);
+    Ok(most.map(|overlap| (overlap.among_pairs(), overlap.is_exact())))
+}
+
+/// What a guard found about an adapter, as a warning of the report.
+fn direction_warning(name: &str, finding: &Finding) -> Finding {
+    Finding::new(finding.severity, &finding.code, format!("{name}: {finding}"))
+        .may_mean("Curves of this adapter say nothing about the upgrade.")
+        .remedy("Check which model made which file, and that rows go together; then fit again.")
+}
+
+/// The adapters' names: their methods, and as much of the path as tells apart those of one method.
+fn names(methods: &[&str], paths: &[PathBuf]) -> Vec<String> {
+    let parts_max = paths.iter().map(|path| path.components().count()).max().unwrap_or(0);
+    let name = |place: usize| {
+        let (method, path) = (methods[place], &paths[place]);
+        let others: Vec<&PathBuf> = (0..paths.len())
+            .filter(|&other| other != place && methods[other] == method)
+            .map(|other| &paths[other])
+            .collect();
+        if others.is_empty() {
+            return method.to_owned();
+        }
+        let apart = (1..=parts_max).find_map(|parts| {
+            let own = end_of(path, parts);
+            others.iter().all(|other| end_of(other, parts) != own).then_some(own)
+        });
+        match apart {
+            Some(own) => format!("{method} ({own})"),
+            // One file twice.
+            None => format!("{method} ({}, {})", end_of(path, 1), place + 1),
+        }
+    };
+    (0..paths.len()).map(name).collect()
+}
+
+/// The last `parts` parts of a path, without the extension.
+fn end_of(path: &Path, parts: usize) -> String {
+    let stem = path.with_extension("");
+    let all: Vec<_> = stem.components().map(|part| part.as_os_str().to_string_lossy()).collect();
+    all[all.len().saturating_sub(parts)..].join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+    use std::path::PathBuf;
+
+    #[test]
+    fn adapters_of_one_method_have_different_names() {
+        for (given, named) in [
+            (vec![("ridge", "a.safetensors"), ("fct", "a.safetensors")], vec!["ridge", "fct"]),
+            (
+                vec![
+                    ("ridge", "s0/x.safetensors"),
+                    ("ridge", "s1/x.safetensors"),
+                    ("ridge", "y.safetensors"),
+                ],
+                vec!["ridge (s0/x)", "ridge (s1/x)", "ridge (y)"],
+            ),
+            (
+                vec![("ridge", "x.safetensors"), ("ridge", "s0/x.safetensors")],
+                vec!["ridge (x)", "ridge (s0/x)"],
+            ),
+            (
+                vec![("ridge", "s0/x.safetensors"), ("ridge", "s0/x.safetensors")],
+                vec!["ridge (x, 1)", "ridge (x, 2)"],
+            ),
+        ] {
+            let methods: Vec<&str> = given.iter().map(|&(method, _)| method).collect();
+            let paths: Vec<PathBuf> = given.iter().map(|&(_, path)| path.into()).collect();
+            assert_eq!(names(&methods, &paths), named);
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Compatible models on a labelled gallery: cross matrix, hot refresh, upgrades in a row.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rehang::compatibility::{
+    CrossEvaluation, CrossInput, Metric, Model, RefreshInput, SequenceInput, SequenceStep, UpgradeStep,
+    WidthRule, cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
+};
+use rehang::curve::{CurveOptions, Line, QueryCount, Relevance, grid_cuts};
+use rehang::files::{Inputs, Join, Names, RowSelection, VectorSource};
+use rehang::finding::Finding;
+use rehang::order::{OrderInput, Policy, order};
+use rehang::report::Input;
+use rehang::statistics::Interval;
+use rehang::{Distance, Error, Matrix, Progress, Result};
+use serde::Serialize;
+
+use crate::answers::{AnswerFiles, Answers};
+use crate::curve::{LEVEL, check_grid};
+use crate::models::{Models, NamedFile, Table, expect_distinct};
+
+/// The models' vectors, right answers, and how vectors are compared.
+///
+/// | Field | Default | Range |
+/// |---|---|---|
+/// | `distance` | L2 | |
+/// | `k` | 10 | 1 or more |
+#[derive(Debug, Clone)]
+pub struct ModelFiles {
+    /// Every model's vectors of the same items in the same order, oldest first.
+    pub models: Vec<NamedFile>,
+    /// Class labels of the items: an item of the query's class is a right answer.
+    pub labels: Option<VectorSource>,
+    /// Every model's vectors of separate queries; the gallery itself without them, each item leaving itself out.
+    pub queries: Vec<NamedFile>,
+    /// Class labels of the queries.
+    pub query_labels: Option<VectorSource>,
+    /// Judgements in place of labels; they need `queries`, `ids` and `query_ids`.
+    pub qrels: Option<PathBuf>,
+    /// Ids of the items.
+    pub ids: Option<VectorSource>,
+    /// Ids of the queries.
+    pub query_ids: Option<VectorSource>,
+    /// Which rows of the models' vectors, of `labels` and of `ids` take part.
+    pub rows: Option<RowSelection>,
+    /// The distance in every gallery. Where widths differ, a query is cut or filled up with zeros to fit the gallery.
+    pub distance: Distance,
+    /// Cut-off of mAP@k and NFR@k.
+    pub k: usize,
+}
+
+impl ModelFiles {
+    /// Models and class labels.
+    pub fn new(models: Vec<NamedFile>, labels: VectorSource) -> Self {
+        Self {
+            models,
+            labels: Some(labels),
+            queries: Vec::new(),
+            query_labels: None,
+            qrels: None,
+            ids: None,
+            query_ids: None,
+            rows: None,
+            distance: Distance::L2,
+            k: 10,
+        }
+    }
+}
+
+/// [`ModelFiles`], read.
+struct Ground {
+    inputs: Inputs,
+    models: Models,
+    queries: Option<Vec<Matrix>>,
+    answers: Answers,
+    distance: Distance,
+}
+
+impl Ground {
+    fn read(files: &ModelFiles) -> Result<Self> {
+        let mut inputs = Inputs::new(files.rows.as_ref())?;
+        let answer_files = AnswerFiles {
+            labels: files.labels.iter().cloned().collect(),
+            query_labels: files.query_labels.clone(),
+            qrels: files.qrels.clone(),
+            ids: files.ids.iter().cloned().collect(),
+            query_ids: files.query_ids.clone(),
+            k: files.k,
+            ..AnswerFiles::default()
+        };
+        answer_files.check(!files.queries.is_empty())?;
+        let models = Models::read("gallery", &files.models, &mut inputs)?;
+        let queries = models.queries(&files.queries, &mut inputs)?;
+        let items = models.vectors[0].rows();
+        let asked = queries.as_ref().and_then(|queries| queries.first()).map(Matrix::rows);
+        let answers = Answers::read(&answer_files, &mut inputs, &Join::default(), items, asked)?;
+        Ok(Self { inputs, models, queries, answers, distance: files.distance })
+    }
+
+    fn models(&self) -> Vec<Model<'_>> {
+        (0..self.models.names.len())
+            .map(|place| Model {
+                name: &self.models.names[place],
+                gallery: &self.models.vectors[place],
+                queries: self.queries.as_ref().map(|queries| &queries[place]),
+            })
+            .collect()
+    }
+
+    fn relevance(&self) -> Result<Relevance<'_>> {
+        self.answers
+            .relevance()
+            .ok_or_else(|| Error::missing("`labels` or `qrels`", "a comparison of models"))
+    }
+
+    fn measured(self, queries: QueryCount, k: usize) -> MeasuredOn {
+        MeasuredOn {
+            models: self.models.names,
+            queries,
+            distance: self.distance,
+            k,
+            inputs: self.inputs.read,
+            findings: self.inputs.findings,
+        }
+    }
+
+    /// Orders by name, each a permutation; a random one where none are given.
+    fn orders(&self, files: &[NamedFile], seed: u64) -> Result<Vec<(String, Vec<usize>)>> {
+        let items = self.models.vectors[0].rows();
+        if files.is_empty() {
+            let made = order(Policy::Random, &OrderInput { items, seed, ..OrderInput::default() })?;
+            return Ok(vec![("random".into(), made.permutation)]);
+        }
+        expect_distinct("orders", files)?;
+        files.iter().map(|named| Ok((named.name.clone(), rehang::files::read_order(&named.file)?))).collect()
+    }
+}
+
+/// What every comparison of models says of itself.
+#[derive(Debug, Clone, Serialize)]
+pub struct MeasuredOn {
+    /// The models' names, oldest first.
+    pub models: Vec<String>,
+    /// Queries counted and left out.
+    pub queries: QueryCount,
+    /// The distance.
+    pub distance: Distance,
+    /// Cut-off of mAP@k and NFR@k.
+    pub k: usize,
+    /// The files that were read.
+    pub inputs: Vec<Input>,
+    /// What the reader should know.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+/// The cross matrices of retrieval metrics.
+#[derive(Debug, Clone, Serialize)]
+pub struct CrossAnswer {
+    /// What was measured.
+    #[serde(flatten)]
+    pub on: MeasuredOn,
+    /// How queries were made to fit galleries of other widths, `[asking][asked]`.
+    pub width_rules: Vec<Vec<WidthRule>>,
+    /// `top1`, `top5`, `map` and `map_at`.
+    pub metrics: BTreeMap<&'static str, Table>,
+}
+
+/// Every model's queries in every model's gallery. `best` names the model whose own search is the best to be had with a full
+/// backfill; `bootstrap` samples of the queries give intervals of the gains, 0 none.
+///
+/// # Errors
+///
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for names that no
+/// model has.
+pub fn cross(
+    files: &ModelFiles,
+    best: Option<&String>,
+    bootstrap: usize,
+    progress: &Progress,
+) -> Result<CrossAnswer> {
+    let ground = Ground::read(files)?;
+    let best = ground.models.best(best)?;
+    let input = CrossInput {
+        models: &ground.models(),
+        relevance: ground.relevance()?,
+        distance: ground.distance,
+        map_at: Some(files.k),
+    };
+    let result = cross_evaluate(&input, progress)?;
+    let metrics =
+        [("top1", Metric::Top1), ("top5", Metric::Top5), ("map", Metric::Map), ("map_at", Metric::MapAt)]
+            .into_iter()
+            .map(|(id, metric)| {
+                let intervals = intervals(&result, metric, best, bootstrap)?;
+                Ok((id, Table::new(result.matrix(metric), best, intervals)))
+            })
+            .collect::<Result<_>>()?;
+    let width_rules =
+        result.cells.iter().map(|row| row.iter().map(|cell| cell.width_rule).collect()).collect();
+    Ok(CrossAnswer { on: ground.measured(result.queries, files.k), width_rules, metrics })
+}
+
+/// Intervals of the absolute gain of every pair, by queries drawn with both values.
+fn intervals(
+    result: &CrossEvaluation,
+    metric: Metric,
+    best: Option<usize>,
+    samples: usize,
+) -> Result<Vec<Interval>> {
+    if samples == 0 {
+        return Ok(Vec::new());
+    }
+    let place = |name: &str| result.names.iter().position(|other| other == name).unwrap_or_default();
+    result
+        .matrix(metric)
+        .pairs(best)
+        .iter()
+        .map(|pair| {
+            let (old, new) = (place(&pair.old), place(&pair.new));
+            let (after, before) = (result.per_query(new, old, metric), result.per_query(old, old, metric));
+            paired_difference(&after, &before, samples, LEVEL, 0)
+        })
+        .collect()
+}
+
+/// A hot refresh in every order.
+#[derive(Debug, Clone, Serialize)]
+pub struct RefreshAnswer {
+    /// What was measured.
+    #[serde(flatten)]
+    pub on: MeasuredOn,
+    /// Items of the gallery.
+    #[serde(skip)]
+    pub items: usize,
+    /// Quality of the old model alone: `top1`, `top5`, `map` and `map_at`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub do_nothing: Option<BTreeMap<&'static str, Option<f64>>>,
+    /// The refresh in each order.
+    pub orders: Vec<RefreshInOrder>,
+}
+
+/// A hot refresh in one order.
+#[derive(Debug, Clone, Serialize)]
+pub struct RefreshInOrder {
+    /// The order's name.
+    pub order: String,
+    /// Items that are replaced at each point.
+    pub cuts: Vec<usize>,
+    /// `top1`, `map`, `map_at`, `nfr1`, `nfr5` and `nfr_at`.
+    pub metrics: BTreeMap<&'static str, RefreshLine>,
+}
+
+/// A metric along a hot refresh.
+#[derive(Debug, Clone, Serialize)]
+pub struct RefreshLine {
+    /// Its value at each point.
+    pub values: Vec<f64>,
+    /// Its mean over all fractions.
+    pub area: f64,
+}
+
+/// Follows a hot refresh: queries by the new model, the gallery replaced item by item, without an adapter.
+///
+/// `files.models` are two, the old one first; `orders` are files of orders by name, one random order by `seed` without any;
+/// values are given at `grid` points.
+///
+/// # Errors
+///
+/// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another number of models and for a grid below 2.
+pub fn refresh(
+    files: &ModelFiles,
+    orders: &[NamedFile],
+    seed: u64,
+    grid: usize,
+    progress: &Progress,
+) -> Result<RefreshAnswer> {
+    check_grid(grid)?;
+    let ground = Ground::read(files)?;
+    let [old, new] = ground.models()[..] else {
+        let expected = "two models, the old one first; for more than two there are sequences of upgrades";
+        return Err(Error::option("models", ground.models.names.join(" "), expected));
+    };
+    let orders = ground.orders(orders, seed)?;
+    let named: Vec<(&str, &[usize])> =
+        orders.iter().map(|(name, order)| (name.as_str(), &order[..])).collect();
+    let input =
+        RefreshInput { old, new, relevance: ground.relevance()?, distance: ground.distance, orders: &named };
+    let options = CurveOptions { map_at: Some(files.k), flips_at: Some(files.k), ..CurveOptions::default() };
+    let results = hot_refresh(&input, &options, progress)?;
+    let (queries, items) = (results[0].curve.queries, results[0].curve.items);
+    let cuts = grid_cuts(items, grid);
+    let do_nothing = results[0].curve.do_nothing.as_ref().map(|today| {
+        let at = &today.evaluation;
+        [("top1", Some(at.top1)), ("top5", Some(at.top5)), ("map", Some(at.map)), ("map_at", at.map_at)]
+            .into()
+    });
+    let nothing = Line::default();
+    let in_order = |(order, curve): (&String, &rehang::curve::Curve)| {
+        let lines = [
+            ("top1", &curve.top1),
+            ("map", &curve.map),
+            ("map_at", curve.map_at.as_ref().map_or(&nothing, |at| &at.line)),
+            ("nfr1", &curve.flips.top1.rate),
+            ("nfr5", &curve.flips.top5.rate),
+            ("nfr_at", curve.flips.at.as_ref().map_or(&nothing, |at| &at.flips.rate)),
+        ];
+        let metrics = lines.map(|(id, line)| {
+            let values = cuts.iter().map(|&cut| line.values()[cut]).collect();
+            (id, RefreshLine { values, area: line.area() })
+        });
+        RefreshInOrder { order: order.clone(), cuts: cuts.clone(), metrics: metrics.into() }
+    };
+    let orders = results.iter().map(|result| in_order((&result.order, &result.curve))).collect();
+    Ok(RefreshAnswer { on: ground.measured(queries, files.k), items, do_nothing, orders })
+}
+
+/// How several upgrades in a row go.
+///
+/// | Field | Default | Range |
+/// |---|---|---|
+/// | `backfilled` | everything | 0 to 1 each; one for all upgrades, or one for each |
+/// | `orders` | one random order by `seed` for all | one for each model but the first |
+/// | `joined` | all with the first model | 0 for the first model, 1 for the second, … |
+#[derive(Debug, Clone)]
+pub struct SequenceFiles {
+    /// Which share of the older vectors each upgrade backfills before the next one.
+    pub backfilled: Vec<f64>,
+    /// The order of backfill of each model's upgrade, by the model's name.
+    pub orders: Vec<NamedFile>,
+    /// Seed of the random order.
+    pub seed: u64,
+    /// For each item the model with which it joins the gallery.
+    pub joined: Option<VectorSource>,
+}
+
+impl Default for SequenceFiles {
+    fn default() -> Self {
+        Self { backfilled: vec![1.0], orders: Vec::new(), seed: 0, joined: None }
+    }
+}
+
+/// Several upgrades in a row.
+#[derive(Debug, Clone, Serialize)]
+pub struct SequenceAnswer {
+    /// What was measured.
+    #[serde(flatten)]
+    pub on: MeasuredOn,
+    /// The gallery after each model came.
+    pub steps: Vec<SequenceStep>,
+}
+
+/// Follows several upgrades in a row: a gallery that is never backfilled beside one that is.
+///
+/// # Errors
+///
+/// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for shares, orders or `joined` that do not fit the models.
+pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) -> Result<SequenceAnswer> {
+    let mut ground = Ground::read(files)?;
+    let mut joined = None;
+    if let Some(source) = &how.joined {
+        let steps = ground.inputs.labels("joined", std::slice::from_ref(source), &mut Names::default())?;
+        let models = ground.models.names.len();
+        let step = |step: i64| {
+            let refused = |_| Error::option("joined", step, format!("0 to {}", models - 1));
+            usize::try_from(step).map_err(refused)
+        };
+        joined = Some(steps.into_iter().map(step).collect::<Result<Vec<usize>>>()?);
+    }
+    let upgrades = ground.models.names.len() - 1;
+    let shares = match how.backfilled.as_slice() {
+        [one] => vec![*one; upgrades],
+        each if each.len() == upgrades => each.to_vec(),
+        each => {
+            return Err(Error::option(
+                "backfilled",
+                each.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+                format!("one share, or one for each of the {upgrades} upgrades"),
+            ));
+        }
+    };
+    let orders = ground.orders(&how.orders, how.seed)?;
+    for named in &how.orders {
+        ground.models.place("orders", &named.name)?;
+    }
+    let order_of = |number: usize| -> Result<&[usize]> {
+        if how.orders.is_empty() || number == 0 {
+            return Ok(&orders[0].1);
+        }
+        let name = &ground.models.names[number];
+        let named = orders.iter().find(|(other, _)| other == name);
+        let missing = || Error::missing(format!("`orders` {name}=FILE"), "a sequence with orders of its own");
+        named.map(|(_, order)| &order[..]).ok_or_else(missing)
+    };
+    let models = ground.models();
+    let steps = models
+        .iter()
+        .enumerate()
+        .map(|(number, &model)| {
+            let backfilled = if number == 0 { 0.0 } else { shares[number - 1] };
+            Ok(UpgradeStep { model, order: order_of(number)?, backfilled })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let input = SequenceInput {
+        steps: &steps,
+        joined_at: joined.as_deref(),
+        relevance: ground.relevance()?,
+        distance: ground.distance,
+        map_at: Some(files.k),
+    };
+    let steps = upgrade_sequence(&input, progress)?.steps;
+    let queries = steps[0].queries;
+    Ok(SequenceAnswer { on: ground.measured(queries, files.k), steps })
+}

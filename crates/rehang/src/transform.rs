@@ -1,0 +1,301 @@
+//! Files of old vectors in, files of the new space out, a batch at a time: memory is bounded by the batch, never by the file.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::adapter::{Adapter, Applier, InputScaling, RowOverlap, unlike_pairs};
+use crate::error::{Error, Result};
+use crate::files::stream::{self, F32Writer, Ids, RowBatch, RowReader};
+use crate::files::{
+    Columns, RowSelection, VectorSource, expect_apart, expect_count, expect_normalised, expect_width, said,
+};
+use crate::finding::{Finding, Severity};
+use crate::progress::Progress;
+use crate::space::Space;
+use crate::vectors::Matrix;
+
+/// Rows that are compared with the vectors that the adapter was fitted on.
+const DRIFT_ROWS: usize = 4096;
+
+/// What is transformed, and where it goes.
+///
+/// | Field | Default | Range |
+/// |---|---|---|
+/// | `side` | none | one row an old vector; needed by adapters that were fitted with side information |
+/// | `rows` | all | values that stand in the file |
+/// | `sigma` | not written | `.npy`, another file than `output` |
+/// | `force` | no | |
+/// | `batch` | 16,384 | 1 or more |
+#[derive(Debug, Clone)]
+pub struct TransformFiles {
+    /// The adapter.
+    pub adapter: PathBuf,
+    /// Files of old vectors, one below the other.
+    pub input: Vec<VectorSource>,
+    /// Files of side information, one below the other.
+    pub side: Vec<VectorSource>,
+    /// Which rows are transformed.
+    pub rows: Option<RowSelection>,
+    /// The vectors of the new space: `.npy`, `.parquet` (with ids and σ²), `.fvecs` or `.safetensors`.
+    pub output: PathBuf,
+    /// σ² of every vector (the expected squared error).
+    pub sigma: Option<PathBuf>,
+    /// Goes on although vectors of the new space's width do not look like those that the adapter was fitted on.
+    pub force: bool,
+    /// Rows that are transformed at once.
+    pub batch: usize,
+}
+
+impl TransformFiles {
+    /// All vectors of `input`, without side information or a file of σ².
+    pub fn new(adapter: impl Into<PathBuf>, input: VectorSource, output: impl Into<PathBuf>) -> Self {
+        Self {
+            adapter: adapter.into(),
+            input: vec![input],
+            side: Vec::new(),
+            rows: None,
+            output: output.into(),
+            sigma: None,
+            force: false,
+            batch: 16_384,
+        }
+    }
+}
+
+/// What [`transform`] wrote.
+#[derive(Debug, Clone, Serialize)]
+pub struct Transformed {
+    /// Vectors that were written.
+    pub vectors: u64,
+    /// Where they are.
+    pub adapted: PathBuf,
+    /// Where their σ² is.
+    pub sigma: Option<PathBuf>,
+    /// Their space.
+    pub space: Space,
+    /// What searches should add to the distance of every adapted vector.
+    pub handicap: f64,
+    /// Mean of σ²; 0 without vectors.
+    pub mean_variance: f64,
+    /// Whether the old vectors do not look like those that the adapter was fitted on.
+    pub drift_suspicious: bool,
+    /// How many of the old vectors are among the pairs; `None` where the adapter does not remember its pairs.
+    pub among_pairs: Option<RowOverlap>,
+    /// What the reader should know.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+/// Applies an adapter to files of old vectors and writes vectors of the new space.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for a batch of 0 and for an output that is an input; as
+/// [`unlike_pairs`], [`Applier::apply_rows`], [`stream::open_all`] and [`stream::create`]; what is wrong with a row names its
+/// file and number. Nothing half-written is left.
+pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transformed> {
+    if files.batch == 0 {
+        return Err(Error::option("batch", 0, "1 or more"));
+    }
+    let sources = |name: &'static str, sources: &[VectorSource]| -> Vec<(&str, PathBuf)> {
+        sources.iter().map(|source| (name, source.path.clone())).collect()
+    };
+    let mut inputs = sources("input", &files.input);
+    inputs.extend(sources("side", &files.side));
+    inputs.extend(files.rows.iter().map(|rows| ("rows", rows.file.path.clone())));
+    inputs.push(("adapter", files.adapter.clone()));
+    expect_apart(&[("output", Some(&files.output)), ("sigma", files.sigma.as_ref())], &inputs)?;
+
+    let adapter = &Adapter::load(&files.adapter)?;
+    let what = said(&files.input);
+    let mut reader = stream::open_all(&files.input)?;
+    adapter.expect_input_width(reader.width()).map_err(|error| error.context(what.clone()))?;
+    let mut findings = Vec::new();
+    let side_width = adapter.side_dimension();
+    let has_side = !files.side.is_empty();
+    if has_side && side_width.is_none() {
+        let seen = "This adapter was fitted without side information, so `side` is not looked at.";
+        findings.push(Finding::new(Severity::Warning, "idle-parameter", seen));
+    }
+    let mut side = None;
+    if let Some(width) = side_width.filter(|_| has_side) {
+        let path = said(&files.side);
+        let opened = stream::open_all(&files.side)?;
+        expect_width(&path, width, opened.width())?;
+        expect_count(&what, reader.rows_total() as usize, &path, opened.rows_total() as usize)?;
+        side = Some(opened);
+    }
+    let mask = files.rows.as_ref().map(RowSelection::read).transpose()?;
+    if let Some(mask) = &mask {
+        mask.expect_rows(&what, reader.rows_total() as usize)?;
+    }
+    let applier = Applier::new(adapter)?;
+
+    // Every output is opened before the first expensive second.
+    let extension =
+        files.output.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+    let has_columns = matches!(extension.as_deref(), Some("parquet" | "pq"));
+    let columns = Columns {
+        width: applier.d_new(),
+        ids: if has_columns { reader.id_kind() } else { None },
+        sigma2: has_columns,
+    };
+    let mut writer = stream::create(&files.output, columns)?;
+    let mut sigma_writer = files.sigma.as_ref().map(F32Writer::create).transpose()?;
+
+    progress.begin("transforming", "vectors", reader.rows_total());
+    let (d_old, d_new) = (applier.d_old(), applier.d_new());
+    let (mut batch, mut side_batch) = (RowBatch::default(), RowBatch::default());
+    let (mut out, mut variance, mut raw_norms) = (Vec::new(), Vec::new(), Vec::new());
+    let sketch = adapter.training.pairs_sketch.as_ref();
+    let mut overlap = sketch.map(RowOverlap::new);
+    let (mut rows, mut variance_sum) = (0, 0.0);
+    let mut likeness = Likeness {
+        adapter,
+        what: &what,
+        force: files.force,
+        rows: Vec::new(),
+        is_decided: false,
+        seen: None,
+    };
+    loop {
+        progress.check()?;
+        let mut count = reader.next_batch(files.batch, &mut batch)?;
+        if count == 0 {
+            break;
+        }
+        let read = count;
+        if let Some(side) = &mut side {
+            fill(side.as_mut(), count, &mut side_batch)?;
+        }
+        batch.check_finite(&what, d_old)?;
+        let first_row = batch.first_row;
+        // Before rows are left out, so that the row that is named is the file's. A map that scales its input takes any length.
+        if adapter.old.normalised && adapter.map.input == InputScaling::AsIs {
+            expect_normalised(&what, d_old, first_row, &batch.vectors)?;
+        }
+        if let Some(mask) = &mask {
+            let kept = mask.places(first_row as usize..first_row as usize + count);
+            count = kept.len();
+            select_rows(&mut batch, d_old, &kept);
+            if let Some(side) = &side {
+                select_rows(&mut side_batch, side.width(), &kept);
+            }
+        }
+        likeness.add(&batch.vectors[..count * d_old])?;
+        if let (Some(sketch), Some(overlap)) = (sketch, &mut overlap) {
+            overlap.add(sketch, &batch.vectors[..count * d_old], d_old);
+        }
+        out.resize(count * d_new, 0.0);
+        variance.resize(count, 0.0);
+        raw_norms.resize(count, 0.0);
+        let side_rows = side.as_ref().map(|_| side_batch.vectors.as_slice());
+        let vectors = &batch.vectors;
+        applier
+            .apply_rows(first_row as usize, vectors, side_rows, &mut out, &mut variance, &mut raw_norms)
+            .map_err(|error| error.context(what.clone()))?;
+        let ids = if columns.ids.is_some() { batch.ids.as_ref() } else { None };
+        writer.write(&out, ids, columns.sigma2.then_some(variance.as_slice()))?;
+        if let Some(writer) = &mut sigma_writer {
+            writer.write(&variance)?;
+        }
+        rows += count as u64;
+        variance_sum += variance.iter().map(|&value| f64::from(value)).sum::<f64>();
+        progress.advance(read as u64);
+    }
+    let unlike = likeness.decided()?;
+    // Each file appears whole; should the second fail, the error says so and running again replaces both.
+    let written = writer.commit()?;
+    if let Some(writer) = sigma_writer {
+        writer.commit()?;
+    }
+    debug_assert_eq!(written, rows);
+    if let Some(seen) = &unlike {
+        let finding = Finding::new(Severity::Warning, "drift", format!("{seen}."));
+        findings.push(finding.may_mean("Expect larger errors; σ² may not show them."));
+    }
+    if let Some(overlap) = overlap.filter(|overlap| overlap.among_pairs() > 0) {
+        findings.push(Finding::new(
+            Severity::Note,
+            "among-pairs",
+            format!(
+                "{overlap}; leave these items out when you measure, since the adapter has seen their new vectors (unless the \
+                 old model cannot tell other items from those of the pairs)."
+            ),
+        ));
+    }
+    Ok(Transformed {
+        vectors: rows,
+        adapted: files.output.clone(),
+        sigma: files.sigma.clone(),
+        space: adapter.output_space(),
+        handicap: adapter.handicap,
+        mean_variance: variance_sum / rows.max(1) as f64,
+        drift_suspicious: unlike.is_some(),
+        among_pairs: overlap,
+        findings,
+    })
+}
+
+/// Whether the rows look like those that the adapter was fitted on, decided as soon as there are enough of them.
+struct Likeness<'a> {
+    adapter: &'a Adapter,
+    what: &'a str,
+    force: bool,
+    /// Rows that are not yet compared.
+    rows: Vec<f32>,
+    is_decided: bool,
+    /// In which way they look unlike them.
+    seen: Option<String>,
+}
+
+impl Likeness<'_> {
+    fn add(&mut self, rows: &[f32]) -> Result<()> {
+        if self.is_decided {
+            return Ok(());
+        }
+        let most = DRIFT_ROWS * self.adapter.old.dimension;
+        self.rows.extend_from_slice(&rows[..rows.len().min(most - self.rows.len())]);
+        if self.rows.len() == most {
+            self.decided()?;
+        }
+        Ok(())
+    }
+
+    /// Compares what there is, unless that is done already.
+    fn decided(&mut self) -> Result<Option<String>> {
+        if !self.is_decided {
+            let rows = Matrix::new(self.adapter.old.dimension, std::mem::take(&mut self.rows))?;
+            self.seen = unlike_pairs(self.adapter, &rows, self.what, self.force)?;
+            self.is_decided = true;
+        }
+        Ok(self.seen.clone())
+    }
+}
+
+/// Reads exactly `count` rows.
+fn fill(reader: &mut dyn RowReader, count: usize, batch: &mut RowBatch) -> Result<()> {
+    let mut all = Vec::with_capacity(count * reader.width());
+    while all.len() < count * reader.width() {
+        if reader.next_batch(count - all.len() / reader.width(), batch)? == 0 {
+            return Err(Error::corrupt("side information", "it ends before the vectors do"));
+        }
+        all.extend_from_slice(&batch.vectors);
+    }
+    batch.vectors = all;
+    Ok(())
+}
+
+fn select_rows(batch: &mut RowBatch, width: usize, kept: &[usize]) {
+    let mut vectors = Vec::with_capacity(kept.len() * width);
+    for &row in kept {
+        vectors.extend_from_slice(&batch.vectors[row * width..(row + 1) * width]);
+    }
+    batch.vectors = vectors;
+    match &mut batch.ids {
+        Some(Ids::Integers(ids)) => *ids = kept.iter().map(|&row| ids[row]).collect(),
+        Some(Ids::Texts(ids)) => *ids = kept.iter().map(|&row| ids[row].clone()).collect(),
+        None => {}
+    }
+}
