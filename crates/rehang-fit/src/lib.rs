@@ -34,6 +34,7 @@ mod auto;
 #[cfg(any(test, feature = "burn"))]
 pub mod burn;
 pub mod closed_form;
+mod files;
 #[cfg(test)]
 mod finite_differences;
 pub mod folds;
@@ -61,6 +62,7 @@ pub mod uncertainty_fit;
 
 pub use adam::WeightDecay;
 pub use auto::{FitParameters, Fitted, Selection, SelectionRow};
+pub use files::{FitAnswer, FitFiles, fit_files};
 pub use handicap::{HandicapChoice, HandicapRow};
 pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};
 pub use method::Method;

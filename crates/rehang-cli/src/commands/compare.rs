@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rehang::order::Policy;
 use rehang::{Error, Result};
+use rehang_fit::Device;
 use rehang_train::compatible::{HeadForm, Method, TrainingParameters};
 use rehang_train::contest::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
 use rehang_train::encoder::Architecture;
@@ -13,7 +14,7 @@ use serde_json::json;
 use super::{Outcome, print, say, write_text};
 use crate::arguments::Compare;
 use crate::bar::with_bar;
-use crate::commands::train::{device, outcome, read, refused};
+use crate::commands::train::{outcome, read, refused};
 use crate::training::{Part, TrainingFile};
 
 /// `[compare]`; the rest of the file is a training's, for the new models.
@@ -73,7 +74,7 @@ pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
     if let Some(seeds) = arguments.seeds {
         parameters.seeds = (0..seeds).collect();
     }
-    let device = device(&arguments.device)?;
+    let device: Device = arguments.device.parse()?;
     for training in [&mut parameters.old, &mut parameters.independent] {
         training.device = device;
     }

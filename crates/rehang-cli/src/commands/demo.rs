@@ -3,15 +3,17 @@
 //! The data travels inside the binary ([`rehang_demo`]). Everything is written to a folder first and then goes through the
 //! same verbs that a user would call, which are printed. Then the gallery is upgraded live.
 
-use std::path::Path;
-
+use rehang::files::{HeadFiles, RowSelection, VectorSource};
+use rehang::order::Policy;
 use rehang::report::percent_rounded_up;
 use rehang::{Error, Result};
 use rehang_demo::{Live, RATE, Step, unpack};
+use rehang_evaluate::{AnswerFiles, ReportFiles};
+use rehang_fit::{FitFiles, FitParameters};
 use serde_json::json;
 
 use super::{Outcome, fit, one_decimal, print, report, say};
-use crate::arguments::{Demo, Fit, HeadFiles, IdFiles, Relevance, Report, RowSelection, SpaceNames};
+use crate::arguments::Demo;
 use crate::bar::with_bar;
 
 /// Runs the demo.
@@ -29,6 +31,13 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     }
 
     let (adapter, ridge) = (folder.join("adapter.safetensors"), folder.join("ridge.safetensors"));
+    let source = |name: &str| VectorSource::path(folder.join(name));
+    let rows = |role: i64| RowSelection { file: source("role.npy"), values: vec![role] };
+    let head = HeadFiles {
+        head_weight: Some(source("head_weight.npy")),
+        head_bias: Some(source("head_bias.npy")),
+        ..HeadFiles::default()
+    };
     let mut fitted = None;
     for (method, output) in [("auto", &adapter), ("ridge", &ridge)] {
         step(
@@ -46,8 +55,20 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
                 output.display()
             ),
         );
-        let made = fit::make(&fit_arguments(&path, output, method, arguments.seed))?;
-        fitted.get_or_insert(made);
+        let made = fit::make(&FitFiles {
+            labels: vec![source("label.npy")],
+            rows: Some(rows(0)),
+            head: head.clone(),
+            old_model: "digits-old".into(),
+            new_model: "digits-new".into(),
+            parameters: FitParameters {
+                method: method.parse()?,
+                seed: arguments.seed,
+                ..FitParameters::default()
+            },
+            ..FitFiles::new(source("old.npy"), source("new.npy"), output)
+        })?;
+        fitted.get_or_insert(made.fitted);
     }
     let fitted = fitted.ok_or_else(|| Error::missing("an adapter", "the demo"))?;
     let method = fitted.adapter.training.method.clone();
@@ -77,24 +98,18 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         ),
     );
     let output = folder.join("report.html");
-    let made = report::make(&Report {
-        adapters: vec![adapter, ridge],
-        old: vec![path("old.npy")],
-        new: vec![path("new.npy")],
-        ids: IdFiles::default(),
-        side: None,
-        pairs_old: vec![path("old.npy")],
-        pairs_rows: Some(format!("{}=0", path("role.npy"))),
-        force: false,
-        selection: RowSelection { rows: Some(format!("{}=1", path("role.npy"))) },
-        relevance: Relevance { labels: vec![path("label.npy")], k: 10, ..Relevance::default() },
-        head: head(&path),
-        orders: orders.map(str::to_owned).to_vec(),
-        random_orders: 3,
+    let made = report::make(&ReportFiles {
+        pairs_old: vec![source("old.npy")],
+        pairs_rows: Some(rows(0)),
+        rows: Some(rows(1)),
+        answers: AnswerFiles { labels: vec![source("label.npy")], ..AnswerFiles::default() },
+        head,
+        orders: vec![Policy::Coverage, Policy::Sigma, Policy::Random],
         seed: arguments.seed,
-        bootstrap: 1000,
         title: title.into(),
+        command: report::command(),
         output: vec![output.clone(), folder.join("report.md"), folder.join("report.json")],
+        ..ReportFiles::new(vec![adapter, ridge], source("old.npy"), source("new.npy"))
     })?;
 
     let metric = made.headline_metric().map(|metric| (metric.id.clone(), metric.name.clone()));
@@ -191,44 +206,6 @@ fn live_text(live: &Live) -> String {
 fn step(json: bool, command: &str) {
     if !json {
         say(&format!("\n$ {command}"));
-    }
-}
-
-fn head(path: &dyn Fn(&str) -> String) -> HeadFiles {
-    HeadFiles {
-        head_weight: Some(path("head_weight.npy")),
-        head_bias: Some(path("head_bias.npy")),
-        head_kind: "softmax".into(),
-    }
-}
-
-fn fit_arguments(path: &dyn Fn(&str) -> String, output: &Path, method: &str, seed: u64) -> Fit {
-    Fit {
-        old: vec![path("old.npy")],
-        new: vec![path("new.npy")],
-        labels: vec![path("label.npy")],
-        side: Vec::new(),
-        ids: IdFiles::default(),
-        selection: RowSelection { rows: Some(format!("{}=0", path("role.npy"))) },
-        head: head(path),
-        spaces: SpaceNames {
-            old_model: "digits-old".into(),
-            new_model: "digits-new".into(),
-            distance: "l2".into(),
-            old_distance: None,
-        },
-        method: method.into(),
-        loss: None,
-        uncertainty: None,
-        epochs: None,
-        early_stop: None,
-        seeds: 1,
-        seed,
-        device: "cpu".into(),
-        checkpoints: None,
-        thorough: false,
-        evaluation_old: None,
-        output: output.to_owned(),
     }
 }
 

@@ -22,7 +22,7 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
     let mut parameters = file.parameters(&arguments.method)?;
     parameters.seed = arguments.seed.unwrap_or(parameters.seed);
     parameters.epochs = arguments.epochs.unwrap_or(parameters.epochs);
-    parameters.device = device(&arguments.device)?;
+    parameters.device = arguments.device.parse()?;
     let output = arguments.output.clone().or_else(|| file.output.encoder.clone());
     let output = output.ok_or_else(|| Error::missing("--output (or output.encoder)", "rehang train"))?;
     let adapter_output = arguments.adapter.clone().or_else(|| file.output.adapter.clone());
@@ -90,7 +90,7 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
 pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
     let encoder = Encoder::load(&arguments.encoder)?;
     let file = TrainingFile::read(&arguments.config)?;
-    let device = device(&arguments.device)?;
+    let device: Device = arguments.device.parse()?;
     let mut inputs = of_configuration(&file, &arguments.config);
     inputs.push(("the encoder", arguments.encoder.clone()));
     expect_apart(&[("--output", Some(&arguments.output)), ("--labels", arguments.labels.as_ref())], &inputs)?;
@@ -185,17 +185,6 @@ pub fn refused(examples: &Examples) -> Vec<Value> {
 /// Rows that were left out make the result doubtful.
 pub fn outcome(examples: &Examples) -> Outcome {
     if examples.refused.is_empty() { Outcome::Done } else { Outcome::WithRefusals }
-}
-
-/// A device by name.
-pub fn device(name: &str) -> Result<Device> {
-    Ok(match name {
-        "cpu" => Device::Cpu,
-        "flex" => Device::Flex,
-        "wgpu" => Device::Wgpu,
-        "cuda" => Device::Cuda,
-        other => return Err(Error::option("--device", other, "cpu, flex, wgpu or cuda")),
-    })
 }
 
 fn text(trained: &Trained, path: &str) -> String {

@@ -24,6 +24,20 @@ pub enum Device {
     Cuda,
 }
 
+impl std::str::FromStr for Device {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "cpu" => Self::Cpu,
+            "flex" => Self::Flex,
+            "wgpu" => Self::Wgpu,
+            "cuda" => Self::Cuda,
+            other => return Err(Error::option("device", other, "cpu, flex, wgpu or cuda")),
+        })
+    }
+}
+
 impl Device {
     /// The error of a build that leaves this device out.
     pub(crate) fn missing_feature(self) -> Error {

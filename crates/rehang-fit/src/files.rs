@@ -1,0 +1,292 @@
+//! Fitting from files: which pairs, which labels, which head, and where the adapter goes.
+
+use std::path::PathBuf;
+
+use rehang::files::{
+    AtomicFile, HeadFiles, Inputs, JoinFiles, Names, RowSelection, VectorSource, expect_count,
+    expect_same_items, expect_width, said,
+};
+use rehang::finding::{Finding, Severity, with_messages};
+use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors};
+use serde_json::{Value, json};
+
+use crate::{
+    Device, FitParameters, Fitted, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter, guards,
+};
+
+/// The files of the pairs, the spaces that they are of, how the adapter is fitted, and where it goes.
+///
+/// | Field | Default |
+/// |---|---|
+/// | `old_model`, `new_model` | `old`, `new` |
+/// | `distance` | L2 |
+/// | `old_distance` | as `distance` |
+#[derive(Debug, Clone)]
+pub struct FitFiles {
+    /// Old vectors of the pairs, one file below the other.
+    pub old: Vec<VectorSource>,
+    /// New vectors of the same items.
+    pub new: Vec<VectorSource>,
+    /// Class labels, whole numbers or names; negative means unknown.
+    pub labels: Vec<VectorSource>,
+    /// Side information, one row an item.
+    pub side: Vec<VectorSource>,
+    /// How old and new vectors are joined.
+    pub join: JoinFiles,
+    /// Which rows are the pairs.
+    pub rows: Option<RowSelection>,
+    /// The new model's classifier head.
+    pub head: HeadFiles,
+    /// Name of the old model.
+    pub old_model: String,
+    /// Name of the new model.
+    pub new_model: String,
+    /// Distance of the new space.
+    pub distance: Distance,
+    /// Distance of the old space, where it differs.
+    pub old_distance: Option<Distance>,
+    /// The method and its seed.
+    pub parameters: FitParameters,
+    /// How networks are trained.
+    pub options: NetworkOptions,
+    /// Old vectors of evaluation items, which must not be among the pairs.
+    pub evaluation_old: Option<VectorSource>,
+    /// The adapter to write.
+    pub output: PathBuf,
+}
+
+impl FitFiles {
+    /// A fit by `auto`, without labels.
+    pub fn new(old: VectorSource, new: VectorSource, output: impl Into<PathBuf>) -> Self {
+        Self {
+            old: vec![old],
+            new: vec![new],
+            labels: Vec::new(),
+            side: Vec::new(),
+            join: JoinFiles::default(),
+            rows: None,
+            head: HeadFiles::default(),
+            old_model: "old".into(),
+            new_model: "new".into(),
+            distance: Distance::L2,
+            old_distance: None,
+            parameters: FitParameters::default(),
+            options: NetworkOptions::default(),
+            evaluation_old: None,
+            output: output.into(),
+        }
+    }
+}
+
+/// A fit whose adapter is in a file.
+#[derive(Debug, Clone)]
+pub struct FitAnswer {
+    /// Where the adapter is.
+    pub output: PathBuf,
+    /// The adapter, how methods compared, and what the guards found.
+    pub fitted: Fitted,
+    /// What the reader should know of the inputs beside that.
+    pub findings: Vec<Finding>,
+}
+
+impl FitAnswer {
+    /// The answer as one JSON object.
+    pub fn to_json(&self) -> Value {
+        let (fitted, adapter) = (&self.fitted, &self.fitted.adapter);
+        json!({
+            "adapter": self.output,
+            "method": adapter.training.method,
+            "seed": adapter.training.seed,
+            "pairs": adapter.training.pairs,
+            "old": adapter.old,
+            "new": adapter.new,
+            "geometry": adapter.geometry.name(),
+            "uncertainty": adapter.uncertainty.name(),
+            "held_out": fitted.selection,
+            "calibration": fitted.calibration,
+            "handicap": adapter.handicap,
+            "handicap_choice": fitted.handicap,
+            "hyper_parameters": adapter.training.hyper_parameters,
+            "findings": with_messages(&fitted.findings),
+        })
+    }
+}
+
+/// Fits an adapter on pairs from files and writes it.
+///
+/// ```
+/// use rehang::Progress;
+/// use rehang::files::VectorSource;
+/// use rehang_fit::{FitFiles, FitParameters, Method, fit_files};
+///
+/// let demo = |name: &str| VectorSource::path(format!("../../demo/{name}"));
+/// let folder = tempfile::tempdir()?;
+/// let answer = fit_files(
+///     &FitFiles {
+///         rows: Some(format!("{}=0", demo("role.npy")).parse()?),
+///         parameters: FitParameters { method: Method::Ridge, ..FitParameters::default() },
+///         ..FitFiles::new(demo("old.npy"), demo("new.npy"), folder.path().join("ridge.safetensors"))
+///     },
+///     &Progress::default(),
+/// )?;
+/// assert_eq!((answer.fitted.adapter.training.pairs, answer.to_json()["method"].as_str()), (718, Some("ridge")));
+/// assert!(answer.output.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for parameters
+/// that do not go together and for an output that is an input; as [`fit_adapter`].
+pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
+    let method = files.parameters.method;
+    for (parameter, epochs) in [("epochs", files.options.epochs), ("early_stop", files.options.early_stop)] {
+        if epochs == Some(0) {
+            return Err(Error::option(parameter, 0, "1 or more"));
+        }
+    }
+    expect_classes_of_head(files)?;
+    // A bad output path fails now and not after the fit.
+    drop(AtomicFile::create(&files.output)?);
+    if let Some(folder) = &files.options.checkpoints {
+        fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    }
+
+    let mut inputs = Inputs::new(files.rows.as_ref())?;
+    warn_of_idle_options(method, &files.options, &mut inputs);
+    let old = inputs.matrix("old", &files.old)?;
+    let new = inputs.matrix("new", &files.new)?;
+    let mut names = Names::default();
+    let given = |sources: &[VectorSource]| !sources.is_empty();
+    let labels =
+        given(&files.labels).then(|| inputs.labels("labels", &files.labels, &mut names)).transpose()?;
+    if names.are_names() && files.head.head_weight.is_some() {
+        return Err(Error::option(
+            "labels",
+            said(&files.labels),
+            "the numbers of the head's classes beside `head_weight`: names do not say which row of the head a class is; or \
+             leave the head out, and one is fitted on the new vectors where a method needs it",
+        ));
+    }
+    let side = given(&files.side).then(|| inputs.matrix("side", &files.side)).transpose()?;
+    let join = inputs.join(&files.join, old.rows(), new.rows())?;
+    // Labels and side information go with the old vectors.
+    let [old_said, new_said, labels_said, side_said] =
+        [&files.old, &files.new, &files.labels, &files.side].map(|sources| said(sources));
+    let labels = labels.map(|labels| join.old_values(&labels_said, labels)).transpose()?;
+    let side = side.map(|side| join.old_side(&side_said, side)).transpose()?;
+    let (old, new) = (join.old_side(&old_said, old)?, join.new_side(new));
+    expect_count(&old_said, old.rows(), &new_said, new.rows())?;
+    if let Some(labels) = &labels {
+        expect_count(&old_said, old.rows(), &labels_said, labels.len())?;
+        if labels.iter().all(|&label| label < 0) {
+            let seen = format!(
+                "every label in {labels_said} is negative, which means unknown: this is a fit without labels."
+            );
+            inputs.findings.push(Finding::new(Severity::Note, "unknown-labels", seen));
+        }
+    }
+    if let Some(side) = &side {
+        expect_count(&old_said, old.rows(), &side_said, side.rows())?;
+    }
+    let by_position = if files.join.is_by_position() { files.new.as_slice() } else { &[] };
+    expect_same_items(&[&files.old, by_position, &files.side])?;
+    let head = inputs.head(&files.head)?;
+    let old_distance = files.old_distance.unwrap_or(files.distance);
+    let pairs = Pairs::new(
+        Vectors::measured(&files.old_model, old_distance, old, &old_said)?,
+        Vectors::measured(&files.new_model, files.distance, new, &new_said)?,
+        labels,
+        side,
+    )?;
+    let mut evaluation = None;
+    if let Some(source) = &files.evaluation_old {
+        let rows = inputs.whole_matrix("evaluation", source)?;
+        expect_width(&source.to_string(), pairs.old().dimension(), rows.columns())?;
+        evaluation = Some(rows);
+    }
+    inputs.expect_apart(&[("output", Some(&files.output))])?;
+    let mut fitted = fit_adapter(&pairs, head.as_ref(), &files.parameters, &files.options, progress)?;
+    fitted.findings.extend(guards::overlap(&pairs, evaluation.as_ref(), None));
+    for input in &inputs.read {
+        fitted.adapter.training.inputs.insert(input.role.clone(), input.fingerprint.clone());
+    }
+    fitted.adapter.save(&files.output)?;
+    warn_of_head(head.as_ref(), &pairs, &mut inputs);
+    if pairs.side().is_some() && fitted.adapter.side_dimension().is_none() {
+        let seen = format!("{} does not look at side information.", fitted.adapter.training.method);
+        inputs.warn("idle-side", seen);
+    }
+    if head.is_some() && pairs.labels().is_none() {
+        let seen = "without `labels` nothing is trained towards the head; it serves orders only.";
+        inputs.warn("head-without-labels", seen);
+    }
+    Ok(FitAnswer { output: files.output.clone(), fitted, findings: inputs.findings })
+}
+
+/// Fails where a head is given and nothing says which of its classes a pair is of, and that is all that is to be learned from.
+fn expect_classes_of_head(files: &FitFiles) -> Result<()> {
+    let is_fastfill = matches!(files.parameters.method, Method::Fastfill | Method::FastfillReference);
+    let loss = match files.options.loss {
+        LossParts::Discriminative => "disc",
+        LossParts::Both => "both",
+        LossParts::Squared | LossParts::Measured => return Ok(()),
+    };
+    match &files.head.head_weight {
+        Some(source) if is_fastfill && files.labels.is_empty() => Err(Error::option(
+            "head_weight",
+            source,
+            format!(
+                "`labels` beside it, which `loss` {loss} needs: they say which class of the head a pair is of; or leave the head \
+                 out, and groups of similar new vectors stand for classes"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Options of the networks say nothing to a closed form; silence there would be a typo that costs a night.
+fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut Inputs) {
+    let fastfill = matches!(method, Method::Auto | Method::Fastfill | Method::FastfillReference);
+    let network = fastfill || matches!(method, Method::ResidualMlp | Method::Fct);
+    for (parameter, is_given, is_heard) in [
+        ("`epochs`", options.epochs.is_some(), network),
+        ("`early_stop`", options.early_stop.is_some(), network),
+        ("`seeds`", options.seeds > 1, network),
+        ("`device`", options.device != Device::Cpu, network),
+        ("`checkpoints`", options.checkpoints.is_some(), network),
+        ("`loss`", options.loss != LossParts::Measured, fastfill),
+        ("`thorough`", options.thorough, method == Method::Auto),
+        ("`uncertainty` joint", options.uncertainty == UncertaintySource::Joint, fastfill),
+    ] {
+        if is_given && !is_heard {
+            inputs.warn("idle-parameter", format!("{parameter} has no effect on `method` {method}."));
+        }
+    }
+}
+
+/// A head that classifies the new vectors badly belongs to another model or another numbering of the classes.
+fn warn_of_head(head: Option<&Head>, pairs: &Pairs, inputs: &mut Inputs) {
+    let (Some(head), Some(labels)) = (head, pairs.labels()) else { return };
+    if labels.iter().all(|&label| label < 0) {
+        return;
+    }
+    let unknown = labels.iter().filter(|&&label| label >= head.classes() as i64).count();
+    if unknown > 0 {
+        let seen = format!(
+            "{unknown} of {} pairs have a label that the head does not know (it has the classes 0 to {}); nothing trains them \
+             towards it.",
+            labels.len(),
+            head.classes() - 1
+        );
+        inputs.warn("labels-unknown-to-head", seen);
+    }
+    let right = guards::classified(head, pairs.new_vectors().matrix(), labels);
+    if right < 20.0 {
+        let seen = format!(
+            "the head classifies only {right:.0} % of the new vectors as their labels say; does it belong to this model and \
+             this numbering of the classes?"
+        );
+        inputs.warn("foreign-head", seen);
+    }
+}
