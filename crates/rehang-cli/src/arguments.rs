@@ -4,10 +4,12 @@ pub mod evaluate;
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use rehang::Result;
 use rehang::files::{self, JoinFiles, VectorSource};
 use rehang_evaluate::AnswerFiles;
+use rehang_train::Part;
 
 use evaluate::Evaluate;
 
@@ -219,8 +221,8 @@ pub struct Embed {
     /// The configuration whose [data] and [allocation] say what is embedded.
     pub config: PathBuf,
     /// Which part of the allocation.
-    #[arg(long, value_enum, default_value = "all")]
-    pub part: crate::training::Part,
+    #[arg(long, value_parser = PossibleValuesParser::new(Part::NAMES).try_map(|name| name.parse::<Part>()), default_value = "all")]
+    pub part: Part,
     /// The vectors to write: .npy, .parquet, .fvecs or .safetensors.
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,

@@ -9,7 +9,6 @@
 mod arguments;
 mod bar;
 mod commands;
-mod training;
 mod wording;
 
 use std::process::ExitCode;

@@ -172,9 +172,9 @@ pub struct CurveAnswer {
 ///
 /// let folder = tempfile::tempdir()?;
 /// let place = |name: &str| folder.path().join(name);
-/// // Two classes; the map gets one item of four wrong.
+/// // Two classes; the map carries one item of the first among those of the second.
 /// let new = Matrix::new(1, vec![0.0, 0.1, 9.0, 9.1])?;
-/// let adapted = Matrix::new(1, vec![0.0, 8.5, 9.0, 9.1])?;
+/// let adapted = Matrix::new(1, vec![0.0, 9.02, 9.0, 9.1])?;
 /// files::write_matrix(place("new.npy"), &new, None)?;
 /// files::write_matrix(place("adapted.npy"), &adapted, None)?;
 /// files::write_order(place("order.npy"), &[1, 0, 2, 3])?;

@@ -51,7 +51,7 @@ pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
     })?;
     let is_refused = answer.fitted.findings.iter().any(|finding| finding.severity == Severity::Problem);
     print(json, &answer.to_json(), &text(&answer))?;
-    Ok(Outcome::doubtful_if(is_refused))
+    Ok(Outcome::done_if(!is_refused))
 }
 
 /// Fits and writes, and says what was found.

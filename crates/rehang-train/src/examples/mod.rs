@@ -56,6 +56,7 @@ mod tests;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rehang::{Error, ErrorKind, Matrix, Result};
+use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
 pub use allocation::{Allocation, AllocationKind, AllocationParameters, ClassLists};
@@ -103,7 +104,7 @@ pub struct Images {
 }
 
 /// A file (or a folder) that was left out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     /// The path.
     pub what: String,

@@ -1,23 +1,24 @@
-//! The configuration of a training: `rehang train METHOD CONFIG.toml`. Unknown keys are errors; paths are seen from the
-//! folder of the file.
+//! The configuration of a training, a TOML file. Unknown keys are errors; paths are seen from the folder of the file.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use rehang::files::{self, VectorSource};
 use rehang::{Error, Head, Result};
-use rehang_train::compatible::{
+use serde::Deserialize;
+
+use crate::compatible::{
     HeadForm, Method, OldHead, OldModel, OldSource, OptimiserKind, RateSchedule, TrainingParameters,
 };
-use rehang_train::encoder::{Architecture, Encoder};
-use rehang_train::examples::{
+use crate::encoder::{Architecture, Encoder};
+use crate::examples::{
     Allocation, AllocationParameters, Augmentation, Examples, ExamplesSource, SamplerParameters,
 };
-use serde::Deserialize;
 
 /// The file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TrainingFile {
+pub(crate) struct TrainingFile {
     /// What is trained on and embedded.
     pub data: ExamplesSource,
     /// Which rows; all of them without it.
@@ -50,7 +51,7 @@ pub struct TrainingFile {
 
 /// `[allocation]`: a file that old and new share, and how it is drawn where it does not exist yet.
 #[derive(Debug, Clone, Deserialize)]
-pub struct AllocationPart {
+pub(crate) struct AllocationPart {
     /// The file.
     pub file: PathBuf,
     /// `old`, `new` or `all`: whose rows are trained on; the new model's where it is not given.
@@ -68,7 +69,7 @@ pub struct AllocationPart {
 }
 
 /// A part of the data, as an allocation names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
     /// What the old model is trained on.
@@ -84,10 +85,30 @@ pub enum Part {
     All,
 }
 
+impl Part {
+    /// The names of the parts.
+    pub const NAMES: [&str; 5] = ["old", "new", "test", "unseen", "all"];
+}
+
+impl FromStr for Part {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "old" => Self::Old,
+            "new" => Self::New,
+            "test" => Self::Test,
+            "unseen" => Self::Unseen,
+            "all" => Self::All,
+            other => return Err(Error::option("part", other, Self::NAMES.join(", "))),
+        })
+    }
+}
+
 /// `[old]`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OldPart {
+pub(crate) struct OldPart {
     /// An encoder file of rehang; its head comes with it.
     pub encoder: Option<PathBuf>,
     /// Whether its vectors are computed once, without variation of the inputs.
@@ -110,7 +131,7 @@ pub struct OldPart {
 /// `[training]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TrainingPart {
+pub(crate) struct TrainingPart {
     epochs: Option<usize>,
     optimiser: Option<OptimiserKind>,
     rate: Option<f64>,
@@ -134,7 +155,7 @@ impl TrainingPart {
 /// `[output]`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OutputPart {
+pub(crate) struct OutputPart {
     /// Name of the new model.
     pub model: Option<String>,
     /// The encoder file.
@@ -266,8 +287,7 @@ impl TrainingFile {
             ));
         }
         let architecture = self.encoder.clone();
-        let architecture =
-            architecture.ok_or_else(|| Error::missing("the table [encoder]", "rehang train"))?;
+        let architecture = architecture.ok_or_else(|| Error::missing("the table [encoder]", "training"))?;
         let model = self.output.model.clone().unwrap_or_else(|| method.name().to_owned());
         let usual = TrainingParameters::new(model, architecture, method);
         let training = self.training.clone();
