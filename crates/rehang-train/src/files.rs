@@ -10,9 +10,9 @@ use rehang::{Error, Progress, Result, Space};
 use rehang_fit::Device;
 use serde::{Deserialize, Serialize};
 
-use crate::comparison::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
 use crate::compatible::{Epoch, HeadForm, Method, TrainingParameters, TrainingSet, train};
 use crate::configuration::{Part, TrainingFile};
+use crate::contest::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
 use crate::encoder::{Architecture, Encoder, Shape};
 use crate::examples::{Examples, ExamplesSource, Refusal};
 

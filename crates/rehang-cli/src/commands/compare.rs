@@ -1,11 +1,12 @@
 //! `rehang compare`: a whole study, and its report.
 
 use rehang::Result;
+use rehang::files::write_text;
 use rehang_train::{CompareFiles, compare_files};
 use serde_json::json;
 
 use super::train::say_refused;
-use super::{Outcome, print, say, write_text};
+use super::{Outcome, print, say};
 use crate::arguments::Compare;
 use crate::bar::with_bar;
 

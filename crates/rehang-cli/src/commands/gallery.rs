@@ -1,10 +1,10 @@
 //! `rehang gallery import|export|put|delete|drop-space|info`.
 
-use rehang::files::{self, VectorSource};
+use rehang::files::{self, VectorSource, expect_apart};
 use rehang::{Error, Matrix, Result};
 use rehang_upgrade::{Configuration, Location};
 
-use super::{Outcome, expect_apart, print_value, say};
+use super::{Outcome, print_value, say};
 use crate::arguments::{Delete, DropSpace, Export, Gallery, Import, Info, Put};
 use crate::bar::with_bar;
 
@@ -36,11 +36,11 @@ fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
 
 fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
     let outputs = [
-        ("--vectors", Some(&arguments.vectors)),
-        ("--ids", arguments.ids.as_ref()),
-        ("--provenance", arguments.provenance.as_ref()),
+        ("vectors", Some(&arguments.vectors)),
+        ("ids", arguments.ids.as_ref()),
+        ("provenance", arguments.provenance.as_ref()),
     ];
-    expect_apart(&outputs, &[("--gallery", arguments.gallery.clone())])?;
+    expect_apart(&outputs, &[("gallery", arguments.gallery.clone())])?;
     let export = rehang_upgrade::Export {
         space: arguments.space.clone(),
         vectors: arguments.vectors.clone(),
