@@ -242,7 +242,7 @@ pub fn fit_map_only(
 }
 
 fn too_costly(method: Method) -> Error {
-    Error::missing("--thorough or its own name behind --method (it takes minutes on these pairs)", method)
+    Error::missing("thorough, or its own name as the method (it takes minutes on these pairs)", method)
 }
 
 /// Pairs with class numbers and the head fitted to them, where a discriminative loss has no head of its own.
@@ -321,7 +321,10 @@ fn network_parameters(
                 network.loss.squared_weight = 0.0;
             }
             LossParts::Both | LossParts::Discriminative => {
-                return Err(Error::missing("--labels (the classes of the head)", "--loss disc and both"));
+                return Err(Error::missing(
+                    "labels",
+                    "a loss with a discriminative part, whose head has classes,",
+                ));
             }
         }
         let joint = matches!(

@@ -1,5 +1,6 @@
 //! An examination of a gallery: mixed models, items that no search finds, ill indexes, a configuration that does not fit.
 
+use rehang::finding::{Finding, Severity};
 use rehang::{Provenance, Remedy, Result};
 use rehang_store::{IndexHealth, IndexKind, Problem, SpaceRecord, Store};
 use serde::Serialize;
@@ -16,35 +17,14 @@ const RECALL_DEPTH: usize = 10;
 /// Below this an index is said to be ill.
 const RECALL_MIN: f64 = 0.95;
 
-/// One finding of an [`examine`].
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Finding {
-    /// Whether something has to be done.
-    pub bad: bool,
-    /// What it is about: `store`, `forgotten-space`, `mixed-models`, `not-found`, `adapted`, `failed`, `index`, `recall`,
-    /// `index-health`, `configuration`, `upgrade` or `sigma`.
-    pub what: &'static str,
-    /// What was seen.
-    pub text: String,
-    /// What can be done.
-    pub remedy: Option<Remedy>,
+/// Something that has to be done.
+fn problem(code: &str, seen: impl Into<String>) -> Finding {
+    Finding::new(Severity::Problem, code, seen)
 }
 
-impl Finding {
-    /// Something that has to be done.
-    fn bad(what: &'static str, text: String) -> Self {
-        Self { bad: true, what, text, remedy: None }
-    }
-
-    /// Something to know.
-    fn good(what: &'static str, text: String) -> Self {
-        Self { bad: false, what, text, remedy: None }
-    }
-
-    fn advise(mut self, remedy: Remedy) -> Self {
-        self.remedy = Some(remedy);
-        self
-    }
+/// Something to know.
+fn note(code: &str, seen: impl Into<String>) -> Finding {
+    Finding::new(Severity::Note, code, seen)
 }
 
 /// What [`examine`] found.
@@ -54,7 +34,8 @@ pub struct Examination {
     pub gallery: String,
     /// Findings that need attention.
     pub bad: usize,
-    /// All findings.
+    /// All findings: problems need attention, notes are good to know. Codes are `store`, `forgotten-space`, `mixed-models`,
+    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `index-health`, `configuration`, `upgrade` and `sigma`.
     pub findings: Vec<Finding>,
     /// The search index of every space.
     pub indexes: Vec<SpaceIndex>,
@@ -83,7 +64,7 @@ pub fn examine(
     let store = &*location.open()?;
     let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
     let mut findings: Vec<Finding> =
-        store.problems()?.iter().map(|problem| Finding::bad("store", describe(problem))).collect();
+        store.problems()?.iter().map(|found| problem("store", describe(found))).collect();
     let mut indexes = Vec::new();
     for record in store.spaces()? {
         examine_space(store, &record, recorded.as_ref(), &mut findings)?;
@@ -91,7 +72,10 @@ pub fn examine(
         examine_index(store, &space, repair, &mut findings)?;
         let health = store.index_health(&space)?;
         let text = describe_index(&space, &health);
-        findings.push(Finding { bad: health.trouble.is_some(), ..Finding::good("index-health", text) });
+        findings.push(match health.trouble {
+            Some(_) => problem("index-health", text),
+            None => note("index-health", text),
+        });
         indexes.push(SpaceIndex { space, health });
     }
     if let Some(configuration) = configuration {
@@ -106,13 +90,13 @@ pub fn examine(
             record.phase.name(),
             100.0 * status.fraction
         );
-        findings.push(Finding::good("upgrade", text));
+        findings.push(note("upgrade", text));
         if status.sigma.is_some_and(|sigma| sigma.alarm) {
-            let text = "σ² and the true errors of backfilled items disagree".into();
-            findings.push(Finding::bad("sigma", text).advise(Remedy::FitAgain));
+            let text = "σ² and the true errors of backfilled items disagree";
+            findings.push(problem("sigma", text).next(Remedy::FitAgain));
         }
     }
-    let bad = findings.iter().filter(|finding| finding.bad).count();
+    let bad = findings.iter().filter(|finding| finding.severity == Severity::Problem).count();
     Ok(Examination { gallery: store.name(), bad, findings, indexes })
 }
 
@@ -131,7 +115,7 @@ fn examine_space(
     });
     if !serves && !of_upgrade {
         let text = format!("space {name:?} neither serves nor takes part in an upgrade");
-        findings.push(Finding::bad("forgotten-space", text).advise(Remedy::DropSpace));
+        findings.push(problem("forgotten-space", text).next(Remedy::DropSpace));
     }
     // A space holds vectors of one model; those of the other kind were put there by mistake.
     let foreign = match record.written_as {
@@ -143,22 +127,22 @@ fn examine_space(
             "space {name:?} holds {foreign} vectors that are not {:?}: another model's, by their provenance",
             record.written_as.name()
         );
-        findings.push(Finding::bad("mixed-models", text));
+        findings.push(problem("mixed-models", text));
     }
     if serves && counts.lacking > 0 {
         let text = format!(
             "{} items have no vector in {name:?}, which serves: no search finds them",
             counts.lacking
         );
-        findings.push(Finding::bad("not-found", text));
+        findings.push(problem("not-found", text));
     }
     if serves && counts.adapted > 0 && !of_upgrade {
         let text = format!("{} vectors of {name:?} are adapted and no upgrade is under way", counts.adapted);
-        findings.push(Finding::good("adapted", text));
+        findings.push(note("adapted", text));
     }
     if counts.failed > 0 {
         let text = format!("{} items of {name:?} could not be embedded", counts.failed);
-        findings.push(Finding::good("failed", text));
+        findings.push(note("failed", text));
     }
     Ok(())
 }
@@ -172,13 +156,13 @@ fn examine_index(store: &dyn Store, name: &str, repair: bool, findings: &mut Vec
         let before = recall;
         recall = store.recall(name, RECALL_SAMPLES, RECALL_DEPTH)?;
         let text = format!("index of {name:?} was made again: recall@10 {before:.3}, now {recall:.3}");
-        findings.push(Finding::good("index", text));
+        findings.push(note("index", text));
     }
     let text = format!("searches of {name:?} find {:.1} % of the true nearest 10", 100.0 * recall);
     findings.push(if recall < RECALL_MIN {
-        Finding::bad("recall", text).advise(Remedy::RebuildIndex)
+        problem("recall", text).next(Remedy::RebuildIndex)
     } else {
-        Finding::good("recall", text)
+        note("recall", text)
     });
     Ok(())
 }
@@ -191,7 +175,7 @@ fn examine_configuration(
     record: Option<&UpgradeRecord>,
 ) -> Vec<Finding> {
     let name = configuration.path.display();
-    let finding = |text: String| Finding::bad("configuration", format!("{name}: {text}"));
+    let finding = |text: String| problem("configuration", format!("{name}: {text}"));
     if !gallery.is_same(&configuration.gallery) {
         return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
     }
@@ -206,8 +190,8 @@ fn examine_configuration(
     match checked {
         Ok(plan) => plan.warnings.into_iter().map(finding).collect(),
         Err(mut error) => {
-            let remedy = error.take_remedy();
-            vec![Finding { remedy, ..finding(error.to_string()) }]
+            let next = error.take_remedy();
+            vec![Finding { next, ..finding(error.to_string()) }]
         }
     }
 }

@@ -48,7 +48,7 @@ pub use configuration::{Configuration, RunOptions, parse_rate, parse_until};
 pub use contents::{
     Contents, Deleted, DroppedSpace, Put, PutItem, SpaceContents, contents, delete, drop_space, put,
 };
-pub use doctor::{Examination, Finding, SpaceIndex, examine};
+pub use doctor::{Examination, SpaceIndex, examine};
 pub use estimate::{Basis, Estimate, Probed, estimate};
 pub use faults::{Faults, NoFaults, Place};
 pub use fill::Filler;

@@ -7,6 +7,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::remedy::Remedy;
+
 /// How much a finding matters; later ones matter more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -55,6 +57,9 @@ pub struct Finding {
     /// What to try.
     #[serde(default, alias = "try")]
     pub remedy: String,
+    /// The next step, where a face has words of its own for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Remedy>,
     /// The numbers that show it, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<(String, f64)>,
@@ -76,6 +81,12 @@ impl Finding {
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: remedy.into(), ..self }
+    }
+
+    /// Names the next step, for the faces.
+    #[must_use]
+    pub fn next(self, step: Remedy) -> Self {
+        Self { next: Some(step), ..self }
     }
 
     /// Gives the numbers that show it.

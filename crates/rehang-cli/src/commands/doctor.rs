@@ -1,28 +1,39 @@
 //! `rehang doctor`.
 
 use rehang::Result;
+use rehang::finding::Severity;
 use rehang_upgrade::{Configuration, examine};
 
-use super::{Outcome, location, print_value};
+use super::{Outcome, location, print};
 use crate::arguments::Doctor;
 use crate::wording;
+use serde_json::json;
 
 /// Examines a gallery.
 pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
     let location = location(arguments.gallery.as_deref(), configuration.as_ref())?;
-    let mut examination = examine(&location, configuration.as_ref(), arguments.repair)?;
-    let mut text = String::new();
-    for finding in &mut examination.findings {
-        if let Some(remedy) = &finding.remedy {
-            finding.text = format!("{}; {}", finding.text, wording::remedy(remedy));
-        }
-        text += &format!("{} {}\n", if finding.bad { "✗" } else { "·" }, finding.text);
+    let examination = examine(&location, configuration.as_ref(), arguments.repair)?;
+    let (mut text, mut findings) = (String::new(), Vec::new());
+    for finding in &examination.findings {
+        let bad = finding.severity == Severity::Problem;
+        let said = match &finding.next {
+            Some(step) => format!("{}; {}", finding.seen, wording::remedy(step)),
+            None => finding.seen.clone(),
+        };
+        text += &format!("{} {said}\n", if bad { "✗" } else { "·" });
+        findings.push(json!({ "bad": bad, "what": finding.code, "text": said }));
     }
     text += &match examination.bad {
         0 => "Nothing is wrong.\n".to_owned(),
         bad => format!("{bad} findings need attention.\n"),
     };
-    print_value(json, &examination, &text)?;
+    let value = json!({
+        "gallery": examination.gallery,
+        "bad": examination.bad,
+        "findings": findings,
+        "indexes": examination.indexes,
+    });
+    print(json, &value, &text)?;
     Ok(Outcome::done_if(examination.bad == 0))
 }

@@ -1,0 +1,100 @@
+//! A whole upgrade by library calls alone: pairs → fit → report → start, switch, backfill. It is what `rehang demo` does.
+//!
+//! `cargo run --release -p rehang-demo --example whole_upgrade -- FOLDER`
+
+use std::path::{Path, PathBuf};
+
+use rehang::curve::Relevance;
+use rehang::files::{self, AtomicFile, VectorSource};
+use rehang::order::Policy;
+use rehang::report::Report;
+use rehang::study::{Contender, Ground, StudyOptions, study};
+use rehang::{Adapter, Distance, Head, HeadKind, Pairs, Progress, Result, Vectors};
+use rehang_demo::Live;
+use rehang_fit::{FitParameters, NetworkOptions, fit_adapter};
+
+fn main() -> Result<()> {
+    let folder = std::env::args().nth(1).map_or_else(|| PathBuf::from("whole-upgrade"), PathBuf::from);
+    let (report, live) = whole_upgrade(&folder)?;
+    println!("{}", rehang_report::markdown(&report));
+    println!("{live:#?}");
+    Ok(())
+}
+
+/// Does all of it in a folder that is new, empty or of an earlier demo.
+pub fn whole_upgrade(folder: &Path) -> Result<(Report, Live)> {
+    rehang_demo::unpack(folder)?;
+    let data = Data::read(folder)?;
+
+    // What both models have embedded, and what is known of it.
+    let (old, new, labels) = data.of_role(0)?;
+    let pairs = Pairs::new(old, new, Some(labels), None)?;
+    let fitted = fit_adapter(
+        &pairs,
+        Some(&data.head),
+        &FitParameters::default(),
+        &NetworkOptions::default(),
+        &Progress::default(),
+    )?;
+    let adapter = fitted.adapter;
+    adapter.save(folder.join("adapter.safetensors"))?;
+
+    // What the upgrade buys, on items that the fit never saw.
+    let report = measure(&data, &adapter)?;
+    let mut file = AtomicFile::create(folder.join("report.html"))?;
+    file.put(rehang_report::html(&report).as_bytes())?;
+    file.commit()?;
+
+    // A gallery is filled, switched and backfilled while threads search and write.
+    let live = rehang_demo::live(folder, &adapter, &|_| {}, &Progress::default())?;
+    Ok((report, live))
+}
+
+fn measure(data: &Data, adapter: &Adapter) -> Result<Report> {
+    let (old, new, labels) = data.of_role(1)?;
+    let ground = Ground {
+        old: &old,
+        new: &new,
+        side: None,
+        queries: None,
+        relevance: Some(Relevance::Labels { gallery: &labels, queries: None }),
+        labels_are_names: false,
+        groups: None,
+        head: Some(&data.head),
+    };
+    let contender = Contender { name: adapter.training.method.clone(), adapter };
+    let options = StudyOptions { policies: vec![Policy::Coverage], ..StudyOptions::default() };
+    study(&ground, &[contender], &options, &Progress::default())
+}
+
+/// The demo's vectors. Role 0 are the pairs, role 1 is the gallery.
+struct Data {
+    old: rehang::Matrix,
+    new: rehang::Matrix,
+    labels: Vec<i64>,
+    roles: Vec<i64>,
+    head: Head,
+}
+
+impl Data {
+    fn read(folder: &Path) -> Result<Self> {
+        let source = |name: &str| VectorSource::path(folder.join(name));
+        let bias = files::read_f32_column(&source("head_bias.npy"))?;
+        Ok(Self {
+            old: files::read_matrix(&source("old.npy"))?,
+            new: files::read_matrix(&source("new.npy"))?,
+            labels: files::read_labels(&source("label.npy"))?,
+            roles: files::read_labels(&source("role.npy"))?,
+            head: Head::new(files::read_matrix(&source("head_weight.npy"))?, Some(bias), HeadKind::Softmax)?,
+        })
+    }
+
+    fn of_role(&self, role: i64) -> Result<(Vectors, Vectors, Vec<i64>)> {
+        let rows: Vec<usize> = (0..self.roles.len()).filter(|&row| self.roles[row] == role).collect();
+        Ok((
+            Vectors::measured("digits-old", Distance::L2, self.old.select(&rows), "old vectors")?,
+            Vectors::measured("digits-new", Distance::L2, self.new.select(&rows), "new vectors")?,
+            rows.iter().map(|&row| self.labels[row]).collect(),
+        ))
+    }
+}
