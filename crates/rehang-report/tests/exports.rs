@@ -177,7 +177,7 @@ fn fixture() -> Report {
             seen: "The curve of fct · random falls 2.3 points below its own start at 10 %.".into(),
             may_mean: "Adapted and native vectors are not at the same scale, so the first native items are misplaced.".into(),
             remedy: "Put the adapter's output into the new space's geometry (the default of this version).".into(),
-            evidence: Vec::new(),
+            ..Finding::default()
         },
         Finding {
             code: "few-queries".into(),
@@ -185,7 +185,7 @@ fn fixture() -> Report {
             seen: "There are 1,998 queries.".into(),
             may_mean: "Differences below about 1 point are within the noise.".into(),
             remedy: "Measure on more queries before deciding between close methods.".into(),
-            evidence: Vec::new(),
+            ..Finding::default()
         },
     ];
     report
@@ -503,7 +503,7 @@ fn a_severe_warning_stands_before_the_numbers() {
         seen: "812 of 2,016 items are also among the pairs.".into(),
         may_mean: "The adapter has seen them, so the curve is too good.".into(),
         remedy: "Measure on items that were not among the pairs.".into(),
-        evidence: Vec::new(),
+        ..Finding::default()
     });
     for text in [html(&report), markdown(&report)] {
         assert!(text.find("812 of 2,016").unwrap() < text.find("At the switch").unwrap());
