@@ -10,7 +10,7 @@ python=${1:?"usage: bench/apply/run.sh PYTHON [ROUNDS]"}
 rounds=${2:-7}
 if [ -z "${BENCH_APPLY:-}" ]; then
     cargo build --release --quiet --workspace --example bench_apply
-    BENCH_APPLY=${CARGO_TARGET_DIR:-target}/release/examples/bench_apply
+    BENCH_APPLY=$(bench/target.sh)/release/examples/bench_apply
 fi
 for threads in 1 2; do
     RAYON_NUM_THREADS=$threads OMP_NUM_THREADS=$threads MKL_NUM_THREADS=$threads \

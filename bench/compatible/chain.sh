@@ -6,8 +6,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 data=$(realpath "${1:-../shared/data}/img_omniglot")
-rehang=$(realpath "${2:-target/release/rehang}")
-work=target/compatible-chain
+target=$(bench/target.sh)
+rehang=$(realpath "${2:-$target/release/rehang}")
+work=$target/compatible-chain
 mkdir -p "$work" bench/runs/compatible-chain
 config() { # number, classes of the model before, classes of this one, seed
   cat <<TOML

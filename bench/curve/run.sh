@@ -12,6 +12,6 @@ items=${1:-10000} width=${2:-128} classes=${3:-100} points=${4:-22}
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 cargo build --release --quiet --workspace --example bench_curve
-binary=${BENCH_CURVE:-${CARGO_TARGET_DIR:-target}/release/examples/bench_curve}
+binary=${BENCH_CURVE:-$(bench/target.sh)/release/examples/bench_curve}
 "$binary" "$items" "$width" "$classes" "$directory" | tee "$directory/ours.json"
 "${PYTHON:-python3}" bench/curve/rival.py "$directory" "$directory/ours.json" --points "$points"

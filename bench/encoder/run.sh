@@ -1,16 +1,17 @@
 #!/bin/sh
-# Training steps of cnn-small and resnet18, rehang against PyTorch on the CPU, interleaved. Run from the repository's root.
+# Training steps of cnn-small and resnet18, rehang against PyTorch on the CPU, interleaved.
 #   PYTHON=/path/to/venv/bin/python bench/encoder/run.sh [ROUNDS [STEPS]]
-# PYTHON needs torch and safetensors. One JSON line a run goes to target/bench_encoder.jsonl, the summary to stdout.
+# PYTHON needs torch and safetensors. One JSON line a run goes to bench_encoder.jsonl in cargo's target folder, the summary to stdout.
 set -eu
+cd "$(dirname "$0")/../.."
+target=$(bench/target.sh)
 rounds=${1:-3}
 steps=${2:-3}
 python=${PYTHON:-python3}
 here=bench/encoder
-raw=target/bench_encoder.jsonl
-mkdir -p target
+raw=$target/bench_encoder.jsonl
 cargo build --release --quiet --workspace --example bench_encoder
-ours=$(cargo metadata --format-version 1 --no-deps | "$python" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')/release/examples/bench_encoder
+ours=$target/release/examples/bench_encoder
 data=$(mktemp -d)
 trap 'rm -rf "$data"' EXIT
 for encoder in cnn-small resnet18; do

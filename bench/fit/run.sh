@@ -1,15 +1,17 @@
 #!/bin/sh
-# Epochs of the FCT-size adapter, rehang against PyTorch on the CPU, interleaved. Run from the repository's root.
+# Epochs of the FCT-size adapter, rehang against PyTorch on the CPU, interleaved.
 #   PYTHON=/path/to/venv/bin/python bench/fit/run.sh [ROUNDS [EPOCHS]]
-# PYTHON needs torch and safetensors. One JSON line a run goes to target/bench_fit.jsonl, the summary to stdout.
+# PYTHON needs torch and safetensors. One JSON line a run goes to bench_fit.jsonl in cargo's target folder, the summary to stdout.
 set -eu
+cd "$(dirname "$0")/../.."
+target=$(bench/target.sh)
 rounds=${1:-5}
 epochs=${2:-2}
 python=${PYTHON:-python3}
 here=bench/fit
-raw=target/bench_fit.jsonl
+raw=$target/bench_fit.jsonl
 cargo build --release --quiet --workspace --example bench_fit
-ours=$(cargo metadata --format-version 1 --no-deps | "$python" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')/release/examples/bench_fit
+ours=$target/release/examples/bench_fit
 data=$(mktemp --suffix=.safetensors)
 trap 'rm -f "$data"' EXIT
 "$ours" write "$data"

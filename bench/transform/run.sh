@@ -8,8 +8,9 @@ cd "$(dirname "$0")/../.."
 rows=${1:-10000000}
 folder=${2:-$(mktemp -d)}
 cargo build --release --workspace --examples --bins
-make=target/release/examples/bench_stream
-rehang=target/release/rehang
+target=$(bench/target.sh)
+make=$target/release/examples/bench_stream
+rehang=$target/release/rehang
 "$make" make "$folder/in.parquet" "$rows" 128
 "$make" make "$folder/pairs-old.parquet" 4000 128
 "$make" make "$folder/pairs-new.parquet" 4000 128
