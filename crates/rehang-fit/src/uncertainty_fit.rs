@@ -197,7 +197,8 @@ const PAIRS_MIN: usize = 30;
 ///    vectors of its neighbourhood are from its own: where similar old vectors scatter in the new space, no map can
 ///    be right. The head's logits are divided by the temperature under which its softmax on out-of-fold outputs best
 ///    fits its own answer on the native vectors.
-/// 3. A linear regression on standardised features, penalised lightly (10⁻³ of their variance).
+/// 3. A linear regression on standardised features, penalised lightly (10⁻³ of their variance); what it predicts for
+///    other pairs stays within a factor of e² of the errors that it learned from.
 /// 4. The constant is moved so that the mean of σ² is the mean squared error, both measured on pairs that the
 ///    regression left out; σ² is clamped to the range of what was predicted there, widened by a factor of two. The
 ///    calibration is measured with the constant of the other folds.
@@ -541,9 +542,15 @@ struct Regression {
     means: Vec<f64>,
     coefficients: Vec<f64>,
     intercept: f64,
+    /// The range of the targets, widened by [`Regression::BEYOND`].
+    range: (f64, f64),
 }
 
 impl Regression {
+    /// How far a prediction may lie outside of what was learned from. A feature that hardly varied there and does on
+    /// another row (the entropy of a head that is sure of nearly everything) would carry it to any number.
+    const BEYOND: f64 = 2.0;
+
     fn fit(features: &[Vec<f64>], targets: &[f64], rows: &[usize]) -> Result<Self> {
         const PENALTY: f64 = 1e-3;
         let (n, p) = (rows.len().max(1) as f64, features.first().map_or(0, Vec::len));
@@ -566,12 +573,17 @@ impl Regression {
         }
         let solution = product(vectors.as_ref(), projected.as_ref());
         let coefficients = (0..p).map(|j| solution[(j, 0)] * scale(j)).collect();
-        Ok(Self { means, coefficients, intercept })
+        let bounds = rows.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &row| {
+            (low.min(targets[row]), high.max(targets[row]))
+        });
+        let range = (bounds.0 - Self::BEYOND, bounds.1 + Self::BEYOND);
+        Ok(Self { means, coefficients, intercept, range })
     }
 
     fn predict(&self, features: &[f64]) -> f64 {
         let terms = features.iter().zip(&self.means).zip(&self.coefficients);
-        self.intercept + terms.map(|((value, mean), coefficient)| coefficient * (value - mean)).sum::<f64>()
+        let sum = terms.map(|((value, mean), coefficient)| coefficient * (value - mean)).sum::<f64>();
+        (self.intercept + sum).max(self.range.0).min(self.range.1)
     }
 }
 
@@ -626,6 +638,16 @@ mod tests {
             input,
             head: None,
         }
+    }
+
+    #[test]
+    fn a_feature_that_hardly_varied_carries_no_prediction_away() {
+        let features: Vec<Vec<f64>> = (0..40).map(|row| vec![f64::from(row % 2) * 1e-9]).collect();
+        let targets: Vec<f64> = (0..40).map(|row| f64::from(row % 2) - 5.0).collect();
+        let regression = Regression::fit(&features, &targets, &(0..40).collect::<Vec<_>>()).unwrap();
+        assert!((regression.predict(&[1e-9]) + 4.0).abs() < 0.01);
+        assert_eq!(regression.predict(&[1.0]), -2.0);
+        assert_eq!(regression.predict(&[-1.0]), -7.0);
     }
 
     #[test]
