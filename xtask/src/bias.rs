@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use rehang::adapter;
-use rehang::curve::{CurveInput, CurveOptions, Relevance, curve};
+use rehang::curve::{CurveInput, CurveOptions, Relevance, TOP1, curve};
 use rehang::files::AtomicFile;
 use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::mean_sd;
@@ -193,7 +193,7 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
                     today,
                     gaps: (0..=100).map(|at| gap(&curve, permutation.len() * at / 100)).collect(),
                     shares: [share(10), share(25), share(50)],
-                    area: curve.top1.area(),
+                    area: curve.lines[TOP1].area(),
                 });
             }
         }

@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use rehang::adapter::{self, Adapter};
-use rehang::curve::{CurveInput, CurveOptions, Relevance, curve, evaluate};
+use rehang::curve::{CurveInput, CurveOptions, MAP, Relevance, TOP1, curve, evaluate};
 use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::{kendall_tau_b, mean_sd};
@@ -267,7 +267,7 @@ fn measure_part(
             &CurveOptions::default(),
             progress,
         )?;
-        let both = |of: &dyn Fn(&rehang::curve::Line) -> f64| [of(&made.top1), of(&made.map)];
+        let both = |of: &dyn Fn(&rehang::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
         rows.push(Row {
             set: set.into(),
             seed,
@@ -294,7 +294,7 @@ fn measure_part(
             &CurveOptions::default(),
             progress,
         )?;
-        let line = [today.top1, today.map];
+        let line = [today.values[TOP1], today.values[MAP]];
         rows.push(Row {
             set: set.into(),
             seed,

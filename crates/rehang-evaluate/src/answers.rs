@@ -191,11 +191,6 @@ impl Answers {
             inputs.warn("idle-parameter", seen);
         }
     }
-
-    /// Whether there are judgements.
-    pub fn is_judged(&self) -> bool {
-        self.qrels.is_some()
-    }
 }
 
 impl AnswerFiles {

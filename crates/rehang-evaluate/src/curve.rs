@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use rehang::curve::{
-    AgreementCurve, AreaIntervals, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips,
-    FlipsByDepth, Line, Relevance, agreement, curve as exact_curve,
+    AgreementCurve, ByMetric, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips, Line, MAP,
+    Metric, Relevance, TOP1, TOP5, agreement, curve as exact_curve,
 };
 use rehang::files::{
     Columns, Inputs, JoinFiles, VectorSource, expect_count, expect_normalised, expect_same_items,
@@ -99,7 +99,7 @@ pub enum Measured {
         /// The curve.
         curve: Box<Curve>,
         /// Intervals over queries of the areas, where asked for.
-        intervals: Option<AreaIntervals>,
+        intervals: Option<ByMetric<Interval>>,
     },
     /// Without: how much of the fully native gallery's answers is given.
     Agreement {
@@ -166,6 +166,7 @@ pub struct CurveAnswer {
 /// Computes the exact curve of one adapted gallery and one order.
 ///
 /// ```
+/// use rehang::curve::TOP1;
 /// use rehang::files::{self, VectorSource};
 /// use rehang::{Matrix, Progress};
 /// use rehang_evaluate::{AnswerFiles, CurveFiles, Measured, curve};
@@ -186,8 +187,8 @@ pub struct CurveAnswer {
 /// };
 /// let answer = curve(&wanted, &Progress::default())?;
 /// let Measured::Answers { curve, .. } = &answer.measured else { unreachable!() };
-/// assert!(curve.top1.start() < 100.0);
-/// assert_eq!((curve.top1.values()[1], curve.top1.end()), (100.0, 100.0));
+/// assert!(curve.lines[TOP1].start() < 100.0);
+/// assert_eq!((curve.lines[TOP1].values()[1], curve.lines[TOP1].end()), (100.0, 100.0));
 /// assert_eq!(answer.to_json()["n"], 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -277,14 +278,13 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
                 distance: old_distance,
             }),
         };
-        let judged = answers.is_judged().then_some(k);
         let options =
-            CurveOptions { map_at: Some(k), ndcg_at: judged, recall_at: judged, ..CurveOptions::default() };
+            CurveOptions { metrics: Metric::measurable(Some(relevance), k), ..CurveOptions::default() };
         let curve = exact_curve(&input, &options, progress)?;
         if let Some(path) = &files.points {
-            points = Some(Points { file: path.clone(), columns: write_points(path, &curve, k)? });
+            points = Some(Points { file: path.clone(), columns: write_points(path, &curve)? });
         }
-        warnings = problems(&curve, relevance, k);
+        warnings = problems(&curve, relevance);
         let intervals = (samples > 0).then(|| curve.area_intervals(samples, LEVEL, SEED)).transpose()?;
         Measured::Answers { curve: Box::new(curve), intervals }
     } else {
@@ -360,7 +360,7 @@ fn distances(files: &CurveFiles, adapter: Option<&Adapter>) -> Result<(Distance,
 }
 
 /// What makes a curve no reason to upgrade: a new model that is no better, or labels that cannot tell.
-fn problems(exact: &Curve, relevance: Relevance<'_>, k: usize) -> Vec<Finding> {
+fn problems(exact: &Curve, relevance: Relevance<'_>) -> Vec<Finding> {
     let mut problems = Vec::new();
     if let Relevance::Labels { gallery, .. } = relevance
         && gallery.iter().all(|&label| label >= 0 && label == gallery[0])
@@ -372,16 +372,14 @@ fn problems(exact: &Curve, relevance: Relevance<'_>, k: usize) -> Vec<Finding> {
         );
     }
     let today = exact.do_nothing.as_ref().map(|today| &today.evaluation);
-    let (measure, line, today) = match &exact.ndcg_at {
-        Some(at) => (format!("nDCG@{k}"), &at.line, today.and_then(|today| today.ndcg_at)),
-        None => ("mAP".to_owned(), &exact.map, today.map(|today| today.map)),
-    };
+    let Some(&metric) = Metric::for_report(exact.lines.metrics().collect()).first() else { return problems };
+    let (line, today) = (&exact.lines[metric], today.map(|today| today.values[metric]));
     // As in a report, a tie is no problem.
     if let Some(do_nothing) = today.filter(|value| value.is_finite())
         && stays_above_from(line.values(), do_nothing).is_none()
     {
         let summary = CurveSummary {
-            measure,
+            measure: metric.name(),
             do_nothing,
             start: line.start(),
             area: line.area(),
@@ -472,49 +470,37 @@ impl CurveAnswer {
         Value::Object(value)
     }
 
-    fn add_answers(&self, value: &mut Map<String, Value>, curve: &Curve, intervals: Option<&AreaIntervals>) {
-        let k = self.k;
-        let lines = [&curve.top1, &curve.top5, &curve.map];
+    fn add_answers(
+        &self,
+        value: &mut Map<String, Value>,
+        curve: &Curve,
+        intervals: Option<&ByMetric<Interval>>,
+    ) {
+        let lines = &curve.lines;
         value.insert("queries".into(), json!(curve.queries));
-        value.insert("area".into(), three(|line| lines[line].area()));
-        value.insert("start".into(), three(|line| lines[line].start()));
-        value.insert("end".into(), three(|line| lines[line].end()));
-        value.insert("min".into(), three(|line| lines[line].min()));
-        let today = curve.do_nothing.as_ref().map(|today| {
-            let at = &today.evaluation;
-            [at.top1, at.top5, at.map]
-        });
-        value.insert("do_nothing".into(), json!(today.map(|today| three(|line| today[line]))));
+        value.insert("area".into(), in_table(|metric| lines[metric].area()));
+        value.insert("start".into(), in_table(|metric| lines[metric].start()));
+        value.insert("end".into(), in_table(|metric| lines[metric].end()));
+        value.insert("min".into(), in_table(|metric| lines[metric].min()));
+        let today = curve.do_nothing.as_ref().map(|today| &today.evaluation.values);
+        value.insert("do_nothing".into(), json!(today.map(|today| in_table(|metric| today[metric]))));
         let passes = today.map(|today| {
-            let at = |line: usize| {
-                stays_above_from(lines[line].values(), today[line]).map(|cut| cut as f64 / curve.items as f64)
-            };
-            json!({ "top1": at(0), "top5": at(1), "map": at(2) })
+            in_table(|metric| {
+                let cut = stays_above_from(lines[metric].values(), today[metric]);
+                cut.map(|cut| cut as f64 / curve.items as f64)
+            })
         });
         value.insert("passes_do_nothing_at".into(), json!(passes));
         if let Some(of) = intervals {
-            let at_k = [("map", of.map_at), ("ndcg", of.ndcg_at), ("recall", of.recall_at)];
-            let named = [("top1", of.top1), ("top5", of.top5), ("map", of.map)]
-                .map(|(name, of)| (name.to_owned(), of))
-                .into_iter()
-                .chain(at_k.into_iter().filter_map(|(name, of)| Some((format!("{name}@{k}"), of?))));
+            let named = of.iter().map(|(metric, &interval)| (metric.id(), interval));
             value.insert("area_interval".into(), self.intervals(named));
         }
-        for (name, at) in at_k(curve) {
-            value.insert(format!("{name}@{k}"), summary(at));
-        }
+        value.extend(further(curve).map(|(metric, line)| (metric.id(), summary(line))));
         if let Some(points) = self.grid {
-            let grids = lines.map(|line| line.grid(points));
-            value.insert(
-                "grid".into(),
-                json!({
-                    "cuts": grids[0].cuts,
-                    "top1": grids[0].values,
-                    "top5": grids[1].values,
-                    "map": grids[2].values,
-                    "mean": three(|line| grids[line].mean),
-                }),
-            );
+            let mut grid = in_table(|metric| lines[metric].grid(points).values);
+            grid["cuts"] = json!(lines[MAP].grid(points).cuts);
+            grid["mean"] = in_table(|metric| lines[metric].grid(points).mean);
+            value.insert("grid".into(), grid);
         }
         let mut flips = flips_at_quarters(&curve.flips, curve.items);
         if let (Some(today), Some(object)) = (&curve.do_nothing, flips.as_object_mut()) {
@@ -546,23 +532,24 @@ impl CurveAnswer {
     }
 }
 
-fn three(of: impl Fn(usize) -> f64) -> Value {
-    json!({ "top1": of(0), "top5": of(1), "map": of(2) })
+/// The metrics that stand beside each other in the answer; every other one stands by itself.
+pub const TABLE: [Metric; 3] = [TOP1, TOP5, MAP];
+
+fn in_table<T: Serialize>(of: impl Fn(Metric) -> T) -> Value {
+    Value::Object(TABLE.iter().map(|&metric| (metric.id(), json!(of(metric)))).collect())
 }
 
 fn summary(line: &Line) -> Value {
     json!({ "area": line.area(), "start": line.start(), "end": line.end(), "min": line.min() })
 }
 
-/// The metrics within the cut-off k that were measured, by name.
-pub fn at_k(curve: &Curve) -> impl Iterator<Item = (&'static str, &Line)> {
-    [("map", &curve.map_at), ("ndcg", &curve.ndcg_at), ("recall", &curve.recall_at)]
-        .into_iter()
-        .filter_map(|(name, at)| Some((name, &at.as_ref()?.line)))
+/// The metrics of a curve that are not in [`TABLE`].
+pub fn further(curve: &Curve) -> impl Iterator<Item = (Metric, &Line)> {
+    curve.lines.iter().filter(|(metric, _)| !TABLE.contains(metric))
 }
 
 /// Flips where a reader looks first: at the start, a quarter, a half, three quarters and the end.
-fn flips_at_quarters(by_depth: &FlipsByDepth, items: usize) -> Value {
+fn flips_at_quarters(by_metric: &ByMetric<Flips>, items: usize) -> Value {
     let cuts: Vec<usize> = (0..=4).map(|quarter| quarter * items / 4).collect();
     let one = |flips: &Flips| {
         json!({
@@ -574,37 +561,37 @@ fn flips_at_quarters(by_depth: &FlipsByDepth, items: usize) -> Value {
             "negative_flip_rate_area": flips.rate.area(),
         })
     };
-    json!({ "top1": one(&by_depth.top1), "top5": one(&by_depth.top5) })
+    Value::Object(by_metric.iter().map(|(metric, flips)| (metric.id(), one(flips))).collect())
 }
 
 /// One measure along the whole curve, and its name in the answer.
 type PointColumn<'a> = (String, Box<dyn Fn(usize) -> f64 + 'a>);
 
 /// Everything that a curve holds at each of its n + 1 fractions, in the order of `docs/formats.md`.
-fn point_columns(exact: &Curve, k: usize) -> Vec<PointColumn<'_>> {
+fn point_columns(exact: &Curve) -> Vec<PointColumn<'_>> {
     fn line(name: impl Into<String>, line: &Line) -> PointColumn<'_> {
         (name.into(), Box::new(|cut| line.values()[cut]))
     }
-    let mut columns = vec![line("top1", &exact.top1), line("top5", &exact.top5), line("map", &exact.map)];
+    let mut columns: Vec<_> = TABLE.iter().map(|&metric| line(metric.id(), &exact.lines[metric])).collect();
     let against_today = exact.do_nothing.as_ref().map(|today| ("do_nothing_", &today.flips));
-    for (reference, by_depth) in std::iter::once(("", &exact.flips)).chain(against_today) {
-        for (depth, flips) in [("top1", &by_depth.top1), ("top5", &by_depth.top5)] {
-            let name = |what: &str| format!("{reference}{depth}_{what}");
+    for (reference, by_metric) in std::iter::once(("", &exact.flips)).chain(against_today) {
+        for (metric, flips) in by_metric.iter() {
+            let name = |what: &str| format!("{reference}{metric}_{what}");
             columns.push((name("positive_flips"), Box::new(|cut| flips.positive[cut] as f64)));
             columns.push((name("negative_flips"), Box::new(|cut| flips.negative[cut] as f64)));
             columns.push(line(name("negative_flip_rate"), &flips.rate));
         }
     }
-    columns.extend(at_k(exact).map(|(name, at)| line(format!("{name}@{k}"), at)));
+    columns.extend(further(exact).map(|(metric, along)| line(metric.id(), along)));
     columns.extend(exact.gap.as_ref().map(|gap| line("gap_top1", gap)));
     columns.extend(exact.groups.iter().map(|group| line(format!("group_{}_top1", group.group), &group.top1)));
     columns
 }
 
 /// Writes the curve `[n + 1, columns]`, a block of fractions at a time, and gives the columns' names.
-fn write_points(path: &Path, exact: &Curve, k: usize) -> Result<Vec<String>> {
+fn write_points(path: &Path, exact: &Curve) -> Result<Vec<String>> {
     const ROWS: usize = 4096;
-    let columns = point_columns(exact, k);
+    let columns = point_columns(exact);
     let mut writer = stream::create(path, Columns { width: columns.len(), ids: None, sigma2: false })?;
     for first in (0..=exact.items).step_by(ROWS) {
         let cuts = first..(first + ROWS).min(exact.items + 1);

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rehang::compatibility::{
-    CrossEvaluation, CrossInput, Metric, Model, RefreshInput, SequenceInput, SequenceStep, UpgradeStep,
-    WidthRule, cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
+    CrossEvaluation, CrossInput, Model, RefreshInput, SequenceInput, SequenceStep, UpgradeStep, WidthRule,
+    cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
 };
-use rehang::curve::{CurveOptions, Line, QueryCount, Relevance, grid_cuts};
+use rehang::curve::{CurveOptions, Line, Metric, QueryCount, Relevance, TOP1, TOP5, grid_cuts};
 use rehang::files::{Inputs, Join, Names, RowSelection, VectorSource};
 use rehang::finding::Finding;
 use rehang::order::{OrderInput, Policy, order};
@@ -114,6 +114,11 @@ impl Ground {
             .ok_or_else(|| Error::missing("`labels` or `qrels`", "a comparison of models"))
     }
 
+    /// Everything that can be measured with these right answers.
+    fn metrics(&self, k: usize) -> Result<Vec<Metric>> {
+        Ok(Metric::measurable(Some(self.relevance()?), k))
+    }
+
     fn measured(self, queries: QueryCount, k: usize) -> MeasuredOn {
         MeasuredOn {
             models: self.models.names,
@@ -163,8 +168,8 @@ pub struct CrossAnswer {
     pub on: MeasuredOn,
     /// How queries were made to fit galleries of other widths, `[asking][asked]`.
     pub width_rules: Vec<Vec<WidthRule>>,
-    /// `top1`, `top5`, `map` and `map_at`.
-    pub metrics: BTreeMap<&'static str, Table>,
+    /// `top1`, `top5`, `map`, `map_at` and what else can be measured, by [`Metric::key`].
+    pub metrics: BTreeMap<String, Table>,
 }
 
 /// Every model's queries in every model's gallery. `best` names the model whose own search is the best to be had with a full
@@ -186,17 +191,14 @@ pub fn cross(
         models: &ground.models(),
         relevance: ground.relevance()?,
         distance: ground.distance,
-        map_at: Some(files.k),
+        metrics: &ground.metrics(files.k)?,
     };
     let result = cross_evaluate(&input, progress)?;
-    let metrics =
-        [("top1", Metric::Top1), ("top5", Metric::Top5), ("map", Metric::Map), ("map_at", Metric::MapAt)]
-            .into_iter()
-            .map(|(id, metric)| {
-                let intervals = intervals(&result, metric, best, bootstrap)?;
-                Ok((id, Table::new(result.matrix(metric), best, intervals)))
-            })
-            .collect::<Result<_>>()?;
+    let table = |metric: Metric| {
+        let intervals = intervals(&result, metric, best, bootstrap)?;
+        Ok((metric.key(), Table::new(result.matrix(metric), best, intervals)))
+    };
+    let metrics = result.metrics().map(table).collect::<Result<_>>()?;
     let width_rules =
         result.cells.iter().map(|row| row.iter().map(|cell| cell.width_rule).collect()).collect();
     Ok(CrossAnswer { on: ground.measured(result.queries, files.k), width_rules, metrics })
@@ -220,7 +222,7 @@ fn intervals(
         .map(|pair| {
             let (old, new) = (place(&pair.old), place(&pair.new));
             let (after, before) = (result.per_query(new, old, metric), result.per_query(old, old, metric));
-            paired_difference(&after, &before, samples, LEVEL, 0)
+            paired_difference(after, before, samples, LEVEL, 0)
         })
         .collect()
 }
@@ -234,9 +236,9 @@ pub struct RefreshAnswer {
     /// Items of the gallery.
     #[serde(skip)]
     pub items: usize,
-    /// Quality of the old model alone: `top1`, `top5`, `map` and `map_at`.
+    /// Quality of the old model alone, by [`Metric::key`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub do_nothing: Option<BTreeMap<&'static str, Option<f64>>>,
+    pub do_nothing: Option<BTreeMap<String, f64>>,
     /// The refresh in each order.
     pub orders: Vec<RefreshInOrder>,
 }
@@ -248,8 +250,8 @@ pub struct RefreshInOrder {
     pub order: String,
     /// Items that are replaced at each point.
     pub cuts: Vec<usize>,
-    /// `top1`, `map`, `map_at`, `nfr1`, `nfr5` and `nfr_at`.
-    pub metrics: BTreeMap<&'static str, RefreshLine>,
+    /// `top1`, `map`, `map_at` and what else can be measured, by [`Metric::key`]; `nfr1`, `nfr5` and `nfr_at`.
+    pub metrics: BTreeMap<String, RefreshLine>,
 }
 
 /// A metric along a hot refresh.
@@ -287,30 +289,25 @@ pub fn refresh(
         orders.iter().map(|(name, order)| (name.as_str(), &order[..])).collect();
     let input =
         RefreshInput { old, new, relevance: ground.relevance()?, distance: ground.distance, orders: &named };
-    let options = CurveOptions { map_at: Some(files.k), flips_at: Some(files.k), ..CurveOptions::default() };
+    let options = CurveOptions { metrics: ground.metrics(files.k)?, flips_at: Some(files.k), kept_cuts: 0 };
     let results = hot_refresh(&input, &options, progress)?;
     let (queries, items) = (results[0].curve.queries, results[0].curve.items);
     let cuts = grid_cuts(items, grid);
     let do_nothing = results[0].curve.do_nothing.as_ref().map(|today| {
-        let at = &today.evaluation;
-        [("top1", Some(at.top1)), ("top5", Some(at.top5)), ("map", Some(at.map)), ("map_at", at.map_at)]
-            .into()
+        let values = today.evaluation.values.iter();
+        values.map(|(metric, &value)| (metric.key(), value)).collect()
     });
-    let nothing = Line::default();
     let in_order = |(order, curve): (&String, &rehang::curve::Curve)| {
-        let lines = [
-            ("top1", &curve.top1),
-            ("map", &curve.map),
-            ("map_at", curve.map_at.as_ref().map_or(&nothing, |at| &at.line)),
-            ("nfr1", &curve.flips.top1.rate),
-            ("nfr5", &curve.flips.top5.rate),
-            ("nfr_at", curve.flips.at.as_ref().map_or(&nothing, |at| &at.flips.rate)),
-        ];
-        let metrics = lines.map(|(id, line)| {
+        let flips = [("nfr1", TOP1), ("nfr5", TOP5), ("nfr_at", Metric::top(files.k))];
+        let flips = flips.map(|(key, metric)| (key.to_owned(), &curve.flips[metric].rate));
+        // Top-5 is in its flips.
+        let measured = curve.lines.iter().filter(|&(metric, _)| metric != TOP5);
+        let lines = measured.map(|(metric, line)| (metric.key(), line)).chain(flips);
+        let metrics = lines.map(|(id, line): (String, &Line)| {
             let values = cuts.iter().map(|&cut| line.values()[cut]).collect();
             (id, RefreshLine { values, area: line.area() })
         });
-        RefreshInOrder { order: order.clone(), cuts: cuts.clone(), metrics: metrics.into() }
+        RefreshInOrder { order: order.clone(), cuts: cuts.clone(), metrics: metrics.collect() }
     };
     let orders = results.iter().map(|result| in_order((&result.order, &result.curve))).collect();
     Ok(RefreshAnswer { on: ground.measured(queries, files.k), items, do_nothing, orders })
@@ -407,7 +404,7 @@ pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) ->
         joined_at: joined.as_deref(),
         relevance: ground.relevance()?,
         distance: ground.distance,
-        map_at: Some(files.k),
+        metrics: &ground.metrics(files.k)?,
     };
     let steps = upgrade_sequence(&input, progress)?.steps;
     let queries = steps[0].queries;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rehang::curve::MAP;
 use rehang::files::{Inputs, Names, RowSelection, VectorSource};
 use rehang::order::Policy;
 use rehang::transform::{TransformFiles, transform};
@@ -89,13 +90,13 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
     )
     .unwrap();
     let Measured::Answers { curve, .. } = &answer.measured else { panic!("there are labels") };
-    let today = curve.do_nothing.as_ref().unwrap().evaluation.map;
+    let today = curve.do_nothing.as_ref().unwrap().evaluation.values[MAP];
     let codes: Vec<&str> = answer.findings.iter().map(|finding| finding.code.as_str()).collect();
     assert_eq!((answer.is_refused, codes), (false, vec!["among-pairs"]));
-    assert!(today < curve.map.start() && curve.map.start() < curve.map.end());
-    assert_eq!(format!("{today:.1} {:.1}", curve.map.end()), "36.7 78.9");
+    assert!(today < curve.lines[MAP].start() && curve.lines[MAP].start() < curve.lines[MAP].end());
+    assert_eq!(format!("{today:.1} {:.1}", curve.lines[MAP].end()), "36.7 78.9");
     assert_eq!(answer.points.as_ref().unwrap().columns[2], "map");
-    assert_eq!(answer.to_json()["end"]["map"], curve.map.end());
+    assert_eq!(answer.to_json()["end"]["map"], curve.lines[MAP].end());
 
     let wanted = ReportFiles {
         rows: Some(role(1)),
@@ -106,7 +107,7 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
     };
     let reported = report(&wanted, &progress).unwrap();
     let line = &reported.report.headline_curve().unwrap().metrics["map"];
-    assert_eq!((line.start, line.end), (curve.map.start(), curve.map.end()));
+    assert_eq!((line.start, line.end), (curve.lines[MAP].start(), curve.lines[MAP].end()));
     let roles: Vec<&str> = reported.report.inputs.iter().map(|input| input.role.as_str()).collect();
     assert_eq!(roles[..4], ["old", "new", "labels", "rows"]);
     let error = report(&ReportFiles { output: vec![demo("old.npy").path], ..wanted }, &progress).unwrap_err();

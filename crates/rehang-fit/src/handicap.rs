@@ -9,7 +9,7 @@
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use rehang::curve::{CurveInput, CurveOptions, Relevance, agreement, curve};
+use rehang::curve::{CurveInput, CurveOptions, MAP, Relevance, TOP1, agreement, curve};
 use rehang::{Distance, Matrix, Progress, Result};
 use serde::{Deserialize, Serialize};
 
@@ -129,8 +129,8 @@ pub fn fit(
                 do_nothing: None,
             };
             let curve = curve(&input, &CurveOptions::default(), &quiet)?;
-            areas.push(curve.map.area());
-            top1.push(curve.top1.area());
+            areas.push(curve.lines[MAP].area());
+            top1.push(curve.lines[TOP1].area());
         }
         rows.push(HandicapRow { handicap, part, areas, top1 });
         progress.advance(1);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rehang::adapter::{InputScaling, Uncertainty};
-use rehang::curve::{CurveOptions, Relevance, evaluate_leave_one_out};
+use rehang::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate_leave_one_out};
 use rehang::study::true_errors;
 use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 
@@ -106,7 +106,7 @@ fn start(native: &Pairs, adapted: &Matrix) -> (f64, f64) {
     let found =
         evaluate_leave_one_out(adapted, new.matrix(), relevance, distance, &options, &Progress::default());
     let found = found.unwrap();
-    (found.top1, found.map)
+    (found.values[TOP1], found.values[MAP])
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rehang::curve::{
-    CurveInput, CurveOptions, DoNothing, Relevance, agreement, agreement_today, curve, evaluate,
+    CurveInput, CurveOptions, DoNothing, MAP, Relevance, agreement, agreement_today, curve, evaluate,
 };
 use rehang::{Matrix, Pairs, Progress, Result, Vectors};
 
@@ -87,7 +87,7 @@ impl Criterion {
                     groups: None,
                     do_nothing: None,
                 };
-                curve(&input, &CurveOptions::default(), &quiet)?.map
+                curve(&input, &CurveOptions::default(), &quiet)?.lines[MAP].clone()
             }
             Self::Agreement => {
                 agreement(native, adapted, &order, None, distance, 0.0, AGREEMENT, 0, &quiet)?.line
@@ -101,7 +101,7 @@ impl Criterion {
 fn by_own_queries(vectors: &Vectors, labels: &[i64]) -> Result<f64> {
     let relevance = Relevance::Labels { gallery: labels, queries: None };
     let (distance, options) = (vectors.space().distance, CurveOptions::default());
-    Ok(evaluate(vectors.matrix(), None, relevance, distance, &options, &Progress::default())?.map)
+    Ok(evaluate(vectors.matrix(), None, relevance, distance, &options, &Progress::default())?.values[MAP])
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{
-    Band, Calibration, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy, MeasuredSet, Metric,
-    MetricCurve, Report, Spread,
+    Band, Calibration, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy, MeasuredSet,
+    MetricCurve, Report, ShownMetric, Spread,
 };
 
 use crate::chart::{Axis, Chart, Level, Line, Look, Note};
@@ -107,7 +107,7 @@ impl From<String> for Cell {
 
 /// Tells `report` as a document.
 pub(crate) fn document(report: &Report) -> Document<'_> {
-    let (primary, further): (Vec<&Metric>, Vec<&Metric>) =
+    let (primary, further): (Vec<&ShownMetric>, Vec<&ShownMetric>) =
         measured_metrics(report).into_iter().partition(|metric| metric.primary);
     let sections = [
         curves_section(report, &primary),
@@ -202,8 +202,8 @@ fn is_headline(report: &Report, series: &CurveSeries) -> bool {
 }
 
 /// The metrics that any curve or level has.
-fn measured_metrics(report: &Report) -> Vec<&Metric> {
-    let has = |metric: &&Metric| {
+fn measured_metrics(report: &Report) -> Vec<&ShownMetric> {
+    let has = |metric: &&ShownMetric| {
         report.curves.iter().any(|series| series.metrics.contains_key(&metric.id))
             || report.do_nothing.contains_key(&metric.id)
             || report.new_model.contains_key(&metric.id)
@@ -268,19 +268,19 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
     let (Some(series), Some(first)) = (report.headline_curve(), report.headline_metric()) else {
         return Vec::new();
     };
-    let others: Vec<&Metric> = report
+    let others: Vec<&ShownMetric> = report
         .metrics
         .iter()
         .filter(|metric| metric.primary && metric.id != first.id && series.metrics.contains_key(&metric.id))
         .collect();
-    let number = |label, value: &dyn Fn(&Metric) -> f64| KeyNumber {
+    let number = |label, value: &dyn Fn(&ShownMetric) -> f64| KeyNumber {
         label,
         value: metric(value(first)),
         unit: format!("%\u{a0}{}", first.name),
         others: others.iter().map(|other| format!("{}\u{a0}{}", other.name, metric(value(other)))).collect(),
     };
     let along = |pick: fn(&MetricCurve) -> f64| {
-        move |metric: &Metric| series.metrics.get(&metric.id).map_or(f64::NAN, pick)
+        move |metric: &ShownMetric| series.metrics.get(&metric.id).map_or(f64::NAN, pick)
     };
     let mut numbers = vec![
         number("Doing nothing", &|metric| report.do_nothing.get(&metric.id).copied().unwrap_or(f64::NAN)),
@@ -288,7 +288,7 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
         number("Fully re-embedded", &along(|curve| curve.end)),
     ];
     if report.do_nothing.get(&first.id).is_some_and(|value| value.is_finite()) {
-        let passes = |metric: &Metric| {
+        let passes = |metric: &ShownMetric| {
             let at = series.metrics.get(&metric.id).and_then(|curve| curve.passes_do_nothing_at);
             at.map_or_else(|| "never".into(), fraction_rounded_up)
         };
@@ -335,7 +335,7 @@ fn about_orders(report: &Report) -> String {
     if about.is_empty() { String::new() } else { format!(" The orders: {}.", about.join("; ")) }
 }
 
-fn curves_section<'a>(report: &Report, metrics: &[&Metric]) -> Option<Section<'a>> {
+fn curves_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Section<'a>> {
     let mut blocks = Vec::new();
     let about_bands = bands_sentence(report);
     for metric in metrics {
@@ -374,7 +374,7 @@ fn bands_sentence(report: &Report) -> String {
 }
 
 /// Eleven points of each curve of one metric.
-fn along_table(report: &Report, of: &Metric) -> Table {
+fn along_table(report: &Report, of: &ShownMetric) -> Table {
     let curves = curves_of(report, &of.id);
     sampled_table(
         &format!("{}, %", of.name),
@@ -419,7 +419,7 @@ fn value_at(fractions: &[f64], values: &[f64], at: f64) -> f64 {
 }
 
 /// Start, lowest point, end and crossing of each curve of one metric.
-fn landmarks_table(report: &Report, of: &Metric) -> Table {
+fn landmarks_table(report: &Report, of: &ShownMetric) -> Table {
     let rows = curves_of(report, &of.id).into_iter().map(|(_, series, curve)| Row {
         cells: vec![
             series.name().into(),
@@ -452,7 +452,7 @@ fn landmarks_table(report: &Report, of: &Metric) -> Table {
 }
 
 fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
-    let metrics: Vec<&Metric> = report
+    let metrics: Vec<&ShownMetric> = report
         .metrics
         .iter()
         .filter(|metric| report.curves.iter().any(|series| series.metrics.contains_key(&metric.id)))
@@ -477,7 +477,7 @@ fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
     for (name, scores) in [("do nothing", &report.do_nothing), ("new model, fully native", &report.new_model)]
     {
         if metrics.iter().any(|metric| scores.contains_key(&metric.id)) {
-            let value = |of: &&Metric| metric(scores.get(&of.id).copied().unwrap_or(f64::NAN)).into();
+            let value = |of: &&ShownMetric| metric(scores.get(&of.id).copied().unwrap_or(f64::NAN)).into();
             rows.push(Row {
                 cells: std::iter::once(name.to_string().into()).chain(metrics.iter().map(value)).collect(),
                 strong: false,
@@ -857,7 +857,7 @@ fn first_items_table(groups: &GroupStudy) -> Table {
     Table { caption: "Share of each group among the first items of every order, %".into(), columns, rows }
 }
 
-fn further_section<'a>(report: &Report, metrics: &[&Metric]) -> Option<Section<'a>> {
+fn further_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Section<'a>> {
     let mut blocks = Vec::new();
     for of in metrics {
         if let Some(chart) = metric_chart(report, &of.id) {

@@ -111,7 +111,7 @@ pub fn svg_curve(chart: &Chart) -> String {
     svg
 }
 
-/// The chart of one metric (by [`rehang::report::Metric::id`]) along every curve of a report, with bands and with the
+/// The chart of one metric (by [`rehang::report::ShownMetric::id`]) along every curve of a report, with bands and with the
 /// lines of doing nothing and of the new model; `None` where no curve has that metric.
 pub fn metric_chart(report: &Report, metric: &str) -> Option<Chart> {
     document::metric_chart(report, metric)

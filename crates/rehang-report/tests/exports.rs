@@ -5,10 +5,12 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
+use rehang::curve::{MAP, Metric, TOP1, TOP5};
 use rehang::finding::{Finding, Severity};
 use rehang::report::{
     Band, Calibration, CalibrationBin, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves,
-    GroupStudy, Input, KendallTau, MeasuredSet, Metric, MetricCurve, Report, Spaces, Spread, display_points,
+    GroupStudy, Input, KendallTau, MeasuredSet, MetricCurve, Report, ShownMetric, Spaces, Spread,
+    display_points,
 };
 use rehang::{Distance, Space};
 use rehang_report::{Look, html, json, markdown, metric_chart, svg_curve};
@@ -98,7 +100,9 @@ fn fixture() -> Report {
     };
     let mut report = Report::new("Grocery images, seen classes", created_by, spaces);
     report.metrics =
-        vec![Metric::map(), Metric::top1(), Metric::top5(), Metric::ndcg_at(10), Metric::agreement_at(10)];
+        [MAP, TOP1, TOP5, Metric::ndcg_at(10), Metric::agreement_at(10)].map(ShownMetric::from).to_vec();
+    // Of a labelled gallery these two come under "further metrics".
+    report.metrics[3..].iter_mut().for_each(|metric| metric.primary = false);
     report.do_nothing = scores(&[("map", 34.2), ("top1", 69.5), ("top5", 86.3), ("ndcg@10", 51.4)]);
     report.new_model =
         scores(&[("map", 53.4), ("top1", 87.0), ("top5", 95.1), ("ndcg@10", 70.2), ("agreement@10", 100.0)]);

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use rehang::adapter::{self, Adapter};
 use rehang::comparison::{Backfill, Comparison, Outcome, Quality};
 use rehang::compatibility::at_width;
-use rehang::curve::{Curve, CurveInput, CurveOptions, Line, Relevance, curve, evaluate};
+use rehang::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, curve, evaluate};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::study::true_errors;
 use rehang::{Distance, Error, ErrorKind, Head, Matrix, Pairs, Progress, Result, Vectors};
@@ -308,7 +308,7 @@ fn one_seed(
         let quality = |gallery: &Matrix| -> Result<Quality> {
             let found =
                 evaluate(gallery, None, relevance, Distance::Cosine, &CurveOptions::default(), progress)?;
-            Ok(Quality { top1: found.top1, map: found.map })
+            Ok(Quality { top1: found.values[TOP1], map: found.values[MAP] })
         };
         let old_old = quality(&old_parts[number])?;
         let best_best = quality(&best_parts[number])?;
@@ -347,7 +347,7 @@ fn fitted(old_parts: &Galleries, width: usize) -> Galleries {
 
 /// A number of both lines of a curve.
 fn both(curve: &Curve, of: &dyn Fn(&Line) -> f64) -> Quality {
-    Quality { top1: of(&curve.top1), map: of(&curve.map) }
+    Quality { top1: of(&curve.lines[TOP1]), map: of(&curve.lines[MAP]) }
 }
 
 fn backfill(order: &str, curve: &Curve) -> Backfill {
@@ -355,15 +355,15 @@ fn backfill(order: &str, curve: &Curve) -> Backfill {
         let values = line.values();
         (0..POINTS).map(|point| values[point * (values.len() - 1) / (POINTS - 1)]).collect()
     };
-    let rate = &curve.flips.top1.rate;
+    let rate = &curve.flips[TOP1].rate;
     Backfill {
         order: order.to_owned(),
         area: both(curve, &Line::area),
         min: both(curve, &Line::min),
         negative_flips: rate.area(),
         negative_flips_max: rate.values().iter().copied().fold(0.0, f64::max),
-        top1: points(&curve.top1),
-        map: points(&curve.map),
+        top1: points(&curve.lines[TOP1]),
+        map: points(&curve.lines[MAP]),
     }
 }
 

@@ -200,7 +200,7 @@ fn at(points: &[(f64, f64)], share: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use rehang::report::{CreatedBy, CurveSeries, Input, Metric, MetricCurve, Spaces, display_points};
+    use rehang::report::{CreatedBy, CurveSeries, Input, MetricCurve, ShownMetric, Spaces, display_points};
     use rehang::{Adapter, Distance, Space};
 
     use super::*;
@@ -233,7 +233,7 @@ mod tests {
     fn report() -> Report {
         let spaces = Spaces { old: space("old", 3), new: space("new", 4) };
         let mut report = Report::new("x", CreatedBy::default(), spaces);
-        report.metrics = vec![Metric::map()];
+        report.metrics = vec![ShownMetric::from(rehang::curve::MAP)];
         report.do_nothing = [("map".to_owned(), 30.0)].into();
         report.curves = vec![
             series("random", &[10.0, 10.0, 10.0, 10.0, 40.0]),

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use rehang::curve::{CurveInput, CurveOptions, Relevance, curve};
+use rehang::curve::{CurveInput, CurveOptions, MAP, Relevance, TOP1, TOP5, curve};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::{Distance, Matrix, Progress, Result};
 
@@ -59,21 +59,21 @@ fn main() -> Result<()> {
     let begin = Instant::now();
     let made = curve(&input, &CurveOptions::default(), &Progress::default())?;
     let seconds = begin.elapsed().as_secs_f64();
-    let grid = made.map.grid(22);
+    let grid = made.lines[MAP].grid(22);
     let result = serde_json::json!({
         "items": items,
         "width": width,
         "classes": classes,
         "threads": rayon::current_num_threads(),
         "seconds": seconds,
-        "area": { "top1": made.top1.area(), "top5": made.top5.area(), "map": made.map.area() },
+        "area": { "top1": made.lines[TOP1].area(), "top5": made.lines[TOP5].area(), "map": made.lines[MAP].area() },
         "grid": {
             "cuts": grid.cuts,
-            "top1": made.top1.grid(22).values,
-            "top5": made.top5.grid(22).values,
+            "top1": made.lines[TOP1].grid(22).values,
+            "top5": made.lines[TOP5].grid(22).values,
             "map": grid.values,
         },
-        "negative_flips_at_the_end": made.flips.top1.negative[items],
+        "negative_flips_at_the_end": made.flips[TOP1].negative[items],
     });
     println!("{result}");
     Ok(())

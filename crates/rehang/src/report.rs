@@ -11,14 +11,15 @@
 //! # Metrics have names, not fields
 //!
 //! A labelled gallery has top-1, top-5 and mAP; one with graded relevance has nDCG@10 and recall@k; one without
-//! labels has only agreement@k. So a [`Report`] lists its [`Metric`]s, and everything that is measured is a map from
-//! [`Metric::id`] to a value.
+//! labels has only agreement@k. So a [`Report`] lists its [`ShownMetric`]s, and everything that is measured is a map from
+//! [`ShownMetric::id`] to a value.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Space;
+use crate::curve::Metric;
 use crate::finding::Finding;
 
 /// Version of the JSON form; it grows when a field changes its meaning or goes away, not when one is added.
@@ -31,7 +32,7 @@ pub const FORMAT_VERSION: u32 = 3;
 /// How many points of an exact curve a report keeps at most: one every half percent.
 pub const DISPLAY_POINTS: usize = 201;
 
-/// One value for each metric, by [`Metric::id`].
+/// One value for each metric, by [`ShownMetric::id`].
 pub type Scores = BTreeMap<String, f64>;
 
 /// A whole report.
@@ -53,7 +54,7 @@ pub struct Report {
     pub measured_on: Vec<MeasuredSet>,
     /// The metrics, in the order in which they are shown; the first one carries the verdict.
     #[serde(default)]
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<ShownMetric>,
     /// Quality of the gallery and the queries of today: old queries on old vectors.
     #[serde(default, deserialize_with = "nullable::map")]
     pub do_nothing: Scores,
@@ -104,7 +105,7 @@ impl Report {
     }
 
     /// The metric that the verdict speaks about: the first one that the headline curve has.
-    pub fn headline_metric(&self) -> Option<&Metric> {
+    pub fn headline_metric(&self) -> Option<&ShownMetric> {
         let curve = self.headline_curve()?;
         self.metrics.iter().find(|metric| curve.metrics.contains_key(&metric.id))
     }
@@ -200,9 +201,9 @@ pub struct FittedOn {
     pub pairs: usize,
 }
 
-/// A quality that is measured, in percent (more is better), and how to speak about it.
+/// A metric as a report shows it: a quality in percent, more is better, and how to speak about it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Metric {
+pub struct ShownMetric {
     /// Its key in every map of this report: `top1`, `top5`, `map`, `ndcg@10`, ….
     pub id: String,
     /// Its name for people.
@@ -214,70 +215,9 @@ pub struct Metric {
     pub primary: bool,
 }
 
-impl Metric {
-    /// Mean average precision: id `map`.
-    pub fn map() -> Self {
-        Self::primary(
-            "map",
-            "mAP",
-            "Mean average precision: how high all relevant items rank, averaged over the queries.",
-        )
-    }
-
-    /// Top-1 (CMC at 1): id `top1`.
-    pub fn top1() -> Self {
-        Self::primary("top1", "Top-1", "Share of queries whose nearest item is relevant.")
-    }
-
-    /// Top-5 (CMC at 5): id `top5`.
-    pub fn top5() -> Self {
-        Self::primary("top5", "Top-5", "Share of queries with a relevant item among the five nearest.")
-    }
-
-    /// Mean average precision over the `k` nearest: id `map@k`.
-    pub fn map_at(k: usize) -> Self {
-        Self::further(
-            format!("map@{k}"),
-            format!("mAP@{k}"),
-            format!("Mean average precision over the {k} nearest items."),
-        )
-    }
-
-    /// Normalised discounted cumulative gain over the `k` nearest: id `ndcg@k`.
-    pub fn ndcg_at(k: usize) -> Self {
-        Self::further(
-            format!("ndcg@{k}"),
-            format!("nDCG@{k}"),
-            format!("Normalised discounted cumulative gain of the {k} nearest items."),
-        )
-    }
-
-    /// Recall over the `k` nearest: id `recall@k`.
-    pub fn recall_at(k: usize) -> Self {
-        Self::further(
-            format!("recall@{k}"),
-            format!("Recall@{k}"),
-            format!("Share of the relevant items that are among the {k} nearest."),
-        )
-    }
-
-    /// Agreement with the fully native gallery over the `k` nearest, which needs no labels: id `agreement@k`.
-    pub fn agreement_at(k: usize) -> Self {
-        Self::further(
-            format!("agreement@{k}"),
-            format!("Agreement@{k}"),
-            format!(
-                "Share of the {k} nearest items that the fully native gallery would also give; needs no labels."
-            ),
-        )
-    }
-
-    fn primary(id: &str, name: &str, about: &str) -> Self {
-        Self { id: id.into(), name: name.into(), about: about.into(), primary: true }
-    }
-
-    fn further(id: String, name: String, about: String) -> Self {
-        Self { id, name, about, primary: false }
+impl From<Metric> for ShownMetric {
+    fn from(metric: Metric) -> Self {
+        Self { id: metric.id(), name: metric.name(), about: metric.about(), primary: metric.is_primary() }
     }
 }
 
@@ -333,7 +273,7 @@ pub struct CurveSeries {
     /// Fractions of the gallery that are re-embedded, increasing from 0 to 1, at most [`DISPLAY_POINTS`].
     #[serde(deserialize_with = "nullable::many")]
     pub fractions: Vec<f64>,
-    /// The curve of each metric at these fractions, by [`Metric::id`].
+    /// The curve of each metric at these fractions, by [`ShownMetric::id`].
     pub metrics: BTreeMap<String, MetricCurve>,
     /// What was added to the distance of every item that was still adapted
     /// ([`Adapter::handicap`](crate::adapter::Adapter::handicap)).
@@ -558,7 +498,7 @@ pub struct KendallTau {
 pub struct GroupStudy {
     /// Names of the groups, `[g]`; every list over groups has this order.
     pub names: Vec<String>,
-    /// The metric that is split by group, by [`Metric::id`].
+    /// The metric that is split by group, by [`ShownMetric::id`].
     pub metric: String,
     /// Share of each group in the gallery, in percent, `[g]`; empty where the groups are those of separate queries.
     #[serde(deserialize_with = "nullable::many")]

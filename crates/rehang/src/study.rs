@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::adapter::{self, Adapted, Adapter};
 use crate::curve::{
-    AgreementCurve, Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Relevance, agreement,
-    agreement_today, curve, evaluate,
+    AgreementCurve, Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Metric, Relevance, TOP1,
+    agreement, agreement_today, curve, evaluate,
 };
 use crate::error::{ErrorKind, Result};
 use crate::finding::{Finding, Severity};
@@ -19,8 +19,8 @@ use crate::order::{GroupPlaces, OrderInput, Policy, group_places, order};
 use crate::progress::Progress;
 use crate::report::{
     Band, Calibration, CalibrationBin, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves,
-    GroupStudy, KendallTau, MeasuredSet, Metric, MetricCurve, Report, Scores, Spaces, Spread, display_points,
-    percent_rounded_up,
+    GroupStudy, KendallTau, MeasuredSet, MetricCurve, Report, Scores, ShownMetric, Spaces, Spread,
+    display_points, percent_rounded_up,
 };
 use crate::statistics::{Interval, calibration, kendall_tau_b, mean_sd};
 use crate::vectors::{Matrix, Vectors, squared_distance};
@@ -144,11 +144,12 @@ pub fn study(
             )
         })
         .transpose()?;
-    report.metrics = metrics(ground, options);
-    report.do_nothing = today.as_ref().map(|evaluation| scores(evaluation, options)).unwrap_or_default();
-    report.new_model = native.as_ref().map(|evaluation| scores(evaluation, options)).unwrap_or_default();
+    report.metrics =
+        Metric::for_report(metrics(ground, options)).into_iter().map(ShownMetric::from).collect();
+    report.do_nothing = today.as_ref().map(scores).unwrap_or_default();
+    report.new_model = native.as_ref().map(scores).unwrap_or_default();
     if ground.relevance.is_none() {
-        let id = Metric::agreement_at(options.k).id;
+        let id = Metric::agreement_at(options.k).id();
         if let Some(line) = agreement_of_today(ground, options, progress)? {
             report.do_nothing.insert(id.clone(), line);
         }
@@ -298,13 +299,10 @@ struct OneCurve {
 }
 
 fn depths(ground: &Ground<'_>, options: &StudyOptions) -> CurveOptions {
-    let judged = matches!(ground.relevance, Some(Relevance::Judgements(_)));
     CurveOptions {
-        map_at: Some(options.k),
-        ndcg_at: judged.then_some(options.k),
-        recall_at: judged.then_some(options.k),
-        flips_at: None,
+        metrics: metrics(ground, options),
         kept_cuts: kept_cuts(options),
+        ..CurveOptions::default()
     }
 }
 
@@ -404,59 +402,19 @@ fn orders(
         .collect()
 }
 
+/// Everything that can be measured on this gallery.
 fn metrics(ground: &Ground<'_>, options: &StudyOptions) -> Vec<Metric> {
-    match ground.relevance {
-        None => vec![Metric { primary: true, ..Metric::agreement_at(options.k) }],
-        Some(Relevance::Judgements(_)) => vec![
-            Metric { primary: true, ..Metric::ndcg_at(options.k) },
-            Metric::map(),
-            Metric::top1(),
-            Metric::top5(),
-            Metric::recall_at(options.k),
-            Metric::map_at(options.k),
-        ],
-        Some(Relevance::Labels { .. }) => {
-            vec![Metric::map(), Metric::top1(), Metric::top5(), Metric::map_at(options.k)]
-        }
-    }
+    Metric::measurable(ground.relevance, options.k)
 }
 
-fn scores(evaluation: &Evaluation, options: &StudyOptions) -> Scores {
-    let k = options.k;
-    let mut scores = Scores::from([
-        ("top1".to_owned(), evaluation.top1),
-        ("top5".to_owned(), evaluation.top5),
-        ("map".to_owned(), evaluation.map),
-    ]);
-    let further =
-        [("map", evaluation.map_at), ("ndcg", evaluation.ndcg_at), ("recall", evaluation.recall_at)];
-    for (name, value) in further {
-        if let Some(value) = value {
-            scores.insert(format!("{name}@{k}"), value);
-        }
-    }
-    scores
+fn scores(evaluation: &Evaluation) -> Scores {
+    evaluation.values.iter().map(|(metric, &value)| (metric.id(), value)).collect()
 }
 
 /// Every line of one curve, by metric.
-fn lines<'c>(curve: &'c OneCurve, options: &StudyOptions) -> Vec<(String, &'c Line)> {
-    let mut lines = Vec::new();
-    if let Some(curve) = &curve.agreement {
-        lines.push((Metric::agreement_at(options.k).id, &curve.line));
-    }
-    if let Some(curve) = &curve.labelled {
-        lines.extend([
-            ("map".to_owned(), &curve.map),
-            ("top1".to_owned(), &curve.top1),
-            ("top5".to_owned(), &curve.top5),
-        ]);
-        for (name, at) in [("map", &curve.map_at), ("ndcg", &curve.ndcg_at), ("recall", &curve.recall_at)] {
-            if let Some(at) = at {
-                lines.push((format!("{name}@{}", at.depth), &at.line));
-            }
-        }
-    }
-    lines
+fn lines<'c>(curve: &'c OneCurve, options: &StudyOptions) -> Vec<(Metric, &'c Line)> {
+    let agreed = curve.agreement.iter().map(|curve| (Metric::agreement_at(options.k), &curve.line));
+    agreed.chain(curve.labelled.iter().flat_map(|curve| curve.lines.iter())).collect()
 }
 
 /// One series of the report; several curves (random orders) become their mean, flips included, with a band of one deviation.
@@ -467,12 +425,13 @@ fn series(
     do_nothing: &Scores,
     options: &StudyOptions,
 ) -> Result<CurveSeries> {
-    let all: Vec<Vec<(String, &Line)>> = curves.iter().map(|curve| lines(curve, options)).collect();
+    let all: Vec<Vec<(Metric, &Line)>> = curves.iter().map(|curve| lines(curve, options)).collect();
     let points = all[0][0].1.values().len();
     let display = display_points(points);
     let last = (points - 1).max(1) as f64;
     let mut metrics = BTreeMap::new();
-    for (place, (id, first)) in all[0].iter().enumerate() {
+    for (place, (metric, first)) in all[0].iter().enumerate() {
+        let id = metric.id();
         let runs: Vec<&Line> = all.iter().map(|lines| lines[place].1).collect();
         let mean: Vec<f64> = if runs.len() == 1 {
             first.values().to_vec()
@@ -489,11 +448,11 @@ fn series(
             },
             _ => areas[0].into(),
         };
-        let mut curve = MetricCurve::from_exact(&mean, area, do_nothing.get(id).copied(), &display);
+        let mut curve = MetricCurve::from_exact(&mean, area, do_nothing.get(&id).copied(), &display);
         if runs.len() > 1 {
             curve.band = Some(deviation_band(&runs, &display));
         }
-        metrics.insert(id.clone(), curve);
+        metrics.insert(id, curve);
     }
     if let [only] = curves
         && options.bootstrap > 0
@@ -501,13 +460,10 @@ fn series(
         add_intervals(&mut metrics, only, &display, options)?;
     }
     let labelled: Vec<&Curve> = curves.iter().filter_map(|curve| curve.labelled.as_ref()).collect();
-    for id in ["top1", "top5"] {
-        if let (Some(curve), Some(metric)) = (labelled.first(), metrics.get_mut(id)) {
+    for flipped in labelled.iter().take(1).flat_map(|curve| curve.flips.metrics()) {
+        if let (Some(curve), Some(metric)) = (labelled.first(), metrics.get_mut(&flipped.id())) {
             let percent = |count: u64| 100.0 * count as f64 / curve.queries.counted as f64;
-            let flips: Vec<_> = labelled
-                .iter()
-                .map(|curve| if id == "top1" { &curve.flips.top1 } else { &curve.flips.top5 })
-                .collect();
+            let flips: Vec<_> = labelled.iter().map(|curve| &curve.flips[flipped]).collect();
             metric.flips = Some(Flips {
                 positive: mean_along(&flips, &display, |flips, point| percent(flips.positive[point])),
                 negative: mean_along(&flips, &display, |flips, point| percent(flips.negative[point])),
@@ -550,8 +506,8 @@ fn add_intervals(
     display: &[usize],
     options: &StudyOptions,
 ) -> Result<()> {
-    let mut add = |id: &str, area: Interval, cuts: &[usize], band: &[Interval]| {
-        if let Some(metric) = metrics.get_mut(id) {
+    let mut add = |metric: Metric, area: Interval, cuts: &[usize], band: &[Interval]| {
+        if let Some(metric) = metrics.get_mut(&metric.id()) {
             metric.area.spread = Some(Spread::Interval { low: area.low, high: area.high, level: LEVEL });
             metric.band = Some(band_around(&metric.values, display, cuts, band));
         }
@@ -559,24 +515,13 @@ fn add_intervals(
     if let Some(curve) = &curve.agreement {
         let area = curve.area_interval(options.bootstrap, LEVEL, options.seed)?;
         let band = curve.band(options.bootstrap, LEVEL, options.seed)?;
-        add(&Metric::agreement_at(options.k).id, area, &curve.cuts, &band);
+        add(Metric::agreement_at(options.k), area, &curve.cuts, &band);
     }
     let Some(curve) = &curve.labelled else { return Ok(()) };
     let areas = curve.area_intervals(options.bootstrap, LEVEL, options.seed)?;
     let bands = curve.bands(options.bootstrap, LEVEL, options.seed)?;
-    let k = options.k;
-    let parts = [
-        ("top1".to_owned(), Some(areas.top1), &bands.top1),
-        ("top5".to_owned(), Some(areas.top5), &bands.top5),
-        ("map".to_owned(), Some(areas.map), &bands.map),
-        (format!("map@{k}"), areas.map_at, &bands.map_at),
-        (format!("ndcg@{k}"), areas.ndcg_at, &bands.ndcg_at),
-        (format!("recall@{k}"), areas.recall_at, &bands.recall_at),
-    ];
-    for (id, area, band) in parts {
-        if let Some(area) = area {
-            add(&id, area, &bands.cuts, band);
-        }
+    for (metric, &area) in areas.iter() {
+        add(metric, area, &bands.cuts, &bands.intervals[metric]);
     }
     Ok(())
 }
@@ -714,7 +659,7 @@ fn group_curve(
     permutations: &[Vec<usize>],
     ground: &Ground<'_>,
 ) -> Result<GroupCurves> {
-    let points = curves[0].top1.values().len();
+    let points = curves[0].lines[TOP1].values().len();
     let display = display_points(points);
     let fractions: Vec<f64> =
         display.iter().map(|&point| point as f64 / (points - 1).max(1) as f64).collect();
@@ -785,7 +730,7 @@ fn group_study(
             .collect()
     };
     GroupStudy {
-        metric: "top1".into(),
+        metric: TOP1.id(),
         gallery_share: names
             .iter()
             .map(|&name| {

@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 use rehang::compatibility::{
-    CrossInput, CrossMatrix, Metric, Model, RefreshInput, SequenceInput, UpgradeStep, WidthRule,
-    absolute_gain, at_width, criterion_met, cross_evaluate, gain_down, gain_up, hot_refresh,
-    paired_difference, update_gain, upgrade_sequence,
+    CrossInput, CrossMatrix, Model, RefreshInput, SequenceInput, UpgradeStep, WidthRule, absolute_gain,
+    at_width, criterion_met, cross_evaluate, gain_down, gain_up, hot_refresh, paired_difference, update_gain,
+    upgrade_sequence,
 };
-use rehang::curve::{CurveOptions, Qrels, Relevance};
+use rehang::curve::{CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5};
 use rehang::{Distance, Matrix, Progress};
 
 const DEPTH: usize = 2;
@@ -185,7 +185,7 @@ proptest! {
             models: &models,
             relevance: case.relevance(&qrels),
             distance: case.distance,
-            map_at: Some(DEPTH),
+            metrics: &[Metric::map_at(DEPTH)],
         };
         let result = cross_evaluate(&input, &Progress::default());
         for asking in 0..3 {
@@ -199,7 +199,7 @@ proptest! {
                     continue;
                 };
                 let result = result.as_ref().unwrap();
-                let metrics = [Metric::Top1, Metric::Top5, Metric::Map, Metric::MapAt];
+                let metrics = [TOP1, TOP5, MAP, Metric::map_at(DEPTH)];
                 for (metric, expected) in metrics.into_iter().zip(expected) {
                     let value = result.matrix(metric).values[asking][asked];
                     prop_assert!(near(value, expected), "{metric:?} {asking} {asked}: {value} {expected}");
@@ -227,7 +227,7 @@ proptest! {
             distance: case.distance,
             orders: &orders,
         };
-        let options = CurveOptions { map_at: Some(DEPTH), ..CurveOptions::default() };
+        let options = CurveOptions { metrics: vec![Metric::map_at(DEPTH)], ..CurveOptions::default() };
         let result = hot_refresh(&input, &options, &Progress::default());
         let width = case.galleries[0].columns().max(case.galleries[1].columns());
         let (old, new) = (rows(&case.galleries[0], width), rows(&case.galleries[1], width));
@@ -246,8 +246,7 @@ proptest! {
                 let refresh = &result.as_ref().unwrap()[place];
                 prop_assert_eq!(&refresh.order, name);
                 let curve = &refresh.curve;
-                let map_at = &curve.map_at.as_ref().unwrap().line;
-                for (line, expected) in [&curve.top1, &curve.top5, &curve.map, map_at].into_iter().zip(expected) {
+                for ((_, line), expected) in curve.lines.iter().zip(expected) {
                     prop_assert!(near(line.values()[cut], expected), "{name} {cut}");
                 }
                 // NFR@1 by counting: right in the old gallery, wrong in this one.
@@ -265,7 +264,7 @@ proptest! {
                 let right_before = before.iter().filter(|&&hit| hit).count();
                 let lost = before.iter().zip(&now).filter(|&(&before, &now)| before && !now).count();
                 let rate = 100.0 * lost as f64 / right_before.max(1) as f64;
-                prop_assert!(near(curve.flips.top1.rate.values()[cut], rate));
+                prop_assert!(near(curve.flips[TOP1].rate.values()[cut], rate));
             }
         }
     }
@@ -286,7 +285,7 @@ proptest! {
             joined_at: joins.then_some(&case.joined_at[..]),
             relevance: case.relevance(&qrels),
             distance: case.distance,
-            map_at: Some(DEPTH),
+            metrics: &[Metric::map_at(DEPTH)],
         };
         let result = upgrade_sequence(&input, &Progress::default());
         let joined = |item: usize| if joins { case.joined_at[item] } else { 0 };
@@ -327,9 +326,9 @@ proptest! {
             let Ok(result) = &result else { continue };
             let step = &result.steps[number];
             for (metrics, expected) in
-                [(step.hot_start, start), (step.hot_end, end), (step.no_refresh, no), (step.full, full)]
+                [(&step.hot_start, start), (&step.hot_end, end), (&step.no_refresh, no), (&step.full, full)]
             {
-                let ours = [metrics.top1, metrics.top5, metrics.map, metrics.map_at.unwrap()];
+                let ours = metrics.iter().map(|(_, &value)| value);
                 for (ours, expected) in ours.into_iter().zip(expected) {
                     prop_assert!(near(ours, expected), "step {number}: {ours} {expected}");
                 }
@@ -411,7 +410,7 @@ fn a_share_of_the_items_is_of_whole_items() {
             joined_at: None,
             relevance: Relevance::Labels { gallery: &labels, queries: None },
             distance: Distance::L2,
-            map_at: None,
+            metrics: &[],
         };
         let sequence = upgrade_sequence(&input, &Progress::default()).unwrap();
         assert_eq!(sequence.steps[1].backfilled, items, "{share}");
@@ -427,7 +426,7 @@ fn models_that_do_not_belong_together_are_refused() {
             models,
             relevance: Relevance::Labels { gallery: &labels, queries: None },
             distance: Distance::L2,
-            map_at: None,
+            metrics: &[],
         };
         cross_evaluate(&input, &Progress::default()).unwrap_err().to_string()
     };

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use rehang::curve::{
-    Curve, CurveInput, CurveOptions, DoNothing, Line, Qrels, Relevance, agreement, curve, evaluate,
+    Curve, CurveInput, CurveOptions, DoNothing, Line, MAP, Metric, Qrels, Relevance, TOP1, TOP5, agreement,
+    curve, evaluate,
 };
 use rehang::{Distance, ErrorKind, Matrix, Progress};
 
@@ -65,6 +66,8 @@ struct Point {
 }
 
 const DEPTH: usize = 3;
+/// What is measured beside top-1, top-5 and mAP.
+const FURTHER: [Metric; 3] = [Metric::map_at(DEPTH), Metric::ndcg_at(DEPTH), Metric::recall_at(DEPTH)];
 
 fn point(distances: &[f64], gains: &Gains) -> Point {
     let mut ranked: Vec<usize> = (0..distances.len()).filter(|&item| gains[item] >= 0.0).collect();
@@ -278,13 +281,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             distance: Distance::L2,
         }),
     };
-    let options = CurveOptions {
-        map_at: Some(DEPTH),
-        ndcg_at: Some(DEPTH),
-        recall_at: Some(DEPTH),
-        flips_at: Some(DEPTH),
-        kept_cuts: 4,
-    };
+    let options = CurveOptions { metrics: FURTHER.to_vec(), flips_at: Some(DEPTH), kept_cuts: 4 };
     let result = curve(&input, &options, &Progress::default());
     let counted: Vec<usize> =
         (0..gains.len()).filter(|&query| gains[query].iter().any(|&gain| gain > 0.0)).collect();
@@ -303,13 +300,13 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         made.queries.given,
         made.queries.counted + made.queries.without_positives + made.queries.unlabelled
     );
-    prop_assert_eq!(made.top1.values().len(), case.native.rows() + 1);
-    close(&made.top1, |cut| mean(&points[cut], |point| point.top1))?;
-    close(&made.top5, |cut| mean(&points[cut], |point| point.top5))?;
-    close(&made.map, |cut| mean(&points[cut], |point| point.ap))?;
-    close(&made.map_at.as_ref().unwrap().line, |cut| mean(&points[cut], |point| point.map_at))?;
-    close(&made.ndcg_at.as_ref().unwrap().line, |cut| mean(&points[cut], |point| point.ndcg_at))?;
-    close(&made.recall_at.as_ref().unwrap().line, |cut| mean(&points[cut], |point| point.recall_at))?;
+    prop_assert_eq!(made.lines[TOP1].values().len(), case.native.rows() + 1);
+    close(&made.lines[TOP1], |cut| mean(&points[cut], |point| point.top1))?;
+    close(&made.lines[TOP5], |cut| mean(&points[cut], |point| point.top5))?;
+    close(&made.lines[MAP], |cut| mean(&points[cut], |point| point.ap))?;
+    close(&made.lines[Metric::map_at(DEPTH)], |cut| mean(&points[cut], |point| point.map_at))?;
+    close(&made.lines[Metric::ndcg_at(DEPTH)], |cut| mean(&points[cut], |point| point.ndcg_at))?;
+    close(&made.lines[Metric::recall_at(DEPTH)], |cut| mean(&points[cut], |point| point.recall_at))?;
 
     // Flips against the start, and against the search of today.
     let today = made.do_nothing.as_ref().unwrap();
@@ -322,13 +319,12 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             point(&distances, &gains[query])
         })
         .collect();
-    prop_assert!((today.evaluation.map - mean(&today_points, |point| point.ap)).abs() < 1e-9);
+    prop_assert!((today.evaluation.values[MAP] - mean(&today_points, |point| point.ap)).abs() < 1e-9);
     let metrics: [fn(&Point) -> f64; 3] =
         [|point| point.top1, |point| point.top5, |point| point.within_depth];
     for (reference, by_depth) in [(&points[0], &made.flips), (&today_points, &today.flips)] {
-        let at = by_depth.at.as_ref().unwrap();
-        prop_assert_eq!(at.depth, DEPTH);
-        for (metric, flips) in metrics.iter().zip([&by_depth.top1, &by_depth.top5, &at.flips]) {
+        prop_assert!(by_depth.metrics().eq([TOP1, TOP5, Metric::top(DEPTH)]));
+        for (metric, (_, flips)) in metrics.iter().zip(by_depth.iter()) {
             let right = reference.iter().filter(|point| metric(point) > 0.0).count();
             prop_assert_eq!(flips.right, right);
             for cut in 0..points.len() {
@@ -372,16 +368,16 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         let area = |metric: fn(&Point) -> f64| {
             100.0 * points.iter().map(|points| metric(&points[place])).sum::<f64>() / points.len() as f64
         };
-        prop_assert!((made.per_query.top1[place] - area(|point| point.top1)).abs() < 1e-9);
-        prop_assert!((made.per_query.top5[place] - area(|point| point.top5)).abs() < 1e-9);
-        prop_assert!((made.per_query.map[place] - area(|point| point.ap)).abs() < 1e-9);
+        prop_assert!((made.per_query.areas[TOP1][place] - area(|point| point.top1)).abs() < 1e-9);
+        prop_assert!((made.per_query.areas[TOP5][place] - area(|point| point.top5)).abs() < 1e-9);
+        prop_assert!((made.per_query.areas[MAP][place] - area(|point| point.ap)).abs() < 1e-9);
         for (column, &cut) in made.per_query.cuts.iter().enumerate() {
-            let kept = |metric: usize| {
+            let kept = |metric: Metric| {
                 f64::from(made.per_query.at_cuts[metric][place * made.per_query.cuts.len() + column])
             };
-            prop_assert!((kept(0) - 100.0 * points[cut][place].top1).abs() < 1e-4);
-            prop_assert!((kept(1) - 100.0 * points[cut][place].top5).abs() < 1e-4);
-            prop_assert!((kept(2) - 100.0 * points[cut][place].ap).abs() < 1e-4);
+            prop_assert!((kept(TOP1) - 100.0 * points[cut][place].top1).abs() < 1e-4);
+            prop_assert!((kept(TOP5) - 100.0 * points[cut][place].top5).abs() < 1e-4);
+            prop_assert!((kept(MAP) - 100.0 * points[cut][place].ap).abs() < 1e-4);
         }
     }
 
@@ -399,18 +395,10 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         let queries = case.queries.is_some().then_some(queries);
         let result =
             evaluate(gallery, queries, relevance, case.distance, &options, &Progress::default()).unwrap();
-        prop_assert!((result.top1 - made.top1.values()[cut]).abs() < 1e-9);
-        prop_assert!((result.top5 - made.top5.values()[cut]).abs() < 1e-9);
-        prop_assert!((result.map - made.map.values()[cut]).abs() < 1e-9);
-        prop_assert!(
-            (result.map_at.unwrap() - made.map_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9
-        );
-        prop_assert!(
-            (result.ndcg_at.unwrap() - made.ndcg_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9
-        );
-        prop_assert!(
-            (result.recall_at.unwrap() - made.recall_at.as_ref().unwrap().line.values()[cut]).abs() < 1e-9
-        );
+        prop_assert!(result.values.metrics().eq(made.lines.metrics()));
+        for (metric, value) in result.values.iter() {
+            prop_assert!((value - made.lines[metric].values()[cut]).abs() < 1e-9, "{}", metric);
+        }
     }
 
     check_agreement(case)
@@ -626,12 +614,12 @@ fn measured_at(offset: impl Fn(usize) -> f32, separate_queries: bool) -> (Curve,
         // The old model's vectors are moved as well.
         do_nothing: Some(DoNothing { gallery: &adapted, queries, distance: Distance::L2 }),
     };
-    let options = CurveOptions { map_at: Some(10), ..CurveOptions::default() };
+    let options = CurveOptions { metrics: vec![Metric::map_at(10)], ..CurveOptions::default() };
     let progress = Progress::default();
     let made = curve(&input, &options, &progress).unwrap();
     let agreed = agreement(&native, &adapted, &order, queries, Distance::L2, 0.0, 10, 0, &progress).unwrap();
     let still = evaluate(&native, queries, relevance, Distance::L2, &options, &progress).unwrap();
-    (made, agreed.line.values().to_vec(), still.map)
+    (made, agreed.line.values().to_vec(), still.values[MAP])
 }
 
 #[test]
@@ -652,12 +640,12 @@ fn intervals_hold_areas_and_bands_hold_curves() {
     let case = plain_case(300, 5, 9, 1.0);
     let curve = curve_of(&case);
     let areas = curve.area_intervals(300, 0.95, 1).unwrap();
-    assert!((areas.map.estimate - curve.map.area()).abs() < 1e-9);
-    assert!((areas.top1.estimate - curve.top1.area()).abs() < 1e-9);
-    assert!(areas.map.low < areas.map.estimate && areas.map.estimate < areas.map.high);
+    assert!((areas[MAP].estimate - curve.lines[MAP].area()).abs() < 1e-9);
+    assert!((areas[TOP1].estimate - curve.lines[TOP1].area()).abs() < 1e-9);
+    assert!(areas[MAP].low < areas[MAP].estimate && areas[MAP].estimate < areas[MAP].high);
     let bands = curve.bands(100, 0.95, 1).unwrap();
-    assert_eq!(bands.cuts, curve.map.grid(5).cuts);
-    for (interval, value) in bands.map.iter().zip(curve.map.grid(5).values) {
+    assert_eq!(bands.cuts, curve.lines[MAP].grid(5).cuts);
+    for (interval, value) in bands.intervals[MAP].iter().zip(curve.lines[MAP].grid(5).values) {
         assert!((interval.estimate - value).abs() < 1e-4);
         assert!(interval.low <= value && value <= interval.high);
     }
@@ -749,7 +737,7 @@ fn every_kind_of_wrong_input_is_one_clear_error() {
         fails(CurveInput { do_nothing: Some(today), ..good }).kind(),
         ErrorKind::CountMismatch { .. }
     ));
-    let zero = CurveOptions { ndcg_at: Some(0), ..CurveOptions::default() };
+    let zero = CurveOptions { metrics: vec![Metric::ndcg_at(0)], ..CurveOptions::default() };
     assert!(matches!(
         curve(&good, &zero, &Progress::default()).unwrap_err().kind(),
         ErrorKind::InvalidOption { .. }

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use rehang::curve::{CurveInput, CurveOptions, Qrels, Relevance, curve, evaluate};
+use rehang::curve::{CurveInput, CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5, curve, evaluate};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::{Distance, Matrix, Progress};
 
@@ -104,7 +104,7 @@ fn check(native: &Matrix, labels: &[i64], distance: Distance) {
         do_nothing: None,
     };
     let made = curve(&input, &CurveOptions::default(), &Progress::default()).unwrap();
-    let grids = [made.top1.grid(22), made.top5.grid(22), made.map.grid(22)];
+    let grids = [TOP1, TOP5, MAP].map(|metric| made.lines[metric].grid(22));
     for (point, &cut) in grids[0].cuts.iter().enumerate() {
         let mut gallery = adapted.clone();
         for &item in &order[..cut] {
@@ -157,7 +157,10 @@ fn judged_documents_give_the_published_numbers() {
         judgements[query].push((document, fields[2].parse().unwrap()));
     }
     let qrels = Qrels::new(judgements).unwrap();
-    let options = CurveOptions { ndcg_at: Some(10), recall_at: Some(100), ..CurveOptions::default() };
+    let options = CurveOptions {
+        metrics: vec![Metric::ndcg_at(10), Metric::recall_at(100)],
+        ..CurveOptions::default()
+    };
     let result = evaluate(
         &matrix(&path),
         Some(&matrix(&folder.join("queries_new.npy"))),
@@ -169,7 +172,7 @@ fn judged_documents_give_the_published_numbers() {
     .unwrap();
     // The folder's own README: nDCG@10 42.07, recall@100 47.07, mAP 24.86, P@1 47.37.
     let rounded = |value: f64| (100.0 * value).round() / 100.0;
-    assert_eq!(rounded(result.ndcg_at.unwrap()), 42.07);
-    assert_eq!(rounded(result.recall_at.unwrap()), 47.07);
-    assert_eq!((rounded(result.map), rounded(result.top1)), (24.86, 47.37));
+    assert_eq!(rounded(result.values[Metric::ndcg_at(10)]), 42.07);
+    assert_eq!(rounded(result.values[Metric::recall_at(100)]), 47.07);
+    assert_eq!((rounded(result.values[MAP]), rounded(result.values[TOP1])), (24.86, 47.37));
 }

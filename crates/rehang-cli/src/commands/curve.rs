@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use rehang::Result;
-use rehang::curve::{AgreementCurve, AreaIntervals, Curve as ExactCurve, Line};
+use rehang::curve::{AgreementCurve, ByMetric, Curve as ExactCurve, Line};
 use rehang::statistics::Interval;
-use rehang_evaluate::{CurveAnswer, CurveFiles, Measured, at_k, curve};
+use rehang_evaluate::{CurveAnswer, CurveFiles, Measured, TABLE, curve, further};
 
 use super::{Outcome, one_decimal, print, say_findings};
 use crate::arguments::Curve;
@@ -45,8 +45,8 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
     Ok(Outcome::done_if(!answer.is_refused))
 }
 
-fn labelled(answer: &CurveAnswer, exact: &ExactCurve, intervals: Option<&AreaIntervals>) -> String {
-    let lines: [&Line; 3] = [&exact.top1, &exact.top5, &exact.map];
+fn labelled(answer: &CurveAnswer, exact: &ExactCurve, intervals: Option<&ByMetric<Interval>>) -> String {
+    let lines: [&Line; 3] = TABLE.map(|metric| &exact.lines[metric]);
     let mut text = format!(
         "{} items, {} queries counted ({} without a right answer, {} unlabelled)\n\n{:<12} {:>7} {:>7} {:>7}\n",
         exact.items,
@@ -63,20 +63,19 @@ fn labelled(answer: &CurveAnswer, exact: &ExactCurve, intervals: Option<&AreaInt
         let _ = writeln!(text, "{name:<12} {a:>7} {b:>7} {c:>7}");
     };
     if let Some(today) = &exact.do_nothing {
-        let at = &today.evaluation;
-        row("do nothing", [at.top1, at.top5, at.map]);
+        row("do nothing", TABLE.map(|metric| today.evaluation.values[metric]));
     }
     row("start", lines.map(Line::start));
     row("minimum", lines.map(Line::min));
     row("end", lines.map(Line::end));
     row("area", lines.map(Line::area));
     if let Some(of) = intervals {
-        let [a, b, c] = [of.top1, of.top5, of.map].map(between);
+        let [a, b, c] = TABLE.map(|metric| between(of[metric]));
         let _ = writeln!(text, "area, 95 % intervals over queries: top-1 {a}, top-5 {b}, mAP {c}");
     }
-    for (name, line) in at_k(exact) {
-        let (k, start, end, area) = (answer.k, line.start(), line.end(), line.area());
-        let _ = writeln!(text, "{name}@{k}: start {start:.1}, end {end:.1}, area {area:.1}");
+    for (metric, line) in further(exact) {
+        let (start, end, area) = (line.start(), line.end(), line.area());
+        let _ = writeln!(text, "{metric}: start {start:.1}, end {end:.1}, area {area:.1}");
     }
     if let Some(points) = answer.grid {
         let [a, b, c] = lines.map(|line| line.grid(points).mean);

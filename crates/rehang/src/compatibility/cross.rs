@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use crate::curve::{CurveOptions, Evaluation, QueryCount, Relevance, evaluate, evaluate_leave_one_out};
+use crate::curve::{
+    CurveOptions, Evaluation, Metric, QueryCount, Relevance, evaluate, evaluate_leave_one_out,
+};
 use crate::curve::{check_vectors, expect_count};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -38,8 +40,8 @@ pub struct CrossInput<'a> {
     pub relevance: Relevance<'a>,
     /// How vectors are compared, in every gallery.
     pub distance: Distance,
-    /// Depth of mAP@k, where wanted.
-    pub map_at: Option<usize>,
+    /// Metrics of the first ranks, beside top-1, top-5 and mAP.
+    pub metrics: &'a [Metric],
 }
 
 /// How queries were made to fit a gallery of another width.
@@ -74,19 +76,6 @@ pub struct Cell {
     pub width_rule: WidthRule,
 }
 
-/// A retrieval metric of a cross matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Metric {
-    /// CMC top-1.
-    Top1,
-    /// CMC top-5.
-    Top5,
-    /// Mean average precision.
-    Map,
-    /// mAP@k, at the depth that was asked for.
-    MapAt,
-}
-
 /// Every model's queries in every model's gallery.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CrossEvaluation {
@@ -99,32 +88,24 @@ pub struct CrossEvaluation {
 }
 
 impl CrossEvaluation {
-    /// The cross matrix of one metric; NaN for mAP@k where it was not asked for.
+    /// The cross matrix of one metric; NaN where it was not measured.
     pub fn matrix(&self, metric: Metric) -> CrossMatrix {
-        let value = |cell: &Cell| match metric {
-            Metric::Top1 => cell.evaluation.top1,
-            Metric::Top5 => cell.evaluation.top5,
-            Metric::Map => cell.evaluation.map,
-            Metric::MapAt => cell.evaluation.map_at.unwrap_or(f64::NAN),
-        };
+        let value = |cell: &Cell| cell.evaluation.values.get(metric).copied().unwrap_or(f64::NAN);
         CrossMatrix {
             names: self.names.clone(),
             values: self.cells.iter().map(|row| row.iter().map(value).collect()).collect(),
         }
     }
 
-    /// One metric of every counted query, in percent: what [`super::paired_difference`] compares.
-    pub fn per_query(&self, query: usize, gallery: usize, metric: Metric) -> Vec<f64> {
-        let ranks = &self.cells[query][gallery].evaluation.per_query;
-        let within = |depth: usize| {
-            ranks.first_rank.iter().map(|&rank| if rank <= depth { 100.0 } else { 0.0 }).collect()
-        };
-        match metric {
-            Metric::Top1 => within(1),
-            Metric::Top5 => within(5),
-            Metric::Map => ranks.precision.clone(),
-            Metric::MapAt => ranks.precision_at.clone(),
-        }
+    /// The metrics that were measured.
+    pub fn metrics(&self) -> impl Iterator<Item = Metric> {
+        self.cells.iter().flatten().take(1).flat_map(|cell| cell.evaluation.values.metrics())
+    }
+
+    /// One metric of every counted query, in percent: what [`super::paired_difference`] compares. Empty where it was not
+    /// measured.
+    pub fn per_query(&self, query: usize, gallery: usize, metric: Metric) -> &[f64] {
+        self.cells[query][gallery].evaluation.per_query.values.get(metric).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -133,8 +114,8 @@ impl CrossEvaluation {
 /// Queries and galleries of different widths are brought together as [the module](super) says.
 ///
 /// ```
-/// use rehang::compatibility::{CrossInput, Metric, Model, WidthRule, cross_evaluate};
-/// use rehang::curve::Relevance;
+/// use rehang::compatibility::{CrossInput, Model, WidthRule, cross_evaluate};
+/// use rehang::curve::{MAP, Relevance, TOP1};
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// // The old model puts items 1 and 2 the wrong way round; the new one, which has one more coordinate, does not.
@@ -148,17 +129,17 @@ impl CrossEvaluation {
 ///     ],
 ///     relevance: Relevance::Labels { gallery: &labels, queries: None },
 ///     distance: Distance::L2,
-///     map_at: None,
+///     metrics: &[],
 /// };
 /// let cross = cross_evaluate(&input, &Progress::default())?;
 /// assert_eq!(cross.cells[1][0].width_rule, WidthRule::FirstCoordinates);
 /// // By the old model the right answers stand at ranks 2, 3, 3 and 2; by the new one all stand first.
-/// let map = cross.matrix(Metric::Map);
+/// let map = cross.matrix(MAP);
 /// assert!((map.values[0][0] - 100.0 * (0.5 + 1.0 / 3.0) / 2.0).abs() < 1e-9);
 /// assert_eq!(map.values[1][1], 100.0);
 /// // New queries in the old gallery find the wrong item first, all four: query 1 stands at 1, where old item 2 is. Old
 /// // queries in the new gallery: the two ends find their class, the two in the middle each other.
-/// let top1 = cross.matrix(Metric::Top1);
+/// let top1 = cross.matrix(TOP1);
 /// assert_eq!(top1.values, [[0.0, 50.0], [0.0, 100.0]]);
 /// # Ok::<(), rehang::Error>(())
 /// ```
@@ -192,7 +173,7 @@ pub fn cross_evaluate(input: &CrossInput<'_>, progress: &Progress) -> Result<Cro
             }
         }
     }
-    let options = CurveOptions { map_at: input.map_at, ..CurveOptions::default() };
+    let options = CurveOptions { metrics: input.metrics.to_vec(), ..CurveOptions::default() };
     let cells: Vec<Vec<Cell>> = input
         .models
         .iter()

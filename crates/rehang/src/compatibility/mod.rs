@@ -39,11 +39,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::Matrix;
 
-pub use cross::{Cell, CrossEvaluation, CrossInput, Metric, Model, WidthRule, cross_evaluate};
+pub use cross::{Cell, CrossEvaluation, CrossInput, Model, WidthRule, cross_evaluate};
 pub use refresh::{Refresh, RefreshInput, hot_refresh};
-pub use sequence::{
-    SequenceInput, SequenceStep, StepMetrics, UpgradeSequence, UpgradeStep, upgrade_sequence,
-};
+pub use sequence::{SequenceInput, SequenceStep, UpgradeSequence, UpgradeStep, upgrade_sequence};
 
 /// The empirical compatibility criterion (BCT eq. 2): strictly better with the new model's queries, and no backfill.
 ///

@@ -41,7 +41,7 @@ pub struct Refresh {
 ///
 /// ```
 /// use rehang::compatibility::{Model, RefreshInput, hot_refresh};
-/// use rehang::curve::{CurveOptions, Relevance};
+/// use rehang::curve::{CurveOptions, Relevance, TOP1};
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// // Four items on a line, two of each class; the old model swaps the ones in the middle.
@@ -56,9 +56,9 @@ pub struct Refresh {
 ///     orders: &[("middle first", &[1, 2, 0, 3]), ("ends first", &[0, 3, 1, 2])],
 /// };
 /// let refreshes = hot_refresh(&input, &CurveOptions::default(), &Progress::default())?;
-/// assert_eq!(refreshes[0].curve.top1.values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
-/// assert_eq!(refreshes[1].curve.top1.values(), [0.0, 0.0, 0.0, 50.0, 100.0]);
-/// assert_eq!(refreshes[0].curve.flips.top1.rate.values(), [0.0; 5]);
+/// assert_eq!(refreshes[0].curve.lines[TOP1].values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
+/// assert_eq!(refreshes[1].curve.lines[TOP1].values(), [0.0, 0.0, 0.0, 50.0, 100.0]);
+/// assert_eq!(refreshes[0].curve.flips[TOP1].rate.values(), [0.0; 5]);
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///

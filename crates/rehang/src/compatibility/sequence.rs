@@ -1,10 +1,11 @@
 //! Several upgrades, one after the other, with and without backfills.
 
 use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 
 use crate::curve::{
-    Curve, CurveInput, CurveOptions, Evaluation, Line, Qrels, QueryCount, Relevance, check_vectors, curve,
-    evaluate, evaluate_leave_one_out, expect_count,
+    ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance,
+    check_vectors, curve, evaluate, evaluate_leave_one_out, expect_count,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::check_permutation;
@@ -38,21 +39,8 @@ pub struct SequenceInput<'a> {
     pub relevance: Relevance<'a>,
     /// How vectors are compared.
     pub distance: Distance,
-    /// Depth of mAP@k, where wanted.
-    pub map_at: Option<usize>,
-}
-
-/// The metrics of one state, in percent.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct StepMetrics {
-    /// CMC top-1.
-    pub top1: f64,
-    /// CMC top-5.
-    pub top5: f64,
-    /// Mean average precision.
-    pub map: f64,
-    /// mAP@k, where asked for.
-    pub map_at: Option<f64>,
+    /// Metrics of the first ranks, beside top-1, top-5 and mAP.
+    pub metrics: &'a [Metric],
 }
 
 /// One step of a sequence.
@@ -64,21 +52,25 @@ pub struct SequenceStep {
     pub items: usize,
     /// Queries counted and left out, of the gallery as it is at this step.
     pub queries: QueryCount,
-    /// Nothing is ever backfilled: every item keeps the vector with which it joined.
-    pub no_refresh: StepMetrics,
+    /// Nothing is ever backfilled: every item keeps the vector with which it joined. Metrics in percent, as all here.
+    #[serde(serialize_with = "by_key")]
+    pub no_refresh: ByMetric<f64>,
     /// The backfilled gallery at the moment when queries move to this model.
-    pub hot_start: StepMetrics,
+    #[serde(serialize_with = "by_key")]
+    pub hot_start: ByMetric<f64>,
     /// The same gallery when the step's backfill is done.
-    pub hot_end: StepMetrics,
+    #[serde(serialize_with = "by_key")]
+    pub hot_end: ByMetric<f64>,
     /// Every item by this model: the bound of this step.
-    pub full: StepMetrics,
+    #[serde(serialize_with = "by_key")]
+    pub full: ByMetric<f64>,
     /// Items that the step backfilled.
     pub backfilled: usize,
     /// Items by this model when the step is done, those that joined with it included.
     pub native: usize,
-    /// Δ↑ of `no_refresh.map` over the first step's (DMU table 6), in percent.
+    /// Δ↑ of mAP of `no_refresh` over the first step's (DMU table 6), in percent.
     pub no_refresh_gain_up: Option<f64>,
-    /// Δ↑ of `hot_end.map` over the first step's, in percent.
+    /// Δ↑ of mAP of `hot_end` over the first step's, in percent.
     pub hot_gain_up: Option<f64>,
     /// Every metric from `hot_start` through `hot_end` and on to `full`; cut [`SequenceStep::backfilled`] is `hot_end`.
     /// `None` where every item is by this model from the start of the step.
@@ -109,7 +101,7 @@ pub struct UpgradeSequence {
 ///
 /// ```
 /// use rehang::compatibility::{Model, SequenceInput, UpgradeStep, upgrade_sequence};
-/// use rehang::curve::Relevance;
+/// use rehang::curve::{Relevance, TOP1};
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
@@ -125,13 +117,13 @@ pub struct UpgradeSequence {
 ///     joined_at: None,
 ///     relevance: Relevance::Labels { gallery: &labels, queries: None },
 ///     distance: Distance::L2,
-///     map_at: None,
+///     metrics: &[],
 /// };
 /// let second = &upgrade_sequence(&input, &Progress::default())?.steps[1];
 /// // Two of four items backfilled are enough here.
 /// assert_eq!((second.backfilled, second.native), (2, 2));
-/// assert_eq!((second.no_refresh.top1, second.hot_start.top1, second.hot_end.top1), (0.0, 0.0, 100.0));
-/// assert_eq!(second.full.top1, 100.0);
+/// assert_eq!((second.no_refresh[TOP1], second.hot_start[TOP1], second.hot_end[TOP1]), (0.0, 0.0, 100.0));
+/// assert_eq!(second.full[TOP1], 100.0);
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///
@@ -142,7 +134,7 @@ pub struct UpgradeSequence {
 /// a step without a query that has a right answer; cancelled.
 pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Result<UpgradeSequence> {
     let ground = Ground::new(input)?;
-    let options = CurveOptions { map_at: input.map_at, ..CurveOptions::default() };
+    let options = CurveOptions { metrics: input.metrics.to_vec(), ..CurveOptions::default() };
     let mut hot = Matrix::zeros(ground.items, ground.width);
     let mut first_seen = Matrix::zeros(ground.items, ground.width);
     let mut hot_model = vec![0; ground.items];
@@ -176,8 +168,8 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
         // A share that was made as k/c is k items, although k/c·c may come out just below k.
         let backfilled = (step.backfilled * waiting.len() as f64 + 1e-9).floor() as usize;
         let (hot_start, hot_end, full, exact) = if waiting.is_empty() {
-            let state = StepMetrics::of(&evaluate_state(&hot)?);
-            (state, state, state, None)
+            let state = evaluate_state(&hot)?.values;
+            (state.clone(), state.clone(), state, None)
         } else {
             let native = by_model.select(&members);
             let mixed = hot.select(&members);
@@ -202,7 +194,7 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
                 &options,
                 progress,
             )?;
-            let at = |cut: usize| StepMetrics::at(&exact, cut);
+            let at = |cut: usize| exact.lines.map(|line| line.values()[cut]);
             (at(0), at(backfilled), at(waiting.len()), Some(exact))
         };
         for &place in &waiting[..backfilled] {
@@ -210,40 +202,33 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
             hot.row_mut(item).copy_from_slice(by_model.row(item));
             hot_model[item] = number;
         }
-        let no_refresh_metrics = StepMetrics::of(&no_refresh);
-        let base = steps.first().map_or(no_refresh_metrics.map, |first| first.no_refresh.map);
+        let map = no_refresh.values[MAP];
+        let base = steps.first().map_or(map, |first| first.no_refresh[MAP]);
         steps.push(SequenceStep {
             model: step.model.name.to_owned(),
             items: members.len(),
             queries: no_refresh.queries,
-            no_refresh: no_refresh_metrics,
+            no_refresh_gain_up: gain_up(map, base),
+            hot_gain_up: gain_up(hot_end[MAP], base),
+            no_refresh: no_refresh.values,
             hot_start,
             hot_end,
             full,
             backfilled,
             native: members.iter().filter(|&&item| hot_model[item] == number).count(),
-            no_refresh_gain_up: gain_up(no_refresh_metrics.map, base),
-            hot_gain_up: gain_up(hot_end.map, base),
             curve: exact,
         });
     }
     Ok(UpgradeSequence { steps })
 }
 
-impl StepMetrics {
-    fn of(evaluation: &Evaluation) -> Self {
-        Self { top1: evaluation.top1, top5: evaluation.top5, map: evaluation.map, map_at: evaluation.map_at }
+/// Metrics by [`Metric::key`]: the depth is said once, beside all steps.
+fn by_key<S: Serializer>(values: &ByMetric<f64>, to: S) -> Result<S::Ok, S::Error> {
+    let mut map = to.serialize_map(None)?;
+    for (metric, value) in values.iter() {
+        map.serialize_entry(&metric.key(), value)?;
     }
-
-    fn at(curve: &Curve, cut: usize) -> Self {
-        let value = |line: &Line| line.values()[cut];
-        Self {
-            top1: value(&curve.top1),
-            top5: value(&curve.top5),
-            map: value(&curve.map),
-            map_at: curve.map_at.as_ref().map(|at| value(&at.line)),
-        }
-    }
+    map.end()
 }
 
 /// The checked whole.

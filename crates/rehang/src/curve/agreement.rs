@@ -11,12 +11,10 @@ use crate::vectors::Matrix;
 use super::centre::Centre;
 use super::input::{Blocks, check_handicap, check_vectors, percent_line};
 use super::line::{Line, grid_cuts};
+use super::metrics::Metric;
 use super::relevance::{Positive, Qrels, Relevance};
-use super::sweep::{self, Depths, Query, Totals, Workspace};
+use super::sweep::{self, Depths, OWN_FIXED, Query, Totals, Workspace};
 use super::{CurveOptions, DoNothing, Panels, Processor, check_today, evaluate};
-
-/// Where [`sweep::QueryValues`] has recall@k: agreement is recall of what the fully native gallery finds.
-const RECALL: usize = sweep::OWN - 1;
 
 /// Agreement@k at every one of the n + 1 states of a backfill.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -99,7 +97,8 @@ pub fn agreement(
     check_handicap(handicap)?;
     crate::order::check_permutation(order, items)?;
     let depth = depth_within(depth, items, queries)?;
-    let depths = Depths::new(None, None, Some(depth), None);
+    // Agreement is recall of what the fully native gallery finds.
+    let depths = Depths::new(&[Metric::recall_at(depth)], None);
     let processor = Processor::detect();
     let others: Vec<&Matrix> = std::iter::once(adapted).chain(queries).collect();
     let centre = Centre::new(distance, native, &others);
@@ -151,11 +150,12 @@ pub fn agreement(
     }
     Ok(AgreementCurve {
         depth,
-        line: percent_line(&sums.recall, counted.len() as f64 * sweep::UNIT),
-        per_query: own.iter().map(|query| 100.0 * query.areas[RECALL]).collect(),
+        line: percent_line(&sums.heads[0], counted.len() as f64 * sweep::UNIT),
+        per_query: own.iter().map(|query| 100.0 * query.areas[OWN_FIXED]).collect(),
         at_cuts: own
             .iter()
-            .flat_map(|query| query.at_cuts.iter().map(|values| 100.0 * f64::from(values[RECALL])))
+            .flat_map(|query| query.at_cuts.iter().skip(OWN_FIXED).step_by(OWN_FIXED + 1))
+            .map(|&value| 100.0 * f64::from(value))
             .collect(),
         cuts,
     })
@@ -218,10 +218,10 @@ pub fn agreement_today(
     })?;
     // What the new model finds is what the old one has to find: agreement is recall of it.
     let wanted = Qrels::new(nearest)?;
-    let options = CurveOptions { recall_at: Some(depth), ..CurveOptions::default() };
+    let options = CurveOptions { metrics: vec![Metric::recall_at(depth)], ..CurveOptions::default() };
     let relevance = Relevance::Judgements(&wanted);
     let evaluation = evaluate(today.gallery, today.queries, relevance, today.distance, &options, progress)?;
-    Ok(evaluation.recall_at.unwrap_or(f64::NAN))
+    Ok(evaluation.values[Metric::recall_at(depth)])
 }
 
 /// The depth that was asked for, made smaller where a ranking has fewer items.

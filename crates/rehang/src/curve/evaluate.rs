@@ -9,27 +9,18 @@ use crate::vectors::Matrix;
 
 use super::centre::Centre;
 use super::input::{Blocks, check_vectors};
+use super::metrics::ByMetric;
 use super::relevance::{Answers, QueryCount, Relevance, expect_count};
-use super::sweep::{self, Depths, Query, Ranking, Workspace};
-use super::{CurveOptions, Panels, Processor, check_depths};
+use super::sweep::{self, Depths, OWN_FIXED, Query, Ranking, Workspace};
+use super::{CurveOptions, Panels, Processor, check_metrics};
 
 /// Metrics of one gallery and one query set, in percent; definitions as in [the module](super).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evaluation {
     /// Queries counted and left out.
     pub queries: QueryCount,
-    /// CMC top-1.
-    pub top1: f64,
-    /// CMC top-5.
-    pub top5: f64,
-    /// Mean average precision.
-    pub map: f64,
-    /// mAP@k, where asked for.
-    pub map_at: Option<f64>,
-    /// nDCG@k, where asked for.
-    pub ndcg_at: Option<f64>,
-    /// recall@k, where asked for.
-    pub recall_at: Option<f64>,
+    /// Top-1, top-5, mAP and what else was asked for, in percent.
+    pub values: ByMetric<f64>,
     /// Every counted query's own numbers.
     pub per_query: QueryRanks,
 }
@@ -41,10 +32,8 @@ pub struct QueryRanks {
     pub queries: Vec<usize>,
     /// Rank of the first right answer of each, from 1.
     pub first_rank: Vec<usize>,
-    /// Average precision of each, in percent.
-    pub precision: Vec<f64>,
-    /// Average precision within the depth of mAP@k of each, in percent; empty where mAP@k was not asked for.
-    pub precision_at: Vec<f64>,
+    /// Each metric of each, in percent.
+    pub values: ByMetric<Vec<f64>>,
 }
 
 impl Evaluation {
@@ -57,10 +46,10 @@ impl Evaluation {
 
 /// The metrics of a gallery `[n, d]` for queries `[m, d]` (`None`: the gallery itself, leaving each query out).
 ///
-/// The depths of `options` choose further metrics; its kept cuts are not used.
+/// The metrics of `options` come on top; its kept cuts are not used.
 ///
 /// ```
-/// use rehang::curve::{CurveOptions, Relevance, evaluate};
+/// use rehang::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate};
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// let gallery = Matrix::new(1, vec![0.0, 1.0, 2.0])?;
@@ -70,7 +59,7 @@ impl Evaluation {
 /// let result = evaluate(&gallery, None, relevance, Distance::L2, &options, &Progress::default())?;
 /// // The item in the middle is alone in its class: no right answer exists, so it is not counted.
 /// assert_eq!((result.queries.counted, result.queries.without_positives), (2, 1));
-/// assert_eq!((result.top1, result.top(2), result.map), (0.0, 100.0, 50.0));
+/// assert_eq!((result.values[TOP1], result.top(2), result.values[MAP]), (0.0, 100.0, 50.0));
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///
@@ -95,7 +84,7 @@ pub fn evaluate(
 /// leaves item i out.
 ///
 /// ```
-/// use rehang::curve::{CurveOptions, Relevance, evaluate_leave_one_out};
+/// use rehang::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate_leave_one_out};
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// // By the gallery's model the items stand at 0, 1, 4; the query model puts the last one at 1.
@@ -107,7 +96,7 @@ pub fn evaluate(
 /// let result =
 ///     evaluate_leave_one_out(&gallery, &queries, relevance, Distance::L2, &options, &Progress::default())?;
 /// // Query 1 finds item 0 before item 2; query 2 finds item 1 first.
-/// assert_eq!((result.queries.counted, result.top1, result.map), (2, 50.0, 75.0));
+/// assert_eq!((result.queries.counted, result.values[TOP1], result.values[MAP]), (2, 50.0, 75.0));
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///
@@ -210,29 +199,31 @@ fn summarise(
     options: &CurveOptions,
     progress: &Progress,
 ) -> Result<Evaluation> {
-    let depths = check_depths(options)?;
+    let (measured, depths) = check_metrics(options)?;
     let rankings = rank_all(gallery, queries, &answers, distance, progress, |work, query| {
         sweep::rank(work, query, &depths)
     })?;
-    let mean = |value: &dyn Fn(&Ranking) -> f64| {
-        100.0 * rankings.iter().map(value).sum::<f64>() / rankings.len() as f64
+    let of_query = |ranking: &Ranking, slot: usize| {
+        let within = |depth: usize| if ranking.first_rank <= depth { 1.0 } else { 0.0 };
+        match slot {
+            0 => within(1),
+            1 => within(5),
+            2 => ranking.precision,
+            head => ranking.heads[head - OWN_FIXED],
+        }
     };
-    let within = |ranking: &Ranking, depth: usize| if ranking.first_rank <= depth { 1.0 } else { 0.0 };
+    let values = |slot: usize| rankings.iter().map(move |ranking| of_query(ranking, slot));
+    let slots = || measured.iter().copied().enumerate();
     Ok(Evaluation {
         queries: answers.count,
-        top1: mean(&|ranking| within(ranking, 1)),
-        top5: mean(&|ranking| within(ranking, 5)),
-        map: mean(&|ranking| ranking.precision),
-        map_at: options.map_at.map(|_| mean(&|ranking| ranking.head.map)),
-        ndcg_at: options.ndcg_at.map(|_| mean(&|ranking| ranking.head.ndcg)),
-        recall_at: options.recall_at.map(|_| mean(&|ranking| ranking.head.recall)),
+        values: slots()
+            .map(|(slot, metric)| (metric, 100.0 * values(slot).sum::<f64>() / rankings.len() as f64))
+            .collect(),
         per_query: QueryRanks {
             first_rank: rankings.iter().map(|ranking| ranking.first_rank).collect(),
-            precision: rankings.iter().map(|ranking| 100.0 * ranking.precision).collect(),
-            precision_at: match options.map_at {
-                Some(_) => rankings.iter().map(|ranking| 100.0 * ranking.head.map).collect(),
-                None => Vec::new(),
-            },
+            values: slots()
+                .map(|(slot, metric)| (metric, values(slot).map(|value| 100.0 * value).collect()))
+                .collect(),
             queries: answers.counted,
         },
     })

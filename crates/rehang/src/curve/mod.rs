@@ -39,6 +39,7 @@ mod distances;
 mod evaluate;
 mod input;
 mod line;
+mod metrics;
 mod registers;
 mod relevance;
 mod sweep;
@@ -56,6 +57,7 @@ use crate::vectors::Matrix;
 pub use agreement::{AgreementCurve, agreement, agreement_today};
 pub use evaluate::{Evaluation, QueryRanks, evaluate, evaluate_leave_one_out};
 pub use line::{Grid, Line, grid_cuts};
+pub use metrics::{ByMetric, MAP, Metric, Needs, TOP1, TOP5};
 pub use relevance::{Qrels, QueryCount, Relevance};
 
 pub(crate) use distances::{Panels, QueryTiles, distances};
@@ -111,36 +113,21 @@ pub struct DoNothing<'a> {
     pub distance: Distance,
 }
 
-/// What to compute beside top-1, top-5, mAP and flips.
+/// What to compute beside top-1, top-5, mAP and their flips.
 ///
 /// | name | default | purpose |
 /// |---|---|---|
-/// | `map_at` | none | depth of mAP@k |
-/// | `ndcg_at` | none | depth of nDCG@k |
-/// | `recall_at` | none | depth of recall@k |
+/// | `metrics` | none | metrics of the first ranks, such as nDCG@10; top-1, top-5 and mAP are there anyway |
 /// | `flips_at` | none | depth of further flips beside those of top-1 and top-5, for NFR@k |
 /// | `kept_cuts` | 0 | evenly spaced cuts at which every query's own values are kept, for [`Curve::bands`]; 22 is a good number |
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CurveOptions {
-    /// Depth of mAP@k; 1 or more.
-    pub map_at: Option<usize>,
-    /// Depth of nDCG@k; 1 or more.
-    pub ndcg_at: Option<usize>,
-    /// Depth of recall@k; 1 or more.
-    pub recall_at: Option<usize>,
+    /// Metrics of the first ranks, each once; see [`Metric::measurable`].
+    pub metrics: Vec<Metric>,
     /// Depth of further flips; 1 or more.
     pub flips_at: Option<usize>,
     /// Cuts at which every query's own values are kept.
     pub kept_cuts: usize,
-}
-
-/// A metric that looks at the first `depth` ranks only.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LineAt {
-    /// The depth k.
-    pub depth: usize,
-    /// The metric at every cut.
-    pub line: Line,
 }
 
 /// Queries that change between right and wrong, against a reference state (the start, or the do-nothing gallery).
@@ -155,27 +142,6 @@ pub struct Flips {
     /// Negative flip rate `|Q⁺(reference) ∩ Q⁻(cut)| / |Q⁺(reference)|` in percent (RACT eq. 12); 0 where the reference
     /// answers no query.
     pub rate: Line,
-}
-
-/// Flips within a depth that was asked for.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FlipsAt {
-    /// The depth k: right means answered within rank k, and the rate is NFR@k.
-    pub depth: usize,
-    /// The flips.
-    pub flips: Flips,
-}
-
-/// Flips of top-1 and of top-5, and of another depth where asked for.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct FlipsByDepth {
-    /// Right means answered at rank 1.
-    pub top1: Flips,
-    /// Right means answered within rank 5.
-    pub top5: Flips,
-    /// Right means answered within [`CurveOptions::flips_at`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub at: Option<FlipsAt>,
 }
 
 /// Top-1 of the queries of one group.
@@ -194,41 +160,13 @@ pub struct GroupLine {
 pub struct PerQuery {
     /// The counted queries, ascending.
     pub queries: Vec<usize>,
-    /// Area of top-1 of each.
-    pub top1: Vec<f64>,
-    /// Area of top-5 of each.
-    pub top5: Vec<f64>,
-    /// Area of average precision of each.
-    pub map: Vec<f64>,
-    /// Area of mAP@k of each; empty where not asked for.
-    pub map_at: Vec<f64>,
-    /// Area of nDCG@k of each; empty where not asked for.
-    pub ndcg_at: Vec<f64>,
-    /// Area of recall@k of each; empty where not asked for.
-    pub recall_at: Vec<f64>,
+    /// The area of each metric of each.
+    pub areas: ByMetric<Vec<f64>>,
     /// Cuts at which values are kept.
     pub cuts: Vec<usize>,
-    /// Top-1, top-5, average precision, mAP@k, nDCG@k and recall@k of each query at each kept cut, six times
-    /// `[queries, cuts]`; empty where not asked for.
+    /// Each metric of each query at each kept cut, `[queries, cuts]`.
     #[serde(skip)]
-    pub at_cuts: [Vec<f32>; 6],
-}
-
-/// Intervals over queries for the areas.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct AreaIntervals {
-    /// Of the area of top-1.
-    pub top1: Interval,
-    /// Of the area of top-5.
-    pub top5: Interval,
-    /// Of the area of mAP.
-    pub map: Interval,
-    /// Of the area of mAP@k, where asked for.
-    pub map_at: Option<Interval>,
-    /// Of the area of nDCG@k, where asked for.
-    pub ndcg_at: Option<Interval>,
-    /// Of the area of recall@k, where asked for.
-    pub recall_at: Option<Interval>,
+    pub at_cuts: ByMetric<Vec<f32>>,
 }
 
 /// Intervals over queries along the curve.
@@ -236,18 +174,8 @@ pub struct AreaIntervals {
 pub struct Bands {
     /// The cuts.
     pub cuts: Vec<usize>,
-    /// Of top-1 at each cut.
-    pub top1: Vec<Interval>,
-    /// Of top-5 at each cut.
-    pub top5: Vec<Interval>,
-    /// Of mAP at each cut.
-    pub map: Vec<Interval>,
-    /// Of mAP@k at each cut; empty where not asked for.
-    pub map_at: Vec<Interval>,
-    /// Of nDCG@k at each cut; empty where not asked for.
-    pub ndcg_at: Vec<Interval>,
-    /// Of recall@k at each cut; empty where not asked for.
-    pub recall_at: Vec<Interval>,
+    /// Of each metric at each cut.
+    pub intervals: ByMetric<Vec<Interval>>,
 }
 
 /// The do-nothing line, and the flips against it.
@@ -256,7 +184,7 @@ pub struct DoNothingLine {
     /// What the search is worth today.
     pub evaluation: Evaluation,
     /// Queries that the search of today answers and the gallery under backfill does not, and the other way round.
-    pub flips: FlipsByDepth,
+    pub flips: ByMetric<Flips>,
 }
 
 /// Every metric at every one of the n + 1 states of a backfill.
@@ -266,20 +194,10 @@ pub struct Curve {
     pub items: usize,
     /// Queries counted and left out.
     pub queries: QueryCount,
-    /// CMC top-1.
-    pub top1: Line,
-    /// CMC top-5.
-    pub top5: Line,
-    /// Mean average precision.
-    pub map: Line,
-    /// mAP@k, where asked for.
-    pub map_at: Option<LineAt>,
-    /// nDCG@k, where asked for.
-    pub ndcg_at: Option<LineAt>,
-    /// recall@k, where asked for.
-    pub recall_at: Option<LineAt>,
-    /// Flips against the start of the backfill.
-    pub flips: FlipsByDepth,
+    /// Top-1, top-5, mAP and what else was asked for.
+    pub lines: ByMetric<Line>,
+    /// Flips against the start of the backfill: of top-1, of top-5, and of top-k for [`CurveOptions::flips_at`].
+    pub flips: ByMetric<Flips>,
     /// The search of today, where given.
     pub do_nothing: Option<DoNothingLine>,
     /// Top-1 of each group, by ascending group; empty without groups.
@@ -296,23 +214,13 @@ impl Curve {
     /// # Errors
     ///
     /// [`crate::ErrorKind::InvalidOption`] for no resamples or a level outside (0, 1).
-    pub fn area_intervals(&self, resamples: usize, level: f64, seed: u64) -> Result<AreaIntervals> {
-        let own = &self.per_query;
-        let columns = [&own.top1, &own.top5, &own.map, &own.map_at, &own.ndcg_at, &own.recall_at];
-        let asked: Vec<usize> = (0..columns.len()).filter(|&column| !columns[column].is_empty()).collect();
-        let values: Vec<f64> = (0..own.queries.len())
-            .flat_map(|query| asked.iter().map(move |&column| columns[column][query]))
+    pub fn area_intervals(&self, resamples: usize, level: f64, seed: u64) -> Result<ByMetric<Interval>> {
+        let areas = &self.per_query.areas;
+        let values: Vec<f64> = (0..self.per_query.queries.len())
+            .flat_map(|query| areas.iter().map(move |(_, areas)| areas[query]))
             .collect();
-        let intervals = bootstrap_means(&values, asked.len(), resamples, level, seed)?;
-        let of = |column: usize| asked.iter().position(|&other| other == column).map(|at| intervals[at]);
-        Ok(AreaIntervals {
-            top1: intervals[0],
-            top5: intervals[1],
-            map: intervals[2],
-            map_at: of(3),
-            ndcg_at: of(4),
-            recall_at: of(5),
-        })
+        let intervals = bootstrap_means(&values, areas.metrics().count(), resamples, level, seed)?;
+        Ok(areas.metrics().zip(intervals).collect())
     }
 
     /// Percentile bootstrap intervals over queries at the kept cuts; see [`bootstrap_means`].
@@ -325,17 +233,12 @@ impl Curve {
         if cuts.is_empty() {
             return Err(Error::missing("kept cuts", "a band over queries"));
         }
-        let band = |values: &[f32]| {
-            if values.is_empty() {
-                return Ok(Vec::new());
-            }
+        let band = |(metric, values): (Metric, &Vec<f32>)| {
             let values: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
-            bootstrap_means(&values, cuts.len(), resamples, level, seed)
+            Ok((metric, bootstrap_means(&values, cuts.len(), resamples, level, seed)?))
         };
-        let [top1, top5, map, map_at, ndcg_at, recall_at] = &self.per_query.at_cuts;
-        let (top1, top5, map) = (band(top1)?, band(top5)?, band(map)?);
-        let (map_at, ndcg_at, recall_at) = (band(map_at)?, band(ndcg_at)?, band(recall_at)?);
-        Ok(Bands { cuts, top1, top5, map, map_at, ndcg_at, recall_at })
+        let intervals = self.per_query.at_cuts.iter().map(band).collect::<Result<_>>()?;
+        Ok(Bands { cuts, intervals })
     }
 }
 
@@ -344,7 +247,7 @@ impl Curve {
 /// Definitions of the metrics and of ties are those of [this module](self).
 ///
 /// ```
-/// use rehang::curve::{CurveInput, CurveOptions, Relevance, curve};
+/// use rehang::curve::{CurveInput, CurveOptions, Relevance, TOP1, curve};
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// // Four items on a line, two of each class. The adapter swaps the items in the middle.
@@ -363,9 +266,9 @@ impl Curve {
 ///     do_nothing: None,
 /// };
 /// let curve = curve(&input, &CurveOptions::default(), &Progress::default())?;
-/// assert_eq!(curve.top1.values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
-/// assert_eq!(curve.top1.area(), 70.0);
-/// assert_eq!(curve.flips.top1.positive, [0, 2, 4, 4, 4]);
+/// assert_eq!(curve.lines[TOP1].values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
+/// assert_eq!(curve.lines[TOP1].area(), 70.0);
+/// assert_eq!(curve.flips[TOP1].positive, [0, 2, 4, 4, 4]);
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///
@@ -388,7 +291,7 @@ fn curve_on(
     check_vectors(input.native, Some(input.adapted), input.queries)?;
     check_handicap(input.handicap)?;
     crate::order::check_permutation(input.order, items)?;
-    let depths = check_depths(options)?;
+    let (measured, depths) = check_metrics(options)?;
     let answers = Answers::new(input.relevance, input.order, input.queries.map(Matrix::rows))?;
     let groups = Groups::new(input.groups, &answers)?;
     let today = match input.do_nothing {
@@ -442,7 +345,7 @@ fn curve_on(
     for (_, totals, _, _) in &totals {
         sums.add(totals);
     }
-    Ok(assemble(items, &answers, options, &sums, &groups, today, &per_query, cuts))
+    Ok(assemble(items, &answers, &measured, options, &sums, &groups, today, &per_query, cuts))
 }
 
 /// Fails where the search of today is of another number of items or queries than that of the new model.
@@ -460,6 +363,7 @@ fn check_today(today: &DoNothing<'_>, native: &Matrix, queries: Option<&Matrix>)
 fn assemble(
     items: usize,
     answers: &Answers<'_>,
+    measured: &[Metric],
     options: &CurveOptions,
     sums: &Totals,
     groups: &Groups,
@@ -469,20 +373,18 @@ fn assemble(
 ) -> Curve {
     let counted = answers.counted.len();
     let fixed = |changes: &[i64]| percent_line(changes, counted as f64 * sweep::UNIT);
-    let line_at =
-        |depth: Option<usize>, changes: &[i64]| depth.map(|depth| LineAt { depth, line: fixed(changes) });
     let hits = [0, 1, 2].map(|slot| running(&sums.hits[slot]));
     let flips = |reference: [usize; sweep::HITS], lost: &[Vec<i64>; sweep::HITS]| {
-        let [top1, top5, at] = [0, 1, 2].map(|slot| {
+        let of_slot = |slot: usize| {
             let negative = running(&lost[slot]);
             let right = reference[slot];
             let positive =
                 hits[slot].iter().zip(&negative).map(|(hit, lost)| hit + lost - right as u64).collect();
             let rate = negative.iter().map(|&lost| 100.0 * lost as f64 / right.max(1) as f64).collect();
             Flips { right, positive, negative, rate: Line::new(rate) }
-        });
-        let at = options.flips_at.map(|depth| FlipsAt { depth, flips: at });
-        FlipsByDepth { top1, top5, at }
+        };
+        let depths = [1, 5].into_iter().chain(options.flips_at).enumerate();
+        depths.map(|(slot, depth)| (Metric::top(depth), of_slot(slot))).collect::<ByMetric<Flips>>()
     };
     let start_right = [0, 1, 2].map(|slot| hits[slot].first().map_or(0, |&hits| hits as usize));
     let do_nothing = today.map(|evaluation| {
@@ -508,36 +410,32 @@ fn assemble(
         };
         Line::new((0..=items).map(gap_at).collect())
     });
-    let is_asked =
-        [true, true, true, options.map_at.is_some(), options.ndcg_at.is_some(), options.recall_at.is_some()];
-    let own = |slot: usize| per_query.iter().filter(move |_| is_asked[slot]);
-    let area = |slot: usize| own(slot).map(|query| 100.0 * query.areas[slot]).collect();
-    let at_cuts = std::array::from_fn(|slot| {
-        own(slot).flat_map(|query| query.at_cuts.iter().map(move |values| 100.0 * values[slot])).collect()
-    });
+    let slots = || measured.iter().copied().enumerate();
+    let line = |slot: usize| match slot {
+        0 | 1 => percent_line(&sums.hits[slot], counted as f64),
+        2 => fixed(&sums.precision),
+        head => fixed(&sums.heads[head - sweep::OWN_FIXED]),
+    };
+    let area = |slot: usize| per_query.iter().map(|query| 100.0 * query.areas[slot]).collect();
+    let kept = |slot: usize| {
+        let of_query = |query: &'_ QueryValues| -> Vec<f32> {
+            query.at_cuts.iter().skip(slot).step_by(measured.len()).map(|value| 100.0 * value).collect()
+        };
+        per_query.iter().flat_map(of_query).collect()
+    };
     Curve {
         items,
         queries: answers.count,
-        top1: percent_line(&sums.hits[0], counted as f64),
-        top5: percent_line(&sums.hits[1], counted as f64),
-        map: fixed(&sums.precision),
-        map_at: line_at(options.map_at, &sums.map),
-        ndcg_at: line_at(options.ndcg_at, &sums.ndcg),
-        recall_at: line_at(options.recall_at, &sums.recall),
+        lines: slots().map(|(slot, metric)| (metric, line(slot))).collect(),
         flips: flips(start_right, &sums.lost),
         do_nothing,
         groups: group_lines,
         gap,
         per_query: PerQuery {
             queries: answers.counted.clone(),
-            top1: area(0),
-            top5: area(1),
-            map: area(2),
-            map_at: area(3),
-            ndcg_at: area(4),
-            recall_at: area(5),
+            areas: slots().map(|(slot, metric)| (metric, area(slot))).collect(),
             cuts,
-            at_cuts,
+            at_cuts: slots().map(|(slot, metric)| (metric, kept(slot))).collect(),
         },
     }
 }
@@ -554,21 +452,30 @@ fn running(changes: &[i64]) -> Vec<u64> {
         .collect()
 }
 
-/// The depths asked for, checked.
-fn check_depths(options: &CurveOptions) -> Result<Depths> {
-    for (name, depth) in [
-        ("mAP@k", options.map_at),
-        ("nDCG@k", options.ndcg_at),
-        ("recall@k", options.recall_at),
-        ("flips", options.flips_at),
-    ] {
-        if let Some(depth) = depth
-            && !(1..=COUNT_MAX).contains(&depth)
-        {
-            return Err(Error::option(format!("the depth of {name}"), depth, format!("1 to {COUNT_MAX}")));
+/// The metrics asked for, checked: top-1, top-5 and mAP, then those of the first ranks.
+fn check_metrics(options: &CurveOptions) -> Result<(Vec<Metric>, Depths)> {
+    let within = |name: &str, depth: usize| match depth {
+        1..=COUNT_MAX => Ok(()),
+        _ => Err(Error::option(format!("the depth of {name}"), depth, format!("1 to {COUNT_MAX}"))),
+    };
+    let mut measured = vec![TOP1, TOP5, MAP];
+    for &metric in &options.metrics {
+        if measured.contains(&metric) {
+            continue;
         }
+        if metric.head().is_none() {
+            return Err(Error::option(
+                "metric",
+                metric,
+                "one that a curve has: top1, top5, map, or one of the first ranks",
+            ));
+        }
+        within(&metric.name_at_any_depth(), metric.depth().unwrap_or(0))?;
+        measured.push(metric);
     }
-    Ok(Depths::new(options.map_at, options.ndcg_at, options.recall_at, options.flips_at))
+    options.flips_at.map_or(Ok(()), |depth| within("flips", depth))?;
+    let depths = Depths::new(&measured, options.flips_at);
+    Ok((measured, depths))
 }
 
 /// Groups of the counted queries.
@@ -639,9 +546,7 @@ mod tests {
                 do_nothing: None,
             };
             let options = CurveOptions {
-                map_at: Some(10),
-                ndcg_at: Some(10),
-                recall_at: Some(10),
+                metrics: vec![Metric::map_at(10), Metric::ndcg_at(10), Metric::recall_at(10)],
                 flips_at: Some(3),
                 kept_cuts: 5,
             };
@@ -651,17 +556,10 @@ mod tests {
                 .collect();
             assert!(curves.iter().all(|curve| *curve == curves[0]));
             let (made, own) = (&curves[0], &curves[0].per_query);
-            let at = |line: &Option<LineAt>| line.as_ref().unwrap().line.clone();
-            let lines = [
-                (made.top1.clone(), &own.top1),
-                (made.top5.clone(), &own.top5),
-                (made.map.clone(), &own.map),
-                (at(&made.map_at), &own.map_at),
-                (at(&made.ndcg_at), &own.ndcg_at),
-                (at(&made.recall_at), &own.recall_at),
-            ];
             let queries = own.queries.len() as f64;
-            for ((line, areas), kept) in lines.iter().zip(&own.at_cuts) {
+            assert_eq!(made.lines.metrics().count(), 6);
+            for (metric, line) in made.lines.iter() {
+                let (areas, kept) = (&own.areas[metric], &own.at_cuts[metric]);
                 assert!((line.area() - areas.iter().sum::<f64>() / queries).abs() < 1e-9);
                 for (column, &cut) in own.cuts.iter().enumerate() {
                     let sum: f64 =
@@ -670,9 +568,11 @@ mod tests {
                 }
             }
             let intervals = made.area_intervals(50, 0.95, 1).unwrap();
-            let ndcg = intervals.ndcg_at.unwrap();
-            assert!((ndcg.estimate - at(&made.ndcg_at).area()).abs() < 1e-9 && ndcg.low < ndcg.high);
-            assert_eq!(made.bands(50, 0.95, 1).unwrap().recall_at.len(), own.cuts.len());
+            let ndcg = intervals[Metric::ndcg_at(10)];
+            assert!((ndcg.estimate - made.lines[Metric::ndcg_at(10)].area()).abs() < 1e-9);
+            assert!(ndcg.low < ndcg.high);
+            let bands = made.bands(50, 0.95, 1).unwrap().intervals;
+            assert_eq!(bands[Metric::recall_at(10)].len(), own.cuts.len());
         }
     }
 }

@@ -10,6 +10,7 @@
 //! `ranks`. When a right answer itself is backfilled, its entry moves, and its new rank is counted in `histogram`,
 //! which holds how many items stand at each place.
 
+use super::metrics::{Head, Metric};
 #[cfg(target_arch = "x86_64")]
 use super::registers::x86::{Avx2, Avx512};
 use super::registers::{Eight, LANES, Registers, lanes, lanes_mut};
@@ -28,86 +29,36 @@ const GROUP: usize = 4 * LANES;
 const CHUNK: usize = 512;
 /// Depths at which a right answer counts as found: 1, 5, and the one that may be asked for.
 pub(crate) const HITS: usize = 3;
-/// Metrics of which a query has numbers of its own.
-pub(crate) const OWN: usize = 6;
+/// Where a query's own numbers have top-1, top-5 and average precision; the heads follow.
+pub(crate) const OWN_FIXED: usize = 3;
 
-/// Depths of the metrics that look at the first ranks only; 0 leaves a metric out.
-#[derive(Debug, Clone, Default)]
+/// What is measured beside average precision.
+#[derive(Default)]
 pub(crate) struct Depths {
-    pub(crate) map: usize,
-    pub(crate) ndcg: usize,
-    pub(crate) recall: usize,
+    /// Metrics that look at the first ranks only, with their depths.
+    heads: Vec<(f64, Box<dyn Head>)>,
     /// A right answer at this rank or above counts as found; a depth of 0 finds nothing.
     pub(crate) hits: [f64; HITS],
-    /// `1 / log2(rank + 1)` by rank, up to the depth of nDCG.
-    discounts: Vec<f64>,
     /// Ranks up to this one can change what the first ranks say.
     touched: f64,
-    /// The deepest of the three, 0 where all are left out.
-    deepest: f64,
 }
 
 impl Depths {
-    pub(crate) fn new(
-        map: Option<usize>,
-        ndcg: Option<usize>,
-        recall: Option<usize>,
-        flips: Option<usize>,
-    ) -> Self {
-        let (map, ndcg, recall) = (map.unwrap_or(0), ndcg.unwrap_or(0), recall.unwrap_or(0));
+    pub(crate) fn new(metrics: &[Metric], flips: Option<usize>) -> Self {
+        let head = |metric: &Metric| Some((metric.depth()? as f64, metric.head()?));
+        let heads: Vec<(f64, Box<dyn Head>)> = metrics.iter().filter_map(head).collect();
         let hits = [1.0, 5.0, flips.unwrap_or(0) as f64];
-        let deepest = map.max(ndcg).max(recall) as f64;
-        Self {
-            map,
-            ndcg,
-            recall,
-            hits,
-            discounts: (0..=ndcg).map(|rank| 1.0 / ((rank + 1) as f64).log2()).collect(),
-            touched: hits.iter().copied().fold(deepest, f64::max) + 1.0,
-            deepest,
-        }
+        let deepest = heads.iter().map(|head| head.0).chain(hits).fold(0.0, f64::max);
+        Self { heads, hits, touched: deepest + 1.0 }
     }
 }
 
-/// What the first ranks say at one state.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Head {
-    pub(crate) map: f64,
-    pub(crate) ndcg: f64,
-    pub(crate) recall: f64,
-}
-
-/// mAP@k, nDCG@k and recall@k of a ranking, from the ascending ranks of the right answers and their gains.
-#[inline(always)]
-fn head(ranks: &[f64], gains: &[f64], ideal: f64, depths: &Depths) -> Head {
-    let mut head = Head::default();
-    for (index, (&rank, &gain)) in ranks.iter().zip(gains).enumerate() {
-        if rank > depths.deepest {
-            break;
-        }
-        if rank <= depths.map as f64 {
-            head.map += (index + 1) as f64 / rank;
-        }
-        if rank <= depths.ndcg as f64 {
-            head.ndcg += gain * depths.discounts[rank as usize];
-        }
-        if rank <= depths.recall as f64 {
-            head.recall += 1.0;
-        }
-    }
-    head.map /= ranks.len().min(depths.map).max(1) as f64;
-    head.ndcg /= ideal;
-    head.recall /= ranks.len() as f64;
-    head
-}
-
-/// The largest discounted gain that a ranking can have; 1 where nDCG is left out.
-fn ideal(gains: &mut [f64], depths: &Depths) -> f64 {
-    if depths.ndcg == 0 {
-        return 1.0;
-    }
-    gains.sort_unstable_by(|a, b| b.total_cmp(a));
-    gains.iter().zip(&depths.discounts[1..]).map(|(gain, discount)| gain * discount).sum()
+/// A metric of the first ranks: right answers within the depth, from the ascending ranks of all and their gains, over the
+/// largest value there can be.
+fn head_value((depth, head): &(f64, Box<dyn Head>), ranks: &[f64], gains: &[f64], best: f64) -> f64 {
+    let within = ranks.iter().take_while(|rank| *rank <= depth).count();
+    // An empty sum is −0.
+    (head.sum(&ranks[..within], &gains[..within]) + 0.0) / best
 }
 
 /// Changes of one sum over queries from cut to cut: entry c is what cut c adds to cut c − 1.
@@ -124,9 +75,8 @@ pub(crate) struct Totals {
     pub(crate) lost: [Changes; HITS],
     /// Queries answered by the do-nothing gallery and not here.
     pub(crate) lost_to_baseline: [Changes; HITS],
-    pub(crate) map: Changes,
-    pub(crate) ndcg: Changes,
-    pub(crate) recall: Changes,
+    /// Of each head, in units of 1/[`UNIT`].
+    pub(crate) heads: Vec<Changes>,
     /// Queries of each group answered at rank 1.
     pub(crate) groups: Vec<Changes>,
 }
@@ -139,9 +89,7 @@ impl Totals {
             hits: depths.hits.map(|depth| changes(depth > 0.0)),
             lost: depths.hits.map(|depth| changes(depth > 0.0)),
             lost_to_baseline: depths.hits.map(|depth| changes(baseline && depth > 0.0)),
-            map: changes(depths.map > 0),
-            ndcg: changes(depths.ndcg > 0),
-            recall: changes(depths.recall > 0),
+            heads: depths.heads.iter().map(|_| changes(true)).collect(),
             groups: (0..groups).map(|_| changes(true)).collect(),
         }
     }
@@ -156,15 +104,14 @@ impl Totals {
     }
 
     fn all(&self) -> Vec<&Changes> {
-        let fixed = [&self.precision, &self.map, &self.ndcg, &self.recall];
         let pairs = self.hits.iter().chain(&self.lost).chain(&self.lost_to_baseline);
-        fixed.into_iter().chain(pairs).chain(&self.groups).collect()
+        std::iter::once(&self.precision).chain(&self.heads).chain(pairs).chain(&self.groups).collect()
     }
 
     fn all_mut(&mut self) -> Vec<&mut Changes> {
-        let fixed = [&mut self.precision, &mut self.map, &mut self.ndcg, &mut self.recall];
+        let fixed = std::iter::once(&mut self.precision).chain(&mut self.heads);
         let pairs = self.hits.iter_mut().chain(&mut self.lost).chain(&mut self.lost_to_baseline);
-        fixed.into_iter().chain(pairs).chain(&mut self.groups).collect()
+        fixed.chain(pairs).chain(&mut self.groups).collect()
     }
 }
 
@@ -191,11 +138,10 @@ pub(crate) struct Query<'a> {
 /// One query's own numbers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QueryValues {
-    /// Mean over all cuts of top-1, top-5, average precision, mAP@k, nDCG@k and recall@k, 0 to 1; 0 for one that is left
-    /// out.
-    pub(crate) areas: [f64; OWN],
-    /// The same at each kept cut.
-    pub(crate) at_cuts: Vec<[f32; OWN]>,
+    /// Mean over all cuts of top-1, top-5, average precision and each head, 0 to 1.
+    pub(crate) areas: Vec<f64>,
+    /// The same at each kept cut, cut after cut.
+    pub(crate) at_cuts: Vec<f32>,
 }
 
 /// A right answer with the positions of its two thresholds.
@@ -251,7 +197,8 @@ pub(crate) struct Workspace {
     /// 1, 2, 3, … beside `ranks`, filled up with 0.
     weights: Registers,
     gains: Vec<f64>,
-    ideal_gains: Vec<f64>,
+    /// The gains, descending, where a head is measured.
+    best_gains: Vec<f64>,
 }
 
 /// Runs one query through the backfill, adds its part to `totals`, and returns its own numbers.
@@ -298,10 +245,9 @@ fn sweep_here<E: Eight>(
     totals: &mut Totals,
 ) -> QueryValues {
     work.begin::<E>(query);
-    let ideal = if depths.ndcg == 0 { 1.0 } else { ideal(&mut work.ideal_gains, depths) };
     let items = query.items.len();
-    let mut state = State::new::<E>(work, query, depths, ideal, totals);
-    let mut values = QueryValues { at_cuts: Vec::with_capacity(query.cuts.len()), ..QueryValues::default() };
+    let mut state = State::new::<E>(work, query, depths, totals);
+    let mut values = QueryValues::default();
     let mut time = 0;
     let stops = std::mem::take(&mut work.stops);
     for &(stop_time, stop) in &stops {
@@ -313,7 +259,7 @@ fn sweep_here<E: Eight>(
             time = end;
         }
         match stop {
-            Stop::Keep => values.at_cuts.push(state.now()),
+            Stop::Keep => state.keep(&mut values.at_cuts),
             Stop::Ignored => time += 1,
             Stop::Answer(number) => {
                 let answer = work.answers[number as usize];
@@ -388,9 +334,6 @@ impl Workspace {
         for (position, weight) in self.weights[..positives].iter_mut().enumerate() {
             *weight = (position + 1) as f64;
         }
-        self.ideal_gains.clear();
-        self.ideal_gains.extend_from_slice(&self.gains);
-
         self.stops.clear();
         self.stops.extend(query.ignored.iter().map(|&time| (time, Stop::Ignored)));
         let answers = query.positives.iter().enumerate();
@@ -419,6 +362,15 @@ impl Workspace {
 }
 
 impl Workspace {
+    /// The largest sum that each head can have for the gains at hand.
+    fn best<'d>(&mut self, depths: &'d Depths) -> impl Iterator<Item = f64> + use<'_, 'd> {
+        if !depths.heads.is_empty() {
+            self.best_gains.clone_from(&self.gains);
+            self.best_gains.sort_unstable_by(|a, b| b.total_cmp(a));
+        }
+        depths.heads.iter().map(|(_, head)| head.best(&self.best_gains))
+    }
+
     /// Ranks of the right answers that [`rank`] found last, ascending.
     pub(crate) fn ranks(&self) -> &[f64] {
         &self.ranks[..self.gains.len()]
@@ -442,12 +394,21 @@ fn count(places: &[u32], outside: usize, histogram: &mut Vec<u32>) {
     }
 }
 
+/// One head of a query between two items.
+struct HeadState {
+    /// The largest sum that the query can have.
+    best: f64,
+    /// Its value now, in fixed point.
+    now: i64,
+    /// Sum of its values over all cuts, in fixed point.
+    area: i64,
+}
+
 /// The state of a query between two items.
 struct State {
     positives: usize,
     /// [`UNIT`] over the number of right answers.
     unit: f64,
-    ideal: f64,
     /// `Σ (i + 1) / ranks[i]`.
     sum: f64,
     /// Average precision now, in fixed point.
@@ -458,38 +419,24 @@ struct State {
     start_hits: [bool; HITS],
     /// Cuts at which the query is answered.
     hit_area: [i64; HITS],
-    map: i64,
-    ndcg: i64,
-    recall: i64,
-    /// Sums of these three over all cuts, in fixed point.
-    head_areas: [i64; 3],
+    heads: Vec<HeadState>,
 }
 
 impl State {
     #[inline(always)]
-    fn new<E: Eight>(
-        work: &Workspace,
-        query: &Query<'_>,
-        depths: &Depths,
-        ideal: f64,
-        totals: &mut Totals,
-    ) -> Self {
+    fn new<E: Eight>(work: &mut Workspace, query: &Query<'_>, depths: &Depths, totals: &mut Totals) -> Self {
         let positives = query.positives.len();
         let sum = precision_sum::<E>(&work.ranks, &work.weights);
         let mut state = Self {
             positives,
             unit: UNIT / positives as f64,
-            ideal,
             sum,
             precision: 0,
             precision_area: 0,
             hits: [false; HITS],
             start_hits: [false; HITS],
             hit_area: [0; HITS],
-            map: 0,
-            ndcg: 0,
-            recall: 0,
-            head_areas: [0; 3],
+            heads: work.best(depths).map(|best| HeadState { best, now: 0, area: 0 }).collect(),
         };
         let cuts = query.items.len() as i64 + 1;
         state.update_precision(0, cuts, totals);
@@ -548,20 +495,12 @@ impl State {
                 totals.groups[group][cut] += change;
             }
         }
-        if depths.deepest > 0.0 {
-            let head = head(&ranks[..self.positives], gains, self.ideal, depths);
-            let [map_area, ndcg_area, recall_area] = &mut self.head_areas;
-            for (old, new, area, changes) in [
-                (&mut self.map, head.map, map_area, &mut totals.map),
-                (&mut self.ndcg, head.ndcg, ndcg_area, &mut totals.ndcg),
-                (&mut self.recall, head.recall, recall_area, &mut totals.recall),
-            ] {
-                let new = fixed(new);
-                if new != *old {
-                    *area += (new - *old) * cuts;
-                    changes[cut] += new - *old;
-                    *old = new;
-                }
+        for ((head, state), changes) in depths.heads.iter().zip(&mut self.heads).zip(&mut totals.heads) {
+            let now = fixed(head_value(head, &ranks[..self.positives], gains, state.best));
+            if now != state.now {
+                state.area += (now - state.now) * cuts;
+                changes[cut] += now - state.now;
+                state.now = now;
             }
         }
     }
@@ -647,29 +586,27 @@ impl State {
         self.update_head(cut, cuts, &work.ranks, &work.gains, query, depths, totals);
     }
 
-    /// The metrics of [`QueryValues`] now.
-    fn now(&self) -> [f32; OWN] {
+    /// Keeps the numbers of [`QueryValues`] as they are now.
+    fn keep(&self, kept: &mut Vec<f32>) {
         let hit = |slot: usize| if self.hits[slot] { 1.0 } else { 0.0 };
         let value = |units: i64| (units as f64 / UNIT) as f32;
-        [hit(0), hit(1), value(self.precision), value(self.map), value(self.ndcg), value(self.recall)]
+        kept.extend([hit(0), hit(1), value(self.precision)]);
+        kept.extend(self.heads.iter().map(|head| value(head.now)));
     }
 
     /// Their means over all cuts.
-    fn areas(&self, items: usize) -> [f64; OWN] {
+    fn areas(&self, items: usize) -> Vec<f64> {
         let cuts = (items + 1) as f64;
         let [top1, top5, _] = self.hit_area.map(|area| area as f64 / cuts);
         let mean = |area: i64| area as f64 / UNIT / cuts;
-        let [map, ndcg, recall] = self.head_areas.map(mean);
-        [top1, top5, mean(self.precision_area), map, ndcg, recall]
+        let heads = self.heads.iter().map(|head| mean(head.area));
+        [top1, top5, mean(self.precision_area)].into_iter().chain(heads).collect()
     }
 }
 
 /// A number from 0 to 1 in fixed point, rounded to the nearest.
-#[inline(always)]
 fn fixed(value: f64) -> i64 {
-    // SAFETY: metrics are finite and, but for rounding, lie between 0 and 1. Gains are above 0 and at most `f32::MAX`
-    // (`Qrels::new`), so that no sum of them overflows and the ideal gain that they are divided by is above 0.
-    unsafe { (value * UNIT + 0.5).to_int_unchecked() }
+    (value * UNIT + 0.5) as i64
 }
 
 /// `Σ weights[i] / ranks[i]`, with one division for four registers.
@@ -736,11 +673,11 @@ fn add_fractions<E: Eight>(a: (E, E), b: (E, E)) -> (E, E) {
 }
 
 /// One ranking of the gallery, as [`super::evaluate`] reports it.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Ranking {
     pub(crate) first_rank: usize,
     pub(crate) precision: f64,
-    pub(crate) head: Head,
+    pub(crate) heads: Vec<f64>,
 }
 
 /// The metrics of one query in a gallery that stays as it is: `query.native` is searched, `query.adapted` is not read.
@@ -770,11 +707,13 @@ pub(crate) fn rank(work: &mut Workspace, query: &Query<'_>, depths: &Depths) -> 
         work.gains.push(query.positives[number as usize].gain);
         sum += (index + 1) as f64 / f64::from(standing);
     }
-    work.ideal_gains.clone_from(&work.gains);
-    let ideal = ideal(&mut work.ideal_gains, depths);
+    let best: Vec<f64> = work.best(depths).collect();
+    let heads = depths.heads.iter().zip(best);
     Ranking {
         first_rank: work.ranks[0] as usize,
         precision: sum / positives as f64,
-        head: head(&work.ranks[..positives], &work.gains, ideal, depths),
+        heads: heads
+            .map(|(head, best)| head_value(head, &work.ranks[..positives], &work.gains, best))
+            .collect(),
     }
 }

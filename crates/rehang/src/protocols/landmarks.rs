@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use crate::compatibility::at_width;
-use crate::curve::{CurveOptions, Qrels, QueryCount, Relevance, evaluate, expect_count, ranks_of_answers};
+use crate::curve::{
+    CurveOptions, MAP, Metric, Qrels, QueryCount, Relevance, evaluate, expect_count, ranks_of_answers,
+};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::space::Distance;
@@ -60,7 +62,7 @@ pub fn retrieval(
 ) -> Result<LandmarkRetrieval> {
     let judged =
         Qrels::new(answers.iter().map(|items| items.iter().map(|&item| (item, 1.0)).collect()).collect())?;
-    let options = CurveOptions { map_at: Some(depth), ..CurveOptions::default() };
+    let options = CurveOptions { metrics: vec![Metric::map_at(depth)], ..CurveOptions::default() };
     let result = evaluate(
         index,
         Some(&at_width(queries, index.columns())),
@@ -72,8 +74,8 @@ pub fn retrieval(
     Ok(LandmarkRetrieval {
         queries: result.queries,
         depth,
-        map_at: result.map_at.unwrap_or(f64::NAN),
-        map: result.map,
+        map_at: result.values[Metric::map_at(depth)],
+        map: result.values[MAP],
     })
 }
 

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use rehang::Result;
-use rehang::compatibility::{StepMetrics, WidthRule};
-use rehang::curve::QueryCount;
+use rehang::compatibility::WidthRule;
+use rehang::curve::{MAP, QueryCount, TOP1};
 use rehang_evaluate::{
     SequenceFiles, cross as cross_models, refresh as hot_refresh, sequence as upgrade_sequence,
 };
@@ -41,7 +41,7 @@ pub fn refresh(arguments: &Refresh, json: bool) -> Result<Outcome> {
     say_findings(&answer.on.findings);
     let mut text = counted(answer.on.queries);
     if let Some(today) = &answer.do_nothing {
-        let [top1, map] = ["top1", "map"].map(|id| today[id].unwrap_or(f64::NAN));
+        let [top1, map] = ["top1", "map"].map(|id| today[id]);
         let _ = writeln!(text, "do nothing: top-1 {top1:.2}, mAP {map:.2}");
     }
     let k = answer.on.k;
@@ -85,10 +85,7 @@ pub fn sequence(arguments: &Sequence, json: bool) -> Result<Outcome> {
     say_findings(&answer.on.findings);
     let mut text = counted(answer.on.queries);
     let width = answer.on.models.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(8);
-    for (title, of) in [
-        ("top-1", (|metrics: &StepMetrics| metrics.top1) as fn(&StepMetrics) -> f64),
-        ("mAP", |metrics: &StepMetrics| metrics.map),
-    ] {
+    for (title, metric) in [("top-1", TOP1), ("mAP", MAP)] {
         let _ = writeln!(
             text,
             "\n{title}, percent\n{:<width$}  {:>7}  {:>10}  {:>9}  {:>9}  {:>8}  {:>7}",
@@ -100,10 +97,10 @@ pub fn sequence(arguments: &Sequence, json: bool) -> Result<Outcome> {
                 "{:<width$}  {:>7}  {:>10.2}  {:>9.2}  {:>9.2}  {:>8.2}  {:>7}",
                 step.model,
                 step.items,
-                of(&step.no_refresh),
-                of(&step.hot_start),
-                of(&step.hot_end),
-                of(&step.full),
+                step.no_refresh[metric],
+                step.hot_start[metric],
+                step.hot_end[metric],
+                step.full[metric],
                 step.native
             );
         }

@@ -1,0 +1,349 @@
+//! The metrics by name: what each is called, what it means, what it needs.
+//!
+//! A metric is a file of this folder and a line of [`REGISTRY`]. Curves, evaluations, intervals, bands and reports are
+//! lists by metric ([`ByMetric`]) and name none of them.
+
+mod agreement;
+mod map;
+mod map_at;
+mod ndcg;
+mod recall;
+mod top;
+
+use std::fmt;
+use std::ops::Index;
+use std::str::FromStr;
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::error::{Error, Result};
+
+use super::relevance::Relevance;
+
+/// Every metric, in the order in which a curve lists them.
+static REGISTRY: [&Definition; 6] =
+    [&top::TOP, &map::MAP, &map_at::MAP_AT, &ndcg::NDCG, &recall::RECALL, &agreement::AGREEMENT];
+
+/// What a metric is.
+pub(crate) struct Definition {
+    /// The first part of its id: `ndcg` of `ndcg@10`.
+    id: &'static str,
+    /// The first part of its name: `nDCG` of `nDCG@10`.
+    name: &'static str,
+    /// What it means at a depth, in one sentence.
+    about: fn(usize) -> String,
+    needs: Needs,
+    depth: Depth,
+    /// Place in a report; the metric that comes first carries the verdict.
+    place: u8,
+    /// Whether a report shows it with the first charts.
+    is_primary: bool,
+    measured: Measured,
+}
+
+/// How a metric is measured.
+enum Measured {
+    /// Queries with a right answer within the depth: the sweep counts them, and their flips.
+    Found,
+    /// Average precision over all ranks: the sweep's running sum.
+    Precision,
+    /// From the right answers within the depth.
+    Head(fn(usize) -> Box<dyn Head>),
+    /// By [`super::agreement()`].
+    Agreement,
+}
+
+/// The depths that a metric has.
+enum Depth {
+    /// It looks at all ranks.
+    All,
+    /// It is always measured at these.
+    Fixed(&'static [usize]),
+    /// The caller names one.
+    Asked,
+}
+
+/// What a metric is measured against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Right answers, from labels or judgements.
+    Answers,
+    /// Judgements: labels make nearly every list of nearest items either all right or all wrong.
+    Judgements,
+    /// Nothing but the new model's vectors.
+    Nothing,
+}
+
+/// A metric that looks at the right answers among the first ranks only.
+///
+/// The value of a query is [`Head::sum`] over [`Head::best`], and lies between 0 and 1.
+pub(crate) trait Head: Send + Sync {
+    /// The sum over right answers within the depth; `ranks` ascend from 1, and `gains` go with them.
+    fn sum(&self, ranks: &[f64], gains: &[f64]) -> f64;
+    /// The largest sum that a query can have; `gains` of all its right answers, descending, at least one. Above 0.
+    fn best(&self, gains: &[f64]) -> f64;
+}
+
+/// A metric at its depth, such as mAP or nDCG@10; a quality in percent, more is better.
+///
+/// ```
+/// use rehang::curve::{MAP, Metric, TOP1};
+///
+/// assert_eq!((TOP1.id(), MAP.id(), Metric::ndcg_at(10).id()), ("top1".into(), "map".into(), "ndcg@10".into()));
+/// assert_eq!("ndcg@10".parse::<Metric>()?, Metric::ndcg_at(10));
+/// assert_eq!(Metric::ndcg_at(10).name(), "nDCG@10");
+/// # Ok::<(), rehang::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Metric {
+    definition: &'static Definition,
+    /// 0 where it looks at all ranks.
+    depth: usize,
+}
+
+/// CMC top-1: the share of queries whose nearest item is right.
+pub const TOP1: Metric = Metric::top(1);
+/// CMC top-5: the share of queries with a right answer among the five nearest.
+pub const TOP5: Metric = Metric::top(5);
+/// Mean average precision.
+pub const MAP: Metric = Metric { definition: &map::MAP, depth: 0 };
+
+impl Metric {
+    /// CMC top-k.
+    pub const fn top(depth: usize) -> Self {
+        Self { definition: &top::TOP, depth }
+    }
+
+    /// mAP@k.
+    pub const fn map_at(depth: usize) -> Self {
+        Self { definition: &map_at::MAP_AT, depth }
+    }
+
+    /// nDCG@k.
+    pub const fn ndcg_at(depth: usize) -> Self {
+        Self { definition: &ndcg::NDCG, depth }
+    }
+
+    /// recall@k.
+    pub const fn recall_at(depth: usize) -> Self {
+        Self { definition: &recall::RECALL, depth }
+    }
+
+    /// agreement@k.
+    pub const fn agreement_at(depth: usize) -> Self {
+        Self { definition: &agreement::AGREEMENT, depth }
+    }
+
+    /// Every metric that these right answers allow, those with a depth at `depth`, in the order of a curve; without right
+    /// answers what needs none.
+    pub fn measurable(relevance: Option<Relevance<'_>>, depth: usize) -> Vec<Self> {
+        let allows = |needs: Needs| match needs {
+            Needs::Nothing => relevance.is_none(),
+            Needs::Answers => relevance.is_some(),
+            Needs::Judgements => matches!(relevance, Some(Relevance::Judgements(_))),
+        };
+        let mut metrics = Vec::new();
+        for definition in REGISTRY.into_iter().filter(|definition| allows(definition.needs)) {
+            let depths = match &definition.depth {
+                Depth::All => &[0][..],
+                Depth::Fixed(depths) => depths,
+                Depth::Asked => &[depth],
+            };
+            metrics.extend(depths.iter().map(|&depth| Self { definition, depth }));
+        }
+        metrics
+    }
+
+    /// The metrics in the order of a report: the first one carries the verdict.
+    #[must_use]
+    pub fn for_report(mut metrics: Vec<Self>) -> Vec<Self> {
+        metrics.sort_by_key(|metric| metric.definition.place);
+        metrics
+    }
+
+    /// Its key in files: `top1`, `map`, `ndcg@10`, ….
+    pub fn id(self) -> String {
+        let id = self.definition.id;
+        match self.definition.depth {
+            Depth::All => id.to_owned(),
+            Depth::Fixed(_) => format!("{id}{}", self.depth),
+            Depth::Asked => format!("{id}@{}", self.depth),
+        }
+    }
+
+    /// Its key where the depth is said beside it: `top1`, `map`, `ndcg_at`, ….
+    pub fn key(self) -> String {
+        match self.definition.depth {
+            Depth::Asked => format!("{}_at", self.definition.id),
+            Depth::All | Depth::Fixed(_) => self.id(),
+        }
+    }
+
+    /// Its name for people: `Top-1`, `mAP`, `nDCG@10`, ….
+    pub fn name(self) -> String {
+        let name = self.definition.name;
+        match self.definition.depth {
+            Depth::All => name.to_owned(),
+            Depth::Fixed(_) => format!("{name}-{}", self.depth),
+            Depth::Asked => format!("{name}@{}", self.depth),
+        }
+    }
+
+    /// What it means, in one sentence.
+    pub fn about(self) -> String {
+        (self.definition.about)(self.depth)
+    }
+
+    /// What it is measured against.
+    pub fn needs(self) -> Needs {
+        self.definition.needs
+    }
+
+    /// How many ranks it looks at; `None` where it looks at all.
+    pub fn depth(self) -> Option<usize> {
+        (self.depth > 0).then_some(self.depth)
+    }
+
+    /// Whether it belongs with the first charts of a report.
+    pub fn is_primary(self) -> bool {
+        self.definition.is_primary
+    }
+
+    /// Whether a query is either right or wrong by it, so that flips can be counted.
+    pub fn has_flips(self) -> bool {
+        matches!(self.definition.measured, Measured::Found)
+    }
+
+    /// How it is measured from the first ranks; `None` where it is not.
+    pub(crate) fn head(self) -> Option<Box<dyn Head>> {
+        match self.definition.measured {
+            Measured::Head(make) => Some(make(self.depth)),
+            Measured::Found | Measured::Precision | Measured::Agreement => None,
+        }
+    }
+
+    /// The first part of its name with a k: `nDCG@k`.
+    pub(crate) fn name_at_any_depth(self) -> String {
+        format!("{}@k", self.definition.name)
+    }
+}
+
+impl PartialEq for Metric {
+    fn eq(&self, other: &Self) -> bool {
+        (self.definition.id, self.depth) == (other.definition.id, other.depth)
+    }
+}
+
+impl Eq for Metric {}
+
+impl fmt::Debug for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id())
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id())
+    }
+}
+
+impl FromStr for Metric {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let known = |definition: &'static Definition| -> Option<Self> {
+            let rest = text.strip_prefix(definition.id)?;
+            let depth = match definition.depth {
+                Depth::All => rest.is_empty().then_some(0),
+                Depth::Fixed(_) => rest.parse().ok().filter(|&depth| depth > 0),
+                Depth::Asked => rest.strip_prefix('@')?.parse().ok().filter(|&depth| depth > 0),
+            }?;
+            Some(Self { definition, depth })
+        };
+        REGISTRY.into_iter().find_map(known).ok_or_else(|| {
+            let ids: Vec<String> =
+                REGISTRY.into_iter().map(|definition| Self { definition, depth: 10 }.id()).collect();
+            Error::option("metric", text, format!("one of these, at any depth: {}", ids.join(", ")))
+        })
+    }
+}
+
+/// One value for each of several metrics, in the order in which they were measured; a map by [`Metric::id`] in JSON.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ByMetric<T>(Vec<(Metric, T)>);
+
+impl<T> Default for ByMetric<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> ByMetric<T> {
+    /// The value of a metric; `None` where it was not measured.
+    pub fn get(&self, metric: Metric) -> Option<&T> {
+        self.0.iter().find(|(other, _)| *other == metric).map(|(_, value)| value)
+    }
+
+    /// The metrics and their values.
+    pub fn iter(&self) -> impl Iterator<Item = (Metric, &T)> {
+        self.0.iter().map(|(metric, value)| (*metric, value))
+    }
+
+    /// The metrics.
+    pub fn metrics(&self) -> impl Iterator<Item = Metric> {
+        self.0.iter().map(|&(metric, _)| metric)
+    }
+
+    /// Another value for each metric.
+    pub fn map<U>(&self, mut of: impl FnMut(&T) -> U) -> ByMetric<U> {
+        self.iter().map(|(metric, value)| (metric, of(value))).collect()
+    }
+}
+
+impl<T> FromIterator<(Metric, T)> for ByMetric<T> {
+    fn from_iter<I: IntoIterator<Item = (Metric, T)>>(values: I) -> Self {
+        Self(values.into_iter().collect())
+    }
+}
+
+/// The value of a metric that was measured: [`TOP1`], [`TOP5`] and [`MAP`] always are.
+///
+/// # Panics
+///
+/// Where the metric was not measured; [`ByMetric::get`] asks.
+impl<T> Index<Metric> for ByMetric<T> {
+    type Output = T;
+
+    fn index(&self, metric: Metric) -> &T {
+        self.get(metric).unwrap_or_else(|| panic!("{metric} was not measured"))
+    }
+}
+
+impl<T: Serialize> Serialize for ByMetric<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(self.0.len()))?;
+        for (metric, value) in self.iter() {
+            map.serialize_entry(&metric.id(), value)?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_round_trip_and_unknown_ones_list_what_exists() {
+        let labels = [0];
+        let labelled = Some(Relevance::Labels { gallery: &labels, queries: None });
+        for metric in [labelled, None].into_iter().flat_map(|relevance| Metric::measurable(relevance, 7)) {
+            assert_eq!(metric.id().parse::<Metric>().unwrap(), metric);
+            assert!(!metric.about().is_empty() && metric.about().ends_with('.'));
+        }
+        for unknown in ["best", "map@", "map@0", "top", "ndcg"] {
+            assert!(unknown.parse::<Metric>().unwrap_err().to_string().contains("ndcg@10"), "{unknown}");
+        }
+    }
+}
