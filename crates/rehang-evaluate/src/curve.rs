@@ -11,10 +11,10 @@ use rehang::files::{
     expect_width, said, stream,
 };
 use rehang::finding::{Finding, Severity, with_messages};
-use rehang::report::{Input, stays_above_from};
+use rehang::report::Input;
 use rehang::statistics::{Calibration, Interval, calibration, kendall_tau_b};
 use rehang::study::{lookalikes, may_be_other_items, true_errors};
-use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
+use rehang::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
 use rehang_fit::guards::{CurveSummary, gain};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -375,9 +375,7 @@ fn problems(exact: &Curve, relevance: Relevance<'_>) -> Vec<Finding> {
     let Some(&metric) = Metric::for_report(exact.lines.metrics().collect()).first() else { return problems };
     let (line, today) = (&exact.lines[metric], today.map(|today| today.values[metric]));
     // As in a report, a tie is no problem.
-    if let Some(do_nothing) = today.filter(|value| value.is_finite())
-        && stays_above_from(line.values(), do_nothing).is_none()
-    {
+    if let (Some(do_nothing), Verdict::DoNotSwitch) = (today, Verdict::along(line.values(), today)) {
         let summary = CurveSummary {
             measure: metric.name(),
             do_nothing,
@@ -485,10 +483,7 @@ impl CurveAnswer {
         let today = curve.do_nothing.as_ref().map(|today| &today.evaluation.values);
         value.insert("do_nothing".into(), json!(today.map(|today| in_table(|metric| today[metric]))));
         let passes = today.map(|today| {
-            in_table(|metric| {
-                let cut = stays_above_from(lines[metric].values(), today[metric]);
-                cut.map(|cut| cut as f64 / curve.items as f64)
-            })
+            in_table(|metric| Verdict::along(lines[metric].values(), Some(today[metric])).passes_at())
         });
         value.insert("passes_do_nothing_at".into(), json!(passes));
         if let Some(of) = intervals {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use rehang::adapter::{Geometry, Map};
 use rehang::finding::{Finding, Severity};
 use rehang::order::{Policy, doubts};
+use rehang::verdict::is_below;
 use rehang::{Head, HeadKind, Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::InputChoice;
@@ -393,9 +394,9 @@ pub struct CurveSummary {
 /// Looks for a gain that is not there: a new model that is no better, a curve that is below doing nothing at its start
 /// or on the whole, a curve that dips below its own start.
 ///
-/// Differences below 0.1 points do not count.
+/// Below is what [`is_below`] says; a dip is one of more than 0.1 points.
 pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
-    const POINTS: f64 = 0.1;
+    const DIP: f64 = 0.1;
     let CurveSummary { measure, do_nothing, start, area, minimum, end } = curve;
     let evidence = [
         ("do_nothing", *do_nothing),
@@ -408,14 +409,14 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
     let mut add = |severity, code, seen: String, remedy: &str| {
         findings.push(Finding::new(severity, code, seen).remedy(remedy).evidence(&evidence));
     };
-    if *end <= do_nothing + POINTS {
+    if !is_below(*do_nothing, *end) {
         add(
             Severity::Problem,
             "no-gain",
             format!("{measure}: the new model reaches {end:.1} and doing nothing has {do_nothing:.1}."),
             "Do not upgrade for this measure.",
         );
-    } else if *area <= do_nothing + POINTS {
+    } else if !is_below(*do_nothing, *area) {
         add(
             Severity::Warning,
             "gain-is-late",
@@ -424,7 +425,7 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
             ),
             "Switch queries late.",
         );
-    } else if *start < do_nothing - POINTS {
+    } else if is_below(*start, *do_nothing) {
         add(
             Severity::Warning,
             "start-below-do-nothing",
@@ -434,7 +435,7 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
             "Re-embed some items before the switch.",
         );
     }
-    if *minimum < start - POINTS && *minimum < *end {
+    if *minimum < start - DIP && *minimum < *end {
         findings.push(
             Finding::new(
                 Severity::Warning,

@@ -10,6 +10,7 @@ use rehang::report::{
     Band, Calibration, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy, MeasuredSet,
     MetricCurve, Report, ShownMetric, Spread,
 };
+use rehang::verdict::{Verdict, is_below};
 
 use crate::chart::{Axis, Chart, Level, Line, Look, Note};
 use crate::numbers::{
@@ -230,31 +231,32 @@ fn verdict(report: &Report) -> (&'static str, String) {
         );
     };
     let nothing_text = metric_with_unit(nothing);
-    match curve.passes_do_nothing_at {
-        Some(at) if at <= 0.0 => (
+    match report.verdict() {
+        Verdict::NotMeasured => ("No verdict", String::new()),
+        Verdict::SwitchNow => (
             "Switch now",
             format!(
                 "Before anything is re-embedded, {name} is {start} against {nothing_text} for doing nothing; it never falls \
                  below that line, and ends at {end}."
             ),
         ),
-        Some(at) if curve.start < nothing => (
+        Verdict::ReembedFirst { until } if is_below(curve.start, nothing) => (
             "Re-embed first, then switch",
             format!(
                 "At once, {name} would fall from {nothing_text} to {start}; it is better than doing nothing from {} of the \
                  gallery on, and ends at {end}.",
-                fraction_rounded_up(at)
+                fraction_rounded_up(until)
             ),
         ),
-        Some(at) => (
+        Verdict::ReembedFirst { until } => (
             "Re-embed first, then switch",
             format!(
                 "{name} starts at {start} against {nothing_text} for doing nothing, but dips below it on the way; it is better \
                  for good from {} of the gallery on, and ends at {end}.",
-                fraction_rounded_up(at)
+                fraction_rounded_up(until)
             ),
         ),
-        None => (
+        Verdict::DoNotSwitch => (
             "Do not switch",
             format!(
                 "Even with everything re-embedded, {name} is {end} against {nothing_text} for doing nothing, \

@@ -2,6 +2,7 @@
 
 use rehang::finding::Severity;
 use rehang::report::{FORMAT_VERSION, Report, percent_rounded_up};
+use rehang::verdict::{Verdict, is_below};
 use rehang::{Error, Remedy, Result};
 use rehang_store::{Ledger, find_space};
 use serde::Serialize;
@@ -134,10 +135,15 @@ impl Forecast {
         self.passes_do_nothing_at.map(percent_rounded_up)
     }
 
+    /// What the curve says of this upgrade.
+    pub fn verdict(&self) -> Verdict {
+        self.do_nothing.map_or(Verdict::NotMeasured, |_| Verdict::passing(self.passes_do_nothing_at))
+    }
+
     /// Whether a gallery that is switched at this share of native items is forecast to serve worse than one that is left alone:
     /// at once, or on the way to the end. `false` where doing nothing was not measured.
     pub fn is_below_doing_nothing(&self, share: f64) -> bool {
-        self.do_nothing.is_some() && self.passes_do_nothing_at.is_none_or(|passes| share < passes)
+        self.verdict().is_worse_from(share)
     }
 }
 
@@ -181,11 +187,6 @@ pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> 
         ),
     )
     .advise(Remedy::ReconsiderSwitch { backfill_percent: forecast.passes_at_percent() }))
-}
-
-/// Below by more than sums of thousands of numbers are rounded by.
-fn is_below(value: f64, line: f64) -> bool {
-    value < line - 1e-9 * line.abs().max(1.0)
 }
 
 /// Linear between ascending points; the first and last value beyond them.

@@ -23,6 +23,7 @@ pub mod statistics;
 pub mod study;
 pub mod transform;
 mod vectors;
+pub mod verdict;
 
 pub use adapter::Adapter;
 pub use clusters::{Clusters, class_means, k_means};
@@ -37,3 +38,4 @@ pub use space::{Distance, Space};
 pub use vectors::{
     Labels, Matrix, NORMALISED_TOLERANCE, Provenance, Vectors, norm, normalise, squared_distance,
 };
+pub use verdict::Verdict;

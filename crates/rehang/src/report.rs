@@ -21,6 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::Space;
 use crate::curve::Metric;
 use crate::finding::Finding;
+use crate::verdict::Verdict;
 
 /// Version of the JSON form; it grows when a field changes its meaning or goes away, not when one is added.
 ///
@@ -108,6 +109,22 @@ impl Report {
     pub fn headline_metric(&self) -> Option<&ShownMetric> {
         let curve = self.headline_curve()?;
         self.metrics.iter().find(|metric| curve.metrics.contains_key(&metric.id))
+    }
+
+    /// What the headline curve says of the headline metric.
+    pub fn verdict(&self) -> Verdict {
+        let (Some(series), Some(metric)) = (self.headline_curve(), self.headline_metric()) else {
+            return Verdict::NotMeasured;
+        };
+        self.verdict_of(series, &metric.id)
+    }
+
+    /// What one curve says of one metric.
+    pub fn verdict_of(&self, series: &CurveSeries, id: &str) -> Verdict {
+        match (series.metrics.get(id), self.do_nothing.get(id)) {
+            (Some(curve), Some(line)) if line.is_finite() => Verdict::passing(curve.passes_do_nothing_at),
+            _ => Verdict::NotMeasured,
+        }
     }
 }
 
@@ -353,7 +370,7 @@ impl MetricCurve {
                 fraction: fraction(index),
                 value,
             }),
-            passes_do_nothing_at: do_nothing.and_then(|line| stays_above_from(exact, line)).map(fraction),
+            passes_do_nothing_at: Verdict::along(exact, do_nothing).passes_at(),
             flips: None,
         }
     }
@@ -376,25 +393,6 @@ pub fn display_points(points: usize) -> Vec<usize> {
     (0..=steps)
         .map(|step| ((step as u128 * last as u128 + steps as u128 / 2) / steps as u128) as usize)
         .collect()
-}
-
-/// Percent that two sums of the same numbers may differ by rounding: a curve adds up in fixed point, a single line does not.
-const ROUNDING: f64 = 1e-9;
-
-/// The first index from which on no value is below `line`, rounding aside; `None` where the last one is (NaN counts as below).
-///
-/// ```
-/// use rehang::report::stays_above_from;
-///
-/// assert_eq!(stays_above_from(&[5.0, 3.0, 4.0, 6.0], 4.0), Some(2));
-/// assert_eq!(stays_above_from(&[5.0, 3.0], 4.0), None);
-/// // A tie, added up in another way.
-/// assert_eq!(stays_above_from(&[3.0, 71.78041424378232], 71.7804142437829), Some(1));
-/// assert_eq!(stays_above_from(&[], 4.0), None);
-/// ```
-pub fn stays_above_from(values: &[f64], line: f64) -> Option<usize> {
-    let above = values.iter().rev().take_while(|&&value| value >= line - ROUNDING).count();
-    (above > 0).then(|| values.len() - above)
 }
 
 /// A fraction in percent with one decimal, rounded up: what holds from a fraction on also holds from the number that is shown.

@@ -24,6 +24,7 @@ use crate::report::{
 };
 use crate::statistics::{Interval, calibration, kendall_tau_b, mean_sd};
 use crate::vectors::{Matrix, Vectors, squared_distance};
+use crate::verdict::{Verdict, is_below};
 
 /// Level of every interval.
 const LEVEL: f64 = 0.95;
@@ -860,10 +861,9 @@ fn warnings(
     let Some(metric) = report.headline_metric().cloned() else { return warnings };
     if let Some(curve) = report.headline_curve().and_then(|curve| curve.metrics.get(&metric.id))
         && let Some(&line) = report.do_nothing.get(&metric.id)
-        && line.is_finite()
     {
-        match curve.passes_do_nothing_at {
-            None => warn(
+        match report.verdict() {
+            Verdict::DoNotSwitch => warn(
                 "never-better",
                 Severity::Problem,
                 format!(
@@ -873,20 +873,20 @@ fn warnings(
                 "The new model is worse than the old one on these items, or the files do not belong together.",
                 "Do not switch; check the pairing of rows and the distance of each space.",
             ),
-            Some(fraction) if fraction > 0.0 => warn(
+            Verdict::ReembedFirst { until } => warn(
                 "switch-later",
                 Severity::Note,
                 format!(
                     "At the switch {} is {:.1}{} doing nothing ({line:.1}); the curve passes it at {:.1} %.",
                     metric.name,
                     curve.start,
-                    if curve.start < line { ", below" } else { ", but it falls below" },
-                    percent_rounded_up(fraction)
+                    if is_below(curve.start, line) { ", below" } else { ", but it falls below" },
+                    percent_rounded_up(until)
                 ),
                 "Switching at once would make searches worse for a while.",
                 "Re-embed up to that point before queries move to the new model.",
             ),
-            Some(_) => {}
+            Verdict::SwitchNow | Verdict::NotMeasured => {}
         }
     }
     for calibration in &report.calibrations {

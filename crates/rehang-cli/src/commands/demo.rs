@@ -6,7 +6,7 @@
 use rehang::files::{HeadFiles, RowSelection, VectorSource};
 use rehang::order::Policy;
 use rehang::report::percent_rounded_up;
-use rehang::{Error, Result};
+use rehang::{Error, Result, Verdict};
 use rehang_demo::{Live, RATE, Step, unpack};
 use rehang_evaluate::{AnswerFiles, ReportFiles};
 use rehang_fit::{FitFiles, FitParameters};
@@ -134,19 +134,14 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         "area": line.area.value,
         "passes_do_nothing_at": line.passes_do_nothing_at,
     });
-    let crossing = line.passes_do_nothing_at.map_or_else(
-        || "It never passes doing nothing.".to_owned(),
-        |fraction| {
-            if fraction == 0.0 {
-                "The switch pays at once, before a single image is embedded again.".to_owned()
-            } else {
-                format!(
-                    "The switch pays once {} % of the gallery is embedded again.",
-                    one_decimal(percent_rounded_up(fraction))
-                )
-            }
-        },
-    );
+    let crossing = match made.verdict() {
+        Verdict::SwitchNow => "The switch pays at once, before a single image is embedded again.".to_owned(),
+        Verdict::ReembedFirst { until } => format!(
+            "The switch pays once {} % of the gallery is embedded again.",
+            one_decimal(percent_rounded_up(until))
+        ),
+        Verdict::DoNotSwitch | Verdict::NotMeasured => "It never passes doing nothing.".to_owned(),
+    };
     let text = format!(
         "\n{name} in percent ({}, order {}):\n  {:>5}  do nothing: the old encoder for gallery and queries\n  {:>5}  at the \
          switch: new queries, every gallery vector adapted\n  {:>5}  fully re-embedded\n{crossing}\n{}\nReport: {}\n",

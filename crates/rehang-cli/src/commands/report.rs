@@ -5,7 +5,7 @@ use std::path::Path;
 use rehang::files::{self, AtomicFile, is_same_file};
 use rehang::finding::Severity;
 use rehang::report::{Report as ReportData, percent_rounded_up};
-use rehang::{Error, Result};
+use rehang::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
 use serde_json::json;
 
@@ -89,12 +89,13 @@ pub fn verdict(report: &ReportData) -> String {
     };
     let line = &curve.metrics[&metric.id];
     let today = report.do_nothing.get(&metric.id).map_or("not measured".into(), |&value| one_decimal(value));
-    let crossing = match line.passes_do_nothing_at {
-        Some(fraction) => {
-            format!("above doing nothing from {:.1} % re-embedded on", percent_rounded_up(fraction))
+    let crossing = match report.verdict() {
+        Verdict::NotMeasured => "do-nothing line not measured".into(),
+        Verdict::DoNotSwitch => "never above doing nothing".into(),
+        verdict @ (Verdict::SwitchNow | Verdict::ReembedFirst { .. }) => {
+            let fraction = percent_rounded_up(verdict.passes_at().unwrap_or_default());
+            format!("above doing nothing from {fraction:.1} % re-embedded on")
         }
-        None if report.do_nothing.is_empty() => "do-nothing line not measured".into(),
-        None => "never above doing nothing".into(),
     };
     format!(
         "{} of {}: do nothing {today} → at the switch {} → fully re-embedded {} percent ({crossing})\n",
