@@ -63,6 +63,7 @@ struct Point {
     map_at: f64,
     ndcg_at: f64,
     recall_at: f64,
+    mrr_at: f64,
 }
 
 const DEPTH: usize = 3;
@@ -88,6 +89,7 @@ fn point(distances: &[f64], gains: &Gains) -> Point {
         map_at: head().map(precision).sum::<f64>() / count.min(DEPTH as f64),
         ndcg_at: head().map(|(_, &rank)| gain_at(rank, gains[ranked[rank - 1]])).sum::<f64>() / ideal,
         recall_at: head().count() as f64 / count,
+        mrr_at: if ranks[0] <= DEPTH { 1.0 / ranks[0] as f64 } else { 0.0 },
     }
 }
 
@@ -281,7 +283,11 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             distance: Distance::L2,
         }),
     };
-    let options = CurveOptions { metrics: FURTHER.to_vec(), flips_at: Some(DEPTH), kept_cuts: 4 };
+    let options = CurveOptions {
+        metrics: FURTHER.into_iter().chain(["mrr@3".parse().unwrap()]).collect(),
+        flips_at: Some(DEPTH),
+        kept_cuts: 4,
+    };
     let result = curve(&input, &options, &Progress::default());
     let counted: Vec<usize> =
         (0..gains.len()).filter(|&query| gains[query].iter().any(|&gain| gain > 0.0)).collect();
@@ -307,6 +313,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     close(&made.lines[Metric::map_at(DEPTH)], |cut| mean(&points[cut], |point| point.map_at))?;
     close(&made.lines[Metric::ndcg_at(DEPTH)], |cut| mean(&points[cut], |point| point.ndcg_at))?;
     close(&made.lines[Metric::recall_at(DEPTH)], |cut| mean(&points[cut], |point| point.recall_at))?;
+    close(&made.lines["mrr@3".parse().unwrap()], |cut| mean(&points[cut], |point| point.mrr_at))?;
 
     // Flips against the start, and against the search of today.
     let today = made.do_nothing.as_ref().unwrap();

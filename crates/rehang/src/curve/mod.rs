@@ -17,6 +17,7 @@
 //! | mAP@k | `1/min(P, k) · Σ_{r_i ≤ k} i / r_i` (Google Landmarks v2) |
 //! | nDCG@k | `Σ_{r_i ≤ k} gain_i / log2(r_i + 1)` over its largest possible value (linear gain, as trec_eval) |
 //! | recall@k | share of right answers with r_i ≤ k |
+//! | MRR@k | `1 / r_1` where r_1 ≤ k, else 0 |
 //! | agreement@k | share of the k nearest items that are also among the k nearest of the fully native gallery |
 //!
 //! L2 distances do not depend on the origin: where all vectors share an offset of a hundred times their spread or more, it

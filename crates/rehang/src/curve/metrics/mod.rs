@@ -6,6 +6,7 @@
 mod agreement;
 mod map;
 mod map_at;
+mod mrr;
 mod ndcg;
 mod recall;
 mod top;
@@ -21,8 +22,8 @@ use crate::error::{Error, Result};
 use super::relevance::Relevance;
 
 /// Every metric, in the order in which a curve lists them.
-static REGISTRY: [&Definition; 6] =
-    [&top::TOP, &map::MAP, &map_at::MAP_AT, &ndcg::NDCG, &recall::RECALL, &agreement::AGREEMENT];
+static REGISTRY: [&Definition; 7] =
+    [&top::TOP, &map::MAP, &map_at::MAP_AT, &ndcg::NDCG, &recall::RECALL, &mrr::MRR, &agreement::AGREEMENT];
 
 /// What a metric is.
 pub(crate) struct Definition {
