@@ -240,16 +240,12 @@ fn measure_part(
             items: part.new.len(),
             sigma: Some(&variance),
             squared_errors: Some(&errors),
-            classified: Some((head, adapted.vectors.matrix())),
+            classified: policy
+                .head(adapter.uncertainty.head(), Some(head))
+                .map(|head| (head, adapted.vectors.matrix())),
             vectors: Some(adapted.vectors.matrix()),
             seed,
             ..OrderInput::default()
-        };
-        // The default order looks through the adapter's own, tempered head.
-        let own = adapter.uncertainty.head().filter(|_| policy == Policy::Coverage);
-        let input = match own {
-            Some(own) => OrderInput { classified: Some((own, adapted.vectors.matrix())), ..input },
-            None => input,
         };
         let permutation = order(policy, &input)?.permutation;
         let made = curve(

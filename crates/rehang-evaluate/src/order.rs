@@ -104,14 +104,13 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
     let adapter = files.adapter.as_ref().map(|path| inputs.adapter(path)).transpose()?;
     let own = adapter.as_ref().and_then(|adapter: &Adapter| adapter.uncertainty.head().cloned());
     let given = inputs.head(&files.head)?;
-    if files.policy == Policy::Coverage && own.is_some() && given.is_some() {
+    if files.policy.prefers_own_head() && own.is_some() && given.is_some() {
         inputs.warn(
             "idle-parameter",
             "`head_weight` has no effect on the coverage order, which looks through the adapter's own head.",
         );
     }
-    // The adapter's own head is tempered on left-out pairs, so the coverage order looks through it where it can.
-    let head = if files.policy == Policy::Coverage { own.or(given) } else { given.or(own) };
+    let head = files.policy.head(own.as_ref(), given.as_ref());
     let errors = match (&new, &adapted) {
         (Some(new), Some(adapted)) => {
             expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
@@ -120,7 +119,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         }
         _ => None,
     };
-    if files.policy == Policy::Oracle && errors.is_none() {
+    if files.policy.is_evaluation_only() && errors.is_none() {
         return Err(Error::missing("`new` and `adapted` (true errors)", "the oracle order"));
     }
     let items =
@@ -132,7 +131,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         items,
         sigma: sigma.as_deref(),
         squared_errors: errors.as_deref(),
-        classified: head.as_ref().zip(adapted.as_ref()),
+        classified: head.zip(adapted.as_ref()),
         vectors: adapted.as_ref(),
         seed: files.seed,
         ..OrderInput::default()

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use rehang::adapter::{Geometry, Map};
 use rehang::finding::{Finding, Severity};
-use rehang::order::{Policy, doubts};
+use rehang::order::least_confidence;
 use rehang::verdict::is_below;
 use rehang::{Head, HeadKind, Matrix, Pairs, Progress, Result};
 
@@ -230,7 +230,7 @@ pub fn classified(head: &Head, rows: &Matrix, labels: &[i64]) -> f64 {
 
 /// The mean of a head's largest probability, in percent.
 fn sureness(head: &Head, rows: &Matrix) -> Result<f64> {
-    let doubts = doubts(Policy::LeastConfidence, head, rows)?;
+    let doubts = least_confidence(head, rows)?;
     Ok(100.0 * (1.0 - doubts.iter().sum::<f64>() / doubts.len().max(1) as f64))
 }
 

@@ -319,18 +319,7 @@ fn about_orders(report: &Report) -> String {
         }
     }
     let about = orders.into_iter().filter_map(|order| {
-        let says = match order.parse::<Policy>().ok()? {
-            Policy::Coverage => "covers the gallery first, then goes where the map is in doubt",
-            Policy::Sigma => "goes by the predicted error σ², the largest first",
-            Policy::Random => "is a shuffle",
-            Policy::LeastConfidence | Policy::Margin | Policy::Entropy => {
-                "goes where a classifier is least sure of its answer"
-            }
-            Policy::Oracle => {
-                "goes by the true error, which nobody knows beforehand: it is there to compare with, and is not the best order \
-                 there can be"
-            }
-        };
+        let says = order.parse::<Policy>().ok()?.about();
         Some(format!("{order} {says}"))
     });
     let about: Vec<String> = about.collect();

@@ -8,7 +8,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use rehang::adapter::{Adapter, Applier, input_drift};
-use rehang::order::{self, OrderInput, Policy};
+use rehang::order::{self, Arrangement, OrderInput, Page};
 use rehang::{Error, Head, Matrix, Progress, Provenance, Result};
 use rehang_store::{
     Among, Band, Epoch, ItemKey, Ledger, Outcome, Priority, Record, Revision, Sample, Scan, Select,
@@ -57,21 +57,18 @@ impl<'a> Filler<'a> {
                 .context("a live upgrade has old vectors only; fit an adapter without side information"));
         }
         let head = adapter.uncertainty.head();
-        match order.policy {
-            Policy::Oracle => {
-                return Err(Error::option(
-                    "[order] policy",
-                    "oracle",
-                    "an order that can be known before the backfill is done (coverage, sigma, random, …)",
-                ));
-            }
-            Policy::LeastConfidence | Policy::Margin | Policy::Entropy if head.is_none() => {
-                return Err(Error::missing(
-                    "an adapter that carries a classifier head",
-                    format!("[order] policy {:?}", order.policy.name()),
-                ));
-            }
-            _ => {}
+        if order.policy.is_evaluation_only() {
+            return Err(Error::option(
+                "[order] policy",
+                order.policy.name(),
+                "an order that can be known before the backfill is done (coverage, sigma, random, …)",
+            ));
+        }
+        if order.policy.needs_head() && head.is_none() {
+            return Err(Error::missing(
+                "an adapter that carries a classifier head",
+                format!("[order] policy {:?}", order.policy.name()),
+            ));
         }
         Ok(Self {
             applier: Applier::new(adapter)?,
@@ -169,7 +166,13 @@ impl<'a> Filler<'a> {
         let mut vectors = Matrix::zeros(count, self.applier.d_new());
         let (mut variance, mut raw_norms) = (vec![0.0; count], vec![0.0; count]);
         self.applier.apply_rows(0, old, None, vectors.as_mut_slice(), &mut variance, &mut raw_norms)?;
-        let scores = self.scores(keys, &vectors, &variance)?;
+        let page = Page {
+            drawn: &|row| shuffled(self.order.seed, keys[row]),
+            sigma: &variance,
+            vectors: &vectors,
+            head: self.head,
+        };
+        let scores = order::scores(self.order.policy, &page)?;
         let priorities = scores.into_iter().map(Priority::ordinary).collect();
         Ok((vectors, variance, priorities))
     }
@@ -205,23 +208,13 @@ impl<'a> Filler<'a> {
             .collect())
     }
 
-    /// What each item is ranked by, before covering: larger is earlier.
-    fn scores(&self, keys: &[ItemKey], vectors: &Matrix, variance: &[f32]) -> Result<Vec<f64>> {
-        let sigma = || variance.iter().map(|&value| f64::from(value)).collect();
-        Ok(match (self.order.policy, self.head) {
-            (Policy::Random, _) => keys.iter().map(|&key| shuffled(self.order.seed, key)).collect(),
-            (Policy::Sigma | Policy::Oracle, _) | (_, None) => sigma(),
-            (policy, Some(head)) => order::doubts(policy, head, vectors)?,
-        })
-    }
-
     /// Gives the items that cover the gallery their places at the front, where the order is `coverage`.
     ///
     /// # Errors
     ///
     /// Those of the store; superseded where another plan has begun since the epoch.
     pub fn cover(&self, store: &dyn Ledger, epoch: Epoch, progress: &Progress) -> Result<()> {
-        if self.order.policy != Policy::Coverage {
+        if !self.order.policy.is_arranged() {
             return Ok(());
         }
         let sample = Sample {
@@ -256,24 +249,24 @@ impl<'a> Filler<'a> {
             return Ok(());
         }
         let vectors = Matrix::new(self.applier.d_new(), rows)?;
-        let clusters = sampled.len().div_ceil(COVER_SHARE);
         let input = OrderInput {
             items: sampled.len(),
             sigma: Some(&sigma),
             classified: self.head.map(|head| (head, &vectors)),
             vectors: Some(&vectors),
-            clusters: Some(clusters),
             seed: self.order.seed,
             ..OrderInput::default()
         };
-        let order = order::order(Policy::Coverage, &input)?;
-        let place = |place: usize| Priority::new(Band::Covering, (clusters - place) as f64);
-        let covering: Vec<(ItemKey, Revision, Priority)> = order
-            .permutation
+        let Some(Arrangement::First(first)) = order::arrange(self.order.policy, &input)? else {
+            return Ok(());
+        };
+        let covering: Vec<(ItemKey, Revision, Priority)> = first
             .iter()
-            .take(clusters)
             .enumerate()
-            .map(|(rank, &row)| (sampled[row].0, sampled[row].1, place(rank)))
+            .map(|(rank, &row)| {
+                let place = Priority::new(Band::Covering, (first.len() - rank) as f64);
+                (sampled[row].0, sampled[row].1, place)
+            })
             .collect();
         for page in covering.chunks(PAGE_ITEMS_MAX) {
             store.set_priorities(&self.new, epoch, page)?;

@@ -1,88 +1,142 @@
 //! Orders: which item of a gallery is re-embedded first.
 //!
 //! An order is a permutation with scores, the largest score first, ties by index. Orders cannot see evaluation labels;
-//! [`Policy::Oracle`] looks at the true errors and exists for evaluation only.
+//! [`Policy::Oracle`] looks at the true errors and exists for evaluation only. A policy is a file of `order/` and an entry of
+//! `policies!`.
+
+mod coverage;
+mod doubt;
+mod oracle;
+mod random;
+mod sigma;
 
 use std::fmt;
 use std::str::FromStr;
 
-use rand::rand_core::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::clusters::weighted_k_means;
 use crate::curve::{Panels, QueryTiles, distances};
 use crate::error::{Error, ErrorKind, Result};
 use crate::head::{Head, HeadKind};
 use crate::processor::Processor;
 use crate::space::Distance;
-use crate::statistics::{below, check_finite};
+use crate::statistics::check_finite;
 use crate::vectors::{Matrix, squared_distance};
 
 /// Items whose logits are computed together.
 const BLOCK: usize = 64;
-/// Rounds of k-means behind [`Policy::Coverage`].
-const CLUSTER_ROUNDS: usize = 15;
-/// One item of this many covers.
-const COVER_SHARE: usize = 10;
-/// The most clusters behind [`Policy::Coverage`].
-const CLUSTERS_MAX: usize = 2048;
+/// Declares the policies: a doc comment and the definition of each, which lies in a file of its own.
+macro_rules! policies {
+    ($($(#[$about:meta])* $policy:ident = $definition:path,)*) => {
+        /// How an order is made.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Policy {
+            $($(#[$about])* $policy,)*
+        }
 
-/// How an order is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
+        impl Policy {
+            /// Every policy, in the order of the documentation.
+            pub const ALL: [Self; [$(stringify!($policy)),*].len()] = [$(Self::$policy),*];
+
+            fn definition(self) -> &'static Definition {
+                match self {
+                    $(Self::$policy => &$definition,)*
+                }
+            }
+        }
+    };
+}
+
+policies! {
     /// Predicted squared error σ² (FastFill §4.3). Needs `sigma`.
-    Sigma,
+    Sigma = sigma::SIGMA,
     /// A shuffle. Needs `seed` only.
-    Random,
+    Random = random::RANDOM,
     /// `1 − p¹`, the classifier's doubt about its best class (RACT eq. 9). Needs `classified`.
-    LeastConfidence,
+    LeastConfidence = doubt::LEAST_CONFIDENCE,
     /// `1 − (p¹ − p²)`, how close the two best classes are (RACT eq. 10). Needs `classified`.
-    Margin,
+    Margin = doubt::MARGIN,
     /// `−Σ p log p` (RACT eq. 11). Needs `classified`.
-    Entropy,
+    Entropy = doubt::ENTROPY,
     /// The true squared error ("cheating" order of FastFill). Needs `squared_errors`; for evaluation only, since nobody
     /// has them before the backfill is done.
-    Oracle,
+    Oracle = oracle::ORACLE,
     /// Cover, then dig: first the item nearest to the centre of each of `n/10` clusters of the gallery (k-means, every
     /// item weighted by its dig score), then the rest, both by dig score. A query needs one near native item for top-1
     /// and all of them for mAP, so an order that reaches every corner early serves both.
     ///
     /// The dig score is `H(p) · (1 − (p¹ − p²))`, entropy times margin through a head (the adapter carries one even
     /// where the model came without); σ² where there is none. Needs `vectors`, and `classified` or `sigma`.
-    Coverage,
+    Coverage = coverage::COVERAGE,
+}
+
+/// What a policy is.
+pub(crate) struct Definition {
+    /// Its name in files and on the command line.
+    name: &'static str,
+    /// What it does, after its name: "goes by …".
+    about: &'static str,
+    /// Whether it uses what nobody knows before the backfill is done.
+    is_evaluation_only: bool,
+    head: HeadUse,
+    /// Orders a whole gallery.
+    order: fn(&Evidence<'_>) -> Result<Order>,
+    /// What items are ranked by, each by itself and as soon as it is adapted: larger is earlier.
+    scores: fn(&Page<'_>) -> Result<Vec<f64>>,
+    /// What has to be said of a live gallery as a whole, from a sample of it; `None` where `scores` says everything.
+    arrange: Option<fn(&Evidence<'_>) -> Result<Arrangement>>,
+}
+
+/// What a policy does with a classifier head.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HeadUse {
+    /// It looks through none.
+    None,
+    /// It needs one.
+    Needed,
+    /// It looks through the adapter's own one, which is tempered on left-out pairs, before any other.
+    Own,
 }
 
 impl Policy {
-    /// Every policy, in the order of the documentation.
-    pub const ALL: [Self; 7] = [
-        Self::Sigma,
-        Self::Random,
-        Self::LeastConfidence,
-        Self::Margin,
-        Self::Entropy,
-        Self::Oracle,
-        Self::Coverage,
-    ];
-
     /// The name used in files and on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Sigma => "sigma",
-            Self::Random => "random",
-            Self::LeastConfidence => "least-confidence",
-            Self::Margin => "margin",
-            Self::Entropy => "entropy",
-            Self::Oracle => "oracle",
-            Self::Coverage => "coverage",
-        }
+        self.definition().name
+    }
+
+    /// What it does, in words that follow its name: "goes by …".
+    pub fn about(self) -> &'static str {
+        self.definition().about
     }
 
     /// Whether this order uses what nobody knows before the backfill is done.
     pub fn is_evaluation_only(self) -> bool {
-        self == Self::Oracle
+        self.definition().is_evaluation_only
+    }
+
+    /// Whether it cannot be made without a classifier head.
+    pub fn needs_head(self) -> bool {
+        self.definition().head == HeadUse::Needed
+    }
+
+    /// The head that it looks through: the adapter's `own` or a `given` one.
+    pub fn head<'h>(self, own: Option<&'h Head>, given: Option<&'h Head>) -> Option<&'h Head> {
+        match self.definition().head {
+            HeadUse::Own => own.or(given),
+            HeadUse::None | HeadUse::Needed => given.or(own),
+        }
+    }
+
+    /// Whether a head that is given has no effect beside the adapter's own one.
+    pub fn prefers_own_head(self) -> bool {
+        self.definition().head == HeadUse::Own
+    }
+
+    /// Whether a live gallery has to be looked at as a whole; see [`arrange`].
+    pub fn is_arranged(self) -> bool {
+        self.definition().arrange.is_some()
     }
 }
 
@@ -101,6 +155,64 @@ impl FromStr for Policy {
             Error::option("policy", text, names.join(", "))
         })
     }
+}
+
+/// Items of a live gallery that were just adapted.
+#[derive(Clone, Copy)]
+pub struct Page<'a> {
+    /// A number in `[0, 1)` that is drawn for the item of a row and stays the same, for shuffles.
+    pub drawn: &'a dyn Fn(usize) -> f64,
+    /// σ² of each, `[n]`.
+    pub sigma: &'a [f32],
+    /// Adapted vectors, `[n, d]`.
+    pub vectors: &'a Matrix,
+    /// The adapter's head.
+    pub head: Option<&'a Head>,
+}
+
+impl Page<'_> {
+    fn by_sigma(&self) -> Vec<f64> {
+        self.sigma.iter().map(|&value| f64::from(value)).collect()
+    }
+}
+
+/// What items of a live gallery are ranked by, each by itself: larger is earlier. One item's score does not depend on the
+/// others, so a gallery may be scored page by page.
+///
+/// # Errors
+///
+/// [`ErrorKind::WidthMismatch`] between head and vectors, [`ErrorKind::NotFinite`].
+pub fn scores(policy: Policy, page: &Page<'_>) -> Result<Vec<f64>> {
+    (policy.definition().scores)(page)
+}
+
+/// What a look at a sample of a live gallery says of the whole.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Arrangement {
+    /// These rows of the sample come before everything else, the first one first.
+    First(Vec<usize>),
+    /// Every item is ranked by its distance to the nearest of these centres, `[k, d]`, farthest first; see
+    /// [`distances_to_nearest`].
+    FarFrom(Matrix),
+}
+
+/// Looks at a sample of a live gallery, given as to [`order`]; `None` where [`scores`] says everything.
+///
+/// # Errors
+///
+/// As [`order`].
+pub fn arrange(policy: Policy, sample: &OrderInput<'_>) -> Result<Option<Arrangement>> {
+    let evidence = Evidence { policy, input: sample };
+    policy.definition().arrange.map(|arrange| arrange(&evidence)).transpose()
+}
+
+/// The distance of every vector to the nearest centre: `[n, d], [k, d] → [n]`.
+pub fn distances_to_nearest(vectors: &Matrix, centres: &Matrix) -> Vec<f64> {
+    let nearest = |row: usize| {
+        let to = (0..centres.rows()).map(|centre| squared_distance(vectors.row(row), centres.row(centre)));
+        to.fold(f64::INFINITY, f64::min).sqrt()
+    };
+    (0..vectors.rows()).into_par_iter().map(nearest).collect()
 }
 
 /// What an order may be made from; each policy says what it needs.
@@ -189,117 +301,53 @@ pub fn order(policy: Policy, input: &OrderInput<'_>) -> Result<Order> {
     if input.items == 0 {
         return Err(ErrorKind::Empty { what: "the gallery to order".into() }.into());
     }
-    let needed = |what: &str| Error::missing(what, format!("the order {:?}", policy.name()));
-    let of_items = |what: &str, count: usize| {
-        if count == input.items {
+    (policy.definition().order)(&Evidence { policy, input })
+}
+
+/// What an order may be made from, asked for by the policy that needs it.
+struct Evidence<'a> {
+    policy: Policy,
+    input: &'a OrderInput<'a>,
+}
+
+impl<'a> Evidence<'a> {
+    fn needed(&self, what: &str) -> Error {
+        Error::missing(what, format!("the order {:?}", self.policy.name()))
+    }
+
+    /// Fails where something is not of n items.
+    fn expect_items(&self, what: &str, count: usize) -> Result<()> {
+        if count == self.input.items {
             return Ok(());
         }
         Err(Error::from(ErrorKind::CountMismatch {
             left: what.into(),
             left_count: count,
             right: "the gallery".into(),
-            right_count: input.items,
+            right_count: self.input.items,
         }))
-    };
-    let scores = |values: Option<&[f64]>, what: &str| -> Result<Vec<f64>> {
-        let values = values.ok_or_else(|| needed(what))?;
-        of_items(what, values.len())?;
+    }
+
+    fn values(&self, values: Option<&'a [f64]>, what: &str) -> Result<Vec<f64>> {
+        let values = values.ok_or_else(|| self.needed(what))?;
+        self.expect_items(what, values.len())?;
         Ok(values.to_vec())
-    };
-    match policy {
-        Policy::Sigma => Order::by_scores(scores(input.sigma, "predicted errors σ²")?, "predicted errors σ²"),
-        Policy::Oracle => {
-            Order::by_scores(scores(input.squared_errors, "true squared errors")?, "true squared errors")
-        }
-        Policy::Random => {
-            let mut random = ChaCha8Rng::seed_from_u64(input.seed);
-            let mut permutation: Vec<usize> = (0..input.items).collect();
-            for place in 0..input.items {
-                let other = place + below(&mut random, input.items - place);
-                permutation.swap(place, other);
-            }
-            Ok(Order::by_places(permutation))
-        }
-        Policy::LeastConfidence | Policy::Margin | Policy::Entropy => {
-            let (head, vectors) =
-                input.classified.ok_or_else(|| needed("a classifier head and vectors it classifies"))?;
-            of_items("vectors to classify", vectors.rows())?;
-            Order::by_scores(doubts(policy, head, vectors)?, "class probabilities")
-        }
-        Policy::Coverage => {
-            let vectors = input.vectors.ok_or_else(|| needed("vectors to cover"))?;
-            of_items("vectors to cover", vectors.rows())?;
-            let dig = match input.classified {
-                Some((head, classified)) => {
-                    of_items("vectors to classify", classified.rows())?;
-                    doubts(policy, head, classified)?
-                }
-                None => scores(input.sigma, "a classifier head or predicted errors σ²")?,
-            };
-            let ranked = Order::by_scores(dig, "dig scores")?;
-            let count = input.clusters.unwrap_or_else(|| input.items.div_ceil(COVER_SHARE).min(CLUSTERS_MAX));
-            Ok(Order::by_places(cover_then_dig(&ranked, vectors, count, input.seed)?))
-        }
+    }
+
+    fn vectors(&self, what: &str) -> Result<&'a Matrix> {
+        let vectors = self.input.vectors.ok_or_else(|| self.needed(what))?;
+        self.expect_items(what, vectors.rows())?;
+        Ok(vectors)
     }
 }
 
-/// What a head's doubt about every vector is, in the measure of a policy: `[n, d] → [n]`, larger is earlier.
-///
-/// `coverage` gives its dig score; policies that ask no head give 0 for every vector. One vector's score does not
-/// depend on the others, so a gallery may be scored page by page.
+/// `1 − p¹` of every vector by a head: `[n, d] → [n]`.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::WidthMismatch`] between head and vectors, [`ErrorKind::NotFinite`].
-pub fn doubts(policy: Policy, head: &Head, vectors: &Matrix) -> Result<Vec<f64>> {
-    probabilities(head, vectors, |p| {
-        let (first, second) = best_two(p);
-        match policy {
-            Policy::LeastConfidence => 1.0 - first,
-            Policy::Margin => 1.0 - (first - second),
-            Policy::Entropy => entropy(p),
-            Policy::Coverage => entropy(p) * (1.0 - (first - second)),
-            Policy::Sigma | Policy::Random | Policy::Oracle => 0.0,
-        }
-    })
-}
-
-/// The ranked items, those that are nearest to the centres of `count` weighted clusters first.
-fn cover_then_dig(ranked: &Order, vectors: &Matrix, count: usize, seed: u64) -> Result<Vec<usize>> {
-    // σ² of all items may be 0, and weights must not all be.
-    let smallest = ranked.scores.iter().copied().fold(0.0, f64::max) * 1e-6 + f64::MIN_POSITIVE;
-    let weights: Vec<f64> = ranked.scores.iter().map(|&score| score.max(smallest)).collect();
-    let clusters = weighted_k_means(vectors, &weights, count, CLUSTER_ROUNDS, seed)?;
-    let mut nearest: Vec<Option<(f64, usize)>> = vec![None; clusters.centres.rows()];
-    for (item, &cluster) in clusters.of_item.iter().enumerate() {
-        let distance = squared_distance(vectors.row(item), clusters.centres.row(cluster as usize));
-        let best = &mut nearest[cluster as usize];
-        if best.is_none_or(|(smallest, _)| distance < smallest) {
-            *best = Some((distance, item));
-        }
-    }
-    let mut covers = vec![false; vectors.rows()];
-    for (_, item) in nearest.into_iter().flatten() {
-        covers[item] = true;
-    }
-    let covers = &covers;
-    let part = |wanted: bool| ranked.permutation.iter().copied().filter(move |&item| covers[item] == wanted);
-    Ok(part(true).chain(part(false)).collect())
-}
-
-/// `−Σ p ln p`.
-fn entropy(probabilities: &[f64]) -> f64 {
-    probabilities.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln()).sum()
-}
-
-/// The two largest probabilities; the second is 0 where there is one class only.
-fn best_two(probabilities: &[f64]) -> (f64, f64) {
-    probabilities.iter().fold(
-        (0.0, 0.0),
-        |(first, second), &p| {
-            if p > first { (p, first) } else { (first, f64::max(second, p)) }
-        },
-    )
+pub fn least_confidence(head: &Head, vectors: &Matrix) -> Result<Vec<f64>> {
+    probabilities(head, vectors, doubt::least_confidence)
 }
 
 /// Softmax probabilities of every vector, given to `score`: `[n, d] → [n, classes] → [n]`.

@@ -193,9 +193,8 @@ pub fn study(
         let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
         report.calibrations.push(study_calibration(ground, contender, &adapted, &variance, &errors)?);
         for &policy in &options.policies {
-            // The adapter's own head is tempered on left-out pairs, so the coverage order looks through it.
             let own = contender.adapter.uncertainty.head();
-            let head = if policy == Policy::Coverage { own.or(ground.head) } else { ground.head.or(own) };
+            let head = policy.head(own, ground.head);
             let orders = orders(head, policy, &adapted, &variance, &errors, options)?;
             let mut curves = Vec::new();
             for permutation in &orders {

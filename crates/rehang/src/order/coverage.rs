@@ -1,0 +1,69 @@
+//! Cover, then dig.
+
+use super::doubt::{entropy, margin, scores};
+use super::{Arrangement, Definition, Evidence, HeadUse, Order, probabilities};
+use crate::clusters::weighted_k_means;
+use crate::error::Result;
+use crate::vectors::squared_distance;
+
+/// Rounds of k-means.
+const CLUSTER_ROUNDS: usize = 15;
+/// One item of this many covers.
+const COVER_SHARE: usize = 10;
+/// The most clusters of a gallery that is ordered as a whole.
+const CLUSTERS_MAX: usize = 2048;
+
+pub(super) static COVERAGE: Definition = Definition {
+    name: "coverage",
+    about: "covers the gallery first, then goes where the map is in doubt",
+    is_evaluation_only: false,
+    head: HeadUse::Own,
+    order: |evidence| {
+        let count = evidence.input.items.div_ceil(COVER_SHARE).min(CLUSTERS_MAX);
+        cover_then_dig(evidence, evidence.input.clusters.unwrap_or(count)).map(Order::by_places)
+    },
+    scores: |page| scores(page, dig),
+    arrange: Some(|evidence| {
+        let count = evidence.input.items.div_ceil(COVER_SHARE);
+        let mut order = cover_then_dig(evidence, count)?;
+        order.truncate(count);
+        Ok(Arrangement::First(order))
+    }),
+};
+
+/// The dig score: entropy times margin.
+fn dig(probabilities: &[f64]) -> f64 {
+    entropy(probabilities) * margin(probabilities)
+}
+
+/// The items by dig score, those that are nearest to the centres of `count` weighted clusters first.
+fn cover_then_dig(evidence: &Evidence<'_>, count: usize) -> Result<Vec<usize>> {
+    let vectors = evidence.vectors("vectors to cover")?;
+    let scores = match evidence.input.classified {
+        Some((head, classified)) => {
+            evidence.expect_items("vectors to classify", classified.rows())?;
+            probabilities(head, classified, dig)?
+        }
+        None => evidence.values(evidence.input.sigma, "a classifier head or predicted errors σ²")?,
+    };
+    let ranked = Order::by_scores(scores, "dig scores")?;
+    // σ² of all items may be 0, and weights must not all be.
+    let smallest = ranked.scores.iter().copied().fold(0.0, f64::max) * 1e-6 + f64::MIN_POSITIVE;
+    let weights: Vec<f64> = ranked.scores.iter().map(|&score| score.max(smallest)).collect();
+    let clusters = weighted_k_means(vectors, &weights, count, CLUSTER_ROUNDS, evidence.input.seed)?;
+    let mut nearest: Vec<Option<(f64, usize)>> = vec![None; clusters.centres.rows()];
+    for (item, &cluster) in clusters.of_item.iter().enumerate() {
+        let distance = squared_distance(vectors.row(item), clusters.centres.row(cluster as usize));
+        let best = &mut nearest[cluster as usize];
+        if best.is_none_or(|(smallest, _)| distance < smallest) {
+            *best = Some((distance, item));
+        }
+    }
+    let mut covers = vec![false; vectors.rows()];
+    for (_, item) in nearest.into_iter().flatten() {
+        covers[item] = true;
+    }
+    let covers = &covers;
+    let part = |wanted: bool| ranked.permutation.iter().copied().filter(move |&item| covers[item] == wanted);
+    Ok(part(true).chain(part(false)).collect())
+}

@@ -1,0 +1,17 @@
+//! By the true squared error: what nobody knows before the backfill is done.
+
+use super::{Definition, HeadUse, Order};
+
+pub(super) static ORACLE: Definition = Definition {
+    name: "oracle",
+    about: "goes by the true error, which nobody knows beforehand: it is there to compare with, and is not the best order \
+            there can be",
+    is_evaluation_only: true,
+    head: HeadUse::None,
+    order: |evidence| {
+        let what = "true squared errors";
+        Order::by_scores(evidence.values(evidence.input.squared_errors, what)?, what)
+    },
+    scores: |page| Ok(page.by_sigma()),
+    arrange: None,
+};

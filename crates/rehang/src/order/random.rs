@@ -1,0 +1,26 @@
+//! A shuffle.
+
+use rand::rand_core::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::{Definition, HeadUse, Order};
+use crate::statistics::below;
+
+pub(super) static RANDOM: Definition = Definition {
+    name: "random",
+    about: "is a shuffle",
+    is_evaluation_only: false,
+    head: HeadUse::None,
+    order: |evidence| {
+        let items = evidence.input.items;
+        let mut random = ChaCha8Rng::seed_from_u64(evidence.input.seed);
+        let mut permutation: Vec<usize> = (0..items).collect();
+        for place in 0..items {
+            let other = place + below(&mut random, items - place);
+            permutation.swap(place, other);
+        }
+        Ok(Order::by_places(permutation))
+    },
+    scores: |page| Ok((0..page.vectors.rows()).map(page.drawn).collect()),
+    arrange: None,
+};

@@ -1,0 +1,16 @@
+//! By predicted squared error σ², the largest first (FastFill §4.3).
+
+use super::{Definition, HeadUse, Order};
+
+pub(super) static SIGMA: Definition = Definition {
+    name: "sigma",
+    about: "goes by the predicted error σ², the largest first",
+    is_evaluation_only: false,
+    head: HeadUse::None,
+    order: |evidence| {
+        let what = "predicted errors σ²";
+        Order::by_scores(evidence.values(evidence.input.sigma, what)?, what)
+    },
+    scores: |page| Ok(page.by_sigma()),
+    arrange: None,
+};
