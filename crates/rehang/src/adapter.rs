@@ -24,6 +24,7 @@ mod uncertainty;
 
 pub use apply::{Adapted, Applier, apply};
 pub use expansion::KernelExpansion;
+pub use file::{Inspected, inspect};
 pub use geometry::Geometry;
 pub use guard::{
     DRIFT_COLUMNS_MIN, DRIFT_CORRELATION_MIN, DRIFT_NORM_RATIO_MAX, DRIFT_ROWS_MIN, Drift, InputStatistics,
@@ -36,6 +37,7 @@ pub use uncertainty::{LOG_VARIANCE_LIMIT, Uncertainty};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::{expect_count, expect_width};
 use crate::space::Space;
 use crate::vectors::Matrix;
 
@@ -280,22 +282,6 @@ fn check_layers(name: &str, layers: &[Dense], input: usize) -> Result<usize> {
         width = layer.weight.rows();
     }
     Ok(width)
-}
-
-/// Fails where a width is not the one needed.
-fn expect_width(what: &str, expected: usize, received: usize) -> Result<()> {
-    if expected == received {
-        return Ok(());
-    }
-    Err(ErrorKind::WidthMismatch { what: what.into(), expected, received }.into())
-}
-
-/// Fails where two lists that go item by item have different lengths.
-fn expect_count(left: &str, left_count: usize, right: &str, right_count: usize) -> Result<()> {
-    if left_count == right_count {
-        return Ok(());
-    }
-    Err(ErrorKind::CountMismatch { left: left.into(), left_count, right: right.into(), right_count }.into())
 }
 
 /// Fails on the first NaN or infinite number of a list.

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use rehang::{Adapter, Result};
+use rehang::Result;
+use rehang::adapter::inspect;
 use serde_json::json;
 
 use super::{Outcome, print};
@@ -10,30 +11,21 @@ use crate::arguments::Inspect;
 
 /// Says what an adapter file is.
 pub fn run(arguments: &Inspect, json: bool) -> Result<Outcome> {
-    let adapter = Adapter::load(&arguments.adapter)?;
-    let training = &adapter.training;
-    let value = json!({
-        "adapter": arguments.adapter.display().to_string(),
-        "old": adapter.old,
-        "new": adapter.new,
-        "geometry": adapter.geometry.name(),
-        "uncertainty": adapter.uncertainty.name(),
-        "handicap": adapter.handicap,
-        "training": training,
-    });
+    let found = inspect(&arguments.adapter)?;
+    let training = &found.training;
     let mut text = format!(
         "{}\n  from         {}\n  to           {}\n  method       {}, seed {}, {} pairs, rehang {}\n  geometry     {}\n  uncertainty  {}\n  \
          handicap     {}\n",
-        arguments.adapter.display(),
-        adapter.old,
-        adapter.new,
+        found.adapter.display(),
+        found.old,
+        found.new,
         training.method,
         training.seed,
         training.pairs,
         training.version,
-        adapter.geometry.name(),
-        adapter.uncertainty.name(),
-        adapter.handicap,
+        found.geometry,
+        found.uncertainty,
+        found.handicap,
     );
     for (name, value) in &training.hyper_parameters {
         // Writing into a String cannot fail.
@@ -42,6 +34,6 @@ pub fn run(arguments: &Inspect, json: bool) -> Result<Outcome> {
     for (role, fingerprint) in &training.inputs {
         let _ = writeln!(text, "  input        {role} {fingerprint}");
     }
-    print(json, &value, &text)?;
+    print(json, &json!(found), &text)?;
     Ok(Outcome::Done)
 }

@@ -1,7 +1,7 @@
 //! Adapters as files: safetensors with metadata (`docs/formats.md`, "Adapter file").
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,10 +13,41 @@ use crate::error::{Error, Result};
 use crate::files::AtomicFile;
 use crate::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use crate::head::{Head, HeadKind};
+use crate::space::Space;
 use crate::vectors::Matrix;
 
 /// What every adapter file says it is, and the version that is written; every older one is read.
 const KIND: FileKind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 1 };
+
+/// What an adapter file is, for people and scripts.
+#[derive(Debug, Clone, Serialize)]
+pub struct Inspected {
+    /// The file.
+    pub adapter: PathBuf,
+    /// The space that it reads.
+    pub old: Space,
+    /// The space that it writes.
+    pub new: Space,
+    /// The name of its [`Geometry`].
+    pub geometry: &'static str,
+    /// The name of its [`Uncertainty`].
+    pub uncertainty: &'static str,
+    /// What searches should add to the distance of every vector that it makes.
+    pub handicap: f64,
+    /// How it was made.
+    pub training: Training,
+}
+
+/// Says what an adapter file is: spaces, method, seed, inputs.
+///
+/// # Errors
+///
+/// As [`Adapter::load`].
+pub fn inspect(path: &Path) -> Result<Inspected> {
+    let Adapter { old, new, geometry, uncertainty, handicap, training, .. } = Adapter::load(path)?;
+    let (geometry, uncertainty) = (geometry.name(), uncertainty.name());
+    Ok(Inspected { adapter: path.to_owned(), old, new, geometry, uncertainty, handicap, training })
+}
 
 impl Adapter {
     /// The adapter as the bytes of its file: the same adapter gives the same bytes.

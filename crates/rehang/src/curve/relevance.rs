@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
+pub(crate) use crate::files::expect_count;
 
 /// What makes a gallery item a right answer to a query.
 #[derive(Debug, Clone, Copy)]
@@ -246,12 +247,4 @@ impl<'a> Answers<'a> {
             }
         }
     }
-}
-
-/// Fails where two things that go row by row differ in length.
-pub(crate) fn expect_count(left: &str, left_count: usize, right: &str, right_count: usize) -> Result<()> {
-    if left_count == right_count {
-        return Ok(());
-    }
-    Err(ErrorKind::CountMismatch { left: left.into(), left_count, right: right.into(), right_count }.into())
 }
