@@ -9,13 +9,14 @@ use std::thread;
 
 use rehang::adapter::{Adapter, Applier, input_drift};
 use rehang::order::{self, Arrangement, OrderInput, Page};
-use rehang::{Error, Head, Matrix, Progress, Provenance, Result};
+use rehang::{Error, Head, Matrix, Provenance, Result};
 use rehang_store::{
     Among, Band, Epoch, ItemKey, Ledger, Outcome, Priority, Record, Revision, Sample, Scan, Select,
     VectorWrite, shuffled,
 };
 
 use crate::faults::{Faults, Place};
+use crate::observe::{Observation, Observer, expect_going};
 use crate::record::OrderSettings;
 use crate::sample;
 
@@ -105,7 +106,7 @@ impl Filler {
         epoch: Epoch,
         select: &Select,
         faults: &dyn Faults,
-        progress: &Progress,
+        observer: &dyn Observer,
     ) -> Result<u64> {
         let (pages, to_write) = sync_channel::<Result<Vec<VectorWrite>>>(PAGES_AHEAD);
         thread::scope(|scope| {
@@ -131,10 +132,10 @@ impl Filler {
             let mut written = 0;
             for writes in to_write {
                 let writes = writes?;
-                progress.check()?;
+                expect_going(observer)?;
                 let outcomes = store.write_vectors(&self.new, Some(epoch), &writes)?;
                 written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
-                progress.advance(writes.len() as u64);
+                observer.observe(&Observation::Advanced { units: writes.len() as u64 });
                 faults.reach(Place::FillWritten)?;
             }
             Ok(written)
@@ -213,7 +214,7 @@ impl Filler {
     /// # Errors
     ///
     /// Those of the store; superseded where another plan has begun since the epoch.
-    pub fn cover(&self, store: &dyn Ledger, epoch: Epoch, progress: &Progress) -> Result<()> {
+    pub fn cover(&self, store: &dyn Ledger, epoch: Epoch, observer: &dyn Observer) -> Result<()> {
         if !self.order.policy.is_arranged() {
             return Ok(());
         }
@@ -228,15 +229,17 @@ impl Filler {
         if drawn.of < COVER_SHARE as u64 {
             return Ok(());
         }
-        progress.begin("choosing what covers the gallery", "items", drawn.records.len() as u64);
+        let total = drawn.records.len() as u64;
+        let stage = "choosing what covers the gallery";
+        observer.observe(&Observation::Began { stage, unit: "items", total });
         // By key: the order is the same whatever the shuffle, where all are in the sample.
         drawn.records.sort_by_key(|record| record.item.key);
         let mut sampled = Vec::new();
         let mut rows = Vec::new();
         let mut sigma = Vec::new();
         for record in drawn.records {
-            progress.check()?;
-            progress.advance(1);
+            expect_going(observer)?;
+            observer.observe(&Observation::Advanced { units: 1 });
             if self.front(&record).is_some() {
                 continue;
             }

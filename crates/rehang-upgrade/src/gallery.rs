@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};
 use crate::merge::Merge;
+use crate::observe::{Observation, Observer, Unobserved};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 
 /// Queries, as both models of an upgrade see them. Before the switch the old ones are used, after it the new ones; a merged
@@ -76,6 +77,7 @@ pub struct Gallery {
     merge: Mutex<Option<Arc<Learned>>>,
     /// The adapter made ready, for the upgrade that was live when an item was written last.
     filler: Mutex<Option<(FilledAs, Arc<Filler>)>>,
+    observer: Arc<dyn Observer>,
 }
 
 /// A scale of merged searches, and the spaces that it was learned for.
@@ -144,7 +146,15 @@ impl Gallery {
             let fingerprint = adapter.fingerprint();
             (adapter, fingerprint)
         });
-        Self { store, adapter, merge: Mutex::default(), filler: Mutex::default() }
+        let observer = Arc::new(Unobserved);
+        Self { store, adapter, merge: Mutex::default(), filler: Mutex::default(), observer }
+    }
+
+    /// Tells an observer of every search and every write from here on.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = observer;
+        self
     }
 
     /// Learns the scale of merged searches anew from what is native by now; see [`Merge::learn`]. Until it was called for the
@@ -195,6 +205,19 @@ impl Gallery {
     }
 
     fn search_given(&self, queries: Given<'_>, k: usize, filter: &Filter) -> Result<Answer> {
+        let answer = self.search_while_overtaken(queries, k, filter);
+        self.observer.observe(&match &answer {
+            Ok(answer) => Observation::Searched {
+                spaces: &answer.spaces,
+                queries: answer.found.len(),
+                found: answer.found.iter().map(Vec::len).sum(),
+            },
+            Err(_) => Observation::SearchFailed,
+        });
+        answer
+    }
+
+    fn search_while_overtaken(&self, queries: Given<'_>, k: usize, filter: &Filter) -> Result<Answer> {
         let mut before = Standing::read(&*self.store)?;
         for _ in 0..SEARCHES_MAX {
             let answer = self.search_as(&before, queries, k, filter);
@@ -272,6 +295,12 @@ impl Gallery {
     ///
     /// Those of [`Ledger::put`]; nothing is written then.
     pub fn put(&self, writes: Vec<ItemWrite>) -> Result<Vec<Revision>> {
+        let revisions = self.put_while_overtaken(writes)?;
+        self.observer.observe(&Observation::Written { items: revisions.len() });
+        Ok(revisions)
+    }
+
+    fn put_while_overtaken(&self, writes: Vec<ItemWrite>) -> Result<Vec<Revision>> {
         for _ in 0..WRITES_MAX {
             match self.store.put(&self.adapted(writes.clone())?) {
                 // The upgrade was planned anew, or rolled back, since its record was read.
@@ -340,7 +369,9 @@ impl Gallery {
     ///
     /// Those of the store.
     pub fn delete(&self, ids: &[&str]) -> Result<usize> {
-        self.store.delete(ids)
+        let items = self.store.delete(ids)?;
+        self.observer.observe(&Observation::Deleted { items });
+        Ok(items)
     }
 }
 

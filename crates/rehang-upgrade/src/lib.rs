@@ -17,6 +17,7 @@
 //! - [`estimate`]: how long a backfill takes and what it costs.
 //! - [`left`]: which items it cannot bring home.
 //! - [`backfill`]: the loop that re-embeds; what it decides is the pure [`Backfill::step`].
+//! - [`Observer`]: who is told what happens: a progress bar, metrics, a dashboard.
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
 mod backfill;
@@ -34,6 +35,7 @@ mod init;
 mod lists;
 mod location;
 mod merge;
+mod observe;
 mod record;
 mod run;
 mod sample;
@@ -59,6 +61,7 @@ pub use init::{Init, Initialised, init};
 pub use lists::{Left, left};
 pub use location::{Examined, Held, Location, NewGallery};
 pub use merge::Merge;
+pub use observe::{Observation, Observer, Unobserved};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use run::{BackfillSetup, Summary, backfill};
 pub use search::{Hit, Search, Searched, search};

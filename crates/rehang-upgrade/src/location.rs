@@ -7,6 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rehang::files::is_same_file;
 use rehang::{Error, Remedy, Result};
 use rehang_store::{IndexHealth, Problem, SqliteStore, Store};
 use tempfile::{TempDir, TempPath};
@@ -75,8 +76,7 @@ impl Location {
 
     /// Whether two locations are one gallery, however their paths are spelled and whichever links lead there.
     pub fn is_same(&self, other: &Self) -> bool {
-        let place = |path: &Path| fs_err::canonicalize(path).ok();
-        self.0 == other.0 || place(&self.0).is_some_and(|own| place(&other.0) == Some(own))
+        is_same_file(&self.0, &other.0)
     }
 
     /// Makes an empty gallery where there is none, out of sight until it is [published](NewGallery::publish).

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Progress, Provenance, Remedy, Result, Space};
+use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemKey, Ledger, Outcome, Record, Store, VectorWrite};
 use serde::Serialize;
@@ -19,6 +19,7 @@ use crate::estimate::keep_rate;
 use crate::faults::{Faults, Place};
 use crate::fill::Filler;
 use crate::health::{SigmaHealth, sigma_health};
+use crate::observe::{Observation, Observer};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::verbs::{expect_adapter, upgrade_of};
 
@@ -95,7 +96,7 @@ pub struct Summary {
 ///
 /// A conflict where the upgrade is not filled, is paused or stopped, or is filled by another adapter; mismatch where the encoder
 /// is of another space, its name included (all three before anything is written); what the encoder says that no item can overcome (after writing what is done); what the store says.
-pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summary> {
+pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Summary> {
     let record = Recorded::expect(setup.store)?.record;
     let name = setup.store.name();
     match (record.phase, record.request) {
@@ -147,7 +148,8 @@ pub fn backfill(setup: &BackfillSetup<'_>, progress: &Progress) -> Result<Summar
             space: &record.new.model,
             rolled_back: record.phase == Phase::RolledBack,
             filler,
-            progress,
+            observer,
+            shown: false,
             jobs,
             results,
             records: BTreeMap::new(),
@@ -237,7 +239,9 @@ struct Run<'a> {
     /// Whether it was rolled back at the last look.
     rolled_back: bool,
     filler: Option<Filler>,
-    progress: &'a Progress,
+    observer: &'a dyn Observer,
+    /// Whether the observer knows the stage.
+    shown: bool,
     jobs: Sender<Job>,
     results: Receiver<Done>,
     /// Items at the encoder, by batch.
@@ -270,7 +274,7 @@ impl Run<'_> {
         let mut interrupted = false;
         let mut wait_until = None;
         loop {
-            if !interrupted && (self.progress.check().is_err() || self.fatal.is_some()) {
+            if !interrupted && (self.observer.wants_stop() || self.fatal.is_some()) {
                 interrupted = true;
                 events.push_back(Event::Interrupt);
             }
@@ -313,10 +317,9 @@ impl Run<'_> {
                     Action::Encode { batch, keys } => self.encode(batch, &keys),
                     Action::Write { batch } => {
                         let outcomes = self.write(batch)?;
-                        self.progress.advance(
-                            outcomes.iter().filter(|(_, outcome)| *outcome == Outcome::Written).count()
-                                as u64,
-                        );
+                        let is_written = |outcome: &Outcome| *outcome == Outcome::Written;
+                        let units = outcomes.iter().filter(|(_, outcome)| is_written(outcome)).count() as u64;
+                        self.observer.observe(&Observation::Advanced { units });
                         events.push_back(Event::Written { batch, outcomes });
                     }
                     Action::RecordFailures(attempts) => {
@@ -360,6 +363,7 @@ impl Run<'_> {
                 )));
             }
         };
+        self.observer.observe(&Observation::Backfilled { tally: state.tally });
         // Without the flush, which may look at indexes for a while.
         let worked_ms = self.setup.clock.now_ms() - self.began_ms;
         keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
@@ -420,7 +424,12 @@ impl Run<'_> {
             let began = self.setup.clock.now_ms();
             let epoch = record.epoch.unwrap_or_default();
             match filler.catch_up(self.setup.store, epoch, self.setup.faults) {
-                Ok(caught_up) => self.caught_up += caught_up,
+                Ok(items) => {
+                    self.caught_up += items;
+                    if items > 0 {
+                        self.observer.observe(&Observation::CaughtUp { items });
+                    }
+                }
                 // Planned anew since the record was read: whoever did so catches up.
                 Err(error) if error.is_superseded() => {}
                 Err(error) => return Err(error),
@@ -439,23 +448,19 @@ impl Run<'_> {
         Ok(Event::Looked { items: self.counts.0, native_before: self.counts.1, request, rolled_back: false })
     }
 
-    fn show(&self, state: &Backfill, items: u64, native_before: i64) {
-        if self.progress.snapshot().stage.is_empty() {
+    fn show(&mut self, state: &Backfill, items: u64, native_before: i64) {
+        if !self.shown {
+            self.shown = true;
             let native = u64::try_from(native_before).unwrap_or(0);
             let limits = self.setup.limits;
             let to_go = match limits.until {
                 Until::All => items.saturating_sub(native),
                 Until::Fraction(fraction) => ((fraction * items as f64) as u64).saturating_sub(native),
             };
-            self.progress.begin(
-                "re-embedding",
-                "items",
-                limits.budget.map_or(to_go, |budget| budget.min(to_go)),
-            );
+            let total = limits.budget.map_or(to_go, |budget| budget.min(to_go));
+            self.observer.observe(&Observation::Began { stage: "re-embedding", unit: "items", total });
         }
-        if state.tally.failed > 0 {
-            self.progress.note(format!("{} failed", state.tally.failed));
-        }
+        self.observer.observe(&Observation::Backfilled { tally: state.tally });
     }
 
     fn encode(&mut self, batch: u64, keys: &[ItemKey]) {

@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 
 use rehang::files::stream::{self, Columns, RowBatch};
 use rehang::files::{AtomicFile, VectorSource};
-use rehang::{
-    Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Progress, Provenance, Remedy, Result, Space, norm,
-};
+use rehang::{Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Provenance, Remedy, Result, Space, norm};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::contents::expect_id;
 use crate::location::Location;
+use crate::observe::{Observation, Observer, expect_going};
 
 /// Items of one transaction while importing.
 const IMPORT_ITEMS: usize = 1000;
@@ -63,15 +62,15 @@ pub struct Imported {
 /// Corrupt, duplicate, empty and count mismatches of the files; a mismatch where the gallery has the space with other
 /// properties; a conflict where items of the import have vectors of another space, which a change of their content would
 /// remove; cancelled where a stop was asked for.
-pub fn import(location: &Location, import: &Import, progress: &Progress) -> Result<Imported> {
+pub fn import(location: &Location, import: &Import, observer: &dyn Observer) -> Result<Imported> {
     let ids = read_ids(&import.items)?;
     let (dimension, normalised) = survey(&import.vectors, ids.len(), &import.items)?;
     let space = Space::new(&import.space, dimension, import.distance, normalised);
     if location.exists() {
-        fill(&*location.open()?, import, space.clone(), &ids, progress)?;
+        fill(&*location.open()?, import, space.clone(), &ids, observer)?;
     } else {
         let new = location.make()?;
-        fill(new.store(), import, space.clone(), &ids, progress)?;
+        fill(new.store(), import, space.clone(), &ids, observer)?;
         new.publish()?;
     }
     Ok(Imported {
@@ -191,7 +190,7 @@ fn fill(
     import: &Import,
     mut space: Space,
     ids: &[String],
-    progress: &Progress,
+    observer: &dyn Observer,
 ) -> Result<()> {
     if let Some(there) = find_space(store, &import.space)? {
         // A raw space takes vectors that happen to have length 1; everything else has to agree.
@@ -201,12 +200,13 @@ fn fill(
     expect_no_other_vectors(store, &import.space, ids)?;
     store.create_space(&space, Provenance::Old)?;
     let written_as = expect_space(store, &import.space)?.written_as;
-    progress.begin("importing", "items", ids.len() as u64);
+    let total = ids.len() as u64;
+    observer.observe(&Observation::Began { stage: "importing", unit: "items", total });
     let mut reader = stream::open(&import.vectors)?;
     let mut lines = item_lines(&import.items)?;
     let mut batch = RowBatch::default();
     while reader.next_batch(IMPORT_ITEMS, &mut batch)? > 0 {
-        progress.check()?;
+        expect_going(observer)?;
         let mut writes = Vec::with_capacity(IMPORT_ITEMS);
         for row in batch.vectors.chunks_exact(space.dimension) {
             let line = lines.next().ok_or_else(|| {
@@ -221,7 +221,7 @@ fn fill(
             });
         }
         store.put(&writes)?;
-        progress.advance(writes.len() as u64);
+        observer.observe(&Observation::Advanced { units: writes.len() as u64 });
     }
     Ok(())
 }
@@ -287,7 +287,7 @@ pub struct Exported {
 ///
 /// Not found where there is no such space; I/O errors; cancelled where a stop was asked for. Nothing is left under the names of
 /// the files then.
-pub fn export(store: &dyn Store, export: &Export, progress: &Progress) -> Result<Exported> {
+pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Result<Exported> {
     let space = expect_space(store, &export.space)?.space;
     let counts = store.counts(&export.space)?;
     // Every output is opened before the first page is read.
@@ -295,11 +295,12 @@ pub fn export(store: &dyn Store, export: &Export, progress: &Progress) -> Result
     let text_file = |path: &Option<PathBuf>| path.as_ref().map(AtomicFile::create).transpose();
     let mut ids = text_file(&export.ids)?;
     let mut provenance = text_file(&export.provenance)?;
-    progress.begin("exporting", "vectors", counts.items - counts.lacking);
+    let total = counts.items - counts.lacking;
+    observer.observe(&Observation::Began { stage: "exporting", unit: "vectors", total });
     let mut written = 0;
     let mut after = None;
     loop {
-        progress.check()?;
+        expect_going(observer)?;
         let scan =
             Scan::new(&export.space, Select::All, EXPORT_ITEMS).after(after).with_vectors_of(&export.space);
         let records = store.scan(&scan)?;
@@ -316,7 +317,7 @@ pub fn export(store: &dyn Store, export: &Export, progress: &Progress) -> Result
                 provenance.put(format!("{}\n", vector.provenance).as_bytes())?;
             }
             written += 1;
-            progress.advance(1);
+            observer.observe(&Observation::Advanced { units: 1 });
         }
         vectors.write(&rows, None, None)?;
     }

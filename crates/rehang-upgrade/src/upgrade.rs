@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::{Progress, Result};
+use rehang::Result;
 use rehang_encode::{Encoder, Input};
 use rehang_store::{Scan, Select, Store};
 use serde::Serialize;
@@ -17,6 +17,7 @@ use crate::faults::NoFaults;
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
 use crate::location::Examined;
+use crate::observe::Observer;
 use crate::record::Serving;
 use crate::run::{BackfillSetup, Summary, backfill};
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Switched, expect_same};
@@ -124,9 +125,9 @@ impl Upgrade {
     /// # Errors
     ///
     /// As [`start`](verbs::start); a conflict where another process is at work.
-    pub fn start(&self, progress: &Progress) -> Result<Started> {
+    pub fn start(&self, observer: &dyn Observer) -> Result<Started> {
         let _held = self.configuration.gallery.hold()?;
-        verbs::start(self.store(), &self.configuration.setup(), &NoFaults, progress)
+        verbs::start(self.store(), &self.configuration.setup(), &NoFaults, observer)
     }
 
     /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, unless
@@ -154,7 +155,12 @@ impl Upgrade {
     ///
     /// As [`backfill`](crate::backfill()), [`expect_same`], [`Configuration::open_encoder`] and
     /// [`Configuration::limits_of`].
-    pub fn run(&self, asked: &RunOptions, encoder: Option<&dyn Encoder>, progress: &Progress) -> Result<Run> {
+    pub fn run(
+        &self,
+        asked: &RunOptions,
+        encoder: Option<&dyn Encoder>,
+        observer: &dyn Observer,
+    ) -> Result<Run> {
         expect_same(self.store(), &self.configuration.setup())?;
         let opened;
         let encoder = if let Some(encoder) = encoder {
@@ -173,7 +179,7 @@ impl Upgrade {
             faults: &NoFaults,
             worker: &worker_name(),
         };
-        let summary = backfill(&setup, progress)?;
+        let summary = backfill(&setup, observer)?;
         let failed_in_all = self.store.counts(&self.configuration.new.model)?.failed;
         Ok(Run { summary, failed_in_all, until: limits.until })
     }

@@ -1,7 +1,7 @@
 //! The verbs of an upgrade, in the order in which a gallery goes through them.
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Progress, Provenance, Remedy, Result, Space};
+use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_store::{AtWork, Counts, Failure, Ledger, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
@@ -9,6 +9,7 @@ use crate::backfill::Request;
 use crate::faults::{Faults, Place};
 use crate::fill::{Filler, drift};
 use crate::health::{SigmaHealth, sigma_health};
+use crate::observe::{Observation, Observer};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::run::HEALTH_SAMPLE;
 use crate::sample;
@@ -174,7 +175,7 @@ pub fn start(
     store: &dyn Store,
     setup: &Setup<'_>,
     faults: &dyn Faults,
-    progress: &Progress,
+    observer: &dyn Observer,
 ) -> Result<Started> {
     let warnings = setup.check(store)?;
     let filler = Filler::new(setup.adapter, &setup.old.model, &setup.new.model, setup.order)?;
@@ -217,7 +218,7 @@ pub fn start(
     store.create_space(&new, Provenance::Native)?;
     faults.reach(Place::SpaceMade)?;
     let plan = in_its_epoch(store, &recorded.record)?;
-    let adapted = fill(store, &filler, &plan, filled, faults, progress)
+    let adapted = fill(store, &filler, &plan, filled, faults, observer)
         .map_err(|error| Recorded::explain(store, &plan, error))?;
     store.flush()?;
     faults.reach(Place::BeforeFilled)?;
@@ -244,7 +245,7 @@ fn fill(
     plan: &UpgradeRecord,
     filled: bool,
     faults: &dyn Faults,
-    progress: &Progress,
+    observer: &dyn Observer,
 ) -> Result<u64> {
     let (epoch, new) = (plan.epoch.unwrap_or_default(), &plan.new.model);
     let counts = store.counts(new)?;
@@ -254,15 +255,17 @@ fn fill(
         // that was rolled back before others: the record knows the last adapter only. Native vectors stay as they are. All others
         // are of an interrupted fill with this very adapter and order, which goes on with what is lacking.
         if plan.adapted_before && counts.adapted > 0 {
-            progress.begin("adapting again", "vectors", counts.adapted);
+            let (stage, total) = ("adapting again", counts.adapted);
+            observer.observe(&Observation::Began { stage, unit: "vectors", total });
             adapted +=
-                filler.fill(store, epoch, &Select::Provenance(Provenance::Adapted), faults, progress)?;
+                filler.fill(store, epoch, &Select::Provenance(Provenance::Adapted), faults, observer)?;
         }
         if counts.lacking > 0 {
-            progress.begin("adapting", "vectors", counts.lacking);
-            adapted += filler.fill(store, epoch, &Select::Lacking, faults, progress)?;
+            let (stage, total) = ("adapting", counts.lacking);
+            observer.observe(&Observation::Began { stage, unit: "vectors", total });
+            adapted += filler.fill(store, epoch, &Select::Lacking, faults, observer)?;
         }
-        filler.cover(store, epoch, progress)?;
+        filler.cover(store, epoch, observer)?;
         faults.reach(Place::PrioritiesWritten)?;
     }
     adapted += filler.catch_up(store, epoch, faults)?;

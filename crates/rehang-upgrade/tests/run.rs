@@ -2,17 +2,18 @@
 
 mod common;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{DieAt, TestClock, TestEncoder, World, check, fill};
-use rehang::{ErrorKind, Progress, Provenance, Remedy, Result, Space};
+use rehang::{ErrorKind, Matrix, Progress, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{Band, Ledger, MemoryStore, Record, Scan, Select};
+use rehang_store::{Band, Filter, Ledger, MemoryStore, Record, Scan, Select};
 use rehang_upgrade::{
-    BackfillSetup, Clock, Ending, Faults, Limits, NoFaults, Place, Request, Serving, Summary, Until,
-    backfill, expect_same, finish, plan, request, rollback, start, status, switch,
+    BackfillSetup, Clock, Ending, Faults, Gallery, Limits, NoFaults, Observation, Observer, Place, Queries,
+    Request, Serving, Summary, Until, backfill, expect_same, finish, plan, request, rollback, start, status,
+    switch,
 };
 
 const ITEMS: usize = 200;
@@ -578,4 +579,71 @@ fn a_plan_changes_nothing() {
     let plan = plan(&store, &world.setup()).unwrap();
     assert_eq!((plan.to_adapt, plan.to_embed, plan.without_source), (200, 200, 0));
     assert_eq!(common::snapshot(&store), before);
+}
+
+/// Sums what it is told.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Told {
+    stages: Vec<String>,
+    advanced: u64,
+    native: u64,
+    searches: usize,
+    failed_searches: usize,
+    written: usize,
+    deleted: usize,
+}
+
+#[derive(Default)]
+struct Recorder(Mutex<Told>);
+
+impl Observer for Recorder {
+    fn observe(&self, observation: &Observation<'_>) {
+        let mut told = self.0.lock().unwrap();
+        match *observation {
+            Observation::Began { stage, .. } => told.stages.push(stage.to_owned()),
+            Observation::Advanced { units } => told.advanced += units,
+            Observation::Backfilled { tally } => told.native = tally.native,
+            Observation::Searched { queries, .. } => told.searches += queries,
+            Observation::SearchFailed => told.failed_searches += 1,
+            Observation::Written { items } => told.written += items,
+            Observation::Deleted { items } => told.deleted += items,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, ITEMS);
+    let recorder = Recorder::default();
+    start(&store, &world.setup(), &NoFaults, &recorder).unwrap();
+    let told = std::mem::take(&mut *recorder.0.lock().unwrap());
+    assert_eq!(told.stages.first().map(String::as_str), Some("adapting"));
+    assert!(told.advanced >= ITEMS as u64, "{told:?}");
+
+    let setup = BackfillSetup {
+        store: &store,
+        encoder: &TestEncoder::new(),
+        adapter: Some(&world.adapter),
+        limits: Limits { batch: 7, ..Limits::default() },
+        clock: &TestClock::default(),
+        faults: &NoFaults,
+        worker: "worker",
+    };
+    backfill(&setup, &recorder).unwrap();
+    let told = std::mem::take(&mut *recorder.0.lock().unwrap());
+    assert_eq!(told.stages, ["re-embedding"]);
+    assert_eq!((told.advanced, told.native), (ITEMS as u64, ITEMS as u64));
+
+    let observer = Arc::new(recorder);
+    let gallery = Gallery::new(&store, Some(&world.adapter)).observed_by(Arc::<Recorder>::clone(&observer));
+    let queries = Matrix::zeros(3, world.old.dimension);
+    let given = Queries { old: Some(&queries), new: None };
+    gallery.search(&given, 5, &Filter::default()).unwrap();
+    gallery.search(&Queries::default(), 5, &Filter::default()).unwrap_err();
+    gallery.put(vec![common::item(3, 1), common::item(4, 1)]).unwrap();
+    gallery.delete(&[&common::id(3), "nothing"]).unwrap();
+    let told = observer.0.lock().unwrap().clone();
+    assert_eq!((told.searches, told.failed_searches, told.written, told.deleted), (3, 1, 2, 1));
 }

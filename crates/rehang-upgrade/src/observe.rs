@@ -1,0 +1,123 @@
+//! The one way in which long work, searches and writes say what happens: events to an [`Observer`].
+//!
+//! A progress bar, metrics and a dashboard are all observers. Nothing an observer does can fail the work.
+
+use rehang::{ErrorKind, Progress, Result};
+
+use crate::backfill::Tally;
+
+/// Something that happened.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Observation<'a> {
+    /// A stage of long work begins: a fill, or a backfill.
+    Began {
+        /// What is done.
+        stage: &'a str,
+        /// What is counted.
+        unit: &'static str,
+        /// How many there are; 0 where that is not known.
+        total: u64,
+    },
+    /// So many units of the stage are done, beside those of before.
+    Advanced {
+        /// Units that were done now.
+        units: u64,
+    },
+    /// A backfill has counted: whenever it looks at the gallery, and at its end.
+    Backfilled {
+        /// Items of this run, by what became of them.
+        tally: Tally,
+    },
+    /// A backfill has caught up with items that came or changed meanwhile.
+    CaughtUp {
+        /// Vectors that were adapted.
+        items: u64,
+    },
+    /// A search was answered.
+    Searched {
+        /// The space (or both, for a merged search) that was searched.
+        spaces: &'a [String],
+        /// Queries of the search.
+        queries: usize,
+        /// Items that were found for all of them.
+        found: usize,
+    },
+    /// A search failed.
+    SearchFailed,
+    /// Items were written by the application.
+    Written {
+        /// Items, new or changed.
+        items: usize,
+    },
+    /// Items were deleted by the application.
+    Deleted {
+        /// Items that were there.
+        items: usize,
+    },
+}
+
+/// Who is told what happens. Both methods do nothing unless they are written: an observer takes what it wants.
+///
+/// Calls come from several threads, in the middle of the work: they should return at once.
+///
+/// ```
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+///
+/// use rehang_upgrade::{Observation, Observer};
+///
+/// /// Counts searches, for a metric.
+/// #[derive(Default)]
+/// struct Searches(AtomicUsize);
+///
+/// impl Observer for Searches {
+///     fn observe(&self, observation: &Observation<'_>) {
+///         if let Observation::Searched { queries, .. } = observation {
+///             self.0.fetch_add(*queries, Ordering::Relaxed);
+///         }
+///     }
+/// }
+///
+/// let searches = Searches::default();
+/// searches.observe(&Observation::Searched { spaces: &[], queries: 3, found: 30 });
+/// searches.observe(&Observation::Written { items: 1 });
+/// assert_eq!(searches.0.into_inner(), 3);
+/// ```
+pub trait Observer: Send + Sync {
+    /// Something happened.
+    fn observe(&self, _: &Observation<'_>) {}
+
+    /// Whether the work is to stop at the next place where that loses nothing. This is the only answer that work asks for.
+    fn wants_stop(&self) -> bool {
+        false
+    }
+}
+
+/// Observes nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unobserved;
+
+impl Observer for Unobserved {}
+
+/// What a progress bar shows: the stage, how far it is, and how many items have failed.
+impl Observer for Progress {
+    fn observe(&self, observation: &Observation<'_>) {
+        match *observation {
+            Observation::Began { stage, unit, total } => self.begin(stage, unit, total),
+            Observation::Advanced { units } => self.advance(units),
+            Observation::Backfilled { tally } if tally.failed > 0 => {
+                self.note(format!("{} failed", tally.failed));
+            }
+            _ => {}
+        }
+    }
+
+    fn wants_stop(&self) -> bool {
+        self.check().is_err()
+    }
+}
+
+/// Fails where a stop is wanted.
+pub(crate) fn expect_going(observer: &dyn Observer) -> Result<()> {
+    if observer.wants_stop() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
+}
