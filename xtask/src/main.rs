@@ -1,5 +1,9 @@
 //! Studies and generated files of the rehang repository.
 //!
+//! `cargo xtask tidy` says where the rules of this repository are broken; it runs as a test as well.
+//!
+//! `cargo xtask cli-docs` writes `docs/cli.md` from the definitions of the command line.
+//!
 //! `cargo xtask demo-data` trains the two encoders of the demo and writes everything in `demo/` that is not taken from
 //! scikit-learn by `scripts/extract-digits.py`.
 //!
@@ -13,12 +17,20 @@
 //!
 //! `cargo xtask results` measures every method on real galleries and writes `docs/results.md`.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program of this repository, for its contributors"
+)]
+
 mod bias;
+mod cli_docs;
 mod demo_data;
 mod kill;
 mod merge;
 mod picture;
 mod results;
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -26,6 +38,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["demo-data"] => demo_data::run(),
+        ["tidy"] => tidy::run(),
+        ["cli-docs"] => cli_docs::run(),
         ["picture"] => picture::run("rehang-demo/report.json"),
         ["picture", path] => picture::run(path),
         ["results", rest @ ..] => results::run(rest),
@@ -36,7 +50,7 @@ fn main() -> ExitCode {
         ["kill", times] => kill::run(times),
         _ => {
             eprintln!(
-                "usage: cargo xtask demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | merge [FOLDER] [SET…] | kill [TIMES] | bias [FOLDER]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | merge [FOLDER] [SET…] | kill [TIMES] | bias [FOLDER]"
             );
             return ExitCode::from(2);
         }

@@ -176,6 +176,7 @@ impl Set {
 
 /// One unit: fits a method and measures it on both parts in every order that applies.
 fn measure(set: &str, data: &Set, method: &str, seed: u64) -> Result<Vec<Row>> {
+    #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
     let started = std::time::Instant::now();
     let progress = Progress::default();
     let (name, options, head) = match method {

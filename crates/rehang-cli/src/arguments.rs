@@ -73,6 +73,37 @@ pub enum Command {
     Upgrade(Upgrade),
     /// Look whether a gallery is sound: mixed models, stale or untagged vectors, index health, a forgotten upgrade.
     Doctor(Doctor),
+    /// Print the completions of a shell; your shell's manual says where they belong.
+    Completions(Completions),
+    /// Write the manual: a page for every command.
+    Man(Man),
+}
+
+/// Options of `rehang completions`.
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// Options of `rehang man`.
+#[derive(Debug, Args)]
+pub struct Man {
+    /// Folder for the pages; pages of the same names are replaced.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// roff: one page a command, for `man`; markdown: all commands on one page, `cli.md`.
+    #[arg(long, value_enum, default_value_t = ManFormat::Roff)]
+    pub format: ManFormat,
+}
+
+/// How the manual is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ManFormat {
+    /// One page a command, for `man`.
+    Roff,
+    /// All commands on one page.
+    Markdown,
 }
 
 /// Options of `rehang demo`.

@@ -1,5 +1,7 @@
 //! The progress bar: reads a [`Progress`] from another thread and shows rate and time left on stderr.
 
+#![allow(clippy::disallowed_methods, reason = "a bar shows how time goes by")]
+
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;

@@ -62,5 +62,7 @@ fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Init(init) => commands::init::run(init, json),
         Command::Upgrade(upgrade) => commands::upgrade::run(upgrade, json),
         Command::Doctor(doctor) => commands::doctor::run(doctor, json),
+        Command::Completions(completions) => commands::manual::completions(completions, json),
+        Command::Man(man) => commands::manual::man(man, json),
     }
 }

@@ -91,6 +91,7 @@ impl World {
     /// Runs a command and kills it after a while; gives whether it had ended before.
     fn kill_after(&self, arguments: &[&str], wait: Duration) -> bool {
         let mut child = self.command(arguments).spawn().unwrap();
+        #[allow(clippy::disallowed_methods, reason = "the process is killed at any moment of its work")]
         std::thread::sleep(wait);
         let ended = child.try_wait().unwrap().is_some();
         drop(child.kill());

@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p rehang-demo --example whole_upgrade -- FOLDER`
 
+#![allow(clippy::print_stdout, reason = "an example shows what it made")]
+
 use std::path::{Path, PathBuf};
 
 use rehang::curve::Relevance;

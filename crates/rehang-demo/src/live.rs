@@ -1,6 +1,8 @@
 //! The live half of the demo: a gallery file, images that are embedded again by a real encoder, and meanwhile a thread
 //! that searches and one that writes, changes and deletes.
 
+#![allow(clippy::disallowed_methods, reason = "the demo measures how long searches and writes take")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

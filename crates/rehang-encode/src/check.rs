@@ -46,7 +46,7 @@ impl Check {
     /// # Errors
     ///
     /// [`ErrorKind::WidthMismatch`]; [`ErrorKind::InvalidOption`] where the space wants length 1, the vector has another
-    /// and nobody asked for `normalise`.
+    /// and `normalise` is off.
     pub(crate) fn vector(&self, id: &str, mut vector: Vec<f32>) -> Result<Result<Vec<f32>, ItemFailure>> {
         self.width(vector.len())?;
         if let Some(column) = vector.iter().position(|value| !value.is_finite()) {

@@ -1,4 +1,7 @@
-//! The one door to time: what waits for seconds or minutes does it here, so that tests need not.
+//! The one door to time: what waits for seconds or minutes does it through a [`Clock`], so that tests need not wait. Deadlines of
+//! other programs are of the system's own time.
+
+#![allow(clippy::disallowed_methods, reason = "the door through which time enters this crate")]
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +19,18 @@ pub(crate) struct SystemClock(Instant);
 
 impl SystemClock {
     pub(crate) fn new() -> Self {
-        Self(Instant::now())
+        Self(now())
     }
+}
+
+/// The system's time.
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Waits that long.
+pub(crate) fn wait(duration: Duration) {
+    std::thread::sleep(duration);
 }
 
 impl Clock for SystemClock {
@@ -26,7 +39,7 @@ impl Clock for SystemClock {
     }
 
     fn sleep_until(&self, time: Duration) {
-        std::thread::sleep(time.saturating_sub(self.now()));
+        wait(time.saturating_sub(self.now()));
     }
 }
 

@@ -70,8 +70,8 @@ pub trait Encoder: Send + Sync {
     /// # Errors
     ///
     /// What stops the whole run because no item can succeed: wrong credentials ([`rehang::Error::is_unauthorised`]), an
-    /// encoder of another width, a program that cannot be started, a service that serves nobody or asks to be left alone for
-    /// long. A budget that is spent ([`rehang::Error::is_budget_spent`]) ends a backfill in an orderly way.
+    /// encoder of another width, a program that cannot be started, a service that answers no request or asks for a long
+    /// wait. A budget that is spent ([`rehang::Error::is_budget_spent`]) ends a backfill in an orderly way.
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>>;
 
     /// What it has used so far.

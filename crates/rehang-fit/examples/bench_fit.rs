@@ -4,6 +4,8 @@
 //! `bench_fit run THREADS EPOCHS` prints one JSON line: loss of the first epoch, wall and CPU seconds of each epoch
 //! after it. The driver is `bench/fit/run.sh`.
 
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
+
 use std::collections::HashMap;
 use std::time::Instant;
 

@@ -462,6 +462,10 @@ fn select(
     };
     for candidate in candidates {
         progress.check()?;
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "the seconds of a fit are shown; nothing is chosen by them"
+        )]
         let started = Instant::now();
         let fitted = (candidate.fit)(&fitted_pairs, &fitted_groups, progress);
         let seconds = started.elapsed().as_secs_f64();

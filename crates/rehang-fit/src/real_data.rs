@@ -132,6 +132,7 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
     let data = load(name, normalised)?;
     let parameters = FitParameters { method, ..FitParameters::default() };
     let head = data.head.as_ref().filter(|_| with_head);
+    #[allow(clippy::disallowed_methods, reason = "said, not asserted")]
     let started = std::time::Instant::now();
     let fitted = fit(&data.train, head, &parameters, &Progress::default()).unwrap();
     eprintln!("{name} {method}: {:.1} s", started.elapsed().as_secs_f64());

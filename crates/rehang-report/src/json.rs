@@ -1,5 +1,5 @@
 //! Report data as JSON that people can read too: objects are indented, and lists stay on one line, because a curve of
-//! 201 numbers on as many lines helps nobody.
+//! 201 numbers on as many lines cannot be read.
 
 use std::io::{self, Write};
 

@@ -6,6 +6,8 @@
 //! compared with the true order, found by looking at every item. `index` builds the search index of one space too. While spaces are
 //! made and dropped, an application writes, and its longest wait is printed.
 
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::Path;

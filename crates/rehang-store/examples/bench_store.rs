@@ -4,6 +4,8 @@
 //!
 //! Every search is asserted on: the recall of all three ways is measured against brute force on the same queries.
 
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
+
 use std::path::Path;
 use std::time::Instant;
 

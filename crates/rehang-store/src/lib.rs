@@ -5,6 +5,7 @@
 //! how vectors are made. [`conformance`] proves that a store keeps the contracts.
 
 mod check;
+mod clock;
 pub mod conformance;
 mod contract;
 mod exact;

@@ -6,6 +6,8 @@
 //! of its gradient, the loss of the first and of the third step, wall and CPU seconds of each step after the first.
 //! ENCODER is `cnn-small` or `resnet18`. The driver is `bench/encoder/run.sh`.
 
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
+
 use std::collections::HashMap;
 use std::time::Instant;
 

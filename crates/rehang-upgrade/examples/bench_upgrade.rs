@@ -4,6 +4,8 @@
 //! write), in turns on copies of one gallery, with medians; how long another application's writes wait beside a `start`; and
 //! how busy a backfill keeps an encoder that does one batch after the other. The numbers of items written are asserted.
 
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

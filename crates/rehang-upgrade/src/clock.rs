@@ -1,5 +1,7 @@
 //! The one door through which time enters.
 
+#![allow(clippy::disallowed_methods, reason = "the door through which time enters this crate")]
+
 use std::time::{Duration, Instant};
 
 /// A clock that does not go back, and a way to wait.

@@ -11,6 +11,8 @@
 //! What runs everywhere is a limit on the pages of the file, in the tests of the store, and one on what the files of the binary may
 //! grow to, in those of the command line.
 
+#![allow(clippy::print_stdout, reason = "run by hand, it says what it does")]
+
 mod common;
 
 use std::path::{Path, PathBuf};

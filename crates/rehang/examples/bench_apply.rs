@@ -4,6 +4,8 @@
 //! contestants can alternate within seconds: a line `NAME ROWS` on standard input runs a round and prints a line of
 //! JSON with wall-clock and processor seconds. `WRITE FOLDER` writes the weights, the old vectors and the answers.
 
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
+
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::time::Instant;

@@ -8,6 +8,8 @@
 //!
 //! Each prints one line: rows, seconds, rows a second, GB a second, and the most memory the process had.
 
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
+
 use std::time::Instant;
 
 use rehang::files::stream::{self, Columns, RowBatch};

@@ -3,6 +3,8 @@
 //! The galleries lie beside the project (`../shared/data`) and are not part of it; without them the tests say so and
 //! pass.
 
+#![allow(clippy::print_stdout, reason = "a test says that it is skipped")]
+
 use std::path::PathBuf;
 
 use rehang::curve::{CurveInput, CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5, curve, evaluate};

@@ -9,6 +9,7 @@ pub mod fit;
 pub mod gallery;
 pub mod init;
 pub mod inspect;
+pub mod manual;
 pub mod order;
 pub mod report;
 pub mod search;

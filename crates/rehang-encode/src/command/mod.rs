@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::check::Check;
+use crate::clock;
 use crate::config::{at_least_one, resolve, seconds};
 use crate::contract::{Encoder, Input, ItemFailure, Spent};
 use crate::meter::{Meter, lock};
@@ -199,7 +200,7 @@ impl Command {
         part: &[Input<'_>],
         answers: &mut Vec<Answer>,
     ) -> Result<Option<String>> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = clock::now() + self.timeout;
         let mut process = match seat.process.take() {
             Some(process) => process,
             None => Process::start(&self.launch, self.output(part.len()))?,
@@ -290,7 +291,10 @@ impl Command {
         answers: &mut Vec<Answer>,
     ) -> Result<(), Stop> {
         if let Some(line) = process.unasked() {
-            return Err(broken(format!("it wrote a line that nobody asked for: {}", shown(&line))));
+            return Err(broken(format!(
+                "it wrote a line without having been given an item: {}",
+                shown(&line)
+            )));
         }
         process.write(request(part));
         if !self.persistent {

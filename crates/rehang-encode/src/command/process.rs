@@ -1,7 +1,7 @@
 //! One running program: what goes in, what comes out, and its end.
 //!
-//! A program can stop reading, stop writing or close only one of the two, so each of its pipes has a thread; nobody
-//! who waits for an answer touches a pipe, and every wait has a deadline.
+//! A program can stop reading, stop writing or close only one of the two, so each of its pipes has a thread of its own.
+//! The thread that waits for an answer touches no pipe, and every wait has a deadline.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rehang::{Error, Result};
 
+use crate::clock;
 use crate::meter::lock;
 
 /// Last lines of the standard error that are kept, and the length of each.
@@ -140,7 +141,7 @@ impl Process {
 
     /// The next of the output.
     pub(super) fn next(&self, deadline: Instant) -> Said {
-        match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        match self.output.recv_timeout(deadline.saturating_duration_since(clock::now())) {
             Ok(said) => said,
             Err(RecvTimeoutError::Timeout) => Said::TimedOut,
             Err(RecvTimeoutError::Disconnected) => Said::End,
@@ -154,9 +155,10 @@ impl Process {
 
     /// Ends the program: how it ended in words, and its last words. With `by_itself` it is given a moment to end first.
     pub(super) fn end(mut self, by_itself: bool) -> (String, String) {
-        let status = if by_itself { self.status(Instant::now() + END_MAX) } else { None };
+        let status = if by_itself { self.status(clock::now() + END_MAX) } else { None };
         self.kill();
-        // What the program wrote last is still on its way when its output is closed. Nobody ever sends here.
+        // What the program wrote last may still be on its way when its output is closed. Nothing is ever sent through this
+        // channel: it ends when the thread that reads the words ends.
         let _ = self.words_end.recv_timeout(END_MAX);
         let words: Vec<String> = lock(&self.words).iter().cloned().collect();
         let status = status.map_or_else(|| "it had closed its output".into(), |status| status.to_string());
@@ -167,7 +169,7 @@ impl Process {
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < deadline => thread::sleep(LOOK),
+                Ok(None) if clock::now() < deadline => clock::wait(LOOK),
                 _ => return None,
             }
         }
@@ -178,7 +180,8 @@ impl Process {
         #[cfg(unix)]
         {
             use rustix::process::{Pid, Signal, kill_process_group};
-            // The group is named by its first process. Its number is not given away while anybody is in the group.
+            // The group is named by its first process. The system gives that number to no other process while
+            // the group has a member.
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         }
         let _ = self.child.kill();
@@ -234,7 +237,7 @@ fn read_whole(pipe: ChildStdout, bytes_max: usize, said: &SyncSender<Said>) {
         Ok(_) => Said::Bytes(bytes),
         Err(error) => Said::Broken(format!("its output cannot be read ({error})")),
     };
-    // Nobody listens any more once the process is given up.
+    // The receiver is gone once the process is given up.
     let _ = said.send(message);
 }
 

@@ -30,7 +30,7 @@ use pace::{Backoff, Pace, retry_after};
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
 /// The longest that requests are held back, whatever a service asks for.
 const PAUSE_MAX: Duration = Duration::from_hours(24);
-/// A text that no service fails at: whoever does not embed it embeds nothing.
+/// A text that no service fails at: a service that cannot embed this one can embed none.
 const PROBE: &str = "rehang";
 /// The longest that a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -178,8 +178,8 @@ enum Outcome {
         reason: String,
         wait: Option<Duration>,
     },
-    /// Nobody is there: no such host, connection refused. The next attempt may find somebody.
-    Nobody(String),
+    /// The service cannot be reached: no such host, connection refused. The next attempt may reach it.
+    Unreachable(String),
     /// The service does not want these texts.
     Refused(String),
 }
@@ -249,7 +249,7 @@ impl Http {
     ///
     /// # Errors
     ///
-    /// Unavailable where the service serves nobody, so that no item is to blame; what else stops a run.
+    /// Unavailable where the service answers no request, so that no item is to blame; what else stops a run.
     fn embed(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Result<()> {
         let (reason, others_served) = match self.insist(inputs)? {
             Ended::Vectors(vectors) => {
@@ -296,8 +296,8 @@ impl Http {
     ///
     /// # Errors
     ///
-    /// Unavailable where nobody is there in the end, or the service asks for a long wait: no item is to blame, however often it
-    /// answered before.
+    /// Unavailable where the last attempt cannot reach the service, or the service asks for a long wait. No item is to blame
+    /// then, however often the service answered before.
     fn insist(&self, inputs: &[Input<'_>]) -> Result<Ended> {
         let (mut failures, mut served_before) = (0, 0);
         loop {
@@ -307,11 +307,11 @@ impl Http {
                 return Ok(Ended::Short(count));
             }
             let turn = self.wait_for_turn(tokens).inspect_err(|_| self.unreserve(count, tokens))?;
-            let (reason, wait, nobody) = match self.send(inputs, tokens, turn)? {
+            let (reason, wait, is_unreachable) = match self.send(inputs, tokens, turn)? {
                 Outcome::Vectors(vectors) => return Ok(Ended::Vectors(vectors)),
                 Outcome::Refused(reason) => return Ok(Ended::Refused(reason)),
                 Outcome::Again { reason, wait } => (reason, wait, false),
-                Outcome::Nobody(reason) => (reason, None, true),
+                Outcome::Unreachable(reason) => (reason, None, true),
             };
             failures += 1;
             if failures == 1 {
@@ -323,7 +323,7 @@ impl Http {
                 self.pace.pause_until(now + wait.min(PAUSE_MAX));
             }
             let is_last = failures >= self.config.attempts;
-            if (nobody && is_last) || wait.is_some_and(|wait| wait > RETRY_AFTER_MAX) {
+            if (is_unreachable && is_last) || wait.is_some_and(|wait| wait > RETRY_AFTER_MAX) {
                 return Err(self.unavailable(reason));
             }
             if is_last {
@@ -491,7 +491,7 @@ impl Http {
         };
         Ok(if never_there {
             self.correct(reserved, 0);
-            Outcome::Nobody(reason)
+            Outcome::Unreachable(reason)
         } else {
             // The tokens stay counted, since the service may have done its work.
             Outcome::Again { reason, wait: None }

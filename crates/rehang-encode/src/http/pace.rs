@@ -85,7 +85,7 @@ impl Backoff {
 }
 
 /// The wait that a `Retry-After` asks for: seconds, or a date, which counts from the `Date` of the same answer, so that
-/// nobody's clock has to be right.
+/// neither side's clock has to be right.
 pub(super) fn retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse::<f64>() {

@@ -86,7 +86,7 @@ fn what_passes_is_tried_again() {
 
         let stub = Stub::start(move |_, _| bad());
         let (http, _) = open(&stub, |_| {});
-        // It never passes: nobody is served, not even one word, so no text is to blame.
+        // It never passes: not even the one word is embedded, so no text is to blame.
         let error = embed(&http, &["1", "2"]).unwrap_err();
         assert!(error.is_retryable() && error.to_string().contains("attempt 3 of 3"), "case {at}: {error}");
         let texts: Vec<_> = stub.seen().iter().map(Seen::texts).collect();
@@ -142,7 +142,7 @@ fn a_slow_service_costs_its_timeout_and_no_more() {
     let (http, clock) = open(&stub, |config| config.timeout_seconds = 0.2);
     assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
     assert_eq!(clock.waits().len(), 1);
-    // Nobody knows whether the first request was charged, so its estimate stays counted.
+    // Whether the first request was charged cannot be known, so its estimate stays counted.
     assert_eq!(http.spent().tokens, 2);
     let stub = Stub::start(|_, _| Reply::Silence);
     let (http, _) = open(&stub, |config| {
@@ -184,7 +184,7 @@ fn a_long_wait_ends_the_call_and_holds_for_every_later_one() {
     assert_eq!((stub.seen().len(), clock.waits()), (2, vec![]));
     clock.sleep_until(Duration::from_hours(1));
     assert_eq!(embed(&http, &DIGITS).unwrap(), right(&DIGITS));
-    // Nobody is held back for longer than a day.
+    // No request is held back for longer than a day.
     let stub = Stub::script(vec![Reply::Status(503, vec![("Retry-After", "1e19".into())], String::new())]);
     let (http, clock) = open(&stub, |_| {});
     assert!(embed(&http, &["1"]).unwrap_err().is_retryable());

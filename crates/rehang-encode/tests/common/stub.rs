@@ -73,7 +73,7 @@ impl Stub {
         Self::start(move |_, _| lock(&replies).next().unwrap_or(Reply::Good))
     }
 
-    /// A good service that is gone after its first request: whoever comes later is refused the connection.
+    /// A good service that is gone after its first request: later connections are refused.
     pub fn once() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -86,7 +86,7 @@ def main():
         ready = ((loaded - mean) / std).transpose(2, 0, 1)[None].astype(numpy.float32)
         expected[name] = run("cnn.onnx", {"image": ready})[0].tolist()
 
-    # Texts: word pieces, with a padding id that is not 0 so that nobody gets it right by luck.
+    # Texts: word pieces, with a padding id that is not 0 so that no reader gets it right by luck.
     vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[PAD]": 3}
     for word in "the a cat dog sat on mat un ##happy ##ly red green blue".split():
         vocabulary[word] = len(vocabulary)

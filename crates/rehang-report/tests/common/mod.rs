@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Compares `actual` with a committed file; with `REHANG_BLESS=1` in the environment it is written instead.
-#[allow(clippy::disallowed_methods)] // A test reads and writes its own committed files.
+#[allow(clippy::disallowed_methods, reason = "a test reads and writes its own committed files")]
 pub fn assert_as_committed(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
     if std::env::var_os("REHANG_BLESS").is_some() {

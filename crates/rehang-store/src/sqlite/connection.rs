@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Result};
 use rusqlite::config::DbConfig;
@@ -12,6 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 use super::courtesy::Courtesy;
 use super::migration;
 use super::schema;
+use crate::clock;
 
 /// How long a call waits for another process that is writing.
 const BUSY: Duration = Duration::from_secs(10);
@@ -208,9 +208,9 @@ impl Database {
         if !self.writable {
             return self.write(work);
         }
-        let rest = lock(&self.courtesy).rest(Instant::now());
+        let rest = lock(&self.courtesy).rest(clock::now());
         if let Some(rest) = rest {
-            thread::sleep(rest);
+            clock::wait(rest);
         }
         let _writer = lock(&self.writer);
         let mut bulk = lock(&self.bulk);
@@ -225,12 +225,12 @@ impl Database {
                     none.insert(connection)
                 }
             };
-            lock(&self.courtesy).look(connection, Instant::now())?;
+            lock(&self.courtesy).look(connection, clock::now())?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let locked = Instant::now();
+            let locked = clock::now();
             let value = work(&transaction)?;
             transaction.commit()?;
-            lock(&self.courtesy).ended(Instant::now(), locked.elapsed());
+            lock(&self.courtesy).ended(clock::now(), locked.elapsed());
             Ok(value)
         };
         run().map_err(|trouble| sentence(&self.path, trouble))
@@ -375,13 +375,13 @@ fn taken(path: &Path) -> Error {
 /// Makes a new file keep a log, which writers and readers need to be at work at the same time. Two processes that do so at once
 /// have each what the other one waits for, so SQLite refuses one of them without any waiting; it tries again.
 fn keep_a_log(connection: &Connection) -> Step<()> {
-    let began = Instant::now();
+    let began = clock::now();
     loop {
         match connection.pragma_update(None, "journal_mode", "WAL") {
             Err(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && began.elapsed() < BUSY =>
             {
-                thread::sleep(LOOKS);
+                clock::wait(LOOKS);
             }
             result => return Ok(result?),
         }
@@ -441,7 +441,7 @@ fn connect(path: &Path, create: bool, write: bool) -> Result<Connection> {
 fn look_again(looks: i32) -> bool {
     let waits = u64::try_from(looks).is_ok_and(|looks| looks < (BUSY.as_micros() / LOOKS.as_micros()) as u64);
     if waits {
-        thread::sleep(LOOKS);
+        clock::wait(LOOKS);
     }
     waits
 }

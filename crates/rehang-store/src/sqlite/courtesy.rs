@@ -81,7 +81,7 @@ mod tests {
             connection.execute("INSERT INTO number VALUES (1)", []).unwrap();
         };
         let mut courtesy = Courtesy::default();
-        let start = Instant::now();
+        let start = crate::clock::now();
         let ms = Duration::from_millis;
         // One transaction at a time that takes as long, and what is left of the rest a while later.
         let rest = |courtesy: &mut Courtesy, at: u64, took: u64, later: u64| {

@@ -1,14 +1,12 @@
 //! The spaces of a gallery, which one serves, and the counter that revisions and changes come from.
 
-use std::thread;
-use std::time::Instant;
-
 use rehang::{Error, Provenance, Result, Space};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::connection::{Database, Step};
 use super::schema;
 use crate::check;
+use crate::clock;
 use crate::contract::{Epoch, SpaceRecord};
 use crate::memory::{another_serves, epoch_began, no_such_space, same_space, serving_space_stays};
 
@@ -159,11 +157,11 @@ fn list_items(database: &Database, number: i64) -> Result<()> {
 /// long as each step took: whoever waits to write looks again only now and then.
 fn in_turns(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
     loop {
-        let began = Instant::now();
+        let began = clock::now();
         if step()? {
             return Ok(());
         }
-        thread::sleep(began.elapsed());
+        clock::wait(began.elapsed());
     }
 }
 

@@ -282,7 +282,7 @@ impl Method {
         }
     }
 
-    /// Options that are not looked at beside the others, and why: whoever gives one expects it to do something.
+    /// Options that have no effect beside the others, and why. They are refused, since a user who gives one expects an effect.
     fn ignores(&self) -> (&'static [&'static str], &'static str) {
         match self {
             Self::Ract { form, .. } => (form.ignores(), "this form of ract does not look at it"),

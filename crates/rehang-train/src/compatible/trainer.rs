@@ -958,7 +958,7 @@ impl Encoder {
         let old = old.filter(|_| parameters.method.needs_old());
         let initial = parameters.initial.as_deref().map(initial_file).transpose()?;
         let mut written = self.training.hyper_parameters.clone();
-        // Files used to say the path of the initial weights here, or null. What stood at a path nobody knows any more.
+        // Older files give the path of the initial weights here, or null. What lay at that path cannot be known any more.
         if written.get("initial").is_some_and(|path| path == "null") {
             written.remove("initial");
         }

@@ -77,7 +77,7 @@ pub struct Examples {
     pub labels: Vec<u32>,
     /// What the classes are called at their source, in the order of their numbers.
     pub classes: Vec<String>,
-    /// What could not be read and is left out: whoever reads examples has to say it, as training sees the rows alone.
+    /// What could not be read and is left out. The caller has to say so, since training sees the rows alone.
     pub refused: Vec<Refusal>,
 }
 

@@ -492,7 +492,7 @@ mod allocations {
                 prop_assert_eq!(&allocation, &Allocation::draw(&examples, &parameters).unwrap());
                 prop_assert_eq!(allocation.check(), Ok(()));
                 let Allocation { old, new, test: held_out, unseen: never, .. } = &allocation;
-                // Nobody is forgotten: every row is trained on or held out.
+                // No row is forgotten: each is trained on or held out.
                 let mut all = [&old[..], new, held_out, never].concat();
                 all.sort_unstable();
                 all.dedup();
@@ -1119,6 +1119,7 @@ mod real {
             Sampler::new(&SamplerParameters::balanced(16, 4), &examples.labels, &allocation.new, 1).unwrap();
         let batches = sampler.batches(0);
         let mut out = Vec::new();
+        #[allow(clippy::disallowed_methods, reason = "said, not asserted")]
         let start = std::time::Instant::now();
         for rows in &batches {
             augmenter.batch(&examples.inputs, rows, 0, 0, &mut out);

@@ -13,8 +13,10 @@ pub const LOG_VARIANCE_LIMIT: f64 = 60.0;
 /// Where σ² of an output comes from. σ² estimates the squared error `‖v − h(o)‖²` in the new space.
 ///
 /// It is finite and above 0 for every vector that an adapter accepts.
-// An adapter holds one of these, so the space of a small variant is not worth a box.
-#[allow(clippy::large_enum_variant)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "an adapter holds one of these: the room of a small variant is not worth a box"
+)]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Uncertainty {
     /// The same σ² for every item: nothing better was learned.

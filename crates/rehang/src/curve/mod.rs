@@ -30,9 +30,11 @@
 //! memory is the vectors in `f32`, once more packed, and a few `f64` lines a thread. The results have the same bits
 //! whatever the number of threads and whatever the processor.
 
-// The inner loops are written once and compiled for several instruction sets; what they call has to be inlined into
-// each copy, since a call would leave that instruction set.
-#![allow(clippy::inline_always)]
+// The inner loops are written once and compiled for several instruction sets.
+#![allow(
+    clippy::inline_always,
+    reason = "what the inner loops call must be compiled for each instruction set too"
+)]
 
 mod agreement;
 mod centre;

@@ -162,8 +162,10 @@ impl Eight for [f64; 8] {
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
-    #[allow(clippy::wildcard_imports)]
-    // Forty intrinsics say nothing in a list that they do not say in use.
+    #[allow(
+        clippy::wildcard_imports,
+        reason = "forty intrinsics say nothing in a list that they do not say in use"
+    )]
     use std::arch::x86_64::*;
 
     use super::Eight;
@@ -176,199 +178,209 @@ pub(crate) mod x86 {
     #[derive(Clone, Copy)]
     pub(crate) struct Avx2(__m256d, __m256d);
 
-    // SAFETY of both implementations: `Processor` names an instruction set only after it was detected, and these types
-    // are used below its dispatch alone. Loads and stores are of arrays that hold what is read and written.
+    /// Evaluates intrinsics of the instruction set that the surrounding code is for.
+    macro_rules! intrinsics {
+        ($($calls:tt)*) => {
+            // SAFETY: `Processor` names an instruction set only after it was detected, and this module is used below its
+            // dispatch alone. Loads and stores go to references of arrays that hold as many numbers as are read or written.
+            unsafe { $($calls)* }
+        };
+    }
+
     impl Eight for Avx512 {
         #[inline(always)]
         fn splat(value: f64) -> Self {
-            unsafe { Self(_mm512_set1_pd(value)) }
+            intrinsics!(Self(_mm512_set1_pd(value)))
         }
 
         #[inline(always)]
         fn load(from: &[f64; 8]) -> Self {
-            unsafe { Self(_mm512_loadu_pd(from.as_ptr())) }
+            intrinsics!(Self(_mm512_loadu_pd(from.as_ptr())))
         }
 
         #[inline(always)]
         fn load_f32(from: &[f32; 8]) -> Self {
-            unsafe { Self(_mm512_cvtps_pd(_mm256_loadu_ps(from.as_ptr()))) }
+            intrinsics!(Self(_mm512_cvtps_pd(_mm256_loadu_ps(from.as_ptr()))))
         }
 
         #[inline(always)]
         fn store(self, to: &mut [f64; 8]) {
-            unsafe { _mm512_storeu_pd(to.as_mut_ptr(), self.0) }
+            intrinsics!(_mm512_storeu_pd(to.as_mut_ptr(), self.0));
         }
 
         #[inline(always)]
         fn add(self, other: Self) -> Self {
-            unsafe { Self(_mm512_add_pd(self.0, other.0)) }
+            intrinsics!(Self(_mm512_add_pd(self.0, other.0)))
         }
 
         #[inline(always)]
         fn sub(self, other: Self) -> Self {
-            unsafe { Self(_mm512_sub_pd(self.0, other.0)) }
+            intrinsics!(Self(_mm512_sub_pd(self.0, other.0)))
         }
 
         #[inline(always)]
         fn mul(self, other: Self) -> Self {
-            unsafe { Self(_mm512_mul_pd(self.0, other.0)) }
+            intrinsics!(Self(_mm512_mul_pd(self.0, other.0)))
         }
 
         #[inline(always)]
         fn div(self, other: Self) -> Self {
-            unsafe { Self(_mm512_div_pd(self.0, other.0)) }
+            intrinsics!(Self(_mm512_div_pd(self.0, other.0)))
         }
 
         #[inline(always)]
         fn min(self, other: Self) -> Self {
-            unsafe { Self(_mm512_min_pd(self.0, other.0)) }
+            intrinsics!(Self(_mm512_min_pd(self.0, other.0)))
         }
 
         #[inline(always)]
         fn max(self, other: Self) -> Self {
-            unsafe { Self(_mm512_max_pd(self.0, other.0)) }
+            intrinsics!(Self(_mm512_max_pd(self.0, other.0)))
         }
 
         #[inline(always)]
         fn sqrt(self) -> Self {
-            unsafe { Self(_mm512_sqrt_pd(self.0)) }
+            intrinsics!(Self(_mm512_sqrt_pd(self.0)))
         }
 
         #[inline(always)]
         fn mul_add_exact(self, factor: Self, summand: Self) -> Self {
-            unsafe { Self(_mm512_fmadd_pd(self.0, factor.0, summand.0)) }
+            intrinsics!(Self(_mm512_fmadd_pd(self.0, factor.0, summand.0)))
         }
 
         #[inline(always)]
         fn only(self, mask: u8) -> Self {
-            unsafe { Self(_mm512_maskz_mov_pd(mask, self.0)) }
+            intrinsics!(Self(_mm512_maskz_mov_pd(mask, self.0)))
         }
 
         #[inline(always)]
         fn truncate(self) -> [u32; 8] {
             let mut out = [0; 8];
-            unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvttpd_epi32(self.0)) };
+            intrinsics!(_mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvttpd_epi32(self.0)));
             out
         }
 
         #[inline(always)]
         fn sum(self) -> f64 {
-            unsafe { sum(_mm256_add_pd(_mm512_castpd512_pd256(self.0), _mm512_extractf64x4_pd::<1>(self.0))) }
+            intrinsics!(sum(_mm256_add_pd(
+                _mm512_castpd512_pd256(self.0),
+                _mm512_extractf64x4_pd::<1>(self.0)
+            )))
         }
     }
 
     impl Eight for Avx2 {
         #[inline(always)]
         fn splat(value: f64) -> Self {
-            unsafe { Self(_mm256_set1_pd(value), _mm256_set1_pd(value)) }
+            intrinsics!(Self(_mm256_set1_pd(value), _mm256_set1_pd(value)))
         }
 
         #[inline(always)]
         fn load(from: &[f64; 8]) -> Self {
-            unsafe { Self(_mm256_loadu_pd(from.as_ptr()), _mm256_loadu_pd(from[4..].as_ptr())) }
+            intrinsics!(Self(_mm256_loadu_pd(from.as_ptr()), _mm256_loadu_pd(from[4..].as_ptr())))
         }
 
         #[inline(always)]
         fn load_f32(from: &[f32; 8]) -> Self {
-            unsafe {
+            intrinsics!({
                 let (low, high) = (_mm_loadu_ps(from.as_ptr()), _mm_loadu_ps(from[4..].as_ptr()));
                 Self(_mm256_cvtps_pd(low), _mm256_cvtps_pd(high))
-            }
+            })
         }
 
         #[inline(always)]
         fn store(self, to: &mut [f64; 8]) {
-            unsafe {
+            intrinsics!({
                 _mm256_storeu_pd(to.as_mut_ptr(), self.0);
                 _mm256_storeu_pd(to[4..].as_mut_ptr(), self.1);
-            }
+            });
         }
 
         #[inline(always)]
         fn add(self, other: Self) -> Self {
-            unsafe { Self(_mm256_add_pd(self.0, other.0), _mm256_add_pd(self.1, other.1)) }
+            intrinsics!(Self(_mm256_add_pd(self.0, other.0), _mm256_add_pd(self.1, other.1)))
         }
 
         #[inline(always)]
         fn sub(self, other: Self) -> Self {
-            unsafe { Self(_mm256_sub_pd(self.0, other.0), _mm256_sub_pd(self.1, other.1)) }
+            intrinsics!(Self(_mm256_sub_pd(self.0, other.0), _mm256_sub_pd(self.1, other.1)))
         }
 
         #[inline(always)]
         fn mul(self, other: Self) -> Self {
-            unsafe { Self(_mm256_mul_pd(self.0, other.0), _mm256_mul_pd(self.1, other.1)) }
+            intrinsics!(Self(_mm256_mul_pd(self.0, other.0), _mm256_mul_pd(self.1, other.1)))
         }
 
         #[inline(always)]
         fn div(self, other: Self) -> Self {
-            unsafe { Self(_mm256_div_pd(self.0, other.0), _mm256_div_pd(self.1, other.1)) }
+            intrinsics!(Self(_mm256_div_pd(self.0, other.0), _mm256_div_pd(self.1, other.1)))
         }
 
         #[inline(always)]
         fn min(self, other: Self) -> Self {
-            unsafe { Self(_mm256_min_pd(self.0, other.0), _mm256_min_pd(self.1, other.1)) }
+            intrinsics!(Self(_mm256_min_pd(self.0, other.0), _mm256_min_pd(self.1, other.1)))
         }
 
         #[inline(always)]
         fn max(self, other: Self) -> Self {
-            unsafe { Self(_mm256_max_pd(self.0, other.0), _mm256_max_pd(self.1, other.1)) }
+            intrinsics!(Self(_mm256_max_pd(self.0, other.0), _mm256_max_pd(self.1, other.1)))
         }
 
         #[inline(always)]
         fn sqrt(self) -> Self {
-            unsafe { Self(_mm256_sqrt_pd(self.0), _mm256_sqrt_pd(self.1)) }
+            intrinsics!(Self(_mm256_sqrt_pd(self.0), _mm256_sqrt_pd(self.1)))
         }
 
         #[inline(always)]
         fn mul_add_exact(self, factor: Self, summand: Self) -> Self {
-            unsafe {
+            intrinsics!({
                 Self(
                     _mm256_fmadd_pd(self.0, factor.0, summand.0),
                     _mm256_fmadd_pd(self.1, factor.1, summand.1),
                 )
-            }
+            })
         }
 
         #[inline(always)]
         fn only(self, mask: u8) -> Self {
-            unsafe {
+            intrinsics!({
                 let (low, high) = halves(mask);
                 Self(_mm256_and_pd(self.0, low), _mm256_and_pd(self.1, high))
-            }
+            })
         }
 
         #[inline(always)]
         fn truncate(self) -> [u32; 8] {
             let mut out = [0; 8];
-            unsafe {
+            intrinsics!({
                 _mm_storeu_si128(out.as_mut_ptr().cast(), _mm256_cvttpd_epi32(self.0));
                 _mm_storeu_si128(out[4..].as_mut_ptr().cast(), _mm256_cvttpd_epi32(self.1));
-            }
+            });
             out
         }
 
         #[inline(always)]
         fn sum(self) -> f64 {
-            unsafe { sum(_mm256_add_pd(self.0, self.1)) }
+            intrinsics!(sum(_mm256_add_pd(self.0, self.1)))
         }
     }
 
     /// All bits set in the lanes of the two halves whose bit is set in `mask`.
     #[inline(always)]
-    unsafe fn halves(mask: u8) -> (__m256d, __m256d) {
-        unsafe {
+    fn halves(mask: u8) -> (__m256d, __m256d) {
+        intrinsics!({
             let mask = _mm256_set1_epi64x(i64::from(mask));
             let half = |bits| _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(mask, bits), bits));
             (half(_mm256_setr_epi64x(1, 2, 4, 8)), half(_mm256_setr_epi64x(16, 32, 64, 128)))
-        }
+        })
     }
 
     /// `(a + c) + (b + d)`.
     #[inline(always)]
-    unsafe fn sum(lanes: __m256d) -> f64 {
-        unsafe {
+    fn sum(lanes: __m256d) -> f64 {
+        intrinsics!({
             let pair = _mm_add_pd(_mm256_castpd256_pd128(lanes), _mm256_extractf128_pd::<1>(lanes));
             _mm_cvtsd_f64(_mm_add_sd(pair, _mm_unpackhi_pd(pair, pair)))
-        }
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! 1:N search: whose face is this, if it is anybody's in the gallery at all?
+//! 1:N search: which enrolled subject does a face show, if any?
 
 use serde::Serialize;
 
@@ -83,7 +83,7 @@ struct Search {
 /// use rehang::{Matrix, Progress};
 ///
 /// // Two persons are enrolled, along x and y. Probe 0 is person 0, seen well; probe 1 is person 1, seen badly: person 0 looks
-/// // nearer. Probe 2 is nobody who is enrolled.
+/// // nearer. Probe 2 shows no enrolled person.
 /// let gallery = Matrix::new(2, vec![1.0, 0.0, 0.0, 1.0])?;
 /// let probes = Matrix::new(2, vec![1.0, 0.0, 0.8, 0.6, -1.0, 0.5])?;
 /// let input = IdentificationInput {

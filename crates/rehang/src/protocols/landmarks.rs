@@ -86,7 +86,7 @@ pub struct GroundTruth {
     pub easy: Vec<usize>,
     /// Shows the landmark from an unusual side, small or in bad light.
     pub hard: Vec<usize>,
-    /// Shows it so that nobody can tell.
+    /// Shows it so badly that people cannot tell.
     pub junk: Vec<usize>,
 }
 

@@ -80,7 +80,7 @@ pub fn similarities(first: &Matrix, second: &Matrix, pairs: &[(usize, usize)]) -
 /// With I impostor pairs, at most a of them may be accepted at a false acceptance rate f, the largest a with `a/I ≤ f`. The
 /// threshold is the score of the (a + 1)-th best impostor, and pairs strictly ABOVE it are accepted: of all thresholds that
 /// keep the rate, the one that accepts most. Impostors that share that score are all rejected, and so is a genuine pair that
-/// shares it, hence the order of equal scores cannot help anybody; the rate reached may then be below the rate asked for. For
+/// shares it, hence the order of equal scores changes nothing; the rate reached may then be below the rate asked for. For
 /// `a = I` everything is accepted. No interpolation is made between scores.
 ///
 /// Where `f·I < 1` not one false acceptance is allowed, the threshold would be the best impostor by chance, and the rate is

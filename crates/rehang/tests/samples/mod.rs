@@ -1,7 +1,6 @@
 //! Files made byte by byte, or column by column by the Parquet writer, for tests of the readers.
 
-// Every test crate uses its own part of these.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test crate uses a part of it")]
 
 use std::path::Path;
 use std::sync::Arc;

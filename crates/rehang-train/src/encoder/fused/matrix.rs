@@ -100,7 +100,7 @@ impl<'a, T> Disjoint<'a, T> {
     #[allow(clippy::mut_from_ref, reason = "the caller promises that parts do not overlap")]
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.length);
-        // SAFETY: the range lies inside the slice, and nobody else holds any of it by the caller's promise.
+        // SAFETY: the range lies inside the slice, and by the caller's promise no other part that is alive overlaps it.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }

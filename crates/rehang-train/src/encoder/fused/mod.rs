@@ -256,7 +256,7 @@ impl Gradients {
         gradient
     }
 
-    /// Adds a whole gradient to a node's; nobody asks for the input's.
+    /// Adds a whole gradient to a node's; the gradient of the input is never asked for.
     fn add(&mut self, node: usize, gradient: Vec<f32>) {
         match &mut self.nodes[node] {
             _ if node == 0 => self.free.push(gradient),
@@ -626,7 +626,7 @@ fn plan(graph: &Graph) -> Vec<Step> {
     steps
 }
 
-/// The nodes that read every node; nobody reads the last one, which is the vector.
+/// The nodes that read every node; no node reads the last one, which is the vector.
 fn readers(graph: &Graph) -> Vec<Vec<usize>> {
     let mut readers = vec![Vec::new(); graph.operations.len()];
     for (node, operation) in graph.operations.iter().enumerate() {

@@ -256,7 +256,7 @@ impl Winograd {
     }
 
     /// Room for six lines of padded positions between the two steps of a transform, one line of zeros and six lines
-    /// that nobody reads.
+    /// that are written and never read.
     fn with_lines(&self, channels: usize, work: impl FnOnce(&mut [f32])) {
         let lines = 13 * line_length(self.tiles.1, channels);
         LINES.with_borrow_mut(|buffer| {
@@ -299,7 +299,7 @@ impl Planes<'_> {
     ///
     /// # Safety
     ///
-    /// Nobody else may hold them.
+    /// No other reference to them may be alive.
     #[inline(always)]
     #[allow(clippy::inline_always, clippy::mut_from_ref, reason = "as for `Disjoint::part`")]
     unsafe fn at(&self, place: usize, tile: usize) -> &mut [f32] {
@@ -456,7 +456,7 @@ vectorised! {
             for across in 0..tiles.1 {
                 let tile = first + down * tiles.1 + across;
                 for (row, line) in lines.chunks_exact_mut(length).take(6).enumerate() {
-                    // SAFETY: nobody writes M meanwhile.
+                    // SAFETY: the six parts lie in different planes, and only this image's task visits its tiles.
                     let m: [&[f32]; 6] = std::array::from_fn(|column| unsafe { &*planes.at(6 * row + column, tile) });
                     let (o0, rest) = line[SIDE * across * channels..].split_at_mut(channels);
                     let (o1, rest) = rest.split_at_mut(channels);
@@ -466,7 +466,7 @@ vectorised! {
             }
             let mut t = lines.chunks_exact(length);
             let t: [&[f32]; 6] = std::array::from_fn(|_| t.next().unwrap_or_default());
-            // Lines beyond the image go where nobody reads.
+            // Lines beyond the image go to the spare lines.
             let mut out = image.chunks_exact_mut(width).chain(spare.chunks_exact_mut(length));
             let [o0, o1, o2, o3] = std::array::from_fn(|_| out.next().unwrap_or_default());
             a_transposed(width, t[0], t[1], t[2], t[3], t[4], t[5], o0, o1, o2, o3);
@@ -531,7 +531,7 @@ vectorised! {
             for across in 0..tiles.1 {
                 let tile = first + down * tiles.1 + across;
                 for (row, line) in lines.chunks_exact_mut(length).take(6).enumerate() {
-                    // SAFETY: nobody writes dV meanwhile.
+                    // SAFETY: the six parts lie in different planes, and only this image's task visits its tiles.
                     let v: [&[f32]; 6] = std::array::from_fn(|column| unsafe { &*planes.at(6 * row + column, tile) });
                     let [o0, o1, o2, o3, o4, o5] = six(&mut line[SIDE * across * channels..], channels);
                     b_added(channels, v[0], v[1], v[2], v[3], v[4], v[5], o0, o1, o2, o3, o4, o5);
@@ -539,7 +539,7 @@ vectorised! {
             }
             let mut t = lines.chunks_exact(length);
             let t: [&[f32]; 6] = std::array::from_fn(|_| t.next().map_or(&[][..], |t| &t[padding * channels..]));
-            // Lines beyond the image go where nobody reads: above it first, below it last.
+            // Lines beyond the image go to the spare lines: first those above it, last those below it.
             let above = padding.saturating_sub(SIDE * down).min(6);
             let (above_lines, below_lines) = spare.split_at_mut(above * length);
             let from = ((SIDE * down).saturating_sub(padding) * width).min(image.len());
@@ -590,7 +590,7 @@ vectorised! {
         planes: Planes<'_>,
     ) {
         for (row, scratch) in scratch.chunks_exact_mut(3 * outputs).enumerate() {
-            // SAFETY: nobody writes dU meanwhile.
+            // SAFETY: the six parts lie in different planes, and only this channel's task visits it.
             let u: [&[f32]; 6] = std::array::from_fn(|column| unsafe { &*planes.at(6 * row + column, channel) });
             let (o0, rest) = scratch.split_at_mut(outputs);
             let (o1, o2) = rest.split_at_mut(outputs);

@@ -112,7 +112,7 @@ struct Table {
     rows: usize,
 }
 
-/// Runs code of the Parquet crate on data that nobody vouches for; a panic in there becomes an error as well.
+/// Runs code of the Parquet crate on data that may be damaged or hostile; a panic of that code becomes an error.
 fn guarded<T>(source: &VectorSource, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(Error::corrupt(source, "its content is damaged (the decoder gave up)")))

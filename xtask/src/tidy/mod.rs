@@ -1,0 +1,495 @@
+//! `cargo xtask tidy`: rules of this repository that neither the compiler nor clippy knows. It runs as a test as well.
+//!
+//! | rule | because |
+//! |---|---|
+//! | crates depend on each other along the arrows of [`rules::ARROWS`] only | a part can be used, tested and read without the rest |
+//! | heavy dependencies stay in the crates that are about them | a program that fits adapters builds no database |
+//! | clocks are read and threads sleep behind the doors only | results never depend on the time, and tests need not wait |
+//! | libraries print nothing and know no word of the command line | other faces (Python, a service) have words of their own |
+//! | every `unsafe` says why it is sound, every `allow` says its reason, every crate says what it is | readers need not guess |
+//! | links of documents lead to files, and ARCHITECTURE.md names every crate | documents age unseen |
+
+mod rules;
+mod source;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rehang::{Error, Result};
+use serde_json::Value;
+
+use rules::{ARROWS, DOORS, FACES, HEAVY, SAID, SPEAKERS};
+use source::{Source, is_word};
+
+/// A place where a rule is broken.
+#[derive(Debug, PartialEq)]
+struct Fault {
+    path: String,
+    /// Counted from 1.
+    line: usize,
+    /// What is wrong and what to do.
+    what: String,
+}
+
+/// Prints every fault of the repository; fails where there is one.
+pub fn run() -> Result<()> {
+    let faults = faults(&root())?;
+    for Fault { path, line, what } in &faults {
+        println!("{path}:{line}: {what}");
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    Err(Error::conflict("the repository", format!("{} rules are broken, see above", faults.len())))
+}
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+fn faults(root: &Path) -> Result<Vec<Fault>> {
+    let sources = source::read(root, &["crates", "xtask/src"])?;
+    let packages = packages(root)?;
+    let mut faults = dependencies(&packages);
+    for source in &sources {
+        faults.extend(time(source));
+        faults.extend(printing(source));
+        faults.extend(words(source));
+        faults.extend(soundness(source));
+        faults.extend(reasons(source));
+        faults.extend(introduction(source));
+    }
+    faults.extend(stale(&sources));
+    faults.extend(documents(root, &packages)?);
+    Ok(faults)
+}
+
+/// A crate of the repository, with the names of what it depends on.
+struct Package {
+    name: String,
+    manifest: String,
+    normal: Vec<String>,
+    /// Those of `normal` that only a feature brings in.
+    optional: Vec<String>,
+    development: Vec<String>,
+}
+
+fn packages(root: &Path) -> Result<Vec<Package>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root)
+        .output()
+        .map_err(|error| Error::io("run", "cargo metadata", &error))?;
+    let malformed = |reason: &str| Error::corrupt("the answer of cargo metadata", reason);
+    let answer: Value =
+        serde_json::from_slice(&output.stdout).map_err(|error| malformed(&error.to_string()))?;
+    let listed = answer["packages"].as_array().ok_or_else(|| malformed("it lists no packages"))?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    Ok(listed
+        .iter()
+        .map(|package| {
+            let of = |wanted: &dyn Fn(&Value) -> bool| {
+                let all = package["dependencies"].as_array().into_iter().flatten();
+                all.filter(|dependency| wanted(dependency))
+                    .map(|dependency| text(&dependency["name"]))
+                    .collect()
+            };
+            Package {
+                name: text(&package["name"]),
+                manifest: source::relative(root, Path::new(&text(&package["manifest_path"]))),
+                normal: of(&|dependency| dependency["kind"] != "dev"),
+                optional: of(&|dependency| dependency["optional"] == true),
+                development: of(&|dependency| dependency["kind"] == "dev"),
+            }
+        })
+        .collect())
+}
+
+fn dependencies(packages: &[Package]) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for package in packages {
+        let mut fault = |what: String| faults.push(Fault { path: package.manifest.clone(), line: 1, what });
+        let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == package.name) else {
+            fault(format!(
+                "{} has no line in ARROWS (xtask/src/tidy/rules.rs): say what it may depend on",
+                package.name
+            ));
+            continue;
+        };
+        for dependency in &package.normal {
+            if ARROWS.iter().any(|(name, _)| name == dependency) && !allowed.contains(&dependency.as_str()) {
+                fault(format!(
+                    "{} must not depend on {dependency}: arrows point towards the core (ARROWS)",
+                    package.name
+                ));
+            }
+            let is_always_there = !package.optional.contains(dependency);
+            let heavy = HEAVY.iter().find(|(name, _)| is_always_there && dependency.starts_with(name));
+            if let Some((_, users)) = heavy.filter(|(_, users)| !users.contains(&package.name.as_str())) {
+                fault(format!(
+                    "{} must not depend on {dependency}, which is for {} (HEAVY)",
+                    package.name,
+                    users.join(", ")
+                ));
+            }
+        }
+        for dependency in package.development.iter().filter(|name| FACES.contains(&name.as_str())) {
+            fault(format!(
+                "tests and examples of {} must not use {dependency}: it is no library",
+                package.name
+            ));
+        }
+    }
+    faults
+}
+
+/// The faults of those lines of a source for which `what` says one.
+fn each_line(source: &Source, what: impl Fn(&source::Line) -> Option<String>) -> Vec<Fault> {
+    let fault =
+        |(number, line)| Some(Fault { path: source.path.clone(), line: number + 1, what: what(line)? });
+    source.product().filter_map(fault).collect()
+}
+
+/// Whether the file is part of the product: no test, example or measurement.
+fn is_product(source: &Source) -> bool {
+    source.path.contains("/src/")
+}
+
+fn reads_time(code: &str) -> bool {
+    ["Instant::now", "SystemTime::now", "thread::sleep"].iter().any(|call| code.contains(call))
+}
+
+fn time(source: &Source) -> Vec<Fault> {
+    if !is_product(source) || DOORS.iter().any(|(path, _)| *path == source.path) {
+        return Vec::new();
+    }
+    each_line(source, |line| {
+        reads_time(&line.code).then(|| {
+            "time enters through the doors only: take a clock, or add a door with its purpose to DOORS".into()
+        })
+    })
+}
+
+const PRINTING: [&str; 7] = ["print!", "println!", "eprint!", "eprintln!", "dbg!", "stdout", "stderr"];
+
+fn printing(source: &Source) -> Vec<Fault> {
+    if !is_product(source) || SPEAKERS.contains(&source.crate_name()) {
+        return Vec::new();
+    }
+    each_line(source, |line| {
+        let call = PRINTING
+            .into_iter()
+            .find(|call| is_word(&line.code, call.trim_end_matches('!')) && line.code.contains(call))?;
+        // The pipes of a program that this process started are no printing.
+        let is_pipe = line.code.contains(&format!(".{call}")) || !line.code.contains(&format!("{call}("));
+        if !call.ends_with('!') && is_pipe {
+            return None;
+        }
+        Some(format!("libraries print nothing ({call}): return a value, or write into a Progress"))
+    })
+}
+
+/// Verbs of the command line.
+const VERBS: [&str; 18] = [
+    "compare",
+    "completions",
+    "curve",
+    "demo",
+    "doctor",
+    "embed",
+    "evaluate",
+    "export",
+    "fit",
+    "gallery",
+    "init",
+    "inspect",
+    "man",
+    "order",
+    "report",
+    "search",
+    "train",
+    "transform",
+];
+
+/// The first word of the command line in a text: an option, or the program with a verb.
+fn command_line_word(text: &str) -> Option<String> {
+    let word =
+        |rest: &str| rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect::<String>();
+    for (at, _) in text.match_indices("rehang ") {
+        let verb = word(&text[at + 7..]);
+        let is_name = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '-' || c == '_');
+        if !is_name && (VERBS.contains(&verb.as_str()) || verb == "upgrade") {
+            return Some(format!("rehang {verb}"));
+        }
+    }
+    for (at, _) in text.match_indices("--") {
+        let option = word(&text[at + 2..]);
+        let after = text[at + 2 + option.len()..].chars().next();
+        let begins =
+            !text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '-') && !text[..at].ends_with("var(");
+        // `--name:` and `--name{…}` are custom properties of style sheets.
+        if begins && option.starts_with(|c: char| c.is_ascii_lowercase()) && !matches!(after, Some(':' | '{'))
+        {
+            return Some(format!("--{option}"));
+        }
+    }
+    None
+}
+
+fn words(source: &Source) -> Vec<Fault> {
+    if !is_product(source) || SPEAKERS.contains(&source.crate_name()) {
+        return Vec::new();
+    }
+    each_line(source, |line| {
+        let word = command_line_word(&line.text)?;
+        let is_said =
+            |(path, part, _): &&(&str, &str, &str)| *path == source.path && line.text.contains(part);
+        if SAID.iter().any(|said| is_said(&said)) {
+            return None;
+        }
+        Some(format!(
+            "`{word}` is a word of the command line: give the remedy as data, which each face words by itself"
+        ))
+    })
+}
+
+/// Whether a comment with `mark` stands in the line or directly above the statement that the line belongs to.
+fn is_explained(source: &Source, number: usize, mark: &str) -> bool {
+    let lines = &source.lines;
+    if lines[number].comment.contains(mark) {
+        return true;
+    }
+    for line in lines[..number].iter().rev() {
+        if line.comment.contains(mark) {
+            return true;
+        }
+        let code = line.code.trim();
+        let goes_on = code.is_empty() && !line.comment.is_empty()
+            || code.starts_with("#[")
+            || code.ends_with(['=', '(', ',']);
+        if !goes_on && !code.is_empty() || code.is_empty() && line.comment.is_empty() {
+            return false;
+        }
+    }
+    false
+}
+
+fn soundness(source: &Source) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (number, line) in source.lines.iter().enumerate() {
+        if !is_word(&line.code, "unsafe") {
+            continue;
+        }
+        let is_type = line.code.contains("= unsafe fn(");
+        let declares = line.code.contains("unsafe fn ");
+        let mark = if declares { "# Safety" } else { "SAFETY:" };
+        if !is_type && !is_explained(source, number, mark) {
+            let what = if declares {
+                "say under `# Safety` what a caller must promise"
+            } else {
+                "say in a `// SAFETY:` comment above why this is sound"
+            };
+            faults.push(Fault { path: source.path.clone(), line: number + 1, what: what.into() });
+        }
+    }
+    faults
+}
+
+fn reasons(source: &Source) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (number, line) in source.lines.iter().enumerate() {
+        let is_attribute = ["#[allow(", "#![allow(", "#[expect(", "#![expect("]
+            .iter()
+            .any(|start| line.code.contains(start));
+        if !is_attribute {
+            continue;
+        }
+        let rest = source.lines[number..].iter().map(|line| line.code.as_str());
+        let mut attribute = String::new();
+        for code in rest {
+            attribute.push_str(code);
+            if attribute.contains(")]") {
+                break;
+            }
+        }
+        if !attribute.contains("reason =") {
+            let what = "an exception from a lint gives its `reason = \"…\"`".into();
+            faults.push(Fault { path: source.path.clone(), line: number + 1, what });
+        }
+    }
+    faults
+}
+
+fn introduction(source: &Source) -> Option<Fault> {
+    let is_root = source.path.ends_with("/src/lib.rs") || source.path.ends_with("/src/main.rs");
+    let begins = source.lines.first().is_some_and(|line| line.comment.starts_with('!'));
+    (is_root && !begins).then(|| Fault {
+        path: source.path.clone(),
+        line: 1,
+        what: "a crate begins with `//!`: what it is, and what it must not know".into(),
+    })
+}
+
+/// Exceptions that are none any more.
+fn stale(sources: &[Source]) -> Vec<Fault> {
+    let of = |path: &str| sources.iter().find(|source| source.path == path);
+    let lines = |path: &str| of(path).into_iter().flat_map(|source| source.product().map(|(_, line)| line));
+    let doors = DOORS.iter().filter(|(path, _)| !lines(path).any(|line| reads_time(&line.code)));
+    let said = SAID.iter().filter(|(path, part, _)| !lines(path).any(|line| line.text.contains(part)));
+    let named = doors.map(|(path, _)| *path).chain(said.map(|(path, ..)| *path));
+    named
+        .map(|path| Fault {
+            path: "xtask/src/tidy/rules.rs".into(),
+            line: 1,
+            what: format!("the exception for {path} is not needed any more: remove it"),
+        })
+        .collect()
+}
+
+fn documents(root: &Path, packages: &[Package]) -> Result<Vec<Fault>> {
+    let mut paths = Vec::new();
+    for folder in [".", "docs", "bench"] {
+        source::collect(&root.join(folder), "md", &mut paths)?;
+    }
+    let mut faults = Vec::new();
+    for path in &paths {
+        let text = fs_err::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
+        faults.extend(dead_links(root, &source::relative(root, path), &text));
+    }
+    let map = root.join("ARCHITECTURE.md");
+    let text = fs_err::read_to_string(&map).map_err(|error| Error::io("read", &map, &error))?;
+    for package in packages {
+        if !text.contains(&format!("\n| `{}` |", package.name)) {
+            let what = format!("the table of parts has no line for {}", package.name);
+            faults.push(Fault { path: "ARCHITECTURE.md".into(), line: 1, what });
+        }
+    }
+    Ok(faults)
+}
+
+/// Links to files that do not exist.
+fn dead_links(root: &Path, path: &str, text: &str) -> Vec<Fault> {
+    let folder = root.join(path).parent().map(Path::to_path_buf).unwrap_or_default();
+    let mut faults = Vec::new();
+    let mut is_code = false;
+    for (number, line) in text.lines().enumerate() {
+        if line.starts_with("```") {
+            is_code = !is_code;
+        }
+        for (at, _) in line.match_indices("](").filter(|_| !is_code) {
+            let target = line[at + 2..].split([')', '#']).next().unwrap_or_default();
+            let is_file = !target.is_empty() && !target.contains("://") && !target.starts_with("mailto:");
+            if is_file && !folder.join(target).exists() {
+                let what = format!("{target} does not exist: name the file as seen from this one");
+                faults.push(Fault { path: path.into(), line: number + 1, what });
+            }
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_repository_keeps_its_rules() {
+        let faults = faults(&root()).unwrap();
+        let lines = faults.iter().map(|Fault { path, line, what }| format!("{path}:{line}: {what}\n"));
+        assert!(faults.is_empty(), "\n{}", lines.collect::<String>());
+    }
+
+    /// The lines of a library's source at which a check finds a fault.
+    fn found(check: impl Fn(&Source) -> Vec<Fault>, text: &str) -> Vec<usize> {
+        check(&Source::new("crates/rehang/src/part.rs", text)).iter().map(|fault| fault.line).collect()
+    }
+
+    #[test]
+    fn arrows_point_towards_the_core_and_heavy_dependencies_stay_where_they_belong() {
+        let package = |name: &str, normal: &[&str], development: &[&str]| Package {
+            name: name.into(),
+            manifest: format!("crates/{name}/Cargo.toml"),
+            normal: normal.iter().map(ToString::to_string).collect(),
+            optional: normal
+                .iter()
+                .filter(|name| name.starts_with("burn"))
+                .map(ToString::to_string)
+                .collect(),
+            development: development.iter().map(ToString::to_string).collect(),
+        };
+        let said = |package: Package| {
+            dependencies(&[package]).into_iter().map(|fault| fault.what).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            said(package("rehang-upgrade", &["rehang", "rehang-store", "serde"], &["rehang-fit"])),
+            [""; 0]
+        );
+        assert!(
+            said(package("rehang-store", &["rehang-encode"], &[]))[0]
+                .contains("must not depend on rehang-encode")
+        );
+        assert!(said(package("rehang", &["rusqlite"], &[]))[0].contains("which is for rehang-store"));
+        assert_eq!(
+            said(package("rehang-fit", &["rehang", "burn-tensor"], &[])),
+            [""; 0],
+            "only behind a feature"
+        );
+        assert!(said(package("rehang", &[], &["rehang-cli"]))[0].contains("no library"));
+        assert!(said(package("rehang-new", &[], &[]))[0].contains("no line in ARROWS"));
+    }
+
+    #[test]
+    fn time_is_found_outside_its_doors_and_not_in_tests() {
+        let text = "let a = Instant::now();\nstd::thread::sleep(b); // Instant::now\n\"SystemTime::now\";\n#[cfg(test)]\nmod tests { fn c() { Instant::now(); } }";
+        assert_eq!(found(time, text), [1, 2]);
+        let door = Source::new("crates/rehang-store/src/clock.rs", text);
+        assert_eq!(time(&door), []);
+        let example = Source::new("crates/rehang/examples/bench.rs", text);
+        assert_eq!(time(&example), []);
+    }
+
+    #[test]
+    fn printing_is_found_and_pipes_of_children_are_not() {
+        let text = "println!(\"a\");\nio::stderr().lock();\ncommand.stdout(Stdio::piped());\nchild.stderr.take();\nlet stdout = 1;";
+        assert_eq!(found(printing, text), [1, 2]);
+        assert_eq!(printing(&Source::new("crates/rehang-cli/src/bar.rs", text)), []);
+    }
+
+    #[test]
+    fn words_of_the_command_line_are_found_in_strings_only() {
+        let text = "\"run `rehang upgrade start` again\";\n\"give --labels\";\n// rehang fit --labels\n\"a page of rehang reports, var(--ink); --paper:white; a--b\";\n\"rehang gallery\";";
+        assert_eq!(found(words, text), [1, 2, 5]);
+        assert_eq!(command_line_word("--paper:{};--ink:{};"), None);
+        assert_eq!(command_line_word("(--old-ids)").as_deref(), Some("--old-ids"));
+    }
+
+    #[test]
+    fn unsafe_without_a_word_is_found() {
+        let good = "// SAFETY: checked above.\nunsafe { a() }\n// SAFETY: the same.\n#[cfg(unix)]\nlet b =\n    unsafe { c() };\n/// # Safety\n///\n/// Nothing.\nunsafe fn d() {}\ntype K = unsafe fn(u8);";
+        assert!(found(soundness, good).is_empty());
+        let bad = "// SAFETY: checked above.\nlet a = 1;\nunsafe { b() };\nunsafe fn c() {}\nunsafe impl Sync for D {}";
+        assert_eq!(found(soundness, bad), [3, 4, 5]);
+    }
+
+    #[test]
+    fn an_exception_without_a_reason_is_found() {
+        let text = "#[allow(dead_code)]\n#[allow(dead_code, reason = \"used by tests\")]\n#![allow(\n    dead_code,\n    reason = \"long\"\n)]\n#[expect(unused)]";
+        assert_eq!(found(reasons, text), [1, 7]);
+    }
+
+    #[test]
+    fn a_crate_without_a_beginning_is_found() {
+        let begins = |text: &str| introduction(&Source::new("crates/rehang/src/lib.rs", text)).is_none();
+        assert!(begins("//! What it is.\n") && !begins("mod a;\n") && !begins(""));
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_are_found() {
+        let text = "[a](README.md#words) [b](https://example.org)\n[c](nowhere.md)\n```\n[d](nowhere.md)\n```\n[e](#here)";
+        let lines: Vec<usize> =
+            dead_links(&root(), "docs/page.md", text).iter().map(|fault| fault.line).collect();
+        assert_eq!(lines, [2]);
+    }
+}

@@ -1,0 +1,67 @@
+//! What is allowed where. To allow more, add a line here, with its reason.
+
+/// What each crate may depend on, of this repository; examples and tests may use more. Arrows point towards the core.
+pub const ARROWS: &[(&str, &[&str])] = &[
+    ("rehang", &[]),
+    ("rehang-fit", &["rehang"]),
+    ("rehang-evaluate", &["rehang", "rehang-fit"]),
+    ("rehang-train", &["rehang", "rehang-fit"]),
+    ("rehang-report", &["rehang"]),
+    ("rehang-store", &["rehang"]),
+    ("rehang-encode", &["rehang"]),
+    ("rehang-upgrade", &["rehang", "rehang-store", "rehang-encode"]),
+    ("rehang-demo", &["rehang", "rehang-store", "rehang-encode", "rehang-upgrade"]),
+    ("rehang-cli", EVERYTHING),
+    ("xtask", EVERYTHING),
+];
+
+const EVERYTHING: &[&str] = &[
+    "rehang",
+    "rehang-fit",
+    "rehang-evaluate",
+    "rehang-train",
+    "rehang-report",
+    "rehang-store",
+    "rehang-encode",
+    "rehang-upgrade",
+    "rehang-demo",
+];
+
+/// What examples and tests may use besides: no face.
+pub const FACES: &[&str] = &["rehang-cli", "xtask"];
+
+/// Dependencies that cost a user minutes or megabytes, by the beginning of their names, and the crates that are about them. Behind a
+/// feature any crate may have them.
+pub const HEAVY: &[(&str, &[&str])] = &[
+    ("burn", &["rehang-train", "xtask"]),
+    ("gemm", &["rehang-fit", "rehang-train"]),
+    ("faer", &["rehang-fit", "rehang-train"]),
+    ("rusqlite", &["rehang-store"]),
+    ("usearch", &["rehang-store"]),
+    ("rten", &["rehang-encode"]),
+    ("tokenizers", &["rehang-encode"]),
+    ("image", &["rehang-encode", "rehang-train", "rehang-demo"]),
+    ("ureq", &["rehang-encode"]),
+    ("clap", &["rehang-cli"]),
+    ("indicatif", &["rehang-cli"]),
+    ("ctrlc", &["rehang-cli"]),
+];
+
+/// The files through which time enters, and what for.
+pub const DOORS: &[(&str, &str)] = &[
+    ("crates/rehang-encode/src/clock.rs", "paces, budgets and deadlines of services and programs"),
+    ("crates/rehang-store/src/clock.rs", "waiting for other writers"),
+    ("crates/rehang-store/src/lease.rs", "until when work is leased"),
+    ("crates/rehang-upgrade/src/clock.rs", "rates and reports of a backfill"),
+    ("crates/rehang-fit/src/auto.rs", "seconds of a fit, which are shown"),
+    ("crates/rehang-cli/src/bar.rs", "the progress bar"),
+    ("crates/rehang-demo/src/live.rs", "how long searches and writes take during the demo"),
+    ("xtask/src/results.rs", "seconds of a fit, which are part of the results"),
+];
+
+/// Crates that talk to people: they print, and they know the words of the command line.
+pub const SPEAKERS: &[&str] = &["rehang-cli", "xtask"];
+
+/// What looks like a word of the command line in a library and is none: a file, a part of the line, and why it may stay.
+pub const SAID: &[(&str, &str, &str)] =
+    &[("crates/rehang/src/error.rs", "--features", "an option of cargo: who builds has to give it")];
