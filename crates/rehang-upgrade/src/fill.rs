@@ -171,7 +171,7 @@ impl Filler {
             drawn: &|row| shuffled(self.order.seed, keys[row]),
             sigma: &variance,
             vectors: &vectors,
-            head: self.head,
+            head: self.head.as_ref(),
         };
         let scores = order::scores(self.order.policy, &page)?;
         let priorities = scores.into_iter().map(Priority::ordinary).collect();

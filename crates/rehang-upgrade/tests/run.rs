@@ -614,16 +614,16 @@ impl Observer for Recorder {
 
 #[test]
 fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
-    let (store, world) = (MemoryStore::new(), World::new());
-    fill(&store, ITEMS);
+    let (store, world) = (Arc::new(MemoryStore::new()), World::new());
+    fill(&*store, ITEMS);
     let recorder = Recorder::default();
-    start(&store, &world.setup(), &NoFaults, &recorder).unwrap();
+    start(&*store, &world.setup(), &NoFaults, &recorder).unwrap();
     let told = std::mem::take(&mut *recorder.0.lock().unwrap());
     assert_eq!(told.stages.first().map(String::as_str), Some("adapting"));
     assert!(told.advanced >= ITEMS as u64, "{told:?}");
 
     let setup = BackfillSetup {
-        store: &store,
+        store: &*store,
         encoder: &TestEncoder::new(),
         adapter: Some(&world.adapter),
         limits: Limits { batch: 7, ..Limits::default() },
@@ -637,7 +637,8 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     assert_eq!((told.advanced, told.native), (ITEMS as u64, ITEMS as u64));
 
     let observer = Arc::new(recorder);
-    let gallery = Gallery::new(&store, Some(&world.adapter)).observed_by(Arc::<Recorder>::clone(&observer));
+    let gallery = Gallery::new(store, Some(Arc::new(world.adapter.clone())))
+        .observed_by(Arc::<Recorder>::clone(&observer));
     let queries = Matrix::zeros(3, world.old.dimension);
     let given = Queries { old: Some(&queries), new: None };
     gallery.search(&given, 5, &Filter::default()).unwrap();
