@@ -828,8 +828,8 @@ fn what_an_earlier_plan_writes_is_refused(store: &dyn Store) {
         let counts = store.counts(NEW).unwrap();
         assert_eq!((counts.adapted, counts.lacking, counts.items), (0, 1, 1), "nothing of it was written");
     };
-    refused(store.write_vectors(NEW, Some(first), &[late.clone()]).err());
-    refused(store.write_vectors(NEW, Some(now.next()), &[late.clone()]).err());
+    refused(store.write_vectors(NEW, Some(first), std::slice::from_ref(&late)).err());
+    refused(store.write_vectors(NEW, Some(now.next()), std::slice::from_ref(&late)).err());
     let put = |epoch: Epoch| {
         let mut put = write("a", Some("b"), &[(OLD, [0.0, 1.0])]);
         put.vectors.push(NewVector {

@@ -428,6 +428,9 @@ pub struct SpaceRecord {
     pub epoch: Epoch,
 }
 
+/// A small document of a gallery: its version, which grows with every change, and its text.
+pub type Document = (u64, String);
+
 /// How many items and vectors there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counts {
@@ -515,7 +518,7 @@ pub trait Ledger: Send + Sync {
     /// [`Ledger::serving`] and [`Ledger::document`] as they are at one moment: what every search asks first.
     ///
     /// *Database*: one statement that joins the two rows; neither needs a transaction of its own.
-    fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<(u64, String)>)>;
+    fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<Document>)>;
 
     /// Makes `to` the serving space if `from` is it now. One atomic step; a search before sees `from`, after it `to`.
     ///
@@ -666,7 +669,7 @@ pub trait Ledger: Send + Sync {
     fn errors(&self, space: &str, limit: usize) -> Result<Vec<(f32, f32)>>;
 
     /// A small document by name, with its version; `None` where there is none.
-    fn document(&self, name: &str) -> Result<Option<(u64, String)>>;
+    fn document(&self, name: &str) -> Result<Option<Document>>;
 
     /// Replaces a document if its version is still `expected` (`None`: if there is none). Gives the new version, which is larger.
     ///

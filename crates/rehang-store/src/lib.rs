@@ -15,9 +15,9 @@ mod shuffle;
 mod sqlite;
 
 pub use contract::{
-    Among, AtWork, Band, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey,
-    ItemWrite, Ledger, NewVector, Outcome, Priority, Record, Revision, Sample, Scan, Select, SpaceRecord,
-    Store, VectorRecord, VectorWrite, expect_space, find_space,
+    Among, AtWork, Band, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item,
+    ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Record, Revision, Sample, Scan, Select,
+    SpaceRecord, Store, VectorRecord, VectorWrite, expect_space, find_space,
 };
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock};
 pub use memory::MemoryStore;

@@ -9,8 +9,8 @@ use rehang::{Error, Matrix, Provenance, Result, Space};
 
 use crate::check;
 use crate::contract::{
-    Among, AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite,
-    Ledger, Outcome, Priority, Record, Revision, Sample, Scan, Select, SpaceRecord, VectorRecord,
+    Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey,
+    ItemWrite, Ledger, Outcome, Priority, Record, Revision, Sample, Scan, Select, SpaceRecord, VectorRecord,
     VectorWrite,
 };
 use crate::exact;
@@ -140,7 +140,7 @@ impl Ledger for MemoryStore {
         Ok(self.state().serving.clone())
     }
 
-    fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<(u64, String)>)> {
+    fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<Document>)> {
         let state = self.state();
         Ok((state.serving.clone(), state.documents.get(document).cloned()))
     }
@@ -456,7 +456,7 @@ impl Ledger for MemoryStore {
         Ok(errors.into_iter().take(limit).map(|(_, _, pair)| pair).collect())
     }
 
-    fn document(&self, name: &str) -> Result<Option<(u64, String)>> {
+    fn document(&self, name: &str) -> Result<Option<Document>> {
         Ok(self.state().documents.get(name).cloned())
     }
 

@@ -31,27 +31,27 @@ pub fn shuffled(seed: u64, key: ItemKey) -> f64 {
 pub(crate) struct First {
     seed: u64,
     size: usize,
-    first: BTreeSet<(u64, ItemKey)>,
+    kept: BTreeSet<(u64, ItemKey)>,
     of: u64,
 }
 
 impl First {
     pub(crate) fn new(seed: u64, size: usize) -> Self {
-        Self { seed, size, first: BTreeSet::new(), of: 0 }
+        Self { seed, size, kept: BTreeSet::new(), of: 0 }
     }
 
     pub(crate) fn take(&mut self, key: ItemKey) {
         self.of += 1;
         // Positive numbers sort as their bits do.
-        self.first.insert((shuffled(self.seed, key).to_bits(), key));
-        if self.first.len() > self.size {
-            self.first.pop_last();
+        self.kept.insert((shuffled(self.seed, key).to_bits(), key));
+        if self.kept.len() > self.size {
+            self.kept.pop_last();
         }
     }
 
     /// The keys in the order of the shuffle, and how many there were in all.
     pub(crate) fn keys(self) -> (Vec<ItemKey>, u64) {
-        (self.first.into_iter().map(|(_, key)| key).collect(), self.of)
+        (self.kept.into_iter().map(|(_, key)| key).collect(), self.of)
     }
 }
 

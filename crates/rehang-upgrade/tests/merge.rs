@@ -83,7 +83,7 @@ impl Ledger for WrittenBefore {
         delete(ids: &[&str]) -> Result<usize>;
         get(ids: &[&str]) -> Result<Vec<Option<Item>>>;
         vectors(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>>;
-        serving_and_document(document: &str) -> Result<(Option<String>, Option<(u64, String)>)>;
+        serving_and_document(document: &str) -> Result<(Option<String>, Option<rehang_store::Document>)>;
         write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
         set_priorities(space: &str, epoch: Epoch, places: &[(ItemKey, Revision, Priority)]) -> Result<usize>;
         advance(space: &str, from: Epoch, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;

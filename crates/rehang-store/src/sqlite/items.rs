@@ -10,7 +10,7 @@ use super::connection::{Database, Step};
 use super::spaces;
 use super::vectors::{as_bytes, key, place};
 use crate::check;
-use crate::contract::{Epoch, Item, ItemWrite, Revision};
+use crate::contract::{Document, Epoch, Item, ItemWrite, Revision};
 use crate::memory::{document_changed, no_such_space};
 
 /// The columns that [`read_item`] reads, of a table called `item`.
@@ -209,18 +209,18 @@ fn count(database: &Database, sql: &str) -> Result<u64> {
     database.read(|transaction| Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?))
 }
 
-pub(crate) fn document(database: &Database, name: &str) -> Result<Option<(u64, String)>> {
+pub(crate) fn document(database: &Database, name: &str) -> Result<Option<Document>> {
     database.read(|transaction| document_in(transaction, name))
 }
 
 pub(crate) fn serving_and_document(
     database: &Database,
     name: &str,
-) -> Result<(Option<String>, Option<(u64, String)>)> {
+) -> Result<(Option<String>, Option<Document>)> {
     database.read(|transaction| Ok((spaces::serving_in(transaction)?, document_in(transaction, name)?)))
 }
 
-fn document_in(connection: &Connection, name: &str) -> Step<Option<(u64, String)>> {
+fn document_in(connection: &Connection, name: &str) -> Step<Option<Document>> {
     Ok(connection
         .prepare_cached("SELECT version, text FROM document WHERE name = ?1")?
         .query_row([name], |row| Ok((row.get(0)?, row.get(1)?)))

@@ -26,8 +26,8 @@ use std::time::Duration;
 use rehang::{Matrix, Provenance, Result, Space};
 
 use crate::contract::{
-    AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger,
-    Outcome, Priority, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite,
+    AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite,
+    Ledger, Outcome, Priority, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite,
 };
 use crate::lease::{LeaseClock, SystemLeaseClock};
 use connection::Database;
@@ -238,7 +238,7 @@ impl Ledger for SqliteStore {
         spaces::serving(&self.database)
     }
 
-    fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<(u64, String)>)> {
+    fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<Document>)> {
         items::serving_and_document(&self.database, document)
     }
 
@@ -351,7 +351,7 @@ impl Ledger for SqliteStore {
         vectors::errors(&self.database, space, limit)
     }
 
-    fn document(&self, name: &str) -> Result<Option<(u64, String)>> {
+    fn document(&self, name: &str) -> Result<Option<Document>> {
         items::document(&self.database, name)
     }
 

@@ -66,7 +66,7 @@ impl Ledger for Hooked {
         create_space(space: &Space, written_as: Provenance) -> Result<()>;
         drop_space(space: &str) -> Result<()>;
         serving() -> Result<Option<String>>;
-        serving_and_document(document: &str) -> Result<(Option<String>, Option<(u64, String)>)>;
+        serving_and_document(document: &str) -> Result<(Option<String>, Option<rehang_store::Document>)>;
         switch_serving(from: &str, to: &str) -> Result<()>;
         put(writes: &[ItemWrite]) -> Result<Vec<Revision>>;
         delete(ids: &[&str]) -> Result<usize>;
