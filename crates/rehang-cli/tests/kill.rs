@@ -105,6 +105,10 @@ impl World {
         let mut children = [(); 2].map(|()| self.command(arguments).spawn().unwrap());
         let mut killed = 0;
         for (child, wait) in children.iter_mut().zip(waits) {
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "the processes are killed at any moment of their work"
+            )]
             std::thread::sleep(wait);
             killed += u32::from(child.try_wait().unwrap().is_none());
             drop(child.kill());

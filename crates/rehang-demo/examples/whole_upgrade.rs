@@ -24,6 +24,10 @@ fn main() -> Result<()> {
 }
 
 /// Does all of it in a folder that is new, empty or of an earlier demo.
+///
+/// # Errors
+///
+/// Those of the verbs that it calls; a conflict for another folder.
 pub fn whole_upgrade(folder: &Path) -> Result<(Report, Live)> {
     rehang_demo::unpack(folder)?;
     let data = Data::read(folder)?;

@@ -343,7 +343,7 @@ impl Application<'_> {
         let vector = (!turn.is_multiple_of(6)).then_some(vector);
         let write = item(self.adapter, &id, images, fresh, vector);
         let began = Instant::now();
-        gallery.put(vec![write])?;
+        gallery.put(&[write])?;
         writes.milliseconds.push(milliseconds_since(began));
         if is_new {
             writes.done.new += 1;

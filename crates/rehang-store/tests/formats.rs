@@ -47,7 +47,7 @@ fn a_gallery_of_format_1_is_brought_up_when_it_is_opened() {
     assert!(adapted.is_sorted_by(|a, b| a >= b), "the order stays");
 
     // Triggers of this format are at work: a plain write ends a lease.
-    let claimed = store.claim("new-model", "worker", 2, std::time::Duration::from_secs(60)).unwrap();
+    let claimed = store.claim("new-model", "worker", 2, std::time::Duration::from_mins(1)).unwrap();
     assert_eq!(claimed.records[1].item.id, "item-0008");
     let sql = Connection::open(&path).unwrap();
     sql.execute("UPDATE item SET source = 'other' WHERE id = 'item-0008'", []).unwrap();

@@ -63,7 +63,7 @@ pub fn put(store: &dyn Store, gallery: &Gallery, item: &Put) -> Result<PutItem> 
     // An item keeps its key for as long as it lives.
     let spaces = || before.as_ref().map_or_else(|| Ok(Vec::new()), |item| spaces_with(store, item.key));
     let had = spaces()?;
-    let revision = gallery.put(vec![write])?.first().copied().unwrap_or_default();
+    let revision = gallery.put(&[write])?.first().copied().unwrap_or_default();
     let has = spaces()?;
     let removed_from = had.into_iter().filter(|space| !has.contains(space)).collect();
     Ok(PutItem { id: item.id.clone(), revision, removed_from })

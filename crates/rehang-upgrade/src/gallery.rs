@@ -294,22 +294,22 @@ impl Gallery {
     /// # Errors
     ///
     /// Those of [`Ledger::put`]; nothing is written then.
-    pub fn put(&self, writes: Vec<ItemWrite>) -> Result<Vec<Revision>> {
+    pub fn put(&self, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
         let revisions = self.put_while_overtaken(writes)?;
         self.observer.observe(&Observation::Written { items: revisions.len() });
         Ok(revisions)
     }
 
-    fn put_while_overtaken(&self, writes: Vec<ItemWrite>) -> Result<Vec<Revision>> {
+    fn put_while_overtaken(&self, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
         for _ in 0..WRITES_MAX {
-            match self.store.put(&self.adapted(writes.clone())?) {
+            match self.store.put(&self.adapted(writes.to_vec())?) {
                 // The upgrade was planned anew, or rolled back, since its record was read.
                 Err(error) if error.is_superseded() => {}
                 outcome => return outcome,
             }
         }
-        // Whoever keeps planning it anew catches up with it.
-        self.store.put(&writes)
+        // The process that keeps planning it anew catches up with these items.
+        self.store.put(writes)
     }
 
     /// The writes, and with each an adapted vector where it needs one.

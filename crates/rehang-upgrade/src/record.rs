@@ -119,6 +119,7 @@ pub struct UpgradeRecord {
 }
 
 /// A record of a rehang that knew no epochs speaks of a space in its first one.
+#[allow(clippy::unnecessary_wraps, reason = "a default has the type of its field")]
 fn before_epochs() -> Option<Epoch> {
     Some(Epoch::FIRST)
 }

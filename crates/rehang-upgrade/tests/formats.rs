@@ -26,7 +26,7 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let before = status(&*store, 9).unwrap();
     assert_eq!((before.counts.native, before.lag, before.counts.failed), (8, 1, 1));
     // An application that was made ready for it writes on; item 7 was written plainly.
-    Gallery::new(store.clone(), Some(Arc::new(world.adapter.clone()))).put(vec![common::item(3, 1)]).unwrap();
+    Gallery::new(store.clone(), Some(Arc::new(world.adapter.clone()))).put(&[common::item(3, 1)]).unwrap();
     let adapted = status(&*store, 9).unwrap();
     assert_eq!((adapted.lag, adapted.counts.lacking), (1, 2));
     assert_eq!(start(&*store, &setup, &NoFaults, &Progress::default()).unwrap().adapted, 1);

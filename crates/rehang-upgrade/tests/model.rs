@@ -196,7 +196,7 @@ impl Oracle {
             Write::Put(number) => {
                 let write = next(number);
                 let revisions = Gallery::new(Arc::clone(store), Some(Arc::new(adapter.clone())))
-                    .put(vec![write.clone()])
+                    .put(std::slice::from_ref(&write))
                     .unwrap();
                 if store.serving().unwrap().as_deref() == Some(NEW) {
                     assert!(has_new_vector(&**store, &write.id), "no search finds {}", write.id);
@@ -549,7 +549,7 @@ fn play(store: Arc<dyn Store>, clock: ManualLeaseClock, items: usize, operations
         model.oracle.check(&model.store);
         model.check_bill();
         // What the dead held is anybody's by the next operation.
-        model.clock.pass(Duration::from_secs(60));
+        model.clock.pass(Duration::from_mins(1));
     }
     model.end();
     model.check_bill();

@@ -643,7 +643,7 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     let given = Queries { old: Some(&queries), new: None };
     gallery.search(&given, 5, &Filter::default()).unwrap();
     gallery.search(&Queries::default(), 5, &Filter::default()).unwrap_err();
-    gallery.put(vec![common::item(3, 1), common::item(4, 1)]).unwrap();
+    gallery.put(&[common::item(3, 1), common::item(4, 1)]).unwrap();
     gallery.delete(&[&common::id(3), "nothing"]).unwrap();
     let told = observer.0.lock().unwrap().clone();
     assert_eq!((told.searches, told.failed_searches, told.written, told.deleted), (3, 1, 2, 1));

@@ -1,8 +1,10 @@
 //! `rehang search`.
 
+use std::sync::Arc;
+
 use rehang::files::VectorSource;
 use rehang::{Error, Result};
-use rehang_store::Filter;
+use rehang_store::{Filter, Store};
 use rehang_upgrade::Configuration;
 use serde_json::Value;
 
@@ -20,8 +22,8 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
         filter: filter(arguments)?,
     };
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
-    let store = location(arguments.gallery.as_deref(), configuration.as_ref())?.open()?;
-    let found = rehang_upgrade::search(store, &search)?;
+    let store: Arc<dyn Store> = location(arguments.gallery.as_deref(), configuration.as_ref())?.open()?;
+    let found = rehang_upgrade::search(&store, &search)?;
     if let Some(error) = &found.index_not_kept {
         say(&format!("Warning: the search index is not kept: {}", wording::said(error)));
     }

@@ -7,7 +7,7 @@ use crate::contract::Select;
 
 /// Galleries in a folder, put to the test.
 struct Folder {
-    folder: tempfile::TempDir,
+    place: tempfile::TempDir,
     options: SearchOptions,
     clock: ManualLeaseClock,
 }
@@ -16,7 +16,7 @@ impl conformance::Bench for Folder {
     type Store = SqliteStore;
 
     fn open(&self, gallery: &str) -> SqliteStore {
-        let path = self.folder.path().join(format!("{gallery}.db"));
+        let path = self.place.path().join(format!("{gallery}.db"));
         let store = SqliteStore::open_or_create(path).unwrap();
         store.with_search(self.options).with_clock(Arc::new(self.clock.clone()))
     }
@@ -28,7 +28,7 @@ impl conformance::Bench for Folder {
 
 fn keeps_the_contracts(options: SearchOptions) {
     let folder = tempfile::tempdir().unwrap();
-    conformance::suite(&Folder { folder, options, clock: ManualLeaseClock::default() });
+    conformance::suite(&Folder { place: folder, options, clock: ManualLeaseClock::default() });
 }
 
 #[test]
