@@ -3,6 +3,8 @@
 //! Mixed: the new query over native and adapted vectors. Merged: native vectors by the new query, all others by the old
 //! query. Doing nothing: the old query over old vectors. The gallery's own items are the queries, each leaves itself out.
 
+use std::sync::Arc;
+
 use std::path::PathBuf;
 
 use rehang::order::Policy;
@@ -120,7 +122,7 @@ fn quality(
     part: &Part,
     serving: Option<Serving>,
 ) -> Result<(f64, f64)> {
-    let mut gallery = Gallery::new(store, Some(adapter));
+    let gallery = Gallery::new(Arc::new(store.clone()), Some(Arc::new(adapter.clone())));
     if serving == Some(Serving::Merged) {
         gallery.calibrate()?;
     }

@@ -181,7 +181,7 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
     let query_sources: Vec<String> = queries.iter().map(|&row| Images::name(row)).collect();
     let old_queries = matrix(&embed(old_encoder.as_ref(), &query_sources)?)?;
     let new_queries = matrix(&embed(new_encoder.as_ref(), &query_sources)?)?;
-    let gallery = Gallery::new(store, Some(adapter));
+    let gallery = upgrade.gallery();
     let labels: BTreeMap<String, i64> =
         (0..images.labels.len()).map(|row| (Images::name(row), images.labels[row])).collect();
     let quality = |stage: &str| -> Result<f64> {
@@ -255,7 +255,7 @@ fn upgrade_live(
     let over = AtomicBool::new(false);
     let options = RunOptions { batch: Some(32), rate: Some(RATE), ..RunOptions::default() };
     let run = |progress: &Progress| upgrade.run(&options, Some(encoder), progress);
-    let gallery = || Gallery::new(upgrade.store(), Some(application.adapter));
+    let gallery = || upgrade.gallery();
     let (summary, searches, writes) = thread::scope(|scope| {
         let searcher = scope.spawn(|| {
             let gallery = gallery();
@@ -291,7 +291,7 @@ fn upgrade_live(
 }
 
 fn search_once(
-    gallery: &Gallery<'_>,
+    gallery: &Gallery,
     queries: &Matrix,
     query: usize,
     deleted: &Mutex<BTreeSet<String>>,
@@ -318,7 +318,7 @@ fn search_once(
 
 impl Application<'_> {
     /// One write: a new item, a changed one, a deletion, in turn.
-    fn write_once(&self, gallery: &Gallery<'_>, turn: usize, writes: &mut Written) -> Result<()> {
+    fn write_once(&self, gallery: &Gallery, turn: usize, writes: &mut Written) -> Result<()> {
         let images = self.images;
         let fresh = images.others[(QUERIES + turn) % images.others.len()];
         let existing = images.gallery[(turn * 37) % images.gallery.len()];
@@ -356,7 +356,7 @@ fn milliseconds_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1000.0
 }
 
-fn search_idle(gallery: &Gallery<'_>, queries: &Matrix) -> Result<Vec<f64>> {
+fn search_idle(gallery: &Gallery, queries: &Matrix) -> Result<Vec<f64>> {
     let mut searches = Searches::default();
     let nothing = Mutex::default();
     for query in 0..IDLE_SEARCHES {

@@ -133,7 +133,7 @@ pub struct Configuration {
     /// The space that replaces it.
     pub new: Space,
     /// The adapter.
-    pub adapter: Adapter,
+    pub adapter: Arc<Adapter>,
     /// The order.
     pub order: OrderSettings,
     /// Limits of a run, before what a caller asks for.
@@ -162,7 +162,7 @@ impl Configuration {
         let base = path.parent().unwrap_or(Path::new(""));
         // Before the adapter, which may take a while to read.
         let (old, new) = (document.old.space("old", false)?, document.new.space("new", false)?);
-        let adapter = Adapter::load(base.join(&document.adapter.file))?;
+        let adapter = Arc::new(Adapter::load(base.join(&document.adapter.file))?);
         let policy = document.order.policy.parse().map_err(|error: Error| error.context("[order]"))?;
         Ok(Self {
             path: path.to_owned(),

@@ -42,7 +42,7 @@ pub struct PutItem {
 ///
 /// An invalid option for an id that is empty or holds control characters; not found for a space that is not there; what
 /// [`Gallery::put`] says.
-pub fn put(store: &dyn Store, gallery: &Gallery<'_>, item: &Put) -> Result<PutItem> {
+pub fn put(store: &dyn Store, gallery: &Gallery, item: &Put) -> Result<PutItem> {
     expect_id(&item.id)?;
     let before = store.get(&[&item.id])?.into_iter().next().flatten();
     let kept = |of: fn(&Item) -> Option<String>| before.as_ref().and_then(of);

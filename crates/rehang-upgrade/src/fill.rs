@@ -35,23 +35,23 @@ pub(crate) const NEW_OR_CHANGED: Priority = Priority::new(Band::NewOrChanged, 0.
 const DRIFT_SAMPLE: usize = 512;
 
 /// An adapter made ready for the items of a gallery.
-pub struct Filler<'a> {
+pub struct Filler {
     applier: Applier,
-    head: Option<&'a Head>,
+    head: Option<Head>,
     old: String,
     new: String,
     order: OrderSettings,
     since: Option<Revision>,
 }
 
-impl<'a> Filler<'a> {
+impl Filler {
     /// Makes an adapter ready to fill space `new` from space `old`.
     ///
     /// # Errors
     ///
     /// Missing input where the adapter reads side information (a live gallery has none to give) or the order needs a
     /// head that the adapter does not carry; an invalid option for the order `oracle`, which nobody can have live.
-    pub fn new(adapter: &'a Adapter, old: &str, new: &str, order: OrderSettings) -> Result<Self> {
+    pub fn new(adapter: &Adapter, old: &str, new: &str, order: OrderSettings) -> Result<Self> {
         if adapter.side_dimension().is_some() {
             return Err(Error::missing("side information for every item", "this adapter")
                 .context("a live upgrade has old vectors only; fit an adapter without side information"));
@@ -75,7 +75,7 @@ impl<'a> Filler<'a> {
         }
         Ok(Self {
             applier: Applier::new(adapter)?,
-            head,
+            head: head.cloned(),
             old: old.into(),
             new: new.into(),
             order,
@@ -208,7 +208,7 @@ impl<'a> Filler<'a> {
     /// What each item is ranked by, before covering: larger is earlier.
     fn scores(&self, keys: &[ItemKey], vectors: &Matrix, variance: &[f32]) -> Result<Vec<f64>> {
         let sigma = || variance.iter().map(|&value| f64::from(value)).collect();
-        Ok(match (self.order.policy, self.head) {
+        Ok(match (self.order.policy, &self.head) {
             (Policy::Random, _) => keys.iter().map(|&key| shuffled(self.order.seed, key)).collect(),
             (Policy::Sigma | Policy::Oracle, _) | (_, None) => sigma(),
             (policy, Some(head)) => order::doubts(policy, head, vectors)?,
@@ -260,7 +260,7 @@ impl<'a> Filler<'a> {
         let input = OrderInput {
             items: sampled.len(),
             sigma: Some(&sigma),
-            classified: self.head.map(|head| (head, &vectors)),
+            classified: self.head.as_ref().map(|head| (head, &vectors)),
             vectors: Some(&vectors),
             clusters: Some(clusters),
             seed: self.order.seed,

@@ -1,6 +1,5 @@
 //! What an application searches and writes through: right at every stage of an upgrade.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -62,15 +61,28 @@ pub struct Answer {
     pub found: Vec<Vec<Found>>,
 }
 
-/// A gallery under an application's searches and writes.
-pub struct Gallery<'a> {
-    store: &'a dyn Store,
+/// A gallery under an application's searches and writes. It may be shared between threads and kept as long as a process lives.
+///
+/// ```
+/// fn may_be_kept<T: Send + Sync + 'static>() {}
+/// may_be_kept::<rehang_upgrade::Gallery>();
+/// may_be_kept::<rehang_upgrade::Filler>();
+/// ```
+pub struct Gallery {
+    store: Arc<dyn Store>,
     /// The adapter and its fingerprint; where it has none, the write that needs it says why.
-    adapter: Option<(&'a Adapter, Result<String>)>,
+    adapter: Option<(Arc<Adapter>, Result<String>)>,
     /// The scale of merged searches, and the spaces that it was learned for.
-    merge: Option<(Space, Space, Merge)>,
+    merge: Mutex<Option<Arc<Learned>>>,
     /// The adapter made ready, for the upgrade that was live when an item was written last.
-    filler: Mutex<Option<(FilledAs, Arc<Filler<'a>>)>>,
+    filler: Mutex<Option<(FilledAs, Arc<Filler>)>>,
+}
+
+/// A scale of merged searches, and the spaces that it was learned for.
+struct Learned {
+    old: Space,
+    new: Space,
+    merge: Merge,
 }
 
 /// What a filler depends on beside its adapter: an upgrade that is planned again, or another one, differs in it.
@@ -122,14 +134,17 @@ impl Standing {
     }
 }
 
-impl<'a> Gallery<'a> {
+impl Gallery {
     /// A gallery. Making one takes reading all of the adapter, some tenths of a second for a large one. With the upgrade's adapter, items written before the switch are found after it without any lag. The adapter
     /// is made ready once, at the first write that needs it, and again when the upgrade is planned anew; so keep the gallery.
     /// Where an upgrade with another adapter comes after that one, this one is not used any more: make a new gallery then.
-    pub fn new(store: &'a dyn Store, adapter: Option<&'a Adapter>) -> Self {
+    pub fn new(store: Arc<dyn Store>, adapter: Option<Arc<Adapter>>) -> Self {
         // The fingerprint takes reading all of the adapter, which the first write should not have to wait for.
-        let adapter = adapter.map(|adapter| (adapter, adapter.fingerprint()));
-        Self { store, adapter, merge: None, filler: Mutex::default() }
+        let adapter = adapter.map(|adapter| {
+            let fingerprint = adapter.fingerprint();
+            (adapter, fingerprint)
+        });
+        Self { store, adapter, merge: Mutex::default(), filler: Mutex::default() }
     }
 
     /// Learns the scale of merged searches anew from what is native by now; see [`Merge::learn`]. Until it was called for the
@@ -138,15 +153,16 @@ impl<'a> Gallery<'a> {
     /// # Errors
     ///
     /// Not found where there is no upgrade; those of the store.
-    pub fn calibrate(&mut self) -> Result<()> {
-        let record = Recorded::expect(self.store)?.record;
-        if record.phase == Phase::Finished {
+    pub fn calibrate(&self) -> Result<()> {
+        let record = Recorded::expect(&*self.store)?.record;
+        let learned = if record.phase == Phase::Finished {
             // The old space is gone; nothing is left to merge with.
-            self.merge = None;
-            return Ok(());
-        }
-        let merge = Merge::learn(self.store, &record.old, &record.new)?;
-        self.merge = Some((record.old, record.new, merge));
+            None
+        } else {
+            let merge = Merge::learn(&*self.store, &record.old, &record.new)?;
+            Some(Arc::new(Learned { old: record.old, new: record.new, merge }))
+        };
+        *self.merge.lock().unwrap_or_else(PoisonError::into_inner) = learned;
         Ok(())
     }
 
@@ -179,7 +195,7 @@ impl<'a> Gallery<'a> {
     }
 
     fn search_given(&self, queries: Given<'_>, k: usize, filter: &Filter) -> Result<Answer> {
-        let mut before = Standing::read(self.store)?;
+        let mut before = Standing::read(&*self.store)?;
         for _ in 0..SEARCHES_MAX {
             let answer = self.search_as(&before, queries, k, filter);
             if answer.is_ok() && before.merged().is_none() {
@@ -188,7 +204,7 @@ impl<'a> Gallery<'a> {
             }
             // A finish records itself before it drops the old space. So where the standing is the same after a merged search, the
             // space was whole all the while; where it is another one, what was read there may be half of it, or an error.
-            let now = match Standing::read(self.store) {
+            let now = match Standing::read(&*self.store) {
                 Ok(now) => now,
                 Err(error) => return answer.and(Err(error)),
             };
@@ -214,7 +230,7 @@ impl<'a> Gallery<'a> {
             // No upgrade, before the switch, or after a rollback: whichever queries there are belong to what serves.
             let whichever = if record.is_none() { queries.of_new(serving) } else { None };
             let queries = queries.of_old(serving).or(whichever).ok_or_else(|| needs(serving))?;
-            let found = search_space(self.store, serving, queries, k, filter, handicap)?;
+            let found = search_space(&*self.store, serving, queries, k, filter, handicap)?;
             return Ok(Answer { spaces: vec![serving.clone()], found });
         }
         let new = queries.of_new(serving).ok_or_else(|| needs(serving))?;
@@ -229,20 +245,20 @@ impl<'a> Gallery<'a> {
                 }
                 .into());
             }
-            let found = self.scale_of(record).search(self.store, record, old, new, k, filter)?;
+            let (learned, none) = (self.scale_of(record), Merge::default());
+            let merge = learned.as_ref().map_or(&none, |learned| &learned.merge);
+            let found = merge.search(&*self.store, record, old, new, k, filter)?;
             return Ok(Answer { spaces: vec![record.old.model.clone(), serving.clone()], found });
         }
-        let found = search_space(self.store, serving, new, k, filter, handicap)?;
+        let found = search_space(&*self.store, serving, new, k, filter, handicap)?;
         Ok(Answer { spaces: vec![serving.clone()], found })
     }
 
     /// The scale of merged searches, where it was learned for the spaces of this upgrade. Adapted vectors that rank below doing
     /// nothing are why somebody asked for merged searches: without a scale they are the old search.
-    fn scale_of(&self, record: &UpgradeRecord) -> Cow<'_, Merge> {
-        match &self.merge {
-            Some((old, new, merge)) if (old, new) == (&record.old, &record.new) => Cow::Borrowed(merge),
-            _ => Cow::Owned(Merge::default()),
-        }
+    fn scale_of(&self, record: &UpgradeRecord) -> Option<Arc<Learned>> {
+        let learned = self.merge.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        learned.filter(|learned| (&learned.old, &learned.new) == (&record.old, &record.new))
     }
 
     /// Writes items. As long as an upgrade has old vectors and its new space serves or will, an item that comes with an old vector
@@ -269,7 +285,7 @@ impl<'a> Gallery<'a> {
 
     /// The writes, and with each an adapted vector where it needs one.
     fn adapted(&self, mut writes: Vec<ItemWrite>) -> Result<Vec<ItemWrite>> {
-        if let Some(Recorded { record, .. }) = Recorded::read(self.store)?
+        if let Some(Recorded { record, .. }) = Recorded::read(&*self.store)?
             && let Some(filler) = self.filler_of(&record)?
         {
             for write in &mut writes {
@@ -294,17 +310,17 @@ impl<'a> Gallery<'a> {
     }
 
     /// The adapter made ready for what is written into an upgrade; `None` where nothing has to be adapted, or not by this adapter.
-    fn filler_of(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler<'a>>>> {
+    fn filler_of(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler>>> {
         let Some((adapter, fingerprint)) = &self.adapter else { return Ok(None) };
         let adapts = record.epoch.is_some()
-            && record.adapts_writes(self.store)?
+            && record.adapts_writes(&*self.store)?
             && record.adapter == *fingerprint.as_ref().map_err(Clone::clone)?
-            && find_space(self.store, &record.new.model)?.is_some();
+            && find_space(&*self.store, &record.new.model)?.is_some();
         if adapts { self.filler(adapter, record).map(Some) } else { Ok(None) }
     }
 
     /// The adapter made ready for an upgrade: the one of the last write, as long as the upgrade is the same.
-    fn filler(&self, adapter: &'a Adapter, record: &UpgradeRecord) -> Result<Arc<Filler<'a>>> {
+    fn filler(&self, adapter: &Adapter, record: &UpgradeRecord) -> Result<Arc<Filler>> {
         let wanted =
             FilledAs { old: record.old.model.clone(), new: record.new.model.clone(), order: record.order };
         let mut kept = self.filler.lock().unwrap_or_else(PoisonError::into_inner);
@@ -391,9 +407,9 @@ mod tests {
 
     #[test]
     fn the_adapter_is_made_ready_once_for_an_upgrade_and_again_when_it_is_planned_anew() {
-        let store = rehang_store::MemoryStore::new();
-        let adapter = adapter();
-        let gallery = Gallery::new(&store, Some(&adapter));
+        let store = Arc::new(rehang_store::MemoryStore::new());
+        let adapter = Arc::new(adapter());
+        let gallery = Gallery::new(store, Some(Arc::clone(&adapter)));
         let order = OrderSettings { policy: Policy::Sigma, seed: 1 };
         let record = |new: &Space, order: OrderSettings| {
             UpgradeRecord::new(adapter.old.clone(), new.clone(), adapter.fingerprint().unwrap(), order)

@@ -236,7 +236,7 @@ struct Run<'a> {
     space: &'a str,
     /// Whether it was rolled back at the last look.
     rolled_back: bool,
-    filler: Option<Filler<'a>>,
+    filler: Option<Filler>,
     progress: &'a Progress,
     jobs: Sender<Job>,
     results: Receiver<Done>,

@@ -1,5 +1,7 @@
 //! A search with queries from files, checked against what the gallery serves.
 
+use std::sync::Arc;
+
 use rehang::files::{self, VectorSource};
 use rehang::{Error, ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{Filter, Store, expect_space};
@@ -57,7 +59,7 @@ pub struct Hit {
 ///
 /// An invalid option for a `k` of 0; a conflict where another space serves than the one that is wanted; missing input where a
 /// merged search lacks the old model's queries; a width mismatch that names the file; those of [`Gallery::search`].
-pub fn search(store: &dyn Store, search: &Search) -> Result<Searched> {
+pub fn search(store: Arc<dyn Store>, search: &Search) -> Result<Searched> {
     if search.k == 0 {
         return Err(Error::option("k", 0, "1 or more"));
     }
@@ -72,7 +74,7 @@ pub fn search(store: &dyn Store, search: &Search) -> Result<Searched> {
             "embed the queries with its model, or ask for no space",
         ));
     }
-    let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
+    let recorded = Recorded::read(&*store)?.map(|recorded| recorded.record);
     let upgraded = recorded.as_ref().is_some_and(|record| record.new.model == serving);
     let merged = recorded
         .as_ref()
@@ -84,15 +86,15 @@ pub fn search(store: &dyn Store, search: &Search) -> Result<Searched> {
         Queries { old: Some(old_queries.as_ref().unwrap_or(&queries)), new: None }
     };
     let searched = search.old_vectors.as_ref().filter(|_| !upgraded).unwrap_or(&search.vectors);
-    expect_width(given.new.or(given.old), searched, &expect_space(store, &serving)?.space)?;
-    let mut gallery = Gallery::new(store, None);
+    expect_width(given.new.or(given.old), searched, &expect_space(&*store, &serving)?.space)?;
+    let gallery = Gallery::new(Arc::clone(&store), None);
     if let Some(record) = merged {
         let old_vectors = search.old_vectors.as_ref().ok_or_else(|| {
             let needed_by =
                 format!("a merged search, with queries that {:?} embedded as well,", record.old.model);
             Error::missing("old_vectors", needed_by)
         })?;
-        expect_width(given.old, old_vectors, &expect_space(store, &record.old.model)?.space)?;
+        expect_width(given.old, old_vectors, &expect_space(&*store, &record.old.model)?.space)?;
         gallery.calibrate()?;
     }
     let answer = gallery.search(&given, search.k, &search.filter)?;

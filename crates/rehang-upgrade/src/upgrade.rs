@@ -15,6 +15,7 @@ use crate::configuration::{Configuration, RunOptions};
 use crate::estimate::{Estimate, Probed, estimate};
 use crate::faults::NoFaults;
 use crate::forecast::{Forecast, expect_worthwhile};
+use crate::gallery::Gallery;
 use crate::location::Examined;
 use crate::record::Serving;
 use crate::run::{BackfillSetup, Summary, backfill};
@@ -51,6 +52,12 @@ impl Upgrade {
     /// The gallery.
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// What an application searches and writes through, with the adapter of the upgrade.
+    pub fn gallery(&self) -> Gallery {
+        let store: Arc<dyn Store> = Arc::<dyn Examined>::clone(&self.store);
+        Gallery::new(store, Some(Arc::clone(&self.configuration.adapter)))
     }
 
     /// What the upgrade would do, how long it takes, what it costs and what is forecast of it. Changes nothing. With `probe`

@@ -240,7 +240,7 @@ fn in_its_epoch(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<UpgradeRecor
 /// Writes what is lacking, or all adapted vectors again, and the places of the order; gives how many vectors were written.
 fn fill(
     store: &dyn Ledger,
-    filler: &Filler<'_>,
+    filler: &Filler,
     plan: &UpgradeRecord,
     filled: bool,
     faults: &dyn Faults,

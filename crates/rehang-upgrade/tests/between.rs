@@ -11,8 +11,8 @@ use rehang::order::Policy;
 use rehang::{Distance, Progress, Provenance, Remedy, Result, Space};
 use rehang_store::{ItemWrite, Ledger, MemoryStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Faults, Gallery, Limits, NoFaults, OrderSettings, Phase, Place, Recorded, Request,
-    Serving, Setup, Started, Summary, backfill, finish, request, rollback, start, status, switch,
+    BackfillSetup, Faults, Limits, NoFaults, OrderSettings, Phase, Place, Recorded, Request, Serving, Setup,
+    Started, Summary, backfill, finish, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 60;
@@ -82,7 +82,7 @@ fn what_is_written_between_the_record_of_a_finish_and_its_drop_is_kept() {
         run(&store, &world).unwrap();
         // A changed and a new item of an application that knows of the upgrade, and of one that does not.
         let write = || -> Result<()> {
-            let gallery = Gallery::new(&store, Some(&world.adapter));
+            let gallery = common::gallery(&store, Some(&world.adapter));
             gallery.put(vec![common::item(1, 1), common::item(ITEMS, 0)])?;
             store.put(&[common::item(2, 1), common::item(ITEMS + 1, 0)])?;
             Ok(())
@@ -226,7 +226,7 @@ fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says(
         let phase = Recorded::expect(&store).unwrap().record.phase;
         assert_eq!(phase, if refilling { Phase::Abandoned } else { Phase::RolledBack });
         assert_eq!(store.serving().unwrap().as_deref(), Some("new-model"));
-        Gallery::new(&store, Some(&world.adapter)).put(vec![common::item(3, 1)]).unwrap();
+        common::gallery(&store, Some(&world.adapter)).put(vec![common::item(3, 1)]).unwrap();
         assert_eq!(made_by(&store, "new-model", 3), Some(Provenance::Adapted));
         let error = finish(&store, &world.setup(), &NoFaults).unwrap_err();
         if refilling {
@@ -262,7 +262,7 @@ fn a_gallery_that_is_kept_adapts_nothing_for_the_next_upgrade() {
     store.put(&items).unwrap();
     let world = World::between(space("first"), space("second"));
     begin(&store, &world, &NoFaults).unwrap();
-    let kept = Gallery::new(&store, Some(&world.adapter));
+    let kept = common::gallery(&store, Some(&world.adapter));
     kept.put(vec![write(1, 1, "first", Provenance::Old)]).unwrap();
     assert_eq!(made_by(&store, "second", 1), Some(Provenance::Adapted));
     switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
@@ -278,7 +278,7 @@ fn a_gallery_that_is_kept_adapts_nothing_for_the_next_upgrade() {
     let item = store.get(&[&common::id(2)]).unwrap().remove(0).unwrap();
     let vector = store.vectors("third", &[item.key]).unwrap().remove(0).unwrap().vector;
     assert_eq!(vector[3], new_model(item.source.as_deref().unwrap())[3] + 0.5);
-    let now = Gallery::new(&store, Some(&next.adapter));
+    let now = common::gallery(&store, Some(&next.adapter));
     now.put(vec![write(3, 1, "second", Provenance::Native)]).unwrap();
     assert_eq!(made_by(&store, "third", 3), Some(Provenance::Adapted));
 }
@@ -356,7 +356,7 @@ fn a_write_of_the_application_beside_another_plan_is_kept_and_adapted_by_nobody_
     let (store, world) = switched();
     let hooked = Hooked::before(&store, "put", planned_anew);
     let write = common::item(1, 1);
-    Gallery::new(&hooked, Some(&world.adapter)).put(vec![write.clone(), common::item(ITEMS, 0)]).unwrap();
+    common::gallery(&hooked, Some(&world.adapter)).put(vec![write.clone(), common::item(ITEMS, 0)]).unwrap();
     assert!(hooked.happened());
     check(&store, &[common::other_adapter()]);
     assert_eq!(store.get(&[&write.id]).unwrap()[0].as_ref().unwrap().source, write.source);
@@ -367,7 +367,7 @@ fn a_write_of_the_application_beside_another_plan_is_kept_and_adapted_by_nobody_
         switch(store, &other_world().setup(), Serving::Mixed, &NoFaults).unwrap();
     };
     let hooked = Hooked::before(&store, "put", back);
-    Gallery::new(&hooked, Some(&common::other_adapter())).put(vec![common::item(2, 1)]).unwrap();
+    common::gallery(&hooked, Some(&common::other_adapter())).put(vec![common::item(2, 1)]).unwrap();
     assert!(hooked.happened());
     assert_eq!(made_by(&store, "new-model", 2), Some(Provenance::Adapted));
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use common::{TestClock, TestEncoder, World, check};
 use rehang::Progress;
@@ -18,20 +19,20 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gallery.db");
     fs_err::copy(Path::new("../rehang-store/tests/golden/format-1.db"), &path).unwrap();
-    let (store, world) = (SqliteStore::open(&path).unwrap(), World::new());
+    let (store, world) = (Arc::new(SqliteStore::open(&path).unwrap()), World::new());
     let setup = Setup { order: OrderSettings { policy: Policy::Coverage, seed: 3 }, ..world.setup() };
     // Its record knows no epochs: it speaks of the first one.
-    assert_eq!(Recorded::expect(&store).unwrap().record.epoch, Some(Epoch::FIRST));
-    let before = status(&store, 9).unwrap();
+    assert_eq!(Recorded::expect(&*store).unwrap().record.epoch, Some(Epoch::FIRST));
+    let before = status(&*store, 9).unwrap();
     assert_eq!((before.counts.native, before.lag, before.counts.failed), (8, 1, 1));
     // An application that was made ready for it writes on; item 7 was written plainly.
-    Gallery::new(&store, Some(&world.adapter)).put(vec![common::item(3, 1)]).unwrap();
-    let adapted = status(&store, 9).unwrap();
+    Gallery::new(store.clone(), Some(Arc::new(world.adapter.clone()))).put(vec![common::item(3, 1)]).unwrap();
+    let adapted = status(&*store, 9).unwrap();
     assert_eq!((adapted.lag, adapted.counts.lacking), (1, 2));
-    assert_eq!(start(&store, &setup, &NoFaults, &Progress::default()).unwrap().adapted, 1);
-    check(&store, std::slice::from_ref(&world.adapter));
+    assert_eq!(start(&*store, &setup, &NoFaults, &Progress::default()).unwrap().adapted, 1);
+    check(&*store, std::slice::from_ref(&world.adapter));
     let backfill_setup = BackfillSetup {
-        store: &store,
+        store: &*store,
         encoder: &TestEncoder::new(),
         adapter: Some(&world.adapter),
         limits: Limits::default(),
@@ -42,6 +43,6 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     store.clear_failures("new-model").unwrap();
     let summary = backfill(&backfill_setup, &Progress::default()).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 60), "one of the 61 has no source");
-    finish(&store, &setup, &NoFaults).unwrap();
+    finish(&*store, &setup, &NoFaults).unwrap();
     assert_eq!(store.check().unwrap(), []);
 }

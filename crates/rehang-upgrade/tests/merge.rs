@@ -3,8 +3,8 @@
 
 mod common;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{TestClock, TestEncoder, World, fill, new_model, old_model};
@@ -16,20 +16,21 @@ use rehang_store::{
     VectorRecord, VectorWrite,
 };
 use rehang_upgrade::{
-    BackfillSetup, Gallery, Limits, Merge, NoFaults, OrderSettings, Queries, Recorded, Serving, Setup,
-    backfill, finish, rollback, start, switch,
+    BackfillSetup, Limits, Merge, NoFaults, OrderSettings, Queries, Recorded, Serving, Setup, backfill,
+    finish, rollback, start, switch,
 };
 
 /// A store in which something is written right before the n-th read (counted from 1), and that knows what was searched.
+#[derive(Clone)]
 struct WrittenBefore {
     store: MemoryStore,
     read: u64,
     write: VectorWrite,
     /// The upgrade that is finished instead of the write.
     finished: Option<World>,
-    reads: AtomicU64,
+    reads: Arc<AtomicU64>,
     /// Space and depth of every search.
-    searched: Mutex<Vec<(String, usize)>>,
+    searched: Arc<Mutex<Vec<(String, usize)>>>,
 }
 
 impl WrittenBefore {
@@ -147,7 +148,7 @@ fn written_before(store: MemoryStore, read: u64) -> (WrittenBefore, String) {
         squared_error: None,
         vector: new_model(&source),
     };
-    let (reads, searched) = (AtomicU64::new(0), Mutex::default());
+    let (reads, searched) = (Arc::default(), Arc::default());
     (WrittenBefore { store, read, write, finished: None, reads, searched }, source)
 }
 
@@ -191,7 +192,7 @@ fn a_merged_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
             let (store, world) = backfilled(100, 60, Serving::Merged);
             let (mut store, source) = written_before(store, read);
             store.finished = Some(world);
-            let mut gallery = Gallery::new(&store, None);
+            let gallery = common::gallery(&store, None);
             if scaled {
                 // Its own reads do not count.
                 store.reads.store(1 << 32, Ordering::SeqCst);
@@ -206,7 +207,7 @@ fn a_merged_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
                 assert_eq!(answer.spaces, ["old-model", "new-model"]);
                 break;
             }
-            let after = Gallery::new(&store.store, None).search(&both, 5, &Filter::default()).unwrap();
+            let after = common::gallery(&store.store, None).search(&both, 5, &Filter::default()).unwrap();
             assert_eq!(after.spaces, ["new-model"]);
             assert_eq!(answer, after, "before read {read}");
             moments += 1;
@@ -275,7 +276,7 @@ fn the_last_items_that_are_not_native_are_found_without_reading_the_gallery() {
 fn a_merged_search_is_the_old_search_until_a_scale_is_learned() {
     let (store, _) = backfilled(100, 60, Serving::Merged);
     let (old, new) = query();
-    let mut gallery = Gallery::new(&store, None);
+    let gallery = common::gallery(&store, None);
     let both = Queries { old: Some(&old), new: Some(&new) };
     let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
     assert_eq!(answer.spaces, ["old-model", "new-model"]);
@@ -426,7 +427,7 @@ fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
 #[test]
 fn the_scale_of_an_upgrade_is_not_that_of_the_next_one() {
     let (store, world) = backfilled(100, 60, Serving::Merged);
-    let mut gallery = Gallery::new(&store, None);
+    let gallery = common::gallery(&store, None);
     gallery.calibrate().unwrap();
     assert!(!Merge::learn(&store, &world.old, &world.new).unwrap().is_empty());
     let (_, new) = query();
@@ -450,7 +451,7 @@ fn the_scale_of_an_upgrade_is_not_that_of_the_next_one() {
 fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
     let (store, world) = backfilled(100, 100, Serving::Mixed);
     finish(&store, &world.setup(), &NoFaults).unwrap();
-    let gallery = Gallery::new(&store, None);
+    let gallery = common::gallery(&store, None);
     let (old, new) = query();
     let known = [("old-model", &old), ("new-model", &new)];
     let finished = gallery.search_named(&known, 10, &Filter::default()).unwrap();
@@ -476,7 +477,7 @@ fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
 #[test]
 fn adapted_vectors_are_farther_by_the_handicap() {
     let (store, _) = half_way(Serving::Mixed, u64::MAX);
-    let gallery = Gallery::new(&store, None);
+    let gallery = common::gallery(&store, None);
     let all = store.scan(&Scan::new("new-model", Select::All, 1000).with_vectors_of("new-model")).unwrap();
     let mut moved = 0;
     for number in 0..30 {
@@ -522,7 +523,7 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
         let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
         let queries = Queries { old: None, new: Some(&new) };
         let found =
-            Gallery::new(&store, None).search(&queries, 5, &Filter::default()).unwrap().found.remove(0);
+            common::gallery(&store, None).search(&queries, 5, &Filter::default()).unwrap().found.remove(0);
         let mut keys: Vec<ItemKey> = found.iter().map(|hit| hit.key).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -552,7 +553,7 @@ fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
     let new = Matrix::new(common::D_NEW, new_model("a query")).unwrap();
     let mixed = || {
         let queries = Queries { old: None, new: Some(&new) };
-        Gallery::new(&store, None).search(&queries, 20, &Filter::default()).unwrap().found
+        common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found
     };
     let before = mixed();
 
@@ -561,11 +562,11 @@ fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
         World::between(common::new_space(), Space::new("third-model", common::D_NEW, Distance::L2, false));
     start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
     let queries = Queries { old: Some(&new), new: None };
-    let during = Gallery::new(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
+    let during = common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
     assert_eq!(during, before);
     let record = Recorded::expect(&store).unwrap().record;
     assert_eq!((record.old_handicap, record.handicap), (f64::from(HANDICAP), next.adapter.handicap));
     rollback(&store, &next.setup(), &NoFaults).unwrap();
-    let after = Gallery::new(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
+    let after = common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
     assert_eq!(after, before);
 }

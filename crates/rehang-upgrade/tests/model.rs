@@ -177,7 +177,7 @@ struct Oracle {
 }
 
 impl Oracle {
-    fn perform(&mut self, write: &Write, store: &dyn Store, adapter: &Adapter) {
+    fn perform(&mut self, write: &Write, store: &Arc<dyn Store>, adapter: &Adapter) {
         let there = |space| store.spaces().unwrap().iter().any(|record| record.space.model == space);
         let mut next = |number: usize| {
             self.versions += 1;
@@ -195,9 +195,11 @@ impl Oracle {
             }
             Write::Put(number) => {
                 let write = next(number);
-                let revisions = Gallery::new(store, Some(adapter)).put(vec![write.clone()]).unwrap();
+                let revisions = Gallery::new(Arc::clone(store), Some(Arc::new(adapter.clone())))
+                    .put(vec![write.clone()])
+                    .unwrap();
                 if store.serving().unwrap().as_deref() == Some(NEW) {
-                    assert!(has_new_vector(store, &write.id), "no search finds {}", write.id);
+                    assert!(has_new_vector(&**store, &write.id), "no search finds {}", write.id);
                 }
                 (write, revisions)
             }
@@ -224,14 +226,14 @@ impl Oracle {
     }
 
     /// What a reader sees at any moment, also while others are at work: only items that there are, once, as they are now.
-    fn look(&self, store: &dyn Store) -> (Vec<String>, Vec<Found>) {
+    fn look(&self, store: &Arc<dyn Store>) -> (Vec<String>, Vec<Found>) {
         let source = "what somebody looks for";
         let (old, new) = (old_model(source), new_model(source));
         let rows = |row: &[f32]| Matrix::new(row.len(), row.to_vec()).unwrap();
         let (old_rows, new_rows) = (rows(&old), rows(&new));
         let queries = Queries { old: Some(&old_rows), new: Some(&new_rows) };
-        let mut gallery = Gallery::new(store, None);
-        if Recorded::read(store).unwrap().is_some() && store.spaces().unwrap().len() == 2 {
+        let gallery = Gallery::new(Arc::clone(store), None);
+        if Recorded::read(&**store).unwrap().is_some() && store.spaces().unwrap().len() == 2 {
             gallery.calibrate().unwrap();
         }
         let mut answer = gallery.search(&queries, 2 * NUMBERS, &Filter::default()).unwrap();
@@ -260,8 +262,8 @@ impl Oracle {
     }
 
     /// What holds between two operations.
-    fn check(&mut self, store: &dyn Store) {
-        check(store, &adapters());
+    fn check(&mut self, store: &Arc<dyn Store>) {
+        check(&**store, &adapters());
         let (spaces, hits) = self.look(store);
         let found: BTreeSet<&str> = hits.iter().map(|hit| hit.id.as_str()).collect();
         let there: Vec<String> = store.spaces().unwrap().into_iter().map(|space| space.space.model).collect();
@@ -296,9 +298,9 @@ impl Oracle {
             assert!(plain.iter().map(|hit| &hit.id).eq(hits.iter().map(|hit| &hit.id)), "not the old search");
         }
         self.native = native;
-        if let Some(recorded) = Recorded::read(store).unwrap() {
+        if let Some(recorded) = Recorded::read(&**store).unwrap() {
             assert_eq!(recorded.record.request, self.asked);
-            let status = status(store, 3).unwrap();
+            let status = status(&**store, 3).unwrap();
             let counts = status.counts;
             assert_eq!(counts.items, self.items.len() as u64);
             assert_eq!(counts.native + counts.adapted + counts.lacking, counts.items);
@@ -482,7 +484,7 @@ impl Model {
     fn play(&mut self, operation: &Operation) {
         match operation {
             Operation::Write(write) => {
-                self.oracle.perform(write, self.store.as_ref(), &self.world.adapter);
+                self.oracle.perform(write, &self.store, &self.world.adapter);
             }
             Operation::Verb(verb) => self.perform(verb, &NoFaults, true),
             Operation::Die(verb, place, visit) => {
@@ -501,7 +503,7 @@ impl Model {
                             Operation::Verb(verb) => self.perform(verb, &NoFaults, false),
                             other => self.play(other),
                         }
-                        self.oracle.look(store.as_ref());
+                        self.oracle.look(&store);
                     }
                     for worker in workers {
                         worker.join().unwrap();
@@ -531,7 +533,7 @@ impl Model {
             [Verb::Run(None), Verb::Switch(Serving::Merged), Verb::Switch(Serving::Mixed), Verb::Finish];
         for verb in verbs {
             self.perform(&verb, &NoFaults, true);
-            self.oracle.check(self.store.as_ref());
+            self.oracle.check(&self.store);
             let counts = self.store.counts(NEW).unwrap();
             assert_eq!(counts.native, self.oracle.items.len() as u64);
             assert_eq!(counts.adapted + counts.lacking, 0);
@@ -544,7 +546,7 @@ fn play(store: Arc<dyn Store>, clock: ManualLeaseClock, items: usize, operations
     let mut model = Model::new(store, clock, items);
     for operation in operations {
         model.play(operation);
-        model.oracle.check(model.store.as_ref());
+        model.oracle.check(&model.store);
         model.check_bill();
         // What the dead held is anybody's by the next operation.
         model.clock.pass(Duration::from_secs(60));

@@ -77,8 +77,8 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
     if let Some(configuration) = &configuration {
         configuration.expect_of_gallery(&location, &*store)?;
     }
-    let adapter = configuration.as_ref().map(|configuration| &configuration.adapter);
-    let gallery = rehang_upgrade::Gallery::new(&*store, adapter);
+    let adapter = configuration.map(|configuration| configuration.adapter);
+    let gallery = rehang_upgrade::Gallery::new(store.clone(), adapter);
     let done = rehang_upgrade::put(&*store, &gallery, &item)?;
     let mut text = format!("{} has revision {}\n", done.id, done.revision);
     if !done.removed_from.is_empty() {

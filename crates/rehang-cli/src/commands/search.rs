@@ -21,7 +21,7 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
     };
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
     let store = location(arguments.gallery.as_deref(), configuration.as_ref())?.open()?;
-    let found = rehang_upgrade::search(&*store, &search)?;
+    let found = rehang_upgrade::search(store, &search)?;
     if let Some(error) = &found.index_not_kept {
         say(&format!("Warning: the search index is not kept: {}", wording::said(error)));
     }

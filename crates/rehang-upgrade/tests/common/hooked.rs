@@ -1,6 +1,6 @@
 //! A store in which something happens right before a call: what others do between two steps of one process.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rehang::{Matrix, Provenance, Result, Space};
@@ -13,10 +13,11 @@ use rehang_store::{
 type Act = Box<dyn FnOnce(&MemoryStore) + Send>;
 
 /// A store in which something happens right before the first call of a name.
+#[derive(Clone)]
 pub struct Hooked {
     pub store: MemoryStore,
     call: &'static str,
-    act: Mutex<Option<Act>>,
+    act: Arc<Mutex<Option<Act>>>,
 }
 
 impl Hooked {
@@ -25,7 +26,7 @@ impl Hooked {
         call: &'static str,
         act: impl FnOnce(&MemoryStore) + Send + 'static,
     ) -> Self {
-        Self { store: store.clone(), call, act: Mutex::new(Some(Box::new(act))) }
+        Self { store: store.clone(), call, act: Arc::new(Mutex::new(Some(Box::new(act)))) }
     }
 
     pub fn happened(&self) -> bool {

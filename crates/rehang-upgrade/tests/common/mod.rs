@@ -5,15 +5,15 @@ pub mod hooked;
 mod padding;
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select};
-use rehang_upgrade::{Clock, Faults, OrderSettings, Place, Setup};
+use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
+use rehang_upgrade::{Clock, Faults, Gallery, OrderSettings, Place, Setup};
 use serde_json::Value;
 
 use padding::padding;
@@ -68,6 +68,7 @@ pub fn other_adapter() -> Adapter {
     adapter
 }
 
+#[derive(Clone)]
 pub struct World {
     pub old: Space,
     pub new: Space,
@@ -105,6 +106,11 @@ pub fn item(number: usize, version: usize) -> ItemWrite {
         vectors: vec![NewVector::of_model(old_space().model, old_model(&source), Provenance::Old)],
         source: Some(source),
     }
+}
+
+/// What an application searches and writes through; a clone of a store is another handle on it.
+pub fn gallery<S: Store + Clone + 'static>(store: &S, adapter: Option<&Adapter>) -> Gallery {
+    Gallery::new(Arc::new(store.clone()), adapter.cloned().map(Arc::new))
 }
 
 /// A gallery of `items` with old vectors.
