@@ -260,21 +260,59 @@ impl Filler {
             seed: self.order.seed,
             ..OrderInput::default()
         };
-        let Some(Arrangement::First(first)) = order::arrange(self.order.policy, &input)? else {
-            return Ok(());
-        };
-        let covering: Vec<(ItemKey, Revision, Priority)> = first
-            .iter()
-            .enumerate()
-            .map(|(rank, &row)| {
-                let place = Priority::new(Band::Covering, (first.len() - rank) as f64);
-                (sampled[row].0, sampled[row].1, place)
-            })
-            .collect();
-        for page in covering.chunks(PAGE_ITEMS_MAX) {
-            store.set_priorities(&self.new, epoch, page)?;
+        match order::arrange(self.order.policy, &input)? {
+            None => Ok(()),
+            Some(Arrangement::First(first)) => {
+                let covering: Vec<(ItemKey, Revision, Priority)> = first
+                    .iter()
+                    .enumerate()
+                    .map(|(rank, &row)| {
+                        let place = Priority::new(Band::Covering, (first.len() - rank) as f64);
+                        (sampled[row].0, sampled[row].1, place)
+                    })
+                    .collect();
+                for page in covering.chunks(PAGE_ITEMS_MAX) {
+                    store.set_priorities(&self.new, epoch, page)?;
+                }
+                Ok(())
+            }
+            Some(Arrangement::FarFrom(centres)) => self.rank_by_distance(store, epoch, &centres, observer),
         }
-        Ok(())
+    }
+
+    /// Ranks every adapted item by its distance to the nearest centre, farthest first.
+    fn rank_by_distance(
+        &self,
+        store: &dyn Ledger,
+        epoch: Epoch,
+        centres: &Matrix,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        let mut after = None;
+        loop {
+            expect_going(observer)?;
+            let scan = Scan::new(&self.new, Select::Provenance(Provenance::Adapted), self.page())
+                .after(after)
+                .with_vectors_of(&self.new);
+            let records = store.scan(&scan)?;
+            let Some(last) = records.last() else { return Ok(()) };
+            after = Some(last.item.key);
+            let ranked: Vec<(&Record, &[f32])> = records
+                .iter()
+                .filter(|record| self.front(record).is_none())
+                .filter_map(|record| Some((record, record.vector.as_ref()?.vector.as_slice())))
+                .collect();
+            let rows = ranked.iter().flat_map(|(_, vector)| vector.iter().copied()).collect();
+            let distances = order::distances_to_nearest(&Matrix::new(self.applier.d_new(), rows)?, centres);
+            let places: Vec<(ItemKey, Revision, Priority)> = ranked
+                .iter()
+                .zip(distances)
+                .map(|((record, _), distance)| {
+                    (record.item.key, record.item.revision, Priority::ordinary(distance))
+                })
+                .collect();
+            store.set_priorities(&self.new, epoch, &places)?;
+        }
     }
 
     /// The place of an item that came or changed during the upgrade, or that merged searches are scaled by: it keeps it, whatever
