@@ -4,6 +4,7 @@
 //! [`Policy::Oracle`] looks at the true errors and exists for evaluation only. A policy is a file of `order/` and an entry of
 //! `policies!`.
 
+mod class_mean;
 mod coverage;
 mod doubt;
 mod oracle;
@@ -70,6 +71,9 @@ policies! {
     /// The dig score is `H(p) · (1 − (p¹ − p²))`, entropy times margin through a head (the adapter carries one even
     /// where the model came without); σ² where there is none. Needs `vectors`, and `classified` or `sigma`.
     Coverage = coverage::COVERAGE,
+    /// The distance of h(o) to the mean of its class, or of its k-means cluster without labels, farthest first
+    /// (λ-orthogonality, arXiv 2509.16664). Needs `vectors`; `classes` are those that the gallery declares.
+    ClassMean = class_mean::CLASS_MEAN,
 }
 
 /// What a policy is.
@@ -224,7 +228,8 @@ pub fn distances_to_nearest(vectors: &Matrix, centres: &Matrix) -> Vec<f64> {
 /// | `squared_errors` | none | true squared error of each item, `[n]` (evaluation only) |
 /// | `classified` | none | a head and the vectors it classifies: the new head with adapted vectors, or the old head with old vectors (RACT runs the new head on old vectors, which share its space there) |
 /// | `vectors` | none | vectors whose space is to be covered, `[n, d]` |
-/// | `clusters` | none | clusters for coverage; `⌈n/10⌉`, at most 2048, where not given |
+/// | `classes` | none | the class of each item, `[n]`, negative where not known |
+/// | `clusters` | none | clusters of an order that has some; coverage: `⌈n/10⌉`, at most 2048; class-mean: `n/30`, 2 to 256 |
 /// | `seed` | 0 | of shuffles and of k-means |
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OrderInput<'a> {
@@ -238,7 +243,9 @@ pub struct OrderInput<'a> {
     pub classified: Option<(&'a Head, &'a Matrix)>,
     /// Vectors whose space is to be covered.
     pub vectors: Option<&'a Matrix>,
-    /// Clusters for coverage.
+    /// Class of each item, as the gallery declares it.
+    pub classes: Option<&'a [i64]>,
+    /// Clusters of an order that has some.
     pub clusters: Option<usize>,
     /// Seed of shuffles and of k-means.
     pub seed: u64,
@@ -626,6 +633,44 @@ mod tests {
         // All weights 0 still cover.
         let nothing = OrderInput { sigma: Some(&[0.0; 6]), ..input };
         check_permutation(&order(Policy::Coverage, &nothing).unwrap().permutation, 6).unwrap();
+    }
+
+    #[test]
+    fn class_mean_takes_first_what_is_farthest_from_the_mean_of_its_class() {
+        let vectors = Matrix::new(1, vec![0.0, 1.0, 5.0, 50.0, 51.0, 56.0, 7.0]).unwrap();
+        // Means 2 and 52.33; the class of the last item is not known.
+        let classes = [0, 0, 0, 4, 4, 4, -1];
+        let input = OrderInput { vectors: Some(&vectors), classes: Some(&classes), ..input(7) };
+        let made = order(Policy::ClassMean, &input).unwrap();
+        let slow: Vec<f64> = (0..7)
+            .map(|item| {
+                let members: Vec<f32> = (0..7)
+                    .filter(|&other| classes[other] == classes[item])
+                    .map(|other| vectors.row(other)[0])
+                    .collect();
+                let mean = members.iter().sum::<f32>() / members.len() as f32;
+                if classes[item] < 0 { 0.0 } else { f64::from((vectors.row(item)[0] - mean).abs()) }
+            })
+            .collect();
+        assert!(
+            made.scores.iter().zip(&slow).all(|(a, b)| (a - b).abs() < 1e-5),
+            "{:?} {slow:?}",
+            made.scores
+        );
+        assert_eq!(made.permutation[..2], [5, 2]);
+        assert_eq!(*made.permutation.last().unwrap(), 6);
+        // Without classes the clusters take their place: the nearest of two centres, here those of the two ends.
+        let clustered = OrderInput { classes: None, clusters: Some(2), ..input };
+        let made = order(Policy::ClassMean, &clustered).unwrap();
+        let centres = [(0.0 + 1.0 + 5.0 + 7.0) / 4.0, (50.0 + 51.0 + 56.0) / 3.0];
+        for (item, score) in made.scores.iter().enumerate() {
+            let to = |centre: f64| (f64::from(vectors.row(item)[0]) - centre).abs();
+            assert!((score - to(centres[0]).min(to(centres[1]))).abs() < 1e-4, "{item}: {score}");
+        }
+        let Some(Arrangement::FarFrom(centres)) = arrange(Policy::ClassMean, &clustered).unwrap() else {
+            panic!()
+        };
+        assert_eq!(distances_to_nearest(&vectors, &centres), made.scores);
     }
 
     #[test]

@@ -1,0 +1,58 @@
+//! By the distance of h(o) to the mean of its class, farthest first (λ-orthogonality, arXiv 2509.16664, partial
+//! backfilling); without labels, to the mean of its k-means cluster.
+
+use super::{Arrangement, Definition, Evidence, HeadUse, Order, Page, distances_to_nearest};
+use crate::clusters::{class_means, k_means};
+use crate::error::Result;
+use crate::vectors::{Matrix, squared_distance};
+
+/// Rounds of k-means.
+const CLUSTER_ROUNDS: usize = 15;
+/// One cluster for this many items, and the bounds of their number: coarse, as classes are.
+const CLUSTER_ITEMS: usize = 30;
+const CLUSTERS_MIN: usize = 2;
+const CLUSTERS_MAX: usize = 256;
+
+pub(super) static CLASS_MEAN: Definition = Definition {
+    name: "class-mean",
+    about: "goes by the distance to the mean of an item's class, or of its cluster, the farthest first",
+    is_evaluation_only: false,
+    head: HeadUse::None,
+    order: |evidence| {
+        let vectors = evidence.vectors("adapted vectors")?;
+        let distances = match evidence.input.classes {
+            Some(classes) => {
+                evidence.expect_items("classes", classes.len())?;
+                distances_to_means(vectors, classes)
+            }
+            None => distances_to_nearest(vectors, &centres(evidence, vectors)?),
+        };
+        Order::by_scores(distances, "distances to class means")
+    },
+    // Where the centres are is not known before the whole gallery is adapted.
+    scores: |page: &Page<'_>| Ok(page.by_sigma()),
+    arrange: Some(|evidence| {
+        let vectors = evidence.vectors("adapted vectors")?;
+        Ok(Arrangement::FarFrom(centres(evidence, vectors)?))
+    }),
+};
+
+/// The centres of the clusters, `[k, d]`.
+fn centres(evidence: &Evidence<'_>, vectors: &Matrix) -> Result<Matrix> {
+    let count = (vectors.rows() / CLUSTER_ITEMS).clamp(CLUSTERS_MIN, CLUSTERS_MAX);
+    let count = evidence.input.clusters.unwrap_or(count);
+    Ok(k_means(vectors, count, CLUSTER_ROUNDS, evidence.input.seed)?.centres)
+}
+
+/// The distance of every vector to the mean of its class, `[n]`; 0 for one whose class is not known (negative).
+fn distances_to_means(vectors: &Matrix, classes: &[i64]) -> Vec<f64> {
+    let mut names: Vec<i64> = classes.iter().copied().filter(|&class| class >= 0).collect();
+    names.sort_unstable();
+    names.dedup();
+    let of_item: Vec<Option<usize>> = classes.iter().map(|class| names.binary_search(class).ok()).collect();
+    let means = class_means(vectors, &of_item, names.len());
+    let distance = |(row, class): (usize, &Option<usize>)| {
+        class.map_or(0.0, |class| squared_distance(vectors.row(row), means.row(class)).sqrt())
+    };
+    of_item.iter().enumerate().map(distance).collect()
+}
