@@ -371,7 +371,7 @@ pub struct Transform {
 /// Options of `rehang order`.
 #[derive(Debug, Args)]
 pub struct Order {
-    /// coverage (recommended), sigma, random, least-confidence, margin, entropy or oracle (evaluation only).
+    /// coverage (recommended), sigma, random, class-mean, least-confidence, margin, entropy or oracle (evaluation only).
     #[arg(long)]
     pub policy: String,
     /// σ² of every item, from `rehang transform`; several files are read one after the other.

@@ -28,6 +28,7 @@ pub fn in_flags(text: &str) -> String {
         let option = flags.parameter(part);
         match place % 2 {
             0 => said += part,
+            _ if flags.is_positional(part) => said += &format!("the {}", part.replace('_', " ")),
             _ if option == part => said += &format!("`{part}`"),
             _ => said += &option,
         }
@@ -44,6 +45,11 @@ pub fn remedy(remedy: &Remedy) -> String {
 struct Flags(Command);
 
 impl Flags {
+    /// Whether the subcommand takes the parameter by its position, so that no option names it.
+    fn is_positional(&self, name: &str) -> bool {
+        self.0.get_positionals().any(|argument| argument.get_id() == name)
+    }
+
     /// Those of the subcommand that was called.
     fn of(matches: &ArgMatches) -> Self {
         let mut command = Arguments::command();
