@@ -19,7 +19,7 @@
 //! let (method, geometry) = (Method::Procrustes, Some(GeometryKind::Raw));
 //! let parameters = FitParameters { method, geometry, ..FitParameters::default() };
 //! let fitted = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
-//! let adapted = adapter::apply(&fitted.adapter, pairs.old(), None)?;
+//! let adapted = adapter::apply(&fitted.adapter, pairs.old(), None, &Progress::default())?;
 //! let (found, wanted) = (adapted.vectors.matrix().row(17), pairs.new_vectors().matrix().row(17));
 //! assert!((found[0] - wanted[0]).abs() < 1e-3 && (found[1] - wanted[1]).abs() < 1e-3);
 //!

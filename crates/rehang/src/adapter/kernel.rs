@@ -342,6 +342,9 @@ mod avx512 {
         }
     }
 
+    /// # Safety
+    ///
+    /// `block` lies inside its task's matrices, with `ROWS` rows and `LINES` lines of columns; the processor has AVX-512F.
     #[target_feature(enable = "avx512f")]
     unsafe fn micro<const ROWS: usize, const LINES: usize>(block: Block) {
         // SAFETY: masks keep every access to inputs and outputs inside the block's existing columns; weights and
@@ -424,6 +427,9 @@ mod avx2 {
         }
     }
 
+    /// # Safety
+    ///
+    /// `block` lies inside its task's matrices, with `ROWS` rows; the processor has AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
     unsafe fn micro<const ROWS: usize>(block: Block) {
         // SAFETY: rows with less than a whole line of columns go through `edge`, which is a line long; weights and
@@ -513,6 +519,9 @@ mod plain {
         }
     }
 
+    /// # Safety
+    ///
+    /// `block` lies inside its task's matrices, with `ROWS` rows.
     unsafe fn micro<const ROWS: usize>(block: Block) {
         // SAFETY: only existing columns of the output are touched; weights and bias are padded to whole lines.
         unsafe {
