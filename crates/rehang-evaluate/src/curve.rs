@@ -12,7 +12,7 @@ use rehang::files::{
 };
 use rehang::finding::{Finding, Severity, with_messages};
 use rehang::report::Input;
-use rehang::statistics::{Calibration, Interval, calibration, kendall_tau_b};
+use rehang::statistics::{Interval, SigmaQuality};
 use rehang::study::{lookalikes, may_be_other_items, true_errors};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
 use rehang_fit::guards::{CurveSummary, gain};
@@ -108,15 +108,6 @@ pub enum Measured {
         /// Interval over queries of the area, where asked for.
         interval: Option<Interval>,
     },
-}
-
-/// How well σ² predicts the true errors.
-#[derive(Debug, Clone, Serialize)]
-pub struct SigmaQuality {
-    /// Kendall's τ-b; `None` where it is undefined.
-    pub kendall_tau: Option<f64>,
-    /// Predicted against true errors.
-    pub calibration: Calibration,
 }
 
 /// A file that holds the whole curve.
@@ -304,8 +295,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
         None => None,
         Some(predicted) => {
             let errors = true_errors(&new, &adapted);
-            let calibration = calibration(&predicted, &errors, 10)?;
-            Some(SigmaQuality { kendall_tau: kendall_tau_b(&predicted, &errors)?, calibration })
+            Some(SigmaQuality::of(&predicted, &errors)?)
         }
     };
     // The numbers are right all the same, and scripts that compare models want them: this is said and is no failure.

@@ -8,6 +8,7 @@ use rehang::adapter::{
     Adapter, Geometry, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty,
 };
 use rehang::finding::{Finding, Severity};
+use rehang::statistics::SigmaQuality;
 use rehang::study::true_errors;
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,7 @@ use crate::method::Method;
 use crate::outputs::{conformed, raw_outputs, relative_error};
 use crate::pseudo_classes::{centroid_head, pseudo_classes};
 use crate::retrieval::{AGREEMENT, Criterion, Quality};
-use crate::uncertainty_fit::{self, Calibration, Evidence, UncertaintyParameters, cross_fit};
+use crate::uncertainty_fit::{self, Evidence, UncertaintyParameters, cross_fit};
 
 /// What a method gives.
 #[derive(Debug, Clone)]
@@ -158,7 +159,7 @@ pub struct Fitted {
     pub selection: Option<Selection>,
     /// How good σ² is on pairs that it had not seen: those left out of folds, or, for a σ² that is learned together with the map,
     /// those held out of the comparison (then of the map that was fitted on the rest). `None` where there are too few pairs.
-    pub calibration: Option<Calibration>,
+    pub calibration: Option<SigmaQuality>,
     /// How [`Adapter::handicap`] was chosen; `None` (and a handicap of 0) where there was no out-of-fold evidence to
     /// choose on, as for the published recipe.
     pub handicap: Option<HandicapChoice>,
@@ -424,7 +425,7 @@ struct Compared {
     /// close together that a map may well be farther from them than their own mean is.
     seen_errors: Vec<f64>,
     /// How good a σ² is that the named method trains itself, with its map, on the held-out items.
-    calibration: Option<Calibration>,
+    calibration: Option<SigmaQuality>,
 }
 
 /// Fits every candidate on a part of the pairs and measures it on the rest; `None` where there are too few pairs for that.
@@ -523,7 +524,7 @@ fn select(
 }
 
 /// An adapter's own σ² against its errors on the held-out items.
-fn calibration_of(adapter: &Adapter, parts: &[Part]) -> Result<Calibration> {
+fn calibration_of(adapter: &Adapter, parts: &[Part]) -> Result<SigmaQuality> {
     let (mut predicted, mut actual) = (Vec::new(), Vec::new());
     for part in parts {
         let side = part.pairs.side().filter(|_| adapter.side_dimension().is_some());
@@ -531,7 +532,7 @@ fn calibration_of(adapter: &Adapter, parts: &[Part]) -> Result<Calibration> {
         predicted.extend(adapted.variance.iter().map(|&variance| f64::from(variance)));
         actual.extend(true_errors(part.pairs.new_vectors().matrix(), adapted.vectors.matrix()));
     }
-    Ok(Calibration::of(&predicted, &actual))
+    SigmaQuality::of(&predicted, &actual)
 }
 
 /// The rows of one fitted method, one for every geometry that is open to it, and the relative error of each on the first
@@ -596,7 +597,7 @@ fn finish(
     kind: GeometryKind,
     parameters: &FitParameters,
     progress: &Progress,
-) -> Result<(Adapter, Option<Calibration>, Option<HandicapChoice>)> {
+) -> Result<(Adapter, Option<SigmaQuality>, Option<HandicapChoice>)> {
     let native = pairs.new_vectors();
     let needs_evidence =
         fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
@@ -666,7 +667,7 @@ fn left_out_handicap(
     pairs: &Pairs,
     evidence: &OwnEvidence,
     geometry: &Geometry,
-    calibration: &Calibration,
+    calibration: &SigmaQuality,
     parameters: &FitParameters,
     progress: &Progress,
 ) -> Result<Option<HandicapChoice>> {
@@ -682,7 +683,7 @@ fn left_out_handicap(
         &outputs.iter().collect::<Vec<_>>(),
         labels.as_deref(),
         pairs.new_vectors().space().distance,
-        calibration.mean_squared_error,
+        calibration.calibration.mean_squared_error,
         parameters.seed,
         progress,
     )
@@ -792,7 +793,8 @@ mod tests {
             assert!(labelled || kept.relative_error < 0.01, "{kept:?}");
             assert!(kept.method != Method::DoNothing && kept.method != Method::Procrustes);
             let calibration = fitted.calibration.unwrap();
-            assert!((0.9..1.1).contains(&calibration.ratio), "{}", calibration.ratio);
+            let ratio = calibration.calibration.ratio;
+            assert!((0.9..1.1).contains(&ratio), "{ratio}");
         }
     }
 

@@ -194,7 +194,8 @@ pub fn fit_adapter(
     }
     let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
     if options.uncertainty == UncertaintySource::Off {
-        let variance = fitted.calibration.as_ref().map_or(1.0, |calibration| calibration.mean_squared_error);
+        let variance =
+            fitted.calibration.as_ref().map_or(1.0, |quality| quality.calibration.mean_squared_error);
         fitted.adapter.uncertainty =
             Uncertainty::Constant { variance: (variance as f32).max(f32::MIN_POSITIVE) };
         // It was measured on the σ² that is not in the adapter.

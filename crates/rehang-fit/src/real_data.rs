@@ -145,7 +145,7 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
         eprintln!("  {:?} {}: {}", finding.severity, finding.code, finding.seen);
     }
     let calibration = fitted.calibration.unwrap();
-    eprintln!("  out-of-fold: τ {:.3}, ratio {:.3}", calibration.kendall_tau, calibration.ratio);
+    eprintln!("  out-of-fold: τ {:.3?}, ratio {:.3}", calibration.kendall_tau, calibration.calibration.ratio);
     let adapter = fitted.adapter;
     let Uncertainty::OutOfFold(model) = &adapter.uncertainty else { return None };
     let on = |pairs: &Pairs| {

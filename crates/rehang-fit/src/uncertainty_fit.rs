@@ -17,10 +17,9 @@ use rayon::prelude::*;
 use rehang::adapter::{
     Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty,
 };
-use rehang::statistics::kendall_tau_b;
+use rehang::statistics::SigmaQuality;
 use rehang::study::true_errors;
 use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
-use serde::{Deserialize, Serialize};
 
 use crate::folds::folds;
 use crate::linear_algebra::{column_means, eigen, input_factor, product};
@@ -118,69 +117,13 @@ pub struct Evidence<'a> {
     pub head: Option<&'a Head>,
 }
 
-/// One row of a calibration table: items of similar σ².
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CalibrationRow {
-    /// How many pairs.
-    pub items: usize,
-    /// Mean of σ².
-    pub predicted: f64,
-    /// Mean of the true squared error.
-    pub actual: f64,
-}
-
-/// How good σ² is on pairs that its regression had not seen.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Calibration {
-    /// How many pairs were looked at.
-    pub items: usize,
-    /// Kendall's τ-b of σ² with the true squared error: 1 is the true order, 0 is chance.
-    pub kendall_tau: f64,
-    /// Mean of σ² over the mean of the true squared error; 1 is calibrated.
-    pub ratio: f64,
-    /// Mean squared error, the level that both are about.
-    pub mean_squared_error: f64,
-    /// Ten groups of as many pairs each, by increasing σ²; fewer where there are fewer pairs.
-    pub rows: Vec<CalibrationRow>,
-}
-
-impl Calibration {
-    /// Compares predictions with what happened, item by item.
-    pub fn of(predicted: &[f64], actual: &[f64]) -> Self {
-        let mean =
-            |values: &mut dyn Iterator<Item = f64>, count: usize| values.sum::<f64>() / count.max(1) as f64;
-        let mut order: Vec<usize> = (0..predicted.len()).collect();
-        order.sort_by(|&a, &b| predicted[a].total_cmp(&predicted[b]));
-        let groups = predicted.len().min(10);
-        let rows = (0..groups)
-            .map(|group| {
-                let items = &order[group * order.len() / groups..(group + 1) * order.len() / groups];
-                CalibrationRow {
-                    items: items.len(),
-                    predicted: mean(&mut items.iter().map(|&item| predicted[item]), items.len()),
-                    actual: mean(&mut items.iter().map(|&item| actual[item]), items.len()),
-                }
-            })
-            .collect();
-        let (sum_predicted, sum_actual) = (predicted.iter().sum::<f64>(), actual.iter().sum::<f64>());
-        Self {
-            items: predicted.len(),
-            // Lists of one length without NaN: the only way to fail is a constant list, and that ranks nothing.
-            kendall_tau: kendall_tau_b(predicted, actual).ok().flatten().unwrap_or(0.0),
-            ratio: if sum_actual > 0.0 { sum_predicted / sum_actual } else { 1.0 },
-            mean_squared_error: sum_actual / actual.len().max(1) as f64,
-            rows,
-        }
-    }
-}
-
 /// σ² with the proof of how good it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FittedUncertainty {
     /// What goes into the adapter.
     pub uncertainty: Uncertainty,
     /// How it does on pairs that the regression left out.
-    pub calibration: Calibration,
+    pub calibration: SigmaQuality,
 }
 
 /// The fewest pairs that a regression is fitted on; below, σ² is the mean squared error for every item.
@@ -224,7 +167,7 @@ pub fn fit(
     let varies = errors.iter().any(|&error| (error - mean_error).abs() > 1e-9 * mean_error);
     if pairs.len() < PAIRS_MIN || !varies {
         let variance = (mean_error as f32).max(f32::MIN_POSITIVE);
-        let calibration = Calibration::of(&vec![f64::from(variance); errors.len()], &errors);
+        let calibration = SigmaQuality::of(&vec![f64::from(variance); errors.len()], &errors)?;
         return Ok(FittedUncertainty { uncertainty: Uncertainty::Constant { variance }, calibration });
     }
     let log_error = |error: f64| error.max(1e-9 * mean_error).ln();
@@ -314,7 +257,7 @@ pub fn fit(
     fitted.log_maximum = (largest * 2.0).ln() as f32;
     Ok(FittedUncertainty {
         uncertainty: Uncertainty::OutOfFold(fitted),
-        calibration: Calibration::of(&honest, &actual),
+        calibration: SigmaQuality::of(&honest, &actual)?,
     })
 }
 
@@ -672,9 +615,9 @@ mod tests {
         let fitted =
             fit(&data, evidence(&raw, map.input), &UncertaintyParameters::default(), &Progress::default())
                 .unwrap();
-        assert!(fitted.calibration.kendall_tau > 0.4, "{}", fitted.calibration.kendall_tau);
+        assert!(fitted.calibration.kendall_tau > Some(0.4), "{:?}", fitted.calibration.kendall_tau);
         // The level is not fitted on the pairs that it is measured on, so it is near 1 and not exactly there.
-        let ratio = fitted.calibration.ratio;
+        let ratio = fitted.calibration.calibration.ratio;
         assert!((0.9..1.1).contains(&ratio) && (ratio - 1.0).abs() > 1e-6, "{ratio}");
         let Uncertainty::OutOfFold(model) = fitted.uncertainty else { panic!("a regression is expected") };
 
@@ -685,8 +628,8 @@ mod tests {
             .map(|log| log.exp())
             .collect();
         let actual = true_errors(fresh.new_vectors().matrix(), &raw);
-        let seen = Calibration::of(&predicted, &actual);
-        assert!(seen.kendall_tau > 0.4 && (0.7..1.4).contains(&seen.ratio), "{seen:?}");
+        let seen = SigmaQuality::of(&predicted, &actual).unwrap();
+        assert!(seen.kendall_tau > Some(0.4) && (0.7..1.4).contains(&seen.calibration.ratio), "{seen:?}");
     }
 
     #[test]

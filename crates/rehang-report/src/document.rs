@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{
-    Band, Calibration, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy, MeasuredSet,
+    AdapterCalibration, Band, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy, MeasuredSet,
     MetricCurve, Report, ShownMetric, Spread,
 };
 use rehang::verdict::{Verdict, is_below};
@@ -591,33 +591,34 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
     Some(Section { id: "flips".into(), title: "Answers that change".into(), blocks })
 }
 
-fn calibration_section<'a>(calibrations: &[Calibration]) -> Option<Section<'a>> {
+fn calibration_section<'a>(calibrations: &[AdapterCalibration]) -> Option<Section<'a>> {
     let blocks: Vec<Block<'a>> = calibrations.iter().flat_map(calibration_blocks).collect();
     let title = "Does it know where it is wrong?".into();
     (!blocks.is_empty()).then_some(Section { id: "calibration".into(), title, blocks })
 }
 
 /// One adapter's calibration; nothing where no number of it can be shown.
-fn calibration_blocks<'a>(calibration: &Calibration) -> Vec<Block<'a>> {
+fn calibration_blocks<'a>(calibration: &AdapterCalibration) -> Vec<Block<'a>> {
     // Reports from before format 2 do not say which adapter it was.
     let (of, name) = match calibration.method.as_str() {
         "" => (String::new(), String::new()),
         method => (format!(" of {method}"), format!(", {method}")),
     };
-    let points: Vec<(f64, f64)> = calibration.bins.iter().map(|bin| (bin.predicted, bin.actual)).collect();
+    let points: Vec<(f64, f64)> =
+        calibration.table.bins.iter().map(|bin| (bin.predicted, bin.actual)).collect();
     let usable = |value: f64| shown(value).is_some_and(|value| value > 0.0);
     let all = || points.iter().filter(|(x, y)| usable(*x) && usable(*y)).flat_map(|&(x, y)| [x, y]);
     let (low, high) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
     let mut sentences = Vec::new();
-    if shown(calibration.ratio).is_some() {
-        let meaning = match calibration.ratio {
+    if shown(calibration.table.ratio).is_some() {
+        let meaning = match calibration.table.ratio {
             ratio if ratio < 0.9 => "errors are larger than predicted: over-confident",
             ratio if ratio > 1.1 => "errors are smaller than predicted: over-cautious",
             _ => "about right",
         };
         sentences.push(format!(
             "Mean predicted error{of} divided by mean true error is {} ({meaning}).",
-            decimal(calibration.ratio, 2)
+            decimal(calibration.table.ratio, 2)
         ));
     }
     let taus = [
@@ -649,6 +650,7 @@ fn calibration_blocks<'a>(calibration: &Calibration) -> Vec<Block<'a>> {
                 column("items", Kind::Number),
             ],
             rows: calibration
+                .table
                 .bins
                 .iter()
                 .map(|bin| Row {

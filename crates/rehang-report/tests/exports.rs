@@ -8,10 +8,10 @@ use common::{assert_as_committed, assert_self_contained, assert_well_formed, noi
 use rehang::curve::{MAP, Metric, TOP1, TOP5};
 use rehang::finding::{Finding, Severity};
 use rehang::report::{
-    Band, Calibration, CalibrationBin, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves,
-    GroupStudy, Input, KendallTau, MeasuredSet, MetricCurve, Report, ShownMetric, Spaces, Spread,
-    display_points,
+    AdapterCalibration, Band, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy,
+    Input, KendallTau, MeasuredSet, MetricCurve, Report, ShownMetric, Spaces, Spread, display_points,
 };
+use rehang::statistics::{Calibration, CalibrationBin};
 use rehang::{Distance, Space};
 use rehang_report::{Look, html, json, markdown, metric_chart, svg_curve};
 
@@ -153,16 +153,20 @@ fn fixture() -> Report {
         overlapping_items: Some(0),
         overlap_is_estimated: false,
     }];
-    let calibration = |method: &str, ratio: f64, kendall_tau: KendallTau| Calibration {
+    let calibration = |method: &str, ratio: f64, kendall_tau: KendallTau| AdapterCalibration {
         method: method.into(),
-        bins: (0..10)
-            .map(|bin| CalibrationBin {
-                predicted: rounded(ratio * 0.045 * 1.55f64.powi(bin)),
-                actual: rounded(0.055 * 1.42f64.powi(bin) * (1.0 + 0.12 * noise(9, bin as usize))),
-                items: 236 - usize::from(bin > 7),
-            })
-            .collect(),
-        ratio,
+        table: Calibration {
+            bins: (0..10)
+                .map(|bin| CalibrationBin {
+                    predicted: rounded(ratio * 0.045 * 1.55f64.powi(bin)),
+                    actual: rounded(0.055 * 1.42f64.powi(bin) * (1.0 + 0.12 * noise(9, bin as usize))),
+                    items: 236 - usize::from(bin > 7),
+                })
+                .collect(),
+            ratio,
+            items: 2358,
+            mean_squared_error: 0.25,
+        },
         kendall_tau,
     };
     report.calibrations = vec![
@@ -296,10 +300,10 @@ fn hostile() -> Report {
     report.do_nothing.insert("top1".into(), f64::NAN);
     report.new_model.insert("top1".into(), f64::INFINITY);
     if let Some(calibration) = report.calibrations.first_mut() {
-        calibration.ratio = f64::NAN;
-        calibration.bins[0].predicted = 0.0;
-        calibration.bins[1].actual = -1.0;
-        calibration.bins[2].predicted = f64::INFINITY;
+        calibration.table.ratio = f64::NAN;
+        calibration.table.bins[0].predicted = 0.0;
+        calibration.table.bins[1].actual = -1.0;
+        calibration.table.bins[2].predicted = f64::INFINITY;
         calibration.kendall_tau.l2 = Some(f64::NAN);
     }
     if let Some(groups) = &mut report.groups {

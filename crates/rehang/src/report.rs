@@ -21,6 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::Space;
 use crate::curve::Metric;
 use crate::finding::Finding;
+use crate::statistics::Calibration;
 use crate::verdict::Verdict;
 
 /// Version of the JSON form; it grows when a field changes its meaning or goes away, not when one is added.
@@ -70,7 +71,7 @@ pub struct Report {
     pub headline: usize,
     /// How well σ² of each adapter predicts the true error.
     #[serde(default, alias = "calibration", deserialize_with = "one_or_many")]
-    pub calibrations: Vec<Calibration>,
+    pub calibrations: Vec<AdapterCalibration>,
     /// Quality by group of items.
     #[serde(default)]
     pub groups: Option<GroupStudy>,
@@ -448,33 +449,17 @@ pub struct Flips {
 }
 
 /// How well σ² of one adapter predicts the true squared error.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Calibration {
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AdapterCalibration {
     /// The adapter's method, as in [`CurveSeries::method`]; empty in reports from before format 2.
     #[serde(default)]
     pub method: String,
-    /// Items in bins of increasing σ².
-    pub bins: Vec<CalibrationBin>,
-    /// Mean σ² divided by the mean true error; 1 is right, below 1 is over-confident. The other way round than
-    /// [`statistics::Calibration::ratio`](crate::statistics::Calibration::ratio), which `rehang curve --json` gives.
-    #[serde(deserialize_with = "nullable::one")]
-    pub ratio: f64,
+    /// The calibration.
+    #[serde(flatten)]
+    pub table: Calibration,
     /// Kendall τ-b of σ² with the true errors.
     #[serde(default)]
     pub kendall_tau: KendallTau,
-}
-
-/// One bin of a calibration.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct CalibrationBin {
-    /// Mean σ².
-    #[serde(deserialize_with = "nullable::one")]
-    pub predicted: f64,
-    /// Mean true squared error.
-    #[serde(deserialize_with = "nullable::one")]
-    pub actual: f64,
-    /// How many items.
-    pub items: usize,
 }
 
 /// Kendall τ-b of σ² with each kind of true error, in `[−1, 1]`; `None` where that error was not measured.
@@ -551,12 +536,12 @@ impl GroupCurves {
 }
 
 /// Reading a list that was one entry, or none, in format 1.
-fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Calibration>, D::Error> {
+fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AdapterCalibration>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Either {
-        Many(Vec<Calibration>),
-        One(Calibration),
+        Many(Vec<AdapterCalibration>),
+        One(AdapterCalibration),
     }
     Ok(match Option::<Either>::deserialize(from)? {
         None => Vec::new(),
@@ -575,9 +560,7 @@ mod nullable {
         value.unwrap_or(f64::NAN)
     }
 
-    pub(super) fn one<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-        Option::deserialize(from).map(number)
-    }
+    pub(super) use crate::statistics::nullable as one;
 
     pub(super) fn many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
         Ok(Vec::deserialize(from)?.into_iter().map(number).collect())
@@ -640,8 +623,11 @@ mod tests {
             let report: Report = serde_json::from_str(&text).unwrap();
             assert_eq!((report.calibrations.len(), report.measured_on[0].pairs), (count, 7));
             if let Some(read) = report.calibrations.first() {
-                assert_eq!((read.ratio, read.kendall_tau.l2, read.method.as_str()), (0.5, Some(0.25), ""));
-                assert!(read.bins[0].actual.is_nan());
+                assert_eq!(
+                    (read.table.ratio, read.kendall_tau.l2, read.method.as_str()),
+                    (0.5, Some(0.25), "")
+                );
+                assert!(read.table.bins[0].actual.is_nan());
             }
             let again: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
             assert_eq!(again.calibrations.len(), count);

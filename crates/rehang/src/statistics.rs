@@ -3,7 +3,7 @@
 use rand::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -202,22 +202,65 @@ fn sort_counting_swaps(values: &mut Vec<f64>) -> u64 {
 /// How well a predicted squared error σ² fits the measured one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Mean measured error over mean σ²: 1 is calibrated, above 1 is over-confident. Infinite where every σ² is 0, and NaN where
-    /// every error is 0 as well. The other way round than [`report::Calibration::ratio`](crate::report::Calibration::ratio).
-    pub ratio: f64,
     /// Items by ascending σ², in groups of (nearly) equal size.
     pub bins: Vec<CalibrationBin>,
+    /// Mean σ² over mean measured error: 1 is calibrated, below 1 is over-confident, above 1 over-cautious. Infinite where every
+    /// error is 0, and NaN where every σ² is 0 as well; both are `null` in JSON, which is read as NaN.
+    #[serde(deserialize_with = "nullable")]
+    pub ratio: f64,
+    /// How many items were compared; 0 in reports from before format 3.
+    #[serde(default)]
+    pub items: usize,
+    /// Mean measured error; NaN in reports from before format 3.
+    #[serde(default = "undefined", deserialize_with = "nullable")]
+    pub mean_squared_error: f64,
 }
 
 /// Items of similar σ².
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CalibrationBin {
-    /// How many items.
-    pub count: usize,
     /// Their mean σ².
+    #[serde(deserialize_with = "nullable")]
     pub predicted: f64,
     /// Their mean measured squared error.
-    pub measured: f64,
+    #[serde(deserialize_with = "nullable")]
+    pub actual: f64,
+    /// How many items.
+    pub items: usize,
+}
+
+/// A calibration with the rank correlation of σ² and the measured errors: whether the scale is right, and whether the order is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SigmaQuality {
+    /// Kendall's τ-b: 1 is the true order, 0 is chance; `None` where all σ² or all errors are equal.
+    pub kendall_tau: Option<f64>,
+    /// The calibration, in ten bins.
+    #[serde(flatten)]
+    pub calibration: Calibration,
+}
+
+impl SigmaQuality {
+    /// Compares predictions with what was measured, item by item.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`calibration`].
+    pub fn of(predicted: &[f64], measured: &[f64]) -> Result<Self> {
+        let calibration = calibration(predicted, measured, BINS)?;
+        Ok(Self { kendall_tau: kendall_tau_b(predicted, measured)?, calibration })
+    }
+}
+
+/// Bins of a calibration where nothing else is said.
+const BINS: usize = 10;
+
+fn undefined() -> f64 {
+    f64::NAN
+}
+
+/// A number that is `null` where it is not defined.
+pub(crate) fn nullable<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<f64, D::Error> {
+    Option::deserialize(from).map(|value| value.unwrap_or(f64::NAN))
 }
 
 /// The calibration table of σ²: items sorted by prediction and cut into `bins` groups of equal size (Levi et al. 2022
@@ -230,8 +273,8 @@ pub struct CalibrationBin {
 ///
 /// ```
 /// let table = rehang::statistics::calibration(&[1.0, 2.0, 3.0, 4.0], &[2.0, 4.0, 6.0, 8.0], 2)?;
-/// assert_eq!(table.ratio, 2.0);
-/// assert_eq!((table.bins[1].predicted, table.bins[1].measured), (3.5, 7.0));
+/// assert_eq!((table.ratio, table.mean_squared_error), (0.5, 5.0));
+/// assert_eq!((table.bins[1].predicted, table.bins[1].actual), (3.5, 7.0));
 /// # Ok::<(), rehang::Error>(())
 /// ```
 pub fn calibration(predicted: &[f64], measured: &[f64], bins: usize) -> Result<Calibration> {
@@ -253,13 +296,19 @@ pub fn calibration(predicted: &[f64], measured: &[f64], bins: usize) -> Result<C
         .map(|bin| {
             let items = &order[bin * count / bins..(bin + 1) * count / bins];
             CalibrationBin {
-                count: items.len(),
                 predicted: mean(items, predicted),
-                measured: mean(items, measured),
+                actual: mean(items, measured),
+                items: items.len(),
             }
         })
         .collect();
-    Ok(Calibration { ratio: mean(&order, measured) / mean(&order, predicted), bins: table })
+    let (sum_predicted, sum_measured) = (predicted.iter().sum::<f64>(), measured.iter().sum::<f64>());
+    Ok(Calibration {
+        bins: table,
+        ratio: sum_predicted / sum_measured,
+        items: count,
+        mean_squared_error: sum_measured / count as f64,
+    })
 }
 
 /// Fails where two lists differ in length or hold NaN or infinity.
@@ -328,10 +377,14 @@ mod tests {
         ) {
             let (predicted, measured): (Vec<f64>, Vec<f64>) = values.into_iter().unzip();
             let table = calibration(&predicted, &measured, bins).unwrap();
-            prop_assert_eq!(table.bins.iter().map(|bin| bin.count).sum::<usize>(), predicted.len());
+            prop_assert_eq!(table.bins.iter().map(|bin| bin.items).sum::<usize>(), predicted.len());
             prop_assert!(table.bins.is_sorted_by(|a, b| a.predicted <= b.predicted));
-            let total: f64 = table.bins.iter().map(|bin| bin.measured * bin.count as f64).sum();
+            let total: f64 = table.bins.iter().map(|bin| bin.actual * bin.items as f64).sum();
             prop_assert!((total - measured.iter().sum::<f64>()).abs() < 1e-9);
+            prop_assert!((total - table.mean_squared_error * table.items as f64).abs() < 1e-9);
+            if total > 0.0 {
+                prop_assert!((table.ratio * total - predicted.iter().sum::<f64>()).abs() < 1e-9);
+            }
         }
     }
 

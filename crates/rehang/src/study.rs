@@ -18,9 +18,9 @@ use crate::head::{Head, HeadKind};
 use crate::order::{GroupPlaces, OrderInput, Policy, group_places, order};
 use crate::progress::Progress;
 use crate::report::{
-    Band, Calibration, CalibrationBin, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves,
-    GroupStudy, KendallTau, MeasuredSet, MetricCurve, Report, Scores, ShownMetric, Spaces, Spread,
-    display_points, percent_rounded_up,
+    AdapterCalibration, Band, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy,
+    KendallTau, MeasuredSet, MetricCurve, Report, Scores, ShownMetric, Spaces, Spread, display_points,
+    percent_rounded_up,
 };
 use crate::statistics::{Interval, calibration, kendall_tau_b, mean_sd};
 use crate::vectors::{Matrix, Vectors, squared_distance};
@@ -569,21 +569,15 @@ fn study_calibration(
     adapted: &Adapted,
     variance: &[f64],
     errors: &[f64],
-) -> Result<Calibration> {
+) -> Result<AdapterCalibration> {
     let table = calibration(variance, errors, CALIBRATION_BINS)?;
     let losses = discriminative_losses(ground, adapted.vectors.matrix());
     let rank = |errors: &[f64]| kendall_tau_b(variance, errors);
     let sum: Option<Vec<f64>> =
         losses.as_ref().map(|losses| losses.iter().zip(errors).map(|(a, b)| a + b).collect());
-    Ok(Calibration {
+    Ok(AdapterCalibration {
         method: contender.name.clone(),
-        // The report has σ² over error, the table error over σ².
-        ratio: 1.0 / table.ratio,
-        bins: table
-            .bins
-            .iter()
-            .map(|bin| CalibrationBin { predicted: bin.predicted, actual: bin.measured, items: bin.count })
-            .collect(),
+        table,
         kendall_tau: KendallTau {
             l2: rank(errors)?,
             discriminative: losses.as_deref().map(rank).transpose()?.flatten(),
@@ -890,11 +884,14 @@ fn warnings(
     }
     for calibration in &report.calibrations {
         let method = &calibration.method;
-        if calibration.ratio.is_finite() && !(0.5..=2.0).contains(&calibration.ratio) {
+        if calibration.table.ratio.is_finite() && !(0.5..=2.0).contains(&calibration.table.ratio) {
             warn(
                 "calibration",
                 Severity::Warning,
-                format!("The mean σ² of {method} is {:.2} times the mean true error.", calibration.ratio),
+                format!(
+                    "The mean σ² of {method} is {:.2} times the mean true error.",
+                    calibration.table.ratio
+                ),
                 "This gallery differs from the pairs: σ² cannot be read as an error here.",
                 "Its order may still be good; compare it with the random order.",
             );

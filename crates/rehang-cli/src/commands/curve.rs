@@ -39,7 +39,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         let tau = sigma.kendall_tau.map_or("undefined".into(), |tau| format!("{tau:.2}"));
         let ratio = sigma.calibration.ratio;
         let _ =
-            writeln!(text, "σ²: Kendall τ-b with the true error {tau}, mean true error / mean σ² {ratio:.2}");
+            writeln!(text, "σ²: Kendall τ-b with the true error {tau}, mean σ² / mean true error {ratio:.2}");
     }
     print(json, &answer.to_json(), &text)?;
     Ok(Outcome::done_if(!answer.is_refused))

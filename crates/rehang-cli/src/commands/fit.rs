@@ -73,12 +73,9 @@ fn text(answer: &FitAnswer) -> String {
     if let Some(selection) = &fitted.selection {
         table(&mut text, selection);
     }
-    if let Some(calibration) = &fitted.calibration {
-        let _ = writeln!(
-            text,
-            "σ² against the errors on left-out pairs: Kendall τ-b {:.2}",
-            calibration.kendall_tau
-        );
+    if let Some(quality) = &fitted.calibration {
+        let tau = quality.kendall_tau.map_or("undefined".into(), |tau| format!("{tau:.2}"));
+        let _ = writeln!(text, "σ² against the errors on left-out pairs: Kendall τ-b {tau}");
     }
     if let Some(choice) = &fitted.handicap {
         let (none, kept) = (&choice.rows[0], &choice.rows[choice.kept]);
