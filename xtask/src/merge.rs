@@ -64,7 +64,7 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter) -> Result<()> {
         let mut line = Vec::new();
         for stage in STAGES {
             let wanted = (stage * part.old.len() as f64).round() as usize;
-            native += backfill(&store, &new.model, part, wanted - native)?;
+            native += backfill(&store, &new.name, part, wanted - native)?;
             line.push(percent(quality(&store, adapter, part, Some(serving))?));
         }
         row(name, &line);
@@ -83,7 +83,7 @@ fn gallery(part: &Part, adapter: &rehang::Adapter) -> Result<MemoryStore> {
             label: Some(part.labels[row].to_string()),
             payload: Value::Null,
             vectors: vec![NewVector::of_model(
-                adapter.old.model.clone(),
+                adapter.old.name.clone(),
                 part.old.matrix().row(row).to_vec(),
                 Provenance::Old,
             )],

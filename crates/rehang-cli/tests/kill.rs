@@ -142,7 +142,7 @@ fn check_gallery(path: &Path) -> u64 {
     assert_eq!(store.check().unwrap(), [], "the store's own examination");
     let mut natives = 0;
     for space in store.spaces().unwrap() {
-        let name = &space.space.model;
+        let name = &space.space.name;
         let records = store.scan(&Scan::new(name, Select::All, 10 * ITEMS).with_vectors_of(name)).unwrap();
         assert_eq!(records.len(), ITEMS, "items are lost");
         for record in records {

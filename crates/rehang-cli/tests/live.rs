@@ -918,7 +918,7 @@ fn a_gallery_that_comes_during_an_import_is_untouched() {
     assert_eq!(fs_err::read(place.path("N.db-wal")).unwrap(), log);
     drop(theirs);
     let theirs = SqliteStore::open(place.path("N.db")).unwrap();
-    assert_eq!(theirs.spaces().unwrap()[0].space.model, "theirs");
+    assert_eq!(theirs.spaces().unwrap()[0].space.name, "theirs");
     assert!(!place.names().iter().any(|name| name.contains("partial")), "{:?}", place.names());
 }
 

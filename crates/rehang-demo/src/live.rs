@@ -222,7 +222,7 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
     let after = quality("after the backfill")?;
     Ok(Live {
         precision_at_10: Stages { before, at_switch, after },
-        index_recall_at_10: store.recall(&adapter.new.model, 100, DEPTH)?,
+        index_recall_at_10: store.recall(&adapter.new.name, 100, DEPTH)?,
         native: summary.native,
         items: summary.items,
         seconds: summary.elapsed_ms as f64 / 1000.0,
@@ -377,7 +377,7 @@ fn verify(
     encoder: &dyn Encoder,
     deleted: &BTreeSet<String>,
 ) -> Result<()> {
-    let name = &adapter.new.model;
+    let name = &adapter.new.name;
     let wrong = |what: String| Err(Error::corrupt("the demo's gallery", what));
     let mut after = None;
     loop {
@@ -411,7 +411,7 @@ fn percentile(values: &[f64], share: f64) -> f64 {
 }
 
 fn item(adapter: &Adapter, id: &str, images: &Images, row: usize, vector: Option<Vec<f32>>) -> ItemWrite {
-    let old = |vector| NewVector::of_model(adapter.old.model.clone(), vector, Provenance::Old);
+    let old = |vector| NewVector::of_model(adapter.old.name.clone(), vector, Provenance::Old);
     ItemWrite {
         id: id.to_owned(),
         source: Some(Images::name(row)),
@@ -453,7 +453,7 @@ fn encoder_text(model: &str) -> String {
 
 fn configuration(adapter: &Adapter) -> String {
     let space = |space: &rehang::Space| {
-        format!("name = \"{}\"\ndim = {}\ndistance = \"{}\"\n", space.model, space.dimension, space.distance)
+        format!("name = \"{}\"\ndim = {}\ndistance = \"{}\"\n", space.name, space.dimension, space.distance)
     };
     format!(
         "[gallery]\npath = \"gallery.db\"\n\n[old]\n{}\n[new]\n{}\n[adapter]\nfile = \"adapter.safetensors\"\n\n[order]\npolicy = \

@@ -58,7 +58,7 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
         &progress,
     )
     .unwrap();
-    assert_eq!((written.vectors, written.space.model.as_str()), (1079, "digits-new"));
+    assert_eq!((written.vectors, written.space.name.as_str()), (1079, "digits-new"));
     // Three images have the old vector of one of the pairs.
     assert_eq!(written.among_pairs.map(|overlap| overlap.among_pairs()), Some(3));
 

@@ -6,7 +6,7 @@ use crate::contract::{Epoch, ItemWrite, Priority, VectorWrite};
 
 /// A vector enters only if it is as wide as its space, finite, and of length 1 where the space says so.
 pub(crate) fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Result<()> {
-    let what = || format!("the vector of {} for space {:?}", whose(), space.model);
+    let what = || format!("the vector of {} for space {:?}", whose(), space.name);
     if vector.len() != space.dimension {
         return Err(ErrorKind::WidthMismatch {
             what: what(),
@@ -96,19 +96,19 @@ pub(crate) fn epoch(space: &str, carried: Epoch, now: Epoch) -> Result<()> {
 
 /// A space can be made if its vectors have coordinates and applications' vectors in it are their models' own.
 pub(crate) fn new_space(space: &Space, written_as: Provenance) -> Result<()> {
-    if space.model.is_empty() {
+    if space.name.is_empty() {
         return Err(Error::option("the name of a space", "", "the name of the model that makes its vectors"));
     }
     if space.dimension == 0 || space.dimension > DIMENSION_MAX {
         return Err(Error::option(
-            format!("the dimension of space {:?}", space.model),
+            format!("the dimension of space {:?}", space.name),
             space.dimension,
             format!("1 to {DIMENSION_MAX}"),
         ));
     }
     if written_as == Provenance::Adapted {
         return Err(Error::option(
-            format!("the provenance that applications' vectors get in space {:?}", space.model),
+            format!("the provenance that applications' vectors get in space {:?}", space.name),
             "adapted",
             "old or native: an adapter's vectors are never an application's own",
         ));
@@ -118,7 +118,7 @@ pub(crate) fn new_space(space: &Space, written_as: Provenance) -> Result<()> {
 
 /// Queries must be as wide as the space and finite.
 pub(crate) fn queries(space: &Space, queries: &Matrix) -> Result<()> {
-    let what = || format!("the queries to space {:?}", space.model);
+    let what = || format!("the queries to space {:?}", space.name);
     if queries.rows() > 0 && queries.columns() != space.dimension {
         return Err(ErrorKind::WidthMismatch {
             what: what(),

@@ -173,7 +173,7 @@ fn spaces_are_made_once_and_dropped(store: &dyn Store) {
     );
     store.create_space(&space(NEW), Provenance::Native).unwrap();
     let names =
-        || -> Vec<String> { store.spaces().unwrap().into_iter().map(|record| record.space.model).collect() };
+        || -> Vec<String> { store.spaces().unwrap().into_iter().map(|record| record.space.name).collect() };
     assert_eq!(names(), [OLD, NEW], "spaces are listed in the order of creation");
     let records = store.spaces().unwrap();
     assert_eq!(records[0].space, space(OLD), "a space comes back as it was made");

@@ -721,7 +721,7 @@ impl<T: Ledger + Index> Store for T {}
 ///
 /// Those of [`Ledger::spaces`].
 pub fn find_space(ledger: &dyn Ledger, name: &str) -> Result<Option<SpaceRecord>> {
-    Ok(ledger.spaces()?.into_iter().find(|record| record.space.model == name))
+    Ok(ledger.spaces()?.into_iter().find(|record| record.space.name == name))
 }
 
 /// A space of a gallery by name.
@@ -731,9 +731,9 @@ pub fn find_space(ledger: &dyn Ledger, name: &str) -> Result<Option<SpaceRecord>
 /// Not found where there is none, naming those there are; those of [`Ledger::spaces`].
 pub fn expect_space(ledger: &dyn Ledger, name: &str) -> Result<SpaceRecord> {
     let spaces = ledger.spaces()?;
-    if let Some(found) = spaces.iter().find(|record| record.space.model == name) {
+    if let Some(found) = spaces.iter().find(|record| record.space.name == name) {
         return Ok(found.clone());
     }
-    let names: Vec<&str> = spaces.iter().map(|record| record.space.model.as_str()).collect();
+    let names: Vec<&str> = spaces.iter().map(|record| record.space.name.as_str()).collect();
     Err(Error::not_found("space", name, format!("{} (it has: {})", ledger.name(), names.join(", "))))
 }

@@ -114,7 +114,7 @@ impl Ledger for MemoryStore {
     fn create_space(&self, space: &Space, written_as: Provenance) -> Result<()> {
         check::new_space(space, written_as)?;
         let mut state = self.state();
-        if let Some(there) = state.spaces.iter().find(|there| there.record.space.model == space.model) {
+        if let Some(there) = state.spaces.iter().find(|there| there.record.space.name == space.name) {
             return same_space(&there.record, space, written_as);
         }
         state.spaces.push(SpaceState {
@@ -123,7 +123,7 @@ impl Ledger for MemoryStore {
             failures: BTreeMap::new(),
             leases: BTreeMap::new(),
         });
-        state.serving.get_or_insert_with(|| space.model.clone());
+        state.serving.get_or_insert_with(|| space.name.clone());
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl Ledger for MemoryStore {
         if state.serving.as_deref() == Some(space) {
             return Err(serving_space_stays(space));
         }
-        state.spaces.retain(|there| there.record.space.model != space);
+        state.spaces.retain(|there| there.record.space.name != space);
         Ok(())
     }
 
@@ -236,7 +236,7 @@ impl Ledger for MemoryStore {
         for (_, _, priority) in priorities {
             check::priority(Some(*priority))?;
         }
-        check::epoch(&space.record.space.model, epoch, space.record.epoch)?;
+        check::epoch(&space.record.space.name, epoch, space.record.epoch)?;
         let mut changed = 0;
         for &(key, revision, priority) in priorities {
             if let Some(held) = space.vectors.get_mut(&key)
@@ -516,9 +516,8 @@ impl Index for MemoryStore {
 
 impl State {
     fn space(&self, name: &str) -> Result<&SpaceState> {
-        self.spaces.iter().find(|space| space.record.space.model == name).ok_or_else(|| {
-            let names: Vec<&str> =
-                self.spaces.iter().map(|space| space.record.space.model.as_str()).collect();
+        self.spaces.iter().find(|space| space.record.space.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.spaces.iter().map(|space| space.record.space.name.as_str()).collect();
             no_such_space(name, "memory", &names)
         })
     }
@@ -651,10 +650,10 @@ fn scattered(number: u64) -> ItemKey {
 }
 
 fn find_mut<'a>(spaces: &'a mut [SpaceState], name: &str) -> Result<&'a mut SpaceState> {
-    let names: Vec<String> = spaces.iter().map(|space| space.record.space.model.clone()).collect();
+    let names: Vec<String> = spaces.iter().map(|space| space.record.space.name.clone()).collect();
     spaces
         .iter_mut()
-        .find(|space| space.record.space.model == name)
+        .find(|space| space.record.space.name == name)
         .ok_or_else(|| no_such_space(name, "memory", &names.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
@@ -664,7 +663,7 @@ pub(crate) fn same_space(there: &SpaceRecord, space: &Space, written_as: Provena
         return Ok(());
     }
     Err(Error::conflict(
-        format!("space {:?}", space.model),
+        format!("space {:?}", space.name),
         format!(
             "the gallery has it as {} written as {}, not as {space} written as {written_as}; \
              give the new space a name of its own",

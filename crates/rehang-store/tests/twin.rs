@@ -205,7 +205,7 @@ fn apply(store: &dyn Store, operation: &Operation) -> String {
     };
     let epoch = |space: usize, late: bool| {
         let epoch =
-            store.spaces().unwrap().iter().find(|there| there.space.model == SPACES[space]).unwrap().epoch;
+            store.spaces().unwrap().iter().find(|there| there.space.name == SPACES[space]).unwrap().epoch;
         if late { Epoch::new(epoch.number().wrapping_sub(1)) } else { epoch }
     };
     match operation {

@@ -205,7 +205,7 @@ pub fn embed_files(files: &EmbedFiles, progress: &Progress) -> Result<EmbedAnswe
         vectors: files.output.clone(),
         items: vectors.len(),
         dimension: space.dimension,
-        model: space.model.clone(),
+        model: space.name.clone(),
         space,
         refused: examples.refused,
     })

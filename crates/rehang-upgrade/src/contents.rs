@@ -82,8 +82,8 @@ pub(crate) fn expect_id(id: &str) -> Result<()> {
 fn spaces_with(store: &dyn Store, key: ItemKey) -> Result<Vec<String>> {
     let mut spaces = Vec::new();
     for space in store.spaces()? {
-        if store.provenances(&space.space.model, &[key])?.iter().any(Option::is_some) {
-            spaces.push(space.space.model);
+        if store.provenances(&space.space.name, &[key])?.iter().any(Option::is_some) {
+            spaces.push(space.space.name);
         }
     }
     Ok(spaces)
@@ -134,12 +134,12 @@ pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
     let _held = location.hold()?;
     if let Some(Recorded { record, .. }) = Recorded::read(store)?
         && record.phase != Phase::Finished
-        && [record.old.model.as_str(), record.new.model.as_str()].contains(&name)
+        && [record.old.name.as_str(), record.new.name.as_str()].contains(&name)
     {
         return Err(Error::conflict(
             format!(
                 "space {name:?} takes part in the upgrade from {:?} to {:?}",
-                record.old.model, record.new.model
+                record.old.name, record.new.name
             ),
             format!(
                 "it is {}; finish it, or roll it back and begin another one, then drop what is left",
@@ -181,8 +181,8 @@ pub struct SpaceContents {
 pub fn contents(store: &dyn Store) -> Result<Contents> {
     let serving = store.serving()?;
     let of = |space: Space| -> Result<SpaceContents> {
-        let is_serving = serving.as_deref() == Some(space.model.as_str());
-        Ok(SpaceContents { serving: is_serving, counts: store.counts(&space.model)?, space })
+        let is_serving = serving.as_deref() == Some(space.name.as_str());
+        Ok(SpaceContents { serving: is_serving, counts: store.counts(&space.name)?, space })
     };
     let spaces = store.spaces()?.into_iter().map(|record| of(record.space)).collect::<Result<_>>()?;
     Ok(Contents { serving, spaces })

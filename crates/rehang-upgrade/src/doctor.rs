@@ -68,7 +68,7 @@ pub fn examine(
     let mut indexes = Vec::new();
     for record in store.spaces()? {
         examine_space(store, &record, recorded.as_ref(), &mut findings)?;
-        let space = record.space.model;
+        let space = record.space.name;
         examine_index(store, &space, repair, &mut findings)?;
         let health = store.index_health(&space)?;
         let text = describe_index(&space, &health);
@@ -85,8 +85,8 @@ pub fn examine(
         let status = status(store, 0)?;
         let text = format!(
             "an upgrade from {:?} to {:?} is {}, {:.1} % native",
-            record.old.model,
-            record.new.model,
+            record.old.name,
+            record.new.name,
             record.phase.name(),
             100.0 * status.fraction
         );
@@ -107,11 +107,11 @@ fn examine_space(
     upgrade: Option<&UpgradeRecord>,
     findings: &mut Vec<Finding>,
 ) -> Result<()> {
-    let name = &record.space.model;
+    let name = &record.space.name;
     let counts = store.counts(name)?;
     let serves = store.serving()?.as_deref() == Some(name.as_str());
     let of_upgrade = upgrade.is_some_and(|upgrade| {
-        upgrade.phase != Phase::Finished && [&upgrade.old.model, &upgrade.new.model].contains(&name)
+        upgrade.phase != Phase::Finished && [&upgrade.old.name, &upgrade.new.name].contains(&name)
     });
     if !serves && !of_upgrade {
         let text = format!("space {name:?} neither serves nor takes part in an upgrade");

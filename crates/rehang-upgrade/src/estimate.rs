@@ -90,7 +90,7 @@ pub fn estimate(
     ];
     let limit = slowest.into_iter().flatten().min_by(f64::total_cmp);
     let at_most = |rate: f64| limit.map_or(rate, |limit| rate.min(limit));
-    let known = match (probed, kept_rate(store, &setup.new.model)?) {
+    let known = match (probed, kept_rate(store, &setup.new.name)?) {
         (Some(probed), _) => Some((at_most(probed.items_per_second), Basis::Probe)),
         (None, Some(rate)) => Some((at_most(rate), Basis::EarlierRun)),
         (None, None) => limit.map(|limit| (limit, Basis::Limits)),
@@ -108,7 +108,7 @@ pub fn estimate(
 
 /// Tokens of a source, on average; `None` without sources.
 fn mean_tokens(store: &dyn Ledger, setup: &Setup<'_>, terms: &Terms) -> Result<Option<f64>> {
-    let records = sample::some(store, &setup.old.model, SOURCES_MAX, None)?;
+    let records = sample::some(store, &setup.old.name, SOURCES_MAX, None)?;
     let tokens: Vec<u64> =
         records.iter().filter_map(|record| Some(terms.tokens(record.item.source.as_deref()?))).collect();
     Ok((!tokens.is_empty()).then(|| tokens.iter().sum::<u64>() as f64 / tokens.len() as f64))

@@ -155,14 +155,14 @@ impl Forecast {
 /// A conflict that says what is forecast and what can be done; not found where there is no upgrade.
 pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> {
     let record = Recorded::expect(store)?.record;
-    if find_space(store, &record.new.model)?.is_none() {
+    if find_space(store, &record.new.name)?.is_none() {
         // Not even filled: the switch itself says so.
         return Ok(());
     }
-    if record.serving == Serving::Mixed && store.serving()?.as_deref() == Some(record.new.model.as_str()) {
+    if record.serving == Serving::Mixed && store.serving()?.as_deref() == Some(record.new.name.as_str()) {
         return Ok(());
     }
-    let counts = store.counts(&record.new.model)?;
+    let counts = store.counts(&record.new.name)?;
     let share = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
     let (true, Some(line)) = (forecast.is_below_doing_nothing(share), forecast.do_nothing) else {
         return Ok(());

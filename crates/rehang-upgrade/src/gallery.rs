@@ -127,7 +127,7 @@ impl Standing {
 
     /// The upgrade into the space that serves.
     fn upgraded(&self) -> Option<&UpgradeRecord> {
-        self.record.as_ref().filter(|record| record.new.model == self.serving)
+        self.record.as_ref().filter(|record| record.new.name == self.serving)
     }
 
     /// The upgrade both spaces of which are searched.
@@ -258,7 +258,7 @@ impl Gallery {
         }
         let new = queries.of_new(serving).ok_or_else(|| needs(serving))?;
         if let Some(record) = standing.merged() {
-            let old = queries.of_old(&record.old.model).ok_or_else(|| needs(&record.old.model))?;
+            let old = queries.of_old(&record.old.name).ok_or_else(|| needs(&record.old.name))?;
             if old.rows() != new.rows() {
                 return Err(ErrorKind::CountMismatch {
                     left: "queries of the old model".into(),
@@ -271,7 +271,7 @@ impl Gallery {
             let (learned, none) = (self.scale_of(record), Merge::default());
             let merge = learned.as_ref().map_or(&none, |learned| &learned.merge);
             let found = merge.search(&*self.store, record, old, new, k, filter)?;
-            return Ok(Answer { spaces: vec![record.old.model.clone(), serving.clone()], found });
+            return Ok(Answer { spaces: vec![record.old.name.clone(), serving.clone()], found });
         }
         let found = search_space(&*self.store, serving, new, k, filter, handicap)?;
         Ok(Answer { spaces: vec![serving.clone()], found })
@@ -319,14 +319,14 @@ impl Gallery {
         {
             for write in &mut writes {
                 let has = |space: &str| write.vectors.iter().find(|vector| vector.space == space);
-                let (Some(old), None) = (has(&record.old.model), has(&record.new.model)) else { continue };
+                let (Some(old), None) = (has(&record.old.name), has(&record.new.name)) else { continue };
                 if old.vector.len() != record.old.dimension {
                     // The store says what is wrong with it.
                     continue;
                 }
                 let (vectors, variance, _) = filler.adapt_rows(&[ItemKey::from(0)], &old.vector)?;
                 write.vectors.push(NewVector {
-                    space: record.new.model.clone(),
+                    space: record.new.name.clone(),
                     vector: vectors.into_data(),
                     provenance: Provenance::Adapted,
                     sigma2: variance.first().copied(),
@@ -344,14 +344,14 @@ impl Gallery {
         let adapts = record.epoch.is_some()
             && record.adapts_writes(&*self.store)?
             && record.adapter == *fingerprint.as_ref().map_err(Clone::clone)?
-            && find_space(&*self.store, &record.new.model)?.is_some();
+            && find_space(&*self.store, &record.new.name)?.is_some();
         if adapts { self.filler(adapter, record).map(Some) } else { Ok(None) }
     }
 
     /// The adapter made ready for an upgrade: the one of the last write, as long as the upgrade is the same.
     fn filler(&self, adapter: &Adapter, record: &UpgradeRecord) -> Result<Arc<Filler>> {
         let wanted =
-            FilledAs { old: record.old.model.clone(), new: record.new.model.clone(), order: record.order };
+            FilledAs { old: record.old.name.clone(), new: record.new.name.clone(), order: record.order };
         let mut kept = self.filler.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((made_for, filler)) = kept.as_ref()
             && *made_for == wanted
@@ -450,7 +450,7 @@ mod tests {
         let again = gallery.filler(&adapter, &record(&new, order)).unwrap();
         assert!(Arc::ptr_eq(&first, &again), "kept between writes");
         let another_order = OrderSettings { policy: Policy::Random, seed: 1 };
-        let another_space = Space { model: "third-model".into(), ..new.clone() };
+        let another_space = Space { name: "third-model".into(), ..new.clone() };
         let mut last = again;
         for changed in [record(&another_space, order), record(&new, another_order)] {
             let made = gallery.filler(&adapter, &changed).unwrap();

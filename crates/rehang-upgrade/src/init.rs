@@ -52,11 +52,11 @@ pub fn init(init: &Init) -> Result<Initialised> {
     let store = Location::file(&init.gallery).open()?;
     let old = old_space(&*store, &adapter)?;
     let new = Space {
-        model: init.new_name.clone().unwrap_or_else(|| adapter.new.model.clone()),
+        name: init.new_name.clone().unwrap_or_else(|| adapter.new.name.clone()),
         ..adapter.output_space()
     };
-    if new.model == old.model {
-        return Err(Error::option("new_name", &new.model, "a name that the old space does not have"));
+    if new.name == old.name {
+        return Err(Error::option("new_name", &new.name, "a name that the old space does not have"));
     }
     let folder = match init.path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -74,11 +74,11 @@ pub fn init(init: &Init) -> Result<Initialised> {
 
 /// The space that an adapter replaces in a gallery.
 fn old_space(store: &dyn Store, adapter: &Adapter) -> Result<Space> {
-    let record = match find_space(store, &adapter.old.model)? {
+    let record = match find_space(store, &adapter.old.name)? {
         Some(record) => Some(record),
         None => store.serving()?.map(|name| find_space(store, &name)).transpose()?.flatten(),
     };
-    let space = record.ok_or_else(|| Error::not_found("space", &adapter.old.model, store.name()))?.space;
+    let space = record.ok_or_else(|| Error::not_found("space", &adapter.old.name, store.name()))?.space;
     adapter.expect_input_width(space.dimension)?;
     Ok(space)
 }
@@ -119,7 +119,7 @@ fn document(
     let space = |space: &Space| {
         format!(
             "name = {}\ndim = {}\ndistance = {}",
-            text(&space.model),
+            text(&space.name),
             space.dimension,
             text(space.distance.name())
         )
@@ -237,8 +237,8 @@ mod tests {
         let told = told(folder.path(), Some("siglip"));
         let written = init(&told).unwrap();
         let read = Configuration::read(&told.path).unwrap();
-        assert_eq!((&read.old, &read.new.model), (&written.old, &"siglip".to_owned()));
-        assert_eq!((read.old.model.as_str(), read.old.distance), ("clip \"2\"", Distance::Cosine));
+        assert_eq!((&read.old, &read.new.name), (&written.old, &"siglip".to_owned()));
+        assert_eq!((read.old.name.as_str(), read.old.distance), ("clip \"2\"", Distance::Cosine));
         assert_eq!((read.new.dimension, read.new.distance), (4, Distance::L2));
         assert!(read.gallery.is_same(&Location::file(&told.gallery)));
         assert!(read.open_encoder().is_err(), "an encoder has to be chosen");

@@ -28,7 +28,7 @@ pub fn left(
     limit: usize,
 ) -> Result<(Vec<String>, Option<ItemKey>)> {
     let record = Recorded::expect(store)?.record;
-    let new = &record.new.model;
+    let new = &record.new.name;
     if limit == 0 || find_space(store, new)?.is_none() {
         return Ok((Vec::new(), None));
     }
@@ -40,14 +40,14 @@ pub fn left(
             Ok((records.into_iter().map(|record| record.item.id).collect(), next))
         }
         Left::WithoutVector => {
-            let old = find_space(store, &record.old.model)?.is_some();
+            let old = find_space(store, &record.old.name)?.is_some();
             let (mut ids, mut after) = (Vec::new(), after);
             loop {
                 let records = store.scan(&Scan::new(new, Select::Lacking, limit).after(after))?;
                 let whole = records.len() == limit;
                 let keys: Vec<ItemKey> = records.iter().map(|record| record.item.key).collect();
                 let there =
-                    if old { store.provenances(&record.old.model, &keys)? } else { vec![None; keys.len()] };
+                    if old { store.provenances(&record.old.name, &keys)? } else { vec![None; keys.len()] };
                 for (record, there) in records.into_iter().zip(there) {
                     after = Some(record.item.key);
                     if there.is_none() {

@@ -61,9 +61,9 @@ impl Merge {
     ///
     /// Those of the store.
     pub fn learn(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Self> {
-        let keys = sample::native(store, &old.model, &new.model, ITEMS_MAX)?;
-        let olds = store.vectors(&old.model, &keys)?;
-        let news = store.vectors(&new.model, &keys)?;
+        let keys = sample::native(store, &old.name, &new.name, ITEMS_MAX)?;
+        let olds = store.vectors(&old.name, &keys)?;
+        let news = store.vectors(&new.name, &keys)?;
         let (mut old_rows, mut new_rows) = (Vec::new(), Vec::new());
         for (before, now) in olds.into_iter().zip(news) {
             if let (Some(before), Some(now)) = (before, now)
@@ -87,7 +87,7 @@ impl Merge {
                 ));
             }
         }
-        let items = store.counts(&new.model)?.items;
+        let items = store.counts(&new.name)?.items;
         Ok(Self::of_pairs(pairs, items))
     }
 
@@ -163,7 +163,7 @@ impl Merge {
         k: usize,
         filter: &Filter,
     ) -> Result<Vec<Vec<Found>>> {
-        let (old_space, new_space) = (&record.old.model, &record.new.model);
+        let (old_space, new_space) = (&record.old.name, &record.new.name);
         let wanted = k.saturating_mul(CANDIDATES_PER_HIT).max(CANDIDATES_MIN);
         let passes = |provenance| filter.provenances.is_empty() || filter.provenances.contains(&provenance);
         // Without a scale a native item keeps its old place; with one it is judged by its new distance.
@@ -272,7 +272,7 @@ fn few_that_stay(
         if !stays(provenance) {
             continue;
         }
-        let scan = Scan::new(&record.new.model, select, COMPARED_MAX).with_vectors_of(&record.old.model);
+        let scan = Scan::new(&record.new.name, select, COMPARED_MAX).with_vectors_of(&record.old.name);
         let records = store.scan(&scan)?;
         if records.len() >= COMPARED_MAX {
             return Ok(None);

@@ -152,9 +152,9 @@ impl UpgradeRecord {
 
     /// What searches of a space add to the distance of its adapted vectors, as far as this upgrade knows.
     pub fn handicap_of(&self, space: &str) -> f64 {
-        if self.new.model == space {
+        if self.new.name == space {
             self.handicap
-        } else if self.old.model == space && !self.dropped {
+        } else if self.old.name == space && !self.dropped {
             self.old_handicap
         } else {
             0.0
@@ -168,12 +168,12 @@ impl UpgradeRecord {
 
     /// Whether it is an upgrade between the same spaces as another one.
     fn is_between_spaces_of(&self, other: &Self) -> bool {
-        (&self.old.model, &self.new.model) == (&other.old.model, &other.new.model)
+        (&self.old.name, &self.new.name) == (&other.old.name, &other.new.name)
     }
 
     /// Whether searches go to the new space, whatever the phase says: a rollback may have died before it took them back.
     pub(crate) fn is_served(&self, store: &dyn Ledger) -> Result<bool> {
-        Ok(store.serving()?.as_deref() == Some(self.new.model.as_str()))
+        Ok(store.serving()?.as_deref() == Some(self.new.name.as_str()))
     }
 
     /// Whether an item that is written with an old vector needs an adapted one with it: while the upgrade is live; after a
@@ -207,7 +207,7 @@ impl Overtaken {
                 ("it was planned anew meanwhile, with another adapter or order", Remedy::AwaitNewPlan)
             }
         };
-        Error::superseded(format!("filling {:?} of {}", plan.new.model, store.name()), happened).advise(next)
+        Error::superseded(format!("filling {:?} of {}", plan.new.name, store.name()), happened).advise(next)
     }
 }
 
@@ -345,11 +345,11 @@ impl Recorded {
         replaces: Option<&Self>,
         mut record: UpgradeRecord,
     ) -> Result<Self> {
-        let new = &record.new.model;
+        let new = &record.new.name;
         let from = expect_space(store, new)?.epoch;
         record.epoch = Some(from.next());
         let expected = replaces.map(|recorded| recorded.version);
-        let version = store.advance(&record.new.model, from, DOCUMENT, expected, &to_text(&record)?)?;
+        let version = store.advance(&record.new.name, from, DOCUMENT, expected, &to_text(&record)?)?;
         Ok(Self { record, version })
     }
 }

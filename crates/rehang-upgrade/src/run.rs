@@ -115,12 +115,12 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
             );
         }
         (phase @ Phase::Finished, _) => {
-            let left = left_by_finish(setup.store, &record.new.model)?;
+            let left = left_by_finish(setup.store, &record.new.name)?;
             return Err(Error::wrong_phase(upgrade_of(setup.store), format!("{}: {left}", phase.name())));
         }
     }
     let encodes = setup.encoder.space();
-    let of = |space: &Space| (space.model.clone(), space.dimension, space.distance);
+    let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
     if of(encodes) != of(&record.new) {
         let (expected, received) = (record.new.to_string(), encodes.to_string());
         return Err(Error::from(ErrorKind::SpaceMismatch { expected, received }).context("the encoder"));
@@ -128,11 +128,11 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
     let filler = match setup.adapter {
         Some(adapter) => {
             expect_adapter(setup.store, &record, adapter)?;
-            Some(Filler::new(adapter, &record.old.model, &record.new.model, record.order)?)
+            Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?)
         }
         None => None,
     };
-    setup.store.release(&record.new.model, setup.worker, None)?;
+    setup.store.release(&record.new.name, setup.worker, None)?;
     let (jobs, to_do) = channel::<Job>();
     let (done, results) = channel::<Done>();
     let to_do = Arc::new(Mutex::new(to_do));
@@ -145,7 +145,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
         let mut run = Run {
             setup,
             record: &record,
-            space: &record.new.model,
+            space: &record.new.name,
             rolled_back: record.phase == Phase::RolledBack,
             filler,
             observer,
@@ -171,7 +171,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
         match setup.faults.reach(Place::BackfillEnded) {
             // Also after an error: others need not wait for the leases to run out.
             Ok(()) => {
-                let released = setup.store.release(&record.new.model, setup.worker, None);
+                let released = setup.store.release(&record.new.name, setup.worker, None);
                 summary.and_then(|summary| released.map(|_| summary))
             }
             Err(death) => summary.and(Err(death)),
@@ -403,7 +403,7 @@ impl Run<'_> {
 
     fn look(&mut self) -> Result<Event> {
         let record = Recorded::expect(self.setup.store)?.record;
-        let spaces = |record: &UpgradeRecord| (record.old.model.clone(), record.new.model.clone());
+        let spaces = |record: &UpgradeRecord| (record.old.name.clone(), record.new.name.clone());
         let is_back = matches!(record.phase, Phase::RolledBack | Phase::Abandoned);
         if spaces(&record) != spaces(self.record) || (is_back && !self.rolled_back) {
             return Ok(Event::Looked {

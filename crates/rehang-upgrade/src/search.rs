@@ -75,7 +75,7 @@ pub fn search(store: &Arc<dyn Store>, search: &Search) -> Result<Searched> {
         ));
     }
     let recorded = Recorded::read(&**store)?.map(|recorded| recorded.record);
-    let upgraded = recorded.as_ref().is_some_and(|record| record.new.model == serving);
+    let upgraded = recorded.as_ref().is_some_and(|record| record.new.name == serving);
     let merged = recorded
         .as_ref()
         .filter(|record| upgraded && record.serving == Serving::Merged && record.phase != Phase::Finished);
@@ -91,10 +91,10 @@ pub fn search(store: &Arc<dyn Store>, search: &Search) -> Result<Searched> {
     if let Some(record) = merged {
         let old_vectors = search.old_vectors.as_ref().ok_or_else(|| {
             let needed_by =
-                format!("a merged search, with queries that {:?} embedded as well,", record.old.model);
+                format!("a merged search, with queries that {:?} embedded as well,", record.old.name);
             Error::missing("old_vectors", needed_by)
         })?;
-        expect_width(given.old, old_vectors, &expect_space(&**store, &record.old.model)?.space)?;
+        expect_width(given.old, old_vectors, &expect_space(&**store, &record.old.name)?.space)?;
         gallery.calibrate()?;
     }
     let answer = gallery.search(&given, search.k, &search.filter)?;

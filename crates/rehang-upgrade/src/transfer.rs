@@ -231,7 +231,7 @@ fn fill(
 fn expect_no_other_vectors(store: &dyn Store, space: &str, ids: &[String]) -> Result<()> {
     let spaces = store.spaces()?;
     let others: Vec<&str> =
-        spaces.iter().map(|record| record.space.model.as_str()).filter(|name| *name != space).collect();
+        spaces.iter().map(|record| record.space.name.as_str()).filter(|name| *name != space).collect();
     let mut count = 0;
     for page in ids.chunks(IMPORT_ITEMS) {
         let page: Vec<&str> = page.iter().map(String::as_str).collect();

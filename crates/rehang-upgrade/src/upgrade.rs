@@ -88,7 +88,7 @@ impl Upgrade {
             return Ok(None);
         }
         let encoder = self.configuration.open_encoder()?;
-        let records = self.store.scan(&Scan::new(&self.configuration.old.model, Select::All, items))?;
+        let records = self.store.scan(&Scan::new(&self.configuration.old.name, Select::All, items))?;
         let inputs: Vec<Input<'_>> = records
             .iter()
             .filter_map(|record| {
@@ -180,7 +180,7 @@ impl Upgrade {
             worker: &worker_name(),
         };
         let summary = backfill(&setup, observer)?;
-        let failed_in_all = self.store.counts(&self.configuration.new.model)?.failed;
+        let failed_in_all = self.store.counts(&self.configuration.new.name)?.failed;
         Ok(Run { summary, failed_in_all, until: limits.until })
     }
 
@@ -210,7 +210,7 @@ impl Upgrade {
     /// As [`request`](verbs::request).
     pub fn resume(&self, retry_failed: bool) -> Result<Resumed> {
         let Requested { request, before } = self.request(Request::Run)?;
-        let new = &self.configuration.new.model;
+        let new = &self.configuration.new.name;
         let retried = if retry_failed { self.store.clear_failures(new)? } else { 0 };
         Ok(Resumed { request, before, retried })
     }

@@ -35,10 +35,10 @@ pub struct Setup<'a> {
 impl Setup<'_> {
     /// Fails where gallery, adapter and configuration do not speak of the same spaces; gives what looks doubtful.
     fn check(&self, store: &dyn Ledger) -> Result<Vec<String>> {
-        if self.old.model == self.new.model {
+        if self.old.name == self.new.name {
             return Err(Error::option(
                 "[new] name",
-                &self.new.model,
+                &self.new.name,
                 "a name that the old space does not have",
             ));
         }
@@ -48,12 +48,12 @@ impl Setup<'_> {
         expect_of_adapter(&self.adapter.new, self.new, "new")?;
         if let Some(recorded) = Recorded::read(store)?
             && recorded.record.phase == Phase::Finished
-            && (&recorded.record.old.model, &recorded.record.new.model) == (&self.old.model, &self.new.model)
-            && find_space(store, &self.old.model)?.is_none()
+            && (&recorded.record.old.name, &recorded.record.new.name) == (&self.old.name, &self.new.name)
+            && find_space(store, &self.old.name)?.is_none()
         {
             return Err(finished(store, &recorded.record));
         }
-        let found = expect_space(store, &self.old.model)?;
+        let found = expect_space(store, &self.old.name)?;
         if (found.space.dimension, found.space.distance) != (self.old.dimension, self.old.distance) {
             let (expected, received) = (found.space.to_string(), self.old.to_string());
             return Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
@@ -61,22 +61,22 @@ impl Setup<'_> {
         }
         // A space of that name may be there: of this upgrade, or somebody else's.
         let new = self.new_space();
-        if let Some(there) = find_space(store, &new.model)?
+        if let Some(there) = find_space(store, &new.name)?
             && (there.space != new || there.written_as != Provenance::Native)
         {
             let (expected, received) = (new.to_string(), there.space.to_string());
             return Err(Error::from(ErrorKind::SpaceMismatch { expected, received }).context(format!(
                 "[new] name {:?} is taken in {} by a space of its own",
-                new.model,
+                new.name,
                 store.name()
             )));
         }
-        Ok(drift(store, self.adapter, &self.old.model)?.into_iter().collect())
+        Ok(drift(store, self.adapter, &self.old.name)?.into_iter().collect())
     }
 
     /// The new space: searched as the configuration says, normalised as the adapter's outputs are.
     fn new_space(&self) -> Space {
-        Space { model: self.new.model.clone(), distance: self.new.distance, ..self.adapter.output_space() }
+        Space { name: self.new.name.clone(), distance: self.new.distance, ..self.adapter.output_space() }
     }
 }
 
@@ -112,12 +112,12 @@ pub struct Plan {
 /// What [`start`] would fail with before its first write.
 pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
     let warnings = setup.check(store)?;
-    Filler::new(setup.adapter, &setup.old.model, &setup.new.model, setup.order)?;
+    Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let recorded = Recorded::read(store)?;
     expect_no_other(store, recorded.as_ref(), setup)?;
-    let old_counts = store.counts(&setup.old.model)?;
-    let has_new = find_space(store, &setup.new.model)?.is_some();
-    let new_counts = if has_new { Some(store.counts(&setup.new.model)?) } else { None };
+    let old_counts = store.counts(&setup.old.name)?;
+    let has_new = find_space(store, &setup.new.name)?.is_some();
+    let new_counts = if has_new { Some(store.counts(&setup.new.name)?) } else { None };
     let with_old = old_counts.items - old_counts.lacking;
     let native = new_counts.map_or(0, |counts| counts.native);
     let again = may_hold_others(recorded.as_ref(), setup, has_new);
@@ -178,14 +178,14 @@ pub fn start(
     observer: &dyn Observer,
 ) -> Result<Started> {
     let warnings = setup.check(store)?;
-    let filler = Filler::new(setup.adapter, &setup.old.model, &setup.new.model, setup.order)?;
+    let filler = Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
     let new = setup.new_space();
     let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), setup.adapter.fingerprint()?, setup.order);
     let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));
     let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
-    let has_new = find_space(store, &new.model)?.is_some();
+    let has_new = find_space(store, &new.name)?.is_some();
     let filled = has_new && earlier.as_ref().is_some_and(|earlier| is_filled(&earlier.record, setup));
     let adapted_before = may_hold_others(earlier.as_ref(), setup, has_new);
     // Before the record: what is written from here on is new or changed, also if this process dies and another goes on.
@@ -194,7 +194,7 @@ pub fn start(
         _ => Some(store.newest_revision()?),
     };
     let filler = filler.since(since);
-    let old_handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&setup.old.model));
+    let old_handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&setup.old.name));
     let fresh =
         UpgradeRecord { since, handicap: setup.adapter.handicap, old_handicap, adapted_before, ..fresh };
     let record = match &earlier {
@@ -224,7 +224,7 @@ pub fn start(
     faults.reach(Place::BeforeFilled)?;
     record_filled(store, &plan)?;
     faults.reach(Place::AfterFilled)?;
-    Ok(Started { adapted, replanned, lacking: store.counts(&new.model)?.lacking, warnings })
+    Ok(Started { adapted, replanned, lacking: store.counts(&new.name)?.lacking, warnings })
 }
 
 /// The plan with an epoch: that of the space that was made for it. Where another process that makes the same plan was faster, its
@@ -247,7 +247,7 @@ fn fill(
     faults: &dyn Faults,
     observer: &dyn Observer,
 ) -> Result<u64> {
-    let (epoch, new) = (plan.epoch.unwrap_or_default(), &plan.new.model);
+    let (epoch, new) = (plan.epoch.unwrap_or_default(), &plan.new.name);
     let counts = store.counts(new)?;
     let mut adapted = 0;
     if !filled {
@@ -336,7 +336,7 @@ pub fn switch(
         }
     }
     expect_adapter(store, &recorded.record, setup.adapter)?;
-    let (old, new) = (&recorded.record.old.model.clone(), &recorded.record.new.model.clone());
+    let (old, new) = (&recorded.record.old.name.clone(), &recorded.record.new.name.clone());
     let caught_up = catch_up(store, setup, &recorded.record, faults)?;
     let lacking = store.counts(new)?.lacking;
     if serving == Serving::Merged {
@@ -360,7 +360,7 @@ pub fn switch(
 /// serving, and so had nothing to take back.
 fn expect_not_taken_back(store: &dyn Ledger, old: &str, new: &str) -> Result<()> {
     let record = Recorded::expect(store)?.record;
-    let same_spaces = (record.old.model.as_str(), record.new.model.as_str()) == (old, new);
+    let same_spaces = (record.old.name.as_str(), record.new.name.as_str()) == (old, new);
     if same_spaces && !matches!(record.phase, Phase::RolledBack | Phase::Abandoned) {
         return Ok(());
     }
@@ -410,7 +410,7 @@ pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, faults: &dyn Faults) -> R
     if recorded.record.phase == Phase::Finished {
         return Err(finished(store, &recorded.record));
     }
-    let (old, new) = (recorded.record.old.model.clone(), recorded.record.new.model.clone());
+    let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
     // The record first: whoever finishes at the same moment then fails, instead of dropping the space that is to serve.
     // Also where nothing of it differs: a switch that has read it before then fails too.
     let phase = match recorded.record.phase {
@@ -461,7 +461,7 @@ pub struct FinishedUpgrade {
 /// setup: other spaces, or filled by another adapter.
 pub fn finish(store: &dyn Ledger, setup: &Setup<'_>, faults: &dyn Faults) -> Result<FinishedUpgrade> {
     let mut recorded = expect_upgrade(store, setup)?;
-    let (old, new) = (recorded.record.old.model.clone(), recorded.record.new.model.clone());
+    let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
     if recorded.record.phase != Phase::Finished {
         expect_adapter(store, &recorded.record, setup.adapter)?;
         if store.serving()?.as_deref() != Some(new.as_str()) {
@@ -516,7 +516,7 @@ fn catch_up_before_drop(
     record: &UpgradeRecord,
     faults: &dyn Faults,
 ) -> Result<()> {
-    if find_space(store, &record.old.model)?.is_none() {
+    if find_space(store, &record.old.name)?.is_none() {
         // A finish before this one died right after its drop.
         return Ok(());
     }
@@ -537,7 +537,7 @@ fn catch_up(
     record: &UpgradeRecord,
     faults: &dyn Faults,
 ) -> Result<u64> {
-    let filler = Filler::new(setup.adapter, &record.old.model, &record.new.model, setup.order)?;
+    let filler = Filler::new(setup.adapter, &record.old.name, &record.new.name, setup.order)?;
     filler
         .catch_up(store, record.epoch.unwrap_or_default(), faults)
         .map_err(|error| Recorded::explain(store, record, error))
@@ -596,9 +596,9 @@ pub struct Status {
 /// Not found where there is no upgrade.
 pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
     let record = Recorded::expect(store)?.record;
-    let new = &record.new.model;
+    let new = &record.new.name;
     let has_new = find_space(store, new)?.is_some();
-    let items = || store.counts(&record.old.model).map(|counts| counts.items);
+    let items = || store.counts(&record.old.name).map(|counts| counts.items);
     let counts = if has_new {
         store.counts(new)?
     } else {
@@ -608,10 +608,10 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
     let fraction = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
     let lag = match record.phase {
         Phase::Filling | Phase::Abandoned => counts.lacking,
-        Phase::Filled | Phase::RolledBack => store.count_lag(new, &record.old.model)?,
+        Phase::Filled | Phase::RolledBack => store.count_lag(new, &record.old.name)?,
         // A finish that died before its drop still has something to catch up from.
-        Phase::Finished if !record.dropped && find_space(store, &record.old.model)?.is_some() => {
-            store.count_lag(new, &record.old.model)?
+        Phase::Finished if !record.dropped && find_space(store, &record.old.name)?.is_some() => {
+            store.count_lag(new, &record.old.name)?
         }
         Phase::Finished => 0,
     };
@@ -638,7 +638,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
 /// as a name, which matches every model. The distance is the gallery's own business: an adapter maps vectors, and how they are
 /// searched does not change them.
 pub(crate) fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Result<()> {
-    let other_model = space.model != wanted.model && space.model != role;
+    let other_model = space.name != wanted.name && space.name != role;
     if !other_model && space.dimension == wanted.dimension {
         return Ok(());
     }
@@ -648,7 +648,7 @@ pub(crate) fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Re
 }
 
 fn has_spaces_of(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    (&record.old.model, &record.new.model) == (&setup.old.model, &setup.new.model)
+    (&record.old.name, &record.new.name) == (&setup.old.name, &setup.new.name)
 }
 
 /// Whether a `start` goes on with the upgrade of a record, instead of beginning one.
@@ -692,8 +692,8 @@ fn expect_no_other(store: &dyn Ledger, recorded: Option<&Recorded>, setup: &Setu
 fn expect_setup(store: &dyn Ledger, record: &UpgradeRecord, setup: &Setup<'_>) -> Result<()> {
     let name = store.name();
     if !has_spaces_of(record, setup) {
-        let of_record = format!("from {:?} to {:?}", record.old.model, record.new.model);
-        let of_setup = format!("from {:?} to {:?}", setup.old.model, setup.new.model);
+        let of_record = format!("from {:?} to {:?}", record.old.name, record.new.name);
+        let of_setup = format!("from {:?} to {:?}", setup.old.name, setup.new.name);
         return Err(if record.is_live() {
             Error::conflict(
                 format!("another upgrade of {name} is under way, {of_record}"),
@@ -747,7 +747,7 @@ fn finished(store: &dyn Ledger, record: &UpgradeRecord) -> Error {
         upgrade_of(store),
         format!(
             "finished: its old space is gone; to change the model again, name {:?} as [old] and another space as [new] in the configuration",
-            record.new.model
+            record.new.name
         ),
     )
 }

@@ -178,7 +178,7 @@ struct Oracle {
 
 impl Oracle {
     fn perform(&mut self, write: &Write, store: &Arc<dyn Store>, adapter: &Adapter) {
-        let there = |space| store.spaces().unwrap().iter().any(|record| record.space.model == space);
+        let there = |space| store.spaces().unwrap().iter().any(|record| record.space.name == space);
         let mut next = |number: usize| {
             self.versions += 1;
             let mut write = common::item(number, self.versions);
@@ -266,7 +266,7 @@ impl Oracle {
         check(&**store, &adapters());
         let (spaces, hits) = self.look(store);
         let found: BTreeSet<&str> = hits.iter().map(|hit| hit.id.as_str()).collect();
-        let there: Vec<String> = store.spaces().unwrap().into_iter().map(|space| space.space.model).collect();
+        let there: Vec<String> = store.spaces().unwrap().into_iter().map(|space| space.space.name).collect();
         for (id, known) in &mut self.items {
             let item = store.get(&[id]).unwrap().remove(0).unwrap_or_else(|| panic!("{id} is lost"));
             assert_eq!((item.source.as_ref(), item.revision), (Some(&known.source), known.revision));
@@ -401,7 +401,7 @@ impl Model {
     fn perform(&mut self, verb: &Verb, faults: &dyn Faults, alone: bool) {
         let progress = Progress::default();
         let before = self.phase();
-        let has_old = self.store.spaces().unwrap().iter().any(|space| space.space.model == OLD);
+        let has_old = self.store.spaces().unwrap().iter().any(|space| space.space.name == OLD);
         let (outcome, may) = match *verb {
             Verb::Start | Verb::Replan | Verb::Reorder(_) => {
                 match *verb {
@@ -523,7 +523,7 @@ impl Model {
 
     /// Whatever happened: the upgrade can be brought to its end, and every item is native once.
     fn end(&mut self) {
-        if self.store.spaces().unwrap().iter().all(|space| space.space.model != OLD) {
+        if self.store.spaces().unwrap().iter().all(|space| space.space.name != OLD) {
             // It was finished half-way. What was not native by then is kept as it was.
             return;
         }

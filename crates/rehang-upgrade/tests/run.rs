@@ -376,7 +376,7 @@ fn another_upgrade_of_the_same_gallery_is_refused() {
     let (store, mut world) = filled();
     switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
     let before = common::snapshot(&store);
-    world.new.model = "third-model".into();
+    world.new.name = "third-model".into();
     for error in [
         finish(&store, &world.setup(), &NoFaults).unwrap_err(),
         request(&store, &world.setup(), Request::Pause).unwrap_err(),
@@ -386,10 +386,10 @@ fn another_upgrade_of_the_same_gallery_is_refused() {
         assert!(error.is_conflict() && error.to_string().contains("another upgrade"), "{error}");
     }
     let mut encoder = TestEncoder::new();
-    encoder.space.as_mut().unwrap().model = "third-model".into();
+    encoder.space.as_mut().unwrap().name = "third-model".into();
     let error = run(&store, &world, &encoder, Limits::default()).unwrap_err();
     assert!(error.to_string().contains("third-model"), "{error}");
-    world.adapter.new.model = "third-model".into();
+    world.adapter.new.name = "third-model".into();
     for error in [
         start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap_err(),
         switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap_err(),
@@ -440,8 +440,8 @@ fn a_space_that_is_used_again_after_two_rollbacks_is_filled_by_the_adapter_of_no
     let again = |world: &World| start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
     rollback(&store, &world.setup(), &NoFaults).unwrap();
     let mut third = World::new();
-    third.new.model = "third-model".into();
-    third.adapter.new.model = "third-model".into();
+    third.new.name = "third-model".into();
+    third.adapter.new.name = "third-model".into();
     again(&third);
     rollback(&store, &third.setup(), &NoFaults).unwrap();
     world.adapter = common::other_adapter();
@@ -552,8 +552,8 @@ fn wherever_a_start_with_another_adapter_dies_no_vector_of_the_former_one_is_lef
         // Of a fill that died too, of a filled space, and of one that was left behind for another upgrade.
         let (left, mut third) = (filled().0, World::new());
         rollback(&left, &first.setup(), &NoFaults).unwrap();
-        third.new.model = "third-model".into();
-        third.adapter.new.model = "third-model".into();
+        third.new.name = "third-model".into();
+        third.adapter.new.name = "third-model".into();
         start(&left, &third, &NoFaults).unwrap();
         rollback(&left, &third.setup(), &NoFaults).unwrap();
         for store in [half_filled().0, filled().0, left] {

@@ -95,8 +95,10 @@ impl FromStr for Distance {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Space {
-    /// Name of the model that made the vectors.
-    pub model: String,
+    /// The name by which a gallery, an adapter and a report know the space: by convention that of the model that made the
+    /// vectors. Files call it `model`.
+    #[serde(rename = "model")]
+    pub name: String,
     /// Coordinates a vector has.
     pub dimension: usize,
     /// Distance used for search.
@@ -107,8 +109,8 @@ pub struct Space {
 
 impl Space {
     /// A space by its four properties.
-    pub fn new(model: impl Into<String>, dimension: usize, distance: Distance, normalised: bool) -> Self {
-        Self { model: model.into(), dimension, distance, normalised }
+    pub fn new(name: impl Into<String>, dimension: usize, distance: Distance, normalised: bool) -> Self {
+        Self { name: name.into(), dimension, distance, normalised }
     }
 
     /// Succeeds only where `received` is this very space.
@@ -127,6 +129,6 @@ impl Space {
 impl fmt::Display for Space {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lengths = if self.normalised { "normalised" } else { "raw" };
-        write!(f, "{} ({}-d, {}, {lengths})", self.model, self.dimension, self.distance)
+        write!(f, "{} ({}-d, {}, {lengths})", self.name, self.dimension, self.distance)
     }
 }

@@ -153,7 +153,7 @@ fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     if started.lacking > 0 {
         text += &format!("{} items have no old vector; the backfill takes them first.\n", started.lacking);
     }
-    if upgrade.store().serving()?.as_deref() == Some(configuration.old.model.as_str()) {
+    if upgrade.store().serving()?.as_deref() == Some(configuration.old.name.as_str()) {
         text += "Searches still go to the old space: `rehang upgrade switch` changes that.\n";
     }
     print_value(json, &started, &text)?;

@@ -36,7 +36,7 @@ pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
         let mut look = |space: Option<&SpaceRow>, what: &str, sql: String| -> Step<()> {
             let count: u64 = transaction.query_row(&sql, [], |row| row.get(0))?;
             if count > 0 {
-                let space = space.map(|row| row.space.model.clone());
+                let space = space.map(|row| row.space.name.clone());
                 problems.push(Problem { space, what: what.to_owned(), count });
             }
             Ok(())
@@ -169,7 +169,7 @@ fn check_numbers(connection: &Connection, row: &SpaceRow, problems: &mut Vec<Pro
         (not_normalised, "sampled vectors whose length is not 1 although the space says so"),
     ] {
         if count > 0 {
-            problems.push(Problem { space: Some(row.space.model.clone()), what: what.into(), count });
+            problems.push(Problem { space: Some(row.space.name.clone()), what: what.into(), count });
         }
     }
     Ok(())

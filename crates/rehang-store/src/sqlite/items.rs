@@ -103,7 +103,7 @@ fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Rev
 /// The spaces by name, once everything that is to be written has been checked against them.
 fn checked_spaces(connection: &Connection, writes: &[ItemWrite]) -> Step<Spaces> {
     let spaces: Spaces =
-        spaces::list(connection)?.into_iter().map(|space| (space.space.model.clone(), space)).collect();
+        spaces::list(connection)?.into_iter().map(|space| (space.space.name.clone(), space)).collect();
     let names: Vec<&str> = spaces.keys().map(String::as_str).collect();
     for write in writes {
         check::item_write(write, |name| {

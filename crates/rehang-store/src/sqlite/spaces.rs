@@ -43,7 +43,7 @@ pub(crate) fn find(connection: &Connection, name: &str) -> Step<SpaceRow> {
         return space.map_err(Into::into);
     }
     let spaces = list(connection)?;
-    let names: Vec<&str> = spaces.iter().map(|space| space.space.model.as_str()).collect();
+    let names: Vec<&str> = spaces.iter().map(|space| space.space.name.as_str()).collect();
     Err(no_such_space(name, connection.path().unwrap_or_default(), &names).into())
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn create(database: &Database, space: &Space, written_as: Provenance)
 pub(super) fn begin(database: &Database, space: &Space, written_as: Provenance) -> Result<i64> {
     database.write(|transaction| {
         let there = list(transaction)?;
-        if let Some(there) = there.iter().find(|there| there.space.model == space.model) {
+        if let Some(there) = there.iter().find(|there| there.space.name == space.name) {
             let record =
                 SpaceRecord { space: there.space.clone(), written_as: there.written_as, epoch: there.epoch };
             same_space(&record, space, written_as)?;
@@ -105,7 +105,7 @@ pub(super) fn begin(database: &Database, space: &Space, written_as: Provenance) 
             "INSERT INTO space (name, dimension, distance, normalised, written_as, created, trimmed)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0)",
             params![
-                space.model,
+                space.name,
                 space.dimension,
                 space.distance.name(),
                 space.normalised,
@@ -117,7 +117,7 @@ pub(super) fn begin(database: &Database, space: &Space, written_as: Provenance) 
         transaction.execute_batch(&schema::space_tables(number, space, written_as))?;
         transaction.execute(
             "UPDATE gallery SET value = ?1 WHERE name = 'serving' AND value IS NULL",
-            [&space.model],
+            [&space.name],
         )?;
         Ok(number)
     })
@@ -179,7 +179,7 @@ pub(super) fn leave(database: &Database, name: &str) -> Result<Option<i64>> {
         if serving_in(transaction)?.as_deref() == Some(name) {
             return Err(serving_space_stays(name).into());
         }
-        let Some(row) = list(transaction)?.into_iter().find(|row| row.space.model == name) else {
+        let Some(row) = list(transaction)?.into_iter().find(|row| row.space.name == name) else {
             return Ok(None);
         };
         transaction.execute_batch(&schema::leave_space(row.number))?;

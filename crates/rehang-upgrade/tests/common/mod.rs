@@ -103,7 +103,7 @@ pub fn item(number: usize, version: usize) -> ItemWrite {
         id: id(number),
         label: Some((number % 5).to_string()),
         payload: Value::Null,
-        vectors: vec![NewVector::of_model(old_space().model, old_model(&source), Provenance::Old)],
+        vectors: vec![NewVector::of_model(old_space().name, old_model(&source), Provenance::Old)],
         source: Some(source),
     }
 }
@@ -246,7 +246,7 @@ impl Faults for DieAt {
 pub fn snapshot(store: &dyn Ledger) -> Vec<String> {
     let mut lines = vec![format!("serving {:?}", store.serving().unwrap())];
     for space in store.spaces().unwrap() {
-        let name = &space.space.model;
+        let name = &space.space.name;
         let records =
             store.scan(&Scan::new(name, Select::All, usize::MAX >> 1).with_vectors_of(name)).unwrap();
         let mut of_space: Vec<String> = records
@@ -271,7 +271,7 @@ pub fn snapshot(store: &dyn Ledger) -> Vec<String> {
 /// that the item has now.
 pub fn check(store: &dyn Ledger, adapters: &[Adapter]) {
     for space in store.spaces().unwrap() {
-        let name = &space.space.model;
+        let name = &space.space.name;
         let records =
             store.scan(&Scan::new(name, Select::All, usize::MAX >> 1).with_vectors_of(name)).unwrap();
         for record in records {
