@@ -419,7 +419,7 @@ pub struct Found {
 /// A space of the gallery.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpaceRecord {
-    /// The space; `space.model` is its name in the gallery.
+    /// The space, with its name in the gallery.
     pub space: Space,
     /// The provenance that an application's own vectors get in this space: `old` in the space of the model a gallery
     /// came with, `native` in the space of an upgrade.
