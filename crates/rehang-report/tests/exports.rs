@@ -498,7 +498,11 @@ fn what_was_measured_on_what_is_said_without_a_judgement() {
 fn a_report_of_format_2_can_be_read() {
     let kept: Report = serde_json::from_str(include_str!("kept/report-format-2.json")).unwrap();
     assert_eq!(kept.format_version, 2);
-    let expected = Report { format_version: 2, ..fixture() };
+    let mut expected = Report { format_version: 2, ..fixture() };
+    for calibration in &mut expected.calibrations {
+        // Format 2 did not say these.
+        (calibration.table.items, calibration.table.mean_squared_error) = (0, f64::NAN);
+    }
     assert_eq!(json(&kept), json(&expected));
 }
 
