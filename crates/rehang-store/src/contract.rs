@@ -483,7 +483,7 @@ pub struct Counts {
 ///
 /// Where it is not obvious how a database with sequences that are not commit-ordered, with UUIDs as keys, on another machine
 /// can keep a promise, the method says so. The application's own table may hold the items; a side table then holds the revision
-/// (written by a trigger, or by whoever writes the item), and one row a vector and space.
+/// (written by a trigger, or by the process that writes the item), and one row a vector and space.
 ///
 /// # Errors
 ///
@@ -591,7 +591,7 @@ pub trait Ledger: Send + Sync {
     ///
     /// # Errors
     ///
-    /// A conflict where somebody else changed the document, or began an epoch; nothing is changed then.
+    /// A conflict where another process changed the document, or began an epoch; nothing is changed then.
     fn advance(
         &self,
         space: &str,
@@ -604,7 +604,7 @@ pub trait Ledger: Send + Sync {
     /// A page of items.
     fn scan(&self, scan: &Scan) -> Result<Vec<Record>>;
 
-    /// A uniform random sample that depends on the seed and the items' keys alone: the same whoever asks, and as items come and
+    /// A uniform random sample that depends on the seed and the items' keys alone: the same for every caller, and as items come and
     /// go, the others keep their places in the shuffle.
     ///
     /// *Database*: `ORDER BY` a hash of key and seed, `LIMIT size`, with a count beside it; any uniform hash will do. It is one
@@ -683,7 +683,7 @@ pub trait Ledger: Send + Sync {
 ///
 /// # What an index promises
 ///
-/// - **Fresh.** A search sees every write that returned before it began, whoever made it. An index on another machine that
+/// - **Fresh.** A search sees every write that returned before it began, of any process. An index on another machine that
 ///   lags confirms its candidates with the ledger and says in its documentation how far it may lag behind with new ones.
 /// - **Tagged.** A hit says who made the vector that was found, and its item's revision.
 ///

@@ -252,7 +252,7 @@ struct Rest {
     attempts: u32,
     until_ms: u64,
     revision: Revision,
-    /// Whether it is still leased: nobody else may try it until its rest is over.
+    /// Whether it is still leased: no other worker may try it until its rest is over.
     held: bool,
 }
 

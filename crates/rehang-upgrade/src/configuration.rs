@@ -223,7 +223,7 @@ impl Configuration {
         Setup { old: &self.old, new: &self.new, adapter: &self.adapter, order: self.order }
     }
 
-    /// The limits of a run: those of the file, with what the caller asks for in their place. Where nobody says how many items
+    /// The limits of a run: those of the file, with what the caller asks for in their place. Where neither says how many items
     /// go to the encoder together, it is as many as it takes: fewer would leave requests or processes without work.
     ///
     /// # Errors

@@ -112,7 +112,7 @@ pub struct UpgradeRecord {
     /// It stays so until all of them were made again.
     #[serde(default = "not_known")]
     pub adapted_before: bool,
-    /// The epoch of the new space in which this plan fills it; whoever writes adapted vectors for it carries it. `None` until the
+    /// The epoch of the new space in which this plan fills it; every write of an adapted vector for it carries it. `None` until the
     /// space is there.
     #[serde(default = "before_epochs")]
     pub epoch: Option<Epoch>,

@@ -430,7 +430,7 @@ impl Run<'_> {
                         self.observer.observe(&Observation::CaughtUp { items });
                     }
                 }
-                // Planned anew since the record was read: whoever did so catches up.
+                // Planned anew since the record was read: the process that did so catches up.
                 Err(error) if error.is_superseded() => {}
                 Err(error) => return Err(error),
             }

@@ -285,7 +285,7 @@ fn record_filled(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<()> {
     })
 }
 
-/// Changes the record while it says what was planned, and tries again where somebody else was faster with a change that is no reason
+/// Changes the record while it says what was planned, and tries again where another process was faster with a change that is no reason
 /// to give up.
 fn changing<T>(
     store: &dyn Ledger,
@@ -421,7 +421,7 @@ pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, faults: &dyn Faults) -> R
     let rolled_back = UpgradeRecord { phase, ..recorded.record.clone() };
     let has_new = find_space(store, &new)?.is_some();
     if has_new {
-        // Whoever is filling it stops at the next page.
+        // The process that fills it stops at the next page.
         Recorded::begin(store, Some(&recorded), rolled_back)?;
     } else {
         recorded.write(store, rolled_back)?;

@@ -300,7 +300,7 @@ fn other_world() -> World {
     World { adapter: common::other_adapter(), ..World::new() }
 }
 
-/// Planned anew by somebody else, in the moment between what a process has checked and what it writes.
+/// Planned anew by another process, in the moment between what a process has checked and what it writes.
 fn planned_anew(store: &MemoryStore) {
     begin(store, &other_world(), &NoFaults).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Findings: what was noticed about data, a fit, a curve or a gallery, said before it costs a night.
 //!
-//! A finding never stops anything. Whoever made it says how much it matters; whoever reads it decides.
+//! A finding never stops anything. It says how much it matters, and its reader decides.
 
 use std::fmt;
 

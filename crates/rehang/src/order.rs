@@ -82,7 +82,7 @@ pub(crate) struct Definition {
     name: &'static str,
     /// What it does, after its name: "goes by …".
     about: &'static str,
-    /// Whether it uses what nobody knows before the backfill is done.
+    /// Whether it uses what is not known before the backfill is done.
     is_evaluation_only: bool,
     head: HeadUse,
     /// Orders a whole gallery.

@@ -34,7 +34,7 @@ pub fn is_below(value: f64, line: f64) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict")]
 pub enum Verdict {
-    /// There is no curve, or nobody measured what doing nothing is worth.
+    /// There is no curve, or what doing nothing is worth was not measured.
     #[default]
     NotMeasured,
     /// The curve never falls below doing nothing.

@@ -71,7 +71,7 @@ pub fn print(json: bool, value: &Value, text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     let written = if json { writeln!(stdout, "{value}") } else { write!(stdout, "{text}") };
     match written {
-        // Whoever reads may have seen enough (`| head`): that is no failure.
+        // A reader may have seen enough (`| head`): that is no failure.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| Error::io("write to", "stdout", &error)),
     }

@@ -345,7 +345,7 @@ fn print_with_lists(store: &dyn Store, status: &Status) -> Result<()> {
         })
         .and_then(|()| writeln!(stdout).and_then(|()| stdout.flush()));
     match written {
-        // Whoever reads may have seen enough (`| head`): that is no failure.
+        // A reader may have seen enough (`| head`): that is no failure.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| Error::io("write to", "stdout", &error)),
     }

@@ -1,4 +1,4 @@
-//! By the true squared error: what nobody knows before the backfill is done.
+//! By the true squared error: it is not known before the backfill is done.
 
 use super::{Definition, HeadUse, Order};
 
