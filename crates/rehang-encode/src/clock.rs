@@ -5,13 +5,16 @@
 
 use std::time::{Duration, Instant};
 
+/// The longest piece of a wait after which it is looked whether the wait is to end.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Time that passes, and waiting for it.
 pub(crate) trait Clock: Send + Sync {
     /// Time since some moment before the first call. Never goes back.
     fn now(&self) -> Duration;
 
-    /// Returns at that time, or at once if it is past.
-    fn sleep_until(&self, time: Duration);
+    /// Returns at that time, or at once if it is past; soon after `ends` says so in any case.
+    fn sleep_until(&self, time: Duration, ends: &dyn Fn() -> bool);
 }
 
 /// The system's clock.
@@ -38,8 +41,10 @@ impl Clock for SystemClock {
         self.0.elapsed()
     }
 
-    fn sleep_until(&self, time: Duration) {
-        wait(time.saturating_sub(self.now()));
+    fn sleep_until(&self, time: Duration, ends: &dyn Fn() -> bool) {
+        while self.now() < time && !ends() {
+            wait(time.saturating_sub(self.now()).min(LOOK));
+        }
     }
 }
 
@@ -62,7 +67,10 @@ impl Clock for FakeClock {
         crate::meter::lock(&self.0).0
     }
 
-    fn sleep_until(&self, time: Duration) {
+    fn sleep_until(&self, time: Duration, ends: &dyn Fn() -> bool) {
+        if ends() {
+            return;
+        }
         let mut state = crate::meter::lock(&self.0);
         if time > state.0 {
             let wait = time.saturating_sub(state.0);

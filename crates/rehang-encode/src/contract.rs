@@ -76,4 +76,8 @@ pub trait Encoder: Send + Sync {
 
     /// What it has used so far.
     fn spent(&self) -> Spent;
+
+    /// Ends the waits of the calls under way (for the service's pace, before another attempt) and those of later ones: what is not
+    /// embedded by then comes back [`ItemFailure::Untried`]. An encoder that never waits for long does nothing.
+    fn interrupt(&self) {}
 }

@@ -61,6 +61,8 @@ pub(super) enum Said {
 /// A running program. It is killed, with everything it started, when this value goes.
 pub(super) struct Process {
     child: Child,
+    /// How it ended, once it is off the system's list: from then on its number may be another program's.
+    ended: Option<ExitStatus>,
     /// To the thread that writes; none once the input is closed.
     input: Option<Sender<Vec<u8>>>,
     output: Receiver<Said>,
@@ -82,7 +84,7 @@ impl Process {
         // terminal reaches rehang alone, which ends its batch first.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command.spawn().map_err(|error| {
+        let mut child = spawn(command).map_err(|error| {
             if error.kind() == std::io::ErrorKind::NotFound {
                 let place = if launch.program.components().count() > 1 { "the file system" } else { "PATH" };
                 Error::not_found("program", launch.program.display(), place)
@@ -115,7 +117,7 @@ impl Process {
                 drop(words_done);
             });
         }
-        Ok(Self { child, input: Some(input), output: output_of, words, words_end })
+        Ok(Self { child, ended: None, input: Some(input), output: output_of, words, words_end })
     }
 
     /// Hands bytes to the program, without waiting until it has read them.
@@ -166,27 +168,82 @@ impl Process {
     }
 
     fn status(&mut self, deadline: Instant) -> Option<ExitStatus> {
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if clock::now() < deadline => clock::wait(LOOK),
-                _ => return None,
+        while !self.has_ended() {
+            if clock::now() >= deadline {
+                return None;
             }
+            clock::wait(LOOK);
         }
+        self.kill()
     }
 
-    /// Kills the program and what it started, and takes it off the system's list.
-    fn kill(&mut self) {
+    /// Whether the program has ended. It stays on the system's list, so that its number stays its own.
+    fn has_ended(&mut self) -> bool {
         #[cfg(unix)]
         {
-            use rustix::process::{Pid, Signal, kill_process_group};
-            // The group is named by its first process. The system gives that number to no other process while
-            // the group has a member.
-            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+            use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            self.ended.is_some()
+                || !matches!(waitid(WaitId::Pid(Pid::from_child(&self.child)), options), Ok(None))
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        #[cfg(not(unix))]
+        !matches!(self.child.try_wait(), Ok(None))
     }
+
+    /// Kills the program, if it has not ended, and what it started, and takes it off the system's list.
+    fn kill(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none() {
+            #[cfg(unix)]
+            {
+                use rustix::process::{Pid, Signal, kill_process_group};
+                // The group is named by its first process, whose number no other process has before the wait below.
+                let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+            }
+            let _ = self.child.kill();
+            self.ended = self.child.wait().ok();
+        }
+        self.ended
+    }
+}
+
+/// Starts a program that ends when this process does, however that ends.
+///
+/// Linux ends it with the thread that started it, so a thread that lives as long as the process starts all of them. Elsewhere the
+/// program sees its input end.
+fn spawn(mut command: std::process::Command) -> std::io::Result<Child> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::process::CommandExt as _;
+        use std::sync::OnceLock;
+
+        type Start = (std::process::Command, Sender<std::io::Result<Child>>);
+        static STARTER: OnceLock<Mutex<Sender<Start>>> = OnceLock::new();
+        let starter = STARTER.get_or_init(|| {
+            let (commands, to_start) = channel::<Start>();
+            thread::spawn(move || {
+                for (mut command, started) in to_start {
+                    drop(started.send(command.spawn()));
+                }
+            });
+            Mutex::new(commands)
+        });
+        let parent = rustix::process::getpid();
+        let tie = move || {
+            use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The parent may have died before the call.
+            if getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
+        };
+        // SAFETY: between fork and exec only system calls are made; nothing is allocated and no lock is taken.
+        unsafe {
+            command.pre_exec(tie);
+        }
+        let (started, result) = channel();
+        drop(lock(starter).send((command, started)));
+        result.recv().unwrap_or_else(|_| Err(std::io::ErrorKind::BrokenPipe.into()))
+    }
+    #[cfg(not(target_os = "linux"))]
+    command.spawn()
 }
 
 impl Drop for Process {

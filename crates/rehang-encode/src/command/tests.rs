@@ -237,6 +237,46 @@ fn nothing_is_left_when_the_encoder_goes() {
     assert!(is_gone(pid.trim()));
 }
 
+/// Names the folder in which the process below starts its program.
+const FOLDER: &str = "REHANG_TEST_FOLDER_OF_THE_PARENT";
+
+/// No test by itself: the process that the next one kills.
+#[test]
+fn a_parent_that_is_killed() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    // Its input stays open behind its back, so that nothing but the system ends it.
+    let program = config(&["sh", "-c", "echo $$ > pid.new; mv pid.new pid; exec sleep 1000"]);
+    let command = Command::open(&program, &space(), Path::new(&folder)).unwrap();
+    // From a thread that is over before the program is.
+    let process = thread::scope(|scope| {
+        scope.spawn(|| Process::start(&command.launch, Output::Lines).unwrap()).join().unwrap()
+    });
+    process.next(clock::now() + Duration::from_mins(1));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_program_ends_with_this_process_however_that_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut parent = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "command::tests::a_parent_that_is_killed"])
+        .env(FOLDER, folder.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let (place, deadline) = (folder.path().join("pid"), clock::now() + Duration::from_secs(20));
+    while !place.exists() && clock::now() < deadline {
+        clock::wait(Duration::from_millis(5));
+    }
+    let pid = fs_err::read_to_string(place).unwrap();
+    assert!(!is_gone(pid.trim()));
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    while !is_gone(pid.trim()) {
+        assert!(clock::now() < deadline, "the program outlived its parent");
+    }
+}
+
 /// Whether a process is no more, or at most waits for its parent to take note of its end.
 fn is_gone(pid: &str) -> bool {
     let deadline = clock::now() + Duration::from_secs(5);

@@ -21,19 +21,15 @@ pub(super) struct Answer {
 #[derive(Deserialize)]
 struct Body {
     data: Vec<Entry>,
-    usage: Option<Usage>,
+    /// Whatever it is: a count that cannot be read must not cost the vectors beside it.
+    #[serde(default)]
+    usage: serde_json::Value,
 }
 
 #[derive(Deserialize)]
 struct Entry {
     index: Option<usize>,
     embedding: Vec<Option<f32>>,
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    total_tokens: Option<u64>,
-    prompt_tokens: Option<u64>,
 }
 
 /// Reads the answer to a request of `count` inputs, or says what is wrong with it. Entries may come in any order; each
@@ -56,19 +52,25 @@ pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, String> {
     }
     // As many entries as inputs and none twice: every input has its vector.
     let vectors = vectors.into_iter().flatten().collect();
-    let tokens = body.usage.and_then(|usage| usage.total_tokens.or(usage.prompt_tokens));
+    let count = |name: &str| body.usage.get(name)?.as_f64().filter(|count| *count >= 0.0);
+    let tokens = count("total_tokens").or_else(|| count("prompt_tokens")).map(|count| count as u64);
     Ok(Answer { vectors, tokens })
 }
 
-/// What a service says about its refusal: the message of its JSON, or the start of whatever it sent, in one line.
-pub(super) fn message(body: &[u8]) -> String {
+/// What a service says about its refusal: the message of its JSON, or the start of whatever it sent, in one line and without
+/// `secret`, which services like to repeat.
+pub(super) fn message(body: &[u8], secret: Option<&str>) -> String {
     const SHOWN_MAX: usize = 300;
     let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let said = ["/error/message", "/message", "/detail", "/error"]
         .iter()
         .find_map(|path| json.pointer(path)?.as_str())
         .map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_string);
-    let line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Before the line is cut, which could leave most of it.
+    if let Some(secret) = secret {
+        line = line.replace(secret, "(the key)");
+    }
     let mut start: String = line.chars().take(SHOWN_MAX).collect();
     if start.len() < line.len() {
         start.push('…');
@@ -119,11 +121,38 @@ mod tests {
 
     #[test]
     fn refusals_are_shown_in_one_line() {
-        assert_eq!(message(br#"{"error":{"message":"too\n long"}}"#), "too long");
-        assert_eq!(message(br#"{"detail":"no such model"}"#), "no such model");
-        assert_eq!(message(b"<h1>Bad\nGateway</h1>"), "<h1>Bad Gateway</h1>");
-        assert_eq!(message(b" "), "it gives no reason");
-        assert!(message(&[b'x'; 1000]).len() < 400);
+        assert_eq!(message(br#"{"error":{"message":"too\n long"}}"#, None), "too long");
+        assert_eq!(message(br#"{"detail":"no such model"}"#, None), "no such model");
+        assert_eq!(message(b"<h1>Bad\nGateway</h1>", None), "<h1>Bad Gateway</h1>");
+        assert_eq!(message(b" ", None), "it gives no reason");
+        assert!(message(&[b'x'; 1000], None).len() < 400);
+    }
+
+    #[test]
+    fn a_key_is_hidden_wherever_the_line_is_cut() {
+        let key = "sk-abcdefghijklmnopqrstuvwxyz";
+        for before in 0..400 {
+            let said = message(format!("{}{key} is wrong", "x".repeat(before)).as_bytes(), Some(key));
+            assert!(!said.contains("sk-"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_count_of_tokens_may_be_anything() {
+        for (usage, tokens) in [
+            ("{\"total_tokens\": 12.0}", Some(12)),
+            ("{\"total_tokens\": null, \"prompt_tokens\": 3}", Some(3)),
+            ("{\"total_tokens\": 18446744073709551615}", Some(u64::MAX)),
+            ("{\"total_tokens\": 1e300}", Some(u64::MAX)),
+            ("{\"total_tokens\": -5}", None),
+            ("{\"total_tokens\": \"many\"}", None),
+            ("[]", None),
+            ("7", None),
+            ("null", None),
+        ] {
+            let body = format!("{{\"data\": [{{\"embedding\": [1]}}], \"usage\": {usage}}}");
+            assert_eq!(read(body.as_bytes(), 1), Ok(Answer { vectors: vec![vec![1.0]], tokens }), "{usage}");
+        }
     }
 
     proptest! {
@@ -137,7 +166,7 @@ mod tests {
             let body = serde_json::json!({ "data": entries }).to_string();
             let expected: Vec<Vec<f32>> = (0..7).map(|at| vec![at as f32]).collect();
             prop_assert_eq!(read(body.as_bytes(), 7).unwrap().vectors, expected);
-            let _ = (read(&bytes, 1), message(&bytes));
+            let _ = (read(&bytes, 1), message(&bytes, Some("k")));
         }
     }
 }

@@ -30,6 +30,8 @@ use pace::{Backoff, Pace, retry_after};
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
 /// The longest that requests are held back, whatever a service asks for.
 const PAUSE_MAX: Duration = Duration::from_hours(24);
+/// Tokens that a service may count for a text beside those that its bytes could be: special ones, instructions of its own.
+const TOKENS_MORE: u64 = 256;
 /// A text that no service fails at: a service that cannot embed this one can embed none.
 const PROBE: &str = "rehang";
 /// The longest that a connection may take to come about.
@@ -45,6 +47,7 @@ const ANSWER_BYTES_MORE: u64 = 1 << 20;
 /// | `url` | | the service: `https://api.openai.com`, with or without `/v1/embeddings` | `http://` or `https://` |
 /// | `model` | | the model's name there | |
 /// | `key_env` | none | name of the environment variable that holds the key | |
+/// | `plain_http` | `false` | send the key over `http://`, where it can be read on the way; to this machine it always may | |
 /// | `batch` | 64 | texts a request | from 1 |
 /// | `concurrency` | 4 | requests at a time | from 1 |
 /// | `requests_per_minute` | no limit | requests a minute, evenly spread | above 0 |
@@ -69,6 +72,9 @@ pub struct HttpConfig {
     /// Name of the environment variable that holds the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_env: Option<String>,
+    /// Whether the key is sent over `http://` to another machine.
+    #[serde(default)]
+    pub plain_http: bool,
     /// Texts a request.
     #[serde(default = "default_batch")]
     pub batch: usize,
@@ -153,6 +159,8 @@ pub(crate) struct Http {
     check: Check,
     config: HttpConfig,
     url: String,
+    /// The address as errors name it.
+    shown_url: String,
     key: Option<String>,
     agent: Agent,
     clock: Arc<dyn Clock>,
@@ -215,7 +223,15 @@ impl Http {
         let url = endpoint(&config.url)?;
         check_keys(config, space)?;
         let timeout = seconds("timeout_seconds", config.timeout_seconds)?;
+        let shown_url = without_values(&url);
         let key = config.key_env.as_deref().map(|name| key(name, variable)).transpose()?;
+        if key.is_some() && url.starts_with("http://") && !is_loopback(&url) && !config.plain_http {
+            return Err(Error::option(
+                "url",
+                &shown_url,
+                "an address with https://, since the key can be read on its way to this one; plain_http = true sends it all the same",
+            ));
+        }
         let mut agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -229,8 +245,9 @@ impl Http {
             agent = agent.proxy(None);
         }
         Ok(Self {
-            check: Check::new(space, format!("{} at {url}", config.model), config.normalise),
+            check: Check::new(space, format!("{} at {shown_url}", config.model), config.normalise),
             url,
+            shown_url,
             key,
             agent: agent.build().into(),
             clock,
@@ -331,19 +348,29 @@ impl Http {
                 let others_served = self.served.load(Ordering::Relaxed) > served_before;
                 return Ok(Ended::Failed { reason, others_served });
             }
-            self.clock.sleep_until(now + wait.unwrap_or_else(|| self.backoff.wait(failures as u32)));
+            self.wait_until(now + wait.unwrap_or_else(|| self.backoff.wait(failures as u32)))?;
         }
+    }
+
+    /// Waits for a moment.
+    ///
+    /// # Errors
+    ///
+    /// What stopped every call meanwhile: an interruption, a key that ended, a budget.
+    fn wait_until(&self, time: Duration) -> Result<()> {
+        self.clock.sleep_until(time, &|| lock(&self.stopped).is_some());
+        lock(&self.stopped).clone().map_or(Ok(()), Err)
     }
 
     /// Waits for the moment and the connection of a request, and longer where the service asks for that meanwhile.
     ///
     /// # Errors
     ///
-    /// As [`Http::expect_no_long_pause`].
+    /// As [`Http::expect_no_long_pause`] and [`Http::wait_until`].
     fn wait_for_turn(&self, tokens: u64) -> Result<Turn<'_>> {
         let from = self.pace.reserve(self.clock.now(), tokens);
         self.expect_no_long_pause()?;
-        self.clock.sleep_until(from);
+        self.wait_until(from)?;
         loop {
             let turn = self.turn();
             self.expect_no_long_pause()?;
@@ -352,7 +379,7 @@ impl Http {
                 return Ok(turn);
             }
             drop(turn);
-            self.clock.sleep_until(paused_until);
+            self.wait_until(paused_until)?;
         }
     }
 
@@ -405,7 +432,9 @@ impl Http {
             Ok(answer) => {
                 self.served.fetch_add(1, Ordering::Relaxed);
                 if let Some(used) = answer.tokens {
-                    self.correct(reserved, used);
+                    // What a service says is not trusted further than the texts could have tokens.
+                    let most: u64 = texts.iter().map(|text| text.len() as u64 + TOKENS_MORE).sum();
+                    self.correct(reserved, used.min(most));
                 }
                 Outcome::Vectors(answer.vectors)
             }
@@ -422,12 +451,8 @@ impl Http {
         wait: Option<Duration>,
         location: Option<&str>,
     ) -> Result<Outcome> {
-        let mut said = answer::message(body);
-        if let Some(key) = &self.key {
-            said = said.replace(key.as_str(), "(the key)");
-        }
-        let reason = format!("status {status}: {said}");
-        let service = || format!("{} at {}", self.config.model, self.url);
+        let reason = format!("status {status}: {}", answer::message(body, self.key.as_deref()));
+        let service = || self.check.encoder().to_owned();
         match status {
             401 | 403 => {
                 let detail = match &self.config.key_env {
@@ -447,13 +472,16 @@ impl Http {
             404 | 405 => Err(Error::not_found(
                 "embedding endpoint or model",
                 &self.config.model,
-                format!("{} ({reason})", self.url),
+                format!("{} ({reason})", self.shown_url),
             )),
-            300..=399 => Err(Error::option(
-                "url",
-                &self.url,
-                format!("the address itself: it only leads on to {}", location.unwrap_or("another one")),
-            )),
+            300..=399 => {
+                let to = location.map_or("another one".into(), without_values);
+                Err(Error::option(
+                    "url",
+                    &self.shown_url,
+                    format!("the address itself: it only leads on to {to}"),
+                ))
+            }
             400..=499 => Ok(Outcome::Refused(format!("{}: {reason}", self.check.encoder()))),
             _ => Ok(Outcome::Again { reason, wait: None }),
         }
@@ -465,8 +493,13 @@ impl Http {
         use ureq::{Error as Failed, Timeout};
         // What is the same at every attempt stops the run; a name that is not found may only be a network that is down.
         match error {
+            // The library's words would repeat the address with its values.
             Failed::BadUri(_) | Failed::Http(_) => {
-                return Err(Error::option("url", &self.url, format!("an address ({error})")));
+                return Err(Error::option(
+                    "url",
+                    &self.shown_url,
+                    "an address such as https://api.openai.com",
+                ));
             }
             Failed::Tls(_) | Failed::Rustls(_) | Failed::InvalidProxyUrl => {
                 return Err(self.unavailable(error.to_string()));
@@ -635,6 +668,11 @@ impl Encoder for Http {
         let Some(error) = self.embed_all(inputs, &mut answers) else {
             return Ok(answers.into_iter().flatten().collect());
         };
+        if error.is_cancelled() {
+            // An interruption is the fault of no item, and what was embedded before it is paid for.
+            let untried = || Err(ItemFailure::Untried(error.to_string()));
+            return Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect());
+        }
         if error.is_unauthorised() || error.is_budget_spent() {
             *lock(&self.stopped) = Some(error.clone());
         }
@@ -651,6 +689,10 @@ impl Encoder for Http {
 
     fn spent(&self) -> Spent {
         self.meter.spent()
+    }
+
+    fn interrupt(&self) {
+        lock(&self.stopped).get_or_insert_with(|| ErrorKind::Cancelled.into());
     }
 }
 
@@ -710,7 +752,7 @@ fn endpoint(url: &str) -> Result<String> {
     let path = path.trim_end_matches('/');
     let host = path.strip_prefix("https://").or_else(|| path.strip_prefix("http://"));
     if host.is_none_or(|host| host.is_empty() || host.contains(char::is_whitespace)) {
-        return Err(Error::option("url", url, "an address such as https://api.openai.com"));
+        return Err(Error::option("url", without_values(url), "an address such as https://api.openai.com"));
     }
     if host.is_some_and(|host| host.split('/').next().is_some_and(|authority| authority.contains('@'))) {
         // A password would end up in every error; it is not repeated in this one either.
@@ -733,12 +775,23 @@ fn endpoint(url: &str) -> Result<String> {
     Ok(whole)
 }
 
+/// An address as it is shown: the values of its query may be keys.
+fn without_values(url: &str) -> String {
+    let Some((path, query)) = url.split_once('?') else { return url.to_owned() };
+    let names: Vec<String> = query
+        .split('&')
+        .map(|pair| pair.split_once('=').map_or("…".into(), |(name, _)| format!("{name}=…")))
+        .collect();
+    format!("{path}?{}", names.join("&"))
+}
+
 /// Whether an address is this machine, which no proxy stands in front of.
 fn is_loopback(url: &str) -> bool {
     let host = url.split_once("://").map_or("", |(_, rest)| rest);
     let authority = host.split(['/', '?']).next().unwrap_or_default();
     let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
-    name == "localhost" || name == "[::1]" || name.starts_with("127.")
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// The key that an environment variable holds. Neither the key nor what may be one by mistake is ever printed.

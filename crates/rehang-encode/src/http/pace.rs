@@ -45,7 +45,7 @@ impl Pace {
         if let Some(limit) = self.tokens_per_minute {
             next.token = start + MINUTE * tokens as f64 / limit;
         }
-        Duration::from_secs_f64(start)
+        Duration::try_from_secs_f64(start).unwrap_or(Duration::MAX)
     }
 
     /// Replaces the tokens that were reserved by those that were used.

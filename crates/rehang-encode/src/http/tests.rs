@@ -182,13 +182,13 @@ fn a_long_wait_ends_the_call_and_holds_for_every_later_one() {
         assert!(error.is_retryable() && error.to_string().contains("3600 s more"), "{error}");
     }
     assert_eq!((stub.seen().len(), clock.waits()), (2, vec![]));
-    clock.sleep_until(Duration::from_hours(1));
+    clock.sleep_until(Duration::from_hours(1), &|| false);
     assert_eq!(embed(&http, &DIGITS).unwrap(), right(&DIGITS));
     // No request is held back for longer than a day.
     let stub = Stub::script(vec![Reply::Status(503, vec![("Retry-After", "1e19".into())], String::new())]);
     let (http, clock) = open(&stub, |_| {});
     assert!(embed(&http, &["1"]).unwrap_err().is_retryable());
-    clock.sleep_until(PAUSE_MAX);
+    clock.sleep_until(PAUSE_MAX, &|| false);
     assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
 }
 
@@ -416,6 +416,89 @@ fn refused_requests_cost_no_tokens() {
     let (http, _) = open(&stub, |config| config.price_per_million_tokens = 1e6);
     embed(&http, &["12", "345"]).unwrap();
     assert_eq!(http.spent(), Spent { items: 6, tokens: 5, money: 5.0 });
+}
+
+#[test]
+fn what_a_service_counts_is_not_trusted_beyond_its_texts() {
+    let reply = |usage: &'static str| {
+        Stub::start(move |_, seen| {
+            let data: Vec<Value> =
+                seen.texts().iter().map(|text| json!({"embedding": vector(text)})).collect();
+            Reply::Body(format!("{{\"data\": {}, \"usage\": {usage}}}", Value::from(data)))
+        })
+    };
+    for (usage, tokens) in [
+        ("{\"total_tokens\": 1000000000000000}", 2 * 257),
+        ("{\"total_tokens\": 18446744073709551615}", 2 * 257),
+        ("{\"total_tokens\": 12.0}", 12),
+        ("{\"total_tokens\": -1}", 2),
+        ("\"none\"", 2),
+    ] {
+        let stub = reply(usage);
+        let (http, clock) = open(&stub, |config| config.tokens_per_minute = Some(1000.0));
+        for _ in 0..3 {
+            assert_eq!(embed(&http, &["1", "2"]).unwrap(), right(&["1", "2"]), "{usage}");
+        }
+        assert_eq!(http.spent().tokens, 3 * tokens, "{usage}");
+        assert!(clock.waits().iter().sum::<Duration>() < Duration::from_mins(2), "{usage}");
+    }
+}
+
+#[test]
+fn an_interruption_ends_waits_and_loses_nothing_that_is_paid() {
+    let stub = Stub::script(vec![]);
+    let mut config = config(&stub.url);
+    (config.batch, config.requests_per_minute) = (2, Some(0.001));
+    let http = Http::with(&config, &space(), Arc::new(SystemClock::new()), |_| None).unwrap();
+    let answers = thread::scope(|scope| {
+        let call = scope.spawn(|| embed(&http, &DIGITS));
+        while http.served.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        http.interrupt();
+        call.join().unwrap().unwrap()
+    });
+    assert_eq!(answers[..2], right(&DIGITS[..2]));
+    assert!(answers[2..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))), "{answers:?}");
+}
+
+#[test]
+fn a_key_goes_over_plain_http_to_this_machine_only() {
+    let open = |url: &str, plain_http| {
+        let mut config = config(url);
+        (config.key_env, config.plain_http) = (Some("KEY".into()), plain_http);
+        Http::with(&config, &space(), Arc::new(FakeClock::default()), |_| Some("sk-secret".into())).map(drop)
+    };
+    for url in ["https://host", "http://localhost:1", "http://127.0.0.1", "http://[::1]:8080/v1"] {
+        assert_eq!(open(url, false), Ok(()), "{url}");
+    }
+    for url in ["http://host", "http://127.evil.example", "http://localhost.example", "http://10.0.0.1:80"] {
+        let error = open(url, false).unwrap_err().to_string();
+        assert!(error.contains("plain_http"), "{url}: {error}");
+        assert_eq!(open(url, true), Ok(()), "{url}");
+    }
+}
+
+#[test]
+fn the_values_of_an_address_are_not_shown() {
+    let stub = Stub::start(|_, _| {
+        Reply::Status(302, vec![("Location", "http://b/?key=sk-other".into())], String::new())
+    });
+    let (http, _) = open(&stub, |config| config.url = format!("{}/embeddings?key=sk-mine&a", config.url));
+    let error = embed(&http, &["1"]).unwrap_err().to_string();
+    assert!(error.contains("?key=…&…") && error.contains("b/?key=…"), "{error}");
+    assert!(!error.contains("sk-"), "{error}");
+    assert_eq!(stub.seen()[0].path, "/embeddings?key=sk-mine&a");
+    for bad in
+        ["ftp://a?key=sk-mine", "http://?key=sk-mine", "http://a b/?key=sk-mine", "http://a%zz/?key=sk-mine"]
+    {
+        let mut config = config(bad);
+        config.attempts = 1;
+        let error = Http::with(&config, &space(), Arc::new(FakeClock::default()), |_| None)
+            .and_then(|http| embed(&http, &["1"]).map(drop));
+        let error = error.unwrap_err().to_string();
+        assert!(!error.contains("sk-"), "{bad}: {error}");
+    }
 }
 
 #[test]

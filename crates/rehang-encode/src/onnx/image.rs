@@ -2,21 +2,30 @@
 
 use std::io::Cursor;
 use std::path::Path;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use image::imageops::FilterType;
-use image::{DynamicImage, ImageReader};
+use image::{DynamicImage, GrayImage, ImageDecoder as _, ImageFormat, ImageReader, RgbImage};
 use rehang::{Error, Result};
 use rten::Dimension;
 use serde::{Deserialize, Serialize};
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::{fixed, shown};
 use crate::config::at_least_one;
 use crate::contract::ItemFailure;
+use crate::meter::lock;
 
+/// Bytes that all images of an encoder may take together while they are decoded and scaled. A small file may be a picture of any
+/// size, so this is asked for before anything is allocated.
+const DECODING_BYTES_MAX: u64 = 1 << 30;
 /// Largest side of a model's image; anything above is a slip of the keyboard.
 const SIDE_MAX: usize = 1 << 14;
 
-/// Images as sources. PNG and JPEG are read, whatever their names end in; their orientation tags are not followed.
+/// Images as sources. PNG and JPEG are read, whatever their names end in; their orientation tags are not followed. Images that are
+/// damaged, cut off or too large to decode in 1 GiB of memory are refused.
 ///
 /// A pixel becomes `(value / 255 − mean) / std`, channel by channel.
 ///
@@ -171,16 +180,24 @@ impl ImageInput {
     }
 
     /// The numbers of an image file.
-    pub(super) fn pixels(&self, bytes: &[u8], path: &Path) -> Result<Vec<f32>, ItemFailure> {
-        let damaged = |error: String| {
+    pub(super) fn pixels(&self, bytes: &[u8], path: &Path, memory: &Memory) -> Result<Vec<f32>, ItemFailure> {
+        let refused = |error: String| {
             ItemFailure::Permanent(format!("{} is no image that can be read: {error}", path.display()))
         };
-        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
-        let decoded = reader.map_err(|error| damaged(error.to_string()))?.decode();
-        let decoded = decoded.map_err(|error| damaged(error.to_string()))?;
-        if decoded.width() == 0 || decoded.height() == 0 {
-            return Err(damaged("it has no pixels".into()));
+        let picture = Picture::open(bytes).map_err(refused)?;
+        let (width, height) = picture.size();
+        if width == 0 || height == 0 {
+            return Err(refused("it has no pixels".into()));
         }
+        let (_, scaled_height) = self.scaled_size(width, height);
+        // The first of two passes of scaling changes the height, with four numbers of four bytes a pixel.
+        let scaling = u64::from(width) * u64::from(scaled_height) * 16;
+        let _room = memory.take(picture.bytes().saturating_add(scaling)).map_err(|bytes| {
+            refused(format!(
+                "decoding its {width} × {height} pixels takes {bytes} bytes of memory; at most {DECODING_BYTES_MAX} are given"
+            ))
+        })?;
+        let decoded = picture.decode().map_err(refused)?;
         // Colours first, size second: the order of the common libraries, and the size is then the cheaper step.
         let coloured = match self.channels {
             1 => DynamicImage::ImageLuma8(decoded.into_luma8()),
@@ -191,18 +208,29 @@ impl ImageInput {
 
     /// An image of the model's size.
     fn fit(&self, image: DynamicImage) -> DynamicImage {
-        let (width, height) = (self.width as u32, self.height as u32);
-        let scale = |image: DynamicImage, to: (u32, u32)| {
-            if (image.width(), image.height()) == to {
-                image
-            } else {
-                image.resize_exact(to.0, to.1, self.filter())
-            }
+        let to = self.scaled_size(image.width(), image.height());
+        let scaled = if (image.width(), image.height()) == to {
+            image
+        } else {
+            image.resize_exact(to.0, to.1, self.filter())
         };
+        let (width, height) = (self.width as u32, self.height as u32);
+        if to == (width, height) {
+            return scaled;
+        }
+        let middle =
+            |whole: u32, part: u32| ((f64::from(whole) - f64::from(part)) / 2.0).round_ties_even() as u32;
+        let (left, top) = (middle(scaled.width(), width), middle(scaled.height(), height));
+        scaled.crop_imm(left, top, width, height)
+    }
+
+    /// What an image is scaled to before its middle is cut out.
+    fn scaled_size(&self, from_width: u32, from_height: u32) -> (u32, u32) {
+        let (width, height) = (self.width as u32, self.height as u32);
         match self.resize {
-            ImageResize::Exact => scale(image, (width, height)),
+            ImageResize::Exact => (width, height),
             ImageResize::ShorterSideCrop => {
-                let (from_width, from_height) = (f64::from(image.width()), f64::from(image.height()));
+                let (from_width, from_height) = (f64::from(from_width), f64::from(from_height));
                 let factor = match self.shorter_side {
                     Some(side) => side as f64 / from_width.min(from_height),
                     None => (f64::from(width) / from_width).max(f64::from(height) / from_height),
@@ -212,12 +240,7 @@ impl ImageInput {
                 let side = |from: f64, least: u32| {
                     ((from * factor + 1e-6).floor().min(4.0 * SIDE_MAX as f64) as u32).max(least)
                 };
-                let scaled = scale(image, (side(from_width, width), side(from_height, height)));
-                let middle = |whole: u32, part: u32| {
-                    ((f64::from(whole) - f64::from(part)) / 2.0).round_ties_even() as u32
-                };
-                let (left, top) = (middle(scaled.width(), width), middle(scaled.height(), height));
-                scaled.crop_imm(left, top, width, height)
+                (side(from_width, width), side(from_height, height))
             }
         }
     }
@@ -254,4 +277,142 @@ impl ImageInput {
                 .collect(),
         }
     }
+}
+
+/// The memory that images are decoded in, shared by the threads of an encoder.
+#[derive(Debug)]
+pub(super) struct Memory {
+    free: Mutex<u64>,
+    freed: Condvar,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { free: Mutex::new(DECODING_BYTES_MAX), freed: Condvar::new() }
+    }
+}
+
+impl Memory {
+    /// Waits until so many bytes are free, and takes them until the answer is dropped. A thread takes once at a time, so the ones
+    /// that hold some never wait. More than there are in all are given back as the error.
+    pub(super) fn take(&self, bytes: u64) -> Result<Room<'_>, u64> {
+        if bytes > DECODING_BYTES_MAX {
+            return Err(bytes);
+        }
+        let mut free = lock(&self.free);
+        while *free < bytes {
+            free = self.freed.wait(free).unwrap_or_else(PoisonError::into_inner);
+        }
+        *free -= bytes;
+        Ok(Room { memory: self, bytes })
+    }
+}
+
+/// Bytes that one image has taken.
+#[derive(Debug)]
+pub(super) struct Room<'a> {
+    memory: &'a Memory,
+    bytes: u64,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        *lock(&self.memory.free) += self.bytes;
+        self.memory.freed.notify_all();
+    }
+}
+
+/// An image file whose head was read: nothing of its pixels' size is allocated yet.
+enum Picture<'a> {
+    /// Decoded by the library behind `image`, but strictly: what is damaged is an error there, and grey otherwise.
+    Jpeg(Box<zune_jpeg::JpegDecoder<ZCursor<&'a [u8]>>>),
+    Other(Box<dyn image::ImageDecoder + 'a>),
+}
+
+impl<'a> Picture<'a> {
+    fn open(bytes: &'a [u8]) -> Result<Self, String> {
+        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+        let reader = reader.map_err(|error| error.to_string())?;
+        if reader.format() != Some(ImageFormat::Jpeg) {
+            return Ok(Self::Other(Box::new(reader.into_decoder().map_err(|error| error.to_string())?)));
+        }
+        expect_end(bytes)?;
+        let options = DecoderOptions::default()
+            .set_strict_mode(true)
+            .set_max_width(usize::from(u16::MAX))
+            .set_max_height(usize::from(u16::MAX));
+        let mut decoder = zune_jpeg::JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+        decoder.decode_headers().map_err(|error| error.to_string())?;
+        let colours = match decoder.input_colorspace() {
+            Some(ColorSpace::Luma) => ColorSpace::Luma,
+            _ => ColorSpace::RGB,
+        };
+        decoder.set_options(decoder.options().jpeg_set_out_colorspace(colours));
+        Ok(Self::Jpeg(Box::new(decoder)))
+    }
+
+    /// Width and height.
+    fn size(&self) -> (u32, u32) {
+        match self {
+            Self::Jpeg(decoder) => {
+                decoder.dimensions().map_or((0, 0), |(width, height)| (width as u32, height as u32))
+            }
+            Self::Other(decoder) => decoder.dimensions(),
+        }
+    }
+
+    /// Bytes that decoding may take, with the copy in other colours.
+    fn bytes(&self) -> u64 {
+        let (width, height) = self.size();
+        let pixels = u64::from(width) * u64::from(height);
+        match self {
+            // A progressive one is kept as coefficients of two bytes until its end.
+            Self::Jpeg(decoder) => {
+                let components = decoder.info().map_or(4, |info| u64::from(info.components));
+                pixels * (2 * components + 3 + 3)
+            }
+            Self::Other(decoder) => decoder.total_bytes().saturating_add(pixels * 3),
+        }
+    }
+
+    fn decode(self) -> Result<DynamicImage, String> {
+        let mut decoder = match self {
+            Self::Jpeg(decoder) => decoder,
+            Self::Other(decoder) => {
+                return DynamicImage::from_decoder(decoder).map_err(|error| error.to_string());
+            }
+        };
+        let pixels = decoder.decode().map_err(|error| error.to_string())?;
+        let (width, height) = Self::Jpeg(decoder).size();
+        let image = if pixels.len() as u64 == u64::from(width) * u64::from(height) {
+            GrayImage::from_raw(width, height, pixels).map(DynamicImage::ImageLuma8)
+        } else {
+            RgbImage::from_raw(width, height, pixels).map(DynamicImage::ImageRgb8)
+        };
+        image.ok_or_else(|| "it has another number of pixels than it says".into())
+    }
+}
+
+/// Fails where a JPEG file ends before its end marker: decoders fill up with grey what was cut off from the last rows.
+fn expect_end(bytes: &[u8]) -> Result<(), String> {
+    const END: u8 = 0xD9;
+    // Behind the start marker: a marker and its segment, or a marker alone; behind the start of a scan its data.
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    while let [_, tail @ ..] = rest {
+        // What is no marker is the data of a scan, where 0xFF is followed by 0, or filling.
+        let &[0xFF, marker @ (1..=0xFE), ref behind @ ..] = rest else {
+            rest = tail;
+            continue;
+        };
+        rest = match marker {
+            END => return Ok(()),
+            0x01 | 0xD0..=0xD8 => behind,
+            _ => {
+                let &[high, low, ..] = behind else { break };
+                let length = usize::from(u16::from_be_bytes([high, low]));
+                behind.get(length.max(2)..).unwrap_or_default()
+            }
+        };
+    }
+    Err("it is cut off: it ends before its end marker".into())
 }

@@ -34,7 +34,8 @@ pub use text::{Pooling, TextInput};
 /// | `output` | the first | name of the output that holds the vectors | an output of the model |
 /// | `batch` | 16 | items that the model runs on at once | from 1 |
 /// | `threads` | the processor's cores | threads that the model runs on | from 1 |
-/// | `root` | the folder of the configuration file | folder that the paths of sources are relative to | a folder |
+/// | `root` | the folder of the configuration file | folder that the paths of sources are relative to, and stay in | a folder |
+/// | `outside_root` | `false` | read sources that lie outside of `root` too: absolute paths, `../`, links | |
 /// | `normalise` | `false` | scale vectors to length 1 | |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,6 +56,9 @@ pub struct OnnxConfig {
     /// Folder that the paths of sources are relative to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<PathBuf>,
+    /// Whether sources outside of that folder are read too.
+    #[serde(default)]
+    pub outside_root: bool,
     /// Whether vectors are scaled to length 1.
     #[serde(default)]
     pub normalise: bool,
@@ -98,7 +102,7 @@ pub(crate) struct Onnx {
 
 /// How sources become what the model reads.
 enum Kind {
-    Image { config: ImageInput, node: NodeId },
+    Image { config: ImageInput, node: NodeId, memory: image::Memory },
     Text(Box<Texts>),
     Vector { node: NodeId, width: Option<usize> },
 }
@@ -124,7 +128,10 @@ impl Onnx {
         let path = resolve(base, &config.model);
         let name = path.display().to_string();
         let model = load(&path)?;
-        let sources = Sources::new(resolve(base, config.root.as_deref().unwrap_or(Path::new(""))))?;
+        let sources = Sources::new(
+            resolve(base, config.root.as_deref().unwrap_or(Path::new(""))),
+            config.outside_root,
+        )?;
         let output = find_output(&model, config.output.as_deref(), &name)?;
         let inputs = inputs(&model, &name)?;
         let batch_fixed = inputs.iter().find_map(|input| fixed(&input.shape, 0));
@@ -137,7 +144,7 @@ impl Onnx {
             OnnxInput::Image(image) => {
                 let input = only_input(&inputs, &name)?;
                 image.check(&input.shape, &name)?;
-                Kind::Image { config: image.clone(), node: input.node }
+                Kind::Image { config: image.clone(), node: input.node, memory: image::Memory::default() }
             }
             OnnxInput::Vector(VectorInput {}) => {
                 let input = only_input(&inputs, &name)?;
@@ -189,9 +196,9 @@ impl Onnx {
     /// What the model reads of one item.
     fn ready(&self, input: &Input<'_>) -> Result<Ready, ItemFailure> {
         match &self.kind {
-            Kind::Image { config, .. } => {
+            Kind::Image { config, memory, .. } => {
                 let (path, bytes) = self.sources.read(input.source)?;
-                config.pixels(&bytes, &path).map(Ready::Numbers)
+                config.pixels(&bytes, &path, memory).map(Ready::Numbers)
             }
             Kind::Text(texts) => texts.tokens(input.source).map(Ready::Tokens),
             Kind::Vector { width, .. } => self.sources.vector(input.source, *width).map(Ready::Numbers),
@@ -212,7 +219,7 @@ impl Onnx {
         let count = self.batch_fixed.unwrap_or(items.len());
         let feeds: Result<Vec<(NodeId, ValueOrView<'_>)>, String> = match &self.kind {
             Kind::Text(texts) => texts.feeds(&tokens(items), count),
-            Kind::Image { config, node } => {
+            Kind::Image { config, node, .. } => {
                 numbers(items, count, &config.shape()).map(|it| vec![(*node, it)])
             }
             Kind::Vector { node, .. } => {
@@ -261,7 +268,9 @@ impl Onnx {
                 Ok(data.chunks_exact(width.max(1)).take(items.len()).map(<[f32]>::to_vec).collect())
             }
             (Pooling::None, _) => Err(refuse(&shape, "an output with one vector an item".into())),
-            (pooling, &[rows, places, width]) if rows == count => {
+            (pooling, &[rows, places, width])
+                if rows == count && tokens(items).iter().all(|tokens| tokens.len() <= places) =>
+            {
                 self.check.width(width)?;
                 let states = data.chunks_exact((places * width).max(1));
                 Ok(tokens(items)

@@ -1,9 +1,9 @@
 //! Files that sources name.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use rehang::files::{VectorSource, read_f32_column, read_matrix};
+use rehang::files::{ArrayNumbers, array_from_bytes};
 use rehang::{Error, Result};
 
 use crate::contract::ItemFailure;
@@ -14,34 +14,49 @@ const FILE_BYTES_MAX: u64 = 1 << 28;
 /// Finds and reads the files that sources name.
 pub(super) struct Sources {
     root: PathBuf,
+    /// The folder that files have to lie in, links resolved; `None` where they may lie anywhere.
+    inside: Option<PathBuf>,
 }
 
 impl Sources {
-    /// Sources below a folder.
-    pub(super) fn new(root: PathBuf) -> Result<Self> {
+    /// Sources below a folder; with `outside_root` files that lie elsewhere are read too.
+    pub(super) fn new(root: PathBuf, outside_root: bool) -> Result<Self> {
         match fs_err::metadata(&root) {
-            Ok(found) if found.is_dir() => Ok(Self { root }),
-            Ok(_) => Err(Error::option("root", root.display(), "a folder")),
-            Err(error) => Err(Error::io("read", root, &error)),
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => return Err(Error::option("root", root.display(), "a folder")),
+            Err(error) => return Err(Error::io("read", root, &error)),
         }
+        let whole = fs_err::canonicalize(&root).map_err(|error| Error::io("read", &root, &error))?;
+        Ok(Self { root, inside: (!outside_root).then_some(whole) })
     }
 
     /// The file that a source names, and what it holds.
     pub(super) fn read(&self, source: &str) -> Result<(PathBuf, Vec<u8>), ItemFailure> {
         let path = self.path(source)?;
         let failed = |error: &std::io::Error| self.failure(&path, error);
-        let found = fs_err::metadata(&path).map_err(|error| failed(&error))?;
+        // The links in a path are resolved first, so that none leads out of the folder.
+        let whole = fs_err::canonicalize(&path).map_err(|error| failed(&error))?;
+        if let Some(root) = self.inside.as_ref().filter(|root| !whole.starts_with(root)) {
+            return Err(ItemFailure::Permanent(format!(
+                "{} lies outside of the folder {}; outside_root = true in [encoder] allows that",
+                path.display(),
+                root.display()
+            )));
+        }
+        let found = fs_err::metadata(&whole).map_err(|error| failed(&error))?;
         if !found.is_file() {
             return Err(ItemFailure::Permanent(format!("{} is no file", path.display())));
         }
-        if found.len() > FILE_BYTES_MAX {
-            let bytes = found.len();
+        let mut bytes = Vec::new();
+        // The size that the system gives may be wrong, as it is for files that a device or the kernel writes.
+        let file = fs_err::File::open(&whole).map_err(|error| failed(&error))?;
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(ItemFailure::Permanent(format!(
-                "{} has {bytes} bytes; at most {FILE_BYTES_MAX} are read",
+                "{} has more than the {FILE_BYTES_MAX} bytes that are read of a file",
                 path.display()
             )));
         }
-        let bytes = fs_err::read(&path).map_err(|error| failed(&error))?;
         Ok((path, bytes))
     }
 
@@ -52,19 +67,21 @@ impl Sources {
                 ItemFailure::Permanent(format!("the source is no JSON array of numbers: {error}"))
             })?
         } else {
-            let (path, _) = self.read(source)?;
-            let file = VectorSource::path(path);
-            let failed = |error: &Error| ItemFailure::Permanent(error.to_string());
-            match read_matrix(&file) {
-                Ok(matrix) if matrix.rows() == 1 => matrix.into_data(),
-                Ok(matrix) => {
-                    let rows = matrix.rows();
-                    return Err(ItemFailure::Permanent(format!(
-                        "{file} has {rows} vectors where one is needed"
-                    )));
-                }
-                // A single vector may be saved with one side, [n], as well as with two, [1, n].
-                Err(_) => read_f32_column(&file).map_err(|error| failed(&error))?,
+            let (path, bytes) = self.read(source)?;
+            let array = array_from_bytes(&bytes, path.display())
+                .map_err(|error| ItemFailure::Permanent(error.to_string()))?;
+            // A single vector may be saved with one side, [n], as well as with two, [1, n].
+            let (&[_] | &[1, _]) = array.shape.as_slice() else {
+                return Err(ItemFailure::Permanent(format!(
+                    "{} is an array {:?} where one vector is needed",
+                    path.display(),
+                    array.shape
+                )));
+            };
+            match array.numbers {
+                ArrayNumbers::Floats(vector) => vector,
+                ArrayNumbers::Integers(vector) => vector.into_iter().map(|value| value as f32).collect(),
+                ArrayNumbers::Bytes(vector) => vector.into_iter().map(f32::from).collect(),
             }
         };
         match width {
@@ -141,7 +158,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         fs_err::write(root.join("a b.png"), "x").unwrap();
-        let sources = Sources::new(root.to_path_buf()).unwrap();
+        let sources = Sources::new(root.to_path_buf(), false).unwrap();
         let absolute = root.join("a b.png").display().to_string();
         let address = absolute.replace(' ', "%20");
         for source in
@@ -169,18 +186,67 @@ mod tests {
     }
 
     #[test]
+    fn sources_stay_inside_the_root_unless_told_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        fs_err::create_dir(&root).unwrap();
+        fs_err::write(root.join("in.png"), "x").unwrap();
+        fs_err::write(folder.path().join("out.png"), "y").unwrap();
+        // A folder whose name begins alike is another one.
+        fs_err::create_dir(folder.path().join("root2")).unwrap();
+        fs_err::write(folder.path().join("root2/a.png"), "z").unwrap();
+        let absolute = folder.path().join("out.png").display().to_string();
+        let mut ways = vec![
+            "../out.png".to_owned(),
+            "./../root/../out.png".into(),
+            "../root2/a.png".into(),
+            absolute.clone(),
+            format!("file://{absolute}"),
+            format!("file://{}", absolute.replace("out", "root/%2e%2e/out")),
+        ];
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(&absolute, root.join("link.png")).unwrap();
+            std::os::unix::fs::symlink(folder.path(), root.join("link")).unwrap();
+            std::os::unix::fs::symlink("in.png", root.join("inside.png")).unwrap();
+            ways.extend(["link.png".into(), "link/out.png".into()]);
+        }
+        let (confined, free) =
+            (Sources::new(root.clone(), false).unwrap(), Sources::new(root, true).unwrap());
+        for way in ways {
+            let failure = confined.read(&way).unwrap_err();
+            assert!(
+                matches!(&failure, ItemFailure::Permanent(why) if why.contains("outside_root")),
+                "{way}: {failure:?}"
+            );
+            assert!(free.read(&way).is_ok(), "{way}");
+        }
+        assert!(confined.read("in.png").is_ok() && confined.read("../root/in.png").is_ok());
+        #[cfg(unix)]
+        assert!(confined.read("inside.png").is_ok());
+    }
+
+    /// The kernel says of this file that it is empty, and writes without end.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn files_that_say_they_are_empty_are_read_up_to_a_bound() {
+        let sources = Sources::new(PathBuf::from("/proc/self"), true).unwrap();
+        assert!(sources.read("pagemap").is_err());
+    }
+
+    #[test]
     fn a_folder_that_is_gone_is_no_fate_of_its_items() {
         let folder = tempfile::tempdir().unwrap();
-        let sources = Sources::new(folder.path().to_path_buf()).unwrap();
+        let sources = Sources::new(folder.path().to_path_buf(), false).unwrap();
         folder.close().unwrap();
         assert!(matches!(sources.read("a.png"), Err(ItemFailure::Temporary(_))));
-        assert!(Sources::new(PathBuf::from("/no/such/folder")).is_err());
+        assert!(Sources::new(PathBuf::from("/no/such/folder"), false).is_err());
     }
 
     #[test]
     fn vectors_are_arrays_or_files() {
         let folder = tempfile::tempdir().unwrap();
-        let sources = Sources::new(folder.path().to_path_buf()).unwrap();
+        let sources = Sources::new(folder.path().to_path_buf(), false).unwrap();
         rehang::files::write_f32(folder.path().join("one.npy"), &[1.0, 2.0]).unwrap();
         let row = rehang::Matrix::new(2, vec![3.0, 4.0]).unwrap();
         rehang::files::write_matrix(folder.path().join("row.npy"), &row, None).unwrap();

@@ -184,7 +184,7 @@ fn images_are_fitted() {
     let pixels = |config: Json| {
         let input: ImageInput = serde_json::from_value(config).unwrap();
         input.check(&[], "m").unwrap();
-        let numbers = input.pixels(png.get_ref(), Path::new("p")).unwrap();
+        let numbers = input.pixels(png.get_ref(), Path::new("p"), &image::Memory::default()).unwrap();
         numbers.into_iter().map(|value| (value * 255.0).round() as i32).collect::<Vec<_>>()
     };
     let grey = |more: Json| {
@@ -207,6 +207,90 @@ fn images_are_fitted() {
     assert_eq!(first[..6], [0, 40, 80, 120, 160, 200]);
     assert_eq!(last[..6], [0, 0, -255, 40, 40, -215]);
     assert_eq!(first[24..27], [-255, -215, -175]);
+}
+
+#[test]
+fn photographs_are_read_whole_or_not_at_all() {
+    let input: ImageInput = serde_json::from_value(json!({"width": 128, "height": 96})).unwrap();
+    let memory = image::Memory::default();
+    let pixels = |bytes: &[u8]| input.pixels(bytes, Path::new("p"), &memory);
+    for name in ["photo.jpg", "progressive.jpg", "grey.jpg", "inks.jpg"] {
+        let whole = fs_err::read(models().join(name)).unwrap();
+        let lenient = ::image::load_from_memory(&whole).unwrap().into_rgb8();
+        let mut expected = Vec::new();
+        for channel in 0..3 {
+            expected.extend(lenient.pixels().map(|pixel| f32::from(pixel.0[channel]) / 255.0));
+        }
+        assert_eq!(pixels(&whole).unwrap(), expected, "{name}");
+        assert_eq!(
+            pixels(&[&whole, &b"and more"[..]].concat()).unwrap(),
+            expected,
+            "{name}, with more behind it"
+        );
+        let cuts = (0..20).map(|part| whole.len() * part / 20).chain(whole.len() - 40..whole.len());
+        for cut in cuts {
+            let failure = pixels(&whole[..cut]).expect_err(name);
+            assert!(matches!(failure, ItemFailure::Permanent(_)), "{name} cut at {cut}: {failure:?}");
+        }
+    }
+}
+
+#[test]
+fn an_image_that_is_too_large_is_refused_before_anything_is_allocated() {
+    let input: ImageInput = serde_json::from_value(json!({"width": 4, "height": 4})).unwrap();
+    let refused = |bytes: &[u8]| match input.pixels(bytes, Path::new("p"), &image::Memory::default()) {
+        Err(ItemFailure::Permanent(why)) => assert!(why.contains("bytes of memory"), "{why}"),
+        other => panic!("{other:?}"),
+    };
+    // A progressive photograph and a picture, each of which says that it is as large as can be.
+    let mut photo = fs_err::read(models().join("progressive.jpg")).unwrap();
+    let frame = photo.windows(2).position(|marker| marker == [0xFF, 0xC2]).unwrap();
+    photo[frame + 5..frame + 9].copy_from_slice(&[0xFF; 4]);
+    refused(&photo);
+    let mut picture = fs_err::read(models().join("colours.png")).unwrap();
+    picture[16..24].copy_from_slice(&[0, 1, 0, 0, 0, 1, 0, 0]);
+    let mut head = crc32(&picture[12..29]).to_be_bytes();
+    picture[29..33].swap_with_slice(&mut head);
+    refused(&picture);
+}
+
+/// The check sum of a part of a PNG file.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |sum, &byte| {
+        (0..8).fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ (0xEDB8_8320 & 0_u32.wrapping_sub(sum & 1)))
+    })
+}
+
+#[test]
+fn images_share_their_memory() {
+    let memory = image::Memory::default();
+    let under_way = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    // Two have room at a time, a third has not.
+                    let room = memory.take(400 << 20).unwrap();
+                    assert!(under_way.fetch_add(1, Ordering::SeqCst) < 2);
+                    under_way.fetch_sub(1, Ordering::SeqCst);
+                    drop(room);
+                }
+            });
+        }
+    });
+    assert!(memory.take(1 << 30).is_ok());
+    assert!(memory.take((1 << 30) + 1).is_err());
+}
+
+/// A model that pools by itself and keeps the side that it pooled over leaves nothing to pool.
+#[test]
+fn states_of_fewer_places_than_tokens_are_refused() {
+    for pooling in ["mean", "last"] {
+        let mut config = text(pooling);
+        config["model"] = json!("kept.onnx");
+        let error = encode(&open(config, 8).unwrap(), &["the cat", "dog"]).unwrap_err();
+        assert!(error.to_string().contains("mean [batch, 1, 8]"), "{error}");
+    }
 }
 
 /// The runtime's own reader must survive what a broken download leaves.
@@ -261,7 +345,7 @@ proptest! {
         let mut bytes = fs_err::read(models().join("colours.png")).unwrap();
         let at = at % bytes.len();
         bytes[at] = byte;
-        match input.pixels(&bytes, Path::new("p")) {
+        match input.pixels(&bytes, Path::new("p"), &image::Memory::default()) {
             Ok(pixels) => prop_assert_eq!(pixels.len(), 48),
             Err(failure) => prop_assert!(matches!(failure, ItemFailure::Permanent(_))),
         }

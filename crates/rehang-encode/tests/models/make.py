@@ -6,10 +6,13 @@
 Every number comes from a seed. The models are exported by PyTorch, as users' models are.
 """
 
+import io
 import json
 import pathlib
 
 import numpy
+import onnx
+import onnx.numpy_helper
 import onnxruntime
 import PIL.Image
 import tokenizers
@@ -67,8 +70,42 @@ def run(name, feeds, output=0):
     return session.run(None, feeds)[output]
 
 
+def photographs():
+    """JPEG files of every form: with a thumbnail that has an end marker of its own, progressive, grey, of four inks."""
+    rows, columns = numpy.mgrid[0:96, 0:128]
+    waves = [127 + 120 * numpy.sin(rows / a + columns / b) for a, b in [(7, 11), (5, -13), (17, 3)]]
+    picture = PIL.Image.fromarray(numpy.stack(waves, axis=2).astype(numpy.uint8))
+    thumbnail = io.BytesIO()
+    picture.resize((16, 12)).save(thumbnail, "jpeg")
+    exif = b"Exif\0\0" + thumbnail.getvalue()
+    picture.save(HERE / "photo.jpg", quality=80, exif=exif, restart_marker_rows=2)
+    picture.save(HERE / "progressive.jpg", quality=80, progressive=True)
+    picture.convert("L").save(HERE / "grey.jpg", quality=80)
+    picture.convert("CMYK").save(HERE / "inks.jpg", quality=80)
+
+
+def kept():
+    """Tokens [b, t] to their mean [b, 1, 8]: a model that pools and keeps the side it pooled over."""
+    helper, number = onnx.helper, onnx.TensorProto
+    words = numpy.random.default_rng(7).normal(size=(17, 8)).astype(numpy.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["words", "input_ids"], ["states"]),
+            helper.make_node("ReduceMean", ["states"], ["mean"], axes=[1], keepdims=1),
+        ],
+        "kept",
+        [helper.make_tensor_value_info("input_ids", number.INT64, ["batch", "tokens"])],
+        [helper.make_tensor_value_info("mean", number.FLOAT, ["batch", 1, 8])],
+        [onnx.numpy_helper.from_array(words, "words")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, HERE / "kept.onnx")
+
+
 def main():
     expected = {}
+    photographs()
+    kept()
 
     # Images: a png with colours that differ at every pixel, of the model's own size.
     rows, columns = numpy.mgrid[0:12, 0:16]
