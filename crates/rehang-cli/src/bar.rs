@@ -2,15 +2,17 @@
 
 #![allow(clippy::disallowed_methods, reason = "a bar shows how time goes by")]
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rehang::{Progress, ProgressSnapshot};
+use rehang::{Progress, ProgressSnapshot, printable};
 
-/// Work that is done before this time shows no bar at all: a bar that flashes by tells nobody anything.
+use crate::commands::say;
+
+/// Work that is done before this time shows no bar at all: a bar that flashes by cannot be read.
 const QUIET_FOR: Duration = Duration::from_secs(1);
 const REDRAW_EVERY: Duration = Duration::from_millis(120);
 /// A log gets a line this often; a terminal gets a bar.
@@ -88,15 +90,13 @@ impl View for Bar {
             bar.set_style(
                 ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
             );
-            bar.set_prefix(now.stage.clone());
+            bar.set_prefix(printable(&now.stage).into_owned());
             self.drawn = Some(bar);
         }
         if let Some(bar) = &self.drawn {
-            bar.set_message(if now.note.is_empty() {
-                now.unit.to_string()
-            } else {
-                format!("{} {}", now.unit, now.note)
-            });
+            let message =
+                if now.note.is_empty() { now.unit.to_string() } else { format!("{} {}", now.unit, now.note) };
+            bar.set_message(printable(&message).into_owned());
             bar.set_position(now.done);
         }
     }
@@ -136,8 +136,7 @@ impl View for Lines {
             let total = if now.total > 0 { format!("/{}", now.total) } else { String::new() };
             let line =
                 format!("{}: {}{total} {} {} ({rate:.1}/s{left})", now.stage, now.done, now.unit, now.note);
-            // A closed stderr must not stop the work.
-            drop(writeln!(std::io::stderr(), "{line}"));
+            say(&line);
         }
     }
 

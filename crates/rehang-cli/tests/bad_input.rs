@@ -490,3 +490,16 @@ fn zero_vectors_duplicates_and_constant_columns_are_ordinary_input() {
         place.json(&["transform", "a.safetensors", "old.npy", "-o", "out.npy", "--sigma", "s.npy"]);
     }
 }
+
+#[test]
+fn nothing_that_steers_a_terminal_reaches_it() {
+    let place = Place::new();
+    let name = "a\u{1b}[2J\u{202e}b.npy";
+    let output = place.run(&["inspect", name]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("a\\u{1b}[2J\\u{202e}b.npy"), "{said}");
+    place.write_matrix(name, &waves(4, 3, 1));
+    let output = place.run(&["inspect", name]);
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said}");
+}

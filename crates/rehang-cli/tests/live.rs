@@ -510,10 +510,17 @@ fn a_configuration_of_another_upgrade_or_adapter_writes_nothing() {
     place.json(&[&put[..], &UPGRADE].concat());
 }
 
-/// Ctrl-C, as a terminal sends it.
+/// Ctrl-C, as a terminal sends it, and what a service manager sends.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_says_so_and_is_not_done() {
+    for signal in ["-INT", "-TERM"] {
+        interrupt_a_run(signal);
+    }
+}
+
+#[cfg(unix)]
+fn interrupt_a_run(signal: &str) {
     use std::process::{Command, Stdio};
 
     let place = place();
@@ -529,12 +536,12 @@ fn an_interrupted_run_says_so_and_is_not_done() {
     while store.counts("clip").unwrap().native == 0 {
         std::thread::yield_now();
     }
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
     let output = child.wait_with_output().unwrap();
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{out}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(out.contains("interrupted"), "{out}");
+    assert!(out.contains("interrupted"), "{signal}: {out}");
     let native = store.counts("clip").unwrap().native;
     assert!((1..ITEMS as u64 - 2).contains(&native), "{native}");
 }

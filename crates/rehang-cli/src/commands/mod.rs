@@ -21,7 +21,7 @@ use std::io::Write;
 use std::path::Path;
 
 use rehang::finding::{Finding, Severity};
-use rehang::{Error, Result};
+use rehang::{Error, Result, printable};
 use rehang_upgrade::{Configuration, Location};
 use serde::Serialize;
 use serde_json::Value;
@@ -69,7 +69,7 @@ pub fn print_value(json: bool, value: &impl Serialize, text: &str) -> Result<()>
 /// Prints a result on stdout: one JSON object, or the text.
 pub fn print(json: bool, value: &Value, text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    let written = if json { writeln!(stdout, "{value}") } else { write!(stdout, "{text}") };
+    let written = if json { writeln!(stdout, "{value}") } else { write!(stdout, "{}", printable(text)) };
     match written {
         // A reader may have seen enough (`| head`): that is no failure.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -92,7 +92,7 @@ pub fn say_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
 /// Says something on stderr, beside the result.
 pub fn say(text: &str) {
     // A closed stderr must not stop the work.
-    drop(writeln!(std::io::stderr(), "{text}"));
+    drop(writeln!(std::io::stderr(), "{}", printable(text)));
 }
 
 /// One decimal, as percent are printed everywhere.
