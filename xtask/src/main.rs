@@ -15,6 +15,9 @@
 //!
 //! `cargo xtask bias [FOLDER]` measures which order closes the gap between groups that the old model saw unevenly.
 //!
+//! `cargo xtask fuzz [SECONDS [DOOR…]]` gives every reader of files and answers inputs that reach new edges, an hour each unless told
+//! otherwise.
+//!
 //! `cargo xtask results` measures every method on real galleries and writes `docs/results.md`.
 
 #![allow(
@@ -26,6 +29,7 @@
 mod bias;
 mod cli_docs;
 mod demo_data;
+mod fuzz;
 mod kill;
 mod merge;
 mod picture;
@@ -46,11 +50,13 @@ fn main() -> ExitCode {
         ["merge", rest @ ..] => merge::run(rest),
         ["bias"] => bias::run("../shared/data"),
         ["bias", folder] => bias::run(folder),
+        ["fuzz"] => fuzz::run("3600", &[]),
+        ["fuzz", seconds, names @ ..] => fuzz::run(seconds, names),
         ["kill"] => kill::run("1000"),
         ["kill", times] => kill::run(times),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | merge [FOLDER] [SET…] | kill [TIMES] | bias [FOLDER]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | merge [FOLDER] [SET…] | kill [TIMES] | fuzz [SECONDS [DOOR…]] | bias [FOLDER]"
             );
             return ExitCode::from(2);
         }

@@ -500,6 +500,7 @@ fn nothing_that_steers_a_terminal_reaches_it() {
     assert!(said.contains("a\\u{1b}[2J\\u{202e}b.npy"), "{said}");
     place.write_matrix(name, &waves(4, 3, 1));
     let output = place.run(&["inspect", name]);
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said}");
 }

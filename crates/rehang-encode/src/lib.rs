@@ -9,6 +9,8 @@ mod clock;
 mod command;
 mod config;
 mod contract;
+#[doc(hidden)]
+pub mod doors;
 mod http;
 mod meter;
 mod onnx;

@@ -178,6 +178,19 @@ pub(crate) struct Http {
 
 type Answer = Result<Vec<f32>, ItemFailure>;
 
+/// Reads bytes as the answers of a service, for [`crate::doors`].
+pub(crate) fn take_in(bytes: &[u8]) {
+    for count in [1, 2] {
+        drop(answer::read(bytes, count));
+    }
+    drop(answer::message(bytes, Some("key")));
+    answer::is_account_empty(bytes);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        retry_after(text, Some("Sun, 06 Nov 1994 08:49:37 GMT"));
+        drop(endpoint(text));
+    }
+}
+
 /// What came of one attempt.
 enum Outcome {
     Vectors(Vec<Vec<f32>>),
