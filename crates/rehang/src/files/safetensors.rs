@@ -1,15 +1,13 @@
 //! Tensors in `.safetensors`: 8 bytes of header length, a JSON header, then the numbers of all tensors.
 
 use std::io::Read;
-use std::path::Path;
 
 use ::safetensors::Dtype;
 use ::safetensors::tensor::Metadata;
 
 use super::element::{Element, Meaning};
 use super::raw::{Layout, RawRows};
-use super::stream::{Ids, RowWriter};
-use super::{AtomicFile, Scalars, VectorSource, npy, open};
+use super::{Scalars, VectorSource, open};
 use crate::error::{Error, Result};
 
 /// Longest header that is read; the format's own limit.
@@ -134,59 +132,24 @@ pub(super) fn open_rows(source: &VectorSource) -> Result<RawRows> {
 pub(super) fn read_scalars(source: &VectorSource) -> Result<Scalars> {
     // A file with one matrix and one column beside it has one answer, so only a named tensor may be [n, 1].
     let dimensions: &[usize] = if source.column.is_some() { &[1, 2] } else { &[1] };
-    let (mut rows, shape) = open_tensor(source, dimensions, "one-dimensional tensor")?;
+    let (rows, shape) = open_tensor(source, dimensions, "one-dimensional tensor")?;
     if rows.columns != 1 {
         return Err(Error::corrupt(
             source,
             format!("its shape is {shape:?}; one value a row is needed, [rows]"),
         ));
     }
-    if rows.element.is_integer() {
-        rows.integers()?.map(Scalars::Integers).ok_or_else(|| npy::too_large(&source.path))
-    } else {
-        rows.floats().map(Scalars::Floats)
-    }
+    rows.scalars()
 }
 
-/// Writes one tensor, `vectors`, as rows come; its shape is put into the header at the end.
-#[derive(Debug)]
-pub(super) struct SafetensorsWriter {
-    file: AtomicFile,
-    width: usize,
-    rows: u64,
-    buffer: Vec<u8>,
-}
-
-impl SafetensorsWriter {
-    pub(super) fn create(path: &Path, width: usize) -> Result<Self> {
-        let mut file = AtomicFile::create(path)?;
-        file.put(&[b' '; HEADER_BYTES])?;
-        Ok(Self { file, width, rows: 0, buffer: Vec::new() })
-    }
-}
-
-impl RowWriter for SafetensorsWriter {
-    fn write(&mut self, vectors: &[f32], _ids: Option<&Ids>, _sigma2: Option<&[f32]>) -> Result<()> {
-        self.buffer.clear();
-        self.buffer.extend(vectors.iter().flat_map(|value| value.to_le_bytes()));
-        self.rows += (vectors.len() / self.width) as u64;
-        self.file.put(&self.buffer)
-    }
-
-    fn commit(mut self: Box<Self>) -> Result<u64> {
-        let bytes = self.rows * self.width as u64 * 4;
-        let mut header = ((HEADER_BYTES - 8) as u64).to_le_bytes().to_vec();
-        header.extend_from_slice(
-            format!(
-                r#"{{"{TENSOR}":{{"dtype":"F32","shape":[{},{}],"data_offsets":[0,{bytes}]}}}}"#,
-                self.rows, self.width
-            )
-            .as_bytes(),
-        );
-        // The format allows spaces behind the header, which is what makes its length known in advance.
-        header.resize(HEADER_BYTES, b' ');
-        self.file.overwrite_start(&header)?;
-        self.file.commit()?;
-        Ok(self.rows)
-    }
+/// The header of one tensor, `vectors`.
+pub(super) fn header(rows: u64, width: usize) -> Vec<u8> {
+    let bytes = rows * width as u64 * 4;
+    let json =
+        format!(r#"{{"{TENSOR}":{{"dtype":"F32","shape":[{rows},{width}],"data_offsets":[0,{bytes}]}}}}"#);
+    let mut header = ((HEADER_BYTES - 8) as u64).to_le_bytes().to_vec();
+    header.extend_from_slice(json.as_bytes());
+    // The format allows spaces behind the header, which is what makes its length known in advance.
+    header.resize(HEADER_BYTES, b' ');
+    header
 }

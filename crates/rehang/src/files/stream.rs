@@ -2,11 +2,9 @@
 
 use std::path::Path;
 
-use super::npy::NpyWriter;
 use super::parquet::{ParquetRows, ParquetWriter};
-use super::safetensors::SafetensorsWriter;
-use super::vecs::{FvecsWriter, VecsRows};
-use super::{Format, VectorSource, expect_count, expect_width, npy, safetensors};
+use super::raw::{Header, Layout, RawWriter};
+use super::{Format, VectorSource, expect_count, expect_width, npy, safetensors, vecs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::vectors::check_finite;
 
@@ -194,7 +192,7 @@ pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
     Ok(match format {
         Format::Npy => Box::new(npy::open_rows(&source.path)?),
         Format::Parquet => Box::new(ParquetRows::open(source)?),
-        Format::Fvecs | Format::Bvecs | Format::Ivecs => Box::new(VecsRows::open(&source.path, format)?),
+        Format::Fvecs | Format::Bvecs | Format::Ivecs => Box::new(vecs::open_rows(&source.path, format)?),
         Format::Safetensors => Box::new(safetensors::open_rows(source)?),
         Format::Text | Format::JsonLines => {
             return Err(Error::option("a file of vectors", source, Format::VECTORS));
@@ -299,11 +297,12 @@ pub fn create(path: impl AsRef<Path>, columns: Columns) -> Result<Box<dyn RowWri
             "a .parquet file",
         ));
     }
+    let raw = |layout: Layout, header: Header| RawWriter::create(path, columns.width, layout, header);
     let inner: Box<dyn RowWriter> = match format {
-        Some(Format::Npy) => Box::new(NpyWriter::create(path, Some(columns.width))?),
+        Some(Format::Npy) => Box::new(raw(Layout::Rows, npy::matrix_header)?),
         Some(Format::Parquet) => Box::new(ParquetWriter::create(path, columns)?),
-        Some(Format::Fvecs) => Box::new(FvecsWriter::create(path, columns.width)?),
-        Some(Format::Safetensors) => Box::new(SafetensorsWriter::create(path, columns.width)?),
+        Some(Format::Fvecs) => Box::new(raw(Layout::Prefixed, |_, _| Vec::new())?),
+        Some(Format::Safetensors) => Box::new(raw(Layout::Rows, safetensors::header)?),
         _ => {
             return Err(Error::option(
                 "an output of vectors",
@@ -347,7 +346,7 @@ impl RowWriter for Checked {
 
 /// A one-dimensional `.npy` of `f32` that is written piece by piece: σ² beside streamed vectors.
 #[derive(Debug)]
-pub struct F32Writer(NpyWriter);
+pub struct F32Writer(RawWriter);
 
 impl F32Writer {
     /// Opens the output; fails at once where it could not be written at the end.
@@ -358,7 +357,7 @@ impl F32Writer {
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         super::expect_npy(path, "an output of numbers")?;
-        NpyWriter::create(path, None).map(Self)
+        RawWriter::create(path, 1, Layout::Rows, npy::list_header).map(Self)
     }
 
     /// Writes numbers behind those that are there.
@@ -367,7 +366,7 @@ impl F32Writer {
     ///
     /// [`ErrorKind::Io`].
     pub fn write(&mut self, values: &[f32]) -> Result<()> {
-        self.0.put(values)
+        self.0.put(values.len(), values.iter().map(|value| value.to_le_bytes()))
     }
 
     /// Makes the file durable and visible. Returns how many numbers it has.
