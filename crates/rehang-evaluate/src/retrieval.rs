@@ -406,7 +406,7 @@ pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) ->
         distance: ground.distance,
         metrics: &ground.metrics(files.k)?,
     };
-    let steps = upgrade_sequence(&input, progress)?.steps;
+    let steps = upgrade_sequence(&input, progress)?;
     let queries = steps[0].queries;
     Ok(SequenceAnswer { on: ground.measured(queries, files.k), steps })
 }

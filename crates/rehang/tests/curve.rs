@@ -284,7 +284,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         }),
     };
     let options = CurveOptions {
-        metrics: FURTHER.into_iter().chain(["mrr@3".parse().unwrap()]).collect(),
+        metrics: FURTHER.into_iter().chain([Metric::mrr_at(3)]).collect(),
         flips_at: Some(DEPTH),
         kept_cuts: 4,
     };
@@ -313,7 +313,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     close(&made.lines[Metric::map_at(DEPTH)], |cut| mean(&points[cut], |point| point.map_at))?;
     close(&made.lines[Metric::ndcg_at(DEPTH)], |cut| mean(&points[cut], |point| point.ndcg_at))?;
     close(&made.lines[Metric::recall_at(DEPTH)], |cut| mean(&points[cut], |point| point.recall_at))?;
-    close(&made.lines["mrr@3".parse().unwrap()], |cut| mean(&points[cut], |point| point.mrr_at))?;
+    close(&made.lines[Metric::mrr_at(3)], |cut| mean(&points[cut], |point| point.mrr_at))?;
 
     // Flips against the start, and against the search of today.
     let today = made.do_nothing.as_ref().unwrap();

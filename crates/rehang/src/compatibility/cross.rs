@@ -67,7 +67,7 @@ impl WidthRule {
 }
 
 /// One model's queries in one model's gallery.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Cell {
     /// The metrics.
     pub evaluation: Evaluation,
@@ -76,7 +76,7 @@ pub struct Cell {
 }
 
 /// Every model's queries in every model's gallery.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CrossEvaluation {
     /// The models' names.
     pub names: Vec<String>,

@@ -41,7 +41,7 @@ use crate::vectors::Matrix;
 
 pub use cross::{Cell, CrossEvaluation, CrossInput, Model, WidthRule, cross_evaluate};
 pub use refresh::{Refresh, RefreshInput, hot_refresh};
-pub use sequence::{SequenceInput, SequenceStep, UpgradeSequence, UpgradeStep, upgrade_sequence};
+pub use sequence::{SequenceInput, SequenceStep, UpgradeStep, upgrade_sequence};
 
 /// The empirical compatibility criterion (BCT eq. 2): strictly better with the new model's queries, and no backfill.
 ///

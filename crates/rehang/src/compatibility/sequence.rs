@@ -1,7 +1,6 @@
 //! Several upgrades, one after the other, with and without backfills.
 
 use serde::Serialize;
-use serde::ser::{SerializeMap, Serializer};
 
 use crate::curve::{
     ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance, curve,
@@ -53,16 +52,12 @@ pub struct SequenceStep {
     /// Queries counted and left out, of the gallery as it is at this step.
     pub queries: QueryCount,
     /// Nothing is ever backfilled: every item keeps the vector with which it joined. Metrics in percent, as all here.
-    #[serde(serialize_with = "by_key")]
     pub no_refresh: ByMetric<f64>,
     /// The backfilled gallery at the moment when queries move to this model.
-    #[serde(serialize_with = "by_key")]
     pub hot_start: ByMetric<f64>,
     /// The same gallery when the step's backfill is done.
-    #[serde(serialize_with = "by_key")]
     pub hot_end: ByMetric<f64>,
     /// Every item by this model: the bound of this step.
-    #[serde(serialize_with = "by_key")]
     pub full: ByMetric<f64>,
     /// Items that the step backfilled.
     pub backfilled: usize,
@@ -76,13 +71,6 @@ pub struct SequenceStep {
     /// `None` where every item is by this model from the start of the step.
     #[serde(skip)]
     pub curve: Option<Curve>,
-}
-
-/// A sequence of upgrades, step by step.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct UpgradeSequence {
-    /// The steps, the first model's included.
-    pub steps: Vec<SequenceStep>,
 }
 
 /// Follows a gallery through several models: no-refresh against hot-refresh (RACT §5.4, DMU table 6).
@@ -119,7 +107,7 @@ pub struct UpgradeSequence {
 ///     distance: Distance::L2,
 ///     metrics: &[],
 /// };
-/// let second = &upgrade_sequence(&input, &Progress::default())?.steps[1];
+/// let second = &upgrade_sequence(&input, &Progress::default())?[1];
 /// // Two of four items backfilled are enough here.
 /// assert_eq!((second.backfilled, second.native), (2, 2));
 /// assert_eq!((second.no_refresh[TOP1], second.hot_start[TOP1], second.hot_end[TOP1]), (0.0, 0.0, 100.0));
@@ -132,7 +120,7 @@ pub struct UpgradeSequence {
 /// No steps, or two models of one name; vectors that are empty, hold NaN or differ in number; an order that is no
 /// permutation; a fraction outside 0 to 1; an item that joins at a step that does not exist; no item in the first gallery;
 /// a step without a query that has a right answer; cancelled.
-pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Result<UpgradeSequence> {
+pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Result<Vec<SequenceStep>> {
     let ground = Ground::new(input)?;
     let options = CurveOptions { metrics: input.metrics.to_vec(), ..CurveOptions::default() };
     let mut hot = Matrix::zeros(ground.items, ground.width);
@@ -219,16 +207,7 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
             curve: exact,
         });
     }
-    Ok(UpgradeSequence { steps })
-}
-
-/// Metrics by [`Metric::key`]: the depth is said once, beside all steps.
-fn by_key<S: Serializer>(values: &ByMetric<f64>, to: S) -> Result<S::Ok, S::Error> {
-    let mut map = to.serialize_map(None)?;
-    for (metric, value) in values.iter() {
-        map.serialize_entry(&metric.key(), value)?;
-    }
-    map.end()
+    Ok(steps)
 }
 
 /// The checked whole.

@@ -1,7 +1,5 @@
 //! Agreement with the fully native gallery: a curve that needs no labels.
 
-use serde::Serialize;
-
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::Progress;
 use crate::space::Distance;
@@ -16,7 +14,7 @@ use super::sweep::{self, Depths, OWN_FIXED, Query, Totals, Workspace};
 use super::{CurveOptions, DoNothing, Processor, check_today, evaluate};
 
 /// Agreement@k at every one of the n + 1 states of a backfill.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AgreementCurve {
     /// The depth k; smaller than asked for where a ranking has fewer items.
     pub depth: usize,
@@ -28,7 +26,6 @@ pub struct AgreementCurve {
     /// Cuts at which every query's own agreement is kept.
     pub cuts: Vec<usize>,
     /// Agreement of each query at each kept cut, `[queries, cuts]`, in percent.
-    #[serde(skip)]
     pub at_cuts: Vec<f64>,
 }
 

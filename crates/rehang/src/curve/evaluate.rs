@@ -1,7 +1,5 @@
 //! The metrics of a gallery that stays as it is.
 
-use serde::Serialize;
-
 use crate::error::Result;
 use crate::progress::Progress;
 use crate::space::Distance;
@@ -14,7 +12,7 @@ use super::sweep::{self, Depths, OWN_FIXED, Query, Ranking, Workspace};
 use super::{CurveOptions, Processor, check_metrics};
 
 /// Metrics of one gallery and one query set, in percent; definitions as in [the module](super).
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Evaluation {
     /// Queries counted and left out.
     pub queries: QueryCount,
@@ -25,7 +23,7 @@ pub struct Evaluation {
 }
 
 /// What one ranking says about every counted query.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct QueryRanks {
     /// The counted queries, ascending.
     pub queries: Vec<usize>,

@@ -48,8 +48,6 @@ mod relevance;
 mod sweep;
 mod thresholds;
 
-use serde::Serialize;
-
 use crate::error::{Error, Result};
 use crate::processor::Processor;
 use crate::progress::Progress;
@@ -60,7 +58,7 @@ use crate::vectors::Matrix;
 pub use agreement::{AgreementCurve, agreement, agreement_today};
 pub use evaluate::{Evaluation, QueryRanks, evaluate, evaluate_leave_one_out};
 pub use line::{Grid, Line, grid_cuts};
-pub use metrics::{ByMetric, MAP, Metric, Needs, TOP1, TOP5};
+pub use metrics::{ByMetric, MAP, Metric, TOP1, TOP5};
 pub use relevance::{Qrels, QueryCount, Relevance};
 
 pub(crate) use distances::{Panels, QueryTiles, distances};
@@ -133,7 +131,7 @@ pub struct CurveOptions {
 }
 
 /// Queries that change between right and wrong, against a reference state (the start, or the do-nothing gallery).
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Flips {
     /// Queries that the reference answers.
     pub right: usize,
@@ -147,7 +145,7 @@ pub struct Flips {
 }
 
 /// Top-1 of the queries of one group.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GroupLine {
     /// The group's number.
     pub group: i64,
@@ -158,7 +156,7 @@ pub struct GroupLine {
 }
 
 /// Every counted query's own numbers, in percent: what intervals over queries are drawn from.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct PerQuery {
     /// The counted queries, ascending.
     pub queries: Vec<usize>,
@@ -167,12 +165,11 @@ pub struct PerQuery {
     /// Cuts at which values are kept.
     pub cuts: Vec<usize>,
     /// Each metric of each query at each kept cut, `[queries, cuts]`.
-    #[serde(skip)]
     pub at_cuts: ByMetric<Vec<f32>>,
 }
 
 /// Intervals over queries along the curve.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Bands {
     /// The cuts.
     pub cuts: Vec<usize>,
@@ -181,7 +178,7 @@ pub struct Bands {
 }
 
 /// The do-nothing line, and the flips against it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DoNothingLine {
     /// What the search is worth today.
     pub evaluation: Evaluation,
@@ -190,7 +187,7 @@ pub struct DoNothingLine {
 }
 
 /// Every metric at every one of the n + 1 states of a backfill.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
     /// Gallery size n.
     pub items: usize,

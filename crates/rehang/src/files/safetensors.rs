@@ -80,22 +80,15 @@ fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Res
             info.shape
         )));
     }
-    let element = match info.dtype {
-        Dtype::F16 => Element::new(Meaning::Float, 2, false),
-        Dtype::F32 => Element::new(Meaning::Float, 4, false),
-        Dtype::F64 => Element::new(Meaning::Float, 8, false),
-        Dtype::BF16 => Element::new(Meaning::BrainFloat, 2, false),
-        Dtype::BOOL => Element::new(Meaning::Boolean, 1, false),
-        Dtype::U8 => Element::new(Meaning::Unsigned, 1, false),
-        Dtype::U16 => Element::new(Meaning::Unsigned, 2, false),
-        Dtype::U32 => Element::new(Meaning::Unsigned, 4, false),
-        Dtype::U64 => Element::new(Meaning::Unsigned, 8, false),
-        Dtype::I8 => Element::new(Meaning::Signed, 1, false),
-        Dtype::I16 => Element::new(Meaning::Signed, 2, false),
-        Dtype::I32 => Element::new(Meaning::Signed, 4, false),
-        Dtype::I64 => Element::new(Meaning::Signed, 8, false),
+    let meaning = match info.dtype {
+        Dtype::F16 | Dtype::F32 | Dtype::F64 => Some(Meaning::Float),
+        Dtype::BF16 => Some(Meaning::BrainFloat),
+        Dtype::BOOL => Some(Meaning::Boolean),
+        Dtype::U8 | Dtype::U16 | Dtype::U32 | Dtype::U64 => Some(Meaning::Unsigned),
+        Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 => Some(Meaning::Signed),
         _ => None,
     };
+    let element = meaning.and_then(|meaning| Element::new(meaning, info.dtype.bitsize() / 8, false));
     let Some(element) = element else {
         return Err(corrupt(format!(
             "tensor {name:?} is of type {}; save it as F32 or an integer type",
