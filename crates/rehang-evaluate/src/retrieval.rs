@@ -366,11 +366,9 @@ pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) ->
         [one] => vec![*one; upgrades],
         each if each.len() == upgrades => each.to_vec(),
         each => {
-            return Err(Error::option(
-                "backfilled",
-                each.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-                format!("one share, or one for each of the {upgrades} upgrades"),
-            ));
+            let given: Vec<String> = each.iter().map(ToString::to_string).collect();
+            let expected = format!("one share, or one for each of the {upgrades} upgrades");
+            return Err(Error::option("backfilled", given.join(" "), expected));
         }
     };
     let orders = ground.orders(&how.orders, how.seed)?;

@@ -222,11 +222,6 @@ impl Adapter {
 }
 
 impl Map {
-    /// Width of what the first branch gives.
-    fn branch_width(&self, d_old: usize) -> usize {
-        self.branch.last().map_or(d_old, |layer| layer.weight.rows())
-    }
-
     /// Width of what the mixer takes; without layers it is the output itself.
     fn mixer_width(&self, d_new: usize) -> usize {
         self.mixer.first().map_or(d_new, |layer| layer.weight.columns())
@@ -235,7 +230,7 @@ impl Map {
     /// Width of the side information; `None` where the map reads none.
     fn side_dimension(&self, d_old: usize, d_new: usize) -> Option<usize> {
         let second = self.second.as_ref().filter(|second| second.input == BranchInput::Side)?;
-        let appended = || self.mixer_width(d_new).saturating_sub(self.branch_width(d_old));
+        let appended = || self.mixer_width(d_new).saturating_sub(width_after(&self.branch, d_old));
         Some(second.layers.first().map_or_else(appended, |layer| layer.weight.columns()))
     }
 
@@ -265,6 +260,11 @@ impl Map {
         }
         Ok(())
     }
+}
+
+/// The width that comes out of layers where `input` goes in.
+fn width_after(layers: &[Dense], input: usize) -> usize {
+    layers.last().map_or(input, |layer| layer.weight.rows())
 }
 
 /// Checks layers that follow each other from a width of `input`, and gives the width that comes out.

@@ -9,10 +9,11 @@ use crate::files::expect_count;
 use crate::vectors::{Matrix, check_finite};
 
 /// How a head turns a vector `v` into logits.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeadKind {
     /// `W v + b`, trained with cross-entropy.
+    #[default]
     Softmax,
     /// `scale · ⟨w_y, v⟩ / (‖w_y‖·‖v‖)` with an angular margin on the true class while training (ArcFace).
     ArcFace {
@@ -37,11 +38,10 @@ impl FromStr for HeadKind {
             Some((scale, margin)) if f32::is_finite(scale) && scale > 0.0 && (0.0..1.6).contains(&margin) => {
                 Ok(Self::ArcFace { scale, margin })
             }
-            _ => Err(Error::option(
-                "head_kind",
-                text,
-                "softmax or arcface:SCALE,MARGIN (for example arcface:64,0.5)",
-            )),
+            _ => {
+                let expected = "softmax or arcface:SCALE,MARGIN (for example arcface:64,0.5)";
+                Err(Error::option("head_kind", text, expected))
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::files::{expect_count, expect_width};
 use crate::head::{Head, HeadKind};
 use crate::processor::Processor;
 use crate::space::Distance;
-use crate::vectors::{Matrix, check_finite, squared_distance};
+use crate::vectors::{Matrix, check_finite, distinct, squared_distance};
 
 /// Items whose logits are computed together.
 const BLOCK: usize = 64;
@@ -451,9 +451,7 @@ pub fn group_places(order: &[usize], groups: &[i64], fractions: &[f64]) -> Resul
     // A fraction that was made as k/n is k items, although k/n·n may come out just below k.
     let firsts: Vec<usize> =
         fractions.iter().map(|fraction| (fraction * count as f64 + 1e-9) as usize).collect();
-    let mut names: Vec<i64> = groups.iter().copied().filter(|&group| group >= 0).collect();
-    names.sort_unstable();
-    names.dedup();
+    let names = distinct(groups.iter().copied());
     let mut places: Vec<Vec<usize>> = vec![Vec::new(); names.len()];
     for (place, &item) in order.iter().enumerate() {
         if let Ok(group) = names.binary_search(&groups[item]) {

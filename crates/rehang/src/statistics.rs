@@ -254,7 +254,7 @@ impl SigmaQuality {
 }
 
 /// Bins of a calibration where nothing else is said.
-const BINS: usize = 10;
+pub(crate) const BINS: usize = 10;
 
 fn undefined() -> f64 {
     f64::NAN

@@ -1,5 +1,7 @@
 //! Rows of numbers, with and without the space they belong to.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -24,10 +26,8 @@ impl Matrix {
     /// [`ErrorKind::Corrupt`] where `data` is no whole number of rows, or `columns` is 0 while there is data.
     pub fn new(columns: usize, data: Vec<f32>) -> Result<Self> {
         if (columns == 0 && !data.is_empty()) || (columns > 0 && !data.len().is_multiple_of(columns)) {
-            return Err(Error::corrupt(
-                "matrix",
-                format!("{} numbers do not make rows of {columns}", data.len()),
-            ));
+            let detail = format!("{} numbers do not make rows of {columns}", data.len());
+            return Err(Error::corrupt("matrix", detail));
         }
         Ok(Self { columns, data })
     }
@@ -138,6 +138,22 @@ pub(crate) fn check_finite<T: Copy + Into<f64>>(
     let Some(at) = values.iter().position(|&value| !value.into().is_finite()) else { return Ok(()) };
     let (row, column) = (first_row + at / columns, at % columns);
     Err(ErrorKind::NotFinite { what: what.into(), row, column }.into())
+}
+
+/// The mean over all rows of `of(value, column)`, column by column; zeros for no rows.
+pub(crate) fn column_means(matrix: &Matrix, of: impl Fn(f64, usize) -> f64) -> Vec<f64> {
+    let mut sums = vec![0.0; matrix.columns()];
+    for row in 0..matrix.rows() {
+        for (column, (sum, &value)) in sums.iter_mut().zip(matrix.row(row)).enumerate() {
+            *sum += of(f64::from(value), column);
+        }
+    }
+    sums.iter().map(|sum| sum / matrix.rows().max(1) as f64).collect()
+}
+
+/// The different numbers of classes or groups, ascending; negative ones mean that there is none.
+pub(crate) fn distinct(labels: impl Iterator<Item = i64>) -> Vec<i64> {
+    labels.filter(|&label| label >= 0).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Euclidean length of a vector, summed in `f64`.

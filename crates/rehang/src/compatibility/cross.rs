@@ -23,13 +23,6 @@ pub struct Model<'a> {
     pub queries: Option<&'a Matrix>,
 }
 
-impl<'a> Model<'a> {
-    /// The vectors that this model's queries have.
-    fn query_vectors(&self) -> &'a Matrix {
-        self.queries.unwrap_or(self.gallery)
-    }
-}
-
 /// What a cross matrix is computed from.
 #[derive(Debug, Clone, Copy)]
 pub struct CrossInput<'a> {
@@ -171,21 +164,13 @@ fn cell(
     options: &CurveOptions,
     progress: &Progress,
 ) -> Result<Cell> {
-    let own = asking.query_vectors();
-    let width = asked.gallery.columns();
+    let CrossInput { relevance, distance, .. } = *input;
+    let own = asking.queries.unwrap_or(asking.gallery);
+    let (gallery, width) = (asked.gallery, asked.gallery.columns());
     let queries = at_width(own, width);
     let evaluation = match asking.queries {
-        Some(_) => {
-            evaluate(asked.gallery, Some(&queries), input.relevance, input.distance, options, progress)?
-        }
-        None => evaluate_leave_one_out(
-            asked.gallery,
-            &queries,
-            input.relevance,
-            input.distance,
-            options,
-            progress,
-        )?,
+        Some(_) => evaluate(gallery, Some(&queries), relevance, distance, options, progress)?,
+        None => evaluate_leave_one_out(gallery, &queries, relevance, distance, options, progress)?,
     };
     Ok(Cell { evaluation, width_rule: WidthRule::of(own.columns(), width) })
 }

@@ -30,11 +30,8 @@ pub(crate) fn check_vectors(
         }
         expect_width(what, native.columns(), vectors.columns())?;
         if vectors.rows() > COUNT_MAX {
-            return Err(Error::option(
-                format!("the number of {what}"),
-                vectors.rows(),
-                format!("at most {COUNT_MAX}"),
-            ));
+            let expected = format!("at most {COUNT_MAX}");
+            return Err(Error::option(format!("the number of {what}"), vectors.rows(), expected));
         }
         vectors.check_finite(what)?;
     }

@@ -53,7 +53,7 @@ use crate::processor::Processor;
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::statistics::{Interval, bootstrap_means};
-use crate::vectors::Matrix;
+use crate::vectors::{Matrix, distinct};
 
 pub use agreement::{AgreementCurve, agreement, agreement_today};
 pub use evaluate::{Evaluation, QueryRanks, evaluate, evaluate_leave_one_out};
@@ -168,15 +168,6 @@ pub struct PerQuery {
     pub at_cuts: ByMetric<Vec<f32>>,
 }
 
-/// Intervals over queries along the curve.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Bands {
-    /// The cuts.
-    pub cuts: Vec<usize>,
-    /// Of each metric at each cut.
-    pub intervals: ByMetric<Vec<Interval>>,
-}
-
 /// The do-nothing line, and the flips against it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DoNothingLine {
@@ -222,22 +213,21 @@ impl Curve {
         Ok(areas.metrics().zip(intervals).collect())
     }
 
-    /// Percentile bootstrap intervals over queries at the kept cuts; see [`bootstrap_means`].
+    /// Percentile bootstrap intervals over queries at the kept cuts ([`PerQuery::cuts`]); see [`bootstrap_means`].
     ///
     /// # Errors
     ///
     /// [`crate::ErrorKind::MissingInput`] where no cuts were kept ([`CurveOptions::kept_cuts`]).
-    pub fn bands(&self, resamples: usize, level: f64, seed: u64) -> Result<Bands> {
-        let cuts = self.per_query.cuts.clone();
-        if cuts.is_empty() {
+    pub fn bands(&self, resamples: usize, level: f64, seed: u64) -> Result<ByMetric<Vec<Interval>>> {
+        let cuts = self.per_query.cuts.len();
+        if cuts == 0 {
             return Err(Error::missing("kept cuts", "a band over queries"));
         }
         let band = |(metric, values): (Metric, &Vec<f32>)| {
             let values: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
-            Ok((metric, bootstrap_means(&values, cuts.len(), resamples, level, seed)?))
+            Ok((metric, bootstrap_means(&values, cuts, resamples, level, seed)?))
         };
-        let intervals = self.per_query.at_cuts.iter().map(band).collect::<Result<_>>()?;
-        Ok(Bands { cuts, intervals })
+        self.per_query.at_cuts.iter().map(band).collect()
     }
 }
 
@@ -455,11 +445,8 @@ fn check_metrics(options: &CurveOptions) -> Result<(Vec<Metric>, Depths)> {
             continue;
         }
         if metric.head().is_none() {
-            return Err(Error::option(
-                "metric",
-                metric,
-                "one that a curve has: top1, top5, map, or one of the first ranks",
-            ));
+            let expected = "one that a curve has: top1, top5, map, or one of the first ranks";
+            return Err(Error::option("metric", metric, expected));
         }
         within(&metric.name_at_any_depth(), metric.depth().unwrap_or(0))?;
         measured.push(metric);
@@ -482,23 +469,15 @@ struct Groups {
 impl Groups {
     fn new(groups: Option<&[i64]>, answers: &Answers<'_>) -> Result<Self> {
         let Some(groups) = groups else {
-            return Ok(Self {
-                names: Vec::new(),
-                sizes: Vec::new(),
-                of_query: vec![None; answers.counted.len()],
-            });
+            let of_query = vec![None; answers.counted.len()];
+            return Ok(Self { names: Vec::new(), sizes: Vec::new(), of_query });
         };
         expect_count("groups", groups.len(), "queries", answers.count.given)?;
         let counted = answers.counted.iter().map(|&query| groups[query]);
-        let mut names: Vec<i64> = counted.clone().filter(|&group| group >= 0).collect();
-        names.sort_unstable();
-        names.dedup();
+        let names = distinct(counted.clone());
         if names.len() > GROUPS_MAX {
-            return Err(Error::option(
-                "groups",
-                names.len(),
-                format!("at most {GROUPS_MAX} different groups"),
-            ));
+            let expected = format!("at most {GROUPS_MAX} different groups");
+            return Err(Error::option("groups", names.len(), expected));
         }
         let of_query: Vec<Option<usize>> = counted.map(|group| names.binary_search(&group).ok()).collect();
         let mut sizes = vec![0; names.len()];
@@ -562,7 +541,7 @@ mod tests {
             let ndcg = intervals[Metric::ndcg_at(10)];
             assert!((ndcg.estimate - made.lines[Metric::ndcg_at(10)].area()).abs() < 1e-9);
             assert!(ndcg.low < ndcg.high);
-            let bands = made.bands(50, 0.95, 1).unwrap().intervals;
+            let bands = made.bands(50, 0.95, 1).unwrap();
             assert_eq!(bands[Metric::recall_at(10)].len(), own.cuts.len());
         }
     }

@@ -152,13 +152,9 @@ pub(super) fn open_rows(path: &Path) -> Result<RawRows> {
         return Err(Error::corrupt(path.display(), "it holds text where vectors (numbers) are needed"));
     };
     let &[rows, columns] = header.shape.as_slice() else {
-        return Err(Error::corrupt(
-            path.display(),
-            format!(
-                "its shape is {}; vectors are two-dimensional, [rows, coordinates]",
-                shown(&header.shape)
-            ),
-        ));
+        let shape = &header.shape;
+        let detail = format!("its shape is {shape:?}; vectors are two-dimensional, [rows, coordinates]");
+        return Err(Error::corrupt(path.display(), detail));
     };
     if columns == 0 {
         return Err(Error::corrupt(path.display(), "its rows have no coordinates (shape [n, 0])"));
@@ -175,10 +171,8 @@ pub(super) fn open_rows(path: &Path) -> Result<RawRows> {
 pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
     let (mut opened, header) = open_array(path)?;
     let ([count] | [count, 1]) = *header.shape.as_slice() else {
-        return Err(Error::corrupt(
-            path.display(),
-            format!("its shape is {}; one value a row is needed, [rows]", shown(&header.shape)),
-        ));
+        let detail = format!("its shape is {:?}; one value a row is needed, [rows]", header.shape);
+        return Err(Error::corrupt(path.display(), detail));
     };
     if count == 0 {
         return Err(opened.empty());
@@ -218,10 +212,6 @@ fn text_entry(entry: &[u8], unit: usize, big_endian: bool) -> Option<String> {
     }
     text.truncate(text.trim_end_matches('\0').len());
     Some(text)
-}
-
-fn shown(shape: &[usize]) -> String {
-    format!("{shape:?}")
 }
 
 /// Opens an array and holds its header against the length of the file. The file stands at the first number.
@@ -284,8 +274,7 @@ fn read_header(reader: &mut impl Read, bytes: u64, what: &dyn Display) -> Result
         let needed =
             claimed.map_or_else(|| "more bytes than can be counted".into(), |n| format!("{n} bytes"));
         return Err(corrupt(format!(
-            "shape {} of {description} needs {needed} and {held} are there: {problem}",
-            shown(&shape)
+            "shape {shape:?} of {description} needs {needed} and {held} are there: {problem}"
         )));
     }
     Ok(Header { content, fortran, shape, offset })

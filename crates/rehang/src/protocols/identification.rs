@@ -113,12 +113,8 @@ pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> R
     if input.candidates == 0 {
         return Err(crate::Error::option("the number of candidates", 0, "1 or more"));
     }
-    expect_count(
-        "gallery subjects",
-        input.gallery_subjects.len(),
-        "gallery templates",
-        input.gallery.rows(),
-    )?;
+    let (subjects, templates) = (input.gallery_subjects.len(), input.gallery.rows());
+    expect_count("gallery subjects", subjects, "gallery templates", templates)?;
     expect_count("probe subjects", input.probe_subjects.len(), "probes", input.probes.rows())?;
     let probes = at_width(input.probes, input.gallery.columns());
     check_vectors(input.gallery, None, Some(&probes))?;

@@ -61,14 +61,8 @@ pub fn retrieval(
     let judged =
         Qrels::new(answers.iter().map(|items| items.iter().map(|&item| (item, 1.0)).collect()).collect())?;
     let options = CurveOptions { metrics: vec![Metric::map_at(depth)], ..CurveOptions::default() };
-    let result = evaluate(
-        index,
-        Some(&at_width(queries, index.columns())),
-        Relevance::Judgements(&judged),
-        distance,
-        &options,
-        progress,
-    )?;
+    let (queries, relevance) = (at_width(queries, index.columns()), Relevance::Judgements(&judged));
+    let result = evaluate(index, Some(&queries), relevance, distance, &options, progress)?;
     Ok(LandmarkRetrieval {
         queries: result.queries,
         depth,
@@ -189,18 +183,12 @@ fn revisited_setup(
     distance: Distance,
     progress: &Progress,
 ) -> Result<RevisitedSetup> {
-    let judged = truth
-        .iter()
-        .map(|truth| {
-            let (right, ignored) = setup.split(truth);
-            right
-                .into_iter()
-                .map(|row| (row, 1.0))
-                .chain(ignored.into_iter().map(|row| (row, -1.0)))
-                .collect()
-        })
-        .collect();
-    let judged = Qrels::new(judged)?;
+    let judgements = |truth: &GroundTruth| {
+        let (right, ignored) = setup.split(truth);
+        let ignored = ignored.into_iter().map(|row| (row, -1.0));
+        right.into_iter().map(|row| (row, 1.0)).chain(ignored).collect()
+    };
+    let judged = Qrels::new(truth.iter().map(judgements).collect())?;
     if (0..judged.len()).all(|query| judged.query(query).iter().all(|&(_, gain)| gain < 0.0)) {
         let given = queries.rows();
         return Ok(RevisitedSetup {
