@@ -13,7 +13,6 @@
 //! All text that comes from data is escaped; numbers that are not finite are shown as `–` and never drawn.
 
 mod chart;
-
 mod document;
 mod html;
 mod json;

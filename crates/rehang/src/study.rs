@@ -641,10 +641,8 @@ fn group_curve(
     };
     // Only where the queries are the gallery's own items does an item have a query's group.
     let share = if ground.queries.is_none() {
-        let places: Vec<Vec<GroupPlaces>> = permutations
-            .iter()
-            .map(|permutation| group_places(permutation, groups, &fractions))
-            .collect::<Result<_>>()?;
+        let places_in = |permutation: &Vec<usize>| group_places(permutation, groups, &fractions);
+        let places = permutations.iter().map(places_in).collect::<Result<Vec<Vec<GroupPlaces>>>>()?;
         let shown: Vec<usize> = (0..fractions.len()).collect();
         (0..places[0].len())
             // A group without a counted query has no curve, so it has no share beside one either.
@@ -680,28 +678,18 @@ fn group_study(
     let top1 = |evaluation: Option<&Evaluation>| -> Vec<f64> {
         let Some(evaluation) = evaluation else { return Vec::new() };
         let ranks = &evaluation.per_query;
-        names
-            .iter()
-            .map(|&name| {
-                let own: Vec<bool> = ranks
-                    .queries
-                    .iter()
-                    .zip(&ranks.first_rank)
-                    .filter(|&(&query, _)| groups[query] == name)
-                    .map(|(_, &rank)| rank == 1)
-                    .collect();
-                100.0 * own.iter().filter(|&&hit| hit).count() as f64 / own.len() as f64
-            })
-            .collect()
+        let of_group = |&name: &i64| {
+            let all = ranks.queries.iter().zip(&ranks.first_rank);
+            let own: Vec<_> = all.filter(|&(&query, _)| groups[query] == name).collect();
+            100.0 * own.iter().filter(|&&(_, &rank)| rank == 1).count() as f64 / own.len() as f64
+        };
+        names.iter().map(of_group).collect()
     };
+    let share =
+        |&name: &i64| 100.0 * groups.iter().filter(|&&group| group == name).count() as f64 / grouped as f64;
     GroupStudy {
         metric: TOP1.id(),
-        gallery_share: names
-            .iter()
-            .map(|&name| {
-                100.0 * groups.iter().filter(|&&group| group == name).count() as f64 / grouped as f64
-            })
-            .collect(),
+        gallery_share: names.iter().map(share).collect(),
         do_nothing: top1(today),
         new_model: top1(native),
         names: names.iter().map(ToString::to_string).collect(),

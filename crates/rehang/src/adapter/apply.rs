@@ -9,9 +9,9 @@ use super::kernel::{Begin, Packed, RowsRef, dot};
 use super::out_of_fold::{Lengths, Scratch as OutOfFoldScratch};
 use super::uncertainty::{Prepared, linear_variance};
 use super::{Adapter, BranchInput, Dense, Geometry, InputScaling, expect_count, width_after};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::vectors::{Matrix, Vectors, normalise};
+use crate::vectors::{Matrix, Vectors, check_finite, normalise};
 
 /// Most rows that one thread takes through all layers at a time. The widest activations of the published network
 /// (2,048 numbers a row) are then 3 MiB: enough rows for every weight that is read, few enough for the cache.
@@ -42,7 +42,7 @@ pub struct Adapted {
 ///
 /// # Errors
 ///
-/// As [`Applier::new`], [`Adapter::expect_input`] and [`Applier::apply_rows`]; [`ErrorKind::Cancelled`] where a stop was
+/// As [`Applier::new`], [`Adapter::expect_input`] and [`Applier::apply_rows`]; [`crate::ErrorKind::Cancelled`] where a stop was
 /// asked for through `progress`.
 pub fn apply(
     adapter: &Adapter,
@@ -220,10 +220,10 @@ impl Applier {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::WidthMismatch`] / [`ErrorKind::CountMismatch`]: a slice has not the size that `n` rows need.
-    /// - [`ErrorKind::MissingInput`]: the map reads side information and none is given.
-    /// - [`ErrorKind::InvalidOption`]: side information is given and the map reads none.
-    /// - [`ErrorKind::NotFinite`]: a number going in is NaN or infinite, or one coming out is (a vector far too long
+    /// - [`crate::ErrorKind::WidthMismatch`] / [`crate::ErrorKind::CountMismatch`]: a slice has not the size that `n` rows need.
+    /// - [`crate::ErrorKind::MissingInput`]: the map reads side information and none is given.
+    /// - [`crate::ErrorKind::InvalidOption`]: side information is given and the map reads none.
+    /// - [`crate::ErrorKind::NotFinite`]: a number going in is NaN or infinite, or one coming out is (a vector far too long
     ///   for this adapter); the first such row is named.
     pub fn apply_rows(
         &self,
@@ -371,8 +371,7 @@ fn expect_finite_row(what: &str, row: usize, values: &[f32]) -> Result<()> {
     if values.iter().fold(true, |finite, value| finite & value.is_finite()) {
         return Ok(());
     }
-    let column = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
-    Err(ErrorKind::NotFinite { what: what.into(), row, column }.into())
+    check_finite(what, values, values.len(), row)
 }
 
 /// Takes `count` rows through layers into the first columns of `output`'s rows; without layers they are copied.

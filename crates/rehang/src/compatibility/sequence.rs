@@ -135,12 +135,10 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
             first_seen.row_mut(item).copy_from_slice(by_model.row(item));
             hot_model[item] = number;
         }
-        let view = View::new(input, &ground, number, &members)
-            .map_err(|error| error.context(format!("step {number} ({})", step.model.name)))?;
-        let evaluate_state = |gallery: &Matrix| -> Result<Evaluation> {
-            view.evaluate(&gallery.select(&members), &options, progress)
-                .map_err(|error| error.context(format!("step {number} ({})", step.model.name)))
-        };
+        let in_step = |error: Error| error.context(format!("step {number} ({})", step.model.name));
+        let view = View::new(input, &ground, number, &members).map_err(in_step)?;
+        let evaluate_state =
+            |gallery: &Matrix| view.evaluate(&gallery.select(&members), &options, progress).map_err(in_step);
         let no_refresh = evaluate_state(&first_seen)?;
         // The items that this step may backfill, in its order, come first; the curve's order goes on with the rest.
         let waiting: Vec<usize> = if number == 0 {
@@ -257,9 +255,14 @@ struct View<'a> {
     leave_one_out: bool,
     /// Query vectors of the step's model in the gallery's width.
     queries: Matrix,
-    gallery_labels: Vec<i64>,
-    query_labels: Option<&'a [i64]>,
-    qrels: Option<Qrels>,
+    right: Right<'a>,
+}
+
+/// What is a right answer among the items that have joined.
+enum Right<'a> {
+    /// Labels of these items, and of separate queries.
+    Labels(Vec<i64>, Option<&'a [i64]>),
+    Judgements(Qrels),
 }
 
 impl<'a> View<'a> {
@@ -270,45 +273,31 @@ impl<'a> View<'a> {
             Some(queries) => at_width(queries, ground.width).into_owned(),
             None => at_width(model.gallery, ground.width).select(members),
         };
-        let mut view = Self {
-            distance: input.distance,
-            leave_one_out,
-            queries,
-            gallery_labels: Vec::new(),
-            query_labels: None,
-            qrels: None,
-        };
-        match input.relevance {
+        let right = match input.relevance {
             Relevance::Labels { gallery, queries } => {
-                view.gallery_labels = members.iter().map(|&item| gallery[item]).collect();
-                view.query_labels = queries;
+                Right::Labels(members.iter().map(|&item| gallery[item]).collect(), queries)
             }
             Relevance::Judgements(qrels) => {
                 let mut place = vec![None; ground.items];
                 for (at, &item) in members.iter().enumerate() {
                     place[item] = Some(at);
                 }
-                let among = |query: usize| {
-                    qrels
-                        .query(query)
-                        .iter()
-                        .filter_map(|&(item, gain)| place[item].map(|at| (at, gain)))
-                        .collect()
-                };
-                view.qrels = Some(Qrels::new(if leave_one_out {
+                let present = |&(item, gain): &(usize, f64)| place[item].map(|at| (at, gain));
+                let among = |query: usize| qrels.query(query).iter().filter_map(present).collect();
+                Right::Judgements(Qrels::new(if leave_one_out {
                     members.iter().map(|&query| among(query)).collect()
                 } else {
                     (0..qrels.len()).map(among).collect()
-                })?);
+                })?)
             }
-        }
-        Ok(view)
+        };
+        Ok(Self { distance: input.distance, leave_one_out, queries, right })
     }
 
     fn relevance(&self) -> Relevance<'_> {
-        match &self.qrels {
-            Some(qrels) => Relevance::Judgements(qrels),
-            None => Relevance::Labels { gallery: &self.gallery_labels, queries: self.query_labels },
+        match &self.right {
+            Right::Judgements(qrels) => Relevance::Judgements(qrels),
+            Right::Labels(gallery, queries) => Relevance::Labels { gallery, queries: *queries },
         }
     }
 

@@ -161,11 +161,8 @@ impl VectorSource {
 
     fn check_column(&self, format: Format) -> Result<()> {
         if self.column.is_some() && !matches!(format, Format::Parquet | Format::Safetensors) {
-            return Err(Error::option(
-                "an input",
-                self,
-                format!("no #NAME: a {format} file has no columns to name"),
-            ));
+            let expected = format!("no #NAME: a {format} file has no columns to name");
+            return Err(Error::option("an input", self, expected));
         }
         Ok(())
     }
@@ -306,7 +303,7 @@ pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
 pub fn read_ids(source: &VectorSource) -> Result<Option<Vec<String>>> {
     let format = source.format("ids", Format::VALUES)?;
     if format == Format::JsonLines {
-        return text::read_json_ids(&source.path).map(Some);
+        return text::read_json_field(&source.path, &["_id", "id"]).map(Some);
     }
     if format == Format::Parquet && source.column.is_none() && !parquet::has_ids(source)? {
         return Ok(None);

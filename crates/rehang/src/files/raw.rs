@@ -125,7 +125,7 @@ impl RowReader for RawRows {
     fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize> {
         let first = self.next_row;
         let count = rows_max.max(1).min(self.rows - first);
-        batch.begin(first as u64, None);
+        batch.begin(first as u64);
         match self.layout {
             Layout::Rows | Layout::Prefixed => {
                 self.fetch_rows(first, count)?;

@@ -45,12 +45,10 @@ fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Res
         .map_err(|error| corrupt(format!("its header is no safetensors header ({error})")))?;
     let names = metadata.offset_keys();
     let listed = || {
-        let tensors: Vec<String> = names
-            .iter()
-            .filter_map(|name| {
-                metadata.info(name).map(|info| format!("{name} {:?} of {}", info.shape, info.dtype))
-            })
-            .collect();
+        let said = |name: &String| {
+            metadata.info(name).map(|info| format!("{name} {:?} of {}", info.shape, info.dtype))
+        };
+        let tensors: Vec<String> = names.iter().filter_map(said).collect();
         if tensors.is_empty() { "no tensors".into() } else { tensors.join(", ") }
     };
     let name = if let Some(name) = &source.column {
@@ -127,10 +125,8 @@ pub(super) fn read_scalars(source: &VectorSource) -> Result<Scalars> {
     let dimensions: &[usize] = if source.column.is_some() { &[1, 2] } else { &[1] };
     let (rows, shape) = open_tensor(source, dimensions, "one-dimensional tensor")?;
     if rows.columns != 1 {
-        return Err(Error::corrupt(
-            source,
-            format!("its shape is {shape:?}; one value a row is needed, [rows]"),
-        ));
+        let detail = format!("its shape is {shape:?}; one value a row is needed, [rows]");
+        return Err(Error::corrupt(source, detail));
     }
     rows.scalars()
 }

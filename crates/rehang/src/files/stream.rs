@@ -56,14 +56,6 @@ impl Ids {
         self.len() == 0
     }
 
-    /// Forgets all of them.
-    pub fn clear(&mut self) {
-        match self {
-            Self::Integers(ids) => ids.clear(),
-            Self::Texts(ids) => ids.clear(),
-        }
-    }
-
     /// Adds those of `other` behind; numbers become text where the kinds differ.
     pub fn append(&mut self, other: Self) {
         match (&mut *self, other) {
@@ -99,10 +91,10 @@ pub struct RowBatch {
 
 impl RowBatch {
     /// Empties the batch for the rows that begin at `first_row`.
-    pub(super) fn begin(&mut self, first_row: u64, ids: Option<Ids>) {
+    pub(super) fn begin(&mut self, first_row: u64) {
         self.first_row = first_row;
         self.vectors.clear();
-        self.ids = ids;
+        self.ids = None;
     }
 
     /// Fails on the first NaN or infinite number, naming `what`, its row in the whole file, and its column.
@@ -272,7 +264,7 @@ impl RowReader for Chain {
             }
             self.current += 1;
         }
-        batch.begin(self.first_row, None);
+        batch.begin(self.first_row);
         Ok(0)
     }
 }
@@ -312,6 +304,11 @@ pub fn create(path: impl AsRef<Path>, columns: Columns) -> Result<Box<dyn RowWri
         }
     };
     Ok(Box::new(Checked { inner, columns }))
+}
+
+/// Whether an output of this name holds ids and σ² beside its vectors.
+pub(crate) fn has_columns(path: &Path) -> bool {
+    Format::of(path) == Some(Format::Parquet)
 }
 
 /// Checks shapes in one place, before any format sees them.

@@ -155,23 +155,12 @@ impl Table {
                 last.shape = Shape::Nested;
                 continue;
             }
+            use ConvertedType::{INT_8, INT_16, INT_32, INT_64, NONE, UINT_8, UINT_16, UINT_32, UINT_64};
+
             let integer = matches!(description.logical_type_ref(), None | Some(LogicalType::Integer(_)));
-            let unsigned = matches!(
-                description.converted_type(),
-                ConvertedType::UINT_8
-                    | ConvertedType::UINT_16
-                    | ConvertedType::UINT_32
-                    | ConvertedType::UINT_64
-            );
-            let counted = unsigned
-                || matches!(
-                    description.converted_type(),
-                    ConvertedType::NONE
-                        | ConvertedType::INT_8
-                        | ConvertedType::INT_16
-                        | ConvertedType::INT_32
-                        | ConvertedType::INT_64
-                );
+            let unsigned = matches!(description.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64);
+            let counted =
+                unsigned || matches!(description.converted_type(), NONE | INT_8 | INT_16 | INT_32 | INT_64);
             let value = match description.physical_type() {
                 Physical::FLOAT => Value::Float32,
                 Physical::DOUBLE => Value::Float64,
@@ -709,7 +698,7 @@ impl RowReader for ParquetRows {
 
     fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize> {
         let wanted = rows_max.max(1).min(self.rows - self.next_row);
-        batch.begin(self.next_row as u64, None);
+        batch.begin(self.next_row as u64);
         if wanted == 0 {
             return Ok(0);
         }
