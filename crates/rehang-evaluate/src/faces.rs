@@ -33,12 +33,9 @@ pub struct FaceFiles {
 impl FaceFiles {
     /// The models, whose faces the images show, and every model's templates.
     fn read(&self) -> Result<(Models, FaceList, Vec<Templates>)> {
-        let names = match &self.names {
-            None => None,
-            Some(source) => Some(
-                files::read_ids(source)?.ok_or_else(|| Error::missing("a column of file names", source))?,
-            ),
-        };
+        let read =
+            |source| files::read_ids(source)?.ok_or_else(|| Error::missing("a column of file names", source));
+        let names = self.names.as_ref().map(read).transpose()?;
         let faces = lists::read_faces(&self.metadata, names.as_deref())?;
         let mut models = Models::read("faces", &self.models, self.best.as_ref(), Inputs::default())?;
         let metadata = || self.metadata.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();

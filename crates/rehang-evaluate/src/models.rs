@@ -6,7 +6,7 @@ use rehang::compatibility::{Compatibility, CrossMatrix};
 use rehang::files::{Inputs, VectorSource};
 use rehang::statistics::Interval;
 use rehang::{Error, ErrorKind, Matrix, Result};
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::ser::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 /// A file that belongs to a name: a model's vectors, or an order.
@@ -138,21 +138,14 @@ pub struct Table {
 /// As `{matrix, pairs}`, where a pair has its `absolute_gain_interval` if that was drawn.
 impl Serialize for Table {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let pairs: Vec<Value> = self
-            .pairs
-            .iter()
-            .enumerate()
-            .map(|(place, pair)| {
-                let mut value = json!(pair);
-                if let (Some(interval), Some(object)) = (self.intervals.get(place), value.as_object_mut()) {
-                    object.insert("absolute_gain_interval".into(), json!([interval.low, interval.high]));
-                }
-                value
-            })
-            .collect();
-        let mut fields = serializer.serialize_struct("Table", 2)?;
-        fields.serialize_field("matrix", &self.matrix.values)?;
-        fields.serialize_field("pairs", &pairs)?;
-        fields.end()
+        let pair = |(place, pair): (usize, &Compatibility)| {
+            let mut value = json!(pair);
+            if let Some(interval) = self.intervals.get(place) {
+                value["absolute_gain_interval"] = json!([interval.low, interval.high]);
+            }
+            value
+        };
+        let pairs: Vec<Value> = self.pairs.iter().enumerate().map(pair).collect();
+        json!({ "matrix": self.matrix.values, "pairs": pairs }).serialize(serializer)
     }
 }

@@ -372,14 +372,14 @@ fn whole_numbers(source: &VectorSource, values: &[f64]) -> Result<Labels> {
     let is_whole = |value: f64| value.fract() == 0.0 && value.abs() <= LARGEST;
     match values.iter().position(|&value| !is_whole(value)) {
         None => Ok(values.iter().map(|&value| value as i64).collect()),
-        Some(row) => Err(Error::corrupt(
-            source,
-            format!(
-                "labels are whole numbers or text, and these are fractions (row {row} is {}; rows count from 0); write them as \
-                 integers, -1 where a label is not known",
-                values[row]
-            ),
-        )),
+        Some(row) => {
+            let value = values[row];
+            let detail = format!(
+                "labels are whole numbers or text, and these are fractions (row {row} is {value}; rows count from 0); write \
+                 them as integers, -1 where a label is not known"
+            );
+            Err(Error::corrupt(source, detail))
+        }
     }
 }
 

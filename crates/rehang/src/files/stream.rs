@@ -214,14 +214,8 @@ pub fn open_all(sources: &[VectorSource]) -> Result<Box<dyn RowReader>> {
     if readers.len() == 1 {
         return Ok(readers.remove(0));
     }
-    let kinds: Vec<_> = readers.iter().map(|reader| reader.id_kind()).collect();
-    let ids = if kinds.contains(&None) {
-        None
-    } else if kinds.iter().all(|&kind| kind == Some(IdKind::Integer)) {
-        Some(IdKind::Integer)
-    } else {
-        Some(IdKind::Text)
-    };
+    let of_both = |a: Option<IdKind>, b: Option<IdKind>| if a? == b? { a } else { Some(IdKind::Text) };
+    let ids = readers.iter().map(|reader| reader.id_kind()).reduce(of_both).flatten();
     let rows_total = readers.iter().map(|reader| reader.rows_total()).sum();
     Ok(Box::new(Chain { readers, current: 0, first_row: 0, width, rows_total, ids }))
 }
@@ -283,11 +277,8 @@ pub fn create(path: impl AsRef<Path>, columns: Columns) -> Result<Box<dyn RowWri
     }
     let format = Format::of(path);
     if format != Some(Format::Parquet) && (columns.ids.is_some() || columns.sigma2) {
-        return Err(Error::option(
-            "an output with ids or sigma2 beside the vectors",
-            path.display(),
-            "a .parquet file",
-        ));
+        let what = "an output with ids or sigma2 beside the vectors";
+        return Err(Error::option(what, path.display(), "a .parquet file"));
     }
     let raw = |layout: Layout, header: Header| RawWriter::create(path, columns.width, layout, header);
     let inner: Box<dyn RowWriter> = match format {
@@ -296,11 +287,8 @@ pub fn create(path: impl AsRef<Path>, columns: Columns) -> Result<Box<dyn RowWri
         Some(Format::Fvecs) => Box::new(raw(Layout::Prefixed, |_, _| Vec::new())?),
         Some(Format::Safetensors) => Box::new(raw(Layout::Rows, safetensors::header)?),
         _ => {
-            return Err(Error::option(
-                "an output of vectors",
-                path.display(),
-                "a name that ends in .npy, .parquet, .pq, .fvecs or .safetensors",
-            ));
+            let expected = "a name that ends in .npy, .parquet, .pq, .fvecs or .safetensors";
+            return Err(Error::option("an output of vectors", path.display(), expected));
         }
     };
     Ok(Box::new(Checked { inner, columns }))

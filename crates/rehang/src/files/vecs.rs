@@ -49,10 +49,9 @@ pub(super) fn open_rows(path: &Path, format: Format) -> Result<RawRows> {
 pub(super) fn read_scalars(path: &Path, format: Format) -> Result<Scalars> {
     let rows = open_rows(path, format)?;
     if rows.columns != 1 && rows.rows != 1 {
-        return Err(Error::corrupt(
-            path.display(),
-            format!("it has {} rows of {} numbers; one value a row is needed", rows.rows, rows.columns),
-        ));
+        let (rows, columns) = (rows.rows, rows.columns);
+        let detail = format!("it has {rows} rows of {columns} numbers; one value a row is needed");
+        return Err(Error::corrupt(path.display(), detail));
     }
     rows.scalars()
 }

@@ -715,10 +715,8 @@ impl RowReader for ParquetRows {
                     Scalars::Floats(_) => return Err(Error::corrupt(&source, "its ids are fractions")),
                 };
                 if ids.len() != wanted {
-                    return Err(Error::corrupt(
-                        &source,
-                        format!("column {ID:?} ends after {} rows", self.next_row + ids.len()),
-                    ));
+                    let rows = self.next_row + ids.len();
+                    return Err(Error::corrupt(&source, format!("column {ID:?} ends after {rows} rows")));
                 }
                 batch.ids = Some(ids);
             }
