@@ -134,26 +134,17 @@ impl Answers {
             for (item, &row) in taken.iter().enumerate() {
                 place[row] = Some(item);
             }
-            let judgements = |judged: &[Vec<_>]| judged.iter().map(Vec::len).sum::<usize>();
-            let total = judgements(&all.judged);
-            let judged: Vec<Vec<(usize, f64)>> = all
-                .judged
-                .into_iter()
-                .map(|rows| {
-                    rows.into_iter().filter_map(|(row, gain)| Some((place[row]?, f64::from(gain)))).collect()
-                })
-                .collect();
+            let total = all.judged.iter().map(Vec::len).sum::<usize>();
+            let present = |(row, gain): (usize, f32)| Some((place[row]?, f64::from(gain)));
+            let judged = all.judged.into_iter().map(|rows| rows.into_iter().filter_map(present).collect());
+            let judged: Vec<Vec<(usize, f64)>> = judged.collect();
             let left_out = total - judged.iter().map(Vec::len).sum::<usize>();
             if left_out > 0 {
-                inputs.findings.push(
-                    Finding::new(
-                        Severity::Note,
-                        "left-out-judgements",
-                        format!("{left_out} of {total} judgements are of items that do not take part."),
-                    )
+                let seen = format!("{left_out} of {total} judgements are of items that do not take part.");
+                let finding = Finding::new(Severity::Note, "left-out-judgements", seen)
                     .may_mean("They are left out.")
-                    .evidence(&[("left_out", left_out as f64), ("judgements", total as f64)]),
-                );
+                    .evidence(&[("left_out", left_out as f64), ("judgements", total as f64)]);
+                inputs.findings.push(finding);
             }
             answers.qrels = Some(Qrels::new(judged)?);
         }

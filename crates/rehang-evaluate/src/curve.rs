@@ -291,13 +291,8 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
         let interval = (samples > 0).then(|| curve.area_interval(samples, LEVEL, SEED)).transpose()?;
         Measured::Agreement { curve, interval }
     };
-    let sigma = match predicted {
-        None => None,
-        Some(predicted) => {
-            let errors = true_errors(&new, &adapted);
-            Some(SigmaQuality::of(&predicted, &errors)?)
-        }
-    };
+    let sigma =
+        predicted.map(|predicted| SigmaQuality::of(&predicted, &true_errors(&new, &adapted))).transpose()?;
     // The numbers are right all the same, and scripts that compare models want them: this is said and is no failure.
     let said = warnings.iter().map(|warning| Finding { severity: Severity::Warning, ..warning.clone() });
     inputs.findings.extend(said);
@@ -337,14 +332,11 @@ fn distances(files: &CurveFiles, adapter: Option<&Adapter>) -> Result<(Distance,
         && adapter.handicap > 0.0
         && adapter.new.distance != distance
     {
-        return Err(Error::option(
-            "distance",
-            distance,
-            format!(
-                "{}, the unit of the adapter's handicap ({}); or give `handicap` in the unit of this one",
-                adapter.new.distance, adapter.handicap
-            ),
-        ));
+        let (own, handicap) = (adapter.new.distance, adapter.handicap);
+        let expected = format!(
+            "{own}, the unit of the adapter's handicap ({handicap}); or give `handicap` in the unit of this one"
+        );
+        return Err(Error::option("distance", distance, expected));
     }
     Ok((distance, files.old_distance.or(files.distance).unwrap_or(declared_old)))
 }

@@ -30,29 +30,16 @@ pub struct FaceFiles {
     pub names: Option<VectorSource>,
 }
 
-/// The models' templates.
-struct Ground {
-    inputs: Inputs,
-    models: Models,
-    best: Option<usize>,
-    faces: FaceList,
-    templates: Vec<Templates>,
-}
-
-impl Ground {
-    fn read(files: &FaceFiles) -> Result<Self> {
-        let mut inputs = Inputs::default();
-        let names = match &files.names {
-            None => None,
-            Some(source) => Some(
-                files::read_ids(source)?.ok_or_else(|| Error::missing("a column of file names", source))?,
-            ),
-        };
-        let faces = lists::read_faces(&files.metadata, names.as_deref())?;
-        let models = Models::read("faces", &files.models, &mut inputs)?;
-        let best = models.best(files.best.as_ref())?;
-        let metadata = || files.metadata.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
-        let said = files.names.as_ref().map_or_else(|| metadata().join(", "), ToString::to_string);
+impl FaceFiles {
+    /// The models, whose faces the images show, and every model's templates.
+    fn read(&self) -> Result<(Models, FaceList, Vec<Templates>)> {
+        let read =
+            |source| files::read_ids(source)?.ok_or_else(|| Error::missing("a column of file names", source));
+        let names = self.names.as_ref().map(read).transpose()?;
+        let faces = lists::read_faces(&self.metadata, names.as_deref())?;
+        let mut models = Models::read("faces", &self.models, self.best.as_ref(), Inputs::default())?;
+        let metadata = || self.metadata.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        let said = self.names.as_ref().map_or_else(|| metadata().join(", "), ToString::to_string);
         let mut templates = Vec::with_capacity(models.names.len());
         for (name, vectors) in models.names.iter().zip(&models.vectors) {
             expect_count(&format!("the vectors of {name}"), vectors.rows(), &said, faces.rows)?;
@@ -60,11 +47,11 @@ impl Ground {
             if of_model.zeros > 0 {
                 let seen =
                     format!("{} templates of {name} are zero vectors; they are like nobody.", of_model.zeros);
-                inputs.warn("zero-templates", seen);
+                models.inputs.warn("zero-templates", seen);
             }
             templates.push(of_model);
         }
-        Ok(Self { inputs, models, best, faces, templates })
+        Ok((models, faces, templates))
     }
 }
 
@@ -111,7 +98,7 @@ pub struct VerificationRate {
 ///
 /// What is wrong with a file, or between two, names them; as [`verification`].
 pub fn verify(files: &FaceFiles, pairs: &PathBuf, rates: &[f64]) -> Result<VerificationAnswer> {
-    let Ground { inputs, models, best, faces, templates } = Ground::read(files)?;
+    let (models, faces, templates) = files.read()?;
     let pairs = lists::read_pairs(pairs, &faces)?;
     let subjects = &faces.subjects;
     let results: Vec<Vec<Verification>> = models.every_pair(|first, second| {
@@ -125,7 +112,7 @@ pub fn verify(files: &FaceFiles, pairs: &PathBuf, rates: &[f64]) -> Result<Verif
         let value =
             |first: usize, second: usize| results[first][second].points[place].tar.unwrap_or(f64::NAN);
         let points = results.iter().map(|row| row.iter().map(|cell| cell.points[place]).collect()).collect();
-        Ok(VerificationRate { far, tar: Some(models.table(best, value)?), points: Some(points) })
+        Ok(VerificationRate { far, tar: Some(models.table(value)?), points: Some(points) })
     });
     Ok(VerificationAnswer {
         rates: rates.collect::<Result<_>>()?,
@@ -135,8 +122,8 @@ pub fn verify(files: &FaceFiles, pairs: &PathBuf, rates: &[f64]) -> Result<Verif
         genuine: results[0][0].genuine,
         impostors: results[0][0].impostors,
         models: models.names,
-        inputs: inputs.read,
-        findings: inputs.findings,
+        inputs: models.inputs.read,
+        findings: models.inputs.findings,
     })
 }
 
@@ -206,7 +193,7 @@ pub fn identify(
     if how.candidates == 0 {
         return Err(Error::option("candidates", 0, "1 or more"));
     }
-    let Ground { inputs, models, best, faces, templates } = Ground::read(files)?;
+    let (models, faces, templates) = files.read()?;
     let probes = lists::read_templates(&how.probes, &faces)?;
     let lists =
         how.gallery.iter().map(|path| lists::read_templates(path, &faces)).collect::<Result<Vec<_>>>()?;
@@ -234,7 +221,7 @@ pub fn identify(
         galleries.push(GalleryResults { path: path.display().to_string(), enrolled: gallery.len(), results });
     }
     let mean = |of: &dyn Fn(&Identification) -> Option<f64>| {
-        models.table(best, |asking, asked| {
+        models.table(|asking, asked| {
             let sum: Option<f64> = galleries.iter().map(|gallery| of(&gallery.results[asking][asked])).sum();
             sum.map_or(f64::NAN, |sum| sum / galleries.len() as f64)
         })
@@ -254,7 +241,7 @@ pub fn identify(
         candidates: how.candidates,
         metrics,
         galleries,
-        inputs: inputs.read,
-        findings: inputs.findings,
+        inputs: models.inputs.read,
+        findings: models.inputs.findings,
     })
 }

@@ -116,11 +116,8 @@ pub struct SetupMetrics {
 
 /// The models, read.
 struct Ground {
-    inputs: Inputs,
     models: Models,
     queries: Vec<Matrix>,
-    best: Option<usize>,
-    distance: Distance,
 }
 
 /// Landmark retrieval for every pair of models.
@@ -133,19 +130,16 @@ pub fn landmarks(files: &LandmarkFiles, progress: &Progress) -> Result<LandmarkA
     if matches!(files.truth, LandmarkTruth::Solution { k: 0, .. }) {
         return Err(Error::option("k", 0, "1 or more"));
     }
-    let mut inputs = Inputs::default();
-    let models = Models::read("index", &files.models, &mut inputs)?;
-    let best = models.best(files.best.as_ref())?;
-    let queries = models
-        .queries(&files.queries, &mut inputs)?
-        .ok_or_else(|| Error::missing("`queries`", "landmark retrieval"))?;
+    let mut models = Models::read("index", &files.models, files.best.as_ref(), Inputs::default())?;
+    let queries =
+        models.queries(&files.queries)?.ok_or_else(|| Error::missing("`queries`", "landmark retrieval"))?;
     for (what, all) in [("index", &models.vectors), ("queries", &queries)] {
         let first = format!("the {what} of {}", models.names[0]);
         for (name, vectors) in models.names.iter().zip(all) {
             expect_count(&format!("the {what} of {name}"), vectors.rows(), &first, all[0].rows())?;
         }
     }
-    let mut ground = Ground { inputs, models, queries, best, distance: files.distance };
+    let mut ground = Ground { models, queries };
     let measured = match &files.truth {
         LandmarkTruth::Solution { file, usage, keep_common, k } => {
             google(files, file, usage.as_deref(), *keep_common, *k, &mut ground, progress)?
@@ -154,22 +148,22 @@ pub fn landmarks(files: &LandmarkFiles, progress: &Progress) -> Result<LandmarkA
     };
     Ok(LandmarkAnswer {
         models: ground.models.names,
-        distance: ground.distance,
+        distance: files.distance,
         measured,
-        inputs: ground.inputs.read,
-        findings: ground.inputs.findings,
+        inputs: ground.models.inputs.read,
+        findings: ground.models.inputs.findings,
     })
 }
 
 impl Ground {
     fn table<T>(&self, results: &[Vec<T>], value: impl Fn(&T) -> f64) -> Result<Table> {
-        self.models.table(self.best, |asking, asked| value(&results[asking][asked]))
+        self.models.table(|asking, asked| value(&results[asking][asked]))
     }
 
     /// The ids of the index, or of the queries, where a file of them is given.
     fn ids(&mut self, parameter: &str, source: Option<&VectorSource>) -> Result<Option<Vec<String>>> {
         let Some(source) = source else { return Ok(None) };
-        let ids = self.inputs.ids(parameter, std::slice::from_ref(source))?;
+        let ids = self.models.inputs.ids(parameter, std::slice::from_ref(source))?;
         let (what, matrix) = match parameter {
             "ids" => ("the index", &self.models.vectors[0]),
             _ => ("the queries", &self.queries[0]),
@@ -197,7 +191,7 @@ fn google(
     let solution = read_landmark_solution(path, &query_ids, &index_ids, policy)?;
     if solution.unknown > 0 {
         let seen = format!("{} ids of {} have no vectors.", solution.unknown, path.display());
-        ground.inputs.warn("ids-without-vectors", seen);
+        ground.models.inputs.warn("ids-without-vectors", seen);
     }
     let chosen: Vec<usize> = (0..query_ids.len())
         .filter(|&query| match (usage, solution.usage.get(query)) {
@@ -213,7 +207,7 @@ fn google(
     let answers: Vec<Vec<usize>> = chosen.iter().map(|&query| solution.answers[query].clone()).collect();
     let queries: Vec<Matrix> = ground.queries.iter().map(|queries| queries.select(&chosen)).collect();
     let results: Vec<Vec<LandmarkRetrieval>> = ground.models.every_pair(|asking, asked| {
-        retrieval(&ground.models.vectors[asked], &queries[asking], &answers, k, ground.distance, progress)
+        retrieval(&ground.models.vectors[asked], &queries[asking], &answers, k, files.distance, progress)
     })?;
     let metrics = BTreeMap::from([
         ("map_at".to_owned(), ground.table(&results, |cell| cell.map_at)?),
@@ -262,7 +256,7 @@ fn oxford_or_paris(
         }
     };
     let results: Vec<Vec<[RevisitedSetup; 3]>> = ground.models.every_pair(|asking, asked| {
-        revisited(&ground.models.vectors[asked], &queries[asking], &truth, ground.distance, progress)
+        revisited(&ground.models.vectors[asked], &queries[asking], &truth, files.distance, progress)
     })?;
     let mut setups = BTreeMap::new();
     for (place, setup) in Setup::ALL.into_iter().enumerate() {

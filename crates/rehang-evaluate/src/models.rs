@@ -6,7 +6,7 @@ use rehang::compatibility::{Compatibility, CrossMatrix};
 use rehang::files::{Inputs, VectorSource};
 use rehang::statistics::Interval;
 use rehang::{Error, ErrorKind, Matrix, Result};
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::ser::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 /// A file that belongs to a name: a model's vectors, or an order.
@@ -47,13 +47,17 @@ pub(crate) fn expect_distinct(parameter: &str, files: &[NamedFile]) -> Result<()
 
 /// The models' names and vectors, in the order given.
 pub(crate) struct Models {
+    /// What was read for the comparison so far.
+    pub inputs: Inputs,
     pub names: Vec<String>,
     pub vectors: Vec<Matrix>,
+    /// The number of the best model, where one is named.
+    best: Option<usize>,
 }
 
 impl Models {
-    /// Reads the vectors, once a name.
-    pub fn read(role: &str, files: &[NamedFile], inputs: &mut Inputs) -> Result<Self> {
+    /// Reads the vectors, once a name; `best` names the model whose own search is the best to be had.
+    pub fn read(role: &str, files: &[NamedFile], best: Option<&String>, mut inputs: Inputs) -> Result<Self> {
         expect_distinct("models", files)?;
         if files.is_empty() {
             return Err(Error::missing("`models`", "a comparison"));
@@ -64,7 +68,10 @@ impl Models {
                 inputs.matrix(&format!("{role} by {}", named.name), std::slice::from_ref(&named.file))
             })
             .collect::<Result<_>>()?;
-        Ok(Self { names: files.iter().map(|named| named.name.clone()).collect(), vectors })
+        let names = files.iter().map(|named| named.name.clone()).collect();
+        let mut models = Self { inputs, names, vectors, best: None };
+        models.best = best.map(|name| models.place("best", name)).transpose()?;
+        Ok(models)
     }
 
     /// The number of a model.
@@ -73,13 +80,8 @@ impl Models {
         place.ok_or_else(|| Error::option(parameter, name, format!("a model: {}", self.names.join(", "))))
     }
 
-    /// The number of the best model, where one is named.
-    pub fn best(&self, best: Option<&String>) -> Result<Option<usize>> {
-        best.map(|name| self.place("best", name)).transpose()
-    }
-
     /// Query vectors for these models, in their order; `None` where none are given.
-    pub fn queries(&self, files: &[NamedFile], inputs: &mut Inputs) -> Result<Option<Vec<Matrix>>> {
+    pub fn queries(&mut self, files: &[NamedFile]) -> Result<Option<Vec<Matrix>>> {
         if files.is_empty() {
             return Ok(None);
         }
@@ -93,7 +95,7 @@ impl Models {
                 let named = files.iter().find(|other| other.name == *name);
                 let named = named
                     .ok_or_else(|| Error::missing(format!("`queries` {name}=FILE"), "separate queries"))?;
-                inputs.whole_matrix(&format!("queries by {name}"), &named.file)
+                self.inputs.whole_matrix(&format!("queries by {name}"), &named.file)
             })
             .collect::<Result<_>>()
             .map(Some)
@@ -106,9 +108,19 @@ impl Models {
     }
 
     /// A metric of every such value as a table.
-    pub fn table(&self, best: Option<usize>, value: impl Fn(usize, usize) -> f64) -> Result<Table> {
+    pub fn table(&self, value: impl Fn(usize, usize) -> f64) -> Result<Table> {
         let matrix = CrossMatrix::from_fn(&self.names, |asking, asked| Ok(value(asking, asked)))?;
-        Ok(Table::new(matrix, best, Vec::new()))
+        self.table_of(matrix, |_| Ok(Vec::new()))
+    }
+
+    /// A matrix as a table; `intervals` gives those of the pairs' absolute gains, or nothing.
+    pub fn table_of(
+        &self,
+        matrix: CrossMatrix,
+        intervals: impl FnOnce(&[Compatibility]) -> Result<Vec<Interval>>,
+    ) -> Result<Table> {
+        let pairs = matrix.pairs(self.best);
+        Ok(Table { intervals: intervals(&pairs)?, pairs, matrix })
     }
 }
 
@@ -123,30 +135,17 @@ pub struct Table {
     pub intervals: Vec<Interval>,
 }
 
-impl Table {
-    pub(crate) fn new(matrix: CrossMatrix, best: Option<usize>, intervals: Vec<Interval>) -> Self {
-        Self { pairs: matrix.pairs(best), matrix, intervals }
-    }
-}
-
 /// As `{matrix, pairs}`, where a pair has its `absolute_gain_interval` if that was drawn.
 impl Serialize for Table {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let pairs: Vec<Value> = self
-            .pairs
-            .iter()
-            .enumerate()
-            .map(|(place, pair)| {
-                let mut value = json!(pair);
-                if let (Some(interval), Some(object)) = (self.intervals.get(place), value.as_object_mut()) {
-                    object.insert("absolute_gain_interval".into(), json!([interval.low, interval.high]));
-                }
-                value
-            })
-            .collect();
-        let mut fields = serializer.serialize_struct("Table", 2)?;
-        fields.serialize_field("matrix", &self.matrix.values)?;
-        fields.serialize_field("pairs", &pairs)?;
-        fields.end()
+        let pair = |(place, pair): (usize, &Compatibility)| {
+            let mut value = json!(pair);
+            if let Some(interval) = self.intervals.get(place) {
+                value["absolute_gain_interval"] = json!([interval.low, interval.high]);
+            }
+            value
+        };
+        let pairs: Vec<Value> = self.pairs.iter().enumerate().map(pair).collect();
+        json!({ "matrix": self.matrix.values, "pairs": pairs }).serialize(serializer)
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rehang::compatibility::{
-    CrossEvaluation, CrossInput, Model, RefreshInput, SequenceInput, SequenceStep, UpgradeStep, WidthRule,
-    cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
+    Compatibility, CrossEvaluation, CrossInput, Model, RefreshInput, SequenceInput, SequenceStep,
+    UpgradeStep, WidthRule, cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
 };
 use rehang::curve::{CurveOptions, Line, Metric, QueryCount, Relevance, TOP1, TOP5, grid_cuts};
 use rehang::files::{Inputs, Join, Names, RowSelection, VectorSource};
@@ -70,7 +70,6 @@ impl ModelFiles {
 
 /// [`ModelFiles`], read.
 struct Ground {
-    inputs: Inputs,
     models: Models,
     queries: Option<Vec<Matrix>>,
     answers: Answers,
@@ -78,8 +77,8 @@ struct Ground {
 }
 
 impl Ground {
-    fn read(files: &ModelFiles) -> Result<Self> {
-        let mut inputs = Inputs::new(files.rows.as_ref())?;
+    fn read(files: &ModelFiles, best: Option<&String>) -> Result<Self> {
+        let inputs = Inputs::new(files.rows.as_ref())?;
         let answer_files = AnswerFiles {
             labels: files.labels.iter().cloned().collect(),
             query_labels: files.query_labels.clone(),
@@ -90,12 +89,12 @@ impl Ground {
             ..AnswerFiles::default()
         };
         answer_files.check(!files.queries.is_empty())?;
-        let models = Models::read("gallery", &files.models, &mut inputs)?;
-        let queries = models.queries(&files.queries, &mut inputs)?;
+        let mut models = Models::read("gallery", &files.models, best, inputs)?;
+        let queries = models.queries(&files.queries)?;
         let items = models.vectors[0].rows();
         let asked = queries.as_ref().and_then(|queries| queries.first()).map(Matrix::rows);
-        let answers = Answers::read(&answer_files, &mut inputs, &Join::default(), items, asked)?;
-        Ok(Self { inputs, models, queries, answers, distance: files.distance })
+        let answers = Answers::read(&answer_files, &mut models.inputs, &Join::default(), items, asked)?;
+        Ok(Self { models, queries, answers, distance: files.distance })
     }
 
     fn models(&self) -> Vec<Model<'_>> {
@@ -125,8 +124,8 @@ impl Ground {
             queries,
             distance: self.distance,
             k,
-            inputs: self.inputs.read,
-            findings: self.inputs.findings,
+            inputs: self.models.inputs.read,
+            findings: self.models.inputs.findings,
         }
     }
 
@@ -185,8 +184,7 @@ pub fn cross(
     bootstrap: usize,
     progress: &Progress,
 ) -> Result<CrossAnswer> {
-    let ground = Ground::read(files)?;
-    let best = ground.models.best(best)?;
+    let ground = Ground::read(files, best)?;
     let input = CrossInput {
         models: &ground.models(),
         relevance: ground.relevance()?,
@@ -195,8 +193,9 @@ pub fn cross(
     };
     let result = cross_evaluate(&input, progress)?;
     let table = |metric: Metric| {
-        let intervals = intervals(&result, metric, best, bootstrap)?;
-        Ok((metric.key(), Table::new(result.matrix(metric), best, intervals)))
+        let matrix = result.matrix(metric);
+        let table = ground.models.table_of(matrix, |pairs| intervals(&result, metric, pairs, bootstrap))?;
+        Ok((metric.key(), table))
     };
     let metrics = result.metrics().map(table).collect::<Result<_>>()?;
     let width_rules =
@@ -208,23 +207,19 @@ pub fn cross(
 fn intervals(
     result: &CrossEvaluation,
     metric: Metric,
-    best: Option<usize>,
+    pairs: &[Compatibility],
     samples: usize,
 ) -> Result<Vec<Interval>> {
     if samples == 0 {
         return Ok(Vec::new());
     }
     let place = |name: &str| result.names.iter().position(|other| other == name).unwrap_or_default();
-    result
-        .matrix(metric)
-        .pairs(best)
-        .iter()
-        .map(|pair| {
-            let (old, new) = (place(&pair.old), place(&pair.new));
-            let (after, before) = (result.per_query(new, old, metric), result.per_query(old, old, metric));
-            paired_difference(after, before, samples, LEVEL, 0)
-        })
-        .collect()
+    let interval = |pair: &Compatibility| {
+        let (old, new) = (place(&pair.old), place(&pair.new));
+        let (after, before) = (result.per_query(new, old, metric), result.per_query(old, old, metric));
+        paired_difference(after, before, samples, LEVEL, 0)
+    };
+    pairs.iter().map(interval).collect()
 }
 
 /// A hot refresh in every order.
@@ -279,7 +274,7 @@ pub fn refresh(
     progress: &Progress,
 ) -> Result<RefreshAnswer> {
     check_grid(grid)?;
-    let ground = Ground::read(files)?;
+    let ground = Ground::read(files, None)?;
     let [old, new] = ground.models()[..] else {
         let expected = "two models, the old one first; for more than two there are sequences of upgrades";
         return Err(Error::option("models", ground.models.names.join(" "), expected));
@@ -354,10 +349,11 @@ pub struct SequenceAnswer {
 ///
 /// As [`cross`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for shares, orders or `joined` that do not fit the models.
 pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) -> Result<SequenceAnswer> {
-    let mut ground = Ground::read(files)?;
+    let mut ground = Ground::read(files, None)?;
     let mut joined = None;
     if let Some(source) = &how.joined {
-        let steps = ground.inputs.labels("joined", std::slice::from_ref(source), &mut Names::default())?;
+        let inputs = &mut ground.models.inputs;
+        let steps = inputs.labels("joined", std::slice::from_ref(source), &mut Names::default())?;
         let models = ground.models.names.len();
         let step = |step: i64| {
             let refused = |_| Error::option("joined", step, format!("0 to {}", models - 1));
@@ -370,11 +366,9 @@ pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) ->
         [one] => vec![*one; upgrades],
         each if each.len() == upgrades => each.to_vec(),
         each => {
-            return Err(Error::option(
-                "backfilled",
-                each.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-                format!("one share, or one for each of the {upgrades} upgrades"),
-            ));
+            let given: Vec<String> = each.iter().map(ToString::to_string).collect();
+            let expected = format!("one share, or one for each of the {upgrades} upgrades");
+            return Err(Error::option("backfilled", given.join(" "), expected));
         }
     };
     let orders = ground.orders(&how.orders, how.seed)?;
@@ -406,7 +400,7 @@ pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) ->
         distance: ground.distance,
         metrics: &ground.metrics(files.k)?,
     };
-    let steps = upgrade_sequence(&input, progress)?.steps;
+    let steps = upgrade_sequence(&input, progress)?;
     let queries = steps[0].queries;
     Ok(SequenceAnswer { on: ground.measured(queries, files.k), steps })
 }

@@ -13,11 +13,11 @@
 //! All text that comes from data is escaped; numbers that are not finite are shown as `–` and never drawn.
 
 mod chart;
-mod comparison;
 mod document;
 mod html;
 mod json;
 mod markdown;
+mod methods;
 mod numbers;
 mod palette;
 mod scale;
@@ -89,12 +89,12 @@ pub fn json(report: &Report) -> String {
 /// assert!(rehang_report::comparison_markdown(&comparison).contains("| bct | 40.0 | 50.0 | 58.0 | 1/1 | 50.0 |"));
 /// ```
 pub fn comparison_html(comparison: &Comparison) -> String {
-    html::write(&comparison::document(comparison))
+    html::write(&methods::document(comparison))
 }
 
 /// A comparison of methods as Markdown: the words and tables of [`comparison_html`] without the charts.
 pub fn comparison_markdown(comparison: &Comparison) -> String {
-    markdown::write(&comparison::document(comparison))
+    markdown::write(&methods::document(comparison))
 }
 
 /// A comparison of methods as JSON: its serde form, written as [`json`] writes a report.

@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{expect_count, expect_width};
 use crate::space::Space;
-use crate::vectors::Matrix;
+use crate::vectors::{Matrix, check_finite};
 
 /// One fully connected layer: `y = W x + b`, followed by `max(y, 0)` where `relu` says so.
 ///
@@ -222,11 +222,6 @@ impl Adapter {
 }
 
 impl Map {
-    /// Width of what the first branch gives.
-    fn branch_width(&self, d_old: usize) -> usize {
-        self.branch.last().map_or(d_old, |layer| layer.weight.rows())
-    }
-
     /// Width of what the mixer takes; without layers it is the output itself.
     fn mixer_width(&self, d_new: usize) -> usize {
         self.mixer.first().map_or(d_new, |layer| layer.weight.columns())
@@ -235,7 +230,7 @@ impl Map {
     /// Width of the side information; `None` where the map reads none.
     fn side_dimension(&self, d_old: usize, d_new: usize) -> Option<usize> {
         let second = self.second.as_ref().filter(|second| second.input == BranchInput::Side)?;
-        let appended = || self.mixer_width(d_new).saturating_sub(self.branch_width(d_old));
+        let appended = || self.mixer_width(d_new).saturating_sub(width_after(&self.branch, d_old));
         Some(second.layers.first().map_or_else(appended, |layer| layer.weight.columns()))
     }
 
@@ -267,6 +262,11 @@ impl Map {
     }
 }
 
+/// The width that comes out of layers where `input` goes in.
+fn width_after(layers: &[Dense], input: usize) -> usize {
+    layers.last().map_or(input, |layer| layer.weight.rows())
+}
+
 /// Checks layers that follow each other from a width of `input`, and gives the width that comes out.
 fn check_layers(name: &str, layers: &[Dense], input: usize) -> Result<usize> {
     let mut width = input;
@@ -286,8 +286,5 @@ fn check_layers(name: &str, layers: &[Dense], input: usize) -> Result<usize> {
 
 /// Fails on the first NaN or infinite number of a list.
 fn expect_finite(what: &str, values: &[f32]) -> Result<()> {
-    match values.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(column) => Err(ErrorKind::NotFinite { what: what.into(), row: 0, column }.into()),
-    }
+    check_finite(what, values, values.len(), 0)
 }

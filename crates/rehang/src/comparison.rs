@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compatibility::{absolute_gain, criterion_met, gain_down, gain_up, update_gain};
+use crate::compatibility::{criterion_met, gain_down, gain_up, update_gain};
 use crate::statistics::{MeanSd, mean_sd};
 
 /// Top-1 and mAP in percent.
@@ -100,11 +100,6 @@ impl Outcome {
     /// BCT's update gain Γ (9) in percent; `None` where the criterion fails.
     pub fn update_gain(&self, measure: Measure) -> Option<f64> {
         update_gain(self.new_old.of(measure), self.old_old.of(measure), self.best_best.of(measure))
-    }
-
-    /// M(new, old) − M(old, old) in points.
-    pub fn absolute_gain(&self, measure: Measure) -> f64 {
-        absolute_gain(self.new_old.of(measure), self.old_old.of(measure))
     }
 
     /// DMU's Δ↑ (6) in percent.

@@ -4,14 +4,16 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::vectors::Matrix;
+use crate::error::{Error, Result};
+use crate::files::expect_count;
+use crate::vectors::{Matrix, check_finite};
 
 /// How a head turns a vector `v` into logits.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeadKind {
     /// `W v + b`, trained with cross-entropy.
+    #[default]
     Softmax,
     /// `scale · ⟨w_y, v⟩ / (‖w_y‖·‖v‖)` with an angular margin on the true class while training (ArcFace).
     ArcFace {
@@ -36,11 +38,10 @@ impl FromStr for HeadKind {
             Some((scale, margin)) if f32::is_finite(scale) && scale > 0.0 && (0.0..1.6).contains(&margin) => {
                 Ok(Self::ArcFace { scale, margin })
             }
-            _ => Err(Error::option(
-                "head_kind",
-                text,
-                "softmax or arcface:SCALE,MARGIN (for example arcface:64,0.5)",
-            )),
+            _ => {
+                let expected = "softmax or arcface:SCALE,MARGIN (for example arcface:64,0.5)";
+                Err(Error::option("head_kind", text, expected))
+            }
         }
     }
 }
@@ -58,26 +59,16 @@ impl Head {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Empty`] without classes, [`ErrorKind::CountMismatch`] where the bias has another length,
-    /// [`ErrorKind::NotFinite`] for NaN or infinite weights.
+    /// [`crate::ErrorKind::Empty`] without classes, [`crate::ErrorKind::CountMismatch`] where the bias has another length,
+    /// [`crate::ErrorKind::NotFinite`] for NaN or infinite weights.
     pub fn new(weight: Matrix, bias: Option<Vec<f32>>, kind: HeadKind) -> Result<Self> {
         if weight.rows() == 0 {
-            return Err(ErrorKind::Empty { what: "head weight".into() }.into());
+            return Err(Error::empty("head weight"));
         }
         weight.check_finite("head weight")?;
         let bias = bias.unwrap_or_else(|| vec![0.0; weight.rows()]);
-        if bias.len() != weight.rows() {
-            return Err(ErrorKind::CountMismatch {
-                left: "head weight".into(),
-                left_count: weight.rows(),
-                right: "head bias".into(),
-                right_count: bias.len(),
-            }
-            .into());
-        }
-        if let Some(column) = bias.iter().position(|value| !value.is_finite()) {
-            return Err(ErrorKind::NotFinite { what: "head bias".into(), row: 0, column }.into());
-        }
+        expect_count("head weight", weight.rows(), "head bias", bias.len())?;
+        check_finite("head bias", &bias, bias.len(), 0)?;
         Ok(Self { weight, bias, kind })
     }
 

@@ -23,21 +23,15 @@ pub struct Progress(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    words: Mutex<Words>,
+    /// The stage and its words; its counts are those below.
+    words: Mutex<ProgressSnapshot>,
     done: AtomicU64,
     total: AtomicU64,
     cancelled: AtomicBool,
 }
 
-#[derive(Debug, Default, Clone)]
-struct Words {
-    stage: String,
-    unit: &'static str,
-    note: String,
-}
-
 /// What a [`Progress`] says at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProgressSnapshot {
     /// What is being done.
     pub stage: String,
@@ -55,7 +49,7 @@ impl Progress {
     /// Begins a stage: the counter starts again at 0.
     pub fn begin(&self, stage: impl Into<String>, unit: &'static str, total: u64) {
         if let Ok(mut words) = self.0.words.lock() {
-            *words = Words { stage: stage.into(), unit, note: String::new() };
+            *words = ProgressSnapshot { stage: stage.into(), unit, ..ProgressSnapshot::default() };
         }
         self.0.done.store(0, Ordering::Relaxed);
         self.0.total.store(total, Ordering::Relaxed);
@@ -91,11 +85,9 @@ impl Progress {
     pub fn snapshot(&self) -> ProgressSnapshot {
         let words = self.0.words.lock().map(|words| words.clone()).unwrap_or_default();
         ProgressSnapshot {
-            stage: words.stage,
-            unit: words.unit,
-            note: words.note,
             done: self.0.done.load(Ordering::Relaxed),
             total: self.0.total.load(Ordering::Relaxed),
+            ..words
         }
     }
 }

@@ -22,16 +22,14 @@ use crate::report::{
     KendallTau, MeasuredSet, MetricCurve, Report, Scores, ShownMetric, Spaces, Spread, display_points,
     percent_rounded_up,
 };
-use crate::statistics::{Interval, calibration, kendall_tau_b, mean_sd};
-use crate::vectors::{Matrix, Vectors, squared_distance};
+use crate::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
+use crate::vectors::{Matrix, Vectors, distinct, squared_distance};
 use crate::verdict::{Verdict, is_below};
 
 /// Level of every interval.
 const LEVEL: f64 = 0.95;
 /// Cuts at which bands are drawn from the queries; between them their distances from the curve are interpolated.
 const BAND_CUTS: usize = 41;
-/// Bins of the calibration table.
-const CALIBRATION_BINS: usize = 10;
 /// Fewer counted queries than this make every number noise.
 const QUERIES_MIN: usize = 300;
 /// A dip below the start that is worth a warning, in percent.
@@ -132,19 +130,11 @@ pub fn study(
     let spaces = Spaces { old: ground.old.space().clone(), new: ground.new.space().clone() };
     let mut report = Report::new("", CreatedBy::default(), spaces);
     let today = today(ground, options, progress)?;
-    let native = ground
-        .relevance
-        .map(|relevance| {
-            evaluate(
-                ground.new.matrix(),
-                ground.queries.map(|queries| queries.new),
-                relevance,
-                ground.new.space().distance,
-                &depths(ground, options),
-                progress,
-            )
-        })
-        .transpose()?;
+    let evaluate_native = |relevance| {
+        let (queries, distance) = (ground.queries.map(|queries| queries.new), ground.new.space().distance);
+        evaluate(ground.new.matrix(), queries, relevance, distance, &depths(ground, options), progress)
+    };
+    let native = ground.relevance.map(evaluate_native).transpose()?;
     report.metrics =
         Metric::for_report(metrics(ground, options)).into_iter().map(ShownMetric::from).collect();
     report.do_nothing = today.as_ref().map(scores).unwrap_or_default();
@@ -157,16 +147,12 @@ pub fn study(
         // The fully native gallery agrees with itself.
         report.new_model.insert(id, 100.0);
     }
+    let fitted_on =
+        |of: &Contender<'_>| FittedOn { method: of.name.clone(), pairs: of.adapter.training.pairs };
     report.measured_on = vec![MeasuredSet {
         name: "evaluation".into(),
         pairs: first.adapter.training.pairs,
-        fitted: contenders
-            .iter()
-            .map(|contender| FittedOn {
-                method: contender.name.clone(),
-                pairs: contender.adapter.training.pairs,
-            })
-            .collect(),
+        fitted: contenders.iter().map(fitted_on).collect(),
         items,
         queries: ground.queries.map_or(items, |queries| queries.new.rows()),
         leave_one_out: ground.queries.is_none(),
@@ -174,8 +160,7 @@ pub fn study(
         left_out_queries: native
             .as_ref()
             .map_or(0, |evaluation| evaluation.queries.given - evaluation.queries.counted),
-        overlapping_items: None,
-        overlap_is_estimated: false,
+        ..MeasuredSet::default()
     }];
 
     let mut group_curves = Vec::new();
@@ -196,11 +181,11 @@ pub fn study(
             let own = contender.adapter.uncertainty.head();
             let head = policy.head(own, ground.head);
             let orders = orders(head, policy, &adapted, &variance, &errors, options)?;
-            let mut curves = Vec::new();
-            for permutation in &orders {
-                let handicap = contender.adapter.handicap;
-                curves.push(one_curve(ground, &adapted, handicap, permutation, options, progress)?);
-            }
+            let handicap = contender.adapter.handicap;
+            let curve = |permutation: &Vec<usize>| {
+                one_curve(ground, &adapted, handicap, permutation, options, progress)
+            };
+            let curves = orders.iter().map(curve).collect::<Result<Vec<_>>>()?;
             report.curves.push(series(contender, policy, &curves, &report.do_nothing, options)?);
             let labelled: Vec<&Curve> = curves.iter().filter_map(|curve| curve.labelled.as_ref()).collect();
             if let (Some(groups), Some(curve)) = (ground.groups, labelled.first()) {
@@ -349,17 +334,8 @@ fn one_curve(
     let distance = ground.new.space().distance;
     let (native, mixed) = (ground.new.matrix(), adapted.vectors.matrix());
     let Some(relevance) = ground.relevance else {
-        let curve = agreement(
-            native,
-            mixed,
-            permutation,
-            queries,
-            distance,
-            handicap,
-            options.k,
-            kept_cuts(options),
-            progress,
-        )?;
+        let (k, kept) = (options.k, kept_cuts(options));
+        let curve = agreement(native, mixed, permutation, queries, distance, handicap, k, kept, progress)?;
         return Ok(OneCurve { labelled: None, agreement: Some(curve) });
     };
     let input = CurveInput {
@@ -433,12 +409,10 @@ fn series(
     for (place, (metric, first)) in all[0].iter().enumerate() {
         let id = metric.id();
         let runs: Vec<&Line> = all.iter().map(|lines| lines[place].1).collect();
-        let mean: Vec<f64> = if runs.len() == 1 {
+        let mean = if runs.len() == 1 {
             first.values().to_vec()
         } else {
-            (0..points)
-                .map(|point| runs.iter().map(|run| run.values()[point]).sum::<f64>() / runs.len() as f64)
-                .collect()
+            mean_along(&runs, &(0..points).collect::<Vec<_>>(), |run, point| run.values()[point])
         };
         let areas: Vec<f64> = runs.iter().map(|run| run.area()).collect();
         let area = match mean_sd(&areas) {
@@ -521,7 +495,7 @@ fn add_intervals(
     let areas = curve.area_intervals(options.bootstrap, LEVEL, options.seed)?;
     let bands = curve.bands(options.bootstrap, LEVEL, options.seed)?;
     for (metric, &area) in areas.iter() {
-        add(metric, area, &bands.cuts, &bands.intervals[metric]);
+        add(metric, area, &curve.per_query.cuts, &bands[metric]);
     }
     Ok(())
 }
@@ -570,7 +544,7 @@ fn study_calibration(
     variance: &[f64],
     errors: &[f64],
 ) -> Result<AdapterCalibration> {
-    let table = calibration(variance, errors, CALIBRATION_BINS)?;
+    let table = calibration(variance, errors, BINS)?;
     let losses = discriminative_losses(ground, adapted.vectors.matrix());
     let rank = |errors: &[f64]| kendall_tau_b(variance, errors);
     let sum: Option<Vec<f64>> =
@@ -638,10 +612,7 @@ fn with_margin(angle: f64, margin: f64) -> f64 {
 
 fn classes(ground: &Ground<'_>) -> Option<usize> {
     let Some(Relevance::Labels { gallery, .. }) = ground.relevance else { return None };
-    let mut distinct: Vec<i64> = gallery.iter().copied().filter(|&label| label >= 0).collect();
-    distinct.sort_unstable();
-    distinct.dedup();
-    Some(distinct.len())
+    Some(distinct(gallery.iter().copied()).len())
 }
 
 /// The groups along one order; several curves (random orders) become their mean.
@@ -670,10 +641,8 @@ fn group_curve(
     };
     // Only where the queries are the gallery's own items does an item have a query's group.
     let share = if ground.queries.is_none() {
-        let places: Vec<Vec<GroupPlaces>> = permutations
-            .iter()
-            .map(|permutation| group_places(permutation, groups, &fractions))
-            .collect::<Result<_>>()?;
+        let places_in = |permutation: &Vec<usize>| group_places(permutation, groups, &fractions);
+        let places = permutations.iter().map(places_in).collect::<Result<Vec<Vec<GroupPlaces>>>>()?;
         let shown: Vec<usize> = (0..fractions.len()).collect();
         (0..places[0].len())
             // A group without a counted query has no curve, so it has no share beside one either.
@@ -709,28 +678,18 @@ fn group_study(
     let top1 = |evaluation: Option<&Evaluation>| -> Vec<f64> {
         let Some(evaluation) = evaluation else { return Vec::new() };
         let ranks = &evaluation.per_query;
-        names
-            .iter()
-            .map(|&name| {
-                let own: Vec<bool> = ranks
-                    .queries
-                    .iter()
-                    .zip(&ranks.first_rank)
-                    .filter(|&(&query, _)| groups[query] == name)
-                    .map(|(_, &rank)| rank == 1)
-                    .collect();
-                100.0 * own.iter().filter(|&&hit| hit).count() as f64 / own.len() as f64
-            })
-            .collect()
+        let of_group = |&name: &i64| {
+            let all = ranks.queries.iter().zip(&ranks.first_rank);
+            let own: Vec<_> = all.filter(|&(&query, _)| groups[query] == name).collect();
+            100.0 * own.iter().filter(|&&(_, &rank)| rank == 1).count() as f64 / own.len() as f64
+        };
+        names.iter().map(of_group).collect()
     };
+    let share =
+        |&name: &i64| 100.0 * groups.iter().filter(|&&group| group == name).count() as f64 / grouped as f64;
     GroupStudy {
         metric: TOP1.id(),
-        gallery_share: names
-            .iter()
-            .map(|&name| {
-                100.0 * groups.iter().filter(|&&group| group == name).count() as f64 / grouped as f64
-            })
-            .collect(),
+        gallery_share: names.iter().map(share).collect(),
         do_nothing: top1(today),
         new_model: top1(native),
         names: names.iter().map(ToString::to_string).collect(),
@@ -771,13 +730,11 @@ fn warnings(
             );
         }
         if set.left_out_queries * 2 > set.queries {
+            let (left_out, all) = (set.left_out_queries, set.queries);
             warn(
                 "left-out-queries",
                 Severity::Warning,
-                format!(
-                    "{} of {} queries have no right answer in the gallery.",
-                    set.left_out_queries, set.queries
-                ),
+                format!("{left_out} of {all} queries have no right answer in the gallery."),
                 "The numbers speak about the smaller part of the queries.",
                 "Check labels and ids; a wrong join looks like this.",
             );
@@ -799,12 +756,10 @@ fn warnings(
             } else if seeds.values().all(|of_method| of_method.contains(&seed)) {
                 format!("Every adapter was fitted with seed {seed} only.")
             } else {
-                let each: Vec<String> = seeds
-                    .iter()
-                    .flat_map(|(method, seeds)| {
-                        seeds.iter().map(move |seed| format!("{method} with seed {seed}"))
-                    })
-                    .collect();
+                let named = |(method, seeds): (_, &BTreeSet<u64>)| {
+                    seeds.iter().map(|seed| format!("{method} with seed {seed}")).collect::<Vec<_>>()
+                };
+                let each: Vec<String> = seeds.iter().flat_map(named).collect();
                 format!("No method was fitted with more than one seed: {}.", each.join(", "))
             },
             if has_bands_over_queries {
@@ -883,29 +838,23 @@ fn warnings(
         }
     }
     for calibration in &report.calibrations {
-        let method = &calibration.method;
-        if calibration.table.ratio.is_finite() && !(0.5..=2.0).contains(&calibration.table.ratio) {
+        let (method, ratio) = (&calibration.method, calibration.table.ratio);
+        if ratio.is_finite() && !(0.5..=2.0).contains(&ratio) {
             warn(
                 "calibration",
                 Severity::Warning,
-                format!(
-                    "The mean σ² of {method} is {:.2} times the mean true error.",
-                    calibration.table.ratio
-                ),
+                format!("The mean σ² of {method} is {ratio:.2} times the mean true error."),
                 "This gallery differs from the pairs: σ² cannot be read as an error here.",
                 "Its order may still be good; compare it with the random order.",
             );
         }
-        if calibration.kendall_tau.l2.is_some_and(|tau| tau < 0.05)
+        if let Some(tau) = calibration.kendall_tau.l2.filter(|&tau| tau < 0.05)
             && options.policies.contains(&Policy::Sigma)
         {
             warn(
                 "uninformative-sigma",
                 Severity::Warning,
-                format!(
-                    "σ² of {method} hardly ranks the true errors (Kendall τ-b {:.2}).",
-                    calibration.kendall_tau.l2.unwrap_or_default()
-                ),
+                format!("σ² of {method} hardly ranks the true errors (Kendall τ-b {tau:.2})."),
                 "Worst first is no better than chance here.",
                 "Use the coverage order, or add pairs that look like this gallery.",
             );

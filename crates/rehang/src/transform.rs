@@ -98,11 +98,10 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     if files.batch == 0 {
         return Err(Error::option("batch", 0, "1 or more"));
     }
-    let sources = |name: &'static str, sources: &[VectorSource]| -> Vec<(&str, PathBuf)> {
-        sources.iter().map(|source| (name, source.path.clone())).collect()
-    };
-    let mut inputs = sources("input", &files.input);
-    inputs.extend(sources("side", &files.side));
+    let mut inputs = Vec::new();
+    for (name, sources) in [("input", &files.input), ("side", &files.side)] {
+        inputs.extend(sources.iter().map(|source| (name, source.path.clone())));
+    }
     inputs.extend(files.rows.iter().map(|rows| ("rows", rows.file.path.clone())));
     inputs.push(("adapter", files.adapter.clone()));
     expect_apart(&[("output", Some(&files.output)), ("sigma", files.sigma.as_ref())], &inputs)?;
@@ -133,14 +132,9 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     let applier = Applier::new(adapter)?;
 
     // Every output is opened before the first expensive second.
-    let extension =
-        files.output.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
-    let has_columns = matches!(extension.as_deref(), Some("parquet" | "pq"));
-    let columns = Columns {
-        width: applier.d_new(),
-        ids: if has_columns { reader.id_kind() } else { None },
-        sigma2: has_columns,
-    };
+    let has_columns = stream::has_columns(&files.output);
+    let ids = reader.id_kind().filter(|_| has_columns);
+    let columns = Columns { width: applier.d_new(), ids, sigma2: has_columns };
     let mut writer = stream::create(&files.output, columns)?;
     let mut sigma_writer = files.sigma.as_ref().map(F32Writer::create).transpose()?;
 

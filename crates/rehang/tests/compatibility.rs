@@ -324,7 +324,7 @@ proptest! {
                 return Ok(());
             };
             let Ok(result) = &result else { continue };
-            let step = &result.steps[number];
+            let step = &result[number];
             for (metrics, expected) in
                 [(&step.hot_start, start), (&step.hot_end, end), (&step.no_refresh, no), (&step.full, full)]
             {
@@ -413,7 +413,7 @@ fn a_share_of_the_items_is_of_whole_items() {
             metrics: &[],
         };
         let sequence = upgrade_sequence(&input, &Progress::default()).unwrap();
-        assert_eq!(sequence.steps[1].backfilled, items, "{share}");
+        assert_eq!(sequence[1].backfilled, items, "{share}");
     }
 }
 

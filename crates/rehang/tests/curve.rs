@@ -284,7 +284,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         }),
     };
     let options = CurveOptions {
-        metrics: FURTHER.into_iter().chain(["mrr@3".parse().unwrap()]).collect(),
+        metrics: FURTHER.into_iter().chain([Metric::mrr_at(3)]).collect(),
         flips_at: Some(DEPTH),
         kept_cuts: 4,
     };
@@ -313,7 +313,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     close(&made.lines[Metric::map_at(DEPTH)], |cut| mean(&points[cut], |point| point.map_at))?;
     close(&made.lines[Metric::ndcg_at(DEPTH)], |cut| mean(&points[cut], |point| point.ndcg_at))?;
     close(&made.lines[Metric::recall_at(DEPTH)], |cut| mean(&points[cut], |point| point.recall_at))?;
-    close(&made.lines["mrr@3".parse().unwrap()], |cut| mean(&points[cut], |point| point.mrr_at))?;
+    close(&made.lines[Metric::mrr_at(3)], |cut| mean(&points[cut], |point| point.mrr_at))?;
 
     // Flips against the start, and against the search of today.
     let today = made.do_nothing.as_ref().unwrap();
@@ -651,8 +651,8 @@ fn intervals_hold_areas_and_bands_hold_curves() {
     assert!((areas[TOP1].estimate - curve.lines[TOP1].area()).abs() < 1e-9);
     assert!(areas[MAP].low < areas[MAP].estimate && areas[MAP].estimate < areas[MAP].high);
     let bands = curve.bands(100, 0.95, 1).unwrap();
-    assert_eq!(bands.cuts, curve.lines[MAP].grid(5).cuts);
-    for (interval, value) in bands.intervals[MAP].iter().zip(curve.lines[MAP].grid(5).values) {
+    assert_eq!(curve.per_query.cuts, curve.lines[MAP].grid(5).cuts);
+    for (interval, value) in bands[MAP].iter().zip(curve.lines[MAP].grid(5).values) {
         assert!((interval.estimate - value).abs() < 1e-4);
         assert!(interval.low <= value && value <= interval.high);
     }
@@ -671,7 +671,7 @@ fn intervals_hold_areas_and_bands_hold_curves() {
     let area = agreement.area_interval(300, 0.95, 1).unwrap();
     assert!((area.estimate - agreement.line.area()).abs() < 1e-9);
     assert!(area.low < area.estimate && area.estimate < area.high);
-    assert_eq!(agreement.cuts, bands.cuts);
+    assert_eq!(agreement.cuts, curve.per_query.cuts);
     for (interval, value) in agreement.band(100, 0.95, 1).unwrap().iter().zip(agreement.line.grid(5).values) {
         assert!((interval.estimate - value).abs() < 1e-4);
         assert!(interval.low <= value && value <= interval.high);

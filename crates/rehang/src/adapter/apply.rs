@@ -8,11 +8,10 @@ use super::expansion::PreparedExpansion;
 use super::kernel::{Begin, Packed, RowsRef, dot};
 use super::out_of_fold::{Lengths, Scratch as OutOfFoldScratch};
 use super::uncertainty::{Prepared, linear_variance};
-use super::{Adapter, BranchInput, Dense, Geometry, InputScaling, expect_count};
-use crate::error::{Error, ErrorKind, Result};
+use super::{Adapter, BranchInput, Dense, Geometry, InputScaling, expect_count, width_after};
+use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::space::Space;
-use crate::vectors::{Matrix, Vectors, normalise};
+use crate::vectors::{Matrix, Vectors, check_finite, normalise};
 
 /// Most rows that one thread takes through all layers at a time. The widest activations of the published network
 /// (2,048 numbers a row) are then 3 MiB: enough rows for every weight that is read, few enough for the cache.
@@ -43,7 +42,7 @@ pub struct Adapted {
 ///
 /// # Errors
 ///
-/// As [`Applier::new`], [`Adapter::expect_input`] and [`Applier::apply_rows`]; [`ErrorKind::Cancelled`] where a stop was
+/// As [`Applier::new`], [`Adapter::expect_input`] and [`Applier::apply_rows`]; [`crate::ErrorKind::Cancelled`] where a stop was
 /// asked for through `progress`.
 pub fn apply(
     adapter: &Adapter,
@@ -108,8 +107,6 @@ impl Layer {
 /// Every row's result is computed by the same sequence of operations, whatever batch it comes in and however many
 /// threads there are. So a stream may be cut anywhere.
 pub struct Applier {
-    old: Space,
-    new: Space,
     d_side: Option<usize>,
     input: InputScaling,
     branch: Vec<Layer>,
@@ -128,6 +125,7 @@ pub struct Applier {
 #[derive(Clone, Copy)]
 struct Widths {
     old: usize,
+    new: usize,
     branch: usize,
     second: usize,
     /// The widest output of a layer that is followed by another.
@@ -171,22 +169,19 @@ impl Applier {
         adapter.check()?;
         let map = &adapter.map;
         let second = map.second.as_ref();
-        let d_side = adapter.side_dimension();
-        let second_input = second.map_or(0, |second| match second.input {
-            BranchInput::Old => adapter.old.dimension,
-            BranchInput::Side => d_side.unwrap_or(0),
-        });
+        let (d_old, d_side) = (adapter.old.dimension, adapter.side_dimension());
         let lists = [Some(&map.branch), second.map(|second| &second.layers), Some(&map.mixer)];
         let widths = Widths {
-            old: adapter.old.dimension,
-            branch: map.branch.last().map_or(adapter.old.dimension, |layer| layer.weight.rows()),
-            second: second
-                .map_or(0, |second| second.layers.last().map_or(second_input, |layer| layer.weight.rows())),
+            old: d_old,
+            new: adapter.new.dimension,
+            branch: width_after(&map.branch, d_old),
+            second: second.map_or(0, |second| match second.input {
+                BranchInput::Old => width_after(&second.layers, d_old),
+                BranchInput::Side => width_after(&second.layers, d_side.unwrap_or(0)),
+            }),
             hidden: lists.into_iter().flatten().flatten().map(|layer| layer.weight.rows()).max().unwrap_or(0),
         };
         Ok(Self {
-            old: adapter.old.clone(),
-            new: adapter.new.clone(),
             d_side,
             input: map.input,
             branch: Layer::all(&map.branch),
@@ -203,12 +198,12 @@ impl Applier {
 
     /// Width of the rows that go in.
     pub fn d_old(&self) -> usize {
-        self.old.dimension
+        self.widths.old
     }
 
     /// Width of the rows that come out.
     pub fn d_new(&self) -> usize {
-        self.new.dimension
+        self.widths.new
     }
 
     /// Width of the side information that goes in with every row; `None` where none is read.
@@ -225,10 +220,10 @@ impl Applier {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::WidthMismatch`] / [`ErrorKind::CountMismatch`]: a slice has not the size that `n` rows need.
-    /// - [`ErrorKind::MissingInput`]: the map reads side information and none is given.
-    /// - [`ErrorKind::InvalidOption`]: side information is given and the map reads none.
-    /// - [`ErrorKind::NotFinite`]: a number going in is NaN or infinite, or one coming out is (a vector far too long
+    /// - [`crate::ErrorKind::WidthMismatch`] / [`crate::ErrorKind::CountMismatch`]: a slice has not the size that `n` rows need.
+    /// - [`crate::ErrorKind::MissingInput`]: the map reads side information and none is given.
+    /// - [`crate::ErrorKind::InvalidOption`]: side information is given and the map reads none.
+    /// - [`crate::ErrorKind::NotFinite`]: a number going in is NaN or infinite, or one coming out is (a vector far too long
     ///   for this adapter); the first such row is named.
     pub fn apply_rows(
         &self,
@@ -252,11 +247,8 @@ impl Applier {
             }
             (None, Some(_)) => return Err(Error::missing("side information", "this adapter")),
             (Some(_), None) => {
-                return Err(Error::option(
-                    "side information",
-                    "given",
-                    "none: this adapter was fitted without",
-                ));
+                let expected = "none: this adapter was fitted without";
+                return Err(Error::option("side information", "given", expected));
             }
         };
         if count == 0 {
@@ -379,8 +371,7 @@ fn expect_finite_row(what: &str, row: usize, values: &[f32]) -> Result<()> {
     if values.iter().fold(true, |finite, value| finite & value.is_finite()) {
         return Ok(());
     }
-    let column = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
-    Err(ErrorKind::NotFinite { what: what.into(), row, column }.into())
+    check_finite(what, values, values.len(), row)
 }
 
 /// Takes `count` rows through layers into the first columns of `output`'s rows; without layers they are copied.
@@ -410,13 +401,6 @@ fn run_layers(
         from_stride = padded(outputs);
     }
     let source = if before.is_empty() { input } else { RowsRef::new(from, from_stride) };
-    last.packed.multiply(
-        source,
-        count,
-        0..last.packed.outputs(),
-        output,
-        output_stride,
-        Begin::Bias,
-        last.relu,
-    );
+    let columns = 0..last.packed.outputs();
+    last.packed.multiply(source, count, columns, output, output_stride, Begin::Bias, last.relu);
 }

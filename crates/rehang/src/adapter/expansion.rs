@@ -23,12 +23,8 @@ impl KernelExpansion {
         }
         expect_width("centres of the kernel", d_old, self.centres.columns())?;
         expect_width("coefficients of the kernel", d_new, self.coefficients.columns())?;
-        expect_count(
-            "centres of the kernel",
-            self.centres.rows(),
-            "their coefficients",
-            self.coefficients.rows(),
-        )?;
+        let (centres, coefficients) = (self.centres.rows(), self.coefficients.rows());
+        expect_count("centres of the kernel", centres, "their coefficients", coefficients)?;
         self.centres.check_finite("centres of the kernel")?;
         self.coefficients.check_finite("coefficients of the kernel")?;
         expect_finite("γ of the kernel", &[self.gamma])?;
@@ -96,16 +92,8 @@ impl PreparedExpansion {
                     *value = exponential((*value - own).min(0.0));
                 }
             }
-            let hidden = RowsRef::new(block, CENTRES);
-            coefficients.multiply(
-                hidden,
-                count,
-                0..self.d_new,
-                output,
-                self.d_new,
-                Begin::OutputPlusBias,
-                false,
-            );
+            let (hidden, d_new) = (RowsRef::new(block, CENTRES), self.d_new);
+            coefficients.multiply(hidden, count, 0..d_new, output, d_new, Begin::OutputPlusBias, false);
         }
     }
 }

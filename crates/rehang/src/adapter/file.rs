@@ -314,23 +314,18 @@ fn assemble(metadata: &Metadata, stored: &mut Stored<'_>) -> Result<Adapter, Det
     let map = Map {
         input: outline.input,
         branch: stored.layers("branch", &outline.branch)?,
-        second: match &outline.second {
-            None => None,
-            Some(second) => {
-                Some(SecondBranch { input: second.input, layers: stored.layers("second", &second.layers)? })
-            }
-        },
+        second: optional(outline.second.as_ref(), |second| {
+            Ok(SecondBranch { input: second.input, layers: stored.layers("second", &second.layers)? })
+        })?,
         mixer: stored.layers("mixer", &outline.mixer)?,
-        skip: if outline.skip { Some(stored.dense("skip", false)?) } else { None },
-        kernel: if outline.kernel {
-            Some(KernelExpansion {
+        skip: optional(outline.skip.then_some(()), |()| stored.dense("skip", false))?,
+        kernel: optional(outline.kernel.then_some(()), |()| {
+            Ok(KernelExpansion {
                 centres: stored.matrix("kernel.centres")?,
                 coefficients: stored.matrix("kernel.coefficients")?,
                 gamma: stored.scalar("kernel.gamma")?,
             })
-        } else {
-            None
-        },
+        })?,
     };
     let geometry = match text(metadata, "geometry")? {
         "raw" => Geometry::Raw,
@@ -350,15 +345,14 @@ fn assemble(metadata: &Metadata, stored: &mut Stored<'_>) -> Result<Adapter, Det
         "out-of-fold" => Uncertainty::OutOfFold(out_of_fold(&parse_json(metadata, "out_of_fold")?, stored)?),
         other => return Err(format!("its uncertainty {other:?} is not known")),
     };
-    let input_statistics = if stored.0.contains_key("input.mean") {
-        Some(InputStatistics {
+    let has_statistics = stored.0.contains_key("input.mean").then_some(());
+    let input_statistics = optional(has_statistics, |()| {
+        Ok(InputStatistics {
             mean: stored.vector("input.mean")?,
             standard_deviation: stored.vector("input.standard_deviation")?,
             mean_norm: stored.scalar("input.mean_norm")?,
         })
-    } else {
-        None
-    };
+    })?;
     let training = Training {
         method: text(metadata, "method")?.into(),
         seed: parse(metadata, "seed")?,
@@ -366,10 +360,9 @@ fn assemble(metadata: &Metadata, stored: &mut Stored<'_>) -> Result<Adapter, Det
         inputs: parse_json(metadata, "inputs")?,
         hyper_parameters: parse_json(metadata, "hyper_parameters")?,
         version: text(metadata, "rehang_version")?.into(),
-        pairs_sketch: match metadata.get("pairs_sketch") {
-            None => None,
-            Some(_) => Some(parse_json::<SketchOutline>(metadata, "pairs_sketch")?.sketch()?),
-        },
+        pairs_sketch: optional(metadata.get("pairs_sketch"), |_| {
+            parse_json::<SketchOutline>(metadata, "pairs_sketch")?.sketch()
+        })?,
     };
     let (old, new) = (parse_json(metadata, "old_space")?, parse_json(metadata, "new_space")?);
     // Files of a rehang that did not know it have none.
@@ -377,22 +370,24 @@ fn assemble(metadata: &Metadata, stored: &mut Stored<'_>) -> Result<Adapter, Det
     Ok(Adapter { old, new, map, geometry, uncertainty, handicap, input_statistics, training })
 }
 
+/// What `make` makes of a part that the file says it has.
+fn optional<P, T>(part: Option<P>, make: impl FnOnce(P) -> Result<T, Detail>) -> Result<Option<T>, Detail> {
+    part.map(make).transpose()
+}
+
 fn out_of_fold(outline: &OutOfFoldOutline, stored: &mut Stored<'_>) -> Result<OutOfFold, Detail> {
-    let head = match outline.head {
-        None => None,
-        Some(ref kind) => {
-            let weight = stored.matrix("uncertainty.head.weight")?;
-            let bias = stored.vector("uncertainty.head.bias")?;
-            let kind = match kind {
-                HeadOutline::Softmax => HeadKind::Softmax,
-                HeadOutline::ArcFace => HeadKind::ArcFace {
-                    scale: stored.scalar("uncertainty.head.scale")?,
-                    margin: stored.scalar("uncertainty.head.margin")?,
-                },
-            };
-            Some(Head::new(weight, Some(bias), kind).map_err(|error| error.to_string())?)
-        }
-    };
+    let head = optional(outline.head.as_ref(), |kind| {
+        let weight = stored.matrix("uncertainty.head.weight")?;
+        let bias = stored.vector("uncertainty.head.bias")?;
+        let kind = match kind {
+            HeadOutline::Softmax => HeadKind::Softmax,
+            HeadOutline::ArcFace => HeadKind::ArcFace {
+                scale: stored.scalar("uncertainty.head.scale")?,
+                margin: stored.scalar("uncertainty.head.margin")?,
+            },
+        };
+        Head::new(weight, Some(bias), kind).map_err(|error| error.to_string())
+    })?;
     Ok(OutOfFold {
         anchors: stored.matrix("uncertainty.anchors")?,
         anchor_values: stored.matrix("uncertainty.anchor_values")?,

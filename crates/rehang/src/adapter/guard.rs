@@ -3,7 +3,7 @@
 use super::{Adapter, InputScaling, expect_finite, expect_width};
 use crate::error::{ErrorKind, Result};
 use crate::space::Space;
-use crate::vectors::{Matrix, norm};
+use crate::vectors::{Matrix, column_means, norm};
 
 impl Adapter {
     /// Succeeds only where vectors of `space` are what this adapter reads.
@@ -79,26 +79,9 @@ impl InputStatistics {
 
 /// Mean and standard deviation of every coordinate, in double precision.
 fn moments(rows: &Matrix) -> (Vec<f64>, Vec<f64>) {
-    let count = rows.rows().max(1) as f64;
-    let mut mean = vec![0.0; rows.columns()];
-    for row in 0..rows.rows() {
-        for (sum, &value) in mean.iter_mut().zip(rows.row(row)) {
-            *sum += f64::from(value);
-        }
-    }
-    for sum in &mut mean {
-        *sum /= count;
-    }
-    let mut squares = vec![0.0; rows.columns()];
-    for row in 0..rows.rows() {
-        for ((sum, &value), &mean) in squares.iter_mut().zip(rows.row(row)).zip(&mean) {
-            *sum += (f64::from(value) - mean) * (f64::from(value) - mean);
-        }
-    }
-    for sum in &mut squares {
-        *sum = (*sum / count).sqrt();
-    }
-    (mean, squares)
+    let means = column_means(rows, |value, _| value);
+    let squares = column_means(rows, |value, column| (value - means[column]) * (value - means[column]));
+    (means, squares.into_iter().map(f64::sqrt).collect())
 }
 
 /// How much vectors look like the old vectors that an adapter was fitted on.

@@ -34,6 +34,8 @@ struct Line([f32; LINE]);
 /// Weights and bias of one product in the order in which the kernel reads them.
 #[derive(Debug, Clone)]
 pub(super) struct Packed {
+    /// The instruction set that multiplies, which this machine has.
+    processor: Processor,
     inputs: usize,
     outputs: usize,
     /// Tile after tile `[inputs, width]`, `width` being [`TILE`] but for the last, which is cut to whole lines.
@@ -97,7 +99,7 @@ impl Packed {
                 Line(std::array::from_fn(|lane| bias.get(line * LINE + lane).copied().unwrap_or(0.0)))
             })
             .collect();
-        Self { inputs, outputs, weights, bias }
+        Self { processor: Processor::detect(), inputs, outputs, weights, bias }
     }
 
     /// Width of the rows that go in.
@@ -116,21 +118,6 @@ impl Packed {
     /// asked for are written: what stands behind them in a row stays.
     pub(super) fn multiply(
         &self,
-        input: RowsRef<'_>,
-        rows: usize,
-        range: std::ops::Range<usize>,
-        output: &mut [f32],
-        output_stride: usize,
-        begin: Begin,
-        relu: bool,
-    ) {
-        self.multiply_with(Processor::detect(), input, rows, range, output, output_stride, begin, relu);
-    }
-
-    /// [`Packed::multiply`] with an instruction set that the processor has.
-    fn multiply_with(
-        &self,
-        processor: Processor,
         input: RowsRef<'_>,
         rows: usize,
         range: std::ops::Range<usize>,
@@ -167,7 +154,7 @@ impl Packed {
         };
         // SAFETY: the asserts above, and `Processor` names an instruction set only after it was detected.
         unsafe {
-            match processor {
+            match self.processor {
                 #[cfg(target_arch = "x86_64")]
                 Processor::Avx512 => avx512::run(&task),
                 #[cfg(target_arch = "x86_64")]
@@ -599,16 +586,8 @@ mod tests {
                         let stride = outputs + 3;
                         let mut output = vec![MARK; rows * stride];
                         let rows_in = RowsRef::new(&input, inputs);
-                        packed.multiply_with(
-                            set,
-                            rows_in,
-                            rows,
-                            0..outputs,
-                            &mut output,
-                            stride,
-                            begin,
-                            relu,
-                        );
+                        let packed = Packed { processor: set, ..packed.clone() };
+                        packed.multiply(rows_in, rows, 0..outputs, &mut output, stride, begin, relu);
                         for row in 0..rows {
                             for column in 0..stride {
                                 let received = output[row * stride + column];
@@ -673,7 +652,8 @@ mod tests {
         for set in Processor::available() {
             let packed = Packed::new(1, 2, |_, _| 1.0, &[0.0]);
             let (input, mut output) = ([f32::INFINITY, f32::NEG_INFINITY], [0.0]);
-            packed.multiply_with(set, RowsRef::new(&input, 2), 1, 0..1, &mut output, 1, Begin::Bias, true);
+            let packed = Packed { processor: set, ..packed.clone() };
+            packed.multiply(RowsRef::new(&input, 2), 1, 0..1, &mut output, 1, Begin::Bias, true);
             assert!(output[0].is_nan(), "{set:?}");
         }
     }

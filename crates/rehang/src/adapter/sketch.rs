@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::ser::{Serialize, Serializer};
+use serde_json::json;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::vectors::Matrix;
@@ -134,11 +135,7 @@ impl fmt::Display for RowOverlap {
 /// As `{rows, of, exact}`: rows among the pairs, rows that were counted, and whether the first number is exact.
 impl Serialize for RowOverlap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("RowOverlap", 3)?;
-        fields.serialize_field("rows", &self.among_pairs())?;
-        fields.serialize_field("of", &self.rows)?;
-        fields.serialize_field("exact", &self.is_exact)?;
-        fields.end()
+        json!({ "rows": self.among_pairs(), "of": self.rows, "exact": self.is_exact }).serialize(serializer)
     }
 }
 

@@ -1,7 +1,5 @@
 //! The hot refresh: compatible queries at once, the gallery backfilled behind them.
 
-use serde::Serialize;
-
 use crate::curve::{Curve, CurveInput, CurveOptions, DoNothing, Relevance, curve};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::Progress;
@@ -25,7 +23,7 @@ pub struct RefreshInput<'a> {
 }
 
 /// A hot refresh in one order.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Refresh {
     /// The order's name.
     pub order: String,

@@ -1,11 +1,10 @@
 //! Several upgrades, one after the other, with and without backfills.
 
 use serde::Serialize;
-use serde::ser::{SerializeMap, Serializer};
 
 use crate::curve::{
-    ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance,
-    check_vectors, curve, evaluate, evaluate_leave_one_out, expect_count,
+    ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance, curve,
+    evaluate, evaluate_leave_one_out, expect_count,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::check_permutation;
@@ -13,7 +12,7 @@ use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
-use super::{Model, at_width, check_names, gain_up};
+use super::{Model, at_width, check_models, gain_up};
 
 /// One model of a sequence, and the backfill that it gets before the next one arrives.
 #[derive(Debug, Clone, Copy)]
@@ -53,16 +52,12 @@ pub struct SequenceStep {
     /// Queries counted and left out, of the gallery as it is at this step.
     pub queries: QueryCount,
     /// Nothing is ever backfilled: every item keeps the vector with which it joined. Metrics in percent, as all here.
-    #[serde(serialize_with = "by_key")]
     pub no_refresh: ByMetric<f64>,
     /// The backfilled gallery at the moment when queries move to this model.
-    #[serde(serialize_with = "by_key")]
     pub hot_start: ByMetric<f64>,
     /// The same gallery when the step's backfill is done.
-    #[serde(serialize_with = "by_key")]
     pub hot_end: ByMetric<f64>,
     /// Every item by this model: the bound of this step.
-    #[serde(serialize_with = "by_key")]
     pub full: ByMetric<f64>,
     /// Items that the step backfilled.
     pub backfilled: usize,
@@ -76,13 +71,6 @@ pub struct SequenceStep {
     /// `None` where every item is by this model from the start of the step.
     #[serde(skip)]
     pub curve: Option<Curve>,
-}
-
-/// A sequence of upgrades, step by step.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct UpgradeSequence {
-    /// The steps, the first model's included.
-    pub steps: Vec<SequenceStep>,
 }
 
 /// Follows a gallery through several models: no-refresh against hot-refresh (RACT §5.4, DMU table 6).
@@ -119,7 +107,7 @@ pub struct UpgradeSequence {
 ///     distance: Distance::L2,
 ///     metrics: &[],
 /// };
-/// let second = &upgrade_sequence(&input, &Progress::default())?.steps[1];
+/// let second = &upgrade_sequence(&input, &Progress::default())?[1];
 /// // Two of four items backfilled are enough here.
 /// assert_eq!((second.backfilled, second.native), (2, 2));
 /// assert_eq!((second.no_refresh[TOP1], second.hot_start[TOP1], second.hot_end[TOP1]), (0.0, 0.0, 100.0));
@@ -132,7 +120,7 @@ pub struct UpgradeSequence {
 /// No steps, or two models of one name; vectors that are empty, hold NaN or differ in number; an order that is no
 /// permutation; a fraction outside 0 to 1; an item that joins at a step that does not exist; no item in the first gallery;
 /// a step without a query that has a right answer; cancelled.
-pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Result<UpgradeSequence> {
+pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Result<Vec<SequenceStep>> {
     let ground = Ground::new(input)?;
     let options = CurveOptions { metrics: input.metrics.to_vec(), ..CurveOptions::default() };
     let mut hot = Matrix::zeros(ground.items, ground.width);
@@ -147,12 +135,10 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
             first_seen.row_mut(item).copy_from_slice(by_model.row(item));
             hot_model[item] = number;
         }
-        let view = View::new(input, &ground, number, &members)
-            .map_err(|error| error.context(format!("step {number} ({})", step.model.name)))?;
-        let evaluate_state = |gallery: &Matrix| -> Result<Evaluation> {
-            view.evaluate(&gallery.select(&members), &options, progress)
-                .map_err(|error| error.context(format!("step {number} ({})", step.model.name)))
-        };
+        let in_step = |error: Error| error.context(format!("step {number} ({})", step.model.name));
+        let view = View::new(input, &ground, number, &members).map_err(in_step)?;
+        let evaluate_state =
+            |gallery: &Matrix| view.evaluate(&gallery.select(&members), &options, progress).map_err(in_step);
         let no_refresh = evaluate_state(&first_seen)?;
         // The items that this step may backfill, in its order, come first; the curve's order goes on with the rest.
         let waiting: Vec<usize> = if number == 0 {
@@ -219,16 +205,7 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
             curve: exact,
         });
     }
-    Ok(UpgradeSequence { steps })
-}
-
-/// Metrics by [`Metric::key`]: the depth is said once, beside all steps.
-fn by_key<S: Serializer>(values: &ByMetric<f64>, to: S) -> Result<S::Ok, S::Error> {
-    let mut map = to.serialize_map(None)?;
-    for (metric, value) in values.iter() {
-        map.serialize_entry(&metric.key(), value)?;
-    }
-    map.end()
+    Ok(steps)
 }
 
 /// The checked whole.
@@ -240,80 +217,30 @@ struct Ground<'a> {
 
 impl<'a> Ground<'a> {
     fn new(input: &SequenceInput<'a>) -> Result<Self> {
-        check_names(input.steps.iter().map(|step| step.model.name))?;
+        check_models(input.steps.iter().map(|step| step.model))?;
         let first = input.steps[0].model;
         let items = first.gallery.rows();
-        let mut width = 0;
-        for (number, step) in input.steps.iter().enumerate() {
+        for step in &input.steps[1..] {
             let name = step.model.name;
-            check_vectors(step.model.gallery, None, step.model.queries)
-                .map_err(|error| error.context(format!("model {name:?}")))?;
-            let count = step.model.gallery.rows();
-            expect_count(
-                &format!("vectors by {name:?}"),
-                count,
-                &format!("vectors by {:?}", first.name),
-                items,
-            )?;
-            match (first.queries, step.model.queries) {
-                (None, None) => {}
-                (Some(expected), Some(queries)) => expect_count(
-                    &format!("queries by {name:?}"),
-                    queries.rows(),
-                    &format!("queries by {:?}", first.name),
-                    expected.rows(),
-                )?,
-                (expected, _) => {
-                    let without = if expected.is_some() { name } else { first.name };
-                    return Err(Error::missing("query vectors", format!("model {without:?}")));
-                }
+            check_permutation(step.order, items)
+                .map_err(|error| error.context(format!("the order of {name:?}")))?;
+            if !(0.0..=1.0).contains(&step.backfilled) {
+                let option = format!("the fraction backfilled with {name:?}");
+                return Err(Error::option(option, step.backfilled, "0 to 1"));
             }
-            if number > 0 {
-                check_permutation(step.order, items)
-                    .map_err(|error| error.context(format!("the order of {name:?}")))?;
-                if !(0.0..=1.0).contains(&step.backfilled) {
-                    return Err(Error::option(
-                        format!("the fraction backfilled with {name:?}"),
-                        step.backfilled,
-                        "0 to 1",
-                    ));
-                }
-            }
-            width = width.max(step.model.gallery.columns());
         }
+        let width = input.steps.iter().map(|step| step.model.gallery.columns()).max().unwrap_or(0);
         if let Some(joined_at) = input.joined_at {
             expect_count("steps at which items join", joined_at.len(), "items", items)?;
             if let Some(&step) = joined_at.iter().find(|&&step| step >= input.steps.len()) {
-                return Err(Error::option(
-                    "the step at which an item joins",
-                    step,
-                    format!("0 to {}", input.steps.len() - 1),
-                ));
+                let expected = format!("0 to {}", input.steps.len() - 1);
+                return Err(Error::option("the step at which an item joins", step, expected));
             }
             if !joined_at.contains(&0) {
                 return Err(ErrorKind::Empty { what: "the gallery of the first model".into() }.into());
             }
         }
-        match input.relevance {
-            Relevance::Labels { gallery, queries } => {
-                expect_count("gallery labels", gallery.len(), "gallery vectors", items)?;
-                if let (Some(queries), Some(labels)) = (first.queries, queries) {
-                    expect_count("query labels", labels.len(), "query vectors", queries.rows())?;
-                }
-            }
-            Relevance::Judgements(qrels) => {
-                let queries = first.queries.map_or(items, Matrix::rows);
-                expect_count("judgements", qrels.len(), "query vectors", queries)?;
-                for query in 0..qrels.len() {
-                    if let Some(&(item, _)) = qrels.query(query).iter().find(|&&(item, _)| item >= items) {
-                        return Err(Error::corrupt(
-                            format!("judgements of query {query}"),
-                            format!("item {item} is judged, but there are {items} items"),
-                        ));
-                    }
-                }
-            }
-        }
+        input.relevance.check(items, first.queries.map(Matrix::rows))?;
         Ok(Self { items, width, joined_at: input.joined_at })
     }
 
@@ -328,9 +255,14 @@ struct View<'a> {
     leave_one_out: bool,
     /// Query vectors of the step's model in the gallery's width.
     queries: Matrix,
-    gallery_labels: Vec<i64>,
-    query_labels: Option<&'a [i64]>,
-    qrels: Option<Qrels>,
+    right: Right<'a>,
+}
+
+/// What is a right answer among the items that have joined.
+enum Right<'a> {
+    /// Labels of these items, and of separate queries.
+    Labels(Vec<i64>, Option<&'a [i64]>),
+    Judgements(Qrels),
 }
 
 impl<'a> View<'a> {
@@ -341,45 +273,31 @@ impl<'a> View<'a> {
             Some(queries) => at_width(queries, ground.width).into_owned(),
             None => at_width(model.gallery, ground.width).select(members),
         };
-        let mut view = Self {
-            distance: input.distance,
-            leave_one_out,
-            queries,
-            gallery_labels: Vec::new(),
-            query_labels: None,
-            qrels: None,
-        };
-        match input.relevance {
+        let right = match input.relevance {
             Relevance::Labels { gallery, queries } => {
-                view.gallery_labels = members.iter().map(|&item| gallery[item]).collect();
-                view.query_labels = queries;
+                Right::Labels(members.iter().map(|&item| gallery[item]).collect(), queries)
             }
             Relevance::Judgements(qrels) => {
                 let mut place = vec![None; ground.items];
                 for (at, &item) in members.iter().enumerate() {
                     place[item] = Some(at);
                 }
-                let among = |query: usize| {
-                    qrels
-                        .query(query)
-                        .iter()
-                        .filter_map(|&(item, gain)| place[item].map(|at| (at, gain)))
-                        .collect()
-                };
-                view.qrels = Some(Qrels::new(if leave_one_out {
+                let present = |&(item, gain): &(usize, f64)| place[item].map(|at| (at, gain));
+                let among = |query: usize| qrels.query(query).iter().filter_map(present).collect();
+                Right::Judgements(Qrels::new(if leave_one_out {
                     members.iter().map(|&query| among(query)).collect()
                 } else {
                     (0..qrels.len()).map(among).collect()
-                })?);
+                })?)
             }
-        }
-        Ok(view)
+        };
+        Ok(Self { distance: input.distance, leave_one_out, queries, right })
     }
 
     fn relevance(&self) -> Relevance<'_> {
-        match &self.qrels {
-            Some(qrels) => Relevance::Judgements(qrels),
-            None => Relevance::Labels { gallery: &self.gallery_labels, queries: self.query_labels },
+        match &self.right {
+            Right::Judgements(qrels) => Relevance::Judgements(qrels),
+            Right::Labels(gallery, queries) => Relevance::Labels { gallery, queries: *queries },
         }
     }
 

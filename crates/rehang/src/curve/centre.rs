@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use crate::space::Distance;
-use crate::vectors::Matrix;
+use crate::vectors::{Matrix, column_means};
 
 /// How many times the mean squared spread of the gallery the squared length of its mean has to be, for a centre to be
 /// taken out. Below it a squared distance keeps eleven digits at least, and vectors stay as they are.
@@ -57,17 +57,6 @@ impl Centre {
 /// Whether `value − centre` in `f32` is the true difference.
 fn is_exact(value: f32, centre: f32) -> bool {
     f64::from(value - centre) + f64::from(centre) == f64::from(value)
-}
-
-/// The mean over all rows of `of(value, column)`, column by column.
-fn column_means(matrix: &Matrix, of: impl Fn(f64, usize) -> f64) -> Vec<f64> {
-    let mut sums = vec![0.0; matrix.columns()];
-    for row in matrix.as_slice().chunks_exact(matrix.columns()) {
-        for (column, (sum, &value)) in sums.iter_mut().zip(row).enumerate() {
-            *sum += of(f64::from(value), column);
-        }
-    }
-    sums.iter().map(|sum| sum / matrix.rows() as f64).collect()
 }
 
 #[cfg(test)]

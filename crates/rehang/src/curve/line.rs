@@ -1,7 +1,5 @@
 //! One metric along a backfill.
 
-use serde::{Deserialize, Serialize};
-
 /// One metric at every one of the n + 1 states of a backfill: `values[c]` after the first c items of the order were
 /// re-embedded, in percent.
 ///
@@ -14,14 +12,13 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(line.grid(2).mean, 35.0);
 /// assert_eq!(line.grid(2).cuts, [0, 3]);
 /// ```
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Line {
     values: Vec<f64>,
 }
 
 /// A metric on a grid of fractions, as FastFill's reference code reports it.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Grid {
     /// How many items are backfilled at each point.
     pub cuts: Vec<usize>,

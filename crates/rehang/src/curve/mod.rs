@@ -48,28 +48,25 @@ mod relevance;
 mod sweep;
 mod thresholds;
 
-use serde::Serialize;
-
 use crate::error::{Error, Result};
 use crate::processor::Processor;
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::statistics::{Interval, bootstrap_means};
-use crate::vectors::Matrix;
+use crate::vectors::{Matrix, distinct};
 
 pub use agreement::{AgreementCurve, agreement, agreement_today};
 pub use evaluate::{Evaluation, QueryRanks, evaluate, evaluate_leave_one_out};
 pub use line::{Grid, Line, grid_cuts};
-pub use metrics::{ByMetric, MAP, Metric, Needs, TOP1, TOP5};
+pub use metrics::{ByMetric, MAP, Metric, TOP1, TOP5};
 pub use relevance::{Qrels, QueryCount, Relevance};
 
 pub(crate) use distances::{Panels, QueryTiles, distances};
 pub(crate) use evaluate::ranks_of_answers;
-pub(crate) use input::{Blocks, check_handicap, check_vectors};
+pub(crate) use input::{Search, check_handicap, check_vectors};
 pub(crate) use relevance::expect_count;
 
-use centre::Centre;
-use input::percent_line;
+use input::{kept_cuts, percent_line};
 use relevance::Answers;
 use sweep::{Depths, Query, QueryValues, Totals, Workspace};
 
@@ -134,7 +131,7 @@ pub struct CurveOptions {
 }
 
 /// Queries that change between right and wrong, against a reference state (the start, or the do-nothing gallery).
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Flips {
     /// Queries that the reference answers.
     pub right: usize,
@@ -148,7 +145,7 @@ pub struct Flips {
 }
 
 /// Top-1 of the queries of one group.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GroupLine {
     /// The group's number.
     pub group: i64,
@@ -159,7 +156,7 @@ pub struct GroupLine {
 }
 
 /// Every counted query's own numbers, in percent: what intervals over queries are drawn from.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct PerQuery {
     /// The counted queries, ascending.
     pub queries: Vec<usize>,
@@ -168,21 +165,11 @@ pub struct PerQuery {
     /// Cuts at which values are kept.
     pub cuts: Vec<usize>,
     /// Each metric of each query at each kept cut, `[queries, cuts]`.
-    #[serde(skip)]
     pub at_cuts: ByMetric<Vec<f32>>,
 }
 
-/// Intervals over queries along the curve.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Bands {
-    /// The cuts.
-    pub cuts: Vec<usize>,
-    /// Of each metric at each cut.
-    pub intervals: ByMetric<Vec<Interval>>,
-}
-
 /// The do-nothing line, and the flips against it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DoNothingLine {
     /// What the search is worth today.
     pub evaluation: Evaluation,
@@ -191,7 +178,7 @@ pub struct DoNothingLine {
 }
 
 /// Every metric at every one of the n + 1 states of a backfill.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
     /// Gallery size n.
     pub items: usize,
@@ -226,22 +213,21 @@ impl Curve {
         Ok(areas.metrics().zip(intervals).collect())
     }
 
-    /// Percentile bootstrap intervals over queries at the kept cuts; see [`bootstrap_means`].
+    /// Percentile bootstrap intervals over queries at the kept cuts ([`PerQuery::cuts`]); see [`bootstrap_means`].
     ///
     /// # Errors
     ///
     /// [`crate::ErrorKind::MissingInput`] where no cuts were kept ([`CurveOptions::kept_cuts`]).
-    pub fn bands(&self, resamples: usize, level: f64, seed: u64) -> Result<Bands> {
-        let cuts = self.per_query.cuts.clone();
-        if cuts.is_empty() {
+    pub fn bands(&self, resamples: usize, level: f64, seed: u64) -> Result<ByMetric<Vec<Interval>>> {
+        let cuts = self.per_query.cuts.len();
+        if cuts == 0 {
             return Err(Error::missing("kept cuts", "a band over queries"));
         }
         let band = |(metric, values): (Metric, &Vec<f32>)| {
             let values: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
-            Ok((metric, bootstrap_means(&values, cuts.len(), resamples, level, seed)?))
+            Ok((metric, bootstrap_means(&values, cuts, resamples, level, seed)?))
         };
-        let intervals = self.per_query.at_cuts.iter().map(band).collect::<Result<_>>()?;
-        Ok(Bands { cuts, intervals })
+        self.per_query.at_cuts.iter().map(band).collect()
     }
 }
 
@@ -304,25 +290,20 @@ fn curve_on(
             Some(evaluate(today.gallery, today.queries, input.relevance, today.distance, options, progress)?)
         }
     };
-    let cuts = if options.kept_cuts == 0 { Vec::new() } else { grid_cuts(items, options.kept_cuts) };
-
-    let others: Vec<&Matrix> = std::iter::once(input.adapted).chain(input.queries).collect();
-    let centre = Centre::new(input.distance, input.native, &others);
-    let native = Panels::new(&centre.taken_from(input.native), input.order);
-    let adapted = Panels::new(&centre.taken_from(input.adapted), input.order);
-    let queries = centre.taken_from(input.queries.unwrap_or(input.native));
+    let cuts = kept_cuts(items, options.kept_cuts);
     let columns: Vec<u32> = input.order.iter().map(|&item| item as u32).collect();
     progress.begin("curve", "queries", answers.counted.len() as u64);
-    let blocks = Blocks {
+    let search = Search {
         processor,
-        queries: &queries,
+        native: input.native,
+        adapted: Some(input.adapted),
+        order: input.order,
+        queries: input.queries.unwrap_or(input.native),
         counted: &answers.counted,
-        native: &native,
-        adapted: Some(&adapted),
         distance: input.distance,
         handicap: input.handicap,
     };
-    let (per_query, totals) = blocks.run(
+    let (per_query, totals) = search.run(
         progress,
         || {
             let totals = Totals::new(items, &depths, today.is_some(), groups.names.len());
@@ -344,11 +325,9 @@ fn curve_on(
             sweep::sweep(processor, work, &query, &depths, totals)
         },
     )?;
-    let mut sums = Totals::new(items, &depths, today.is_some(), groups.names.len());
-    for (_, totals, _, _) in &totals {
-        sums.add(totals);
-    }
-    Ok(assemble(items, &answers, &measured, options, &sums, &groups, today, &per_query, cuts))
+    let sums = totals.into_iter().map(|(_, totals, _, _)| totals).reduce(Totals::plus).unwrap_or_default();
+    let curve = assemble(&answers, &measured, options.flips_at, &sums, &groups, today, &per_query);
+    Ok(Curve { per_query: PerQuery { cuts, ..curve.per_query }, ..curve })
 }
 
 /// Fails where the search of today is of another number of items or queries than that of the new model.
@@ -362,18 +341,17 @@ fn check_today(today: &DoNothing<'_>, native: &Matrix, queries: Option<&Matrix>)
     }
 }
 
-/// Turns sums over queries into percent.
+/// Turns sums over queries into percent; the kept cuts are left out.
 fn assemble(
-    items: usize,
     answers: &Answers<'_>,
     measured: &[Metric],
-    options: &CurveOptions,
+    flips_at: Option<usize>,
     sums: &Totals,
     groups: &Groups,
     today: Option<Evaluation>,
     per_query: &[QueryValues],
-    cuts: Vec<usize>,
 ) -> Curve {
+    let items = sums.precision.len() - 1;
     let counted = answers.counted.len();
     let fixed = |changes: &[i64]| percent_line(changes, counted as f64 * sweep::UNIT);
     let hits = [0, 1, 2].map(|slot| running(&sums.hits[slot]));
@@ -386,12 +364,12 @@ fn assemble(
             let rate = negative.iter().map(|&lost| 100.0 * lost as f64 / right.max(1) as f64).collect();
             Flips { right, positive, negative, rate: Line::new(rate) }
         };
-        let depths = [1, 5].into_iter().chain(options.flips_at).enumerate();
+        let depths = [1, 5].into_iter().chain(flips_at).enumerate();
         depths.map(|(slot, depth)| (Metric::top(depth), of_slot(slot))).collect::<ByMetric<Flips>>()
     };
     let start_right = [0, 1, 2].map(|slot| hits[slot].first().map_or(0, |&hits| hits as usize));
     let do_nothing = today.map(|evaluation| {
-        let right = [1, 5, options.flips_at.unwrap_or(0)]
+        let right = [1, 5, flips_at.unwrap_or(0)]
             .map(|depth| evaluation.per_query.first_rank.iter().filter(|&&rank| rank <= depth).count());
         DoNothingLine { flips: flips(right, &sums.lost_to_baseline), evaluation }
     });
@@ -437,7 +415,7 @@ fn assemble(
         per_query: PerQuery {
             queries: answers.counted.clone(),
             areas: slots().map(|(slot, metric)| (metric, area(slot))).collect(),
-            cuts,
+            cuts: Vec::new(),
             at_cuts: slots().map(|(slot, metric)| (metric, kept(slot))).collect(),
         },
     }
@@ -467,11 +445,8 @@ fn check_metrics(options: &CurveOptions) -> Result<(Vec<Metric>, Depths)> {
             continue;
         }
         if metric.head().is_none() {
-            return Err(Error::option(
-                "metric",
-                metric,
-                "one that a curve has: top1, top5, map, or one of the first ranks",
-            ));
+            let expected = "one that a curve has: top1, top5, map, or one of the first ranks";
+            return Err(Error::option("metric", metric, expected));
         }
         within(&metric.name_at_any_depth(), metric.depth().unwrap_or(0))?;
         measured.push(metric);
@@ -494,23 +469,15 @@ struct Groups {
 impl Groups {
     fn new(groups: Option<&[i64]>, answers: &Answers<'_>) -> Result<Self> {
         let Some(groups) = groups else {
-            return Ok(Self {
-                names: Vec::new(),
-                sizes: Vec::new(),
-                of_query: vec![None; answers.counted.len()],
-            });
+            let of_query = vec![None; answers.counted.len()];
+            return Ok(Self { names: Vec::new(), sizes: Vec::new(), of_query });
         };
         expect_count("groups", groups.len(), "queries", answers.count.given)?;
         let counted = answers.counted.iter().map(|&query| groups[query]);
-        let mut names: Vec<i64> = counted.clone().filter(|&group| group >= 0).collect();
-        names.sort_unstable();
-        names.dedup();
+        let names = distinct(counted.clone());
         if names.len() > GROUPS_MAX {
-            return Err(Error::option(
-                "groups",
-                names.len(),
-                format!("at most {GROUPS_MAX} different groups"),
-            ));
+            let expected = format!("at most {GROUPS_MAX} different groups");
+            return Err(Error::option("groups", names.len(), expected));
         }
         let of_query: Vec<Option<usize>> = counted.map(|group| names.binary_search(&group).ok()).collect();
         let mut sizes = vec![0; names.len()];
@@ -574,7 +541,7 @@ mod tests {
             let ndcg = intervals[Metric::ndcg_at(10)];
             assert!((ndcg.estimate - made.lines[Metric::ndcg_at(10)].area()).abs() < 1e-9);
             assert!(ndcg.low < ndcg.high);
-            let bands = made.bands(50, 0.95, 1).unwrap().intervals;
+            let bands = made.bands(50, 0.95, 1).unwrap();
             assert_eq!(bands[Metric::recall_at(10)].len(), own.cuts.len());
         }
     }

@@ -82,7 +82,26 @@ pub(crate) trait Eight: Copy {
     fn sum(self) -> f64;
 }
 
+/// Operations of [`Eight`] on two registers, each as what it makes of them.
+macro_rules! of_two {
+    ($($name:ident: |$a:ident, $b:ident| $value:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(self, other: Self) -> Self {
+            let ($a, $b) = (self, other);
+            $value
+        }
+    )*};
+}
+
 impl Eight for [f64; 8] {
+    of_two! {
+        add: |a, b| std::array::from_fn(|lane| a[lane] + b[lane]);
+        sub: |a, b| std::array::from_fn(|lane| a[lane] - b[lane]);
+        mul: |a, b| std::array::from_fn(|lane| a[lane] * b[lane]);
+        div: |a, b| std::array::from_fn(|lane| a[lane] / b[lane]);
+        min: |a, b| std::array::from_fn(|lane| if a[lane] < b[lane] { a[lane] } else { b[lane] });
+        max: |a, b| std::array::from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] });
+    }
     #[inline(always)]
     fn splat(value: f64) -> Self {
         [value; 8]
@@ -101,36 +120,6 @@ impl Eight for [f64; 8] {
     #[inline(always)]
     fn store(self, to: &mut [f64; 8]) {
         *to = self;
-    }
-
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        std::array::from_fn(|lane| self[lane] + other[lane])
-    }
-
-    #[inline(always)]
-    fn sub(self, other: Self) -> Self {
-        std::array::from_fn(|lane| self[lane] - other[lane])
-    }
-
-    #[inline(always)]
-    fn mul(self, other: Self) -> Self {
-        std::array::from_fn(|lane| self[lane] * other[lane])
-    }
-
-    #[inline(always)]
-    fn div(self, other: Self) -> Self {
-        std::array::from_fn(|lane| self[lane] / other[lane])
-    }
-
-    #[inline(always)]
-    fn min(self, other: Self) -> Self {
-        std::array::from_fn(|lane| if self[lane] < other[lane] { self[lane] } else { other[lane] })
-    }
-
-    #[inline(always)]
-    fn max(self, other: Self) -> Self {
-        std::array::from_fn(|lane| if self[lane] > other[lane] { self[lane] } else { other[lane] })
     }
 
     #[inline(always)]
@@ -208,34 +197,13 @@ pub(crate) mod x86 {
             intrinsics!(_mm512_storeu_pd(to.as_mut_ptr(), self.0));
         }
 
-        #[inline(always)]
-        fn add(self, other: Self) -> Self {
-            intrinsics!(Self(_mm512_add_pd(self.0, other.0)))
-        }
-
-        #[inline(always)]
-        fn sub(self, other: Self) -> Self {
-            intrinsics!(Self(_mm512_sub_pd(self.0, other.0)))
-        }
-
-        #[inline(always)]
-        fn mul(self, other: Self) -> Self {
-            intrinsics!(Self(_mm512_mul_pd(self.0, other.0)))
-        }
-
-        #[inline(always)]
-        fn div(self, other: Self) -> Self {
-            intrinsics!(Self(_mm512_div_pd(self.0, other.0)))
-        }
-
-        #[inline(always)]
-        fn min(self, other: Self) -> Self {
-            intrinsics!(Self(_mm512_min_pd(self.0, other.0)))
-        }
-
-        #[inline(always)]
-        fn max(self, other: Self) -> Self {
-            intrinsics!(Self(_mm512_max_pd(self.0, other.0)))
+        of_two! {
+            add: |a, b| intrinsics!(Self(_mm512_add_pd(a.0, b.0)));
+            sub: |a, b| intrinsics!(Self(_mm512_sub_pd(a.0, b.0)));
+            mul: |a, b| intrinsics!(Self(_mm512_mul_pd(a.0, b.0)));
+            div: |a, b| intrinsics!(Self(_mm512_div_pd(a.0, b.0)));
+            min: |a, b| intrinsics!(Self(_mm512_min_pd(a.0, b.0)));
+            max: |a, b| intrinsics!(Self(_mm512_max_pd(a.0, b.0)));
         }
 
         #[inline(always)]
@@ -296,34 +264,13 @@ pub(crate) mod x86 {
             });
         }
 
-        #[inline(always)]
-        fn add(self, other: Self) -> Self {
-            intrinsics!(Self(_mm256_add_pd(self.0, other.0), _mm256_add_pd(self.1, other.1)))
-        }
-
-        #[inline(always)]
-        fn sub(self, other: Self) -> Self {
-            intrinsics!(Self(_mm256_sub_pd(self.0, other.0), _mm256_sub_pd(self.1, other.1)))
-        }
-
-        #[inline(always)]
-        fn mul(self, other: Self) -> Self {
-            intrinsics!(Self(_mm256_mul_pd(self.0, other.0), _mm256_mul_pd(self.1, other.1)))
-        }
-
-        #[inline(always)]
-        fn div(self, other: Self) -> Self {
-            intrinsics!(Self(_mm256_div_pd(self.0, other.0), _mm256_div_pd(self.1, other.1)))
-        }
-
-        #[inline(always)]
-        fn min(self, other: Self) -> Self {
-            intrinsics!(Self(_mm256_min_pd(self.0, other.0), _mm256_min_pd(self.1, other.1)))
-        }
-
-        #[inline(always)]
-        fn max(self, other: Self) -> Self {
-            intrinsics!(Self(_mm256_max_pd(self.0, other.0), _mm256_max_pd(self.1, other.1)))
+        of_two! {
+            add: |a, b| intrinsics!(Self(_mm256_add_pd(a.0, b.0), _mm256_add_pd(a.1, b.1)));
+            sub: |a, b| intrinsics!(Self(_mm256_sub_pd(a.0, b.0), _mm256_sub_pd(a.1, b.1)));
+            mul: |a, b| intrinsics!(Self(_mm256_mul_pd(a.0, b.0), _mm256_mul_pd(a.1, b.1)));
+            div: |a, b| intrinsics!(Self(_mm256_div_pd(a.0, b.0), _mm256_div_pd(a.1, b.1)));
+            min: |a, b| intrinsics!(Self(_mm256_min_pd(a.0, b.0), _mm256_min_pd(a.1, b.1)));
+            max: |a, b| intrinsics!(Self(_mm256_max_pd(a.0, b.0), _mm256_max_pd(a.1, b.1)));
         }
 
         #[inline(always)]

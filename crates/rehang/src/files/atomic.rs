@@ -88,11 +88,6 @@ impl AtomicFile {
         Ok(Self { target, folder, writer: BufWriter::with_capacity(BUFFER_BYTES, file) })
     }
 
-    /// The name the file will have.
-    pub fn path(&self) -> &Path {
-        &self.target
-    }
-
     /// Overwrites the first bytes: for headers that say how much follows, known only at the end.
     ///
     /// # Errors

@@ -1,6 +1,10 @@
 //! The number types that raw files hold, and how their bytes become the numbers rehang computes with.
 
+use std::fmt::Display;
+
 use half::{bf16, f16};
+
+use crate::error::{Error, Result};
 
 /// What the bits of a number mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +96,7 @@ impl Element {
     /// Appends the integers in `raw`, wide enough for every integer type.
     ///
     /// Must be called on integer types only; floating-point numbers append nothing.
-    pub(super) fn append_integers(self, raw: &[u8], out: &mut Vec<i128>) {
+    fn append_integers(self, raw: &[u8], out: &mut Vec<i128>) {
         match (self.meaning, self.bytes) {
             (Meaning::Float | Meaning::BrainFloat, _) => {}
             (Meaning::Signed, 1) => self.append(raw, out, |bytes| i8::from_le_bytes(bytes).into()),
@@ -105,6 +109,14 @@ impl Element {
             (Meaning::Unsigned, _) => self.append(raw, out, |bytes| u64::from_le_bytes(bytes).into()),
             (Meaning::Boolean, _) => self.append(raw, out, |[byte]| i128::from(byte != 0)),
         }
+    }
+
+    /// The integers in `raw`; `what` names the file that may hold one too large for 64 bits with a sign.
+    pub(super) fn integers(self, raw: &[u8], what: &dyn Display) -> Result<Vec<i64>> {
+        let mut wide = Vec::with_capacity(raw.len() / self.bytes);
+        self.append_integers(raw, &mut wide);
+        let narrow: Option<Vec<i64>> = wide.into_iter().map(|value| i64::try_from(value).ok()).collect();
+        narrow.ok_or_else(|| Error::corrupt(what, format!("it holds an integer above {}", i64::MAX)))
     }
 
     /// Walks over numbers of `N` bytes; big-endian ones are turned around before they are converted.

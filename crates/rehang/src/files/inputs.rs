@@ -109,7 +109,7 @@ impl JoinFiles {
 }
 
 /// The files of a classifier head; none without a weight.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct HeadFiles {
     /// Weight, `[classes, d_new]`.
     pub head_weight: Option<VectorSource>,
@@ -117,12 +117,6 @@ pub struct HeadFiles {
     pub head_bias: Option<VectorSource>,
     /// How the head makes logits.
     pub head_kind: HeadKind,
-}
-
-impl Default for HeadFiles {
-    fn default() -> Self {
-        Self { head_weight: None, head_bias: None, head_kind: HeadKind::Softmax }
-    }
 }
 
 /// Reads files and keeps a record of them, with their fingerprints; knows which rows take part.
@@ -327,16 +321,10 @@ impl Inputs {
             None => None,
             Some(source) => {
                 self.mark("head bias", std::slice::from_ref(source));
-                let bias = super::read_f32_column(source)?;
-                let column = Matrix::new(1, bias.clone())?;
-                self.beside.push(record(
-                    "head bias",
-                    &source.to_string(),
-                    bias.len(),
-                    None,
-                    column.fingerprint(),
-                ));
-                Some(bias)
+                let column = Matrix::new(1, super::read_f32_column(source)?)?;
+                let path = source.to_string();
+                self.beside.push(record("head bias", &path, column.rows(), None, column.fingerprint()));
+                Some(column.into_data())
             }
         };
         Head::new(weight, bias, files.head_kind).map(Some).map_err(|error| error.context(source.to_string()))
@@ -468,10 +456,9 @@ impl Names {
             if *is_first_named != is_named {
                 let [own, other] =
                     if is_named { ["names", "whole numbers"] } else { ["whole numbers", "names"] };
-                return Err(Error::corrupt(
-                    source,
-                    format!("its labels are {own} and those of {first} are {other}; write both in one way"),
-                ));
+                let detail =
+                    format!("its labels are {own} and those of {first} are {other}; write both in one way");
+                return Err(Error::corrupt(source, detail));
             }
             match values {
                 LabelValues::Numbers(numbers) => labels.extend(numbers),
@@ -627,8 +614,9 @@ pub fn expect_normalised(what: &str, width: usize, first_row: u64, vectors: &[f3
     for (row, vector) in vectors.chunks_exact(width).enumerate() {
         let norm = norm(vector);
         if (norm - 1.0).abs() > NORMALISED_TOLERANCE {
-            let row = first_row as usize + row;
-            return Err(ErrorKind::NotNormalised { what: what.to_owned(), row, norm }.into());
+            return Err(
+                ErrorKind::NotNormalised { what: what.into(), row: first_row as usize + row, norm }.into()
+            );
         }
     }
     Ok(())

@@ -2,10 +2,34 @@
 
 use std::collections::HashMap;
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// How many unmatched ids an error names.
 const EXAMPLES_MAX: usize = 5;
+
+/// Names that matched nothing, with the first few as examples.
+#[derive(Default)]
+pub(crate) struct Unknown {
+    pub(crate) count: usize,
+    examples: Vec<String>,
+}
+
+impl Unknown {
+    pub(crate) fn note(&mut self, example: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.examples.len() < EXAMPLES_MAX {
+            self.examples.push(example());
+        }
+    }
+
+    /// Fails where there is one; `what` says what was matched.
+    pub(crate) fn check(self, what: &str) -> Result<()> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        Err(ErrorKind::Unmatched { what: what.into(), count: self.count, examples: self.examples }.into())
+    }
+}
 
 /// What to do about ids that only one side has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,12 +52,12 @@ pub struct Joined {
     pub right_only: Vec<usize>,
 }
 
-/// Where every id stands.
-fn index<'a>(what: &str, ids: &'a [String]) -> Result<HashMap<&'a str, usize>> {
+/// The row of every id. Fails for one that is there twice; `what` says what holds it, and `of` what it is ("id ").
+pub(crate) fn rows_of<'a>(what: &str, of: &str, ids: &'a [String]) -> Result<HashMap<&'a str, usize>> {
     let mut rows = HashMap::with_capacity(ids.len());
     for (row, id) in ids.iter().enumerate() {
         if rows.insert(id.as_str(), row).is_some() {
-            return Err(ErrorKind::Duplicate { what: what.into(), value: format!("id {id:?}") }.into());
+            return Err(Error::duplicate(what, format!("{of}{id:?}")));
         }
     }
     Ok(rows)
@@ -63,8 +87,8 @@ pub fn by_id(
     (right, right_ids): (&str, &[String]),
     policy: MissingPolicy,
 ) -> Result<Joined> {
-    let left_rows = index(left, left_ids)?;
-    let right_rows = index(right, right_ids)?;
+    let left_rows = rows_of(left, "id ", left_ids)?;
+    let right_rows = rows_of(right, "id ", right_ids)?;
     let mut joined = Joined::default();
     for (row, id) in left_ids.iter().enumerate() {
         match right_rows.get(id.as_str()) {
@@ -84,55 +108,12 @@ pub fn by_id(
         };
         let mut examples = named(left, left_ids, &joined.left_only);
         examples.extend(named(right, right_ids, &joined.right_only));
-        return Err(ErrorKind::Unmatched {
-            what: format!(
-                "the ids of {left} ({} rows) and {right} ({} rows)",
-                left_ids.len(),
-                right_ids.len()
-            ),
-            count: joined.left_only.len() + joined.right_only.len(),
-            examples,
-        }
-        .into());
+        let what =
+            format!("the ids of {left} ({} rows) and {right} ({} rows)", left_ids.len(), right_ids.len());
+        let count = joined.left_only.len() + joined.right_only.len();
+        return Err(ErrorKind::Unmatched { what, count, examples }.into());
     }
     Ok(joined)
-}
-
-/// Pairs up the rows of any number of files by id: for every common item its row in each file, in the order of the
-/// first file, as one list of rows a file (`[files][items]`).
-///
-/// # Errors
-///
-/// As [`by_id`]; [`ErrorKind::Empty`] where no file is given.
-pub fn all_by_id(files: &[(&str, &[String])], policy: MissingPolicy) -> Result<Vec<Vec<usize>>> {
-    let Some((&first, others)) = files.split_first() else {
-        return Err(ErrorKind::Empty { what: "the list of files to join".into() }.into());
-    };
-    index(first.0, first.1)?;
-    let mut rows: Vec<Vec<usize>> = vec![(0..first.1.len()).collect()];
-    for &other in others {
-        // Every file meets the whole first file, so that an error names what its user will look for.
-        let joined = by_id(first, other, policy)?;
-        let mut partner = vec![None; first.1.len()];
-        for (row, found) in joined.rows {
-            partner[row] = Some(found);
-        }
-        let kept: Vec<usize> = (0..rows[0].len()).filter(|&at| partner[rows[0][at]].is_some()).collect();
-        let found = kept.iter().filter_map(|&at| partner[rows[0][at]]).collect();
-        for column in &mut rows {
-            *column = kept.iter().map(|&at| column[at]).collect();
-        }
-        rows.push(found);
-    }
-    if rows[0].is_empty() {
-        return Err(ErrorKind::Unmatched {
-            what: "the ids of all files together".into(),
-            count: first.1.len(),
-            examples: first.1.iter().take(EXAMPLES_MAX).map(|id| format!("{id:?}")).collect(),
-        }
-        .into());
-    }
-    Ok(rows)
 }
 
 #[cfg(test)]
@@ -168,14 +149,5 @@ mod tests {
     fn files_without_a_common_id_never_join() {
         let (old, new) = (ids("a"), ids("b"));
         assert!(by_id(("old", &old), ("new", &new), MissingPolicy::KeepCommon).unwrap_err().is_mismatch());
-    }
-
-    #[test]
-    fn several_files_join_in_the_order_of_the_first() {
-        let (old, new, labels) = (ids("a b c d"), ids("d c a"), ids("c d e"));
-        let files: [(&str, &[String]); 3] = [("old", &old), ("new", &new), ("labels", &labels)];
-        let rows = all_by_id(&files, MissingPolicy::KeepCommon).unwrap();
-        assert_eq!(rows, [vec![2, 3], vec![1, 0], vec![0, 1]]);
-        assert!(all_by_id(&files, MissingPolicy::Error).unwrap_err().is_mismatch());
     }
 }

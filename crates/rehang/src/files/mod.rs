@@ -161,11 +161,8 @@ impl VectorSource {
 
     fn check_column(&self, format: Format) -> Result<()> {
         if self.column.is_some() && !matches!(format, Format::Parquet | Format::Safetensors) {
-            return Err(Error::option(
-                "an input",
-                self,
-                format!("no #NAME: a {format} file has no columns to name"),
-            ));
+            let expected = format!("no #NAME: a {format} file has no columns to name");
+            return Err(Error::option("an input", self, expected));
         }
         Ok(())
     }
@@ -281,14 +278,11 @@ pub fn read_matrix(source: &VectorSource) -> Result<Matrix> {
 pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
     let mut reader = stream::open_all(sources)?;
     let width = reader.width();
-    let names = || sources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let mut data = Vec::new();
     let needed = usize::try_from(reader.rows_total()).ok().and_then(|rows| rows.checked_mul(width));
     if needed.is_none_or(|numbers| data.try_reserve_exact(numbers).is_err()) {
-        return Err(Error::corrupt(
-            names(),
-            format!("{} rows of {width} numbers do not fit into memory", reader.rows_total()),
-        ));
+        let detail = format!("{} rows of {width} numbers do not fit into memory", reader.rows_total());
+        return Err(Error::corrupt(said(sources), detail));
     }
     let mut batch = stream::RowBatch::default();
     while reader.next_batch((BATCH_NUMBERS / width).max(1), &mut batch)? > 0 {
@@ -309,7 +303,7 @@ pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
 pub fn read_ids(source: &VectorSource) -> Result<Option<Vec<String>>> {
     let format = source.format("ids", Format::VALUES)?;
     if format == Format::JsonLines {
-        return text::read_json_ids(&source.path).map(Some);
+        return text::read_json_field(&source.path, &["_id", "id"]).map(Some);
     }
     if format == Format::Parquet && source.column.is_none() && !parquet::has_ids(source)? {
         return Ok(None);
@@ -378,14 +372,14 @@ fn whole_numbers(source: &VectorSource, values: &[f64]) -> Result<Labels> {
     let is_whole = |value: f64| value.fract() == 0.0 && value.abs() <= LARGEST;
     match values.iter().position(|&value| !is_whole(value)) {
         None => Ok(values.iter().map(|&value| value as i64).collect()),
-        Some(row) => Err(Error::corrupt(
-            source,
-            format!(
-                "labels are whole numbers or text, and these are fractions (row {row} is {}; rows count from 0); write them as \
-                 integers, -1 where a label is not known",
-                values[row]
-            ),
-        )),
+        Some(row) => {
+            let value = values[row];
+            let detail = format!(
+                "labels are whole numbers or text, and these are fractions (row {row} is {value}; rows count from 0); write \
+                 them as integers, -1 where a label is not known"
+            );
+            Err(Error::corrupt(source, detail))
+        }
     }
 }
 
@@ -418,18 +412,12 @@ pub fn read_order(source: &VectorSource) -> Result<Vec<usize>> {
     let mut order = Vec::with_capacity(numbers.len());
     for (position, &number) in numbers.iter().enumerate() {
         let Some(row) = usize::try_from(number).ok().filter(|&row| row < numbers.len()) else {
-            return Err(Error::corrupt(
-                source,
-                format!(
-                    "position {position} names row {number}, and rows go from 0 to {}",
-                    numbers.len() - 1
-                ),
-            ));
+            let last = numbers.len() - 1;
+            let detail = format!("position {position} names row {number}, and rows go from 0 to {last}");
+            return Err(Error::corrupt(source, detail));
         };
         if std::mem::replace(&mut seen[row], true) {
-            return Err(
-                ErrorKind::Duplicate { what: source.to_string(), value: format!("row {number}") }.into()
-            );
+            return Err(Error::duplicate(source, format!("row {number}")));
         }
         order.push(row);
     }

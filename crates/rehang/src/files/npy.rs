@@ -8,9 +8,8 @@ use std::io::Read;
 use std::path::Path;
 
 use super::element::{Element, Meaning};
-use super::raw::{Layout, RawRows};
-use super::stream::{Ids, RowWriter};
-use super::{AtomicFile, Opened, Scalars, open};
+use super::raw::{Layout, RawRows, RawWriter};
+use super::{Opened, Scalars, open};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The first bytes of every `.npy` file.
@@ -103,12 +102,7 @@ fn array(header: &Header, raw: Vec<u8>, what: &dyn Display) -> Result<Array> {
         if element.is_byte() {
             ArrayNumbers::Bytes(in_c_order(raw, &shape, header.fortran))
         } else {
-            let mut wide = Vec::with_capacity(raw.len() / element.bytes());
-            element.append_integers(&raw, &mut wide);
-            let narrow: Option<Vec<i64>> = wide.into_iter().map(|value| i64::try_from(value).ok()).collect();
-            let narrow = narrow
-                .ok_or_else(|| Error::corrupt(what, format!("it holds an integer above {}", i64::MAX)))?;
-            ArrayNumbers::Integers(in_c_order(narrow, &shape, header.fortran))
+            ArrayNumbers::Integers(in_c_order(element.integers(&raw, what)?, &shape, header.fortran))
         }
     } else {
         let mut floats = Vec::with_capacity(raw.len() / element.bytes());
@@ -158,13 +152,9 @@ pub(super) fn open_rows(path: &Path) -> Result<RawRows> {
         return Err(Error::corrupt(path.display(), "it holds text where vectors (numbers) are needed"));
     };
     let &[rows, columns] = header.shape.as_slice() else {
-        return Err(Error::corrupt(
-            path.display(),
-            format!(
-                "its shape is {}; vectors are two-dimensional, [rows, coordinates]",
-                shown(&header.shape)
-            ),
-        ));
+        let shape = &header.shape;
+        let detail = format!("its shape is {shape:?}; vectors are two-dimensional, [rows, coordinates]");
+        return Err(Error::corrupt(path.display(), detail));
     };
     if columns == 0 {
         return Err(Error::corrupt(path.display(), "its rows have no coordinates (shape [n, 0])"));
@@ -181,29 +171,16 @@ pub(super) fn open_rows(path: &Path) -> Result<RawRows> {
 pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
     let (mut opened, header) = open_array(path)?;
     let ([count] | [count, 1]) = *header.shape.as_slice() else {
-        return Err(Error::corrupt(
-            path.display(),
-            format!("its shape is {}; one value a row is needed, [rows]", shown(&header.shape)),
-        ));
+        let detail = format!("its shape is {:?}; one value a row is needed, [rows]", header.shape);
+        return Err(Error::corrupt(path.display(), detail));
     };
     if count == 0 {
         return Err(opened.empty());
     }
     match header.content {
         Content::Numbers(element) => {
-            let mut rows = RawRows::new(
-                path.to_path_buf(),
-                opened.file,
-                header.offset,
-                (count, 1),
-                element,
-                Layout::Rows,
-            );
-            if element.is_integer() {
-                rows.integers()?.map(Scalars::Integers).ok_or_else(|| too_large(path))
-            } else {
-                rows.floats().map(Scalars::Floats)
-            }
+            let path = path.to_path_buf();
+            RawRows::new(path, opened.file, header.offset, (count, 1), element, Layout::Rows).scalars()
         }
         Content::Text { unit, length, big_endian } => {
             let mut bytes = vec![0; count * length * unit];
@@ -221,11 +198,6 @@ pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
     }
 }
 
-/// The error for integers that 64 bits with a sign cannot hold.
-pub(super) fn too_large(path: &Path) -> Error {
-    Error::corrupt(path.display(), format!("it holds an integer above {}", i64::MAX))
-}
-
 /// One entry of a text array, without the zeros it is filled up with.
 fn text_entry(entry: &[u8], unit: usize, big_endian: bool) -> Option<String> {
     if unit == 1 {
@@ -240,10 +212,6 @@ fn text_entry(entry: &[u8], unit: usize, big_endian: bool) -> Option<String> {
     }
     text.truncate(text.trim_end_matches('\0').len());
     Some(text)
-}
-
-fn shown(shape: &[usize]) -> String {
-    format!("{shape:?}")
 }
 
 /// Opens an array and holds its header against the length of the file. The file stands at the first number.
@@ -306,8 +274,7 @@ fn read_header(reader: &mut impl Read, bytes: u64, what: &dyn Display) -> Result
         let needed =
             claimed.map_or_else(|| "more bytes than can be counted".into(), |n| format!("{n} bytes"));
         return Err(corrupt(format!(
-            "shape {} of {description} needs {needed} and {held} are there: {problem}",
-            shown(&shape)
+            "shape {shape:?} of {description} needs {needed} and {held} are there: {problem}"
         )));
     }
     Ok(Header { content, fortran, shape, offset })
@@ -460,65 +427,22 @@ fn header(description: &str, shape: &str) -> Vec<u8> {
     header
 }
 
-/// Writes numbers as they come; how many rows there are is put into the header at the end.
-#[derive(Debug)]
-pub(super) struct NpyWriter {
-    file: AtomicFile,
-    /// `None` for a one-dimensional array.
-    width: Option<usize>,
-    description: &'static str,
-    rows: u64,
-    buffer: Vec<u8>,
+/// The header of `[rows, width]` numbers of four bytes.
+pub(super) fn matrix_header(rows: u64, width: usize) -> Vec<u8> {
+    header("<f4", &format!("({rows}, {width})"))
 }
 
-impl NpyWriter {
-    /// A `[rows, width]` array of `f32`, or a `[rows]` array where there is no width.
-    pub(super) fn create(path: &Path, width: Option<usize>) -> Result<Self> {
-        Self::create_of(path, width, "<f4")
-    }
-
-    fn create_of(path: &Path, width: Option<usize>, description: &'static str) -> Result<Self> {
-        let mut file = AtomicFile::create(path)?;
-        file.put(&[b' '; HEADER_BYTES])?;
-        Ok(Self { file, width, description, rows: 0, buffer: Vec::new() })
-    }
-
-    pub(super) fn put(&mut self, values: &[f32]) -> Result<()> {
-        self.buffer.clear();
-        self.buffer.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        self.rows += (values.len() / self.width.unwrap_or(1)) as u64;
-        self.file.put(&self.buffer)
-    }
-
-    pub(super) fn finish(mut self) -> Result<u64> {
-        let shape = match self.width {
-            Some(width) => format!("({}, {width})", self.rows),
-            None => format!("({},)", self.rows),
-        };
-        self.file.overwrite_start(&header(self.description, &shape))?;
-        self.file.commit()?;
-        Ok(self.rows)
-    }
-}
-
-impl RowWriter for NpyWriter {
-    fn write(&mut self, vectors: &[f32], _ids: Option<&Ids>, _sigma2: Option<&[f32]>) -> Result<()> {
-        self.put(vectors)
-    }
-
-    fn commit(self: Box<Self>) -> Result<u64> {
-        self.finish()
-    }
+/// The header of a list of numbers of four bytes.
+pub(super) fn list_header(rows: u64, _: usize) -> Vec<u8> {
+    header("<f4", &format!("({rows},)"))
 }
 
 /// Writes a one-dimensional array of `int64`.
 pub(super) fn write_integers(path: &Path, values: &[i64]) -> Result<()> {
-    let mut writer = NpyWriter::create_of(path, None, "<i8")?;
+    let mut writer =
+        RawWriter::create(path, 1, Layout::Rows, |rows, _| header("<i8", &format!("({rows},)")))?;
     for chunk in values.chunks(1 << 16) {
-        writer.buffer.clear();
-        writer.buffer.extend(chunk.iter().flat_map(|value| value.to_le_bytes()));
-        writer.rows += chunk.len() as u64;
-        writer.file.put(&writer.buffer)?;
+        writer.put(chunk.len(), chunk.iter().map(|value| value.to_le_bytes()))?;
     }
     writer.finish().map(|_| ())
 }

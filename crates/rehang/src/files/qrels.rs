@@ -1,14 +1,11 @@
 //! Relevance judgements: which gallery items answer which query, and how well.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::path::Path;
 
-use super::join::MissingPolicy;
+use super::join::{MissingPolicy, Unknown, rows_of};
 use super::read_lines;
-use crate::error::{Error, ErrorKind, Result};
-
-/// How many unknown ids are named.
-const EXAMPLES_MAX: usize = 5;
+use crate::error::{Error, Result};
 
 /// Judgements with ids replaced by rows.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -18,13 +15,6 @@ pub struct Qrels {
     pub judged: Vec<Vec<(usize, f32)>>,
     /// Judgements about a query or an item that is not there (kept out; always 0 with [`MissingPolicy::Error`]).
     pub unknown: usize,
-}
-
-impl Qrels {
-    /// How many queries have at least one item with a gain above 0.
-    pub fn queries_with_answers(&self) -> usize {
-        self.judged.iter().filter(|items| items.iter().any(|&(_, gain)| gain > 0.0)).count()
-    }
 }
 
 /// Reads judgements, tab- or blank-separated: `query-id corpus-id score`, with a header line or without (BEIR), or
@@ -44,11 +34,11 @@ pub fn read_qrels(
     policy: MissingPolicy,
 ) -> Result<Qrels> {
     let path = path.as_ref();
-    let queries = rows_of("query ids", query_ids)?;
-    let items = rows_of("gallery ids", item_ids)?;
-    let mut qrels = Qrels { judged: vec![Vec::new(); query_ids.len()], unknown: 0 };
-    let mut seen = HashMap::new();
-    let mut examples: Vec<String> = Vec::new();
+    let queries = rows_of("query ids", "id ", query_ids)?;
+    let items = rows_of("gallery ids", "id ", item_ids)?;
+    let mut judged = vec![Vec::new(); query_ids.len()];
+    let mut seen = HashSet::new();
+    let mut unknown = Unknown::default();
     let mut judgements = 0;
     for (number, line) in read_lines(path)?.iter().enumerate() {
         let line = line.trim();
@@ -78,46 +68,22 @@ pub fn read_qrels(
         judgements += 1;
         match (queries.get(query), items.get(item)) {
             (Some(&query_row), Some(&item_row)) => {
-                if seen.insert((query_row, item_row), number).is_some() {
-                    return Err(ErrorKind::Duplicate {
-                        what: path.display().to_string(),
-                        value: format!("the judgement of query {query:?} on item {item:?}"),
-                    }
-                    .into());
+                if !seen.insert((query_row, item_row)) {
+                    let value = format!("the judgement of query {query:?} on item {item:?}");
+                    return Err(Error::duplicate(path.display(), value));
                 }
-                qrels.judged[query_row].push((item_row, gain));
+                judged[query_row].push((item_row, gain));
             }
-            (known_query, _) => {
-                qrels.unknown += 1;
-                if examples.len() < EXAMPLES_MAX {
-                    examples.push(match known_query {
-                        None => format!("query {query:?} (line {})", number + 1),
-                        Some(_) => format!("item {item:?} (line {})", number + 1),
-                    });
-                }
-            }
+            (None, _) => unknown.note(|| format!("query {query:?} (line {})", number + 1)),
+            _ => unknown.note(|| format!("item {item:?} (line {})", number + 1)),
         }
     }
     if judgements == 0 {
-        return Err(ErrorKind::Empty { what: path.display().to_string() }.into());
+        return Err(Error::empty(path.display()));
     }
-    if qrels.unknown == judgements || (policy == MissingPolicy::Error && qrels.unknown > 0) {
-        return Err(ErrorKind::Unmatched {
-            what: format!("the {judgements} judgements of {}", path.display()),
-            count: qrels.unknown,
-            examples,
-        }
-        .into());
+    let count = unknown.count;
+    if count == judgements || policy == MissingPolicy::Error {
+        unknown.check(&format!("the {judgements} judgements of {}", path.display()))?;
     }
-    Ok(qrels)
-}
-
-fn rows_of<'a>(what: &str, ids: &'a [String]) -> Result<HashMap<&'a str, usize>> {
-    let mut rows = HashMap::with_capacity(ids.len());
-    for (row, id) in ids.iter().enumerate() {
-        if rows.insert(id.as_str(), row).is_some() {
-            return Err(ErrorKind::Duplicate { what: what.into(), value: format!("id {id:?}") }.into());
-        }
-    }
-    Ok(rows)
+    Ok(Qrels { judged, unknown: count })
 }

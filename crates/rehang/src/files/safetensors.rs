@@ -1,15 +1,13 @@
 //! Tensors in `.safetensors`: 8 bytes of header length, a JSON header, then the numbers of all tensors.
 
 use std::io::Read;
-use std::path::Path;
 
 use ::safetensors::Dtype;
 use ::safetensors::tensor::Metadata;
 
 use super::element::{Element, Meaning};
 use super::raw::{Layout, RawRows};
-use super::stream::{Ids, RowWriter};
-use super::{AtomicFile, Scalars, VectorSource, npy, open};
+use super::{Scalars, VectorSource, open};
 use crate::error::{Error, Result};
 
 /// Longest header that is read; the format's own limit.
@@ -47,12 +45,10 @@ fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Res
         .map_err(|error| corrupt(format!("its header is no safetensors header ({error})")))?;
     let names = metadata.offset_keys();
     let listed = || {
-        let tensors: Vec<String> = names
-            .iter()
-            .filter_map(|name| {
-                metadata.info(name).map(|info| format!("{name} {:?} of {}", info.shape, info.dtype))
-            })
-            .collect();
+        let said = |name: &String| {
+            metadata.info(name).map(|info| format!("{name} {:?} of {}", info.shape, info.dtype))
+        };
+        let tensors: Vec<String> = names.iter().filter_map(said).collect();
         if tensors.is_empty() { "no tensors".into() } else { tensors.join(", ") }
     };
     let name = if let Some(name) = &source.column {
@@ -82,22 +78,15 @@ fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Res
             info.shape
         )));
     }
-    let element = match info.dtype {
-        Dtype::F16 => Element::new(Meaning::Float, 2, false),
-        Dtype::F32 => Element::new(Meaning::Float, 4, false),
-        Dtype::F64 => Element::new(Meaning::Float, 8, false),
-        Dtype::BF16 => Element::new(Meaning::BrainFloat, 2, false),
-        Dtype::BOOL => Element::new(Meaning::Boolean, 1, false),
-        Dtype::U8 => Element::new(Meaning::Unsigned, 1, false),
-        Dtype::U16 => Element::new(Meaning::Unsigned, 2, false),
-        Dtype::U32 => Element::new(Meaning::Unsigned, 4, false),
-        Dtype::U64 => Element::new(Meaning::Unsigned, 8, false),
-        Dtype::I8 => Element::new(Meaning::Signed, 1, false),
-        Dtype::I16 => Element::new(Meaning::Signed, 2, false),
-        Dtype::I32 => Element::new(Meaning::Signed, 4, false),
-        Dtype::I64 => Element::new(Meaning::Signed, 8, false),
+    let meaning = match info.dtype {
+        Dtype::F16 | Dtype::F32 | Dtype::F64 => Some(Meaning::Float),
+        Dtype::BF16 => Some(Meaning::BrainFloat),
+        Dtype::BOOL => Some(Meaning::Boolean),
+        Dtype::U8 | Dtype::U16 | Dtype::U32 | Dtype::U64 => Some(Meaning::Unsigned),
+        Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 => Some(Meaning::Signed),
         _ => None,
     };
+    let element = meaning.and_then(|meaning| Element::new(meaning, info.dtype.bitsize() / 8, false));
     let Some(element) = element else {
         return Err(corrupt(format!(
             "tensor {name:?} is of type {}; save it as F32 or an integer type",
@@ -134,59 +123,22 @@ pub(super) fn open_rows(source: &VectorSource) -> Result<RawRows> {
 pub(super) fn read_scalars(source: &VectorSource) -> Result<Scalars> {
     // A file with one matrix and one column beside it has one answer, so only a named tensor may be [n, 1].
     let dimensions: &[usize] = if source.column.is_some() { &[1, 2] } else { &[1] };
-    let (mut rows, shape) = open_tensor(source, dimensions, "one-dimensional tensor")?;
+    let (rows, shape) = open_tensor(source, dimensions, "one-dimensional tensor")?;
     if rows.columns != 1 {
-        return Err(Error::corrupt(
-            source,
-            format!("its shape is {shape:?}; one value a row is needed, [rows]"),
-        ));
+        let detail = format!("its shape is {shape:?}; one value a row is needed, [rows]");
+        return Err(Error::corrupt(source, detail));
     }
-    if rows.element.is_integer() {
-        rows.integers()?.map(Scalars::Integers).ok_or_else(|| npy::too_large(&source.path))
-    } else {
-        rows.floats().map(Scalars::Floats)
-    }
+    rows.scalars()
 }
 
-/// Writes one tensor, `vectors`, as rows come; its shape is put into the header at the end.
-#[derive(Debug)]
-pub(super) struct SafetensorsWriter {
-    file: AtomicFile,
-    width: usize,
-    rows: u64,
-    buffer: Vec<u8>,
-}
-
-impl SafetensorsWriter {
-    pub(super) fn create(path: &Path, width: usize) -> Result<Self> {
-        let mut file = AtomicFile::create(path)?;
-        file.put(&[b' '; HEADER_BYTES])?;
-        Ok(Self { file, width, rows: 0, buffer: Vec::new() })
-    }
-}
-
-impl RowWriter for SafetensorsWriter {
-    fn write(&mut self, vectors: &[f32], _ids: Option<&Ids>, _sigma2: Option<&[f32]>) -> Result<()> {
-        self.buffer.clear();
-        self.buffer.extend(vectors.iter().flat_map(|value| value.to_le_bytes()));
-        self.rows += (vectors.len() / self.width) as u64;
-        self.file.put(&self.buffer)
-    }
-
-    fn commit(mut self: Box<Self>) -> Result<u64> {
-        let bytes = self.rows * self.width as u64 * 4;
-        let mut header = ((HEADER_BYTES - 8) as u64).to_le_bytes().to_vec();
-        header.extend_from_slice(
-            format!(
-                r#"{{"{TENSOR}":{{"dtype":"F32","shape":[{},{}],"data_offsets":[0,{bytes}]}}}}"#,
-                self.rows, self.width
-            )
-            .as_bytes(),
-        );
-        // The format allows spaces behind the header, which is what makes its length known in advance.
-        header.resize(HEADER_BYTES, b' ');
-        self.file.overwrite_start(&header)?;
-        self.file.commit()?;
-        Ok(self.rows)
-    }
+/// The header of one tensor, `vectors`.
+pub(super) fn header(rows: u64, width: usize) -> Vec<u8> {
+    let bytes = rows * width as u64 * 4;
+    let json =
+        format!(r#"{{"{TENSOR}":{{"dtype":"F32","shape":[{rows},{width}],"data_offsets":[0,{bytes}]}}}}"#);
+    let mut header = ((HEADER_BYTES - 8) as u64).to_le_bytes().to_vec();
+    header.extend_from_slice(json.as_bytes());
+    // The format allows spaces behind the header, which is what makes its length known in advance.
+    header.resize(HEADER_BYTES, b' ');
+    header
 }

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use super::npy::NpyWriter;
 use super::parquet::{ParquetRows, ParquetWriter};
-use super::safetensors::SafetensorsWriter;
-use super::vecs::{FvecsWriter, VecsRows};
-use super::{Format, VectorSource, npy, safetensors};
+use super::raw::{Header, Layout, RawWriter};
+use super::{Format, VectorSource, expect_count, expect_width, npy, safetensors, vecs};
 use crate::error::{Error, ErrorKind, Result};
+use crate::vectors::check_finite;
 
 /// Whether ids are whole numbers or text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,14 +56,6 @@ impl Ids {
         self.len() == 0
     }
 
-    /// Forgets all of them.
-    pub fn clear(&mut self) {
-        match self {
-            Self::Integers(ids) => ids.clear(),
-            Self::Texts(ids) => ids.clear(),
-        }
-    }
-
     /// Adds those of `other` behind; numbers become text where the kinds differ.
     pub fn append(&mut self, other: Self) {
         match (&mut *self, other) {
@@ -100,10 +91,10 @@ pub struct RowBatch {
 
 impl RowBatch {
     /// Empties the batch for the rows that begin at `first_row`.
-    pub(super) fn begin(&mut self, first_row: u64, ids: Option<Ids>) {
+    pub(super) fn begin(&mut self, first_row: u64) {
         self.first_row = first_row;
         self.vectors.clear();
-        self.ids = ids;
+        self.ids = None;
     }
 
     /// Fails on the first NaN or infinite number, naming `what`, its row in the whole file, and its column.
@@ -112,15 +103,7 @@ impl RowBatch {
     ///
     /// [`ErrorKind::NotFinite`].
     pub fn check_finite(&self, what: &str, width: usize) -> Result<()> {
-        match self.vectors.iter().position(|value| !value.is_finite()) {
-            None => Ok(()),
-            Some(at) => Err(ErrorKind::NotFinite {
-                what: what.into(),
-                row: self.first_row as usize + at / width.max(1),
-                column: at % width.max(1),
-            }
-            .into()),
-        }
+        check_finite(what, &self.vectors, width.max(1), self.first_row as usize)
     }
 }
 
@@ -201,7 +184,7 @@ pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
     Ok(match format {
         Format::Npy => Box::new(npy::open_rows(&source.path)?),
         Format::Parquet => Box::new(ParquetRows::open(source)?),
-        Format::Fvecs | Format::Bvecs | Format::Ivecs => Box::new(VecsRows::open(&source.path, format)?),
+        Format::Fvecs | Format::Bvecs | Format::Ivecs => Box::new(vecs::open_rows(&source.path, format)?),
         Format::Safetensors => Box::new(safetensors::open_rows(source)?),
         Format::Text | Format::JsonLines => {
             return Err(Error::option("a file of vectors", source, Format::VECTORS));
@@ -225,25 +208,14 @@ pub fn open_all(sources: &[VectorSource]) -> Result<Box<dyn RowReader>> {
     let Some(width) = readers.first().map(|reader| reader.width()) else {
         return Err(ErrorKind::Empty { what: "the list of files".into() }.into());
     };
-    if let Some((source, reader)) = sources.iter().zip(&readers).find(|(_, reader)| reader.width() != width) {
-        return Err(ErrorKind::WidthMismatch {
-            what: source.to_string(),
-            expected: width,
-            received: reader.width(),
-        }
-        .into());
+    for (source, reader) in sources.iter().zip(&readers) {
+        expect_width(&source.to_string(), width, reader.width())?;
     }
     if readers.len() == 1 {
         return Ok(readers.remove(0));
     }
-    let kinds: Vec<_> = readers.iter().map(|reader| reader.id_kind()).collect();
-    let ids = if kinds.contains(&None) {
-        None
-    } else if kinds.iter().all(|&kind| kind == Some(IdKind::Integer)) {
-        Some(IdKind::Integer)
-    } else {
-        Some(IdKind::Text)
-    };
+    let of_both = |a: Option<IdKind>, b: Option<IdKind>| if a? == b? { a } else { Some(IdKind::Text) };
+    let ids = readers.iter().map(|reader| reader.id_kind()).reduce(of_both).flatten();
     let rows_total = readers.iter().map(|reader| reader.rows_total()).sum();
     Ok(Box::new(Chain { readers, current: 0, first_row: 0, width, rows_total, ids }))
 }
@@ -286,7 +258,7 @@ impl RowReader for Chain {
             }
             self.current += 1;
         }
-        batch.begin(self.first_row, None);
+        batch.begin(self.first_row);
         Ok(0)
     }
 }
@@ -305,26 +277,26 @@ pub fn create(path: impl AsRef<Path>, columns: Columns) -> Result<Box<dyn RowWri
     }
     let format = Format::of(path);
     if format != Some(Format::Parquet) && (columns.ids.is_some() || columns.sigma2) {
-        return Err(Error::option(
-            "an output with ids or sigma2 beside the vectors",
-            path.display(),
-            "a .parquet file",
-        ));
+        let what = "an output with ids or sigma2 beside the vectors";
+        return Err(Error::option(what, path.display(), "a .parquet file"));
     }
+    let raw = |layout: Layout, header: Header| RawWriter::create(path, columns.width, layout, header);
     let inner: Box<dyn RowWriter> = match format {
-        Some(Format::Npy) => Box::new(NpyWriter::create(path, Some(columns.width))?),
+        Some(Format::Npy) => Box::new(raw(Layout::Rows, npy::matrix_header)?),
         Some(Format::Parquet) => Box::new(ParquetWriter::create(path, columns)?),
-        Some(Format::Fvecs) => Box::new(FvecsWriter::create(path, columns.width)?),
-        Some(Format::Safetensors) => Box::new(SafetensorsWriter::create(path, columns.width)?),
+        Some(Format::Fvecs) => Box::new(raw(Layout::Prefixed, |_, _| Vec::new())?),
+        Some(Format::Safetensors) => Box::new(raw(Layout::Rows, safetensors::header)?),
         _ => {
-            return Err(Error::option(
-                "an output of vectors",
-                path.display(),
-                "a name that ends in .npy, .parquet, .pq, .fvecs or .safetensors",
-            ));
+            let expected = "a name that ends in .npy, .parquet, .pq, .fvecs or .safetensors";
+            return Err(Error::option("an output of vectors", path.display(), expected));
         }
     };
     Ok(Box::new(Checked { inner, columns }))
+}
+
+/// Whether an output of this name holds ids and σ² beside its vectors.
+pub(crate) fn has_columns(path: &Path) -> bool {
+    Format::of(path) == Some(Format::Parquet)
 }
 
 /// Checks shapes in one place, before any format sees them.
@@ -337,12 +309,7 @@ impl RowWriter for Checked {
     fn write(&mut self, vectors: &[f32], ids: Option<&Ids>, sigma2: Option<&[f32]>) -> Result<()> {
         let Columns { width, ids: kind, sigma2: has_sigma2 } = self.columns;
         if !vectors.len().is_multiple_of(width) {
-            return Err(ErrorKind::WidthMismatch {
-                what: "rows to write".into(),
-                expected: width,
-                received: vectors.len() % width,
-            }
-            .into());
+            return expect_width("rows to write", width, vectors.len() % width);
         }
         if ids.map(Ids::kind) != kind {
             return Err(Error::missing("ids of the kind the file was created with", "writing rows"));
@@ -351,19 +318,8 @@ impl RowWriter for Checked {
             return Err(Error::missing("sigma2 as the file was created with", "writing rows"));
         }
         let rows = vectors.len() / width;
-        let counts = [("ids", ids.map(Ids::len)), ("sigma2", sigma2.map(<[f32]>::len))];
-        for (what, count) in counts {
-            if let Some(count) = count
-                && count != rows
-            {
-                return Err(ErrorKind::CountMismatch {
-                    left: "rows to write".into(),
-                    left_count: rows,
-                    right: what.into(),
-                    right_count: count,
-                }
-                .into());
-            }
+        for (what, count) in [("ids", ids.map(Ids::len)), ("sigma2", sigma2.map(<[f32]>::len))] {
+            expect_count("rows to write", rows, what, count.unwrap_or(rows))?;
         }
         self.inner.write(vectors, ids, sigma2)
     }
@@ -375,7 +331,7 @@ impl RowWriter for Checked {
 
 /// A one-dimensional `.npy` of `f32` that is written piece by piece: σ² beside streamed vectors.
 #[derive(Debug)]
-pub struct F32Writer(NpyWriter);
+pub struct F32Writer(RawWriter);
 
 impl F32Writer {
     /// Opens the output; fails at once where it could not be written at the end.
@@ -386,7 +342,7 @@ impl F32Writer {
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         super::expect_npy(path, "an output of numbers")?;
-        NpyWriter::create(path, None).map(Self)
+        RawWriter::create(path, 1, Layout::Rows, npy::list_header).map(Self)
     }
 
     /// Writes numbers behind those that are there.
@@ -395,7 +351,7 @@ impl F32Writer {
     ///
     /// [`ErrorKind::Io`].
     pub fn write(&mut self, values: &[f32]) -> Result<()> {
-        self.0.put(values)
+        self.0.put(values.len(), values.iter().map(|value| value.to_le_bytes()))
     }
 
     /// Makes the file durable and visible. Returns how many numbers it has.

@@ -21,10 +21,8 @@ pub fn read_lines(path: impl AsRef<Path>) -> Result<Vec<String>> {
     let opened = open(path)?;
     let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
     let text = String::from_utf8(bytes).map_err(|error| {
-        Error::corrupt(
-            path.display(),
-            format!("byte {} is not UTF-8; save it as UTF-8 text", error.utf8_error().valid_up_to()),
-        )
+        let at = error.utf8_error().valid_up_to();
+        Error::corrupt(path.display(), format!("byte {at} is not UTF-8; save it as UTF-8 text"))
     })?;
     let lines: Vec<String> =
         text.strip_prefix('\u{feff}').unwrap_or(&text).lines().map(str::to_string).collect();
@@ -50,11 +48,6 @@ pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
         return Ok(Scalars::Floats(floats));
     }
     Ok(Scalars::Texts(lines))
-}
-
-/// The ids of a file with one JSON object a line: its `_id`, or else its `id`; text or a whole number.
-pub(super) fn read_json_ids(path: &Path) -> Result<Vec<String>> {
-    read_json_field(path, &["_id", "id"])
 }
 
 /// One field of every object of a file of JSON lines: the first of `names` that the object has.

@@ -4,7 +4,7 @@
 use super::{Arrangement, Definition, Evidence, HeadUse, Order, Page, distances_to_nearest};
 use crate::clusters::{class_means, k_means};
 use crate::error::Result;
-use crate::vectors::{Matrix, squared_distance};
+use crate::vectors::{Matrix, distinct, squared_distance};
 
 /// Rounds of k-means.
 const CLUSTER_ROUNDS: usize = 15;
@@ -46,9 +46,7 @@ fn centres(evidence: &Evidence<'_>, vectors: &Matrix) -> Result<Matrix> {
 
 /// The distance of every vector to the mean of its class, `[n]`; 0 for one whose class is not known (negative).
 fn distances_to_means(vectors: &Matrix, classes: &[i64]) -> Vec<f64> {
-    let mut names: Vec<i64> = classes.iter().copied().filter(|&class| class >= 0).collect();
-    names.sort_unstable();
-    names.dedup();
+    let names = distinct(classes.iter().copied());
     let of_item: Vec<Option<usize>> = classes.iter().map(|class| names.binary_search(class).ok()).collect();
     let means = class_means(vectors, &of_item, names.len());
     let distance = |(row, class): (usize, &Option<usize>)| {

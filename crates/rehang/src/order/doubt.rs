@@ -3,38 +3,28 @@
 use super::{Definition, Evidence, HeadUse, Order, Page, probabilities};
 use crate::error::Result;
 
-const ABOUT: &str = "goes where a classifier is least sure of its answer";
+type Ordered = fn(&Evidence<'_>) -> Result<Order>;
+type Scored = fn(&Page<'_>) -> Result<Vec<f64>>;
 
-pub(super) static LEAST_CONFIDENCE: Definition = Definition {
-    name: "least-confidence",
-    order: |evidence| ordered(evidence, least_confidence),
-    scores: |page| scores(page, least_confidence),
-    ..DOUBT
-};
+pub(super) static LEAST_CONFIDENCE: Definition =
+    doubt("least-confidence", |of| ordered(of, least_confidence), |page| scores(page, least_confidence));
 
-pub(super) static MARGIN: Definition = Definition {
-    name: "margin",
-    order: |evidence| ordered(evidence, margin),
-    scores: |page| scores(page, margin),
-    ..DOUBT
-};
+pub(super) static MARGIN: Definition = doubt("margin", |of| ordered(of, margin), |page| scores(page, margin));
 
-pub(super) static ENTROPY: Definition = Definition {
-    name: "entropy",
-    order: |evidence| ordered(evidence, entropy),
-    scores: |page| scores(page, entropy),
-    ..DOUBT
-};
+pub(super) static ENTROPY: Definition =
+    doubt("entropy", |of| ordered(of, entropy), |page| scores(page, entropy));
 
-const DOUBT: Definition = Definition {
-    name: "",
-    about: ABOUT,
-    is_evaluation_only: false,
-    head: HeadUse::Needed,
-    order: |evidence| ordered(evidence, entropy),
-    scores: |page| scores(page, entropy),
-    arrange: None,
-};
+const fn doubt(name: &'static str, order: Ordered, scores: Scored) -> Definition {
+    Definition {
+        name,
+        about: "goes where a classifier is least sure of its answer",
+        is_evaluation_only: false,
+        head: HeadUse::Needed,
+        order,
+        scores,
+        arrange: None,
+    }
+}
 
 /// A gallery by a measure of class probabilities.
 fn ordered(evidence: &Evidence<'_>, measure: fn(&[f64]) -> f64) -> Result<Order> {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::compatibility::at_width;
-use crate::curve::{Blocks, Panels, check_vectors, expect_count};
+use crate::curve::{Search as GallerySearch, check_vectors, expect_count};
 use crate::error::{ErrorKind, Result};
 use crate::processor::Processor;
 use crate::progress::Progress;
@@ -113,12 +113,8 @@ pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> R
     if input.candidates == 0 {
         return Err(crate::Error::option("the number of candidates", 0, "1 or more"));
     }
-    expect_count(
-        "gallery subjects",
-        input.gallery_subjects.len(),
-        "gallery templates",
-        input.gallery.rows(),
-    )?;
+    let (subjects, templates) = (input.gallery_subjects.len(), input.gallery.rows());
+    expect_count("gallery subjects", subjects, "gallery templates", templates)?;
     expect_count("probe subjects", input.probe_subjects.len(), "probes", input.probes.rows())?;
     let probes = at_width(input.probes, input.gallery.columns());
     check_vectors(input.gallery, None, Some(&probes))?;
@@ -128,18 +124,18 @@ pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> R
         return Err(ErrorKind::Empty { what: "the set of probes with a known subject".into() }.into());
     }
     let order: Vec<usize> = (0..input.gallery.rows()).collect();
-    let panels = Panels::new(input.gallery, &order);
     progress.begin("identification", "probes", counted.len() as u64);
-    let blocks = Blocks {
+    let gallery = GallerySearch {
         processor: Processor::detect(),
+        native: input.gallery,
+        adapted: None,
+        order: &order,
         queries: &probes,
         counted: &counted,
-        native: &panels,
-        adapted: None,
         distance: Distance::Cosine,
         handicap: 0.0,
     };
-    let (searches, _) = blocks.run(
+    let (searches, _) = gallery.run(
         progress,
         || (),
         |(), place, distances, _| {

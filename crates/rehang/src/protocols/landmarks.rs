@@ -11,8 +11,6 @@ use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
-/// The depth at which Google Landmarks v2 is evaluated.
-pub const GLDV2_DEPTH: usize = 100;
 /// The depths of the mean precision that the revisited benchmarks report.
 pub const PRECISION_DEPTHS: [usize; 3] = [1, 5, 10];
 /// The depth of mAP@k by which RACT and DMU report the revisited benchmarks.
@@ -63,14 +61,8 @@ pub fn retrieval(
     let judged =
         Qrels::new(answers.iter().map(|items| items.iter().map(|&item| (item, 1.0)).collect()).collect())?;
     let options = CurveOptions { metrics: vec![Metric::map_at(depth)], ..CurveOptions::default() };
-    let result = evaluate(
-        index,
-        Some(&at_width(queries, index.columns())),
-        Relevance::Judgements(&judged),
-        distance,
-        &options,
-        progress,
-    )?;
+    let (queries, relevance) = (at_width(queries, index.columns()), Relevance::Judgements(&judged));
+    let result = evaluate(index, Some(&queries), relevance, distance, &options, progress)?;
     Ok(LandmarkRetrieval {
         queries: result.queries,
         depth,
@@ -90,31 +82,21 @@ pub struct GroundTruth {
     pub junk: Vec<usize>,
 }
 
-/// The three setups of the revisited benchmarks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Setup {
-    /// Right: easy. Out of the ranking: hard and junk.
-    Easy,
-    /// Right: easy and hard. Out of the ranking: junk.
-    Medium,
-    /// Right: hard. Out of the ranking: easy and junk.
-    Hard,
+crate::named! {
+    /// The three setups of the revisited benchmarks, in the order in which they are reported.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Setup ("setup") {
+        /// Right: easy. Out of the ranking: hard and junk.
+        Easy = "easy",
+        /// Right: easy and hard. Out of the ranking: junk.
+        Medium = "medium",
+        /// Right: hard. Out of the ranking: easy and junk.
+        Hard = "hard",
+    }
 }
 
 impl Setup {
-    /// The three, in the order in which they are reported.
-    pub const ALL: [Self; 3] = [Self::Easy, Self::Medium, Self::Hard];
-
-    /// Its name, as it is printed.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Easy => "easy",
-            Self::Medium => "medium",
-            Self::Hard => "hard",
-        }
-    }
-
     /// Right answers, and what is taken out of the ranking.
     fn split(self, truth: &GroundTruth) -> (Vec<usize>, Vec<usize>) {
         let GroundTruth { easy, hard, junk } = truth;
@@ -201,18 +183,12 @@ fn revisited_setup(
     distance: Distance,
     progress: &Progress,
 ) -> Result<RevisitedSetup> {
-    let judged = truth
-        .iter()
-        .map(|truth| {
-            let (right, ignored) = setup.split(truth);
-            right
-                .into_iter()
-                .map(|row| (row, 1.0))
-                .chain(ignored.into_iter().map(|row| (row, -1.0)))
-                .collect()
-        })
-        .collect();
-    let judged = Qrels::new(judged)?;
+    let judgements = |truth: &GroundTruth| {
+        let (right, ignored) = setup.split(truth);
+        let ignored = ignored.into_iter().map(|row| (row, -1.0));
+        right.into_iter().map(|row| (row, 1.0)).chain(ignored).collect()
+    };
+    let judged = Qrels::new(truth.iter().map(judgements).collect())?;
     if (0..judged.len()).all(|query| judged.query(query).iter().all(|&(_, gain)| gain < 0.0)) {
         let given = queries.rows();
         return Ok(RevisitedSetup {

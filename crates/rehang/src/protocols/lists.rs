@@ -9,14 +9,11 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::join::MissingPolicy;
-use crate::files::{for_each_line, read_lines, split_csv};
+use crate::files::join::{MissingPolicy, Unknown, rows_of};
+use crate::files::{expect_count, for_each_line, read_lines, split_csv};
 
 use super::landmarks::GroundTruth;
 use super::templates::TemplateItem;
-
-/// How many unknown names are given as examples.
-const EXAMPLES_MAX: usize = 5;
 
 /// Face images, the templates they belong to, and who those are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -53,7 +50,7 @@ impl FaceList {
 /// [`ErrorKind::Unmatched`] for file names that are not among `names`; [`ErrorKind::Duplicate`] for a name that is there twice;
 /// [`ErrorKind::Empty`] for a file with no line after its header.
 pub fn read_faces<P: AsRef<Path>>(paths: &[P], names: Option<&[String]>) -> Result<FaceList> {
-    let rows_by_name = names.map(|names| rows_of("file names", names)).transpose()?;
+    let rows_by_name = names.map(|names| rows_of("file names", "", names)).transpose()?;
     let mut list = FaceList::default();
     let mut subjects: HashMap<String, i64> = HashMap::new();
     let mut media_ids: HashMap<String, i64> = HashMap::new();
@@ -189,6 +186,11 @@ pub fn read_templates(path: impl AsRef<Path>, faces: &FaceList) -> Result<Vec<us
     let mut taken = vec![false; faces.templates.len()];
     let mut places = Vec::new();
     let mut unknown = Unknown::default();
+    let mut take = |id: &str, number: usize| match faces.place(id) {
+        Some(place) if !std::mem::replace(&mut taken[place], true) => places.push(place),
+        Some(_) => {}
+        None => unknown.note(|| format!("template {id:?} (line {number})")),
+    };
     for_each_line(path, |number, line| {
         let corrupt = |detail: String| Error::corrupt(path.display(), format!("line {number}: {detail}"));
         let fields = split_csv(line).ok_or_else(|| corrupt("a quote is not closed".into()))?;
@@ -199,14 +201,14 @@ pub fn read_templates(path: impl AsRef<Path>, faces: &FaceList) -> Result<Vec<us
             }
             column = Some(named.unwrap_or(0));
             if named.is_none() {
-                take(&fields[0], number, faces, &mut taken, &mut places, &mut unknown);
+                take(&fields[0], number);
             }
             return Ok(());
         };
         let field = fields.get(column).ok_or_else(|| {
             corrupt(format!("it has {} fields, and the template id is field {}", fields.len(), column + 1))
         })?;
-        take(field, number, faces, &mut taken, &mut places, &mut unknown);
+        take(field, number);
         Ok(())
     })?;
     unknown.check(&format!("the templates of {}", path.display()))?;
@@ -214,24 +216,6 @@ pub fn read_templates(path: impl AsRef<Path>, faces: &FaceList) -> Result<Vec<us
         return Err(ErrorKind::Empty { what: path.display().to_string() }.into());
     }
     Ok(places)
-}
-
-fn take(
-    id: &str,
-    number: usize,
-    faces: &FaceList,
-    taken: &mut [bool],
-    places: &mut Vec<usize>,
-    unknown: &mut Unknown,
-) {
-    match faces.place(id) {
-        Some(place) => {
-            if !std::mem::replace(&mut taken[place], true) {
-                places.push(place);
-            }
-        }
-        None => unknown.note(|| format!("template {id:?} (line {number})")),
-    }
 }
 
 /// The solution of a landmark retrieval challenge, for the queries whose vectors are there.
@@ -262,8 +246,8 @@ pub fn read_landmark_solution(
     policy: MissingPolicy,
 ) -> Result<LandmarkSolution> {
     let path = path.as_ref();
-    let queries = rows_of("query ids", query_ids)?;
-    let index = rows_of("index ids", index_ids)?;
+    let queries = rows_of("query ids", "", query_ids)?;
+    let index = rows_of("index ids", "", index_ids)?;
     let mut answers: Vec<Option<Vec<usize>>> = vec![None; query_ids.len()];
     let mut usage = Vec::new();
     let mut columns: Option<(usize, usize, Option<usize>, usize)> = None;
@@ -291,11 +275,8 @@ pub fn read_landmark_solution(
             return Ok(());
         };
         if answers[query].is_some() {
-            return Err(ErrorKind::Duplicate {
-                what: path.display().to_string(),
-                value: format!("query {:?} (again on line {number})", fields[id]),
-            }
-            .into());
+            let value = format!("query {:?} (again on line {number})", fields[id]);
+            return Err(Error::duplicate(path.display(), value));
         }
         let mut rows = Vec::new();
         for image in fields[images].split_whitespace().filter(|image| !image.eq_ignore_ascii_case("none")) {
@@ -373,21 +354,13 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
     let path = path.as_ref();
     let text = read_lines(path)?.join("\n");
     let file: RevisitedFile = serde_json::from_str(&text).map_err(|error| {
-        Error::corrupt(
-            path.display(),
-            format!(
-                "it is no ground truth of the form {{\"queries\", \"gallery\", \"ground_truth\"}}: {error}"
-            ),
-        )
+        let form = r#"{"queries", "gallery", "ground_truth"}"#;
+        Error::corrupt(path.display(), format!("it is no ground truth of the form {form}: {error}"))
     })?;
-    crate::curve::expect_count(
-        &format!("the ground truth of {}", path.display()),
-        file.ground_truth.len(),
-        "its list of queries",
-        file.queries.len(),
-    )?;
-    rows_of("queries of the ground truth", &file.queries)?;
-    let places = rows_of("gallery of the ground truth", &file.gallery)?;
+    let what = format!("the ground truth of {}", path.display());
+    expect_count(&what, file.ground_truth.len(), "its list of queries", file.queries.len())?;
+    rows_of("queries of the ground truth", "", &file.queries)?;
+    let places = rows_of("gallery of the ground truth", "", &file.gallery)?;
     let mut unknown = Unknown::default();
     let mut truth = Vec::with_capacity(file.queries.len());
     for (query, entry) in file.queries.iter().zip(file.ground_truth) {
@@ -395,25 +368,21 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
         let mut rows = |images: Vec<Image>, heading: &'static str| -> Result<Vec<usize>> {
             let mut rows = Vec::with_capacity(images.len());
             for image in images {
-                let row = match &image {
-                    Image::Place(place) => {
-                        usize::try_from(*place).ok().filter(|&row| row < file.gallery.len())
-                    }
-                    Image::Name(name) => places.get(name.as_str()).copied(),
+                let (row, said) = match image {
+                    Image::Place(place) => (
+                        usize::try_from(place).ok().filter(|&row| row < file.gallery.len()),
+                        place.to_string(),
+                    ),
+                    Image::Name(name) => (places.get(name.as_str()).copied(), format!("{name:?}")),
                 };
                 let Some(row) = row else {
-                    unknown.note(|| match &image {
-                        Image::Place(place) => format!("image {place} ({heading} of query {query:?})"),
-                        Image::Name(name) => format!("image {name:?} ({heading} of query {query:?})"),
-                    });
+                    unknown.note(|| format!("image {said} ({heading} of query {query:?})"));
                     continue;
                 };
                 if let Some(before) = seen.insert(row, heading) {
-                    return Err(ErrorKind::Duplicate {
-                        what: format!("{}, query {query:?}", path.display()),
-                        value: format!("image {:?} ({before} and {heading})", file.gallery[row]),
-                    }
-                    .into());
+                    let what = format!("{}, query {query:?}", path.display());
+                    let value = format!("image {:?} ({before} and {heading})", file.gallery[row]);
+                    return Err(Error::duplicate(what, value));
                 }
                 rows.push(row);
             }
@@ -425,11 +394,8 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
             junk: rows(entry.junk, "junk")?,
         });
     }
-    unknown.check(&format!(
-        "the images of {}, looked up in its gallery of {}",
-        path.display(),
-        places.len()
-    ))?;
+    let what = format!("the images of {}, looked up in its gallery of {}", path.display(), places.len());
+    unknown.check(&what)?;
     Ok(RevisitedTruth { queries: file.queries, gallery: file.gallery, truth })
 }
 
@@ -448,7 +414,7 @@ pub fn read_revisited(path: impl AsRef<Path>) -> Result<RevisitedTruth> {
 ///
 /// [`ErrorKind::Duplicate`] for an id that is there twice, [`ErrorKind::Unmatched`] for names that are not among the ids.
 pub fn rows_by_name(what: &str, names: &[String], ids: &[String]) -> Result<Vec<usize>> {
-    let rows = rows_of(&format!("{what} ids"), ids)?;
+    let rows = rows_of(&format!("{what} ids"), "", ids)?;
     let mut unknown = Unknown::default();
     let mut found = Vec::with_capacity(names.len());
     for name in names {
@@ -486,37 +452,4 @@ impl FaceColumns {
         }
         Ok(columns)
     }
-}
-
-/// Names that matched nothing, with the first few as examples.
-#[derive(Default)]
-struct Unknown {
-    count: usize,
-    examples: Vec<String>,
-}
-
-impl Unknown {
-    fn note(&mut self, example: impl FnOnce() -> String) {
-        self.count += 1;
-        if self.examples.len() < EXAMPLES_MAX {
-            self.examples.push(example());
-        }
-    }
-
-    fn check(self, what: &str) -> Result<()> {
-        if self.count == 0 {
-            return Ok(());
-        }
-        Err(ErrorKind::Unmatched { what: what.into(), count: self.count, examples: self.examples }.into())
-    }
-}
-
-fn rows_of<'a>(what: &str, names: &'a [String]) -> Result<HashMap<&'a str, usize>> {
-    let mut rows = HashMap::with_capacity(names.len());
-    for (row, name) in names.iter().enumerate() {
-        if rows.insert(name.as_str(), row).is_some() {
-            return Err(ErrorKind::Duplicate { what: what.into(), value: format!("{name:?}") }.into());
-        }
-    }
-    Ok(rows)
 }

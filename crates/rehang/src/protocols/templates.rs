@@ -57,18 +57,12 @@ pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Re
     let mut members: Vec<Vec<&TemplateItem>> = vec![Vec::new(); templates];
     for item in items {
         if item.row >= vectors.rows() {
-            return Err(Error::option(
-                "the row of a template item",
-                item.row,
-                format!("below {}", vectors.rows()),
-            ));
+            let expected = format!("below {}", vectors.rows());
+            return Err(Error::option("the row of a template item", item.row, expected));
         }
         let Some(of_template) = members.get_mut(item.template) else {
-            return Err(Error::option(
-                "the template of an item",
-                item.template,
-                format!("below {templates}"),
-            ));
+            let expected = format!("below {templates}");
+            return Err(Error::option("the template of an item", item.template, expected));
         };
         of_template.push(item);
     }

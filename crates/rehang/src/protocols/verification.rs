@@ -51,13 +51,10 @@ pub fn similarities(first: &Matrix, second: &Matrix, pairs: &[(usize, usize)]) -
     first.check_finite("first templates")?;
     second.check_finite("second templates")?;
     for (side, rows, of) in [("first", first.rows(), 0), ("second", second.rows(), 1)] {
-        let beyond = pairs.iter().map(|&(a, b)| if of == 0 { a } else { b }).find(|&row| row >= rows);
-        if let Some(row) = beyond {
-            return Err(Error::option(
-                format!("the {side} template of a pair"),
-                row,
-                format!("below {rows}"),
-            ));
+        let mut named = pairs.iter().map(|&(a, b)| if of == 0 { a } else { b });
+        if let Some(row) = named.find(|&row| row >= rows) {
+            let option = format!("the {side} template of a pair");
+            return Err(Error::option(option, row, format!("below {rows}")));
         }
     }
     let first = at_width(first, second.columns());

@@ -15,8 +15,7 @@ use ::parquet::basic::{Compression, ConvertedType, Encoding, LogicalType, Type a
 use ::parquet::column::page::{Page, PageMetadata, PageReader};
 use ::parquet::column::reader::ColumnReaderImpl;
 use ::parquet::data_type::{
-    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArrayType, FloatType, Int32Type,
-    Int64Type,
+    BoolType, ByteArrayType, DataType, DoubleType, FixedLenByteArrayType, FloatType, Int32Type, Int64Type,
 };
 use ::parquet::errors::ParquetError;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
@@ -30,9 +29,6 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Most values a page may claim. Pages hold about 1 MiB; this is what keeps a damaged count from filling memory.
 const PAGE_VALUES_MAX: usize = 1 << 28;
-
-/// Rows of a scalar column that are read at once.
-const SCALAR_ROWS: usize = 1 << 16;
 
 /// The column of ids.
 const ID: &str = "id";
@@ -159,23 +155,12 @@ impl Table {
                 last.shape = Shape::Nested;
                 continue;
             }
+            use ConvertedType::{INT_8, INT_16, INT_32, INT_64, NONE, UINT_8, UINT_16, UINT_32, UINT_64};
+
             let integer = matches!(description.logical_type_ref(), None | Some(LogicalType::Integer(_)));
-            let unsigned = matches!(
-                description.converted_type(),
-                ConvertedType::UINT_8
-                    | ConvertedType::UINT_16
-                    | ConvertedType::UINT_32
-                    | ConvertedType::UINT_64
-            );
-            let counted = unsigned
-                || matches!(
-                    description.converted_type(),
-                    ConvertedType::NONE
-                        | ConvertedType::INT_8
-                        | ConvertedType::INT_16
-                        | ConvertedType::INT_32
-                        | ConvertedType::INT_64
-                );
+            let unsigned = matches!(description.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64);
+            let counted =
+                unsigned || matches!(description.converted_type(), NONE | INT_8 | INT_16 | INT_32 | INT_64);
             let value = match description.physical_type() {
                 Physical::FLOAT => Value::Float32,
                 Physical::DOUBLE => Value::Float64,
@@ -408,6 +393,13 @@ impl<T: DataType> Leaf<T> {
         Ok(done)
     }
 
+    /// The values of at most `rows` more rows; see [`Leaf::read`].
+    fn all(&mut self, rows: usize, width: usize) -> Result<Vec<T::T>> {
+        let mut values = Vec::new();
+        self.read(rows, width, &mut values)?;
+        Ok(values)
+    }
+
     /// How many values the first row has.
     fn first_width(&mut self) -> Result<usize> {
         while self.rows_left == 0 {
@@ -504,8 +496,8 @@ impl<T: DataType> Leaf<T> {
     }
 }
 
-/// A column of lists of numbers, by the type of the numbers.
-enum VectorLeaf {
+/// The values of a column, by their type.
+enum Values {
     Float16(Leaf<FixedLenByteArrayType>),
     Float32(Leaf<FloatType>),
     Float64(Leaf<DoubleType>),
@@ -514,9 +506,10 @@ enum VectorLeaf {
     UInt32(Leaf<Int32Type>),
     UInt64(Leaf<Int64Type>),
     Boolean(Leaf<BoolType>),
+    Text(Leaf<ByteArrayType>),
 }
 
-impl VectorLeaf {
+impl Values {
     fn new(table: &Table, column: &Column) -> Result<Self> {
         Ok(match column.value {
             Value::Float16 => Self::Float16(table.leaf(column)),
@@ -527,12 +520,14 @@ impl VectorLeaf {
             Value::UInt32 => Self::UInt32(table.leaf(column)),
             Value::UInt64 => Self::UInt64(table.leaf(column)),
             Value::Boolean => Self::Boolean(table.leaf(column)),
-            Value::Text | Value::Other => {
+            Value::Text => Self::Text(table.leaf(column)),
+            Value::Other => {
                 return Err(table.corrupt(format!("column {:?} does not hold numbers", column.name)));
             }
         })
     }
 
+    /// How many values the first row has.
     fn first_width(&mut self) -> Result<usize> {
         match self {
             Self::Float16(leaf) => leaf.first_width(),
@@ -541,32 +536,57 @@ impl VectorLeaf {
             Self::Int32(leaf) | Self::UInt32(leaf) => leaf.first_width(),
             Self::Int64(leaf) | Self::UInt64(leaf) => leaf.first_width(),
             Self::Boolean(leaf) => leaf.first_width(),
+            Self::Text(leaf) => leaf.first_width(),
         }
     }
 
+    /// Appends the numbers of at most `rows` more rows of `width`; returns how many rows, 0 at the end.
     fn read(&mut self, rows: usize, width: usize, out: &mut Vec<f32>) -> Result<usize> {
-        fn convert<T: DataType>(
-            leaf: &mut Leaf<T>,
-            (rows, width): (usize, usize),
-            out: &mut Vec<f32>,
-            number: impl Fn(&T::T) -> f32,
-        ) -> Result<usize> {
-            let mut values = Vec::new();
-            let read = leaf.read(rows, width, &mut values)?;
-            out.extend(values.iter().map(number));
-            Ok(read)
+        let before = out.len();
+        if let Self::Float32(leaf) = self {
+            return leaf.read(rows, width, out);
         }
-        let size = (rows, width);
-        match self {
-            Self::Float32(leaf) => leaf.read(rows, width, out),
-            Self::Float64(leaf) => convert(leaf, size, out, |&value| value as f32),
-            Self::Float16(leaf) => convert(leaf, size, out, |value| half(value.data()).to_f32()),
-            Self::Int32(leaf) => convert(leaf, size, out, |&value| value as f32),
-            Self::Int64(leaf) => convert(leaf, size, out, |&value| value as f32),
-            Self::UInt32(leaf) => convert(leaf, size, out, |&value| value.cast_unsigned() as f32),
-            Self::UInt64(leaf) => convert(leaf, size, out, |&value| value.cast_unsigned() as f32),
-            Self::Boolean(leaf) => convert(leaf, size, out, |&value| f32::from(u8::from(value))),
+        if let Self::UInt64(leaf) = self {
+            out.extend(leaf.all(rows, width)?.into_iter().map(|value| value.cast_unsigned() as f32));
+        } else {
+            match self.scalars(rows, width)? {
+                Scalars::Integers(values) => out.extend(values.into_iter().map(|value| value as f32)),
+                Scalars::Floats(values) => out.extend(values.into_iter().map(|value| value as f32)),
+                Scalars::Texts(_) => {}
+            }
         }
+        Ok((out.len() - before) / width)
+    }
+
+    /// The values of at most `rows` more rows of `width`; none at the end.
+    fn scalars(&mut self, rows: usize, width: usize) -> Result<Scalars> {
+        fn floats<T>(values: Vec<T>, value: impl Fn(T) -> f64) -> Scalars {
+            Scalars::Floats(values.into_iter().map(value).collect())
+        }
+        fn integers<T>(values: Vec<T>, value: impl Fn(T) -> i64) -> Scalars {
+            Scalars::Integers(values.into_iter().map(value).collect())
+        }
+        Ok(match self {
+            Self::Float16(leaf) => floats(leaf.all(rows, width)?, |value| half(value.data()).to_f64()),
+            Self::Float32(leaf) => floats(leaf.all(rows, width)?, f64::from),
+            Self::Float64(leaf) => Scalars::Floats(leaf.all(rows, width)?),
+            Self::Int32(leaf) => integers(leaf.all(rows, width)?, i64::from),
+            Self::Int64(leaf) => Scalars::Integers(leaf.all(rows, width)?),
+            Self::UInt32(leaf) => integers(leaf.all(rows, width)?, |value| value.cast_unsigned().into()),
+            Self::Boolean(leaf) => integers(leaf.all(rows, width)?, i64::from),
+            Self::UInt64(leaf) => {
+                let numbers = leaf.all(rows, width)?.into_iter();
+                Scalars::Texts(numbers.map(|value| value.cast_unsigned().to_string()).collect())
+            }
+            Self::Text(leaf) => {
+                let first = leaf.next_row;
+                let texts = leaf.all(rows, width)?.into_iter().enumerate().map(|(row, bytes)| {
+                    let text = std::str::from_utf8(bytes.data()).map(str::to_string);
+                    text.map_err(|_| leaf.corrupt(format!("row {} is not UTF-8", first + row)))
+                });
+                Scalars::Texts(texts.collect::<Result<_>>()?)
+            }
+        })
     }
 }
 
@@ -576,74 +596,6 @@ fn half(bytes: &[u8]) -> f16 {
         [low, high] => f16::from_le_bytes([low, high]),
         _ => f16::NAN,
     }
-}
-
-/// A column of one value a row that can be ids, labels or numbers.
-enum ScalarLeaf {
-    Int32(Leaf<Int32Type>),
-    Int64(Leaf<Int64Type>),
-    UInt32(Leaf<Int32Type>),
-    UInt64(Leaf<Int64Type>),
-    Boolean(Leaf<BoolType>),
-    Text(Leaf<ByteArrayType>),
-    Float(VectorLeaf),
-}
-
-impl ScalarLeaf {
-    fn new(table: &Table, column: &Column) -> Result<Self> {
-        Ok(match column.value {
-            Value::Int32 => Self::Int32(table.leaf(column)),
-            Value::Int64 => Self::Int64(table.leaf(column)),
-            Value::UInt32 => Self::UInt32(table.leaf(column)),
-            Value::UInt64 => Self::UInt64(table.leaf(column)),
-            Value::Boolean => Self::Boolean(table.leaf(column)),
-            Value::Text => Self::Text(table.leaf(column)),
-            Value::Float16 | Value::Float32 | Value::Float64 | Value::Other => {
-                Self::Float(VectorLeaf::new(table, column)?)
-            }
-        })
-    }
-
-    /// The next values, at most `rows`; none at the end.
-    fn read(&mut self, rows: usize) -> Result<Scalars> {
-        fn all<T: DataType>(leaf: &mut Leaf<T>, rows: usize) -> Result<Vec<T::T>> {
-            let mut values = Vec::new();
-            leaf.read(rows, 1, &mut values)?;
-            Ok(values)
-        }
-        Ok(match self {
-            Self::Int32(leaf) => Scalars::Integers(all(leaf, rows)?.into_iter().map(i64::from).collect()),
-            Self::Int64(leaf) => Scalars::Integers(all(leaf, rows)?),
-            Self::UInt32(leaf) => Scalars::Integers(
-                all(leaf, rows)?.into_iter().map(|value| value.cast_unsigned().into()).collect(),
-            ),
-            Self::UInt64(leaf) => Scalars::Texts(
-                all(leaf, rows)?.into_iter().map(|value| value.cast_unsigned().to_string()).collect(),
-            ),
-            Self::Boolean(leaf) => Scalars::Integers(all(leaf, rows)?.into_iter().map(i64::from).collect()),
-            Self::Text(leaf) => {
-                let first = leaf.next_row;
-                let texts = all(leaf, rows)?
-                    .iter()
-                    .enumerate()
-                    .map(|(row, bytes)| {
-                        text(bytes).ok_or_else(|| leaf.corrupt(format!("row {} is not UTF-8", first + row)))
-                    })
-                    .collect::<Result<_>>()?;
-                Scalars::Texts(texts)
-            }
-            Self::Float(VectorLeaf::Float64(leaf)) => Scalars::Floats(all(leaf, rows)?),
-            Self::Float(leaf) => {
-                let mut values = Vec::new();
-                leaf.read(rows, 1, &mut values)?;
-                Scalars::Floats(values.into_iter().map(f64::from).collect())
-            }
-        })
-    }
-}
-
-fn text(bytes: &ByteArray) -> Option<String> {
-    std::str::from_utf8(bytes.data()).ok().map(str::to_string)
 }
 
 /// Whether the file has a column of ids.
@@ -664,22 +616,9 @@ pub(super) fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars
     };
     let column = table.pick(wish.what, fits, wish.names)?;
     guarded(source, || {
-        let mut leaf = ScalarLeaf::new(&table, column)?;
-        let mut all = leaf.read(SCALAR_ROWS)?;
-        let mut read = all.len();
-        while read < table.rows {
-            let more = leaf.read(SCALAR_ROWS)?;
-            let count = more.len();
-            if count == 0 {
-                return Err(table.corrupt(format!("column {:?} ends after {read} rows", column.name)));
-            }
-            read += count;
-            match (&mut all, more) {
-                (Scalars::Integers(all), Scalars::Integers(more)) => all.extend(more),
-                (Scalars::Floats(all), Scalars::Floats(more)) => all.extend(more),
-                (Scalars::Texts(all), Scalars::Texts(more)) => all.extend(more),
-                _ => return Err(table.corrupt("its columns change their type")),
-            }
+        let all = Values::new(&table, column)?.scalars(table.rows, 1)?;
+        if all.len() < table.rows {
+            return Err(table.corrupt(format!("column {:?} ends after {} rows", column.name, all.len())));
         }
         // Unsigned 64-bit numbers come as text, for ids; as labels and the like they are numbers.
         if let Scalars::Texts(texts) = &all
@@ -705,8 +644,8 @@ impl Scalars {
 /// A column of vectors, with the ids beside it where there are any.
 pub(super) struct ParquetRows {
     source: VectorSource,
-    vectors: VectorLeaf,
-    ids: Option<(ScalarLeaf, IdKind)>,
+    vectors: Values,
+    ids: Option<(Values, IdKind)>,
     width: usize,
     rows: usize,
     next_row: usize,
@@ -720,23 +659,21 @@ impl ParquetRows {
         };
         let column = table.pick("vectors (lists of numbers)", fits, &[])?;
         guarded(source, || {
-            let width = VectorLeaf::new(&table, column)?.first_width()?;
+            let width = Values::new(&table, column)?.first_width()?;
             if width == 0 || width > WIDTH_MAX {
                 return Err(table.corrupt(format!(
                     "the first row of column {:?} has {width} numbers; 1 to {WIDTH_MAX} can be read",
                     column.name
                 )));
             }
-            let ids = match table.named(ID) {
-                Some(id) if id.shape == Shape::One => match id.value.id_kind() {
-                    Some(kind) => Some((ScalarLeaf::new(&table, id)?, kind)),
-                    None => None,
-                },
-                _ => None,
+            let id = table.named(ID).filter(|id| id.shape == Shape::One);
+            let ids = match id.and_then(|id| Some((id, id.value.id_kind()?))) {
+                Some((id, kind)) => Some((Values::new(&table, id)?, kind)),
+                None => None,
             };
             Ok(Self {
                 source: source.clone(),
-                vectors: VectorLeaf::new(&table, column)?,
+                vectors: Values::new(&table, column)?,
                 ids,
                 width,
                 rows: table.rows,
@@ -761,7 +698,7 @@ impl RowReader for ParquetRows {
 
     fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize> {
         let wanted = rows_max.max(1).min(self.rows - self.next_row);
-        batch.begin(self.next_row as u64, None);
+        batch.begin(self.next_row as u64);
         if wanted == 0 {
             return Ok(0);
         }
@@ -772,16 +709,14 @@ impl RowReader for ParquetRows {
                 return Err(Error::corrupt(&source, format!("it ends after {} rows", self.next_row + read)));
             }
             if let Some((ids, _)) = &mut self.ids {
-                let ids = match ids.read(wanted)? {
+                let ids = match ids.scalars(wanted, 1)? {
                     Scalars::Integers(ids) => Ids::Integers(ids),
                     Scalars::Texts(ids) => Ids::Texts(ids),
                     Scalars::Floats(_) => return Err(Error::corrupt(&source, "its ids are fractions")),
                 };
                 if ids.len() != wanted {
-                    return Err(Error::corrupt(
-                        &source,
-                        format!("column {ID:?} ends after {} rows", self.next_row + ids.len()),
-                    ));
+                    let rows = self.next_row + ids.len();
+                    return Err(Error::corrupt(&source, format!("column {ID:?} ends after {rows} rows")));
                 }
                 batch.ids = Some(ids);
             }

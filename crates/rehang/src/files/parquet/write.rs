@@ -7,7 +7,7 @@ use ::parquet::basic::{Compression, Encoding};
 use ::parquet::data_type::{ByteArray, ByteArrayType, FloatType, Int64Type};
 use ::parquet::errors::ParquetError;
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
-use ::parquet::file::writer::SerializedFileWriter;
+use ::parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
 
 use super::ID;
@@ -118,9 +118,7 @@ impl ParquetWriter {
         self.rows += (self.vectors.len() / self.columns.width) as u64;
         self.vectors.clear();
         self.sigma2.clear();
-        if let Some(ids) = &mut self.ids {
-            ids.clear();
-        }
+        self.ids = self.columns.ids.map(Ids::none);
         Ok(())
     }
 
@@ -131,29 +129,26 @@ impl ParquetWriter {
             self.repetition = (0..self.vectors.len()).map(|at| i16::from(at % width != 0)).collect();
         }
         let mut group = self.writer.next_row_group()?;
-        while let Some(mut column) = group.next_column()? {
-            // Columns come in the order of the schema; each is recognised by its type and by what is left.
-            let name = column_name(&mut column);
-            match (name.as_str(), &self.ids) {
-                (ID, Some(Ids::Integers(ids))) => {
-                    column.typed::<Int64Type>().write_batch(ids, None, None)?;
-                }
-                (ID, Some(Ids::Texts(ids))) => {
+        // Columns come in the order of the schema.
+        if let Some(ids) = &self.ids {
+            let mut column = next_column(&mut group)?;
+            match ids {
+                Ids::Integers(ids) => column.typed::<Int64Type>().write_batch(ids, None, None)?,
+                Ids::Texts(ids) => {
                     let texts: Vec<ByteArray> = ids.iter().map(|id| ByteArray::from(id.as_str())).collect();
-                    column.typed::<ByteArrayType>().write_batch(&texts, None, None)?;
+                    column.typed::<ByteArrayType>().write_batch(&texts, None, None)?
                 }
-                (SIGMA2, _) => {
-                    column.typed::<FloatType>().write_batch(&self.sigma2, None, None)?;
-                }
-                _ => {
-                    let levels = self.vectors.len();
-                    column.typed::<FloatType>().write_batch(
-                        &self.vectors,
-                        Some(&self.definition[..levels]),
-                        Some(&self.repetition[..levels]),
-                    )?;
-                }
-            }
+            };
+            column.close()?;
+        }
+        let (definition, repetition) = (&self.definition[..self.vectors.len()], &self.repetition);
+        let mut column = next_column(&mut group)?;
+        let levels = (Some(definition), Some(&repetition[..definition.len()]));
+        column.typed::<FloatType>().write_batch(&self.vectors, levels.0, levels.1)?;
+        column.close()?;
+        if self.columns.sigma2 {
+            let mut column = next_column(&mut group)?;
+            column.typed::<FloatType>().write_batch(&self.sigma2, None, None)?;
             column.close()?;
         }
         group.close()?;
@@ -161,17 +156,11 @@ impl ParquetWriter {
     }
 }
 
-/// The name of the column that is about to be written.
-fn column_name(column: &mut ::parquet::file::writer::SerializedColumnWriter<'_>) -> String {
-    use ::parquet::column::writer::ColumnWriter;
-
-    let description = match column.untyped() {
-        ColumnWriter::Int64ColumnWriter(writer) => writer.get_descriptor(),
-        ColumnWriter::ByteArrayColumnWriter(writer) => writer.get_descriptor(),
-        ColumnWriter::FloatColumnWriter(writer) => writer.get_descriptor(),
-        _ => return String::new(),
-    };
-    description.path().parts().first().cloned().unwrap_or_default()
+/// The column that is written next.
+fn next_column<'g>(
+    group: &'g mut SerializedRowGroupWriter<'_, AtomicFile>,
+) -> Result<SerializedColumnWriter<'g>, ParquetError> {
+    group.next_column()?.ok_or_else(|| ParquetError::General("the schema has fewer columns".into()))
 }
 
 impl RowWriter for ParquetWriter {
