@@ -408,6 +408,17 @@ fn survive(folder: &Path, bytes: &[u8], extensions: &[&str]) {
     }
 }
 
+/// Two thousand bytes that say one number a hundred million times: nothing of that size is allocated.
+#[test]
+fn a_parquet_file_claims_no_more_than_its_size_can_hold() {
+    let bomb = concat!(env!("CARGO_MANIFEST_DIR"), "/../../xtask/fuzz/corpus/parquet/millions-of-one-value");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("label.parquet");
+    fs_err::copy(bomb, &path).unwrap();
+    let error = files::read_labels(&VectorSource::path(&path)).map(drop).unwrap_err();
+    assert!(error.is_corrupt() && error.to_string().contains("134217727 values"), "{error}");
+}
+
 /// Healthy files of every format, to be damaged. Writing one waits for the disk, so it is done once.
 static HEALTHY: LazyLock<Vec<(&'static str, Vec<u8>)>> = LazyLock::new(healthy);
 

@@ -30,6 +30,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// Most values a page may claim. Pages hold about 1 MiB; this is what keeps a damaged count from filling memory.
 const PAGE_VALUES_MAX: usize = 1 << 28;
 
+/// Values that a column may have whatever the size of its file: a constant column takes next to no room. 64 MiB of `f32`.
+const VALUES_FREE: u64 = 1 << 24;
+/// Values a byte of the file that a larger column may have. Beyond it a file of a few hundred bytes would fill the memory.
+const VALUES_PER_BYTE_MAX: u64 = 1024;
+
 /// The column of ids.
 const ID: &str = "id";
 
@@ -180,7 +185,7 @@ impl Table {
             };
             columns.push(Column { name: name.clone(), leaf, shape, value });
         }
-        let mut rows = 0_usize;
+        let (mut rows, mut claimed) = (0_usize, 0_u64);
         for group in metadata.row_groups() {
             // The Parquet crate takes these numbers on trust.
             let placed = group.columns().iter().all(|chunk| {
@@ -192,6 +197,19 @@ impl Table {
             });
             if !placed {
                 return Err(Error::corrupt(source, "its footer places a column outside of the file"));
+            }
+            let most = opened.bytes.saturating_mul(VALUES_PER_BYTE_MAX).max(VALUES_FREE);
+            let of_group =
+                group.columns().iter().map(|chunk| chunk.num_values()).chain([group.num_rows()]).max();
+            claimed = claimed.saturating_add(of_group.unwrap_or(0).cast_unsigned());
+            if claimed > most {
+                let bytes = opened.bytes;
+                return Err(Error::corrupt(
+                    source,
+                    format!(
+                        "its footer claims {claimed} values in a column of a file of {bytes} bytes, where at most {most} are believed"
+                    ),
+                ));
             }
             let count = usize::try_from(group.num_rows())
                 .ok()
