@@ -8,6 +8,8 @@ use rehang::adapter::Geometry;
 use rehang::{Matrix, Space, Vectors};
 use serde::{Deserialize, Serialize};
 
+use crate::linear_algebra::column_sums;
+
 /// Ranks at which lengths are matched: every 1/32.
 const RANKS: usize = 33;
 
@@ -96,10 +98,7 @@ fn quantiles(mut values: Vec<f64>) -> Vec<f32> {
 }
 
 fn mean_direction(native: &Matrix) -> Vec<f32> {
-    let mut sum = vec![0.0_f64; native.columns()];
-    for row in 0..native.rows() {
-        sum.iter_mut().zip(native.row(row)).for_each(|(sum, &value)| *sum += f64::from(value));
-    }
+    let sum = column_sums(native.as_slice(), native.columns());
     let length = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
     if length > 1e-9 * native.rows() as f64 {
         sum.iter().map(|value| (value / length) as f32).collect()

@@ -18,8 +18,9 @@ mod architecture;
 mod fold;
 mod normalisation;
 mod pass;
-pub(crate) mod product;
+pub mod product;
 
+pub use crate::linear_algebra::column_sums;
 pub use architecture::{Architecture, Widths};
 pub(crate) use architecture::{Layer, LayerKind, Layout, Source};
 pub(crate) use fold::{Preparation, fold};

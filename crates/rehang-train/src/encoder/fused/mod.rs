@@ -11,9 +11,9 @@
 
 mod convolution;
 mod dense;
-mod matrix;
 mod normalisation;
 mod pooling;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod winograd;
@@ -27,8 +27,8 @@ use rehang_fit::network::State;
 use super::graph::{Graph, Operation, Shape, Sliding};
 use super::pass::{Mode, Passes};
 use convolution::Convolution;
-use matrix::Scratch;
 use normalisation::Normalisation;
+use shared::Scratch;
 
 /// A graph on the processor, with buffers that are allocated once for a size of batch.
 #[derive(Debug, Clone)]
@@ -398,7 +398,8 @@ impl Step {
             Kind::Flatten { input } => pooling::channels_first(shapes[*input], &values[*input], out),
             Kind::Dense { input, weight, bias } => {
                 let (weight, bias) = (&state.parameters[weight.clone()], &state.parameters[bias.clone()]);
-                dense_forward(shapes[*input], rows, &values[*input], weight, bias, out);
+                let vectors = as_vectors(shapes[*input], &values[*input]);
+                dense::forward(rows, &vectors, weight, bias, out);
             }
         }
     }
@@ -464,7 +465,7 @@ impl Step {
                 if *input != 0 {
                     let mut target = take(&mut gradients.free, size(*input));
                     let weight = &state.parameters[weight.clone()];
-                    dense::input_gradient(rows, &gradient, weight, outputs, &mut target, false);
+                    dense::input_gradient(rows, &gradient, weight, outputs, &mut target);
                     if shapes[*input].height * shapes[*input].width > 1 {
                         let mut planes = take(&mut gradients.free, size(*input));
                         pooling::channels_last(shapes[*input], &target, &mut planes);
@@ -534,10 +535,6 @@ fn as_vectors(shape: Shape, values: &[f32]) -> std::borrow::Cow<'_, [f32]> {
     let mut vectors = vec![0.0; values.len()];
     pooling::channels_first(shape, values, &mut vectors);
     vectors.into()
-}
-
-fn dense_forward(shape: Shape, rows: usize, input: &[f32], weight: &[f32], bias: &[f32], out: &mut [f32]) {
-    dense::forward(rows, &as_vectors(shape, input), weight, bias, out);
 }
 
 /// Joins operations into steps.
