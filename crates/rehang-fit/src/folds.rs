@@ -23,6 +23,11 @@ pub fn folds(n: usize, k: usize, seed: u64) -> Vec<usize> {
     fold
 }
 
+/// The items of a fold and all others, both increasing.
+pub(crate) fn parted(folds: &[usize], fold: usize) -> (Vec<usize>, Vec<usize>) {
+    (0..folds.len()).partition(|&item| folds[item] == fold)
+}
+
 /// Deals whole groups out to `k` folds: `[n]` numbers in `0..k`, all items of a group in one fold.
 ///
 /// Groups are drawn in random order and each goes to the fold that is smallest so far (the first among equals).

@@ -2,17 +2,14 @@
 //!
 //! A guard never stops anything. It gives [`Finding`]s; whoever calls decides what to do with them.
 
-use std::collections::HashMap;
-
 use rehang::adapter::{Geometry, Map};
 use rehang::finding::{Finding, Severity};
 use rehang::order::least_confidence;
 use rehang::verdict::is_below;
 use rehang::{Head, HeadKind, Matrix, Pairs, Progress, Result};
 
-use crate::closed_form::InputChoice;
-use crate::closed_form::ridge::{self, RidgeParameters};
-use crate::folds::folds;
+use crate::closed_form::ridge;
+use crate::folds::{folds, parted};
 use crate::outputs::{conformed, raw_outputs, relative_error};
 use crate::retrieval::{AGREEMENT, Criterion};
 
@@ -83,7 +80,7 @@ fn degenerate(side: &str, rows: &Matrix) -> Vec<Finding> {
             .evidence(&[("zero", zeros as f64), ("rows", n as f64)]),
         );
     }
-    let twice = n - zeros - RowIndex::new(rows).distinct;
+    let twice = n - zeros - distinct_rows(rows);
     if twice * 10 > n {
         findings.push(
             Finding::new(
@@ -153,9 +150,7 @@ const ITEMS_MAX: usize = 2_000;
 
 /// At most [`ITEMS_MAX`] of the pairs.
 fn sample(pairs: &Pairs, seed: u64) -> Pairs {
-    let parts = folds(pairs.len(), pairs.len().div_ceil(ITEMS_MAX), seed);
-    let items: Vec<usize> = (0..pairs.len()).filter(|&item| parts[item] == 0).collect();
-    pairs.select(&items)
+    pairs.select(&parted(&folds(pairs.len(), pairs.len().div_ceil(ITEMS_MAX), seed), 0).0)
 }
 
 /// Looks at which vectors a head of the new model knows: its own are the new ones.
@@ -279,13 +274,9 @@ fn no_better_than_the_mean(error: f64) -> Finding {
 
 /// R² of a ridge map on a held-out fifth.
 fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
-    let fold = folds(pairs.len(), 5, seed);
-    let part = |held_out: bool| -> Vec<usize> {
-        (0..pairs.len()).filter(|&item| (fold[item] == 0) == held_out).collect()
-    };
-    let (fitted, held_out) = (pairs.select(&part(false)), pairs.select(&part(true)));
-    let parameters = RidgeParameters { input: InputChoice::Measured, ..RidgeParameters::default() };
-    let map = ridge::fit(&fitted, &parameters, progress)?.map;
+    let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
+    let held_out = pairs.select(&held_out);
+    let map = ridge::fit(&pairs.select(&fitted), progress)?.map;
     Ok(1.0 - relative_error(&raw_outputs(&map, held_out.old().matrix(), None)?, &held_out))
 }
 
@@ -449,38 +440,12 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
     findings
 }
 
-/// Rows by a hash of their bits, to find equal ones.
-struct RowIndex<'a> {
-    rows: &'a Matrix,
-    by_hash: HashMap<u64, Vec<usize>>,
-    /// Rows that differ from each other, zero rows aside.
-    distinct: usize,
-}
-
-impl<'a> RowIndex<'a> {
-    fn new(rows: &'a Matrix) -> Self {
-        let mut index = Self { rows, by_hash: HashMap::new(), distinct: 0 };
-        for row in 0..rows.rows() {
-            if !is_zero(rows.row(row)) && !index.contains(rows.row(row)) {
-                index.by_hash.entry(hash(rows.row(row))).or_default().push(row);
-                index.distinct += 1;
-            }
-        }
-        index
-    }
-
-    fn contains(&self, row: &[f32]) -> bool {
-        let same =
-            |&other: &usize| self.rows.row(other).iter().zip(row).all(|(a, b)| a.to_bits() == b.to_bits());
-        !is_zero(row) && self.by_hash.get(&hash(row)).is_some_and(|rows| rows.iter().any(same))
-    }
-}
-
-/// FNV-1a over the bits; equality is checked on the rows themselves.
-fn hash(row: &[f32]) -> u64 {
-    row.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, value| {
-        (hash ^ u64::from(value.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+/// How many different rows there are that are not zero; rows are the same where all their bits are.
+fn distinct_rows(rows: &Matrix) -> usize {
+    let bits = |row: usize| rows.row(row).iter().map(|value| value.to_bits());
+    let mut order: Vec<usize> = (0..rows.rows()).filter(|&row| !is_zero(rows.row(row))).collect();
+    order.sort_unstable_by(|&a, &b| bits(a).cmp(bits(b)));
+    order.chunk_by(|&a, &b| bits(a).eq(bits(b))).count()
 }
 
 fn is_zero(row: &[f32]) -> bool {
@@ -560,8 +525,7 @@ mod tests {
         let new = affine(&old, &random_matrix(4, 4, 4), &[3.0; 4]);
         let right = make(old.clone(), new.clone(), None);
         let wrong = make(new.clone(), old.clone(), None);
-        let fit =
-            |pairs: &Pairs| ridge::fit(pairs, &RidgeParameters::default(), &Progress::default()).unwrap().map;
+        let fit = |pairs: &Pairs| ridge::fit(pairs, &Progress::default()).unwrap().map;
         assert!(map_direction(&fit(&right), &Geometry::Raw, &right).unwrap().is_empty());
         assert_eq!(codes(&map_direction(&fit(&wrong), &Geometry::Raw, &right).unwrap()), ["wrong-direction"]);
         let shuffled: Vec<usize> = (0..200).map(|row| (row * 77 + 5) % 200).collect();

@@ -8,8 +8,7 @@ use rehang::study::true_errors;
 use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 
 use crate::auto::{FitParameters, fit};
-use crate::closed_form::InputChoice;
-use crate::closed_form::ridge::{self, Penalty, RidgeParameters};
+use crate::closed_form::ridge;
 use crate::method::Method;
 use crate::outputs::{conformed, raw_outputs};
 use crate::uncertainty_fit::predict;
@@ -112,11 +111,8 @@ fn start(native: &Pairs, adapted: &Matrix) -> (f64, f64) {
 #[test]
 fn ridge_reaches_the_baseline_of_clinc150() {
     let Some(data) = load("text_clinc150", false) else { return };
-    let parameters = RidgeParameters {
-        penalty: Penalty::Fixed(1e-2),
-        input: InputChoice::Fixed(InputScaling::UnitLength),
-    };
-    let map = ridge::fit(&data.train, &parameters, &Progress::default()).unwrap().map;
+    let scaling = Some(InputScaling::UnitLength);
+    let map = ridge::fit_with(&data.train, scaling, &[1e-2], &Progress::default()).unwrap().map;
     for (pairs, top1, mean_precision) in [(&data.seen, 75.64, 48.66), (&data.unseen, 79.0, 53.14)] {
         let raw = raw_outputs(&map, pairs.old().matrix(), None).unwrap();
         let mut adapted = raw.clone();
