@@ -24,7 +24,7 @@ use crate::method::Method;
 use crate::outputs::{conformed, raw_outputs, relative_error};
 use crate::pseudo_classes::{centroid_head, pseudo_classes};
 use crate::retrieval::{AGREEMENT, Criterion, Quality};
-use crate::uncertainty_fit::{self, Evidence, UncertaintyParameters, cross_fit};
+use crate::uncertainty_fit::{self, Evidence, cross_fit};
 
 /// What a method gives.
 #[derive(Debug, Clone)]
@@ -81,7 +81,6 @@ pub(crate) struct Candidate<'a> {
 /// | `folds` | 5 | how often a map is fitted again for out-of-fold residuals | ≥ 2 |
 /// | `compare` | true | compare with the closed forms even where the method is named | – |
 /// | `geometry` | measured | how outputs conform to a raw new space | – |
-/// | `uncertainty` | see there | how σ² is learned | – |
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitParameters {
     /// The method.
@@ -96,21 +95,11 @@ pub struct FitParameters {
     pub compare: bool,
     /// How outputs conform; `None` measures it on the held-out pairs.
     pub geometry: Option<GeometryKind>,
-    /// How σ² is learned; its seed is `seed`.
-    pub uncertainty: UncertaintyParameters,
 }
 
 impl Default for FitParameters {
     fn default() -> Self {
-        Self {
-            method: Method::Auto,
-            seed: 0,
-            held_out: 0.2,
-            folds: 5,
-            compare: true,
-            geometry: None,
-            uncertainty: UncertaintyParameters::default(),
-        }
+        Self { method: Method::Auto, seed: 0, held_out: 0.2, folds: 5, compare: true, geometry: None }
     }
 }
 
@@ -179,23 +168,12 @@ pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
         ),
         quick(
             Method::Procrustes,
-            Box::new(|pairs, _, progress| {
-                Ok(procrustes::fit(pairs, &procrustes::ProcrustesParameters::default(), progress)?.into())
-            }),
+            Box::new(|pairs, _, progress| Ok(procrustes::fit(pairs, progress)?.into())),
         ),
-        quick(
-            Method::Ridge,
-            Box::new(|pairs, _, progress| {
-                Ok(ridge::fit(pairs, &ridge::RidgeParameters::default(), progress)?.into())
-            }),
-        ),
+        quick(Method::Ridge, Box::new(|pairs, _, progress| Ok(ridge::fit(pairs, progress)?.into()))),
         quick(
             Method::LowRank,
-            Box::new(move |pairs, _, progress| {
-                let parameters =
-                    low_rank::LowRankParameters { seed, ..low_rank::LowRankParameters::default() };
-                Ok(low_rank::fit(pairs, &parameters, progress)?.into())
-            }),
+            Box::new(move |pairs, _, progress| Ok(low_rank::fit(pairs, seed, progress)?.into())),
         ),
         quick(
             Method::KernelRidge,
@@ -623,15 +601,13 @@ fn finish(
             let seen = Evidence {
                 items_left_out: &evidence.items_left_out,
                 groups_left_out: evidence.groups_left_out.as_ref(),
-                groups: &[],
+                groups: &evidence.rows.iter().map(|&row| groups[row]).collect::<Vec<_>>(),
                 geometry: &conform,
                 input: fitted.map.input,
                 head: head.or(own_head.as_ref()),
             };
-            let evidence_groups: Vec<i64> = evidence.rows.iter().map(|&row| groups[row]).collect();
-            let seen = Evidence { groups: &evidence_groups, ..seen };
-            let seeded = UncertaintyParameters { seed: parameters.seed, ..parameters.uncertainty.clone() };
-            let learned = uncertainty_fit::fit(&pairs.select(&evidence.rows), seen, &seeded, progress)?;
+            let seen_pairs = pairs.select(&evidence.rows);
+            let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
             let handicap =
                 left_out_handicap(pairs, evidence, &conform, &learned.calibration, parameters, progress)?;
             (learned.uncertainty, Some(learned.calibration), handicap)

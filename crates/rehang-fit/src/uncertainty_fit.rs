@@ -17,11 +17,12 @@ use rayon::prelude::*;
 use rehang::adapter::{
     Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty,
 };
+use rehang::files::expect_count;
 use rehang::statistics::SigmaQuality;
 use rehang::study::true_errors;
-use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
+use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
 
-use crate::folds::folds;
+use crate::folds::{folds, parted};
 use crate::linear_algebra::{column_means, eigen, input_factor, product};
 use crate::outputs::{conformed, raw_outputs, scale};
 
@@ -41,23 +42,12 @@ pub fn cross_fit(
     mut fit: impl FnMut(&Pairs, &[usize]) -> Result<Map>,
     progress: &Progress,
 ) -> Result<Matrix> {
-    if fold.len() != pairs.len() {
-        return Err(ErrorKind::CountMismatch {
-            left: "pairs".into(),
-            left_count: pairs.len(),
-            right: "folds".into(),
-            right_count: fold.len(),
-        }
-        .into());
-    }
+    expect_count("pairs", pairs.len(), "folds", fold.len())?;
     let count = fold.iter().max().map_or(0, |last| last + 1);
     let mut outputs = Matrix::zeros(pairs.len(), pairs.new_vectors().dimension());
     for f in 0..count {
         progress.check()?;
-        let part = |inside: bool| -> Vec<usize> {
-            (0..fold.len()).filter(|&item| (fold[item] == f) == inside).collect()
-        };
-        let (left_out, fitted) = (part(true), part(false));
+        let (left_out, fitted) = parted(fold, f);
         if left_out.is_empty() {
             continue;
         }
@@ -74,31 +64,12 @@ pub fn cross_fit(
     Ok(outputs)
 }
 
-/// How σ² is learned.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `neighbours` | 10 | nearest anchors whose residuals are averaged | ≥ 1 |
-/// | `anchors_max` | 4096 | pairs kept in the adapter to look at | ≥ 2 |
-/// | `sample_max` | 20000 | pairs that the regression is fitted on | ≥ 10 |
-/// | `seed` | 0 | which pairs those are | – |
-#[derive(Debug, Clone, PartialEq)]
-pub struct UncertaintyParameters {
-    /// How many nearest anchors are looked at.
-    pub neighbours: usize,
-    /// The most anchors that are kept.
-    pub anchors_max: usize,
-    /// The most pairs that the regression is fitted on.
-    pub sample_max: usize,
-    /// Draws anchors, sample and the folds in which the regression itself is checked.
-    pub seed: u64,
-}
-
-impl Default for UncertaintyParameters {
-    fn default() -> Self {
-        Self { neighbours: 10, anchors_max: 4096, sample_max: 20_000, seed: 0 }
-    }
-}
+/// Nearest anchors whose residuals are averaged.
+const NEIGHBOURS: usize = 10;
+/// Pairs that are kept in the adapter to look at, at most.
+const ANCHORS_MAX: usize = 4096;
+/// Pairs that the regression is fitted on, at most.
+const SAMPLE_MAX: usize = 20_000;
 
 /// Out-of-fold evidence about a map: what it gives for pairs that it was not fitted on.
 #[derive(Debug, Clone, Copy)]
@@ -150,16 +121,19 @@ const PAIRS_MIN: usize = 30;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`] for parameters out of range, [`ErrorKind::CountMismatch`] for evidence of other
-/// pairs, [`ErrorKind::Cancelled`].
+/// [`rehang::ErrorKind::CountMismatch`] for evidence of other pairs, [`rehang::ErrorKind::Cancelled`].
 pub fn fit(
     pairs: &Pairs,
     evidence: Evidence<'_>,
-    parameters: &UncertaintyParameters,
+    seed: u64,
     progress: &Progress,
 ) -> Result<FittedUncertainty> {
     progress.check()?;
-    check(pairs, &evidence, parameters)?;
+    let grouped = evidence.groups_left_out.map(Matrix::rows);
+    let groups = grouped.map(|_| evidence.groups.len());
+    for rows in [Some(evidence.items_left_out.rows()), grouped, groups].into_iter().flatten() {
+        expect_count("pairs", pairs.len(), "out-of-fold outputs", rows)?;
+    }
     let new = pairs.new_vectors().matrix();
     let outputs = conformed(evidence.geometry, evidence.items_left_out.clone());
     let errors = true_errors(new, &outputs);
@@ -172,7 +146,7 @@ pub fn fit(
     }
     let log_error = |error: f64| error.max(1e-9 * mean_error).ln();
 
-    let anchors = sample(pairs.len(), parameters.anchors_max, parameters.seed);
+    let anchors = sample(pairs.len(), ANCHORS_MAX, seed);
     let scaled = scaled_inputs(pairs.old().matrix(), evidence.input);
     let anchor_rows = scaled.select(&anchors);
     let search = NearestAnchors::new(&anchor_rows)?;
@@ -182,16 +156,16 @@ pub fn fit(
         let errors = true_errors(&new.select(&anchors), &conformed(evidence.geometry, raw.select(&anchors)));
         values.push(errors.into_iter().map(|error| log_error(error) as f32).collect());
     }
-    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors), parameters.neighbours)?);
+    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors))?);
     let anchor_values = Matrix::from_fn(anchors.len(), values.len(), |anchor, value| values[value][anchor]);
 
-    let rows = sample(pairs.len(), parameters.sample_max, parameters.seed.wrapping_add(1));
+    let rows = sample(pairs.len(), SAMPLE_MAX, seed.wrapping_add(1));
     let head =
         evidence.head.map(|head| sharpened(head, &outputs.select(&rows), &new.select(&rows))).transpose()?;
     let mut fitted = OutOfFold {
         anchors: anchor_rows,
         anchor_values,
-        neighbours: parameters.neighbours,
+        neighbours: NEIGHBOURS,
         centre: column_means(new).into_iter().map(|mean| mean as f32).collect(),
         intercept: 0.0,
         coefficients: Vec::new(),
@@ -225,7 +199,7 @@ pub fn fit(
     }
 
     let mut predicted = vec![0.0; rows.len()];
-    let fold = folds(rows.len(), 5, parameters.seed);
+    let fold = folds(rows.len(), 5, seed);
     for f in 0..5 {
         let part: Vec<usize> = (0..targets.len()).filter(|&row| fold[row % rows.len()] != f).collect();
         let regression = Regression::fit(&features, &targets, &part)?;
@@ -289,30 +263,6 @@ pub(crate) fn in_squared_units(
     Ok(Uncertainty::Linear { weight, bias: (f64::from(bias) + level) as f32 })
 }
 
-fn check(pairs: &Pairs, evidence: &Evidence<'_>, parameters: &UncertaintyParameters) -> Result<()> {
-    if parameters.neighbours == 0 {
-        return Err(Error::option("neighbours of σ²", 0, "at least 1"));
-    }
-    if parameters.anchors_max < 2 || parameters.sample_max < 10 {
-        let value = format!("{} anchors, sample of {}", parameters.anchors_max, parameters.sample_max);
-        return Err(Error::option("size of σ²", value, "at least 2 anchors and a sample of 10"));
-    }
-    let grouped = evidence.groups_left_out.map(Matrix::rows);
-    let groups = grouped.map(|_| evidence.groups.len());
-    for rows in [Some(evidence.items_left_out.rows()), grouped, groups].into_iter().flatten() {
-        if rows != pairs.len() {
-            return Err(ErrorKind::CountMismatch {
-                left: "pairs".into(),
-                left_count: pairs.len(),
-                right: "out-of-fold outputs".into(),
-                right_count: rows,
-            }
-            .into());
-        }
-    }
-    Ok(())
-}
-
 /// At most `limit` of `n` items, drawn at random, increasing.
 fn sample(n: usize, limit: usize, seed: u64) -> Vec<usize> {
     let mut items: Vec<usize> = (0..n).collect();
@@ -335,13 +285,8 @@ fn scaled_inputs(old: &Matrix, scaling: InputScaling) -> Matrix {
 }
 
 /// For every anchor the log of the mean squared distance of its new vector from those of its nearest other anchors.
-fn local_spread(
-    search: &NearestAnchors,
-    anchors: &Matrix,
-    new: &Matrix,
-    neighbours: usize,
-) -> Result<Vec<f32>> {
-    let found = search.search(anchors, neighbours, |query, anchor| query == anchor)?;
+fn local_spread(search: &NearestAnchors, anchors: &Matrix, new: &Matrix) -> Result<Vec<f32>> {
+    let found = search.search(anchors, NEIGHBOURS, |query, anchor| query == anchor)?;
     let spread: Vec<f64> = found
         .par_iter()
         .enumerate()
@@ -555,7 +500,7 @@ pub(crate) fn predict(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::closed_form::ridge::{self, RidgeParameters};
+    use crate::closed_form::ridge;
     use crate::test_data::{pairs as make, random_matrix};
 
     /// Old vectors in two clouds; in the second one the map has nothing to go by.
@@ -569,7 +514,7 @@ mod tests {
     }
 
     fn ridge_map(pairs: &Pairs) -> Result<Map> {
-        Ok(ridge::fit(pairs, &RidgeParameters::default(), &Progress::default())?.map)
+        Ok(ridge::fit(pairs, &Progress::default())?.map)
     }
 
     fn evidence(raw: &Matrix, input: InputScaling) -> Evidence<'_> {
@@ -612,9 +557,7 @@ mod tests {
         let map = ridge_map(&data).unwrap();
         let raw =
             cross_fit(&data, &folds(900, 5, 0), |pairs, _| ridge_map(pairs), &Progress::default()).unwrap();
-        let fitted =
-            fit(&data, evidence(&raw, map.input), &UncertaintyParameters::default(), &Progress::default())
-                .unwrap();
+        let fitted = fit(&data, evidence(&raw, map.input), 0, &Progress::default()).unwrap();
         assert!(fitted.calibration.kendall_tau > Some(0.4), "{:?}", fitted.calibration.kendall_tau);
         // The level is not fitted on the pairs that it is measured on, so it is near 1 and not exactly there.
         let ratio = fitted.calibration.calibration.ratio;
@@ -636,23 +579,13 @@ mod tests {
     fn few_pairs_and_exact_maps_get_a_constant() {
         let data = two_clouds(20, 1);
         let raw = random_matrix(20, 2, 9);
-        let constant = fit(
-            &data,
-            evidence(&raw, InputScaling::AsIs),
-            &UncertaintyParameters::default(),
-            &Progress::default(),
-        );
+        let constant = fit(&data, evidence(&raw, InputScaling::AsIs), 0, &Progress::default());
         assert!(
             matches!(constant.unwrap().uncertainty, Uncertainty::Constant { variance } if variance > 0.0)
         );
         let data = two_clouds(100, 1);
         let exact = data.new_vectors().matrix().clone();
-        let constant = fit(
-            &data,
-            evidence(&exact, InputScaling::AsIs),
-            &UncertaintyParameters::default(),
-            &Progress::default(),
-        );
+        let constant = fit(&data, evidence(&exact, InputScaling::AsIs), 0, &Progress::default());
         assert!(
             matches!(constant.unwrap().uncertainty, Uncertainty::Constant { variance } if variance > 0.0)
         );

@@ -1,11 +1,11 @@
 //! ψ, the forward-adaptive head of DMU, as an ordinary adapter.
 
-use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty};
+use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training};
 use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::geometry::{self, GeometryKind};
 use rehang_fit::network::{State, VARIANCE_EPSILON};
 use rehang_fit::raw_outputs;
-use rehang_fit::uncertainty_fit::{self, Evidence, UncertaintyParameters};
+use rehang_fit::uncertainty_fit::{self, Evidence};
 
 use super::old::OldModel;
 use crate::encoder::{Architecture, Encoder, Graph, Operation, Shape};
@@ -53,9 +53,7 @@ pub(crate) fn adapter(
         input: InputScaling::AsIs,
         head: Some(&encoder.head),
     };
-    let parameters =
-        UncertaintyParameters { seed: encoder.training.seed, ..UncertaintyParameters::default() };
-    let uncertainty: Uncertainty = uncertainty_fit::fit(&pairs, evidence, &parameters, progress)?.uncertainty;
+    let uncertainty = uncertainty_fit::fit(&pairs, evidence, encoder.training.seed, progress)?.uncertainty;
     let adapter = Adapter {
         old: pairs.old().space().clone(),
         new: pairs.new_vectors().space().clone(),
