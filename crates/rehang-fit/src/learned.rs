@@ -6,18 +6,19 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::adapter::{Adapter, Geometry, InputStatistics, Training, Uncertainty};
-use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
+use rehang::adapter::{Adapter, Geometry, InputScaling, InputStatistics, Training, Uncertainty};
+use rehang::{Error, Head, Pairs, Progress, Result};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, fit_with};
 use crate::closed_form::ridge;
 use crate::folds::hold_out;
 use crate::geometry::{self, GeometryKind};
-use crate::head_fit::{HeadParameters, fit_head};
+use crate::head_fit::fit_head;
 use crate::method::Method;
 use crate::network::Architecture;
 use crate::network_fit::{
-    Device, EarlyStop, FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network,
+    Device, FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network, identity,
 };
 use crate::outputs::{conformed, raw_outputs};
 use crate::pseudo_classes::pseudo_classes;
@@ -270,7 +271,7 @@ fn classed(
         None if asked_for_classes(options.loss) => pseudo_classes(new, seed)?,
         None => return Ok(None),
     };
-    let fitted = fit_head(new, &labels, &HeadParameters::default(), progress)?;
+    let fitted = fit_head(new, &labels, progress)?;
     let number =
         |label: i64| fitted.labels.iter().position(|&other| other == label).map_or(-1, |at| at as i64);
     let numbered = labels.iter().map(|&label| number(label)).collect();
@@ -297,14 +298,8 @@ fn network_parameters(
     let head = head.filter(|_| pairs.labels().is_some()).cloned();
     let mut network = match method {
         Method::ResidualMlp => {
-            let linear = ridge::fit(
-                pairs,
-                &ridge::RidgeParameters {
-                    input: crate::closed_form::InputChoice::Fixed(rehang::adapter::InputScaling::UnitLength),
-                    ..ridge::RidgeParameters::default()
-                },
-                progress,
-            )?;
+            let scaling = Some(InputScaling::UnitLength);
+            let linear = ridge::fit_with(pairs, scaling, &ridge::PENALTIES, progress)?;
             NetworkParameters::residual_mlp(linear.map.mixer.into_iter().next())
         }
         Method::Fastfill => NetworkParameters::fastfill(head, weight, on_sphere),
@@ -348,7 +343,7 @@ fn network_parameters(
             *warm_up_epochs = (*warm_up_epochs).min(epochs / 8);
         }
     }
-    network.early_stop = options.early_stop.map(|patience| EarlyStop { patience });
+    network.early_stop = options.early_stop;
     network.seed = seed;
     network.device = options.device;
     Ok(network)
@@ -388,8 +383,8 @@ fn fit_one(
     for seed in seed..seed + options.seeds {
         let network = parameters(seed)?;
         let checkpoint = options.checkpoints.as_ref().map(|folder| {
-            let name = identity(&fitted_on, held_out.as_ref(), &network);
-            folder.join(format!("{method}-{seed}-{name}.safetensors"))
+            let identity = identity(&fitted_on, held_out.as_ref(), &network);
+            folder.join(format!("{method}-{seed}-{:016x}.safetensors", xxh3_64(identity.as_bytes())))
         });
         let fitted =
             fit_network(&fitted_on, held_out.as_ref(), &network.check()?, progress, checkpoint.as_deref())?;
@@ -432,30 +427,6 @@ fn fit_one(
         evidence: None,
         uncertainty: network.psi.map(|psi| Uncertainty::Linear { weight: psi.weight, bias: psi.bias }),
     })
-}
-
-/// What tells the training of these pairs with these parameters from every other one: part of its checkpoint's name.
-fn identity(pairs: &Pairs, held_out: Option<&Pairs>, network: &NetworkParameters) -> String {
-    let head = network.loss.head.as_ref().map(|head| (head.weight().fingerprint(), head.bias().to_vec()));
-    let side = pairs.side().map(Matrix::fingerprint);
-    let is_skipping = network.skip.is_some();
-    let settings = NetworkParameters {
-        loss: crate::network_fit::LossParameters { head: None, ..network.loss.clone() },
-        skip: None,
-        ..network.clone()
-    };
-    let watched = held_out.map(|held_out| {
-        let vectors = [held_out.old().matrix(), held_out.new_vectors().matrix()].map(Matrix::fingerprint);
-        (vectors, held_out.side().map(Matrix::fingerprint), held_out.labels())
-    });
-    let text = format!("{head:?} {side:?} {is_skipping} {settings:?} {:?} {watched:?}", pairs.labels());
-    let bytes: Vec<f32> = text.bytes().map(f32::from).collect();
-    let settings = Matrix::new(1, bytes).unwrap_or_default().fingerprint();
-    format!(
-        "{}-{}-{settings}",
-        pairs.old().matrix().fingerprint(),
-        pairs.new_vectors().matrix().fingerprint()
-    )
 }
 
 /// The weight of the discriminative part whose short trial does best on held-out pairs; less where two are equal.

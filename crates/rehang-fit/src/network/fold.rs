@@ -141,7 +141,7 @@ pub(crate) fn fold(
         branch: stack(layout.branch.clone())?,
         second,
         mixer: stack(layout.mixer.clone())?,
-        skip: layout.skip.map(dense).transpose()?,
+        skip: None,
         kernel: None,
     })
 }

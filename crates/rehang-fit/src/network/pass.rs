@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use super::normalisation::{self, Mask, Running, Statistics, mix};
 use super::product;
 use super::{Layer, LayerKind, Layout, Source, State};
+use crate::linear_algebra::column_sums;
 
 /// Dropout of a whole network in one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -152,18 +153,18 @@ impl Workspace {
 
     /// Carries the gradient of the raw outputs back to every parameter: writes (not adds) into `gradient`.
     ///
-    /// `inputs` and `rows` are those of the forward pass. Parameters of the layer `frozen` keep whatever is in `gradient`; ψ's are the caller's.
+    /// `inputs` and `rows` are those of the forward pass. The skip does not learn: its part of `gradient` keeps
+    /// what it holds. ψ's part is the caller's.
     pub(crate) fn backward(
         &mut self,
         layout: &Layout,
         state: &State,
         inputs: Inputs<'_>,
         rows: usize,
-        frozen: Option<usize>,
         gradient: &mut [f32],
     ) {
         for (number, layer) in layout.layers.iter().enumerate().rev() {
-            if Some(number) == frozen {
+            if Some(number) == layout.skip {
                 continue;
             }
             let mut output_gradient = std::mem::take(&mut self.gradients[layer.target]);
@@ -185,12 +186,7 @@ impl Workspace {
                     );
                 }
                 LayerKind::Output => {
-                    let mut sums = vec![0.0_f64; layer.outputs];
-                    for row in output_gradient[..rows * layer.outputs].chunks_exact(layer.outputs) {
-                        for (sum, &value) in sums.iter_mut().zip(row) {
-                            *sum += f64::from(value);
-                        }
-                    }
+                    let sums = column_sums(&output_gradient[..rows * layer.outputs], layer.outputs);
                     for (out, sum) in gradient[layer.shift.clone()].iter_mut().zip(sums) {
                         *out = (f64::from(layer.gain) * sum) as f32;
                     }

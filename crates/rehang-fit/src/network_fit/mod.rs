@@ -26,7 +26,7 @@
 //!
 //! # Same seed, same bytes
 //!
-//! Initial weights, the order of the pairs, dropout, noise and mixing are functions of the seed and of the epoch;
+//! Initial weights, the order of the pairs, and dropout are functions of the seed and of the epoch;
 //! every sum has a fixed order. So a fit gives the same map for any number of threads, and a fit that was stopped and
 //! resumed from its checkpoint gives the map of one that was not.
 
@@ -41,12 +41,11 @@ mod run;
 mod trainer;
 
 pub use average::average_maps;
-pub use parameters::{
-    CheckedNetworkParameters, Device, EarlyStop, LossParameters, NetworkParameters, UncertaintyLoss,
-};
+pub use parameters::{CheckedNetworkParameters, Device, LossParameters, NetworkParameters, UncertaintyLoss};
 pub use run::fit_network;
 
 pub(crate) use batches::Batch;
+pub(crate) use checkpoint::identity;
 pub(crate) use objective::{BatchLoss, Objective, Stage, uncertainty_of};
 #[cfg(test)]
 pub(crate) use trainer::FusedTrainer;
@@ -91,6 +90,4 @@ pub struct FittedNetwork {
     pub history: Vec<EpochLoss>,
     /// The epoch whose weights these are: the last one, or the best one under early stop.
     pub best_epoch: usize,
-    /// Pairs that had no discriminative part although it was asked for, because the head does not know their label.
-    pub unknown_labels: usize,
 }

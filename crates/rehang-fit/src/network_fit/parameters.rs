@@ -101,13 +101,6 @@ pub struct LossParameters {
     pub uncertainty: UncertaintyLoss,
 }
 
-/// Early stop: the fit ends when the held-out loss has not fallen for a while, and the best epoch is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EarlyStop {
-    /// Epochs without a new best after which the fit ends.
-    pub patience: usize,
-}
-
 /// Everything that a fit of a network can be told.
 ///
 /// Three presets name the methods: [`NetworkParameters::fct`], [`NetworkParameters::fastfill_reference`] (both the
@@ -127,13 +120,10 @@ pub struct EarlyStop {
 /// | `input` | as is | length of the old vectors | |
 /// | `standardise` | no | whether inputs get mean 0, variance 1 and outputs the size of the new vectors' | |
 /// | `dropout` | 0 | share of units dropped after every block | \[0, 1) |
-/// | `input_noise` | 0 | deviation of Gaussian noise on the prepared inputs | ≥ 0 |
-/// | `mixup` | 0 | α of Beta(α, α): pairs are mixed with other pairs of their batch | \[0, 1\] |
-/// | `skip` | none | the linear map that a residual network starts from, on scaled old vectors | shapes fit |
-/// | `train_skip` | no | whether that map learns too | |
-/// | `early_stop` | none | ends on held-out loss | patience ≥ 1, needs held-out pairs |
+/// | `skip` | none | the linear map that a residual network is added to, on scaled old vectors; it does not learn | shapes fit |
+/// | `early_stop` | none | epochs without a new best on held-out pairs after which the fit ends | ≥ 1, needs such pairs |
 /// | `checkpoint_every` | 10 | epochs between checkpoints, where a path is given | ≥ 1 |
-/// | `seed` | 0 | initial weights, shuffling, dropout, noise | any |
+/// | `seed` | 0 | initial weights, shuffling, dropout | any |
 /// | `device` | CPU | where it runs | |
 ///
 /// ```
@@ -170,19 +160,13 @@ pub struct NetworkParameters {
     pub standardise: bool,
     /// Share of units dropped after every block.
     pub dropout: f32,
-    /// Deviation of Gaussian noise on the prepared inputs.
-    pub input_noise: f32,
-    /// α of mixup's Beta distribution; 0 mixes nothing. Excludes a discriminative part (a mixed pair has two labels).
-    pub mixup: f64,
-    /// The linear map that a residual network starts from, on scaled (not standardised) old vectors.
+    /// The linear map that a residual network is added to, on scaled (not standardised) old vectors; it does not learn.
     pub skip: Option<Dense>,
-    /// Whether that map learns too.
-    pub train_skip: bool,
-    /// Ends on held-out loss.
-    pub early_stop: Option<EarlyStop>,
+    /// Epochs without a new best on held-out pairs after which the fit ends; the best epoch is kept.
+    pub early_stop: Option<usize>,
     /// Epochs between checkpoints.
     pub checkpoint_every: usize,
-    /// Initial weights, shuffling, dropout, noise.
+    /// Initial weights, shuffling, dropout.
     pub seed: u64,
     /// Where it runs.
     pub device: Device,
@@ -212,10 +196,7 @@ impl NetworkParameters {
             input: InputScaling::AsIs,
             standardise: false,
             dropout: 0.0,
-            input_noise: 0.0,
-            mixup: 0.0,
             skip: None,
-            train_skip: false,
             early_stop: None,
             checkpoint_every: 10,
             seed: 0,
@@ -322,17 +303,13 @@ impl NetworkParameters {
         within("weight decay", decay.into(), decay >= 0.0, weight)?;
         within("warm-up epochs", self.warm_up_epochs, self.warm_up_epochs >= 0.0, "at least 0")?;
         within("dropout", self.dropout.into(), (0.0..1.0).contains(&self.dropout), "from 0 to below 1")?;
-        within("input noise", self.input_noise.into(), self.input_noise >= 0.0, "at least 0")?;
-        within("mixup", self.mixup, (0.0..=1.0).contains(&self.mixup), "from 0 to 1")?;
-        let both = self.mixup > 0.0 && discriminative > 0.0;
-        within("mixup", self.mixup, !both, "0 where there is a discriminative part")?;
         within(
             "checkpoint every",
             self.checkpoint_every as f64,
             self.checkpoint_every >= 1,
             "at least 1 epoch",
         )?;
-        if let Some(EarlyStop { patience }) = self.early_stop {
+        if let Some(patience) = self.early_stop {
             within("patience", patience as f64, patience >= 1, "at least 1 epoch")?;
         }
         if let Some(skip) = &self.skip
