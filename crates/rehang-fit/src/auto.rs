@@ -14,11 +14,11 @@ use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
-use crate::folds::{HeldOut, folds, group_folds, hold_out};
+use crate::folds::{HeldOut, folds, group_folds, hold_out, parted};
 use crate::geometry::{self, GeometryKind};
 use crate::guards;
 use crate::handicap::{self, HandicapChoice};
-use crate::head_fit::class_numbers;
+use crate::head_fit::{class_numbers, known_labels};
 use crate::kernel_ridge::fit_kernel_ridge;
 use crate::method::Method;
 use crate::outputs::{conformed, raw_outputs, relative_error};
@@ -71,14 +71,18 @@ pub(crate) struct Candidate<'a> {
     pub fit: FitFunction<'a>,
 }
 
+/// The part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept is fitted on
+/// all.
+const HELD_OUT: f64 = 0.2;
+/// How often a map is fitted again for out-of-fold residuals.
+const FOLDS: usize = 5;
+
 /// How an adapter is fitted.
 ///
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `method` | auto | which map | – |
 /// | `seed` | 0 | splits, folds, samples | – |
-/// | `held_out` | 0.2 | part of the pairs (and of the classes) that methods are compared on | 0.01 ..= 0.5 |
-/// | `folds` | 5 | how often a map is fitted again for out-of-fold residuals | ≥ 2 |
 /// | `compare` | true | compare with the closed forms even where the method is named | – |
 /// | `geometry` | measured | how outputs conform to a raw new space | – |
 #[derive(Debug, Clone, PartialEq)]
@@ -87,10 +91,6 @@ pub struct FitParameters {
     pub method: Method,
     /// The seed of everything random.
     pub seed: u64,
-    /// The part of the pairs that is held out while methods are compared; the map that is kept is fitted on all.
-    pub held_out: f64,
-    /// Folds of the cross-fit.
-    pub folds: usize,
     /// Whether a named method is compared with the closed forms, so that the table says what it is worth.
     pub compare: bool,
     /// How outputs conform; `None` measures it on the held-out pairs.
@@ -99,7 +99,7 @@ pub struct FitParameters {
 
 impl Default for FitParameters {
     fn default() -> Self {
-        Self { method: Method::Auto, seed: 0, held_out: 0.2, folds: 5, compare: true, geometry: None }
+        Self { method: Method::Auto, seed: 0, compare: true, geometry: None }
     }
 }
 
@@ -238,7 +238,15 @@ pub(crate) fn fit_with(
 ) -> Result<Fitted> {
     let closed = closed_form_candidates(parameters.seed);
     let candidates: Vec<&Candidate<'_>> = closed.iter().chain(more).collect();
-    check(parameters, &candidates)?;
+    let of_method = |method: Method| {
+        candidates.iter().copied().find(|candidate| candidate.method == method).ok_or_else(|| {
+            let known: Vec<&str> = candidates.iter().map(|candidate| candidate.method.name()).collect();
+            Error::option("method", method, format!("one of {}", known.join(", ")))
+        })
+    };
+    if parameters.method != Method::Auto {
+        of_method(parameters.method)?;
+    }
     let (unlabelled, idle) = without_idle_labels(pairs)?.unzip();
     let pairs = unlabelled.as_ref().unwrap_or(pairs);
     let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?;
@@ -249,25 +257,15 @@ pub(crate) fn fit_with(
     findings.extend(of_head.into_iter().flatten());
     findings.extend(guards::left_open(pairs, head.is_some()));
 
-    let named = |candidate: &&&Candidate<'_>| candidate.method == parameters.method;
-    let tried: Vec<&Candidate<'_>> = match parameters.method {
-        Method::Auto => candidates.clone(),
-        _ if parameters.compare => closed
-            .iter()
-            .chain(more.iter().filter(|candidate| candidate.method == parameters.method))
-            .collect(),
-        _ => candidates.iter().filter(named).copied().collect(),
+    let task = Task { pairs, head, groups: &groups, parameters, progress };
+    let is_auto = parameters.method == Method::Auto;
+    let is_tried = |candidate: &&Candidate<'_>| {
+        is_auto || candidate.method == parameters.method || (parameters.compare && !candidate.slow)
     };
-    let compared = if parameters.method == Method::Auto || parameters.compare || parameters.geometry.is_none()
-    {
-        select(pairs, head, &groups, &tried, parameters, progress)?
-    } else {
-        None
-    };
-    let (selection, seen_errors, calibration_of_own) = match compared {
-        Some(Compared { selection, seen_errors, calibration }) => (Some(selection), seen_errors, calibration),
-        None => (None, Vec::new(), None),
-    };
+    let tried: Vec<&Candidate<'_>> = candidates.iter().copied().filter(is_tried).collect();
+    let is_compared = is_auto || parameters.compare || parameters.geometry.is_none();
+    let compared = if is_compared { task.compare(&tried)? } else { Compared::default() };
+    let Compared { selection, seen_errors, calibration: calibration_of_own } = compared;
     let row = selection.as_ref().and_then(|selection| Some(&selection.rows[selection.kept?]));
     let method = match (parameters.method, row) {
         (Method::Auto, Some(row)) => row.method,
@@ -283,31 +281,12 @@ pub(crate) fn fit_with(
         .geometry
         .or_else(|| row.and_then(|row| row.geometry))
         .unwrap_or_else(|| GeometryKind::options(pairs.new_vectors().space())[0]);
-    let candidate = candidates
-        .iter()
-        .find(|candidate| candidate.method == method)
-        .ok_or_else(|| Error::option("method", method, "a method of this build"))?;
-
+    let candidate = of_method(method)?;
     let fitted = (candidate.fit)(pairs, &groups, progress)
         .map_err(|error| error.context(format!("fitting {method}")))?;
-    let (adapter, calibration, handicap) =
-        finish(pairs, head, &groups, candidate, fitted, kind, parameters, progress)?;
+    let (adapter, calibration, handicap) = task.finish(candidate, fitted, kind)?;
     let calibration = calibration.or(calibration_of_own);
     Ok(Fitted { adapter, selection, calibration, handicap, findings })
-}
-
-fn check(parameters: &FitParameters, candidates: &[&Candidate<'_>]) -> Result<()> {
-    if !(0.01..=0.5).contains(&parameters.held_out) {
-        return Err(Error::option("held-out part", parameters.held_out, "a number from 0.01 to 0.5"));
-    }
-    if parameters.folds < 2 {
-        return Err(Error::option("folds", parameters.folds, "at least 2"));
-    }
-    if parameters.method != Method::Auto && candidates.iter().all(|other| other.method != parameters.method) {
-        let known: Vec<&str> = candidates.iter().map(|candidate| candidate.method.name()).collect();
-        return Err(Error::option("method", parameters.method, format!("one of {}", known.join(", "))));
-    }
-    Ok(())
 }
 
 /// The pairs without their labels, where these tell no item from another, and a word about it: with one class in all every
@@ -333,13 +312,22 @@ fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
 
 /// The class of every pair, or its cluster where there are no labels.
 fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
-    match pairs.labels() {
-        Some(labels) if labels.iter().any(|&label| label >= 0) => Ok(labels.to_vec()),
-        _ => {
-            progress.check()?;
-            pseudo_classes(pairs.new_vectors().matrix(), seed)
-        }
+    if let Some(labels) = known_labels(pairs) {
+        return Ok(labels.to_vec());
     }
+    progress.check()?;
+    pseudo_classes(pairs.new_vectors().matrix(), seed)
+}
+
+/// Pairs, and what is asked of an adapter of them.
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    pairs: &'a Pairs,
+    head: Option<&'a Head>,
+    /// The class or cluster of every pair.
+    groups: &'a [i64],
+    parameters: &'a FitParameters,
+    progress: &'a Progress,
 }
 
 /// One held-out part made ready for measuring.
@@ -389,16 +377,15 @@ fn sampled(pairs: &Pairs, items: &[usize], seed: u64) -> Option<Pairs> {
     if items.len() < PART_ITEMS_MIN {
         return None;
     }
-    let sample = folds(items.len(), items.len().div_ceil(PART_ITEMS_MAX), seed);
-    let items: Vec<usize> =
-        items.iter().zip(sample).filter(|&(_, fold)| fold == 0).map(|(&item, _)| item).collect();
-    Some(pairs.select(&items))
+    let (sample, _) = parted(&folds(items.len(), items.len().div_ceil(PART_ITEMS_MAX), seed), 0);
+    Some(pairs.select(&sample.into_iter().map(|place| items[place]).collect::<Vec<_>>()))
 }
 
-/// What [`select`] found.
+/// What [`Task::compare`] found.
+#[derive(Default)]
 struct Compared {
-    /// The table.
-    selection: Selection,
+    /// The table; `None` where there are too few pairs for one.
+    selection: Option<Selection>,
     /// The relative error of every learned map on the held-out items of classes that it has seen: items of left-out classes lie so
     /// close together that a map may well be farther from them than their own mean is.
     seen_errors: Vec<f64>,
@@ -406,99 +393,203 @@ struct Compared {
     calibration: Option<SigmaQuality>,
 }
 
-/// Fits every candidate on a part of the pairs and measures it on the rest; `None` where there are too few pairs for that.
-fn select(
-    pairs: &Pairs,
-    head: Option<&Head>,
-    groups: &[i64],
-    candidates: &[&Candidate<'_>],
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<Option<Compared>> {
-    let labels = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
-    let held_out = hold_out(pairs.len(), labels, parameters.held_out, parameters.seed);
-    let Parts { all: parts, has_seen: has_seen_part, by_label } =
-        Parts::new(pairs, &held_out, parameters.seed);
-    let HeldOut { fitted, seen, unseen } = held_out;
-    let (mut seen_errors, mut calibration) = (Vec::new(), None);
-    if parts.is_empty() || fitted.len() < PART_ITEMS_MIN {
-        return Ok(None);
-    }
-    let fitted_pairs = pairs.select(&fitted);
-    let fitted_groups: Vec<i64> = fitted.iter().map(|&item| groups[item]).collect();
-    let line = |quality: fn(&Criterion, &Pairs) -> Result<f64>| -> Result<f64> {
-        let measured = parts.iter().filter_map(|part| Some(quality(part.criterion.as_ref()?, &part.pairs)));
-        let values = measured.collect::<Result<Vec<f64>>>()?;
-        Ok(values.iter().sum::<f64>() / values.len() as f64)
-    };
-    let mut selection = Selection {
-        criterion: if by_label { "mAP".into() } else { format!("agreement@{AGREEMENT}") },
-        held_out: (seen.len(), unseen.len()),
-        do_nothing: line(Criterion::old)?,
-        native: line(Criterion::native)?,
-        rows: Vec::new(),
-        kept: None,
-    };
-    for candidate in candidates {
-        progress.check()?;
-        #[allow(
-            clippy::disallowed_methods,
-            reason = "the seconds of a fit are shown; nothing is chosen by them"
-        )]
-        let started = Instant::now();
-        let fitted = (candidate.fit)(&fitted_pairs, &fitted_groups, progress);
-        let seconds = started.elapsed().as_secs_f64();
-        let measured = fitted.and_then(|fitted| {
-            let rows =
-                measure(&fitted, fitted_pairs.new_vectors(), &parts, parameters, seconds, candidate.method)?;
-            // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made for it.
-            if let (true, Some(_), Some(_)) =
-                (candidate.method == parameters.method, &fitted.uncertainty, &fitted.geometry)
-            {
-                let kind = GeometryKind::options(fitted_pairs.new_vectors().space())[0];
-                let (adapter, ..) = finish(
-                    &fitted_pairs,
-                    head,
-                    &fitted_groups,
-                    candidate,
-                    fitted,
-                    kind,
+impl Task<'_> {
+    /// Fits every candidate on a part of the pairs and measures it on the rest.
+    fn compare(&self, candidates: &[&Candidate<'_>]) -> Result<Compared> {
+        let Self { pairs, parameters, .. } = *self;
+        let held_out = hold_out(pairs.len(), known_labels(pairs), HELD_OUT, parameters.seed);
+        let Parts { all: parts, has_seen: has_seen_part, by_label } =
+            Parts::new(pairs, &held_out, parameters.seed);
+        let HeldOut { fitted, seen, unseen } = held_out;
+        let (mut seen_errors, mut calibration) = (Vec::new(), None);
+        if parts.is_empty() || fitted.len() < PART_ITEMS_MIN {
+            return Ok(Compared::default());
+        }
+        let fitted_pairs = pairs.select(&fitted);
+        let fitted_groups: Vec<i64> = fitted.iter().map(|&item| self.groups[item]).collect();
+        let part = Task { pairs: &fitted_pairs, groups: &fitted_groups, ..*self };
+        let line = |quality: fn(&Criterion, &Pairs) -> Result<f64>| -> Result<f64> {
+            let measured =
+                parts.iter().filter_map(|part| Some(quality(part.criterion.as_ref()?, &part.pairs)));
+            let values = measured.collect::<Result<Vec<f64>>>()?;
+            Ok(values.iter().sum::<f64>() / values.len() as f64)
+        };
+        let mut selection = Selection {
+            criterion: if by_label { "mAP".into() } else { format!("agreement@{AGREEMENT}") },
+            held_out: (seen.len(), unseen.len()),
+            do_nothing: line(Criterion::old)?,
+            native: line(Criterion::native)?,
+            rows: Vec::new(),
+            kept: None,
+        };
+        for candidate in candidates {
+            self.progress.check()?;
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "the seconds of a fit are shown; nothing is chosen by them"
+            )]
+            let started = Instant::now();
+            let fitted = (candidate.fit)(&fitted_pairs, &fitted_groups, self.progress);
+            let seconds = started.elapsed().as_secs_f64();
+            let measured = fitted.and_then(|fitted| {
+                let rows = measure(
+                    &fitted,
+                    fitted_pairs.new_vectors(),
+                    &parts,
                     parameters,
-                    progress,
+                    seconds,
+                    candidate.method,
                 )?;
-                calibration = Some(calibration_of(&adapter, &parts)?);
-            }
-            Ok(rows)
-        });
-        match measured {
-            Ok((rows, first_errors)) => {
-                selection.rows.extend(rows);
-                if has_seen_part && candidate.method != Method::DoNothing {
-                    seen_errors.extend(first_errors);
+                // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made for it.
+                if let (true, Some(_), Some(_)) =
+                    (candidate.method == parameters.method, &fitted.uncertainty, &fitted.geometry)
+                {
+                    let kind = GeometryKind::options(fitted_pairs.new_vectors().space())[0];
+                    let (adapter, ..) = part.finish(candidate, fitted, kind)?;
+                    calibration = Some(calibration_of(&adapter, &parts)?);
                 }
+                Ok(rows)
+            });
+            match measured {
+                Ok((rows, first_errors)) => {
+                    selection.rows.extend(rows);
+                    if has_seen_part && candidate.method != Method::DoNothing {
+                        seen_errors.extend(first_errors);
+                    }
+                }
+                Err(error) if error.is_cancelled() => return Err(error),
+                Err(error) => selection.rows.push(SelectionRow {
+                    method: candidate.method,
+                    geometry: None,
+                    relative_error: 0.0,
+                    start: 0.0,
+                    area: 0.0,
+                    seconds,
+                    failure: Some(error.to_string()),
+                }),
             }
-            Err(error) if error.is_cancelled() => return Err(error),
-            Err(error) => selection.rows.push(SelectionRow {
-                method: candidate.method,
-                geometry: None,
-                relative_error: 0.0,
-                start: 0.0,
-                area: 0.0,
-                seconds,
-                failure: Some(error.to_string()),
-            }),
         }
-    }
-    let wanted = |row: &SelectionRow| {
-        row.failure.is_none() && (parameters.method == Method::Auto || parameters.method == row.method)
-    };
-    for (index, row) in selection.rows.iter().enumerate().filter(|(_, row)| wanted(row)) {
-        // The first of equals is the simplest.
-        if selection.kept.is_none_or(|kept| row.area > selection.rows[kept].area) {
-            selection.kept = Some(index);
+        let wanted = |row: &SelectionRow| {
+            row.failure.is_none() && (parameters.method == Method::Auto || parameters.method == row.method)
+        };
+        for (index, row) in selection.rows.iter().enumerate().filter(|(_, row)| wanted(row)) {
+            // The first of equals is the simplest.
+            if selection.kept.is_none_or(|kept| row.area > selection.rows[kept].area) {
+                selection.kept = Some(index);
+            }
         }
+        Ok(Compared { selection: Some(selection), seen_errors, calibration })
     }
-    Ok(Some(Compared { selection, seen_errors, calibration }))
+
+    /// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together.
+    fn finish(
+        &self,
+        candidate: &Candidate<'_>,
+        fitted: FittedMap,
+        kind: GeometryKind,
+    ) -> Result<(Adapter, Option<SigmaQuality>, Option<HandicapChoice>)> {
+        let Self { pairs, head, groups, parameters, progress } = *self;
+        let native = pairs.new_vectors();
+        let needs_evidence =
+            fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
+        let evidence = match fitted.evidence {
+            Some(evidence) => Some(evidence),
+            None if needs_evidence && pairs.len() >= 2 => Some(self.cross_fitted(candidate)?),
+            None => None,
+        };
+        let empty = Matrix::default();
+        let raw = evidence.as_ref().map_or(&empty, |evidence| &evidence.items_left_out);
+        let conform = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, raw, native));
+        let (uncertainty, calibration, handicap) = match (fitted.uncertainty, &evidence) {
+            (Some(uncertainty), _) => {
+                (uncertainty_fit::in_squared_units(uncertainty, &fitted.map, &conform, pairs)?, None, None)
+            }
+            (None, Some(evidence)) => {
+                let own_head = match head {
+                    Some(_) => None,
+                    None => Some(centroid_head(native.matrix(), groups)?),
+                };
+                let seen = Evidence {
+                    items_left_out: &evidence.items_left_out,
+                    groups_left_out: evidence.groups_left_out.as_ref(),
+                    groups: &evidence.rows.iter().map(|&row| groups[row]).collect::<Vec<_>>(),
+                    geometry: &conform,
+                    input: fitted.map.input,
+                    head: head.or(own_head.as_ref()),
+                };
+                let seen_pairs = pairs.select(&evidence.rows);
+                let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
+                let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
+                (learned.uncertainty, Some(learned.calibration), handicap)
+            }
+            // A single pair: the map is right on it and nothing else is known.
+            (None, None) => (Uncertainty::Constant { variance: 1.0 }, None, None),
+        };
+        let fingerprints =
+            [("old", pairs.old().matrix().fingerprint()), ("new", native.matrix().fingerprint())];
+        let adapter = Adapter {
+            old: pairs.old().space().clone(),
+            new: native.space().clone(),
+            map: fitted.map,
+            geometry: conform,
+            uncertainty,
+            handicap: handicap.as_ref().map_or(0.0, HandicapChoice::handicap),
+            input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
+            training: Training {
+                method: candidate.method.name().into(),
+                seed: parameters.seed,
+                pairs: pairs.len(),
+                inputs: fingerprints.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
+                hyper_parameters: fitted.choices,
+                version: env!("CARGO_PKG_VERSION").into(),
+                pairs_sketch: Some(RowSketch::of(pairs.old().matrix())),
+            },
+        };
+        Ok((adapter, calibration, handicap))
+    }
+
+    /// The handicap that serves best on the pairs, with items left out and (where there is that evidence) with classes left
+    /// out as well: a gallery holds both.
+    fn left_out_handicap(
+        &self,
+        evidence: &OwnEvidence,
+        geometry: &Geometry,
+        calibration: &SigmaQuality,
+    ) -> Result<Option<HandicapChoice>> {
+        let native = self.pairs.new_vectors().matrix().select(&evidence.rows);
+        let of_rows = |labels: &[i64]| evidence.rows.iter().map(|&row| labels[row]).collect();
+        let labels: Option<Vec<i64>> = known_labels(self.pairs).map(of_rows);
+        let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
+        let outputs: Vec<Matrix> =
+            raw.into_iter().flatten().map(|raw| conformed(geometry, raw.clone())).collect();
+        handicap::fit(
+            &native,
+            &outputs.iter().collect::<Vec<_>>(),
+            labels.as_deref(),
+            self.pairs.new_vectors().space().distance,
+            calibration.calibration.mean_squared_error,
+            self.parameters.seed,
+            self.progress,
+        )
+    }
+
+    fn cross_fitted(&self, candidate: &Candidate<'_>) -> Result<OwnEvidence> {
+        let Self { pairs, groups, parameters, progress, .. } = *self;
+        let outputs = |fold: &[usize]| {
+            let fit = |fitted: &Pairs, items: &[usize]| {
+                let groups: Vec<i64> = items.iter().map(|&item| groups[item]).collect();
+                Ok((candidate.fit)(fitted, &groups, progress)?.map)
+            };
+            cross_fit(pairs, fold, fit, progress)
+        };
+        // A slow method is fitted twice more and not five times.
+        let k = if candidate.slow { 2 } else { FOLDS }.min(pairs.len());
+        let items_left_out = outputs(&folds(pairs.len(), k, parameters.seed))?;
+        let fold = group_folds(groups, k, parameters.seed);
+        let several = fold.iter().any(|&f| f != fold[0]);
+        let groups_left_out = if candidate.slow || !several { None } else { Some(outputs(&fold)?) };
+        Ok(OwnEvidence { rows: (0..pairs.len()).collect(), items_left_out, groups_left_out })
+    }
 }
 
 /// An adapter's own σ² against its errors on the held-out items.
@@ -563,129 +654,6 @@ fn measure(
         });
     }
     Ok((rows, first_errors))
-}
-
-/// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together.
-fn finish(
-    pairs: &Pairs,
-    head: Option<&Head>,
-    groups: &[i64],
-    candidate: &Candidate<'_>,
-    fitted: FittedMap,
-    kind: GeometryKind,
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<(Adapter, Option<SigmaQuality>, Option<HandicapChoice>)> {
-    let native = pairs.new_vectors();
-    let needs_evidence =
-        fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
-    let evidence = match fitted.evidence {
-        Some(evidence) => Some(evidence),
-        None if needs_evidence && pairs.len() >= 2 => {
-            Some(cross_fitted(pairs, groups, candidate, parameters, progress)?)
-        }
-        None => None,
-    };
-    let empty = Matrix::default();
-    let raw = evidence.as_ref().map_or(&empty, |evidence| &evidence.items_left_out);
-    let conform = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, raw, native));
-    let (uncertainty, calibration, handicap) = match (fitted.uncertainty, &evidence) {
-        (Some(uncertainty), _) => {
-            (uncertainty_fit::in_squared_units(uncertainty, &fitted.map, &conform, pairs)?, None, None)
-        }
-        (None, Some(evidence)) => {
-            let own_head = match head {
-                Some(_) => None,
-                None => Some(centroid_head(native.matrix(), groups)?),
-            };
-            let seen = Evidence {
-                items_left_out: &evidence.items_left_out,
-                groups_left_out: evidence.groups_left_out.as_ref(),
-                groups: &evidence.rows.iter().map(|&row| groups[row]).collect::<Vec<_>>(),
-                geometry: &conform,
-                input: fitted.map.input,
-                head: head.or(own_head.as_ref()),
-            };
-            let seen_pairs = pairs.select(&evidence.rows);
-            let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
-            let handicap =
-                left_out_handicap(pairs, evidence, &conform, &learned.calibration, parameters, progress)?;
-            (learned.uncertainty, Some(learned.calibration), handicap)
-        }
-        // A single pair: the map is right on it and nothing else is known.
-        (None, None) => (Uncertainty::Constant { variance: 1.0 }, None, None),
-    };
-    let fingerprints = [("old", pairs.old().matrix().fingerprint()), ("new", native.matrix().fingerprint())];
-    let adapter = Adapter {
-        old: pairs.old().space().clone(),
-        new: native.space().clone(),
-        map: fitted.map,
-        geometry: conform,
-        uncertainty,
-        handicap: handicap.as_ref().map_or(0.0, HandicapChoice::handicap),
-        input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
-        training: Training {
-            method: candidate.method.name().into(),
-            seed: parameters.seed,
-            pairs: pairs.len(),
-            inputs: fingerprints.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
-            hyper_parameters: fitted.choices,
-            version: env!("CARGO_PKG_VERSION").into(),
-            pairs_sketch: Some(RowSketch::of(pairs.old().matrix())),
-        },
-    };
-    Ok((adapter, calibration, handicap))
-}
-
-/// The handicap that serves best on the pairs, with items left out and (where there is that evidence) with classes left
-/// out as well: a gallery holds both.
-fn left_out_handicap(
-    pairs: &Pairs,
-    evidence: &OwnEvidence,
-    geometry: &Geometry,
-    calibration: &SigmaQuality,
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<Option<HandicapChoice>> {
-    let native = pairs.new_vectors().matrix().select(&evidence.rows);
-    let labels = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
-    let labels: Option<Vec<i64>> =
-        labels.map(|labels| evidence.rows.iter().map(|&row| labels[row]).collect());
-    let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
-    let outputs: Vec<Matrix> =
-        raw.into_iter().flatten().map(|raw| conformed(geometry, raw.clone())).collect();
-    handicap::fit(
-        &native,
-        &outputs.iter().collect::<Vec<_>>(),
-        labels.as_deref(),
-        pairs.new_vectors().space().distance,
-        calibration.calibration.mean_squared_error,
-        parameters.seed,
-        progress,
-    )
-}
-
-fn cross_fitted(
-    pairs: &Pairs,
-    groups: &[i64],
-    candidate: &Candidate<'_>,
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<OwnEvidence> {
-    let outputs = |fold: &[usize]| {
-        let fit = |fitted: &Pairs, items: &[usize]| {
-            let groups: Vec<i64> = items.iter().map(|&item| groups[item]).collect();
-            Ok((candidate.fit)(fitted, &groups, progress)?.map)
-        };
-        cross_fit(pairs, fold, fit, progress)
-    };
-    // A slow method is fitted twice more and not five times.
-    let k = if candidate.slow { 2 } else { parameters.folds }.min(pairs.len());
-    let items_left_out = outputs(&folds(pairs.len(), k, parameters.seed))?;
-    let fold = group_folds(groups, k, parameters.seed);
-    let several = fold.iter().any(|&f| f != fold[0]);
-    let groups_left_out = if candidate.slow || !several { None } else { Some(outputs(&fold)?) };
-    Ok(OwnEvidence { rows: (0..pairs.len()).collect(), items_left_out, groups_left_out })
 }
 
 /// What the table says in words: a named method that loses, a switch that has to wait, lengths that were left alone.

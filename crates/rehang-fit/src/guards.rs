@@ -10,6 +10,7 @@ use rehang::{Head, HeadKind, Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
 use crate::folds::{folds, parted};
+use crate::head_fit::known_labels;
 use crate::outputs::{conformed, raw_outputs, relative_error};
 use crate::retrieval::{AGREEMENT, Criterion};
 
@@ -183,7 +184,7 @@ pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Vec<Finding>> {
         return Ok(Vec::new());
     }
     let sample = sample(pairs, seed);
-    let labels = sample.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
+    let labels = known_labels(&sample);
     let (old, new) = (sample.old().matrix(), sample.new_vectors().matrix());
     let (verb, old, new) = match labels {
         Some(labels) => ("classifies", classified(head, old, labels), classified(head, new, labels)),
@@ -231,7 +232,7 @@ fn sureness(head: &Head, rows: &Matrix) -> Result<f64> {
 
 /// What pairs without labels leave open, so that nobody takes silence for an answer; nothing where labels are known.
 pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
-    if pairs.labels().is_some_and(|labels| labels.iter().any(|&label| label >= 0)) {
+    if known_labels(pairs).is_some() {
         return None;
     }
     let direction = if has_head && pairs.old().dimension() == pairs.new_vectors().dimension() {

@@ -1,7 +1,7 @@
 //! A classifier head for new models that ship without one: logistic regression on new vectors and labels.
 
 use rehang::files::expect_count;
-use rehang::{Error, Head, HeadKind, Matrix, Progress, Result};
+use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result};
 
 use crate::lbfgs::minimise;
 use crate::linear_algebra::{column_sums, sum_blocks};
@@ -18,13 +18,9 @@ const ITERATIONS_MAX: usize = 200;
 /// The largest coordinate of the gradient at which the fit counts as done.
 const TOLERANCE: f64 = 1e-5;
 
-/// A head that was fitted, and which label each of its classes is.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FittedHead {
-    /// The head, `[classes, d]`, softmax.
-    pub head: Head,
-    /// The label of every class, increasing: class c of the head is `labels[c]`.
-    pub labels: Vec<i64>,
+/// The labels of pairs, where at least one is known.
+pub(crate) fn known_labels(pairs: &Pairs) -> Option<&[i64]> {
+    pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0))
 }
 
 /// Labels as class numbers `0..classes` in the order of the labels, `None` for negative labels ("not known"); and the
@@ -54,9 +50,9 @@ pub fn class_numbers(labels: &[i64]) -> (Vec<Option<usize>>, Vec<i64>) {
 ///
 /// [`ErrorKind::CountMismatch`] where there is not one label a vector, [`ErrorKind::MissingInput`] where no label is
 /// known, [`ErrorKind::InvalidOption`] for a negative penalty, [`ErrorKind::Cancelled`].
-pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result<FittedHead> {
+pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result<Head> {
     expect_count("new vectors", vectors.rows(), "labels", labels.len())?;
-    let (numbers, class_labels) = class_numbers(labels);
+    let (numbers, known) = class_numbers(labels);
     let rows: Vec<usize> = (0..labels.len()).filter(|&row| numbers[row].is_some()).collect();
     if rows.is_empty() {
         return Err(Error::missing("labels that are not negative", "fitting a classifier head"));
@@ -64,7 +60,7 @@ pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result
     let targets: Vec<usize> = rows.iter().filter_map(|&row| numbers[row]).collect();
     let mut x = vectors.select(&rows);
     let (mean, scale) = centre_and_scale(&mut x);
-    let (d, classes) = (x.columns(), class_labels.len());
+    let (d, classes) = (x.columns(), known.len());
 
     progress.begin("fitting a classifier head", "evaluations", 0);
     let start = vec![0.0; classes * (d + 1)];
@@ -83,7 +79,7 @@ pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result
             (solution[classes * d + class] - shift) as f32
         })
         .collect();
-    Ok(FittedHead { head: Head::new(weight, Some(bias), HeadKind::Softmax)?, labels: class_labels })
+    Head::new(weight, Some(bias), HeadKind::Softmax)
 }
 
 /// Centres the rows and divides them by the root of their mean variance; gives the mean and that number.
@@ -206,9 +202,9 @@ mod tests {
             1e-3 * (noise.row(r)[c] + if c == r % 4 { 8.0 } else { 0.0 }) + 5.0
         });
         let fitted = fit_head(&v, &labels, &Progress::default()).unwrap();
-        assert_eq!(fitted.labels, [3, 7, 100]);
+        let (_, known) = class_numbers(&labels);
         let right = (0..200).filter(|&row| labels[row] >= 0);
-        assert!(right.clone().all(|row| fitted.labels[argmax(&fitted.head, v.row(row))] == labels[row]));
+        assert!(right.clone().all(|row| known[argmax(&fitted, v.row(row))] == labels[row]));
     }
 
     #[test]
@@ -216,7 +212,7 @@ mod tests {
         let v = Matrix::from_fn(4, 2, |_, _| 1.0);
         for labels in [[5, 5, 5, 5], [0, 1, 2, 2]] {
             let fitted = fit_head(&v, &labels, &Progress::default()).unwrap();
-            assert!(fitted.head.bias().iter().all(|value| value.is_finite()));
+            assert!(fitted.bias().iter().all(|value| value.is_finite()));
         }
     }
 

@@ -14,7 +14,7 @@ use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, fit_with};
 use crate::closed_form::ridge;
 use crate::folds::hold_out;
 use crate::geometry::{self, GeometryKind};
-use crate::head_fit::fit_head;
+use crate::head_fit::{class_numbers, fit_head, known_labels};
 use crate::method::Method;
 use crate::network::Architecture;
 use crate::network_fit::{
@@ -265,19 +265,17 @@ fn classed(
         return Ok(None);
     }
     let new = pairs.new_vectors().matrix();
-    let known = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
-    let labels = match known {
+    let labels = match known_labels(pairs) {
         Some(labels) => labels.to_vec(),
         None if asked_for_classes(options.loss) => pseudo_classes(new, seed)?,
         None => return Ok(None),
     };
-    let fitted = fit_head(new, &labels, progress)?;
-    let number =
-        |label: i64| fitted.labels.iter().position(|&other| other == label).map_or(-1, |at| at as i64);
-    let numbered = labels.iter().map(|&label| number(label)).collect();
+    let head = fit_head(new, &labels, progress)?;
+    let (numbers, _) = class_numbers(&labels);
+    let numbered = numbers.into_iter().map(|number| number.map_or(-1, |class| class as i64)).collect();
     let pairs =
         Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), Some(numbered), pairs.side().cloned())?;
-    Ok(Some((pairs, fitted.head)))
+    Ok(Some((pairs, head)))
 }
 
 fn asked_for_classes(loss: LossParts) -> bool {

@@ -44,6 +44,17 @@ pub(crate) fn input_factor(scaling: InputScaling, row: &[f32]) -> f64 {
     }
 }
 
+/// Rows as a map takes them.
+pub(crate) fn scaled(rows: &Matrix, scaling: InputScaling) -> Matrix {
+    let mut scaled = rows.clone();
+    for row in 0..scaled.rows() {
+        let row = scaled.row_mut(row);
+        let factor = input_factor(scaling, row);
+        row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+    }
+    scaled
+}
+
 /// Centred second moments of pairs `(x, y)`: all that a linear map needs to know about them.
 #[derive(Debug, Clone)]
 pub(crate) struct Moments {

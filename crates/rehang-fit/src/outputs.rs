@@ -6,7 +6,7 @@ use rehang::adapter::{BranchInput, Dense, Geometry, KernelExpansion, Map};
 use rehang::study::true_errors;
 use rehang::{ErrorKind, Matrix, Pairs, Result};
 
-use crate::linear_algebra::input_factor;
+use crate::linear_algebra::scaled;
 use crate::objectives::squared::total_variance;
 
 /// Rows that are computed together; a row's result does not depend on it.
@@ -24,7 +24,7 @@ pub fn raw_outputs(map: &Map, old: &Matrix, side: Option<&Matrix>) -> Result<Mat
         .par_chunks(PANEL_ROWS)
         .map(|rows| {
             let side = side.map(|side| side.select(rows));
-            panel(map, old.select(rows), side)
+            panel(map, &old.select(rows), side)
         })
         .collect();
     let mut data = Vec::new();
@@ -37,12 +37,8 @@ pub fn raw_outputs(map: &Map, old: &Matrix, side: Option<&Matrix>) -> Result<Mat
     Matrix::new(columns, data)
 }
 
-fn panel(map: &Map, mut old: Matrix, side: Option<Matrix>) -> Result<Matrix> {
-    for row in 0..old.rows() {
-        let row = old.row_mut(row);
-        let factor = input_factor(map.input, row);
-        scale(row, factor);
-    }
+fn panel(map: &Map, old: &Matrix, side: Option<Matrix>) -> Result<Matrix> {
+    let old = scaled(old, map.input);
     let kernel = map.kernel.as_ref().map(|kernel| expansion(kernel, &old)).transpose()?;
     let skipped = map.skip.as_ref().map(|skip| layer(skip, &old)).transpose()?;
     let mut joined = layers(&map.branch, old.clone())?;
@@ -127,13 +123,6 @@ pub(crate) fn multiply_transposed(x: &[f32], rows: usize, weight: &Matrix, out: 
     matmul(out, Accum::Replace, x, w.transpose(), 1.0_f32, Par::Seq);
 }
 
-/// Multiplies a row with a number, in double precision.
-pub(crate) fn scale(row: &mut [f32], factor: f64) {
-    for value in row {
-        *value = (f64::from(*value) * factor) as f32;
-    }
-}
-
 /// Puts one raw output into the new space, in place.
 pub(crate) fn conform(geometry: &Geometry, row: &mut [f32]) {
     match geometry {
@@ -147,7 +136,7 @@ pub(crate) fn conform(geometry: &Geometry, row: &mut [f32]) {
             let length = rehang::norm(row);
             if length > 0.0 {
                 let factor = f64::from(matched(raw, native, length as f32)) / length;
-                scale(row, factor);
+                row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
             }
         }
     }

@@ -10,9 +10,6 @@
 //! both, so the regression learns from both; its level is set by the first.
 
 use faer::Mat;
-use rand::SeedableRng;
-use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::adapter::{
     Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty,
@@ -22,9 +19,9 @@ use rehang::statistics::SigmaQuality;
 use rehang::study::true_errors;
 use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
 
-use crate::folds::{folds, parted};
-use crate::linear_algebra::{column_means, eigen, input_factor, product};
-use crate::outputs::{conformed, raw_outputs, scale};
+use crate::folds::{folds, parted, shuffled};
+use crate::linear_algebra::{column_means, eigen, product, scaled};
+use crate::outputs::{conformed, raw_outputs};
 
 /// Fits once for every fold, without the fold's pairs, and gives the raw outputs of these maps on the pairs that each
 /// had not seen: `[n, d_new]`, in the order of the pairs.
@@ -147,8 +144,8 @@ pub fn fit(
     let log_error = |error: f64| error.max(1e-9 * mean_error).ln();
 
     let anchors = sample(pairs.len(), ANCHORS_MAX, seed);
-    let scaled = scaled_inputs(pairs.old().matrix(), evidence.input);
-    let anchor_rows = scaled.select(&anchors);
+    let old = scaled(pairs.old().matrix(), evidence.input);
+    let anchor_rows = old.select(&anchors);
     let search = NearestAnchors::new(&anchor_rows)?;
     let mut values: Vec<Vec<f32>> =
         vec![anchors.iter().map(|&item| log_error(errors[item]) as f32).collect()];
@@ -175,12 +172,12 @@ pub fn fit(
         head,
     };
     progress.check()?;
-    let scaled = scaled.select(&rows);
+    let old = old.select(&rows);
     let itself = |row: usize, anchor: usize| anchors[anchor] == rows[row];
     let mut features = features(
         &fitted,
         &search,
-        &scaled,
+        &old,
         &evidence.items_left_out.select(&rows),
         &outputs.select(&rows),
         itself,
@@ -194,7 +191,7 @@ pub fn fit(
             let (row, anchor) = (rows[row], anchors[anchor]);
             row == anchor || (evidence.groups[row] >= 0 && evidence.groups[row] == evidence.groups[anchor])
         };
-        features.extend(self::features(&fitted, &search, &scaled, &raw, &outputs, its_group)?);
+        features.extend(self::features(&fitted, &search, &old, &raw, &outputs, its_group)?);
         targets.extend(true_errors(&new.select(&rows), &outputs).into_iter().map(log_error));
     }
 
@@ -265,23 +262,13 @@ pub(crate) fn in_squared_units(
 
 /// At most `limit` of `n` items, drawn at random, increasing.
 fn sample(n: usize, limit: usize, seed: u64) -> Vec<usize> {
-    let mut items: Vec<usize> = (0..n).collect();
-    if n > limit {
-        items.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-        items.truncate(limit);
-        items.sort_unstable();
+    if n <= limit {
+        return (0..n).collect();
     }
+    let mut items = shuffled(n, seed);
+    items.truncate(limit);
+    items.sort_unstable();
     items
-}
-
-fn scaled_inputs(old: &Matrix, scaling: InputScaling) -> Matrix {
-    let mut scaled = old.clone();
-    for row in 0..scaled.rows() {
-        let row = scaled.row_mut(row);
-        let factor = input_factor(scaling, row);
-        scale(row, factor);
-    }
-    scaled
 }
 
 /// For every anchor the log of the mean squared distance of its new vector from those of its nearest other anchors.
@@ -485,7 +472,7 @@ pub(crate) fn predict(
     outputs: &Matrix,
 ) -> Vec<f64> {
     let search = NearestAnchors::new(&model.anchors).unwrap();
-    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_, _| false).unwrap();
+    let rows = features(model, &search, &scaled(old, input), raw, outputs, |_, _| false).unwrap();
     rows.iter()
         .map(|row| {
             let terms = row.iter().zip(&model.means).zip(&model.coefficients);
