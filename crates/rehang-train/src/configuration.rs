@@ -179,18 +179,7 @@ impl TrainingFile {
         file.folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         let folder = file.folder.clone();
         let place = |path: &mut PathBuf| *path = folder.join(&*path);
-        match &mut file.data {
-            ExamplesSource::Folder { path, .. } => place(path),
-            ExamplesSource::Arrays { images, labels, .. } => {
-                place(images);
-                place(labels);
-            }
-            ExamplesSource::Cifar { paths, .. } => paths.iter_mut().for_each(place),
-            ExamplesSource::Features { vectors, labels } => {
-                place(vectors);
-                place(labels);
-            }
-        }
+        file.data.paths().into_iter().for_each(|(_, path)| place(path));
         if let Some(allocation) = &mut file.allocation {
             place(&mut allocation.file);
             allocation.folder.clone_from(&folder);

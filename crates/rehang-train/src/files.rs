@@ -14,7 +14,7 @@ use crate::compatible::{Epoch, HeadForm, Method, TrainingParameters, TrainingSet
 use crate::configuration::{Part, TrainingFile};
 use crate::contest::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
 use crate::encoder::{Architecture, Encoder, Shape};
-use crate::examples::{Examples, ExamplesSource, Refusal};
+use crate::examples::{Examples, Refusal};
 
 /// A training's configuration, and what stands in place of some of its values.
 #[derive(Debug, Clone)]
@@ -236,9 +236,7 @@ pub fn export_onnx(encoder: &Path, output: &PathBuf) -> Result<ExportAnswer> {
     expect_apart(&[("output", Some(output))], &[("encoder", encoder.to_owned())])?;
     let encoder = Encoder::load(encoder)?;
     let bytes = encoder.to_onnx()?;
-    let mut file = AtomicFile::create(output)?;
-    file.put(&bytes)?;
-    file.commit()?;
+    AtomicFile::write(output, &bytes)?;
     let dimension = encoder.architecture.outputs();
     Ok(ExportAnswer { onnx: output.clone(), bytes: bytes.len(), input: encoder.input, dimension })
 }
@@ -310,27 +308,13 @@ pub fn compare_files(files: &CompareFiles, progress: &Progress) -> Result<(Compa
 /// The files that a configuration makes every command read, itself among them, with the keys that name them.
 fn of_configuration(file: &TrainingFile, path: &Path) -> Vec<(&'static str, PathBuf)> {
     let mut inputs: Vec<(&'static str, PathBuf)> =
-        of_data(&file.data).into_iter().map(|(name, path)| (name, path.clone())).collect();
+        file.data.clone().paths().into_iter().map(|(name, path)| (name, path.clone())).collect();
     inputs.push(("the configuration", path.to_owned()));
     if let Some(allocation) = &file.allocation {
         inputs.push(("allocation.file", allocation.file.clone()));
         inputs.extend(allocation.test_rows().map(|path| ("allocation.test_rows", path)));
     }
     inputs
-}
-
-/// The files that data are read from, with the keys that name them.
-fn of_data(data: &ExamplesSource) -> Vec<(&'static str, &PathBuf)> {
-    match data {
-        ExamplesSource::Folder { path, .. } => vec![("data.path", path)],
-        ExamplesSource::Arrays { images, labels, .. } => {
-            vec![("data.images", images), ("data.labels", labels)]
-        }
-        ExamplesSource::Cifar { paths, .. } => paths.iter().map(|path| ("data.paths", path)).collect(),
-        ExamplesSource::Features { vectors, labels } => {
-            vec![("data.vectors", vectors), ("data.labels", labels)]
-        }
-    }
 }
 
 /// `[compare]`; the rest of the file is a training's, for the new models.

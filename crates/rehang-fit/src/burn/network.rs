@@ -6,10 +6,10 @@
 //! but the layout and the random masks.
 
 use burn_tensor::activation::{log_softmax, relu};
-use burn_tensor::{Device as BurnDevice, Gradients, Tensor, TensorData};
+use burn_tensor::{Device as BurnDevice, Gradients, Tensor};
 use rehang::{HeadKind, Result};
 
-use super::{read, unit};
+use super::{read, tensor, unit, with_angular_margin};
 use crate::adam::{Adam, BETA_1, BETA_2, EPSILON, WeightDecay};
 use crate::network::{Dropout, LayerKind, Layout, Source, State};
 use crate::network_fit::{
@@ -112,16 +112,18 @@ impl BurnTrainer {
         device: BurnDevice,
     ) -> Self {
         let parts = parts(layout);
+        let rows = |values: &[f32], rows: usize, columns: usize| {
+            tensor(&values[..rows * columns], [rows, columns], &device)
+        };
         let split = |flat: &[f32]| -> Vec<Tensor<2>> {
-            parts.iter().map(|part| tensor(&flat[part.begin..], part.rows, part.columns, &device)).collect()
+            parts.iter().map(|part| rows(&flat[part.begin..], part.rows, part.columns)).collect()
         };
         let running = layout
             .layers
             .iter()
             .filter(|layer| layer.kind == LayerKind::Block)
             .map(|layer| {
-                let column =
-                    |values: &[f32]| tensor(&values[layer.statistics.start..], 1, layer.outputs, &device);
+                let column = |values: &[f32]| rows(&values[layer.statistics.start..], 1, layer.outputs);
                 (column(&snapshot.state.running_mean), column(&snapshot.state.running_variance))
             })
             .collect();
@@ -132,11 +134,7 @@ impl BurnTrainer {
                 weight.normalise_rows();
             }
             let (classes, d) = (head.classes(), head.dimension());
-            (
-                tensor(weight.as_slice(), classes, d, &device),
-                tensor(head.bias(), 1, classes, &device),
-                head.kind(),
-            )
+            (rows(weight.as_slice(), classes, d), rows(head.bias(), 1, classes), head.kind())
         });
         Self {
             values: split(&snapshot.state.parameters),
@@ -207,8 +205,8 @@ impl BurnTrainer {
     ) -> (Tensor<2>, Vec<(Tensor<2>, Tensor<2>)>) {
         let widths = self.layout.widths;
         let rows = batch.rows;
-        let old = tensor(&batch.old, rows, widths.old, &self.device).autodiff();
-        let side = widths.side.map(|width| tensor(&batch.side, rows, width, &self.device).autodiff());
+        let old = tensor(&batch.old, [rows, widths.old], &self.device).autodiff();
+        let side = widths.side.map(|width| tensor(&batch.side, [rows, width], &self.device).autodiff());
         // A node's columns arrive in the order of its layers, so they are put side by side as they come.
         let mut nodes: Vec<Option<Tensor<2>>> = vec![None; self.layout.nodes.len()];
         let mut running = self.running.clone();
@@ -251,13 +249,13 @@ impl BurnTrainer {
     /// The fused passes' own dropout mask, as factors.
     fn mask(&self, dropout: Dropout, layer: usize, rows: usize, columns: usize) -> Option<Tensor<2>> {
         (dropout.rate > 0.0)
-            .then(|| tensor(&dropout.factors(layer, rows * columns), rows, columns, &self.device))
+            .then(|| tensor(&dropout.factors(layer, rows * columns), [rows, columns], &self.device))
     }
 
     /// L of every row, `[rows, 1]`.
     fn plain(&self, batch: &Batch, raw: Tensor<2>) -> Tensor<2> {
         let (rows, d) = (batch.rows, self.layout.widths.new);
-        let target = tensor(&batch.new, rows, d, &self.device);
+        let target = tensor(&batch.new, [rows, d], &self.device);
         let squared = match self.loss.squared {
             SquaredScale::MeanOverCoordinates => {
                 (raw.clone() - target).square().sum_dim(1).div_scalar(d as f32)
@@ -285,7 +283,7 @@ impl BurnTrainer {
                 is_true[row * classes + label] = 1.0;
             }
         }
-        let wanted = tensor(&wanted, rows, classes, &self.device);
+        let wanted = tensor(&wanted, [rows, classes], &self.device);
         let logits = match *kind {
             HeadKind::Softmax => {
                 let seen = if self.loss.on_sphere { unit(raw) } else { raw };
@@ -293,14 +291,8 @@ impl BurnTrainer {
             }
             HeadKind::ArcFace { scale, margin } => {
                 let cosines = unit(raw).matmul(weight.clone().transpose()).clamp(-1.0, 1.0);
-                let is_true = tensor(&is_true, rows, classes, &self.device);
-                let sines = cosines.clone().square().neg().add_scalar(1.0).clamp_min(1e-6).sqrt();
-                let turned = cosines.clone().mul_scalar(margin.cos()) - sines.mul_scalar(margin.sin());
-                let beyond =
-                    cosines.clone().inner().lower_equal_elem((std::f32::consts::PI - margin).cos()).float();
-                let guard = cosines.clone().sub_scalar(margin * margin.sin());
-                let with_margin = turned.clone() + (guard - turned) * beyond;
-                (cosines.clone() + (with_margin - cosines) * is_true).mul_scalar(scale)
+                let is_true = tensor(&is_true, [rows, classes], &self.device);
+                with_angular_margin(&cosines, is_true, margin).mul_scalar(scale)
             }
         };
         let loss = (log_softmax(logits, 1) * wanted).sum_dim(1).neg();
@@ -391,10 +383,6 @@ fn guarded(s: Tensor<2>, plain: &Tensor<2>, loss_weight: f32, log_weight: f32, b
     let above = value.clone().greater_equal_elem(bound).bool_and(slope.lower_elem(0.0));
     let free = (below.float() + above.float()).neg().add_scalar(1.0);
     (s - value) * free + clamped
-}
-
-fn tensor(values: &[f32], rows: usize, columns: usize, device: &BurnDevice) -> Tensor<2> {
-    Tensor::from_data(TensorData::new(values[..rows * columns].to_vec(), [rows, columns]), device)
 }
 
 #[cfg(test)]

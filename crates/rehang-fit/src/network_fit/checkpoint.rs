@@ -114,9 +114,7 @@ pub(crate) fn write(path: &Path, identity: &str, checkpoint: &Checkpoint) -> Res
         ("identity".to_owned(), identity.to_owned()),
     ]);
     let bytes = serialize(views, Some(metadata)).map_err(whole)?;
-    let mut file = AtomicFile::create(path)?;
-    file.put(&bytes)?;
-    file.commit()
+    AtomicFile::write(path, &bytes)
 }
 
 /// Reads a checkpoint of the fit with the given identity.

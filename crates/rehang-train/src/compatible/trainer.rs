@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use burn_tensor::{Tensor, TensorData};
+use burn_tensor::Tensor;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{Adapter, Training};
-use rehang::files::tensors;
+use rehang::files::tensors::{self, Detail};
 use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
 use rehang_fit::Device;
-use rehang_fit::burn::read;
+use rehang_fit::burn::{read, tensor};
 use rehang_fit::network::State;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -472,6 +472,21 @@ impl Part {
     fn new(parameters: Vec<f32>, kind: OptimiserKind) -> Self {
         Self { moments: Moments::new(kind, parameters.len()), parameters }
     }
+
+    fn vectors(&mut self, name: &'static str) -> impl Iterator<Item = (String, &mut Vec<f32>)> {
+        named(name, vec![("parameters", &mut self.parameters)], &mut self.moments)
+    }
+}
+
+/// Vectors of a part and of its optimiser, called as in a checkpoint.
+fn named<'a>(
+    part: &'static str,
+    vectors: Vec<(&'static str, &'a mut Vec<f32>)>,
+    moments: &'a mut Moments,
+) -> impl Iterator<Item = (String, &'a mut Vec<f32>)> {
+    let own = vectors.into_iter().map(move |(name, vector)| (format!("{part}.{name}"), vector));
+    let moments = moments.vectors().into_iter().enumerate();
+    own.chain(moments.map(move |(number, vector)| (format!("{part}.moments.{number}"), vector)))
 }
 
 /// A network that is trained: what it computes, how, with which numbers.
@@ -486,6 +501,16 @@ impl Network {
     fn new(graph: Graph, device: Device, state: State, kind: OptimiserKind) -> Result<Self> {
         let moments = Moments::new(kind, state.parameters.len());
         Ok(Self { passes: passes(&graph, device)?, graph, state, moments })
+    }
+
+    fn vectors(&mut self, name: &'static str) -> impl Iterator<Item = (String, &mut Vec<f32>)> {
+        let State { parameters, running_mean, running_variance } = &mut self.state;
+        let own = vec![
+            ("parameters", parameters),
+            ("running_mean", running_mean),
+            ("running_variance", running_variance),
+        ];
+        named(name, own, &mut self.moments)
     }
 }
 
@@ -542,58 +567,31 @@ impl Model {
         })
     }
 
-    /// Every vector that a checkpoint keeps, by name.
-    fn vectors(&self) -> Vec<(String, &[f32])> {
-        let mut vectors: Vec<(String, &[f32])> = Vec::new();
-        let networks = [("encoder", Some(&self.encoder)), ("adapter", self.adapter.as_ref())];
-        for (name, network) in networks.into_iter().filter_map(|(name, part)| Some((name, part?))) {
-            vectors.push((format!("{name}.parameters"), &network.state.parameters));
-            vectors.push((format!("{name}.running_mean"), &network.state.running_mean));
-            vectors.push((format!("{name}.running_variance"), &network.state.running_variance));
-            for (number, moments) in network.moments.vectors().0.into_iter().enumerate() {
-                vectors.push((format!("{name}.moments.{number}"), moments));
-            }
-        }
-        for (name, part) in [("head", &self.head), ("bias", &self.bias)] {
-            vectors.push((format!("{name}.parameters"), &part.parameters));
-            for (number, moments) in part.moments.vectors().0.into_iter().enumerate() {
-                vectors.push((format!("{name}.moments.{number}"), moments));
-            }
-        }
-        vectors
+    /// All that a checkpoint holds.
+    fn vectors(&mut self) -> impl Iterator<Item = (String, &mut Vec<f32>)> {
+        let adapter = self.adapter.iter_mut().flat_map(|adapter| adapter.vectors("adapter"));
+        let parts = self.head.vectors("head").chain(self.bias.vectors("bias"));
+        self.encoder.vectors("encoder").chain(adapter).chain(parts)
     }
 
-    /// Takes up what [`Model::vectors`] gave.
-    fn restore(&mut self, checkpoint: &mut Checkpoint) -> Result<(), tensors::Detail> {
-        let steps = checkpoint.optimiser_steps;
-        let mut moments = |name: &str, moments: &mut Moments| -> Result<(), tensors::Detail> {
-            let lengths: Vec<usize> = moments.vectors().0.iter().map(|vector| vector.len()).collect();
-            let vectors = lengths
-                .iter()
-                .enumerate()
-                .map(|(number, &length)| checkpoint.take(&format!("{name}.moments.{number}"), length))
-                .collect::<Result<_, _>>()?;
-            moments.restore(vectors, steps);
-            Ok(())
-        };
-        moments("encoder", &mut self.encoder.moments)?;
-        moments("head", &mut self.head.moments)?;
-        moments("bias", &mut self.bias.moments)?;
-        if let Some(adapter) = &mut self.adapter {
-            moments("adapter", &mut adapter.moments)?;
+    fn tensors(&mut self) -> Vec<tensors::Tensor<'_>> {
+        self.vectors()
+            .map(|(name, vector)| tensors::Tensor {
+                name,
+                shape: vec![vector.len()],
+                values: vector.as_slice().into(),
+            })
+            .collect()
+    }
+
+    fn restore(&mut self, checkpoint: &mut Checkpoint) -> Result<(), Detail> {
+        for (name, vector) in self.vectors() {
+            *vector = checkpoint.take(&name, vector.len())?;
         }
-        for (name, network) in [("encoder", Some(&mut self.encoder)), ("adapter", self.adapter.as_mut())] {
-            let Some(network) = network else { continue };
-            for (kind, vector) in [
-                ("parameters", &mut network.state.parameters),
-                ("running_mean", &mut network.state.running_mean),
-                ("running_variance", &mut network.state.running_variance),
-            ] {
-                *vector = checkpoint.take(&format!("{name}.{kind}"), vector.len())?;
-            }
-        }
-        for (name, part) in [("head", &mut self.head), ("bias", &mut self.bias)] {
-            part.parameters = checkpoint.take(&format!("{name}.parameters"), part.parameters.len())?;
+        let parts = [&mut self.encoder.moments, &mut self.head.moments, &mut self.bias.moments];
+        let adapter = self.adapter.iter_mut().map(|adapter| &mut adapter.moments);
+        for steps in parts.into_iter().chain(adapter).filter_map(Moments::steps) {
+            *steps = checkpoint.optimiser_steps;
         }
         Ok(())
     }
@@ -750,13 +748,12 @@ impl<'a> Run<'a> {
             let line = self.epoch(epoch, model, progress)?;
             self.history.push(line);
             if let Some(path) = &self.parameters.checkpoint {
-                let steps = model.encoder.moments.vectors().1;
                 let kept = checkpoint::Kept {
                     identity: &self.identity,
                     history: &self.history,
                     steps: self.steps,
-                    optimiser_steps: steps,
-                    vectors: model.vectors(),
+                    optimiser_steps: model.encoder.moments.steps().map_or(0, |steps| *steps),
+                    tensors: model.tensors(),
                 };
                 checkpoint::write(path, &kept)?;
             }
@@ -823,11 +820,9 @@ impl<'a> Run<'a> {
         };
 
         let device = objective_device();
-        let tensor = |values: &[f32], rows: usize| {
-            let width = values.len() / rows.max(1);
-            Tensor::<2>::from_data(TensorData::new(values.to_vec(), [rows, width]), &device)
-        };
-        let leaf = |values: &[f32], rows: usize| tensor(values, rows).autodiff().require_grad();
+        let rows_of =
+            |values: &[f32], rows: usize| tensor(values, [rows, values.len() / rows.max(1)], &device);
+        let leaf = |values: &[f32], rows: usize| rows_of(values, rows).autodiff().require_grad();
         let classes = model.bias.parameters.len();
         let new = leaf(&new, n);
         let adapted = adapted.map(|adapted| leaf(&adapted, n));
@@ -837,7 +832,7 @@ impl<'a> Run<'a> {
             labels: rows.iter().map(|&row| self.numbering.labels[row]).collect(),
             of_old: rows.iter().map(|&row| self.of_old[row]).collect(),
             new: new.clone(),
-            old: old.map_or_else(|| Tensor::zeros([n, 0], &device), |old| tensor(old.as_slice(), n)),
+            old: old.map_or_else(|| Tensor::zeros([n, 0], &device), |old| rows_of(old.as_slice(), n)),
             adapted: adapted.clone(),
             head: HeadTensors {
                 weight: weight.clone(),

@@ -142,10 +142,7 @@ impl Encoder {
     ///
     /// As [`Encoder::to_bytes`]; [`ErrorKind::Io`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let bytes = self.to_bytes()?;
-        let mut file = AtomicFile::create(path)?;
-        file.put(&bytes)?;
-        file.commit()
+        AtomicFile::write(path, &self.to_bytes()?)
     }
 
     /// Reads an encoder from a file.

@@ -241,12 +241,9 @@ impl Allocation {
     ///
     /// [`ErrorKind::Io`].
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
         let mut bytes = serde_json::to_vec(self).map_err(|error| Error::corrupt("the allocation", error))?;
         bytes.push(b'\n');
-        let mut file = AtomicFile::create(path)?;
-        file.put(&bytes)?;
-        file.commit()
+        AtomicFile::write(path, &bytes)
     }
 
     /// Reads an allocation and holds it against the data that it is for.

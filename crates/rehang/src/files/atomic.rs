@@ -88,6 +88,17 @@ impl AtomicFile {
         Ok(Self { target, folder, writer: BufWriter::with_capacity(BUFFER_BYTES, file) })
     }
 
+    /// Writes a whole file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`AtomicFile::create`], [`AtomicFile::put`] and [`AtomicFile::commit`].
+    pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+        let mut file = Self::create(path)?;
+        file.put(bytes)?;
+        file.commit()
+    }
+
     /// The name the file will have.
     pub fn path(&self) -> &Path {
         &self.target

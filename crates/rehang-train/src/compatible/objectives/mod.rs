@@ -19,7 +19,8 @@ pub(crate) mod selective;
 pub(crate) mod triplet;
 pub(crate) mod vector_distance;
 
-use burn_tensor::{Device, Tensor, TensorData};
+use burn_tensor::{Device, Tensor};
+use rehang_fit::burn::tensor;
 
 use super::heads::HeadTensors;
 pub(crate) use rehang_fit::burn::unit;
@@ -72,7 +73,7 @@ pub(crate) fn same_class(labels: &[usize], device: &Device) -> Tensor<2> {
         .iter()
         .flat_map(|row| labels.iter().map(move |column| if row == column { 1.0 } else { 0.0 }))
         .collect();
-    Tensor::from_data(TensorData::new(values, [n, n]), device)
+    tensor(&values, [n, n], device)
 }
 
 /// The scalar product of every row with the same row of another matrix, `[B, 1]`.
@@ -88,8 +89,7 @@ pub(crate) fn log_sum_exp(rows: Tensor<2>) -> Tensor<2> {
 
 /// Σ weight·value over rows: `[B, 1] × [B] → [1]`.
 pub(crate) fn weighted(values: Tensor<2>, weights: &[f32]) -> Tensor<1> {
-    let weights = TensorData::new(weights.to_vec(), [weights.len(), 1]);
-    let weights = Tensor::<2>::from_data(weights, &values.device());
+    let weights = tensor(weights, [weights.len(), 1], &values.device());
     (values * weights).sum()
 }
 
@@ -155,10 +155,7 @@ pub(crate) mod tests {
         pub(crate) fn batch(&self) -> (Batch, [Tensor<2>; 3]) {
             let device = Device::flex();
             let n = self.labels.len();
-            let leaf = |values: &[f32], rows: usize| {
-                let data = TensorData::new(values.to_vec(), [rows, values.len() / rows]);
-                Tensor::<2>::from_data(data, &device)
-            };
+            let leaf = |values: &[f32], rows: usize| tensor(values, [rows, values.len() / rows], &device);
             let tracked = |values: &[f32], rows: usize| leaf(values, rows).autodiff().require_grad();
             let classes = self.head.len() / self.widths[1];
             let leaves = [tracked(&self.new, n), tracked(&self.adapted, n), tracked(&self.head, classes)];
@@ -208,7 +205,7 @@ pub(crate) mod tests {
         let rows = weight.len() / d;
         let device = Device::flex();
         HeadTensors {
-            weight: Tensor::from_data(TensorData::new(weight.to_vec(), [rows, d]), &device),
+            weight: tensor(weight, [rows, d], &device),
             bias: Tensor::zeros([1, rows], &device),
             form,
             taught: None,

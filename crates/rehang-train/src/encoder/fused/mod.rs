@@ -627,20 +627,8 @@ fn plan(graph: &Graph) -> Vec<Step> {
 fn readers(graph: &Graph) -> Vec<Vec<usize>> {
     let mut readers = vec![Vec::new(); graph.operations.len()];
     for (node, operation) in graph.operations.iter().enumerate() {
-        match *operation {
-            Operation::Input => {}
-            Operation::Sum { left, right } => {
-                readers[left].push(node);
-                readers[right].push(node);
-            }
-            Operation::Convolution { input, .. }
-            | Operation::Normalisation { input, .. }
-            | Operation::Relu { input }
-            | Operation::MaximumPool { input, .. }
-            | Operation::AveragePool { input }
-            | Operation::GeneralisedMeanPool { input }
-            | Operation::Flatten { input }
-            | Operation::Dense { input, .. } => readers[input].push(node),
+        for input in operation.inputs() {
+            readers[input].push(node);
         }
     }
     readers
