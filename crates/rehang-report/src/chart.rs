@@ -194,12 +194,7 @@ pub(crate) fn draw(chart: &Chart, canvas: Canvas, id: &str) -> String {
             EITHER.lines[index].to_string()
         });
         let _ = write!(svg, "<style>{rules}</style>");
-        let _ = write!(
-            svg,
-            "<text class=\"strong\" x=\"{}\" y=\"22\">{}</text>",
-            coordinate(layout.edge),
-            escape_html(&chart.title)
-        );
+        write_text(&mut svg, "strong", (layout.edge, 22.0), "", &chart.title);
     }
     layout.draw_axes(chart, &mut svg);
     layout.draw_levels(chart, &mut svg);
@@ -290,7 +285,6 @@ struct Label {
     /// Breaks ties between lines that end at the same place: lines that were higher before come first.
     height_before: f64,
     style: Option<Style>,
-    strong: bool,
 }
 
 struct Layout {
@@ -344,12 +338,11 @@ impl Layout {
     }
 
     fn at(&self, x: f64, y: f64) -> Option<(f64, f64)> {
-        let (x, y) = (self.x.position(x)?, self.y.position(y)?);
-        Some((self.left + x * (self.right - self.left), self.bottom - y * (self.bottom - self.top)))
+        Some((self.across(x)?, self.down(y)?))
     }
 
-    fn across(&self, x: f64) -> f64 {
-        self.x.position(x).map_or(self.left, |x| self.left + x * (self.right - self.left))
+    fn across(&self, x: f64) -> Option<f64> {
+        self.x.position(x).map(|x| self.left + x * (self.right - self.left))
     }
 
     fn down(&self, y: f64) -> Option<f64> {
@@ -362,35 +355,18 @@ impl Layout {
             let Some(y) = self.down(*value) else { continue };
             let text = if chart.y.mirrored { text.trim_start_matches('−') } else { text };
             let class = if chart.y.mirrored && *value == 0.0 { "axis" } else { "grid" };
-            let _ = write!(
-                svg,
-                "<path class=\"{class}\" d=\"M{left} {y}H{right}\"/><text class=\"soft\" x=\"{x}\" y=\"{base}\" text-anchor=\"end\">{text}</text>",
-                y = coordinate(y),
-                x = coordinate(self.left - 8.0),
-                base = coordinate(y + 4.0),
-                text = escape_html(text),
-            );
+            let _ = write!(svg, "<path class=\"{class}\" d=\"M{left} {}H{right}\"/>", coordinate(y));
+            write_text(svg, "soft", (self.left - 8.0, y + 4.0), "end", text);
         }
         let _ = write!(svg, "<path class=\"axis\" d=\"M{left} {bottom}H{right}\"/>");
         for (value, text) in &self.x.ticks {
-            let _ = write!(
-                svg,
-                "<path class=\"axis\" d=\"M{x} {bottom}v5\"/><text class=\"soft\" x=\"{x}\" y=\"{base}\" text-anchor=\"middle\">{text}</text>",
-                x = coordinate(self.across(*value)),
-                base = coordinate(self.bottom + 19.0),
-                text = escape_html(text),
-            );
+            let x = self.across(*value).unwrap_or(self.left);
+            let _ = write!(svg, "<path class=\"axis\" d=\"M{} {bottom}v5\"/>", coordinate(x));
+            write_text(svg, "soft", (x, self.bottom + 19.0), "middle", text);
         }
-        let _ = write!(
-            svg,
-            "<text class=\"soft\" x=\"{x}\" y=\"{base}\" text-anchor=\"middle\">{text}</text><text class=\"soft\" x=\"{edge}\" y=\"{above}\">{label}</text>",
-            x = coordinate(f64::midpoint(self.left, self.right)),
-            base = coordinate(self.bottom + 38.0),
-            text = escape_html(&chart.x.label),
-            edge = coordinate(self.edge),
-            above = coordinate(self.top - 14.0),
-            label = escape_html(&chart.y.label),
-        );
+        let middle = f64::midpoint(self.left, self.right);
+        write_text(svg, "soft", (middle, self.bottom + 38.0), "middle", &chart.x.label);
+        write_text(svg, "soft", (self.edge, self.top - 14.0), "", &chart.y.label);
     }
 
     fn draw_levels(&self, chart: &Chart, svg: &mut String) {
@@ -433,14 +409,12 @@ impl Layout {
             if x + text_width(&note.text) + 10.0 > self.right { ("end", -6.0) } else { ("start", 6.0) };
         let _ = write!(
             svg,
-            "<path class=\"axis\" d=\"M{x} {y}V{bottom}\" stroke-dasharray=\"2 3\"/><text class=\"soft halo\" x=\"{text_x}\" y=\"{base}\" text-anchor=\"{anchor}\">{text}</text>",
-            x = coordinate(x),
-            y = coordinate(y),
-            bottom = coordinate(self.bottom),
-            text_x = coordinate(x + shift),
-            base = coordinate(self.bottom - 8.0),
-            text = escape_html(&note.text),
+            "<path class=\"axis\" d=\"M{} {}V{}\" stroke-dasharray=\"2 3\"/>",
+            coordinate(x),
+            coordinate(y),
+            coordinate(self.bottom),
         );
+        write_text(svg, "soft halo", (x + shift, self.bottom - 8.0), anchor, &note.text);
     }
 
     fn draw_line(&self, chart: &Chart, index: usize, svg: &mut String) {
@@ -494,21 +468,13 @@ impl Layout {
                     end_x,
                     end,
                     height_before: placed.iter().map(|(_, y)| y).sum::<f64>() / placed.len() as f64,
-                    strong: style.wide,
                     style: Some(style),
                 })
             },
         );
         let levels = chart.levels.iter().filter_map(|level| {
             let end = self.down(level.value)?;
-            Some(Label {
-                text: level_label(level),
-                end_x: self.right,
-                end,
-                height_before: end,
-                style: None,
-                strong: false,
-            })
+            Some(Label { text: level_label(level), end_x: self.right, end, height_before: end, style: None })
         });
         levels.chain(lines).collect()
     }
@@ -533,13 +499,7 @@ impl Layout {
                 let base = if y < self.top + 16.0 { y + 14.0 } else { y - 5.0 };
                 let (x, anchor) =
                     if level.dotted { (self.left + 2.0, "start") } else { (self.right - 2.0, "end") };
-                let _ = write!(
-                    svg,
-                    "<text class=\"soft halo\" x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
-                    coordinate(x),
-                    coordinate(base),
-                    escape_html(&level_label(level)),
-                );
+                write_text(svg, "soft halo", (x, base), anchor, &level_label(level));
             }
             return;
         }
@@ -576,22 +536,21 @@ impl Layout {
             if let Some(style) = &label.style {
                 svg.push_str(&style.dot(end + 4.0, y, 3.6, ""));
             }
-            let _ = write!(
-                svg,
-                "<text class=\"{}\" x=\"{}\" y=\"{}\">{}</text>",
-                if label.strong {
-                    "strong"
-                } else if label.style.is_some() {
-                    "label"
-                } else {
-                    "soft"
-                },
-                coordinate(end + 12.0),
-                coordinate(y + 4.0),
-                escape_html(&label.text),
-            );
+            let class = match &label.style {
+                Some(style) if style.wide => "strong",
+                Some(_) => "label",
+                None => "soft",
+            };
+            write_text(svg, class, (end + 12.0, y + 4.0), "", &label.text);
         }
     }
+}
+
+/// Writes a text that stands at a point; `anchor` says which part of it does, its start where that is empty.
+fn write_text(svg: &mut String, class: &str, (x, y): (f64, f64), anchor: &str, text: &str) {
+    let anchor = if anchor.is_empty() { String::new() } else { format!(" text-anchor=\"{anchor}\"") };
+    let (x, y, text) = (coordinate(x), coordinate(y), escape_html(text));
+    let _ = write!(svg, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{anchor}>{text}</text>");
 }
 
 /// Writes points as a path, without those that lie within a sixth of a pixel of the line through their neighbours: no

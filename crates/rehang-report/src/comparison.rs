@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use rehang::comparison::{Backfill, Comparison, Measure, Outcome, Quality};
 use rehang::statistics::{MeanSd, mean_sd};
 
-use crate::chart::{Axis, Chart, Level, Line, Look};
+use crate::chart::{Axis, Chart, Line, Look};
 use crate::document::{
-    Block, Cell, Column, Document, Kind, Row, Section, Table, capitalised, colophon, column,
+    Block, Cell, Document, Kind, Row, Table, capitalised, chart_along, colophon, column, columns, levels,
+    section, tenths_table,
 };
 use crate::numbers::{UNDEFINED, counted, decimal, shown};
 
@@ -32,10 +33,9 @@ pub(crate) fn document(comparison: &Comparison) -> Document<'_> {
     if !setting.trim().is_empty() {
         sections.push(section("setting", "Setting", vec![Block::Text(setting)]));
     }
-    sections.extend(parts.iter().enumerate().map(|(number, part)| Section {
-        id: format!("part-{}", number + 1).into(),
-        title: if part.name.is_empty() { "Results".into() } else { format!("Part: {}", part.name).into() },
-        blocks: part_blocks(part),
+    sections.extend(parts.iter().enumerate().map(|(number, part)| {
+        let title = if part.name.is_empty() { "Results".into() } else { format!("Part: {}", part.name) };
+        section(format!("part-{}", number + 1), title, part_blocks(part))
     }));
     if !parts.is_empty() {
         sections.push(section("numbers", "What the numbers say", vec![Block::Table(explanations())]));
@@ -132,10 +132,6 @@ fn parts(comparison: &Comparison) -> Vec<Part<'_>> {
         }
     };
     comparison.parts().into_iter().map(part).collect()
-}
-
-fn section<'a>(id: &'static str, title: &'static str, blocks: Vec<Block<'a>>) -> Section<'a> {
-    Section { id: id.into(), title: title.into(), blocks }
 }
 
 fn subtitle(comparison: &Comparison) -> String {
@@ -254,7 +250,7 @@ impl Entry {
     /// went well is no better than one over all.
     fn of(over_seeds: Option<MeanSd>, seeds: usize) -> Self {
         let Some(over_seeds) = over_seeds else {
-            return Self { cell: UNDEFINED.to_string().into(), rank: None };
+            return Self { cell: UNDEFINED.into(), rank: None };
         };
         let mut aside = Vec::new();
         if over_seeds.count > 1 {
@@ -273,10 +269,7 @@ impl Entry {
 
 /// One row a method, one column a quantity, the best of each column in bold.
 fn quantities_table(caption: String, methods: &[&str], quantities: &[Quantity<'_>]) -> Table {
-    let mut rows: Vec<Row> = methods
-        .iter()
-        .map(|method| Row { cells: vec![(*method).to_string().into()], strong: false })
-        .collect();
+    let mut rows: Vec<Row> = methods.iter().map(|&method| Row::new(method, [""; 0])).collect();
     for quantity in quantities {
         let mut entries: Vec<Entry> = methods.iter().map(|method| (quantity.entry)(method)).collect();
         mark_best(&mut entries, quantity.better);
@@ -284,7 +277,7 @@ fn quantities_table(caption: String, methods: &[&str], quantities: &[Quantity<'_
             row.cells.push(entry.cell);
         }
     }
-    Table { caption, columns: columns(quantities.iter().map(|quantity| quantity.heading.as_str())), rows }
+    Table { caption, columns: columns("method", quantities.iter().map(|quantity| &quantity.heading)), rows }
 }
 
 /// Marks the best entries, and with them all that show the same number.
@@ -301,12 +294,6 @@ fn mark_best(entries: &mut [Entry], better: Better) {
     for entry in entries.iter_mut().filter(|entry| entry.rank.is_some()) {
         entry.cell.strong = entry.cell.text == best;
     }
-}
-
-fn columns<'n>(numbers: impl Iterator<Item = &'n str>) -> Vec<Column> {
-    std::iter::once(column("method", Kind::Text))
-        .chain(numbers.map(|name| column(name, Kind::Number)))
-        .collect()
 }
 
 /// The ends of the backfill and the gains of the papers, by one measure.
@@ -331,10 +318,9 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
     let name = measure_name(measure);
     let mut table = quantities_table(format!("Methods side by side: {name}, %"), &part.methods, &quantities);
     if let Some(best) = part.common(|outcome| outcome.best_best.of(measure)) {
-        let mut cells: Vec<Cell> = (0..table.columns.len()).map(|_| UNDEFINED.to_string().into()).collect();
-        cells[0] = "independent new model".to_string().into();
-        cells[3] = Entry::of(Some(best), best.count).cell;
-        table.rows.push(Row { cells, strong: false });
+        let mut row = Row::new("independent new model", quantities.map(|_| UNDEFINED));
+        row.cells[3] = Entry::of(Some(best), best.count).cell;
+        table.rows.push(row);
     }
     table
 }
@@ -435,21 +421,13 @@ fn chart(part: &Part<'_>, measure: Measure) -> Chart {
         look: Look::Numbered(place),
         ..Line::default()
     });
-    let level = |name: &str, value: Option<MeanSd>, dotted| {
-        Some(Level { name: name.into(), value: value?.mean, dotted })
-    };
-    let levels = [
-        level("do nothing", part.common(|outcome| outcome.old_old.of(measure)), false),
-        level("independent", part.common(|outcome| outcome.best_best.of(measure)), true),
-    ];
+    let nothing = part.common(|outcome| outcome.old_old.of(measure));
+    let best = part.common(|outcome| outcome.best_best.of(measure));
     let part_name = if part.name.is_empty() { String::new() } else { format!(", part {}", part.name) };
+    let title = format!("{name} while the gallery is re-embedded{part_name}");
     Chart {
-        title: format!("{name} while the gallery is re-embedded{part_name}"),
-        x: Axis::percent("re-embedded, % of the gallery"),
-        y: Axis::percent(format!("{name}, %")),
-        lines: lines.collect(),
-        levels: levels.into_iter().flatten().collect(),
-        ..Chart::default()
+        levels: levels(nothing.map(|of| of.mean), "independent", best.map(|of| of.mean)),
+        ..chart_along(title, Axis::percent(format!("{name}, %")), lines.collect())
     }
 }
 
@@ -545,20 +523,14 @@ fn mean_curve(part: &Part<'_>, method: &str, order: &str, measure: Measure) -> V
 
 /// Curves at 0, 10, …, 100 %: one row a method.
 fn along_table(curves: &[(String, Vec<(f64, f64)>)], measure: Measure) -> Table {
-    let marks: Vec<String> = (0..=10).map(|step| (step * 10).to_string()).collect();
     let at = |points: &[(f64, f64)], mark: f64| {
         let nearest = points.iter().min_by(|a, b| (a.0 - mark).abs().total_cmp(&(b.0 - mark).abs()));
         nearest.filter(|(x, _)| (x - mark).abs() <= 5.0).map_or(f64::NAN, |&(_, y)| y)
     };
-    let row = |(name, points): &(String, Vec<(f64, f64)>)| {
-        let values = (0..=10).map(|step| decimal(at(points, f64::from(step) * 10.0), 1).into());
-        Row { cells: std::iter::once(name.clone().into()).chain(values).collect(), strong: false }
-    };
-    Table {
-        caption: format!("{}, %, by share of the gallery that is re-embedded, %", measure_name(measure)),
-        columns: columns(marks.iter().map(String::as_str)),
-        rows: curves.iter().map(row).collect(),
-    }
+    let series = curves
+        .iter()
+        .map(|(name, points)| (name.clone(), move |step: u32| at(points, f64::from(step) * 10.0)));
+    tenths_table(&format!("{}, %", measure_name(measure)), "method", series)
 }
 
 /// Every number in one sentence, with its source.
@@ -612,13 +584,7 @@ fn explanations() -> Table {
     Table {
         caption: "Every number with its source; new* is the independent new model, trained with no regard to the old one".into(),
         columns: ["number", "what it says", "source"].map(|heading| column(heading, Kind::Text)).into(),
-        rows: rows
-            .into_iter()
-            .map(|(number, says, source)| Row {
-                cells: [number, says, source].map(|text| text.to_string().into()).into(),
-                strong: false,
-            })
-            .collect(),
+        rows: rows.map(|(number, says, source)| Row::new(number, [says, source])).into(),
     }
 }
 

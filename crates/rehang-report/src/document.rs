@@ -8,7 +8,7 @@ use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{
     AdapterCalibration, Band, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy, MeasuredSet,
-    MetricCurve, Report, ShownMetric, Spread,
+    MetricCurve, Report, Scores, ShownMetric, Spread,
 };
 use rehang::verdict::{Verdict, is_below};
 
@@ -100,10 +100,26 @@ pub(crate) struct Cell {
     pub(crate) strong: bool,
 }
 
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self { text, ..Self::default() }
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self { text: text.into(), ..Self::default() }
     }
+}
+
+impl Row {
+    /// A row that begins with a name.
+    pub(crate) fn new<C: Into<Cell>>(name: impl Into<Cell>, cells: impl IntoIterator<Item = C>) -> Self {
+        let cells = std::iter::once(name.into()).chain(cells.into_iter().map(C::into)).collect();
+        Self { cells, strong: false }
+    }
+}
+
+pub(crate) fn section<'a>(
+    id: impl Into<Cow<'a, str>>,
+    title: impl Into<Cow<'a, str>>,
+    blocks: Vec<Block<'a>>,
+) -> Section<'a> {
+    Section { id: id.into(), title: title.into(), blocks }
 }
 
 /// Tells `report` as a document.
@@ -143,7 +159,7 @@ pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
     if curves.is_empty() {
         return None;
     }
-    let levels = [("do nothing", &report.do_nothing, false), ("new model", &report.new_model, true)];
+    let level = |scores: &Scores| shown(*scores.get(id)?);
     let note =
         curves.first().filter(|(_, first, _)| is_headline(report, first)).and_then(|(_, series, curve)| {
             let at = curve.passes_do_nothing_at.filter(|&at| at > 0.0)?;
@@ -154,28 +170,34 @@ pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
                 text: format!("better than doing nothing from {}", fraction_rounded_up(at)),
             })
         });
+    let lines = curves.iter().map(|(place, series, curve)| Line {
+        name: series.name(),
+        points: against_percent(&series.fractions, &curve.values),
+        band: curve.band.as_ref().map_or_else(Vec::new, |band| band_points(&series.fractions, band)),
+        look: look(*place),
+    });
     Some(Chart {
-        title: format!("{} while the gallery is re-embedded", metric.name),
-        description: String::new(),
-        x: Axis::percent("re-embedded, % of the gallery"),
-        y: Axis::percent(format!("{}, %", metric.name)),
-        lines: curves
-            .iter()
-            .map(|(place, series, curve)| Line {
-                name: series.name(),
-                points: against_percent(&series.fractions, &curve.values),
-                band: curve.band.as_ref().map_or_else(Vec::new, |band| band_points(&series.fractions, band)),
-                look: look(*place),
-            })
-            .collect(),
-        levels: levels
-            .into_iter()
-            .filter_map(|(name, scores, dotted)| {
-                Some(Level { name: name.into(), value: shown(*scores.get(id)?)?, dotted })
-            })
-            .collect(),
+        levels: levels(level(&report.do_nothing), "new model", level(&report.new_model)),
         note,
+        ..chart_along(
+            format!("{} while the gallery is re-embedded", metric.name),
+            Axis::percent(format!("{}, %", metric.name)),
+            lines.collect(),
+        )
     })
+}
+
+/// A chart of what happens while the gallery is re-embedded.
+pub(crate) fn chart_along(title: String, y: Axis, lines: Vec<Line>) -> Chart {
+    Chart { title, x: Axis::percent("re-embedded, % of the gallery"), y, lines, ..Chart::default() }
+}
+
+/// The levels of doing nothing and of a new model, where they are known.
+pub(crate) fn levels(do_nothing: Option<f64>, new_name: &str, new: Option<f64>) -> Vec<Level> {
+    [("do nothing", do_nothing, false), (new_name, new, true)]
+        .into_iter()
+        .filter_map(|(name, value, dotted)| Some(Level { name: name.into(), value: value?, dotted }))
+        .collect()
 }
 
 /// The curves that have a metric, the headline curve first; each with its place among the looks.
@@ -327,27 +349,30 @@ fn about_orders(report: &Report) -> String {
 }
 
 fn curves_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Section<'a>> {
-    let mut blocks = Vec::new();
-    let about_bands = bands_sentence(report);
-    for metric in metrics {
-        if let Some(chart) = metric_chart(report, &metric.id) {
-            blocks.push(Block::Text(metric.about.clone()));
-            blocks.push(Block::Chart(
-                Box::new(chart),
-                vec![along_table(report, metric), landmarks_table(report, metric)],
-            ));
-        }
-    }
+    let mut blocks = metric_blocks(report, metrics);
     if blocks.is_empty() {
         return None;
     }
+    let about_bands = bands_sentence(report);
     let intro = format!(
         "Queries use the new model from the switch on, at 0\u{a0}%. Each line is one method and order: how good the answers are \
          while the gallery moves from adapted to native vectors, and its curve is exact at every fraction.{about_bands}{}",
         about_orders(report)
     );
     blocks.insert(0, Block::Text(intro));
-    Some(Section { id: "curves".into(), title: "What every percent buys".into(), blocks })
+    Some(section("curves", "What every percent buys", blocks))
+}
+
+/// What each metric means, and its chart with its tables.
+fn metric_blocks<'a>(report: &Report, metrics: &[&ShownMetric]) -> Vec<Block<'a>> {
+    let mut blocks = Vec::new();
+    for metric in metrics {
+        if let Some(chart) = metric_chart(report, &metric.id) {
+            let tables = vec![along_table(report, metric), landmarks_table(report, metric)];
+            blocks.extend([Block::Text(metric.about.clone()), Block::Chart(Box::new(chart), tables)]);
+        }
+    }
+    blocks
 }
 
 fn bands_sentence(report: &Report) -> String {
@@ -367,34 +392,37 @@ fn bands_sentence(report: &Report) -> String {
 /// Eleven points of each curve of one metric.
 fn along_table(report: &Report, of: &ShownMetric) -> Table {
     let curves = curves_of(report, &of.id);
-    sampled_table(
-        &format!("{}, %", of.name),
-        CURVE,
-        &curves
-            .iter()
-            .map(|(_, series, curve)| (series.name(), series.fractions.as_slice(), curve.values.as_slice()))
-            .collect::<Vec<_>>(),
-        &metric,
-    )
+    let series =
+        curves.iter().map(|(_, series, curve)| (series.name(), &series.fractions[..], &curve.values[..]));
+    sampled_table(&format!("{}, %", of.name), CURVE, series)
 }
 
 /// Series at 0, 10, …, 100 %: one row a series, one column a fraction, so that any number of series fits on a page.
-fn sampled_table(
+fn sampled_table<'s>(
     what: &str,
     heading: &str,
-    series: &[(String, &[f64], &[f64])],
-    write: &dyn Fn(f64) -> String,
+    series: impl Iterator<Item = (String, &'s [f64], &'s [f64])>,
 ) -> Table {
-    let mut columns = vec![column(heading, Kind::Text)];
-    columns.extend((0..=10).map(|step| column(&(step * 10).to_string(), Kind::Number)));
-    let rows = series.iter().map(|(name, fractions, values)| {
-        let cells = (0..=10).map(|step| write(value_at(fractions, values, f64::from(step) / 10.0)).into());
-        Row { cells: std::iter::once(name.clone().into()).chain(cells).collect(), strong: false }
-    });
+    tenths_table(
+        what,
+        heading,
+        series.map(|(name, fractions, values)| {
+            (name, move |step: u32| value_at(fractions, values, f64::from(step) / 10.0))
+        }),
+    )
+}
+
+/// One row for each name, with its value at every tenth of the gallery by `at(tenths)`.
+pub(crate) fn tenths_table<A: Fn(u32) -> f64>(
+    what: &str,
+    heading: &str,
+    series: impl Iterator<Item = (String, A)>,
+) -> Table {
+    let row = |(name, at): (String, A)| Row::new(name, (0..=10).map(|step| metric(at(step))));
     Table {
         caption: format!("{what}, by share of the gallery that is re-embedded, %"),
-        columns,
-        rows: rows.collect(),
+        columns: columns(heading, (0..=10).map(|step| (step * 10).to_string())),
+        rows: series.map(row).collect(),
     }
 }
 
@@ -411,33 +439,17 @@ fn value_at(fractions: &[f64], values: &[f64], at: f64) -> f64 {
 
 /// Start, lowest point, end and crossing of each curve of one metric.
 fn landmarks_table(report: &Report, of: &ShownMetric) -> Table {
-    let rows = curves_of(report, &of.id).into_iter().map(|(_, series, curve)| Row {
-        cells: vec![
-            series.name().into(),
-            metric(curve.start).into(),
-            Cell {
-                text: metric(curve.minimum.value),
-                aside: if shown(curve.minimum.fraction).is_some() {
-                    format!("at {}", fraction(curve.minimum.fraction))
-                } else {
-                    String::new()
-                },
-                ..Cell::default()
-            },
-            metric(curve.end).into(),
-            curve.passes_do_nothing_at.map_or_else(|| UNDEFINED.into(), fraction_rounded_up).into(),
-        ],
-        strong: is_headline(report, series),
+    let rows = curves_of(report, &of.id).into_iter().map(|(_, series, curve)| {
+        let at = shown(curve.minimum.fraction).map(|at| format!("at {}", fraction(at)));
+        let lowest =
+            Cell { text: metric(curve.minimum.value), aside: at.unwrap_or_default(), ..Cell::default() };
+        let passes = curve.passes_do_nothing_at.map_or_else(|| UNDEFINED.into(), fraction_rounded_up);
+        let cells = [metric(curve.start).into(), lowest, metric(curve.end).into(), passes.into()];
+        Row { strong: is_headline(report, series), ..Row::new(series.name(), cells) }
     });
     Table {
         caption: format!("{}, %: start, lowest point and end of each curve", of.name),
-        columns: vec![
-            column(CURVE, Kind::Text),
-            column("at the switch", Kind::Number),
-            column("lowest", Kind::Number),
-            column("at the end", Kind::Number),
-            column("better than doing nothing from", Kind::Number),
-        ],
+        columns: columns(CURVE, ["at the switch", "lowest", "at the end", "better than doing nothing from"]),
         rows: rows.collect(),
     }
 }
@@ -451,42 +463,29 @@ fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
     if metrics.is_empty() {
         return None;
     }
-    let mut columns = vec![column(CURVE, Kind::Text)];
-    columns.extend(metrics.iter().map(|metric| column(&metric.name, Kind::Number)));
     let mut rows: Vec<Row> = ordered_curves(report)
         .into_iter()
-        .map(|series| Row {
-            cells: std::iter::once(series.name().into())
-                .chain(metrics.iter().map(|metric| match series.metrics.get(&metric.id) {
-                    Some(curve) => estimate_cell(&curve.area),
-                    None => UNDEFINED.to_string().into(),
-                }))
-                .collect(),
-            strong: is_headline(report, series),
+        .map(|series| {
+            let area = |of: &&ShownMetric| series.metrics.get(&of.id).map(|curve| estimate_cell(&curve.area));
+            let areas = metrics.iter().map(|of| area(of).unwrap_or_else(|| UNDEFINED.into()));
+            Row { strong: is_headline(report, series), ..Row::new(series.name(), areas) }
         })
         .collect();
     for (name, scores) in [("do nothing", &report.do_nothing), ("new model, fully native", &report.new_model)]
     {
         if metrics.iter().any(|metric| scores.contains_key(&metric.id)) {
-            let value = |of: &&ShownMetric| metric(scores.get(&of.id).copied().unwrap_or(f64::NAN)).into();
-            rows.push(Row {
-                cells: std::iter::once(name.to_string().into()).chain(metrics.iter().map(value)).collect(),
-                strong: false,
-            });
+            let value = |of: &&ShownMetric| metric(scores.get(&of.id).copied().unwrap_or(f64::NAN));
+            rows.push(Row::new(name, metrics.iter().map(value)));
         }
     }
-    let estimates =
-        || report.curves.iter().flat_map(|series| series.metrics.values()).map(|curve| &curve.area);
+    let areas = report.curves.iter().flat_map(|series| series.metrics.values()).map(|curve| &curve.area);
+    let columns = columns(CURVE, metrics.iter().map(|metric| &metric.name));
     let table = Table { caption: "Area under each curve, %".into(), columns, rows };
     let text = format!(
         "The area is the mean over all fractions: what the gallery is worth on average while it is re-embedded.{}",
-        spread_sentence(estimates())
+        spread_sentence(areas)
     );
-    Some(Section {
-        id: "areas".into(),
-        title: "Areas".into(),
-        blocks: vec![Block::Text(text), Block::Table(table)],
-    })
+    Some(section("areas", "Areas", vec![Block::Text(text), Block::Table(table)]))
 }
 
 /// What the numbers behind the estimates are.
@@ -529,39 +528,27 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
         if curves.is_empty() {
             continue;
         }
-        let mut lines = Vec::new();
-        for (place, series, flips) in &curves {
-            lines.push(Line {
-                name: series.name(),
-                points: against_percent(&series.fractions, &flips.positive),
-                band: Vec::new(),
-                look: look(*place),
-            });
+        let lines = curves.iter().flat_map(|(place, series, flips)| {
             let below: Vec<f64> = flips.negative.iter().map(|value| -value).collect();
-            lines.push(Line {
-                name: String::new(),
-                points: against_percent(&series.fractions, &below),
-                band: Vec::new(),
-                look: look(*place),
-            });
-        }
+            [(series.name(), &flips.positive), (String::new(), &below)].map(|(name, values)| {
+                let points = against_percent(&series.fractions, values);
+                Line { name, points, look: look(*place), ..Line::default() }
+            })
+        });
+        let y = Axis {
+            label: "▲ became right   ▼ became wrong, % of queries".into(),
+            bounds: Some((-100.0, 100.0)),
+            mirrored: true,
+            ..Axis::default()
+        };
+        let title = format!("{} flips while the gallery is re-embedded", of.name);
         let chart = Chart {
-            title: format!("{} flips while the gallery is re-embedded", of.name),
             description: format!(
                 "Above zero: queries that were wrong at the switch and are right now; below zero: queries that were right and \
                  are wrong now; both in percent of all queries, by {}.",
                 of.name
             ),
-            x: Axis::percent("re-embedded, % of the gallery"),
-            y: Axis {
-                label: "▲ became right   ▼ became wrong, % of queries".into(),
-                bounds: Some((-100.0, 100.0)),
-                mirrored: true,
-                ..Axis::default()
-            },
-            lines,
-            levels: Vec::new(),
-            note: None,
+            ..chart_along(title, y, lines.collect())
         };
         let kinds: [(&str, FlipSeries); 3] = [
             ("▲ wrong at the switch, right now, % of all queries", |flips| &flips.positive),
@@ -571,13 +558,11 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
             }),
         ];
         let tables = kinds.into_iter().filter_map(|(what, pick)| {
-            let columns: Vec<(String, &[f64], &[f64])> = curves
-                .iter()
-                .filter(|(_, _, flips)| !pick(flips).is_empty())
-                .map(|(_, series, flips)| (series.name(), series.fractions.as_slice(), pick(flips)))
-                .collect();
-            let what = format!("{} flips: {what}", of.name);
-            (!columns.is_empty()).then(|| sampled_table(&what, CURVE, &columns, &|value| decimal(value, 1)))
+            let measured = curves.iter().filter(|(_, _, flips)| !pick(flips).is_empty());
+            let series =
+                measured.map(|(_, series, flips)| (series.name(), series.fractions.as_slice(), pick(flips)));
+            let table = sampled_table(&format!("{} flips: {what}", of.name), CURVE, series);
+            (!table.rows.is_empty()).then_some(table)
         });
         blocks.push(Block::Chart(Box::new(chart), tables.collect()));
     }
@@ -588,13 +573,12 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
                 from right to wrong (▼). NFR is the negative flip rate: of the queries that were answered right at the switch, the \
                 share that is wrong now.";
     blocks.insert(0, Block::Text(text.into()));
-    Some(Section { id: "flips".into(), title: "Answers that change".into(), blocks })
+    Some(section("flips", "Answers that change", blocks))
 }
 
 fn calibration_section<'a>(calibrations: &[AdapterCalibration]) -> Option<Section<'a>> {
     let blocks: Vec<Block<'a>> = calibrations.iter().flat_map(calibration_blocks).collect();
-    let title = "Does it know where it is wrong?".into();
-    (!blocks.is_empty()).then_some(Section { id: "calibration".into(), title, blocks })
+    (!blocks.is_empty()).then(|| section("calibration", "Does it know where it is wrong?", blocks))
 }
 
 /// One adapter's calibration; nothing where no number of it can be shown.
@@ -641,34 +625,21 @@ fn calibration_blocks<'a>(calibration: &AdapterCalibration) -> Vec<Block<'a>> {
     }
     let mut blocks = vec![Block::Text(sentences.join(" "))];
     if low <= high {
+        let rows = calibration.table.bins.iter().map(|bin| {
+            let numbers = [significant(bin.actual), decimal(bin.actual / bin.predicted, 2), count(bin.items)];
+            Row::new(significant(bin.predicted), numbers)
+        });
+        let headings = ["predicted (σ²)", "true", "true / predicted", "items"];
         let table = Table {
             caption: format!("Squared error in bins of σ²{name}"),
-            columns: vec![
-                column("predicted (σ²)", Kind::Number),
-                column("true", Kind::Number),
-                column("true / predicted", Kind::Number),
-                column("items", Kind::Number),
-            ],
-            rows: calibration
-                .table
-                .bins
-                .iter()
-                .map(|bin| Row {
-                    cells: vec![
-                        significant(bin.predicted).into(),
-                        significant(bin.actual).into(),
-                        decimal(bin.actual / bin.predicted, 2).into(),
-                        count(bin.items).into(),
-                    ],
-                    strong: false,
-                })
-                .collect(),
+            columns: headings.map(|heading| column(heading, Kind::Number)).into(),
+            rows: rows.collect(),
         };
+        let logarithmic = |label: &str| Axis { label: label.into(), scale: Scale::Log, ..Axis::default() };
         let chart = Chart {
             title: format!("Predicted and true error{name}"),
-            description: String::new(),
-            x: Axis { label: "predicted squared error (σ²)".into(), scale: Scale::Log, ..Axis::default() },
-            y: Axis { label: "true squared error".into(), scale: Scale::Log, ..Axis::default() },
+            x: logarithmic("predicted squared error (σ²)"),
+            y: logarithmic("true squared error"),
             lines: vec![
                 Line { name: "bins of items".into(), points, look: Look::Dotted(0), ..Line::default() },
                 Line {
@@ -678,8 +649,7 @@ fn calibration_blocks<'a>(calibration: &AdapterCalibration) -> Vec<Block<'a>> {
                     ..Line::default()
                 },
             ],
-            levels: Vec::new(),
-            note: None,
+            ..Chart::default()
         };
         blocks.push(Block::Chart(Box::new(chart), vec![table]));
     }
@@ -695,36 +665,28 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
          the queries of each."
     ))];
 
-    let by_group = |values: &[Vec<f64>]| -> Vec<(String, Vec<f64>)> {
-        groups.names.iter().cloned().zip(values.iter().cloned()).collect()
-    };
     let lines_of = |values: &[Vec<f64>]| -> Vec<Line> {
-        let named = by_group(values).into_iter().enumerate();
+        let named = groups.names.iter().zip(values).enumerate();
         named
             .map(|(place, (name, values))| Line {
-                name,
-                points: against_percent(&headline.fractions, &values),
+                name: name.clone(),
+                points: against_percent(&headline.fractions, values),
                 look: Look::Numbered(place),
                 ..Line::default()
             })
             .collect()
     };
     let table_of = |what: &str, values: &[Vec<f64>]| {
-        let named = by_group(values);
-        let series: Vec<(String, &[f64], &[f64])> = named
-            .iter()
-            .map(|(name, values)| (name.clone(), headline.fractions.as_slice(), values.as_slice()))
-            .collect();
-        sampled_table(what, "group", &series, &|value| decimal(value, 1))
+        let named = groups.names.iter().zip(values);
+        let series = named.map(|(name, values)| (name.clone(), &headline.fractions[..], &values[..]));
+        sampled_table(what, "group", series)
     };
 
-    let quality = Chart {
-        title: format!("{metric_name} by group, {}", headline.name()),
-        x: Axis::percent("re-embedded, % of the gallery"),
-        y: Axis::percent(format!("{metric_name}, %")),
-        lines: lines_of(&headline.values),
-        ..Chart::default()
-    };
+    let quality = chart_along(
+        format!("{metric_name} by group, {}", headline.name()),
+        Axis::percent(format!("{metric_name}, %")),
+        lines_of(&headline.values),
+    );
     if !quality.is_empty() {
         let along = table_of(&format!("{metric_name} by group, {}, %", headline.name()), &headline.values);
         let mut tables = vec![along];
@@ -734,27 +696,17 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
 
     let gap_chart = gap_chart(groups, metric_name);
     if !gap_chart.is_empty() {
-        let series: Vec<(String, &[f64], &[f64])> = groups
-            .curves
-            .iter()
-            .map(|curve| (curve.name(), curve.fractions.as_slice(), curve.gap.as_slice()))
-            .collect();
-        let table = sampled_table(
-            "Gap between the best and the worst group, percentage points",
-            CURVE,
-            &series,
-            &|value| decimal(value, 1),
-        );
+        let what = "Gap between the best and the worst group, percentage points";
+        let series = groups.curves.iter().map(|curve| (curve.name(), &curve.fractions[..], &curve.gap[..]));
+        let table = sampled_table(what, CURVE, series);
         blocks.push(Block::Chart(Box::new(gap_chart), vec![table]));
     }
 
-    let share = Chart {
-        title: format!("Who is re-embedded first, {}", headline.name()),
-        x: Axis::percent("re-embedded, % of the gallery"),
-        y: Axis::percent("share of each group so far, %"),
-        lines: lines_of(&headline.share),
-        ..Chart::default()
-    };
+    let share = chart_along(
+        format!("Who is re-embedded first, {}", headline.name()),
+        Axis::percent("share of each group so far, %"),
+        lines_of(&headline.share),
+    );
     if !share.is_empty() {
         blocks.push(Block::Text(
             "An order that does not look at groups takes each of them at its share of the gallery, where every line ends.".into(),
@@ -765,7 +717,7 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
         );
         blocks.push(Block::Chart(Box::new(share), vec![along, first_items_table(groups)]));
     }
-    Some(Section { id: "groups".into(), title: "Groups".into(), blocks })
+    Some(section("groups", "Groups", blocks))
 }
 
 fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
@@ -775,59 +727,37 @@ fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
             (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
         (low <= high).then_some(high - low)
     };
-    let level = |name: &str, values: &[f64], dotted| {
-        gap_of(values).map(|value| Level { name: name.into(), value, dotted })
-    };
     let headline = groups.headline_curve();
-    let first = headline.into_iter();
     let others =
         groups.curves.iter().filter(|curve| headline.is_none_or(|headline| !std::ptr::eq(headline, *curve)));
+    let line = |curve: &GroupCurves| Line::new(curve.name(), against_percent(&curve.fractions, &curve.gap));
     Chart {
-        title: format!("Gap in {metric_name} between the best and the worst group"),
-        x: Axis::percent("re-embedded, % of the gallery"),
-        y: Axis { label: "gap, percentage points".into(), bounds: Some((0.0, 100.0)), ..Axis::default() },
-        lines: first
-            .chain(others)
-            .map(|curve: &GroupCurves| Line::new(curve.name(), against_percent(&curve.fractions, &curve.gap)))
-            .collect(),
-        levels: [level("do nothing", &groups.do_nothing, false), level("new model", &groups.new_model, true)]
-            .into_iter()
-            .flatten()
-            .collect(),
-        ..Chart::default()
+        levels: levels(gap_of(&groups.do_nothing), "new model", gap_of(&groups.new_model)),
+        ..chart_along(
+            format!("Gap in {metric_name} between the best and the worst group"),
+            Axis::percent("gap, percentage points"),
+            headline.into_iter().chain(others).map(line).collect(),
+        )
     }
 }
 
 /// Each group's share of the gallery, and its quality today and in the native gallery.
 fn group_levels_table(groups: &GroupStudy, metric_name: &str) -> Option<Table> {
-    let columns: Vec<(String, &[f64])> = [
-        ("share of the gallery".to_string(), groups.gallery_share.as_slice()),
-        (format!("{metric_name}, do nothing"), groups.do_nothing.as_slice()),
-        (format!("{metric_name}, new model"), groups.new_model.as_slice()),
+    let (names, known): (Vec<String>, Vec<&Vec<f64>>) = [
+        ("share of the gallery".to_string(), &groups.gallery_share),
+        (format!("{metric_name}, do nothing"), &groups.do_nothing),
+        (format!("{metric_name}, new model"), &groups.new_model),
     ]
     .into_iter()
     .filter(|(_, values)| !values.is_empty())
-    .collect();
-    if columns.is_empty() {
+    .unzip();
+    if known.is_empty() {
         return None;
     }
-    let rows = groups.names.iter().enumerate().map(|(group, name)| Row {
-        cells: std::iter::once(name.clone().into())
-            .chain(
-                columns
-                    .iter()
-                    .map(|(_, values)| decimal(values.get(group).copied().unwrap_or(f64::NAN), 1).into()),
-            )
-            .collect(),
-        strong: false,
+    let rows = groups.names.iter().enumerate().map(|(group, name)| {
+        Row::new(name, known.iter().map(|values| metric(values.get(group).copied().unwrap_or(f64::NAN))))
     });
-    Some(Table {
-        caption: "The groups, %".into(),
-        rows: rows.collect(),
-        columns: std::iter::once(column("group", Kind::Text))
-            .chain(columns.iter().map(|(name, _)| column(name, Kind::Number)))
-            .collect(),
-    })
+    Some(Table { caption: "The groups, %".into(), rows: rows.collect(), columns: columns("group", names) })
 }
 
 /// The share of each group among the first items of every order: one row a group and order, so that any number of groups fits on
@@ -843,25 +773,15 @@ fn first_items_table(groups: &GroupStudy) -> Table {
             let share = curve.share.get(group).map_or(&[][..], Vec::as_slice);
             let whole = groups.gallery_share.get(group).copied().unwrap_or(f64::NAN);
             let shares = cuts.map(|cut| value_at(&curve.fractions, share, cut)).into_iter().chain([whole]);
-            let cells = [curve.name(), name.clone()].into_iter().chain(shares.map(|share| decimal(share, 1)));
-            rows.push(Row { cells: cells.map(Cell::from).collect(), strong: false });
+            rows.push(Row::new(curve.name(), [name.clone()].into_iter().chain(shares.map(metric))));
         }
     }
     Table { caption: "Share of each group among the first items of every order, %".into(), columns, rows }
 }
 
 fn further_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Section<'a>> {
-    let mut blocks = Vec::new();
-    for of in metrics {
-        if let Some(chart) = metric_chart(report, &of.id) {
-            blocks.push(Block::Text(of.about.clone()));
-            blocks.push(Block::Chart(
-                Box::new(chart),
-                vec![along_table(report, of), landmarks_table(report, of)],
-            ));
-        }
-    }
-    (!blocks.is_empty()).then_some(Section { id: "further".into(), title: "Further metrics".into(), blocks })
+    let blocks = metric_blocks(report, metrics);
+    (!blocks.is_empty()).then(|| section("further", "Further metrics", blocks))
 }
 
 fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
@@ -883,7 +803,7 @@ fn measured_section<'a>(report: &Report) -> Option<Section<'a>> {
             series.method, series.handicap
         ))
     }));
-    Some(Section { id: "measured".into(), title: "What was measured on what".into(), blocks })
+    Some(section("measured", "What was measured on what", blocks))
 }
 
 /// One set in plain sentences; what the number of overlapping items means is left to its warning.
@@ -942,34 +862,24 @@ fn warnings_section(report: &Report) -> Option<Section<'_>> {
     let mut warnings: Vec<&Finding> = report.warnings.iter().collect();
     warnings.sort_by_key(|warning| std::cmp::Reverse(warning.severity));
     let blocks = warnings.into_iter().map(Block::Warning).collect();
-    Some(Section { id: "warnings".into(), title: "Warnings".into(), blocks })
+    Some(section("warnings", "Warnings", blocks))
 }
 
 fn provenance_section<'a>(report: &Report) -> Section<'a> {
-    let code = |heading: &str| column(heading, Kind::Code);
+    let rows = report.inputs.iter().map(|input| {
+        let width = input.dimension.map_or_else(|| UNDEFINED.into(), count);
+        Row::new(&input.role, [input.path.clone(), count(input.rows), width, input.fingerprint.clone()])
+    });
     let inputs = Table {
         caption: "Inputs".into(),
         columns: vec![
             column("role", Kind::Text),
-            code("path"),
+            column("path", Kind::Code),
             column("rows", Kind::Number),
             column("width", Kind::Number),
-            code("fingerprint"),
+            column("fingerprint", Kind::Code),
         ],
-        rows: report
-            .inputs
-            .iter()
-            .map(|input| Row {
-                cells: vec![
-                    input.role.clone().into(),
-                    input.path.clone().into(),
-                    count(input.rows).into(),
-                    input.dimension.map_or_else(|| UNDEFINED.into(), count).into(),
-                    input.fingerprint.clone().into(),
-                ],
-                strong: false,
-            })
-            .collect(),
+        rows: rows.collect(),
     };
     let made = &report.created_by;
     let seeds: Vec<String> = made.seeds.iter().map(u64::to_string).collect();
@@ -980,21 +890,14 @@ fn provenance_section<'a>(report: &Report) -> Section<'a> {
         ("old space", report.spaces.old.to_string()),
         ("new space", report.spaces.new.to_string()),
     ];
+    let known = facts.into_iter().filter(|(_, value)| !value.is_empty());
     let facts = Table {
         caption: "Made by".into(),
-        columns: vec![column("", Kind::Text), code("")],
-        rows: facts
-            .into_iter()
-            .filter(|(_, value)| !value.is_empty())
-            .map(|(name, value)| Row { cells: vec![name.to_string().into(), value.into()], strong: false })
-            .collect(),
+        columns: vec![column("", Kind::Text), column("", Kind::Code)],
+        rows: known.map(|(name, value)| Row::new(name, [value])).collect(),
     };
     let tables = [inputs, facts].into_iter().filter(|table| !table.rows.is_empty());
-    Section {
-        id: "provenance".into(),
-        title: "Inputs and versions".into(),
-        blocks: tables.map(Block::Table).collect(),
-    }
+    section("provenance", "Inputs and versions", tables.map(Block::Table).collect())
 }
 
 /// What made a page, by its version.
@@ -1004,6 +907,12 @@ pub(crate) fn colophon(version: &str) -> String {
 
 pub(crate) fn column(heading: &str, kind: Kind) -> Column {
     Column { heading: heading.into(), kind }
+}
+
+/// A column of names, and columns of numbers.
+pub(crate) fn columns<S: AsRef<str>>(names: &str, numbers: impl IntoIterator<Item = S>) -> Vec<Column> {
+    let numbers = numbers.into_iter().map(|heading| column(heading.as_ref(), Kind::Number));
+    std::iter::once(column(names, Kind::Text)).chain(numbers).collect()
 }
 
 fn estimate_cell(estimate: &Estimate) -> Cell {

@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{expect_count, expect_width};
 use crate::space::Space;
-use crate::vectors::Matrix;
+use crate::vectors::{Matrix, check_finite};
 
 /// One fully connected layer: `y = W x + b`, followed by `max(y, 0)` where `relu` says so.
 ///
@@ -286,8 +286,5 @@ fn check_layers(name: &str, layers: &[Dense], input: usize) -> Result<usize> {
 
 /// Fails on the first NaN or infinite number of a list.
 fn expect_finite(what: &str, values: &[f32]) -> Result<()> {
-    match values.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(column) => Err(ErrorKind::NotFinite { what: what.into(), row: 0, column }.into()),
-    }
+    check_finite(what, values, values.len(), 0)
 }

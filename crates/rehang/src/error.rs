@@ -275,6 +275,22 @@ impl Error {
         .into()
     }
 
+    /// A name of an option that none of its values has; there are two or more `names`.
+    pub fn unknown_name(option: &str, text: &str, names: &[&str]) -> Self {
+        let (last, others) = names.split_last().expect("an option has values");
+        Self::option(option, text, format!("{} or {last}", others.join(", ")))
+    }
+
+    /// A file or an argument that holds nothing.
+    pub fn empty(what: impl fmt::Display) -> Self {
+        ErrorKind::Empty { what: what.to_string() }.into()
+    }
+
+    /// Something that is there twice.
+    pub fn duplicate(what: impl fmt::Display, value: impl fmt::Display) -> Self {
+        ErrorKind::Duplicate { what: what.to_string(), value: value.to_string() }.into()
+    }
+
     /// Something that a method needs and that was not given.
     pub fn missing(input: impl fmt::Display, needed_by: impl fmt::Display) -> Self {
         ErrorKind::MissingInput { input: input.to_string(), needed_by: needed_by.to_string() }.into()

@@ -4,8 +4,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::vectors::Matrix;
+use crate::error::{Error, Result};
+use crate::files::expect_count;
+use crate::vectors::{Matrix, check_finite};
 
 /// How a head turns a vector `v` into logits.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -58,26 +59,16 @@ impl Head {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Empty`] without classes, [`ErrorKind::CountMismatch`] where the bias has another length,
-    /// [`ErrorKind::NotFinite`] for NaN or infinite weights.
+    /// [`crate::ErrorKind::Empty`] without classes, [`crate::ErrorKind::CountMismatch`] where the bias has another length,
+    /// [`crate::ErrorKind::NotFinite`] for NaN or infinite weights.
     pub fn new(weight: Matrix, bias: Option<Vec<f32>>, kind: HeadKind) -> Result<Self> {
         if weight.rows() == 0 {
-            return Err(ErrorKind::Empty { what: "head weight".into() }.into());
+            return Err(Error::empty("head weight"));
         }
         weight.check_finite("head weight")?;
         let bias = bias.unwrap_or_else(|| vec![0.0; weight.rows()]);
-        if bias.len() != weight.rows() {
-            return Err(ErrorKind::CountMismatch {
-                left: "head weight".into(),
-                left_count: weight.rows(),
-                right: "head bias".into(),
-                right_count: bias.len(),
-            }
-            .into());
-        }
-        if let Some(column) = bias.iter().position(|value| !value.is_finite()) {
-            return Err(ErrorKind::NotFinite { what: "head bias".into(), row: 0, column }.into());
-        }
+        expect_count("head weight", weight.rows(), "head bias", bias.len())?;
+        check_finite("head bias", &bias, bias.len(), 0)?;
         Ok(Self { weight, bias, kind })
     }
 

@@ -11,6 +11,7 @@ mod error;
 pub mod files;
 pub mod finding;
 mod head;
+mod named;
 pub mod order;
 mod pairs;
 mod processor;

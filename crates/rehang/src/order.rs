@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::curve::{Panels, QueryTiles, distances};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::{expect_count, expect_width};
 use crate::head::{Head, HeadKind};
 use crate::processor::Processor;
 use crate::space::Distance;
-use crate::statistics::check_finite;
-use crate::vectors::{Matrix, squared_distance};
+use crate::vectors::{Matrix, check_finite, squared_distance};
 
 /// Items whose logits are computed together.
 const BLOCK: usize = 64;
@@ -268,7 +268,7 @@ impl Order {
     ///
     /// [`ErrorKind::NotFinite`] where a score is NaN or infinite: such an item has no place.
     pub fn by_scores(scores: Vec<f64>, what: &str) -> Result<Self> {
-        check_finite(what, &scores, 1)?;
+        check_finite(what, &scores, 1, 0)?;
         let mut permutation: Vec<usize> = (0..scores.len()).collect();
         // Adding 0 turns −0 into 0, so that the two tie; the sort is stable.
         permutation.sort_by(|&a, &b| (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)));
@@ -324,15 +324,7 @@ impl<'a> Evidence<'a> {
 
     /// Fails where something is not of n items.
     fn expect_items(&self, what: &str, count: usize) -> Result<()> {
-        if count == self.input.items {
-            return Ok(());
-        }
-        Err(Error::from(ErrorKind::CountMismatch {
-            left: what.into(),
-            left_count: count,
-            right: "the gallery".into(),
-            right_count: self.input.items,
-        }))
+        expect_count(what, count, "the gallery", self.input.items)
     }
 
     fn values(&self, values: Option<&'a [f64]>, what: &str) -> Result<Vec<f64>> {
@@ -359,14 +351,7 @@ pub fn least_confidence(head: &Head, vectors: &Matrix) -> Result<Vec<f64>> {
 
 /// Softmax probabilities of every vector, given to `score`: `[n, d] → [n, classes] → [n]`.
 fn probabilities(head: &Head, vectors: &Matrix, score: impl Fn(&[f64]) -> f64 + Sync) -> Result<Vec<f64>> {
-    if vectors.columns() != head.dimension() {
-        return Err(ErrorKind::WidthMismatch {
-            what: "vectors to classify".into(),
-            expected: head.dimension(),
-            received: vectors.columns(),
-        }
-        .into());
-    }
+    expect_width("vectors to classify", head.dimension(), vectors.columns())?;
     vectors.check_finite("vectors to classify")?;
     let classes = head.classes();
     let panels = Panels::new(head.weight(), &(0..classes).collect::<Vec<_>>());
@@ -414,51 +399,19 @@ fn probabilities(head: &Head, vectors: &Matrix, score: impl Fn(&[f64]) -> f64 + 
 ///
 /// [`ErrorKind::CountMismatch`], [`ErrorKind::Duplicate`], [`ErrorKind::Corrupt`] for an index outside the gallery.
 pub fn check_permutation(order: &[usize], items: usize) -> Result<()> {
-    if order.len() != items {
-        return Err(ErrorKind::CountMismatch {
-            left: "the order".into(),
-            left_count: order.len(),
-            right: "the gallery".into(),
-            right_count: items,
-        }
-        .into());
-    }
+    expect_count("the order", order.len(), "the gallery", items)?;
     let mut seen = vec![false; items];
     for &item in order {
         match seen.get_mut(item) {
             None => {
-                return Err(Error::corrupt(
-                    "the order",
-                    format!("item {item} is outside the gallery of {items}"),
-                ));
+                let detail = format!("item {item} is outside the gallery of {items}");
+                return Err(Error::corrupt("the order", detail));
             }
-            Some(true) => {
-                return Err(
-                    ErrorKind::Duplicate { what: "the order".into(), value: format!("item {item}") }.into()
-                );
-            }
+            Some(true) => return Err(Error::duplicate("the order", format!("item {item}"))),
             Some(seen) => *seen = true,
         }
     }
     Ok(())
-}
-
-/// An order as it is read from a file (`int64`), checked to be a permutation of `0..items`.
-///
-/// # Errors
-///
-/// As [`check_permutation`]; a negative index counts as outside.
-pub fn permutation(values: &[i64], items: usize) -> Result<Vec<usize>> {
-    let order: Vec<usize> = values
-        .iter()
-        .map(|&value| {
-            usize::try_from(value).map_err(|_| {
-                Error::corrupt("the order", format!("item {value} is outside the gallery of {items}"))
-            })
-        })
-        .collect::<Result<_>>()?;
-    check_permutation(&order, items)?;
-    Ok(order)
 }
 
 /// Where the items of one group stand in an order (FastFill App. F).
@@ -675,11 +628,10 @@ mod tests {
 
     #[test]
     fn what_is_no_permutation_is_refused_with_the_reason() {
-        assert!(permutation(&[1, 0, 2], 3).is_ok());
-        assert!(permutation(&[0, 1], 3).unwrap_err().is_mismatch());
-        assert!(permutation(&[0, 1, 1], 3).unwrap_err().to_string().contains("item 1"));
-        assert!(permutation(&[0, 1, 3], 3).unwrap_err().to_string().contains("outside"));
-        assert!(permutation(&[0, 1, -1], 3).unwrap_err().to_string().contains("-1"));
+        assert!(check_permutation(&[1, 0, 2], 3).is_ok());
+        assert!(check_permutation(&[0, 1], 3).unwrap_err().is_mismatch());
+        assert!(check_permutation(&[0, 1, 1], 3).unwrap_err().to_string().contains("item 1"));
+        assert!(check_permutation(&[0, 1, 3], 3).unwrap_err().to_string().contains("outside"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Pairs: items embedded by both models, from which an adapter is learned.
 
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
+use crate::files::expect_count;
 use crate::vectors::{Labels, Matrix, Vectors};
 
 /// Items embedded by both models, row by row: old `[n, d_old]`, new `[n, d_new]`, and what is known besides.
@@ -17,21 +18,10 @@ impl Pairs {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CountMismatch`] where the parts have different numbers of rows, [`ErrorKind::NotFinite`] for side
+    /// [`crate::ErrorKind::CountMismatch`] where the parts have different numbers of rows, [`crate::ErrorKind::NotFinite`] for side
     /// information that is NaN or infinite.
     pub fn new(old: Vectors, new: Vectors, labels: Option<Labels>, side: Option<Matrix>) -> Result<Self> {
-        let same_count = |right: &str, right_count: usize| -> Result<()> {
-            if right_count == old.len() {
-                return Ok(());
-            }
-            Err(ErrorKind::CountMismatch {
-                left: "old vectors".into(),
-                left_count: old.len(),
-                right: right.into(),
-                right_count,
-            }
-            .into())
-        };
+        let same_count = |what: &str, count: usize| expect_count("old vectors", old.len(), what, count);
         same_count("new vectors", new.len())?;
         if let Some(labels) = &labels {
             same_count("labels", labels.len())?;

@@ -4,38 +4,27 @@
 //! widths agree: two models of the same width give numbers that look comparable and are not.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::vectors::squared_distance;
 
-/// How far two vectors of a space are from each other; smaller is nearer for all three.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Distance {
-    /// Squared Euclidean distance `‖q − g‖²` (the same order as the Euclidean distance).
-    L2,
-    /// `1 − ⟨q, g⟩ / (‖q‖·‖g‖)`; a zero vector has distance 1 to everything.
-    Cosine,
-    /// `−⟨q, g⟩`: the larger the inner product, the nearer.
-    Dot,
+crate::named! {
+    /// How far two vectors of a space are from each other; smaller is nearer for all three.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Distance ("distance") {
+        /// Squared Euclidean distance `‖q − g‖²` (the same order as the Euclidean distance).
+        L2 = "l2",
+        /// `1 − ⟨q, g⟩ / (‖q‖·‖g‖)`; a zero vector has distance 1 to everything.
+        Cosine = "cosine",
+        /// `−⟨q, g⟩`: the larger the inner product, the nearer.
+        Dot = "dot",
+    }
 }
 
 impl Distance {
-    /// Every distance, in the order of the documentation.
-    pub const ALL: [Self; 3] = [Self::L2, Self::Cosine, Self::Dot];
-
-    /// The name used in files and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::L2 => "l2",
-            Self::Cosine => "cosine",
-            Self::Dot => "dot",
-        }
-    }
-
     /// The distance of two vectors of one width, computed in `f64`.
     ///
     /// ```
@@ -62,23 +51,6 @@ impl Distance {
                 if lengths > 0.0 { 1.0 - product / lengths } else { 1.0 }
             }
         }
-    }
-}
-
-impl fmt::Display for Distance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Distance {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|distance| distance.name() == text)
-            .ok_or_else(|| Error::option("distance", text, "l2, cosine or dot"))
     }
 }
 

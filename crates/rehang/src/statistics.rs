@@ -6,6 +6,8 @@ use rayon::prelude::*;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::expect_count;
+use crate::vectors::check_finite;
 
 /// An interval and the estimate inside it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -85,7 +87,7 @@ pub fn bootstrap_means(
     if !(level > 0.0 && level < 1.0) {
         return Err(Error::option("level", level, "a number between 0 and 1"));
     }
-    check_finite("values to resample", values, columns)?;
+    check_finite("values to resample", values, columns, 0)?;
     let mean_of = |rows_drawn: &mut dyn Iterator<Item = usize>| {
         let mut sums = vec![0.0; columns];
         for row in rows_drawn {
@@ -313,27 +315,9 @@ pub fn calibration(predicted: &[f64], measured: &[f64], bins: usize) -> Result<C
 
 /// Fails where two lists differ in length or hold NaN or infinity.
 fn check_pair(left: &str, a: &[f64], right: &str, b: &[f64]) -> Result<()> {
-    if a.len() != b.len() {
-        return Err(ErrorKind::CountMismatch {
-            left: left.into(),
-            left_count: a.len(),
-            right: right.into(),
-            right_count: b.len(),
-        }
-        .into());
-    }
-    check_finite(left, a, 1)?;
-    check_finite(right, b, 1)
-}
-
-/// Fails on the first NaN or infinite number of a table.
-pub(crate) fn check_finite(what: &str, values: &[f64], columns: usize) -> Result<()> {
-    match values.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(at) => {
-            Err(ErrorKind::NotFinite { what: what.into(), row: at / columns, column: at % columns }.into())
-        }
-    }
+    expect_count(left, a.len(), right, b.len())?;
+    check_finite(left, a, 1, 0)?;
+    check_finite(right, b, 1, 0)
 }
 
 #[cfg(test)]

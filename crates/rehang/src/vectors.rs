@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::{expect_normalised, expect_width};
 use crate::space::Space;
 
 /// A dense matrix of `f32`, row after row: `[rows, columns]`.
@@ -98,15 +99,7 @@ impl Matrix {
     ///
     /// [`ErrorKind::NotFinite`].
     pub fn check_finite(&self, what: &str) -> Result<()> {
-        match self.data.iter().position(|value| !value.is_finite()) {
-            None => Ok(()),
-            Some(at) => Err(ErrorKind::NotFinite {
-                what: what.into(),
-                row: at / self.columns,
-                column: at % self.columns,
-            }
-            .into()),
-        }
+        check_finite(what, &self.data, self.columns, 0)
     }
 
     /// The Euclidean length of every row, summed in `f64`: `[rows]`.
@@ -133,6 +126,18 @@ impl Matrix {
         }
         format!("{:016x}", hasher.digest())
     }
+}
+
+/// Fails on the first NaN or infinite number of rows of `columns` numbers, the first of which is row `first_row`.
+pub(crate) fn check_finite<T: Copy + Into<f64>>(
+    what: &str,
+    values: &[T],
+    columns: usize,
+    first_row: usize,
+) -> Result<()> {
+    let Some(at) = values.iter().position(|&value| !value.into().is_finite()) else { return Ok(()) };
+    let (row, column) = (first_row + at / columns, at % columns);
+    Err(ErrorKind::NotFinite { what: what.into(), row, column }.into())
 }
 
 /// Euclidean length of a vector, summed in `f64`.
@@ -192,25 +197,12 @@ impl Vectors {
     /// [`ErrorKind::Empty`], [`ErrorKind::WidthMismatch`], [`ErrorKind::NotFinite`], [`ErrorKind::NotNormalised`].
     pub fn new(space: Space, rows: Matrix, what: &str) -> Result<Self> {
         if rows.rows() == 0 {
-            return Err(ErrorKind::Empty { what: what.into() }.into());
+            return Err(Error::empty(what));
         }
-        if rows.columns() != space.dimension {
-            return Err(ErrorKind::WidthMismatch {
-                what: what.into(),
-                expected: space.dimension,
-                received: rows.columns(),
-            }
-            .into());
-        }
+        expect_width(what, space.dimension, rows.columns())?;
         rows.check_finite(what)?;
-        if space.normalised
-            && let Some((row, norm)) = rows
-                .norms()
-                .into_iter()
-                .enumerate()
-                .find(|(_, norm)| (norm - 1.0).abs() > NORMALISED_TOLERANCE)
-        {
-            return Err(ErrorKind::NotNormalised { what: what.into(), row, norm }.into());
+        if space.normalised {
+            expect_normalised(what, space.dimension, 0, rows.as_slice())?;
         }
         Ok(Self { space, rows })
     }
@@ -262,46 +254,17 @@ impl Vectors {
 /// The numbers of a class, a group or another integer tag, one an item.
 pub type Labels = Vec<i64>;
 
-/// Where a vector of a gallery comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Provenance {
-    /// Made by the old model.
-    Old,
-    /// Made by an adapter from an old vector.
-    Adapted,
-    /// Made by the new model from the source.
-    Native,
-}
-
-impl Provenance {
-    /// Every provenance, in the order in which an upgrade goes through them.
-    pub const ALL: [Self; 3] = [Self::Old, Self::Adapted, Self::Native];
-
-    /// The name used in files, in databases and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Old => "old",
-            Self::Adapted => "adapted",
-            Self::Native => "native",
-        }
-    }
-}
-
-impl std::fmt::Display for Provenance {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Provenance {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|provenance| provenance.name() == text)
-            .ok_or_else(|| Error::option("provenance", text, "old, adapted or native"))
+crate::named! {
+    /// Where a vector of a gallery comes from, in the order in which an upgrade goes through them.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Provenance ("provenance") {
+        /// Made by the old model.
+        Old = "old",
+        /// Made by an adapter from an old vector.
+        Adapted = "adapted",
+        /// Made by the new model from the source.
+        Native = "native",
     }
 }
 

@@ -5,13 +5,12 @@ use serde::Serialize;
 use crate::curve::{
     CurveOptions, Evaluation, Metric, QueryCount, Relevance, evaluate, evaluate_leave_one_out,
 };
-use crate::curve::{check_vectors, expect_count};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
-use super::{CrossMatrix, at_width, check_names};
+use super::{CrossMatrix, at_width, check_models};
 
 /// One model's vectors of the items and of the queries.
 #[derive(Debug, Clone, Copy)]
@@ -149,30 +148,7 @@ impl CrossEvaluation {
 /// No models, or two of one name; vectors that are empty, hold NaN or differ in number; some models with queries of their
 /// own and some without; labels or judgements that do not fit; no query with a right answer; cancelled.
 pub fn cross_evaluate(input: &CrossInput<'_>, progress: &Progress) -> Result<CrossEvaluation> {
-    check_names(input.models.iter().map(|model| model.name))?;
-    let first = &input.models[0];
-    for model in input.models {
-        let gallery = format!("vectors by {:?}", model.name);
-        check_vectors(model.gallery, None, model.queries)
-            .map_err(|error| error.context(format!("model {:?}", model.name)))?;
-        let first_gallery = format!("vectors by {:?}", first.name);
-        expect_count(&gallery, model.gallery.rows(), &first_gallery, first.gallery.rows())?;
-        match (first.queries, model.queries) {
-            (None, None) => {}
-            (Some(expected), Some(queries)) => expect_count(
-                &format!("queries by {:?}", model.name),
-                queries.rows(),
-                &format!("queries by {:?}", first.name),
-                expected.rows(),
-            )?,
-            (Some(_), None) => {
-                return Err(Error::missing("query vectors", format!("model {:?}", model.name)));
-            }
-            (None, Some(_)) => {
-                return Err(Error::missing("query vectors", format!("model {:?}", first.name)));
-            }
-        }
-    }
+    check_models(input.models.iter().copied())?;
     let options = CurveOptions { metrics: input.metrics.to_vec(), ..CurveOptions::default() };
     let cells: Vec<Vec<Cell>> = input
         .models

@@ -34,7 +34,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use crate::curve::expect_count;
+use crate::curve::{check_vectors, expect_count};
 use crate::error::{Error, ErrorKind, Result};
 use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::Matrix;
@@ -270,6 +270,31 @@ pub fn paired_difference(
     Ok(bootstrap_means(&differences, 1, resamples, level, seed)?[0])
 }
 
+/// Fails without models, where two have one name, and where not all are of the same items and queries.
+fn check_models<'a>(models: impl Iterator<Item = Model<'a>> + Clone) -> Result<()> {
+    check_names(models.clone().map(|model| model.name))?;
+    let mut first = None;
+    for model in models {
+        let first: &Model<'_> = first.get_or_insert(model);
+        check_vectors(model.gallery, None, model.queries)
+            .map_err(|error| error.context(format!("model {:?}", model.name)))?;
+        let [own, expected] = [&model, first].map(|model| (model.name, model.gallery, model.queries));
+        let of = |what: &str, name: &str| format!("{what} by {name:?}");
+        expect_count(&of("vectors", own.0), own.1.rows(), &of("vectors", expected.0), expected.1.rows())?;
+        match (expected.2, own.2) {
+            (None, None) => {}
+            (Some(all), Some(queries)) => {
+                expect_count(&of("queries", own.0), queries.rows(), &of("queries", expected.0), all.rows())?;
+            }
+            (all, _) => {
+                let without = if all.is_some() { own.0 } else { expected.0 };
+                return Err(Error::missing("query vectors", format!("model {without:?}")));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Fails without models, and where two have one name.
 fn check_names<'a>(names: impl Iterator<Item = &'a str>) -> Result<()> {
     let mut sorted: Vec<&str> = names.collect();
@@ -278,10 +303,7 @@ fn check_names<'a>(names: impl Iterator<Item = &'a str>) -> Result<()> {
     }
     sorted.sort_unstable();
     match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Error::from(ErrorKind::Duplicate {
-            what: "the list of models".into(),
-            value: format!("the name {:?}", pair[0]),
-        })),
+        Some(pair) => Err(Error::duplicate("the list of models", format!("the name {:?}", pair[0]))),
         None => Ok(()),
     }
 }

@@ -4,8 +4,8 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
 use crate::curve::{
-    ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance,
-    check_vectors, curve, evaluate, evaluate_leave_one_out, expect_count,
+    ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance, curve,
+    evaluate, evaluate_leave_one_out, expect_count,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::check_permutation;
@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
-use super::{Model, at_width, check_names, gain_up};
+use super::{Model, at_width, check_models, gain_up};
 
 /// One model of a sequence, and the backfill that it gets before the next one arrives.
 #[derive(Debug, Clone, Copy)]
@@ -240,80 +240,30 @@ struct Ground<'a> {
 
 impl<'a> Ground<'a> {
     fn new(input: &SequenceInput<'a>) -> Result<Self> {
-        check_names(input.steps.iter().map(|step| step.model.name))?;
+        check_models(input.steps.iter().map(|step| step.model))?;
         let first = input.steps[0].model;
         let items = first.gallery.rows();
-        let mut width = 0;
-        for (number, step) in input.steps.iter().enumerate() {
+        for step in &input.steps[1..] {
             let name = step.model.name;
-            check_vectors(step.model.gallery, None, step.model.queries)
-                .map_err(|error| error.context(format!("model {name:?}")))?;
-            let count = step.model.gallery.rows();
-            expect_count(
-                &format!("vectors by {name:?}"),
-                count,
-                &format!("vectors by {:?}", first.name),
-                items,
-            )?;
-            match (first.queries, step.model.queries) {
-                (None, None) => {}
-                (Some(expected), Some(queries)) => expect_count(
-                    &format!("queries by {name:?}"),
-                    queries.rows(),
-                    &format!("queries by {:?}", first.name),
-                    expected.rows(),
-                )?,
-                (expected, _) => {
-                    let without = if expected.is_some() { name } else { first.name };
-                    return Err(Error::missing("query vectors", format!("model {without:?}")));
-                }
+            check_permutation(step.order, items)
+                .map_err(|error| error.context(format!("the order of {name:?}")))?;
+            if !(0.0..=1.0).contains(&step.backfilled) {
+                let option = format!("the fraction backfilled with {name:?}");
+                return Err(Error::option(option, step.backfilled, "0 to 1"));
             }
-            if number > 0 {
-                check_permutation(step.order, items)
-                    .map_err(|error| error.context(format!("the order of {name:?}")))?;
-                if !(0.0..=1.0).contains(&step.backfilled) {
-                    return Err(Error::option(
-                        format!("the fraction backfilled with {name:?}"),
-                        step.backfilled,
-                        "0 to 1",
-                    ));
-                }
-            }
-            width = width.max(step.model.gallery.columns());
         }
+        let width = input.steps.iter().map(|step| step.model.gallery.columns()).max().unwrap_or(0);
         if let Some(joined_at) = input.joined_at {
             expect_count("steps at which items join", joined_at.len(), "items", items)?;
             if let Some(&step) = joined_at.iter().find(|&&step| step >= input.steps.len()) {
-                return Err(Error::option(
-                    "the step at which an item joins",
-                    step,
-                    format!("0 to {}", input.steps.len() - 1),
-                ));
+                let expected = format!("0 to {}", input.steps.len() - 1);
+                return Err(Error::option("the step at which an item joins", step, expected));
             }
             if !joined_at.contains(&0) {
                 return Err(ErrorKind::Empty { what: "the gallery of the first model".into() }.into());
             }
         }
-        match input.relevance {
-            Relevance::Labels { gallery, queries } => {
-                expect_count("gallery labels", gallery.len(), "gallery vectors", items)?;
-                if let (Some(queries), Some(labels)) = (first.queries, queries) {
-                    expect_count("query labels", labels.len(), "query vectors", queries.rows())?;
-                }
-            }
-            Relevance::Judgements(qrels) => {
-                let queries = first.queries.map_or(items, Matrix::rows);
-                expect_count("judgements", qrels.len(), "query vectors", queries)?;
-                for query in 0..qrels.len() {
-                    if let Some(&(item, _)) = qrels.query(query).iter().find(|&&(item, _)| item >= items) {
-                        return Err(Error::corrupt(
-                            format!("judgements of query {query}"),
-                            format!("item {item} is judged, but there are {items} items"),
-                        ));
-                    }
-                }
-            }
-        }
+        input.relevance.check(items, first.queries.map(Matrix::rows))?;
         Ok(Self { items, width, joined_at: input.joined_at })
     }
 

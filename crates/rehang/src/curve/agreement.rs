@@ -8,13 +8,12 @@ use crate::space::Distance;
 use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::Matrix;
 
-use super::centre::Centre;
-use super::input::{Blocks, check_handicap, check_vectors, percent_line};
-use super::line::{Line, grid_cuts};
+use super::input::{Search, check_handicap, check_vectors, kept_cuts, percent_line};
+use super::line::Line;
 use super::metrics::Metric;
 use super::relevance::{Positive, Qrels, Relevance};
 use super::sweep::{self, Depths, OWN_FIXED, Query, Totals, Workspace};
-use super::{CurveOptions, DoNothing, Panels, Processor, check_today, evaluate};
+use super::{CurveOptions, DoNothing, Processor, check_today, evaluate};
 
 /// Agreement@k at every one of the n + 1 states of a backfill.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -60,7 +59,7 @@ impl AgreementCurve {
 ///
 /// Needs no labels. Every query counts. `queries` is `None` where the gallery is its own query set and each query
 /// leaves itself out. `handicap` is added to the distance of every item that is still adapted
-/// ([`super::CurveInput::handicap`]). `kept_cuts` is how many evenly spaced cuts keep every query's own agreement, for
+/// ([`super::CurveInput::handicap`]). `kept` is how many evenly spaced cuts keep every query's own agreement, for
 /// [`AgreementCurve::band`]; 0 keeps none.
 ///
 /// ```
@@ -89,7 +88,7 @@ pub fn agreement(
     distance: Distance,
     handicap: f64,
     depth: usize,
-    kept_cuts: usize,
+    kept: usize,
     progress: &Progress,
 ) -> Result<AgreementCurve> {
     let items = native.rows();
@@ -100,29 +99,25 @@ pub fn agreement(
     // Agreement is recall of what the fully native gallery finds.
     let depths = Depths::new(&[Metric::recall_at(depth)], None);
     let processor = Processor::detect();
-    let others: Vec<&Matrix> = std::iter::once(adapted).chain(queries).collect();
-    let centre = Centre::new(distance, native, &others);
-    let native_panels = Panels::new(&centre.taken_from(native), order);
-    let adapted_panels = Panels::new(&centre.taken_from(adapted), order);
-    let query_vectors = centre.taken_from(queries.unwrap_or(native));
     let columns: Vec<u32> = order.iter().map(|&item| item as u32).collect();
     let mut times = vec![0; items];
     for (time, &item) in order.iter().enumerate() {
         times[item] = time as u32;
     }
     let counted: Vec<usize> = (0..queries.map_or(items, Matrix::rows)).collect();
-    let cuts = if kept_cuts == 0 { Vec::new() } else { grid_cuts(items, kept_cuts) };
+    let cuts = kept_cuts(items, kept);
     progress.begin("agreement", "queries", counted.len() as u64);
-    let blocks = Blocks {
+    let search = Search {
         processor,
-        queries: &query_vectors,
+        native,
+        adapted: Some(adapted),
+        order,
+        queries: queries.unwrap_or(native),
         counted: &counted,
-        native: &native_panels,
-        adapted: Some(&adapted_panels),
         distance,
         handicap,
     };
-    let (own, totals) = blocks.run(
+    let (own, totals) = search.run(
         progress,
         || (Workspace::default(), Totals::new(items, &depths, false, 0), Vec::new()),
         |(work, totals, nearest), query, native, adapted| {
@@ -137,17 +132,13 @@ pub fn agreement(
                 items: &columns,
                 positives: &positives,
                 ignored: own.as_slice(),
-                group: None,
-                baseline: [false; sweep::HITS],
                 cuts: &cuts,
+                ..Query::default()
             };
             sweep::sweep(processor, work, &query, &depths, totals)
         },
     )?;
-    let mut sums = Totals::new(items, &depths, false, 0);
-    for (_, totals, _) in &totals {
-        sums.add(totals);
-    }
+    let sums = totals.into_iter().map(|(_, totals, _)| totals).reduce(Totals::plus).unwrap_or_default();
     Ok(AgreementCurve {
         depth,
         line: percent_line(&sums.heads[0], counted.len() as f64 * sweep::UNIT),
@@ -196,22 +187,19 @@ pub fn agreement_today(
     let depth = depth_within(depth, native.rows(), queries)?;
     let order: Vec<usize> = (0..native.rows()).collect();
     let columns: Vec<u32> = (0..native.rows() as u32).collect();
-    let others: Vec<&Matrix> = queries.into_iter().collect();
-    let centre = Centre::new(distance, native, &others);
-    let panels = Panels::new(&centre.taken_from(native), &order);
-    let query_vectors = centre.taken_from(queries.unwrap_or(native));
-    let counted: Vec<usize> = (0..query_vectors.rows()).collect();
+    let counted: Vec<usize> = (0..queries.unwrap_or(native).rows()).collect();
     progress.begin("agreement", "queries", counted.len() as u64);
-    let blocks = Blocks {
+    let search = Search {
         processor: Processor::detect(),
-        queries: &query_vectors,
-        counted: &counted,
-        native: &panels,
+        native,
         adapted: None,
+        order: &order,
+        queries: queries.unwrap_or(native),
+        counted: &counted,
         distance,
         handicap: 0.0,
     };
-    let (nearest, _) = blocks.run(progress, Vec::new, |nearest, query, native, _| {
+    let (nearest, _) = search.run(progress, Vec::new, |nearest, query, native, _| {
         let own = queries.is_none().then_some(query as u32);
         find_nearest(native, &columns, own, depth, nearest);
         nearest.iter().map(|&(_, item, _)| (item as usize, 1.0)).collect::<Vec<(usize, f64)>>()

@@ -49,11 +49,6 @@ impl Panels {
         }
         Self { count: order.len(), dimension, data, squares }
     }
-
-    /// Columns of distances that these panels give.
-    pub(crate) fn count(&self) -> usize {
-        self.count
-    }
 }
 
 /// A block of query vectors, packed for [`distances`].

@@ -7,12 +7,11 @@ use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
-use super::centre::Centre;
-use super::input::{Blocks, check_vectors};
+use super::input::{Search, check_vectors};
 use super::metrics::ByMetric;
 use super::relevance::{Answers, QueryCount, Relevance, expect_count};
 use super::sweep::{self, Depths, OWN_FIXED, Query, Ranking, Workspace};
-use super::{CurveOptions, Panels, Processor, check_metrics};
+use super::{CurveOptions, Processor, check_metrics};
 
 /// Metrics of one gallery and one query set, in percent; definitions as in [the module](super).
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -156,35 +155,23 @@ fn rank_all<R: Send>(
     read: impl Fn(&mut Workspace, &Query<'_>) -> R + Sync,
 ) -> Result<Vec<R>> {
     let columns: Vec<u32> = (0..gallery.rows() as u32).collect();
-    let order: Vec<usize> = (0..gallery.rows()).collect();
-    let centre = Centre::new(distance, gallery, &[queries]);
-    let panels = Panels::new(&centre.taken_from(gallery), &order);
-    let queries = centre.taken_from(queries);
     progress.begin("evaluation", "queries", answers.counted.len() as u64);
-    let blocks = Blocks {
+    let search = Search {
         processor: Processor::detect(),
-        queries: &queries,
-        counted: &answers.counted,
-        native: &panels,
+        native: gallery,
         adapted: None,
+        order: &(0..gallery.rows()).collect::<Vec<_>>(),
+        queries,
+        counted: &answers.counted,
         distance,
         handicap: 0.0,
     };
-    let (rankings, _) = blocks.run(
+    let (rankings, _) = search.run(
         progress,
         || (Workspace::default(), Vec::new(), Vec::new()),
         |(work, positives, ignored), place, native, _| {
             answers.of(answers.counted[place], positives, ignored);
-            let query = Query {
-                native,
-                adapted: &[],
-                items: &columns,
-                positives,
-                ignored,
-                group: None,
-                baseline: [false; sweep::HITS],
-                cuts: &[],
-            };
+            let query = Query { native, items: &columns, positives, ignored, ..Query::default() };
             read(work, &query)
         },
     )?;

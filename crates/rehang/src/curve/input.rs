@@ -6,11 +6,13 @@ use std::sync::PoisonError;
 use rayon::prelude::*;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::expect_width;
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
-use super::line::Line;
+use super::centre::Centre;
+use super::line::{Line, grid_cuts};
 use super::relevance::expect_count;
 use super::{COUNT_MAX, Panels, Processor, QueryTiles, distances};
 
@@ -26,14 +28,7 @@ pub(crate) fn check_vectors(
         if vectors.rows() == 0 {
             return Err(ErrorKind::Empty { what: what.into() }.into());
         }
-        if vectors.columns() != native.columns() {
-            return Err(ErrorKind::WidthMismatch {
-                what: what.into(),
-                expected: native.columns(),
-                received: vectors.columns(),
-            }
-            .into());
-        }
+        expect_width(what, native.columns(), vectors.columns())?;
         if vectors.rows() > COUNT_MAX {
             return Err(Error::option(
                 format!("the number of {what}"),
@@ -63,14 +58,23 @@ fn block_queries(items: usize) -> usize {
     if items <= 1 << 16 { 32 } else { 8 }
 }
 
-/// The queries of one metric, block by block.
-pub(crate) struct Blocks<'a> {
+/// The cuts at which queries keep their own values: `count` of them, evenly spaced; none for 0.
+pub(crate) fn kept_cuts(items: usize, count: usize) -> Vec<usize> {
+    if count == 0 { Vec::new() } else { grid_cuts(items, count) }
+}
+
+/// The queries of one metric, which search a gallery block by block.
+pub(crate) struct Search<'a> {
     pub(crate) processor: Processor,
+    /// The gallery, `[n, d]`.
+    pub(crate) native: &'a Matrix,
+    /// The gallery before a backfill, where there is one.
+    pub(crate) adapted: Option<&'a Matrix>,
+    /// The item of every column of distances.
+    pub(crate) order: &'a [usize],
     pub(crate) queries: &'a Matrix,
     /// Rows of `queries` that count.
     pub(crate) counted: &'a [usize],
-    pub(crate) native: &'a Panels,
-    pub(crate) adapted: Option<&'a Panels>,
     pub(crate) distance: Distance,
     /// What is added to every distance to an adapted vector.
     pub(crate) handicap: f64,
@@ -84,7 +88,7 @@ struct Slot<S> {
     state: S,
 }
 
-impl Blocks<'_> {
+impl Search<'_> {
     /// Calls `each(state, i, distances to native, distances to adapted)` for every counted query i, with a state for each
     /// slot, which threads take one at a time; returns the answers by query, and the states in no particular order.
     pub(crate) fn run<S: Send, R: Send>(
@@ -93,7 +97,12 @@ impl Blocks<'_> {
         state: impl Fn() -> S,
         each: impl Fn(&mut S, usize, &[f64], &[f64]) -> R + Sync,
     ) -> Result<(Vec<R>, Vec<S>)> {
-        let items = self.native.count();
+        let others: Vec<&Matrix> = self.adapted.into_iter().chain([self.queries]).collect();
+        let centre = Centre::new(self.distance, self.native, &others);
+        let native_panels = Panels::new(&centre.taken_from(self.native), self.order);
+        let adapted_panels = self.adapted.map(|adapted| Panels::new(&centre.taken_from(adapted), self.order));
+        let vectors = centre.taken_from(self.queries);
+        let items = self.order.len();
         let rows = block_queries(items);
         let blocks = self.counted.len().div_ceil(rows);
         // A thread takes the slot of its own number, so locks are hardly waited for: only where there are fewer blocks than
@@ -117,12 +126,12 @@ impl Blocks<'_> {
                 let slot = &mut *slot;
                 let first = block * rows;
                 let queries = &self.counted[first..self.counted.len().min(first + rows)];
-                slot.tiles.fill(self.queries, queries);
+                slot.tiles.fill(&vectors, queries);
                 let length = queries.len() * items;
                 let native = &mut slot.native[..length];
-                distances(self.processor, &slot.tiles, self.native, self.distance, native);
+                distances(self.processor, &slot.tiles, &native_panels, self.distance, native);
                 let adapted = &mut slot.adapted[..if self.adapted.is_some() { length } else { 0 }];
-                if let Some(panels) = self.adapted {
+                if let Some(panels) = &adapted_panels {
                     distances(self.processor, &slot.tiles, panels, self.distance, adapted);
                     if self.handicap > 0.0 {
                         for distance in adapted.iter_mut() {

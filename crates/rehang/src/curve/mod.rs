@@ -65,11 +65,10 @@ pub use relevance::{Qrels, QueryCount, Relevance};
 
 pub(crate) use distances::{Panels, QueryTiles, distances};
 pub(crate) use evaluate::ranks_of_answers;
-pub(crate) use input::{Blocks, check_handicap, check_vectors};
+pub(crate) use input::{Search, check_handicap, check_vectors};
 pub(crate) use relevance::expect_count;
 
-use centre::Centre;
-use input::percent_line;
+use input::{kept_cuts, percent_line};
 use relevance::Answers;
 use sweep::{Depths, Query, QueryValues, Totals, Workspace};
 
@@ -304,25 +303,20 @@ fn curve_on(
             Some(evaluate(today.gallery, today.queries, input.relevance, today.distance, options, progress)?)
         }
     };
-    let cuts = if options.kept_cuts == 0 { Vec::new() } else { grid_cuts(items, options.kept_cuts) };
-
-    let others: Vec<&Matrix> = std::iter::once(input.adapted).chain(input.queries).collect();
-    let centre = Centre::new(input.distance, input.native, &others);
-    let native = Panels::new(&centre.taken_from(input.native), input.order);
-    let adapted = Panels::new(&centre.taken_from(input.adapted), input.order);
-    let queries = centre.taken_from(input.queries.unwrap_or(input.native));
+    let cuts = kept_cuts(items, options.kept_cuts);
     let columns: Vec<u32> = input.order.iter().map(|&item| item as u32).collect();
     progress.begin("curve", "queries", answers.counted.len() as u64);
-    let blocks = Blocks {
+    let search = Search {
         processor,
-        queries: &queries,
+        native: input.native,
+        adapted: Some(input.adapted),
+        order: input.order,
+        queries: input.queries.unwrap_or(input.native),
         counted: &answers.counted,
-        native: &native,
-        adapted: Some(&adapted),
         distance: input.distance,
         handicap: input.handicap,
     };
-    let (per_query, totals) = blocks.run(
+    let (per_query, totals) = search.run(
         progress,
         || {
             let totals = Totals::new(items, &depths, today.is_some(), groups.names.len());
@@ -344,11 +338,9 @@ fn curve_on(
             sweep::sweep(processor, work, &query, &depths, totals)
         },
     )?;
-    let mut sums = Totals::new(items, &depths, today.is_some(), groups.names.len());
-    for (_, totals, _, _) in &totals {
-        sums.add(totals);
-    }
-    Ok(assemble(items, &answers, &measured, options, &sums, &groups, today, &per_query, cuts))
+    let sums = totals.into_iter().map(|(_, totals, _, _)| totals).reduce(Totals::plus).unwrap_or_default();
+    let curve = assemble(&answers, &measured, options.flips_at, &sums, &groups, today, &per_query);
+    Ok(Curve { per_query: PerQuery { cuts, ..curve.per_query }, ..curve })
 }
 
 /// Fails where the search of today is of another number of items or queries than that of the new model.
@@ -362,18 +354,17 @@ fn check_today(today: &DoNothing<'_>, native: &Matrix, queries: Option<&Matrix>)
     }
 }
 
-/// Turns sums over queries into percent.
+/// Turns sums over queries into percent; the kept cuts are left out.
 fn assemble(
-    items: usize,
     answers: &Answers<'_>,
     measured: &[Metric],
-    options: &CurveOptions,
+    flips_at: Option<usize>,
     sums: &Totals,
     groups: &Groups,
     today: Option<Evaluation>,
     per_query: &[QueryValues],
-    cuts: Vec<usize>,
 ) -> Curve {
+    let items = sums.precision.len() - 1;
     let counted = answers.counted.len();
     let fixed = |changes: &[i64]| percent_line(changes, counted as f64 * sweep::UNIT);
     let hits = [0, 1, 2].map(|slot| running(&sums.hits[slot]));
@@ -386,12 +377,12 @@ fn assemble(
             let rate = negative.iter().map(|&lost| 100.0 * lost as f64 / right.max(1) as f64).collect();
             Flips { right, positive, negative, rate: Line::new(rate) }
         };
-        let depths = [1, 5].into_iter().chain(options.flips_at).enumerate();
+        let depths = [1, 5].into_iter().chain(flips_at).enumerate();
         depths.map(|(slot, depth)| (Metric::top(depth), of_slot(slot))).collect::<ByMetric<Flips>>()
     };
     let start_right = [0, 1, 2].map(|slot| hits[slot].first().map_or(0, |&hits| hits as usize));
     let do_nothing = today.map(|evaluation| {
-        let right = [1, 5, options.flips_at.unwrap_or(0)]
+        let right = [1, 5, flips_at.unwrap_or(0)]
             .map(|depth| evaluation.per_query.first_rank.iter().filter(|&&rank| rank <= depth).count());
         DoNothingLine { flips: flips(right, &sums.lost_to_baseline), evaluation }
     });
@@ -437,7 +428,7 @@ fn assemble(
         per_query: PerQuery {
             queries: answers.counted.clone(),
             areas: slots().map(|(slot, metric)| (metric, area(slot))).collect(),
-            cuts,
+            cuts: Vec::new(),
             at_cuts: slots().map(|(slot, metric)| (metric, kept(slot))).collect(),
         },
     }

@@ -22,6 +22,37 @@ pub enum Relevance<'a> {
     Judgements(&'a Qrels),
 }
 
+impl Relevance<'_> {
+    /// Fails where this is not of `items` and `queries`; `None` where the gallery is its own query set.
+    pub(crate) fn check(self, items: usize, queries: Option<usize>) -> Result<()> {
+        let given = queries.unwrap_or(items);
+        match self {
+            Self::Labels { gallery, queries: labels } => {
+                expect_count("gallery labels", gallery.len(), "gallery vectors", items)?;
+                match (queries, labels) {
+                    (None, None) => Ok(()),
+                    (Some(_), Some(labels)) => {
+                        expect_count("query labels", labels.len(), "query vectors", given)
+                    }
+                    (None, Some(_)) => Err(Error::missing("a query set", "query labels")),
+                    (Some(_), None) => Err(Error::missing("query labels", "a query set of its own")),
+                }
+            }
+            Self::Judgements(qrels) => {
+                expect_count("judgements", qrels.len(), "query vectors", given)?;
+                for (query, judged) in qrels.queries.iter().enumerate() {
+                    if let Some((item, _)) = judged.iter().find(|(item, _)| *item >= items) {
+                        let what = format!("judgements of query {query}");
+                        let detail = format!("item {item} is judged, but the gallery has {items} items");
+                        return Err(Error::corrupt(what, detail));
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Judgements: for every query the gallery items that were judged, with a gain each.
 ///
 /// | gain | meaning |
@@ -55,11 +86,8 @@ impl Qrels {
         for (query, judged) in queries.iter_mut().enumerate() {
             judged.sort_by_key(|&(item, _)| item);
             if let Some(pair) = judged.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-                return Err(ErrorKind::Duplicate {
-                    what: format!("the judgements of query {query}"),
-                    value: format!("item {}", pair[0].0),
-                }
-                .into());
+                let what = format!("the judgements of query {query}");
+                return Err(Error::duplicate(what, format!("item {}", pair[0].0)));
             }
             if let Some(column) = judged.iter().position(|&(_, gain)| !gain.is_finite()) {
                 return Err(
@@ -67,11 +95,8 @@ impl Qrels {
                 );
             }
             if let Some((item, gain)) = judged.iter().find(|(_, gain)| *gain > f64::from(f32::MAX)) {
-                return Err(Error::option(
-                    format!("the gain of item {item} for query {query}"),
-                    gain,
-                    format!("at most {:e}", f32::MAX),
-                ));
+                let option = format!("the gain of item {item} for query {query}");
+                return Err(Error::option(option, gain, format!("at most {:e}", f32::MAX)));
             }
         }
         Ok(Self { queries })
@@ -144,39 +169,18 @@ impl<'a> Answers<'a> {
             times[item] = time as u32;
         }
         let given = queries.unwrap_or(order.len());
+        relevance.check(order.len(), queries)?;
         let kind = match relevance {
             Relevance::Labels { gallery, queries: query_labels } => {
-                expect_count("gallery labels", gallery.len(), "gallery vectors", order.len())?;
-                let query_labels = match (queries, query_labels) {
-                    (None, None) => gallery,
-                    (Some(_), Some(labels)) => labels,
-                    (None, Some(_)) => {
-                        return Err(Error::missing("a query set", "query labels"));
-                    }
-                    (Some(_), None) => return Err(Error::missing("query labels", "a query set of its own")),
-                };
-                expect_count("query labels", query_labels.len(), "query vectors", given)?;
                 let mut classes: HashMap<i64, Vec<u32>> = HashMap::new();
                 for (time, &item) in order.iter().enumerate() {
                     if gallery[item] >= 0 {
                         classes.entry(gallery[item]).or_default().push(time as u32);
                     }
                 }
-                Kind::Labels { classes, queries: query_labels }
+                Kind::Labels { classes, queries: query_labels.unwrap_or(gallery) }
             }
-            Relevance::Judgements(qrels) => {
-                expect_count("judgements", qrels.len(), "query vectors", given)?;
-                for query in 0..qrels.len() {
-                    if let Some(&(item, _)) = qrels.query(query).iter().find(|(item, _)| *item >= order.len())
-                    {
-                        return Err(Error::corrupt(
-                            format!("judgements of query {query}"),
-                            format!("item {item} is judged, but the gallery has {} items", order.len()),
-                        ));
-                    }
-                }
-                Kind::Judgements(qrels)
-            }
+            Relevance::Judgements(qrels) => Kind::Judgements(qrels),
         };
         let mut answers = Self {
             kind,

@@ -94,21 +94,17 @@ impl Totals {
         }
     }
 
-    /// Adds the sums of other queries.
-    pub(crate) fn add(&mut self, other: &Self) {
-        for (mine, theirs) in self.all_mut().into_iter().zip(other.all()) {
+    /// The sums with those of other queries.
+    pub(crate) fn plus(mut self, mut other: Self) -> Self {
+        for (mine, theirs) in self.all().into_iter().zip(other.all()) {
             for (mine, theirs) in mine.iter_mut().zip(theirs) {
-                *mine += theirs;
+                *mine += *theirs;
             }
         }
+        self
     }
 
-    fn all(&self) -> Vec<&Changes> {
-        let pairs = self.hits.iter().chain(&self.lost).chain(&self.lost_to_baseline);
-        std::iter::once(&self.precision).chain(&self.heads).chain(pairs).chain(&self.groups).collect()
-    }
-
-    fn all_mut(&mut self) -> Vec<&mut Changes> {
+    fn all(&mut self) -> Vec<&mut Changes> {
         let fixed = std::iter::once(&mut self.precision).chain(&mut self.heads);
         let pairs = self.hits.iter_mut().chain(&mut self.lost).chain(&mut self.lost_to_baseline);
         fixed.chain(pairs).chain(&mut self.groups).collect()
@@ -116,6 +112,7 @@ impl Totals {
 }
 
 /// One query, as the sweep sees it. Columns are in backfill order.
+#[derive(Default)]
 pub(crate) struct Query<'a> {
     /// Distances to the native vectors, `[n]`.
     pub(crate) native: &'a [f64],

@@ -281,14 +281,11 @@ pub fn read_matrix(source: &VectorSource) -> Result<Matrix> {
 pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
     let mut reader = stream::open_all(sources)?;
     let width = reader.width();
-    let names = || sources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let mut data = Vec::new();
     let needed = usize::try_from(reader.rows_total()).ok().and_then(|rows| rows.checked_mul(width));
     if needed.is_none_or(|numbers| data.try_reserve_exact(numbers).is_err()) {
-        return Err(Error::corrupt(
-            names(),
-            format!("{} rows of {width} numbers do not fit into memory", reader.rows_total()),
-        ));
+        let detail = format!("{} rows of {width} numbers do not fit into memory", reader.rows_total());
+        return Err(Error::corrupt(said(sources), detail));
     }
     let mut batch = stream::RowBatch::default();
     while reader.next_batch((BATCH_NUMBERS / width).max(1), &mut batch)? > 0 {
@@ -418,18 +415,12 @@ pub fn read_order(source: &VectorSource) -> Result<Vec<usize>> {
     let mut order = Vec::with_capacity(numbers.len());
     for (position, &number) in numbers.iter().enumerate() {
         let Some(row) = usize::try_from(number).ok().filter(|&row| row < numbers.len()) else {
-            return Err(Error::corrupt(
-                source,
-                format!(
-                    "position {position} names row {number}, and rows go from 0 to {}",
-                    numbers.len() - 1
-                ),
-            ));
+            let last = numbers.len() - 1;
+            let detail = format!("position {position} names row {number}, and rows go from 0 to {last}");
+            return Err(Error::corrupt(source, detail));
         };
         if std::mem::replace(&mut seen[row], true) {
-            return Err(
-                ErrorKind::Duplicate { what: source.to_string(), value: format!("row {number}") }.into()
-            );
+            return Err(Error::duplicate(source, format!("row {number}")));
         }
         order.push(row);
     }

@@ -6,8 +6,9 @@ use super::npy::NpyWriter;
 use super::parquet::{ParquetRows, ParquetWriter};
 use super::safetensors::SafetensorsWriter;
 use super::vecs::{FvecsWriter, VecsRows};
-use super::{Format, VectorSource, npy, safetensors};
+use super::{Format, VectorSource, expect_count, expect_width, npy, safetensors};
 use crate::error::{Error, ErrorKind, Result};
+use crate::vectors::check_finite;
 
 /// Whether ids are whole numbers or text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,15 +113,7 @@ impl RowBatch {
     ///
     /// [`ErrorKind::NotFinite`].
     pub fn check_finite(&self, what: &str, width: usize) -> Result<()> {
-        match self.vectors.iter().position(|value| !value.is_finite()) {
-            None => Ok(()),
-            Some(at) => Err(ErrorKind::NotFinite {
-                what: what.into(),
-                row: self.first_row as usize + at / width.max(1),
-                column: at % width.max(1),
-            }
-            .into()),
-        }
+        check_finite(what, &self.vectors, width.max(1), self.first_row as usize)
     }
 }
 
@@ -225,13 +218,8 @@ pub fn open_all(sources: &[VectorSource]) -> Result<Box<dyn RowReader>> {
     let Some(width) = readers.first().map(|reader| reader.width()) else {
         return Err(ErrorKind::Empty { what: "the list of files".into() }.into());
     };
-    if let Some((source, reader)) = sources.iter().zip(&readers).find(|(_, reader)| reader.width() != width) {
-        return Err(ErrorKind::WidthMismatch {
-            what: source.to_string(),
-            expected: width,
-            received: reader.width(),
-        }
-        .into());
+    for (source, reader) in sources.iter().zip(&readers) {
+        expect_width(&source.to_string(), width, reader.width())?;
     }
     if readers.len() == 1 {
         return Ok(readers.remove(0));
@@ -337,12 +325,7 @@ impl RowWriter for Checked {
     fn write(&mut self, vectors: &[f32], ids: Option<&Ids>, sigma2: Option<&[f32]>) -> Result<()> {
         let Columns { width, ids: kind, sigma2: has_sigma2 } = self.columns;
         if !vectors.len().is_multiple_of(width) {
-            return Err(ErrorKind::WidthMismatch {
-                what: "rows to write".into(),
-                expected: width,
-                received: vectors.len() % width,
-            }
-            .into());
+            return expect_width("rows to write", width, vectors.len() % width);
         }
         if ids.map(Ids::kind) != kind {
             return Err(Error::missing("ids of the kind the file was created with", "writing rows"));
@@ -351,19 +334,8 @@ impl RowWriter for Checked {
             return Err(Error::missing("sigma2 as the file was created with", "writing rows"));
         }
         let rows = vectors.len() / width;
-        let counts = [("ids", ids.map(Ids::len)), ("sigma2", sigma2.map(<[f32]>::len))];
-        for (what, count) in counts {
-            if let Some(count) = count
-                && count != rows
-            {
-                return Err(ErrorKind::CountMismatch {
-                    left: "rows to write".into(),
-                    left_count: rows,
-                    right: what.into(),
-                    right_count: count,
-                }
-                .into());
-            }
+        for (what, count) in [("ids", ids.map(Ids::len)), ("sigma2", sigma2.map(<[f32]>::len))] {
+            expect_count("rows to write", rows, what, count.unwrap_or(rows))?;
         }
         self.inner.write(vectors, ids, sigma2)
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::compatibility::at_width;
-use crate::curve::{Blocks, Panels, check_vectors, expect_count};
+use crate::curve::{Search as GallerySearch, check_vectors, expect_count};
 use crate::error::{ErrorKind, Result};
 use crate::processor::Processor;
 use crate::progress::Progress;
@@ -128,18 +128,18 @@ pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> R
         return Err(ErrorKind::Empty { what: "the set of probes with a known subject".into() }.into());
     }
     let order: Vec<usize> = (0..input.gallery.rows()).collect();
-    let panels = Panels::new(input.gallery, &order);
     progress.begin("identification", "probes", counted.len() as u64);
-    let blocks = Blocks {
+    let gallery = GallerySearch {
         processor: Processor::detect(),
+        native: input.gallery,
+        adapted: None,
+        order: &order,
         queries: &probes,
         counted: &counted,
-        native: &panels,
-        adapted: None,
         distance: Distance::Cosine,
         handicap: 0.0,
     };
-    let (searches, _) = blocks.run(
+    let (searches, _) = gallery.run(
         progress,
         || (),
         |(), place, distances, _| {

@@ -11,8 +11,6 @@ use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
-/// The depth at which Google Landmarks v2 is evaluated.
-pub const GLDV2_DEPTH: usize = 100;
 /// The depths of the mean precision that the revisited benchmarks report.
 pub const PRECISION_DEPTHS: [usize; 3] = [1, 5, 10];
 /// The depth of mAP@k by which RACT and DMU report the revisited benchmarks.
@@ -90,31 +88,21 @@ pub struct GroundTruth {
     pub junk: Vec<usize>,
 }
 
-/// The three setups of the revisited benchmarks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Setup {
-    /// Right: easy. Out of the ranking: hard and junk.
-    Easy,
-    /// Right: easy and hard. Out of the ranking: junk.
-    Medium,
-    /// Right: hard. Out of the ranking: easy and junk.
-    Hard,
+crate::named! {
+    /// The three setups of the revisited benchmarks, in the order in which they are reported.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Setup ("setup") {
+        /// Right: easy. Out of the ranking: hard and junk.
+        Easy = "easy",
+        /// Right: easy and hard. Out of the ranking: junk.
+        Medium = "medium",
+        /// Right: hard. Out of the ranking: easy and junk.
+        Hard = "hard",
+    }
 }
 
 impl Setup {
-    /// The three, in the order in which they are reported.
-    pub const ALL: [Self; 3] = [Self::Easy, Self::Medium, Self::Hard];
-
-    /// Its name, as it is printed.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Easy => "easy",
-            Self::Medium => "medium",
-            Self::Hard => "hard",
-        }
-    }
-
     /// Right answers, and what is taken out of the ranking.
     fn split(self, truth: &GroundTruth) -> (Vec<usize>, Vec<usize>) {
         let GroundTruth { easy, hard, junk } = truth;

@@ -210,11 +210,6 @@ impl Metric {
         self.definition.is_primary
     }
 
-    /// Whether a query is either right or wrong by it, so that flips can be counted.
-    pub fn has_flips(self) -> bool {
-        matches!(self.definition.measured, Measured::Found)
-    }
-
     /// How it is measured from the first ranks; `None` where it is not.
     pub(crate) fn head(self) -> Option<Box<dyn Head>> {
         match self.definition.measured {
