@@ -227,10 +227,8 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
 /// Fails where a head is given and nothing says which of its classes a pair is of, and that is all that is to be learned from.
 fn expect_classes_of_head(files: &FitFiles) -> Result<()> {
     let is_fastfill = matches!(files.parameters.method, Method::Fastfill | Method::FastfillReference);
-    let loss = match files.options.loss {
-        LossParts::Discriminative => "disc",
-        LossParts::Both => "both",
-        LossParts::Squared | LossParts::Measured => return Ok(()),
+    let Some(loss @ (LossParts::Discriminative | LossParts::Both)) = files.options.loss else {
+        return Ok(());
     };
     match &files.head.head_weight {
         Some(source) if is_fastfill && files.labels.is_empty() => Err(Error::option(
@@ -255,9 +253,9 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
         ("`seeds`", options.seeds > 1, network),
         ("`device`", options.device != Device::Cpu, network),
         ("`checkpoints`", options.checkpoints.is_some(), network),
-        ("`loss`", options.loss != LossParts::Measured, fastfill),
+        ("`loss`", options.loss.is_some(), fastfill),
         ("`thorough`", options.thorough, method == Method::Auto),
-        ("`uncertainty` joint", options.uncertainty == UncertaintySource::Joint, fastfill),
+        ("`uncertainty` joint", options.uncertainty == Some(UncertaintySource::Joint), fastfill),
     ] {
         if is_given && !is_heard {
             inputs.warn("idle-parameter", format!("{parameter} has no effect on `method` {method}."));

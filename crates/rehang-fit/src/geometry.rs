@@ -13,31 +13,23 @@ use crate::linear_algebra::column_sums;
 /// Ranks at which lengths are matched: every 1/32.
 const RANKS: usize = 33;
 
-/// The ways to conform to a raw space that are compared on held-out pairs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum GeometryKind {
-    /// Length 1; the only way in a normalised space.
-    Sphere,
-    /// Outputs stay as they are.
-    Raw,
-    /// Every output gets the mean length of the native vectors.
-    MeanNorm,
-    /// Every output gets the native length of its own length's rank.
-    MatchedNorms,
+rehang::named! {
+    /// The ways to conform to a raw space that are compared on held-out pairs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum GeometryKind ("geometry") {
+        /// Length 1; the only way in a normalised space.
+        Sphere = "sphere",
+        /// Outputs stay as they are.
+        Raw = "raw",
+        /// Every output gets the mean length of the native vectors.
+        MeanNorm = "mean-norm",
+        /// Every output gets the native length of its own length's rank.
+        MatchedNorms = "matched-norms",
+    }
 }
 
 impl GeometryKind {
-    /// The name in tables and in an adapter's record.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sphere => "sphere",
-            Self::Raw => "raw",
-            Self::MeanNorm => "mean-norm",
-            Self::MatchedNorms => "matched-norms",
-        }
-    }
-
     /// The ways that a space leaves open.
     ///
     /// Under the cosine distance lengths do not matter, so outputs of a raw cosine space get native ones without a

@@ -3,6 +3,7 @@
 //! A guard never stops anything. It gives [`Finding`]s; whoever calls decides what to do with them.
 
 use rehang::adapter::{Geometry, Map};
+use rehang::files::expect_width;
 use rehang::finding::{Finding, Severity};
 use rehang::order::least_confidence;
 use rehang::verdict::is_below;
@@ -167,19 +168,14 @@ fn sample(pairs: &Pairs, seed: u64) -> Pairs {
 pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Vec<Finding>> {
     const MARGIN: f64 = 10.0;
     let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
-    if head.dimension() != d_new {
-        if head.dimension() == d_old {
-            let evidence = format!(
-                "the head, which is the new model's, takes vectors of {d_old} coordinates, as the old ones have, and the \
-                 new ones have {d_new}"
-            );
-            return Err(rehang::ErrorKind::WrongDirection { evidence }.into());
-        }
-        let what = "head weight".into();
-        return Err(
-            rehang::ErrorKind::WidthMismatch { what, expected: d_new, received: head.dimension() }.into()
+    if head.dimension() != d_new && head.dimension() == d_old {
+        let evidence = format!(
+            "the head, which is the new model's, takes vectors of {d_old} coordinates, as the old ones have, and the new \
+             ones have {d_new}"
         );
+        return Err(rehang::ErrorKind::WrongDirection { evidence }.into());
     }
+    expect_width("head weight", d_new, head.dimension())?;
     if d_old != d_new || pairs.len() < PAIRS_MIN {
         return Ok(Vec::new());
     }

@@ -114,7 +114,7 @@ pub fn fit_kernel_ridge(
 ) -> Result<KernelRidge> {
     let n = old.rows();
     if n == 0 {
-        return Err(ErrorKind::Empty { what: "pairs".into() }.into());
+        return Err(Error::empty("pairs"));
     }
     let scaled = scaled(old, scaling);
     let variance = total_variance(&scaled);

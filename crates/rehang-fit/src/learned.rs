@@ -35,57 +35,29 @@ const TRIAL_EPOCHS: usize = 20;
 /// Part of the pairs that such trials are measured on.
 const TRIAL_SHARE: f64 = 0.15;
 
-/// Which parts the loss has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LossParts {
-    /// The squared error, and as much of the discriminative part as helps on held-out pairs.
-    #[default]
-    Measured,
-    /// The squared error alone.
-    Squared,
-    /// The discriminative part alone.
-    Discriminative,
-    /// Both, with weight 1.
-    Both,
-}
-
-impl std::str::FromStr for LossParts {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "l2" => Ok(Self::Squared),
-            "disc" => Ok(Self::Discriminative),
-            "both" => Ok(Self::Both),
-            _ => Err(Error::option("loss", text, "l2, disc or both")),
-        }
+rehang::named! {
+    /// Which parts the loss has.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum LossParts ("loss") {
+        /// The squared error alone.
+        Squared = "l2",
+        /// The discriminative part alone.
+        Discriminative = "disc",
+        /// Both, with weight 1.
+        Both = "both",
     }
 }
 
-/// Where σ² of a network comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum UncertaintySource {
-    /// Out-of-fold residuals; the published head for `fastfill-reference`.
-    #[default]
-    ByMethod,
-    /// Out-of-fold residuals.
-    OutOfFold,
-    /// The published head ψ, trained with h.
-    Joint,
-    /// The same for every item.
-    Off,
-}
-
-impl std::str::FromStr for UncertaintySource {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "out-of-fold" => Ok(Self::OutOfFold),
-            "joint" => Ok(Self::Joint),
-            "off" => Ok(Self::Off),
-            _ => Err(Error::option("uncertainty", text, "out-of-fold, joint or off")),
-        }
+rehang::named! {
+    /// Where σ² of a network comes from.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum UncertaintySource ("uncertainty") {
+        /// Out-of-fold residuals.
+        OutOfFold = "out-of-fold",
+        /// The published head ψ, trained with h.
+        Joint = "joint",
+        /// The same for every item.
+        Off = "off",
     }
 }
 
@@ -94,8 +66,8 @@ impl std::str::FromStr for UncertaintySource {
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `epochs` | the method's | passes over the pairs | ≥ 1 |
-/// | `loss` | measured | parts of FastFill's loss | |
-/// | `uncertainty` | by method | where σ² comes from | |
+/// | `loss` | the squared error, and as much of the discriminative part as helps on held-out pairs | parts of FastFill's loss | |
+/// | `uncertainty` | out-of-fold residuals; the published head for `fastfill-reference` | where σ² comes from | |
 /// | `early_stop` | none | patience in epochs on a held-out tenth | ≥ 1 |
 /// | `seeds` | 1 | seeds that are tried on a held-out tenth (residual networks: averaged) | ≥ 1 |
 /// | `device` | CPU | where networks train | |
@@ -105,10 +77,10 @@ impl std::str::FromStr for UncertaintySource {
 pub struct NetworkOptions {
     /// Passes over the pairs; `None` for the method's own number.
     pub epochs: Option<usize>,
-    /// Parts of FastFill's loss.
-    pub loss: LossParts,
-    /// Where σ² comes from.
-    pub uncertainty: UncertaintySource,
+    /// Parts of FastFill's loss; `None` for the squared error, and as much of the discriminative part as helps.
+    pub loss: Option<LossParts>,
+    /// Where σ² comes from; `None` for the method's own way.
+    pub uncertainty: Option<UncertaintySource>,
     /// Patience in epochs; `None` for no early stop.
     pub early_stop: Option<usize>,
     /// How many seeds are tried.
@@ -125,8 +97,8 @@ impl Default for NetworkOptions {
     fn default() -> Self {
         Self {
             epochs: None,
-            loss: LossParts::Measured,
-            uncertainty: UncertaintySource::ByMethod,
+            loss: None,
+            uncertainty: None,
             early_stop: None,
             seeds: 1,
             device: Device::Cpu,
@@ -194,7 +166,7 @@ pub fn fit_adapter(
         more.push(network(Method::FastfillReference));
     }
     let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
-    if options.uncertainty == UncertaintySource::Off {
+    if options.uncertainty == Some(UncertaintySource::Off) {
         let variance =
             fitted.calibration.as_ref().map_or(1.0, |quality| quality.calibration.mean_squared_error);
         fitted.adapter.uncertainty =
@@ -261,7 +233,7 @@ fn classed(
     progress: &Progress,
 ) -> Result<Option<(Pairs, Head)>> {
     let discriminative = matches!(method, Method::Fastfill | Method::FastfillReference);
-    if !discriminative || head.is_some() || options.loss == LossParts::Squared {
+    if !discriminative || head.is_some() || options.loss == Some(LossParts::Squared) {
         return Ok(None);
     }
     let new = pairs.new_vectors().matrix();
@@ -278,8 +250,8 @@ fn classed(
     Ok(Some((pairs, head)))
 }
 
-fn asked_for_classes(loss: LossParts) -> bool {
-    matches!(loss, LossParts::Discriminative | LossParts::Both)
+fn asked_for_classes(loss: Option<LossParts>) -> bool {
+    matches!(loss, Some(LossParts::Discriminative | LossParts::Both))
 }
 
 /// The method's own parameters, with the options put in. `weight` is that of the discriminative part.
@@ -307,14 +279,14 @@ fn network_parameters(
     if method == Method::Fastfill || method == Method::FastfillReference {
         let known = network.loss.head.is_some();
         match options.loss {
-            LossParts::Measured => {}
-            LossParts::Squared => network.loss.discriminative_weight = 0.0,
-            LossParts::Both if known => network.loss.discriminative_weight = 1.0,
-            LossParts::Discriminative if known => {
+            None => {}
+            Some(LossParts::Squared) => network.loss.discriminative_weight = 0.0,
+            Some(LossParts::Both) if known => network.loss.discriminative_weight = 1.0,
+            Some(LossParts::Discriminative) if known => {
                 network.loss.discriminative_weight = 1.0;
                 network.loss.squared_weight = 0.0;
             }
-            LossParts::Both | LossParts::Discriminative => {
+            Some(LossParts::Both | LossParts::Discriminative) => {
                 return Err(Error::missing(
                     "labels",
                     "a loss with a discriminative part, whose head has classes,",
@@ -323,7 +295,7 @@ fn network_parameters(
         }
         let joint = matches!(
             (method, options.uncertainty),
-            (_, UncertaintySource::Joint) | (Method::FastfillReference, UncertaintySource::ByMethod)
+            (_, Some(UncertaintySource::Joint)) | (Method::FastfillReference, None)
         );
         if !joint {
             network.loss.uncertainty = UncertaintyLoss::Off;
@@ -362,9 +334,7 @@ fn fit_one(
     let mut choices = BTreeMap::new();
     let usable = head.filter(|_| pairs.labels().is_some());
     let weight = match (method, options.loss, usable) {
-        (Method::Fastfill, LossParts::Measured, Some(_)) => {
-            best_weight(given.0, given.1, seed, options, progress)?
-        }
+        (Method::Fastfill, None, Some(_)) => best_weight(given.0, given.1, seed, options, progress)?,
         _ => 1.0,
     };
     let parameters = |seed: u64| network_parameters(method, pairs, head, weight, seed, options, progress);

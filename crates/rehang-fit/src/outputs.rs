@@ -3,12 +3,15 @@
 use faer::{Accum, MatMut, MatRef, Par, linalg::matmul::matmul};
 use rayon::prelude::*;
 use rehang::adapter::{BranchInput, Dense, Geometry, KernelExpansion, Map};
+use rehang::files::expect_width;
 use rehang::study::true_errors;
-use rehang::{ErrorKind, Matrix, Pairs, Result};
+use rehang::{Matrix, Pairs, Result};
 
 use crate::linear_algebra::scaled;
 use crate::objectives::squared::total_variance;
 
+/// What errors of width are about.
+const INPUT: &str = "the input of an adapter's layer";
 /// Rows that are computed together; a row's result does not depend on it.
 const PANEL_ROWS: usize = 256;
 
@@ -64,7 +67,7 @@ fn panel(map: &Map, old: &Matrix, side: Option<Matrix>) -> Result<Matrix> {
 
 /// `Σ_j a_j · exp(−γ‖x − c_j‖²)` for every row x.
 fn expansion(kernel: &KernelExpansion, x: &Matrix) -> Result<Matrix> {
-    expect_width(x, kernel.centres.columns())?;
+    expect_width(INPUT, kernel.centres.columns(), x.columns())?;
     let square = |row: &[f32]| row.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>();
     let mut weights = Matrix::zeros(x.rows(), kernel.centres.rows());
     multiply_transposed(x.as_slice(), x.rows(), &kernel.centres, weights.as_mut_slice());
@@ -87,21 +90,13 @@ fn expansion(kernel: &KernelExpansion, x: &Matrix) -> Result<Matrix> {
     Ok(out)
 }
 
-fn expect_width(x: &Matrix, expected: usize) -> Result<()> {
-    if x.columns() == expected {
-        return Ok(());
-    }
-    let what = "the input of an adapter's layer".into();
-    Err(ErrorKind::WidthMismatch { what, expected, received: x.columns() }.into())
-}
-
 fn layers(layers: &[Dense], input: Matrix) -> Result<Matrix> {
     layers.iter().try_fold(input, |x, dense| layer(dense, &x))
 }
 
 fn layer(dense: &Dense, x: &Matrix) -> Result<Matrix> {
     let (inputs, outputs) = (dense.weight.columns(), dense.weight.rows());
-    expect_width(x, inputs)?;
+    expect_width(INPUT, inputs, x.columns())?;
     let mut y = Matrix::zeros(x.rows(), outputs);
     multiply_transposed(x.as_slice(), x.rows(), &dense.weight, y.as_mut_slice());
     for row in 0..y.rows() {

@@ -1,7 +1,6 @@
 //! The configuration of a training, a TOML file. Unknown keys are errors; paths are seen from the folder of the file.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use rehang::files::{self, VectorSource};
 use rehang::{Error, Head, Result};
@@ -68,40 +67,22 @@ pub(crate) struct AllocationPart {
     pub folder: PathBuf,
 }
 
-/// A part of the data, as an allocation names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Part {
-    /// What the old model is trained on.
-    Old,
-    /// What the new model is trained on.
-    #[default]
-    New,
-    /// Rows of seen classes that are held out.
-    Test,
-    /// Rows of classes that neither model sees.
-    Unseen,
-    /// Every row.
-    All,
-}
-
-impl Part {
-    /// The names of the parts.
-    pub const NAMES: [&str; 5] = ["old", "new", "test", "unseen", "all"];
-}
-
-impl FromStr for Part {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Ok(match text {
-            "old" => Self::Old,
-            "new" => Self::New,
-            "test" => Self::Test,
-            "unseen" => Self::Unseen,
-            "all" => Self::All,
-            other => return Err(Error::option("part", other, Self::NAMES.join(", "))),
-        })
+rehang::named! {
+    /// A part of the data, as an allocation names it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Part ("part") {
+        /// What the old model is trained on.
+        Old = "old",
+        /// What the new model is trained on.
+        #[default]
+        New = "new",
+        /// Rows of seen classes that are held out.
+        Test = "test",
+        /// Rows of classes that neither model sees.
+        Unseen = "unseen",
+        /// Every row.
+        All = "all",
     }
 }
 

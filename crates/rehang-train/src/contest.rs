@@ -94,7 +94,7 @@ pub fn compare(
         ("the list of orders", parameters.orders.is_empty()),
     ] {
         if is_empty {
-            return Err(ErrorKind::Empty { what: what.into() }.into());
+            return Err(Error::empty(what));
         }
     }
     expect_names_once(parameters)?;

@@ -12,21 +12,16 @@ use crate::bar::with_bar;
 
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
-    let mut options = NetworkOptions {
+    let options = NetworkOptions {
         epochs: arguments.epochs,
         early_stop: arguments.early_stop,
         seeds: arguments.seeds,
         device: arguments.device.parse()?,
         checkpoints: arguments.checkpoints.clone(),
         thorough: arguments.thorough,
-        ..NetworkOptions::default()
+        loss: arguments.loss.as_deref().map(str::parse).transpose()?,
+        uncertainty: arguments.uncertainty.as_deref().map(str::parse).transpose()?,
     };
-    if let Some(loss) = &arguments.loss {
-        options.loss = loss.parse()?;
-    }
-    if let Some(uncertainty) = &arguments.uncertainty {
-        options.uncertainty = uncertainty.parse()?;
-    }
     let spaces = &arguments.spaces;
     let answer = make(&FitFiles {
         old: arguments.old.clone(),

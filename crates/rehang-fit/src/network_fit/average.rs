@@ -39,7 +39,7 @@ use rehang::{Error, Matrix, Result};
 /// ```
 pub fn average_maps(maps: &[Map]) -> Result<Map> {
     let Some(first) = maps.first() else {
-        return Err(rehang::ErrorKind::Empty { what: "maps to average".into() }.into());
+        return Err(Error::empty("maps to average"));
     };
     let shape = |map: &Map| -> Vec<(usize, usize, bool)> {
         let layers = map.mixer.iter().chain(&map.skip);

@@ -1,6 +1,7 @@
 //! What a fit of a network can be told, checked before it starts.
 
 use rehang::adapter::{Dense, InputScaling};
+use rehang::files::expect_width;
 use rehang::{Error, ErrorKind, Head, Result};
 use serde::{Deserialize, Serialize};
 
@@ -9,32 +10,20 @@ use crate::network::Architecture;
 use crate::objectives::squared::SquaredScale;
 use crate::schedule::Pace;
 
-/// Where a network is trained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Device {
-    /// The fused passes of this crate.
-    #[default]
-    Cpu,
-    /// burn's CPU device: the same network through automatic differentiation (feature `burn`).
-    Flex,
-    /// A GPU through Vulkan, Metal or DirectX (feature `wgpu`).
-    Wgpu,
-    /// An NVIDIA GPU (feature `cuda`).
-    Cuda,
-}
-
-impl std::str::FromStr for Device {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Ok(match text {
-            "cpu" => Self::Cpu,
-            "flex" => Self::Flex,
-            "wgpu" => Self::Wgpu,
-            "cuda" => Self::Cuda,
-            other => return Err(Error::option("device", other, "cpu, flex, wgpu or cuda")),
-        })
+rehang::named! {
+    /// Where a network is trained.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Device ("device") {
+        /// The fused passes of this crate.
+        #[default]
+        Cpu = "cpu",
+        /// burn's CPU device: the same network through automatic differentiation (feature `burn`).
+        Flex = "flex",
+        /// A GPU through Vulkan, Metal or DirectX (feature `wgpu`).
+        Wgpu = "wgpu",
+        /// An NVIDIA GPU (feature `cuda`).
+        Cuda = "cuda",
     }
 }
 
@@ -341,26 +330,20 @@ impl CheckedNetworkParameters {
     pub(crate) fn check_pairs(&self, pairs: &rehang::Pairs, held_out: Option<&rehang::Pairs>) -> Result<()> {
         let parameters = &self.0;
         let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
-        let width = |what: &str, expected: usize, received: usize| -> Result<()> {
-            if expected == received {
-                return Ok(());
-            }
-            Err(ErrorKind::WidthMismatch { what: what.into(), expected, received }.into())
-        };
         if pairs.len() < 2 {
             return Err(Error::option("pairs", pairs.len(), "at least 2 (BatchNorm needs two rows)"));
         }
         if parameters.loss.discriminative_weight > 0.0 {
             if let Some(head) = &parameters.loss.head {
-                width("head weight", d_new, head.dimension())?;
+                expect_width("head weight", d_new, head.dimension())?;
             }
             if pairs.labels().is_none() {
                 return Err(Error::missing("labels", "the discriminative part of the loss"));
             }
         }
         if let Some(skip) = &parameters.skip {
-            width("skip weight", d_old, skip.weight.columns())?;
-            width("skip outputs", d_new, skip.weight.rows())?;
+            expect_width("skip weight", d_old, skip.weight.columns())?;
+            expect_width("skip outputs", d_new, skip.weight.rows())?;
         }
         if parameters.early_stop.is_some() && held_out.is_none() {
             return Err(Error::missing("held-out pairs", "the early stop"));
@@ -370,7 +353,7 @@ impl CheckedNetworkParameters {
             held_out.new_vectors().space().expect_same(pairs.new_vectors().space())?;
             match (pairs.side(), held_out.side()) {
                 (Some(side), Some(other)) => {
-                    width("held-out side information", side.columns(), other.columns())?;
+                    expect_width("held-out side information", side.columns(), other.columns())?;
                 }
                 (Some(_), None) => return Err(Error::missing("side information", "the held-out pairs")),
                 _ => {}

@@ -416,8 +416,7 @@ impl Numbering {
         let old_names = classes.clone();
         for (position, name) in old_names.iter().enumerate() {
             if number.insert(name, position).is_some() {
-                let what = "the classes of the old head".into();
-                return Err(ErrorKind::Duplicate { what, value: name.clone() }.into());
+                return Err(Error::duplicate("the classes of the old head", name));
             }
         }
         let mut present = vec![false; examples.classes.len()];

@@ -6,7 +6,7 @@ use std::path::Path;
 use rehang::adapter::Training;
 use rehang::files::AtomicFile;
 use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
-use rehang::{Distance, Error, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
+use rehang::{Distance, Error, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
 use rehang_fit::Device;
 use rehang_fit::network::State;
 
@@ -175,7 +175,7 @@ pub(crate) fn embed_rows(
     }
     let width = if rows.is_empty() { 0 } else { vectors.len() / rows.len() };
     if width == 0 {
-        return Err(ErrorKind::Empty { what: "inputs to embed".into() }.into());
+        return Err(Error::empty("inputs to embed"));
     }
     let vectors = Matrix::new(width, vectors)?;
     vectors.check_finite("vectors of the encoder")?;

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use rand::seq::SliceRandom;
-use rehang::files::{AtomicFile, VectorSource, read_labels};
-use rehang::{Error, ErrorKind, Result};
+use rehang::files::{AtomicFile, VectorSource, expect_count, read_labels};
+use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Examples, Purpose, counts_differ, generator};
+use super::{Examples, Purpose, generator};
 
 /// What an allocation file says it is.
 const FORMAT: &str = "rehang-allocation";
@@ -269,10 +269,8 @@ impl Allocation {
             )));
         }
         let allocation: Self = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
-        if allocation.rows != examples.len() {
-            let what = format!("the allocation {}", path.display());
-            return Err(counts_differ(&what, allocation.rows, "the set of examples", examples.len()));
-        }
+        let what = format!("the allocation {}", path.display());
+        expect_count(&what, allocation.rows, "the set of examples", examples.len())?;
         let fingerprint = examples.fingerprint();
         if allocation.fingerprint != fingerprint {
             return Err(Error::conflict(
@@ -447,7 +445,7 @@ impl Division {
         for (model, rows) in [("old", &old), ("new", &new)] {
             if rows.is_empty() {
                 let what = format!("what the {model} model is trained on under this allocation");
-                return Err(ErrorKind::Empty { what }.into());
+                return Err(Error::empty(what));
             }
         }
         Ok(Allocation {

@@ -5,13 +5,14 @@ use std::io::Read;
 use std::path::Path;
 
 use rehang::files::{
-    self, Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, read_array, read_label_values,
+    self, Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, expect_count, read_array,
+    read_label_values,
 };
 use rehang::{Error, ErrorKind, Matrix, Result};
 use zip::ZipArchive;
 
 use super::source::ImageLayout;
-use super::{Examples, Images, Inputs, check_size, counts_differ, shown};
+use super::{Examples, Images, Inputs, check_size, shown};
 
 /// Entries of an archive that are taken for images (or vectors) and for labels where none is named.
 const IMAGE_ENTRIES: [&str; 6] = ["images", "image", "x_train", "x", "data", "arr_0"];
@@ -86,7 +87,7 @@ pub(super) fn read_features(vectors: &Path, labels: &Path) -> Result<Examples> {
             ArrayNumbers::Floats(floats) => floats,
         };
         if data.is_empty() {
-            return Err(ErrorKind::Empty { what: vectors.display().to_string() }.into());
+            return Err(Error::empty(vectors.display()));
         }
         Matrix::new(columns, data)?
     } else {
@@ -146,10 +147,7 @@ fn read_classes(path: &Path, rows: usize, inputs: &Path) -> Result<(Vec<u32>, Ve
         LabelValues::Numbers(numbers) => numbered(&numbers, &path.display())?,
         LabelValues::Texts(texts) => in_order(&texts),
     };
-    if labels.len() != rows {
-        let (inputs, labels_at) = (inputs.display().to_string(), path.display().to_string());
-        return Err(counts_differ(&inputs, rows, &labels_at, labels.len()));
-    }
+    expect_count(&inputs.display().to_string(), rows, &path.display().to_string(), labels.len())?;
     Ok((labels, classes))
 }
 
@@ -161,7 +159,7 @@ fn image_shape(
 ) -> Result<(usize, [usize; 2], usize, ImageLayout)> {
     let wrong = |detail: &str| Error::corrupt(what, format!("its shape is {shape:?}; {detail}"));
     if shape.first() == Some(&0) {
-        return Err(ErrorKind::Empty { what: what.to_string() }.into());
+        return Err(Error::empty(what));
     }
     match *shape {
         [rows, height, width] => Ok((rows, [height, width], 1, ImageLayout::Nchw)),

@@ -70,7 +70,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>> {
         return Err(ErrorKind::Io { action: "read", path: path.into(), reason }.into());
     }
     if metadata.len() == 0 {
-        return Err(ErrorKind::Empty { what: path.display().to_string() }.into());
+        return Err(Error::empty(path.display()));
     }
     fs_err::read(path).map_err(|error| Error::io("read", path, &error))
 }

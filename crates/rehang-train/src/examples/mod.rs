@@ -55,7 +55,8 @@ mod tests;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang::files::expect_count;
+use rehang::{Error, Matrix, Result};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -191,17 +192,13 @@ impl Examples {
             Inputs::Features(features) => features.check_finite("the features")?,
         }
         if self.is_empty() && self.inputs.is_empty() {
-            return Err(ErrorKind::Empty { what: "the set of examples".into() }.into());
+            return Err(Error::empty("the set of examples"));
         }
-        if self.len() != self.inputs.len() {
-            return Err(counts_differ("the examples", self.inputs.len(), "the labels", self.len()));
-        }
+        expect_count("the examples", self.inputs.len(), "the labels", self.len())?;
         let mut names: Vec<&String> = self.classes.iter().collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(
-                ErrorKind::Duplicate { what: "the list of classes".into(), value: twice[0].clone() }.into()
-            );
+            return Err(Error::duplicate("the list of classes", twice[0]));
         }
         match self.labels.iter().position(|&label| label as usize >= self.classes.len()) {
             None => Ok(()),
@@ -358,10 +355,6 @@ fn check_size([height, width]: [usize; 2], channels: usize) -> Result<()> {
         return Err(Error::option("the channels of an image", channels, "1 for grey or 3 for colours"));
     }
     Ok(())
-}
-
-fn counts_differ(left: &str, left_count: usize, right: &str, right_count: usize) -> Error {
-    ErrorKind::CountMismatch { left: left.into(), left_count, right: right.into(), right_count }.into()
 }
 
 /// The first few of a list, for a message.

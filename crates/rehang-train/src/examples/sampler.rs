@@ -3,7 +3,7 @@
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use rehang::{Error, ErrorKind, Result};
+use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{Purpose, generator};
@@ -89,15 +89,14 @@ impl Sampler {
     /// classes of two rows or more.
     pub fn new(parameters: &SamplerParameters, labels: &[u32], rows: &[usize], seed: u64) -> Result<Self> {
         if rows.is_empty() {
-            return Err(ErrorKind::Empty { what: "the list of rows to train on".into() }.into());
+            return Err(Error::empty("the list of rows to train on"));
         }
         let mut seen = vec![false; labels.len()];
         for &row in rows {
             match seen.get_mut(row) {
                 None => return Err(Error::not_found("row", row, format!("{} labels", labels.len()))),
                 Some(true) => {
-                    let what = "the list of rows to train on".into();
-                    return Err(ErrorKind::Duplicate { what, value: format!("row {row}") }.into());
+                    return Err(Error::duplicate("the list of rows to train on", format!("row {row}")));
                 }
                 Some(seen) => *seen = true,
             }
