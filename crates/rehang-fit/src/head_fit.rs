@@ -48,8 +48,8 @@ pub fn class_numbers(labels: &[i64]) -> (Vec<Option<usize>>, Vec<i64>) {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::CountMismatch`] where there is not one label a vector, [`ErrorKind::MissingInput`] where no label is
-/// known, [`ErrorKind::InvalidOption`] for a negative penalty, [`ErrorKind::Cancelled`].
+/// [`rehang::ErrorKind::CountMismatch`] where there is not one label a vector, [`rehang::ErrorKind::MissingInput`] where no label is
+/// known, [`rehang::ErrorKind::InvalidOption`] for a negative penalty, [`rehang::ErrorKind::Cancelled`].
 pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result<Head> {
     expect_count("new vectors", vectors.rows(), "labels", labels.len())?;
     let (numbers, known) = class_numbers(labels);

@@ -19,7 +19,7 @@ const PANEL_ROWS: usize = 256;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::WidthMismatch`] where a layer does not fit the width that reaches it, [`ErrorKind::MissingInput`] for
+/// [`rehang::ErrorKind::WidthMismatch`] where a layer does not fit the width that reaches it, [`rehang::ErrorKind::MissingInput`] for
 /// a map that reads side information where there is none.
 pub fn raw_outputs(map: &Map, old: &Matrix, side: Option<&Matrix>) -> Result<Matrix> {
     let parts: Vec<Result<Matrix>> = (0..old.rows())

@@ -31,8 +31,8 @@ use crate::outputs::{conformed, raw_outputs};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::CountMismatch`] where there is not one fold a pair, [`ErrorKind::InvalidOption`] where a fold holds
-/// every pair, what `fit` says, and [`ErrorKind::Cancelled`].
+/// [`rehang::ErrorKind::CountMismatch`] where there is not one fold a pair, [`rehang::ErrorKind::InvalidOption`] where a fold holds
+/// every pair, what `fit` says, and [`rehang::ErrorKind::Cancelled`].
 pub fn cross_fit(
     pairs: &Pairs,
     fold: &[usize],

@@ -82,7 +82,7 @@ impl OldModel {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] for an encoder that cannot be written.
+    /// [`rehang::ErrorKind::Corrupt`] for an encoder that cannot be written.
     pub fn fingerprint(&self) -> Result<String> {
         let source = match &self.source {
             OldSource::Vectors(vectors) => vectors.fingerprint(),

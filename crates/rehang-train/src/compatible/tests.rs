@@ -9,7 +9,7 @@ use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Spac
 use rehang_fit::Device;
 
 use super::adapter::{adapter, adapter_graph};
-use super::trainer::{train_until, unless_not_finite};
+use super::trainer::{PSI_IS_LOST, train_until, unless_diverged};
 use super::*;
 use crate::encoder::{Architecture, Encoder, Mode, Pooling, Stem, passes};
 use crate::examples::{Examples, Images, Inputs, LastBatch, SamplerParameters};
@@ -513,9 +513,10 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
     let lost =
         adapter(&graph, &overflowing, &old, vectors, &encoder, new.matrix().clone(), &labels, &progress);
     let mut said = Vec::new();
-    assert!(unless_not_finite(lost, &mut said).unwrap().is_none());
+    assert!(unless_diverged(lost, &mut said, |_| PSI_IS_LOST.into()).unwrap().is_none());
     assert!(said.len() == 1 && said[0].contains("not kept"), "{said:?}");
-    assert!(unless_not_finite(Err(ErrorKind::Cancelled.into()), &mut said).unwrap_err().is_cancelled());
+    let cancelled: Result<Adapter> = Err(ErrorKind::Cancelled.into());
+    assert!(unless_diverged(cancelled, &mut said, |_| PSI_IS_LOST.into()).unwrap_err().is_cancelled());
     let pairs_sketch = psi.training.pairs_sketch.clone();
     assert!(pairs_sketch.is_some(), "a gallery that holds some of the pairs is noticed");
     assert_eq!(psi.training, Training { pairs_sketch, ..encoder.training.clone() });

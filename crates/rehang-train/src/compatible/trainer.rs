@@ -1,6 +1,7 @@
 //! The one loop that trains an encoder, whatever the method.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
 use burn_tensor::Tensor;
@@ -291,29 +292,32 @@ pub(super) fn train_until(
             let vectors = old.vectors(examples, rows, parameters.device, progress)?;
             let labels: Vec<i64> = rows.iter().map(|&row| numbering.labels[row] as i64).collect();
             let psi = adapter(&part.graph, &part.state, old, vectors, &encoder, new, &labels, progress);
-            unless_not_finite(psi, &mut warnings)?
+            unless_diverged(psi, &mut warnings, |_| PSI_IS_LOST.to_owned())?
         }
         _ => None,
     };
     Ok(Trained { encoder, adapter, history, warnings })
 }
 
-/// ψ, or a warning in its place where it left the finite numbers: the encoder beside it took the whole training, and does
-/// without.
-pub(super) fn unless_not_finite(psi: Result<Adapter>, warnings: &mut Vec<String>) -> Result<Option<Adapter>> {
-    match psi {
-        Ok(psi) => Ok(Some(psi)),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFinite { .. } | ErrorKind::Diverged { .. }) => {
-            warnings.push(
-                "the adapter ψ left the finite numbers and is not kept; the encoder is finished and does without it; for ψ \
-                 train again with a lower rate, or set gradient_clip"
-                    .to_owned(),
-            );
+/// A result, or nothing where it left the finite numbers: `warning` says so of the error.
+pub(crate) fn unless_diverged<T>(
+    result: Result<T>,
+    warnings: &mut Vec<String>,
+    warning: impl FnOnce(&Error) -> String,
+) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), ErrorKind::Diverged { .. } | ErrorKind::NotFinite { .. }) => {
+            warnings.push(warning(&error));
             Ok(None)
         }
         Err(error) => Err(error),
     }
 }
+
+/// What is said of a ψ that left the finite numbers.
+pub(super) const PSI_IS_LOST: &str = "the adapter ψ left the finite numbers and is not kept; the encoder is finished and does without it; for ψ train again with \
+     a lower rate, or set gradient_clip";
 
 /// What [`Trained::warnings`] says of a training, without doing it: an encoder that is kept was trained on doubtful data still.
 pub(crate) fn warnings(
@@ -408,14 +412,11 @@ struct Numbering {
 
 impl Numbering {
     fn new(examples: &Examples, rows: &[usize], old: Option<&OldModel>) -> Result<Self> {
-        let mut classes: Vec<String> = match old.and_then(|old| old.head.as_ref()) {
-            Some(head) => head.classes.clone(),
-            None => Vec::new(),
-        };
-        let mut number: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
-        let old_names = classes.clone();
-        for (position, name) in old_names.iter().enumerate() {
-            if number.insert(name, position).is_some() {
+        let old_classes = old.and_then(|old| old.head.as_ref()).map(|head| head.classes.clone());
+        let mut classes = old_classes.unwrap_or_default();
+        let mut number: BTreeMap<String, usize> = BTreeMap::new();
+        for (position, name) in classes.iter().enumerate() {
+            if number.insert(name.clone(), position).is_some() {
                 return Err(Error::duplicate("the classes of the old head", name));
             }
         }
@@ -424,19 +425,17 @@ impl Numbering {
             present[examples.labels[row] as usize] = true;
         }
         let mut shared = 0;
-        for name in examples.classes.iter().zip(&present).filter_map(|(name, &here)| here.then_some(name)) {
-            if number.contains_key(name.as_str()) {
-                shared += 1;
-            } else {
-                number.insert(name, classes.len());
-                classes.push(name.clone());
+        for (name, _) in examples.classes.iter().zip(&present).filter(|(_, is_present)| **is_present) {
+            match number.entry(name.clone()) {
+                Entry::Occupied(_) => shared += 1,
+                Entry::Vacant(entry) => {
+                    entry.insert(classes.len());
+                    classes.push(name.clone());
+                }
             }
         }
-        let of_class: Vec<usize> = examples
-            .classes
-            .iter()
-            .map(|name| number.get(name.as_str()).copied().unwrap_or(usize::MAX))
-            .collect();
+        let number_of = |name: &String| number.get(name).copied().unwrap_or(usize::MAX);
+        let of_class: Vec<usize> = examples.classes.iter().map(number_of).collect();
         let labels: Vec<usize> = examples.labels.iter().map(|&label| of_class[label as usize]).collect();
         let mut is_taught = vec![false; classes.len()];
         for &row in rows {
@@ -796,7 +795,7 @@ impl<'a> Run<'a> {
                 .terms
                 .iter()
                 .zip(terms)
-                .map(|((_, objective), sum)| (objective.name().to_owned(), sum / seen))
+                .map(|((_, objective), sum)| (objective.name.to_owned(), sum / seen))
                 .collect(),
             accuracy: 100.0 * right as f64 / seen,
             rate,

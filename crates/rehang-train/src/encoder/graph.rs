@@ -303,7 +303,7 @@ impl Graph {
 
     /// Parameters and running statistics at the start of a training, drawn from ChaCha8 with the given seed; see
     /// [`Role`] for how each starts. Running means start at 0, running variances at 1.
-    pub(crate) fn initial(&self, seed: u64) -> State {
+    pub fn initial(&self, seed: u64) -> State {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         let mut parameters = vec![0.0; self.parameter_count()];
         for parameter in &self.parameters {

@@ -4,7 +4,6 @@
 //! passes on the processor, the tensors of burn on other devices, the files, the export.
 
 mod architecture;
-pub mod bench;
 mod export;
 mod file;
 mod fused;
@@ -20,4 +19,4 @@ pub use architecture::{Architecture, Pooling, Stem};
 pub use file::Encoder;
 pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights};
 pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
-pub(crate) use pass::{Mode, Passes, passes};
+pub use pass::{Mode, Passes, passes};

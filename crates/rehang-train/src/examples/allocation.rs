@@ -177,8 +177,8 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`] and [`ErrorKind::MissingInput`] for parameters out of range, and for test rows of a class
-    /// that no list names; [`ErrorKind::NotFound`] for a listed class that is not there; [`ErrorKind::Empty`] where a model
+    /// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for parameters out of range, and for test rows of a class
+    /// that no list names; [`rehang::ErrorKind::NotFound`] for a listed class that is not there; [`rehang::ErrorKind::Empty`] where a model
     /// would see nothing; as [`Examples::check_trainable`].
     pub fn draw(examples: &Examples, parameters: &AllocationParameters) -> Result<Self> {
         parameters.check()?;
@@ -207,7 +207,7 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// As [`Allocation::draw`]; [`ErrorKind::InvalidOption`] for fewer than two shares, or shares that do not increase.
+    /// As [`Allocation::draw`]; [`rehang::ErrorKind::InvalidOption`] for fewer than two shares, or shares that do not increase.
     pub fn chain(
         examples: &Examples,
         parameters: &AllocationParameters,
@@ -239,7 +239,7 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`].
+    /// [`rehang::ErrorKind::Io`].
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut bytes = serde_json::to_vec(self).map_err(|error| Error::corrupt("the allocation", error))?;
         bytes.push(b'\n');
@@ -250,8 +250,8 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] for a file that is no allocation, or one whose lists contradict what
-    /// an [`Allocation`] is; [`ErrorKind::CountMismatch`] for data of another length; [`ErrorKind::Conflict`] for other
+    /// [`rehang::ErrorKind::Io`]; [`rehang::ErrorKind::Corrupt`] for a file that is no allocation, or one whose lists contradict what
+    /// an [`Allocation`] is; [`rehang::ErrorKind::CountMismatch`] for data of another length; [`rehang::ErrorKind::Conflict`] for other
     /// data of the same length.
     pub fn read(path: impl AsRef<Path>, examples: &Examples) -> Result<Self> {
         let path = path.as_ref();

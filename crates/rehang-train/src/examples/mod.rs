@@ -131,10 +131,10 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], [`ErrorKind::Empty`] where not one row is left, [`ErrorKind::Corrupt`] for files that are
-    /// not what they should be (an image in a folder is listed in `refused` instead), [`ErrorKind::CountMismatch`]
-    /// where there is not one label a row, [`ErrorKind::NotFinite`] for vectors with NaN, and
-    /// [`ErrorKind::InvalidOption`] or [`ErrorKind::MissingInput`] for a source that does not fit its files.
+    /// [`rehang::ErrorKind::Io`], [`rehang::ErrorKind::Empty`] where not one row is left, [`rehang::ErrorKind::Corrupt`] for files that are
+    /// not what they should be (an image in a folder is listed in `refused` instead), [`rehang::ErrorKind::CountMismatch`]
+    /// where there is not one label a row, [`rehang::ErrorKind::NotFinite`] for vectors with NaN, and
+    /// [`rehang::ErrorKind::InvalidOption`] or [`rehang::ErrorKind::MissingInput`] for a source that does not fit its files.
     pub fn read(source: &ExamplesSource) -> Result<Self> {
         let examples = source.read()?;
         examples.check()?;
@@ -184,7 +184,7 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Empty`], [`ErrorKind::CountMismatch`], [`ErrorKind::NotFinite`]; [`ErrorKind::Corrupt`] for a
+    /// [`rehang::ErrorKind::Empty`], [`rehang::ErrorKind::CountMismatch`], [`rehang::ErrorKind::NotFinite`]; [`rehang::ErrorKind::Corrupt`] for a
     /// class number without a class, a class that is named twice or images of no size.
     pub fn check(&self) -> Result<()> {
         match &self.inputs {
@@ -218,7 +218,7 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] where fewer than two classes have rows.
+    /// [`rehang::ErrorKind::Corrupt`] where fewer than two classes have rows.
     pub fn check_trainable(&self) -> Result<Vec<String>> {
         let counts: Vec<usize> = self.rows_by_class().iter().map(Vec::len).collect();
         let filled = counts.iter().filter(|&&count| count > 0).count();

@@ -83,8 +83,8 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Empty`] where no row is given; [`ErrorKind::NotFound`] for a row without a label;
-    /// [`ErrorKind::Duplicate`] for a row that is given twice; [`ErrorKind::InvalidOption`] for sizes out of range,
+    /// [`rehang::ErrorKind::Empty`] where no row is given; [`rehang::ErrorKind::NotFound`] for a row without a label;
+    /// [`rehang::ErrorKind::Duplicate`] for a row that is given twice; [`rehang::ErrorKind::InvalidOption`] for sizes out of range,
     /// for a batch that no epoch fills although the last one is dropped, and for more classes a batch than there are
     /// classes of two rows or more.
     pub fn new(parameters: &SamplerParameters, labels: &[u32], rows: &[usize], seed: u64) -> Result<Self> {
