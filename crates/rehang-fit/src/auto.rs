@@ -7,7 +7,7 @@ use std::time::Instant;
 use rehang::adapter::{
     Adapter, Geometry, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty,
 };
-use rehang::finding::{Finding, Severity};
+use rehang::finding::Finding;
 use rehang::statistics::SigmaQuality;
 use rehang::study::true_errors;
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
@@ -148,7 +148,7 @@ pub struct Fitted {
     pub selection: Option<Selection>,
     /// How good σ² is on pairs that it had not seen: those left out of folds, or, for a σ² that is learned together with the map,
     /// those held out of the comparison (then of the map that was fitted on the rest). `None` where there are too few pairs.
-    pub calibration: Option<SigmaQuality>,
+    pub sigma: Option<SigmaQuality>,
     /// How [`Adapter::handicap`] was chosen; `None` (and a handicap of 0) where there was no out-of-fold evidence to
     /// choose on, as for the published recipe.
     pub handicap: Option<HandicapChoice>,
@@ -249,12 +249,12 @@ pub(crate) fn fit_with(
     }
     let (unlabelled, idle) = without_idle_labels(pairs)?.unzip();
     let pairs = unlabelled.as_ref().unwrap_or(pairs);
-    let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?;
+    let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?.flatten();
     let groups = groups(pairs, parameters.seed, progress)?;
     let mut findings = guards::pairs(pairs);
     findings.extend(idle);
     findings.extend(guards::direction(pairs, parameters.seed, progress)?);
-    findings.extend(of_head.into_iter().flatten());
+    findings.extend(of_head);
     findings.extend(guards::left_open(pairs, head.is_some()));
 
     let task = Task { pairs, head, groups: &groups, parameters, progress };
@@ -285,8 +285,8 @@ pub(crate) fn fit_with(
     let fitted = (candidate.fit)(pairs, &groups, progress)
         .map_err(|error| error.context(format!("fitting {method}")))?;
     let (adapter, calibration, handicap) = task.finish(candidate, fitted, kind)?;
-    let calibration = calibration.or(calibration_of_own);
-    Ok(Fitted { adapter, selection, calibration, handicap, findings })
+    let sigma = calibration.or(calibration_of_own);
+    Ok(Fitted { adapter, selection, sigma, handicap, findings })
 }
 
 /// The pairs without their labels, where these tell no item from another, and a word about it: with one class in all every
@@ -304,7 +304,7 @@ fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
     let unlabelled =
         Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), None, pairs.side().cloned())?;
     let seen = format!("The labels have {tells_nothing}.");
-    let finding = Finding::new(Severity::Warning, "idle-labels", seen)
+    let finding = Finding::warning("idle-labels", seen)
         .may_mean("They tell no item from another and are not looked at.")
         .evidence(&[("classes", classes.len() as f64), ("labelled", known as f64)]);
     Ok(Some((unlabelled, finding)))
@@ -525,26 +525,9 @@ impl Task<'_> {
             // A single pair: the map is right on it and nothing else is known.
             (None, None) => (Uncertainty::Constant { variance: 1.0 }, None, None),
         };
-        let fingerprints =
-            [("old", pairs.old().matrix().fingerprint()), ("new", native.matrix().fingerprint())];
-        let adapter = Adapter {
-            old: pairs.old().space().clone(),
-            new: native.space().clone(),
-            map: fitted.map,
-            geometry: conform,
-            uncertainty,
-            handicap: handicap.as_ref().map_or(0.0, HandicapChoice::handicap),
-            input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
-            training: Training {
-                method: candidate.method.name().into(),
-                seed: parameters.seed,
-                pairs: pairs.len(),
-                inputs: fingerprints.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
-                hyper_parameters: fitted.choices,
-                version: env!("CARGO_PKG_VERSION").into(),
-                pairs_sketch: Some(RowSketch::of(pairs.old().matrix())),
-            },
-        };
+        let choices = (candidate.method, parameters.seed, fitted.choices);
+        let mut adapter = adapter(pairs, choices, fitted.map, conform, uncertainty);
+        adapter.handicap = handicap.as_ref().map_or(0.0, HandicapChoice::handicap);
         Ok((adapter, calibration, handicap))
     }
 
@@ -656,6 +639,36 @@ fn measure(
     Ok((rows, first_errors))
 }
 
+/// An adapter without a handicap, and the record of how it was made: by which method, with which seed and choices.
+pub(crate) fn adapter(
+    pairs: &Pairs,
+    (method, seed, hyper_parameters): (Method, u64, BTreeMap<String, String>),
+    map: Map,
+    geometry: Geometry,
+    uncertainty: Uncertainty,
+) -> Adapter {
+    let (old, new) = (pairs.old(), pairs.new_vectors());
+    let inputs = [("old", old.matrix().fingerprint()), ("new", new.matrix().fingerprint())];
+    Adapter {
+        old: old.space().clone(),
+        new: new.space().clone(),
+        map,
+        geometry,
+        uncertainty,
+        handicap: 0.0,
+        input_statistics: Some(InputStatistics::of(old.matrix())),
+        training: Training {
+            method: method.name().into(),
+            seed,
+            pairs: pairs.len(),
+            inputs: inputs.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
+            hyper_parameters,
+            version: env!("CARGO_PKG_VERSION").into(),
+            pairs_sketch: Some(RowSketch::of(old.matrix())),
+        },
+    }
+}
+
 /// What the table says in words: a named method that loses, a switch that has to wait, lengths that were left alone.
 fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -675,10 +688,8 @@ fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
             "{} does better than {} on held-out pairs ({criterion} {:.1} against {:.1} over the upgrade).",
             best.method, kept.method, best.area, kept.area
         );
-        findings.push(
-            Finding::new(Severity::Warning, "better-method", seen)
-                .evidence(&[("best", best.area), ("kept", kept.area)]),
-        );
+        let evidence = [("best", best.area), ("kept", kept.area)];
+        findings.push(Finding::warning("better-method", seen).evidence(&evidence));
     }
     let learned = |row: &&SelectionRow| row.method != Method::DoNothing && row.failure.is_none();
     if asked == Method::Auto
@@ -686,8 +697,7 @@ fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
         && selection.rows.iter().any(|row| learned(&row))
     {
         let seen = "No learned map does better than the old vectors as they are; old vectors are kept.";
-        findings
-            .push(Finding::new(Severity::Warning, "do-nothing-wins", seen).evidence(&[("kept", kept.area)]));
+        findings.push(Finding::warning("do-nothing-wins", seen).evidence(&[("kept", kept.area)]));
     }
     findings.extend(guards::gain(&guards::CurveSummary {
         measure: format!("{criterion} on held-out pairs"),
@@ -736,8 +746,7 @@ mod tests {
             assert!(selection.rows.iter().all(|row| row.area <= kept.area));
             assert!(labelled || kept.relative_error < 0.01, "{kept:?}");
             assert!(kept.method != Method::DoNothing && kept.method != Method::Procrustes);
-            let calibration = fitted.calibration.unwrap();
-            let ratio = calibration.calibration.ratio;
+            let ratio = fitted.sigma.unwrap().calibration.ratio;
             assert!((0.9..1.1).contains(&ratio), "{ratio}");
         }
     }

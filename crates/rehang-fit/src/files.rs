@@ -6,7 +6,7 @@ use rehang::files::{
     AtomicFile, HeadFiles, Inputs, JoinFiles, Names, RowSelection, VectorSource, expect_count,
     expect_same_items, expect_width, said,
 };
-use rehang::finding::{Finding, Severity, with_messages};
+use rehang::finding::{Finding, with_messages};
 use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors};
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ impl FitAnswer {
             "geometry": adapter.geometry.name(),
             "uncertainty": adapter.uncertainty.name(),
             "held_out": fitted.selection,
-            "calibration": fitted.calibration,
+            "calibration": fitted.sigma,
             "handicap": adapter.handicap,
             "handicap_choice": fitted.handicap,
             "hyper_parameters": adapter.training.hyper_parameters,
@@ -183,7 +183,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
             let seen = format!(
                 "every label in {labels_said} is negative, which means unknown: this is a fit without labels."
             );
-            inputs.findings.push(Finding::new(Severity::Note, "unknown-labels", seen));
+            inputs.findings.push(Finding::note("unknown-labels", seen));
         }
     }
     if let Some(side) = &side {
@@ -207,7 +207,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     }
     inputs.expect_apart(&[("output", Some(&files.output))])?;
     let mut fitted = fit_adapter(&pairs, head.as_ref(), &files.parameters, &files.options, progress)?;
-    fitted.findings.extend(guards::overlap(&pairs, evaluation.as_ref(), None));
+    fitted.findings.extend(evaluation.and_then(|rows| guards::overlap(&pairs, &rows)));
     for input in &inputs.read {
         fitted.adapter.training.inputs.insert(input.role.clone(), input.fingerprint.clone());
     }

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::adapter::{Adapter, Geometry, InputScaling, InputStatistics, Training, Uncertainty};
+use rehang::adapter::{Adapter, Geometry, InputScaling, Uncertainty};
 use rehang::{Error, Head, Pairs, Progress, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, fit_with};
+use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, adapter, fit_with};
 use crate::closed_form::ridge;
 use crate::folds::hold_out;
 use crate::geometry::{self, GeometryKind};
@@ -167,12 +167,11 @@ pub fn fit_adapter(
     }
     let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
     if options.uncertainty == Some(UncertaintySource::Off) {
-        let variance =
-            fitted.calibration.as_ref().map_or(1.0, |quality| quality.calibration.mean_squared_error);
+        let variance = fitted.sigma.as_ref().map_or(1.0, |quality| quality.calibration.mean_squared_error);
         fitted.adapter.uncertainty =
             Uncertainty::Constant { variance: (variance as f32).max(f32::MIN_POSITIVE) };
         // It was measured on the σ² that is not in the adapter.
-        fitted.calibration = None;
+        fitted.sigma = None;
     }
     Ok(fitted)
 }
@@ -196,23 +195,9 @@ pub fn fit_map_only(
     let native = pairs.new_vectors();
     let fitted = fit_one(method, pairs, head, parameters.seed, options, progress)?;
     let kind = parameters.geometry.unwrap_or(GeometryKind::options(native.space())[0]);
-    Ok(Adapter {
-        old: pairs.old().space().clone(),
-        new: native.space().clone(),
-        map: fitted.map,
-        geometry: fitted.geometry.unwrap_or_else(|| geometry::fit(kind, native.matrix(), native)),
-        uncertainty: Uncertainty::Constant { variance: 1.0 },
-        handicap: 0.0,
-        input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
-        training: Training {
-            method: method.name().into(),
-            seed: parameters.seed,
-            pairs: pairs.len(),
-            hyper_parameters: fitted.choices,
-            version: env!("CARGO_PKG_VERSION").into(),
-            ..Training::default()
-        },
-    })
+    let geometry = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, native.matrix(), native));
+    let uncertainty = Uncertainty::Constant { variance: 1.0 };
+    Ok(adapter(pairs, (method, parameters.seed, fitted.choices), fitted.map, geometry, uncertainty))
 }
 
 fn too_costly(method: Method) -> Error {
@@ -393,7 +378,7 @@ fn fit_one(
         choices,
         geometry: published.then_some(Geometry::Raw),
         evidence: None,
-        uncertainty: network.psi.map(|psi| Uncertainty::Linear { weight: psi.weight, bias: psi.bias }),
+        uncertainty: network.psi,
     })
 }
 

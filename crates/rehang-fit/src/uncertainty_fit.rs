@@ -462,28 +462,6 @@ impl Regression {
     }
 }
 
-/// `log σ²` of items that are none of the anchors; what an adapter gives for new items.
-#[cfg(test)]
-pub(crate) fn predict(
-    model: &OutOfFold,
-    input: InputScaling,
-    old: &Matrix,
-    raw: &Matrix,
-    outputs: &Matrix,
-) -> Vec<f64> {
-    let search = NearestAnchors::new(&model.anchors).unwrap();
-    let rows = features(model, &search, &scaled(old, input), raw, outputs, |_, _| false).unwrap();
-    rows.iter()
-        .map(|row| {
-            let terms = row.iter().zip(&model.means).zip(&model.coefficients);
-            let sum: f64 = terms
-                .map(|((value, mean), coefficient)| f64::from(*coefficient) * (value - f64::from(*mean)))
-                .sum();
-            (f64::from(model.intercept) + sum).clamp(model.log_minimum.into(), model.log_maximum.into())
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -549,15 +527,22 @@ mod tests {
         // The level is not fitted on the pairs that it is measured on, so it is near 1 and not exactly there.
         let ratio = fitted.calibration.calibration.ratio;
         assert!((0.9..1.1).contains(&ratio) && (ratio - 1.0).abs() > 1e-6, "{ratio}");
-        let Uncertainty::OutOfFold(model) = fitted.uncertainty else { panic!("a regression is expected") };
+        assert!(matches!(fitted.uncertainty, Uncertainty::OutOfFold(_)), "a regression is expected");
 
         let fresh = two_clouds(400, 50);
-        let raw = raw_outputs(&map, fresh.old().matrix(), None).unwrap();
-        let predicted: Vec<f64> = predict(&model, map.input, fresh.old().matrix(), &raw, &raw)
-            .iter()
-            .map(|log| log.exp())
-            .collect();
-        let actual = true_errors(fresh.new_vectors().matrix(), &raw);
+        let adapter = rehang::Adapter {
+            old: data.old().space().clone(),
+            new: data.new_vectors().space().clone(),
+            map,
+            geometry: Geometry::Raw,
+            uncertainty: fitted.uncertainty,
+            handicap: 0.0,
+            input_statistics: None,
+            training: rehang::adapter::Training::default(),
+        };
+        let adapted = rehang::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
+        let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
+        let actual = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());
         let seen = SigmaQuality::of(&predicted, &actual).unwrap();
         assert!(seen.kendall_tau > Some(0.4) && (0.7..1.4).contains(&seen.calibration.ratio), "{seen:?}");
     }

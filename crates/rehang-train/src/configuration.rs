@@ -122,15 +122,8 @@ pub(crate) struct TrainingPart {
     gradient_clip: Option<f64>,
     label_smoothing: Option<f32>,
     views: Option<usize>,
-    seed: Option<u64>,
+    pub seed: Option<u64>,
     initial: Option<PathBuf>,
-}
-
-impl TrainingPart {
-    /// Whether a seed stands in the file.
-    pub fn has_seed(&self) -> bool {
-        self.seed.is_some()
-    }
 }
 
 /// `[output]`.

@@ -614,7 +614,7 @@ mod tests {
             let first = run(&without, 32..40).unwrap();
             let before = encoder();
             let error = run(&study(folder.path(), "mine", "dmu", "hidden = 8"), 32..40).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::Conflict { .. }), "{error}");
+            assert!(matches!(error.kind(), rehang::ErrorKind::Conflict { .. }), "{error}");
             assert!(encoder() == before && !psi.exists());
             assert_eq!(run(&without, 32..40).unwrap(), first);
             fs_err::remove_file(folder.path().join("mine-0.safetensors")).unwrap();
@@ -640,7 +640,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for searched in [32..36, 32..32] {
             let error = run(&study(folder.path(), "bct", "bct", ""), searched).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::InvalidOption { .. }), "{error}");
+            assert!(matches!(error.kind(), rehang::ErrorKind::InvalidOption { .. }), "{error}");
             let text = error.to_string();
             assert!(text.contains("\"test\"") && text.contains("allocation.test"), "{text}");
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rehang::comparison::Comparison;
 use rehang::files::{self, AtomicFile, expect_apart};
-use rehang::finding::{Finding, Severity};
+use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::{Error, Progress, Result, Space};
 use rehang_fit::Device;
@@ -114,7 +114,7 @@ pub fn train_files(files: &TrainFiles, progress: &Progress) -> Result<TrainAnswe
     trained.encoder.save(&output)?;
     let trains_adapter = parameters.method.adapter_hidden().is_some();
     let mut findings = Vec::new();
-    let mut warn = |code: &str, seen: String| findings.push(Finding::new(Severity::Warning, code, seen));
+    let mut warn = |code: &str, seen: String| findings.push(Finding::warning(code, seen));
     match (&trained.adapter, &adapter_output) {
         (Some(adapter), Some(path)) => adapter.save(path)?,
         (Some(_), None) => {
@@ -374,7 +374,7 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
         ("output.encoder", file.output.encoder.is_some(), kept),
         ("output.adapter", file.output.adapter.is_some(), kept),
         ("output.model", file.output.model.is_some(), "a model is called by its label and seed"),
-        ("training.seed", file.training.has_seed(), "seeds stand in [compare]"),
+        ("training.seed", file.training.seed.is_some(), "seeds stand in [compare]"),
         ("allocation.part", has_part, "the old model is trained on the part old, the others on the new one"),
     ];
     if let Some((option, _, instead)) = idle.iter().find(|(_, given, _)| *given) {

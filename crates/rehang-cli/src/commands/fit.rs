@@ -68,7 +68,7 @@ fn text(answer: &FitAnswer) -> String {
     if let Some(selection) = &fitted.selection {
         table(&mut text, selection);
     }
-    if let Some(quality) = &fitted.calibration {
+    if let Some(quality) = &fitted.sigma {
         let tau = quality.kendall_tau.map_or("undefined".into(), |tau| format!("{tau:.2}"));
         let _ = writeln!(text, "σ² against the errors on left-out pairs: Kendall τ-b {tau}");
     }

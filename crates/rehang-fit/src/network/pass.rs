@@ -106,7 +106,7 @@ impl Workspace {
             let shift = &state.parameters[layer.shift.clone()];
             // A layer never writes the node that it reads, so its target can be taken out meanwhile.
             let mut target = std::mem::take(&mut self.nodes[layer.target]);
-            let input = (source(&self.nodes, inputs, layer.source), Layout::input_window(layer));
+            let input = (source(&self.nodes, inputs, layer.source), product::Window::dense(layer.inputs));
             match layer.kind {
                 LayerKind::Block => {
                     let mut z = std::mem::take(&mut self.products[number]);
@@ -192,7 +192,7 @@ impl Workspace {
                     }
                 }
             }
-            let input_window = Layout::input_window(layer);
+            let input_window = product::Window::dense(layer.inputs);
             product::weight_gradient(
                 rows,
                 (&output_gradient, layer.window),

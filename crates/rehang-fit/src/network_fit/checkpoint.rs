@@ -161,9 +161,7 @@ pub(crate) fn read(path: &Path, identity: &str, layout: &Layout) -> Result<Check
     let numbers: Vec<f64> = numbers.iter().map(|&number| f64::from_le_bytes(number)).collect();
     let history: Vec<EpochLoss> = numbers
         .chunks_exact(4)
-        .enumerate()
-        .map(|(epoch, line)| EpochLoss {
-            epoch,
+        .map(|line| EpochLoss {
             training: line[0],
             held_out: (!line[1].is_nan()).then_some(line[1]),
             learning_rate: line[2],

@@ -54,28 +54,17 @@ pub(crate) use trainer::{Snapshot, Step, Trainer};
 #[cfg(test)]
 mod tests;
 
-use rehang::adapter::Map;
+use rehang::adapter::{Map, Uncertainty};
 
 /// What one epoch cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpochLoss {
-    /// The epoch, counted from 0.
-    pub epoch: usize,
     /// Mean over the pairs of what was minimised, measured batch by batch while the weights moved.
     pub training: f64,
     /// Mean of L (before uncertainty) over the held-out pairs after the epoch, with running statistics.
     pub held_out: Option<f64>,
     /// The learning rate of the epoch's last step.
     pub learning_rate: f64,
-}
-
-/// ψ: `log σ² = ⟨weight, raw(o)⟩ + bias`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LogVarianceHead {
-    /// Weight, `[d_new]`.
-    pub weight: Vec<f32>,
-    /// Bias.
-    pub bias: f32,
 }
 
 /// A fitted network.
@@ -85,7 +74,7 @@ pub struct FittedNetwork {
     pub map: Map,
     /// ψ, where it was trained. It estimates `log L` for the loss that was minimised, which is the squared error
     /// only up to the loss's unit and its discriminative part.
-    pub psi: Option<LogVarianceHead>,
+    pub psi: Option<Uncertainty>,
     /// Loss by epoch.
     pub history: Vec<EpochLoss>,
     /// The epoch whose weights these are: the last one, or the best one under early stop.

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
+use rehang::adapter::Uncertainty;
 use rehang::{Error, ErrorKind, Matrix, Pairs, Progress, Result};
 
 use super::batches::{Data, epoch_generator, permutation, steps};
 use super::checkpoint::{self, Checkpoint};
 use super::trainer::FusedTrainer;
 use super::{
-    Batch, CheckedNetworkParameters, Device, EpochLoss, FittedNetwork, LogVarianceHead, NetworkParameters,
-    Objective, Snapshot, Stage, Step, Trainer, UncertaintyLoss,
+    Batch, CheckedNetworkParameters, Device, EpochLoss, FittedNetwork, NetworkParameters, Objective,
+    Snapshot, Stage, Step, Trainer, UncertaintyLoss,
 };
 use crate::adam::Adam;
 use crate::linear_algebra::column_means;
@@ -68,7 +69,7 @@ pub fn fit_network(
     }
     let psi = fit.layout.uncertainty.clone().map(|range| {
         let (weight, bias) = state.parameters[range].split_at(fit.layout.widths.new);
-        LogVarianceHead { weight: weight.to_vec(), bias: bias[0] }
+        Uncertainty::Linear { weight: weight.to_vec(), bias: bias[0] }
     });
     let mut map = fold(&fit.layout, &state, &fit.old, fit.side.as_ref())?;
     // It did not learn; into standardised coordinates and back would cost a rounding.
@@ -188,7 +189,7 @@ fn train(
     while !so_far.is_finished(parameters) {
         let epoch = so_far.history.len();
         let (training, rate) = run_epoch(trainer.as_mut(), parameters, data, &mut batch, epoch, progress)?;
-        let mut line = EpochLoss { epoch, training, held_out: None, learning_rate: rate };
+        let mut line = EpochLoss { training, held_out: None, learning_rate: rate };
         if let Some(evaluation) = &mut evaluation {
             let mut state = trainer.snapshot()?.state;
             let loss = evaluation.mean_loss(&fit.layout, &mut state);
