@@ -7,13 +7,14 @@ use rehang::files::expect_width;
 use rehang::finding::{Finding, Severity};
 use rehang::order::least_confidence;
 use rehang::verdict::is_below;
-use rehang::{Head, HeadKind, Matrix, Pairs, Progress, Result};
+use rehang::{Head, Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
 use crate::folds::{folds, parted};
 use crate::head_fit::known_labels;
 use crate::outputs::{conformed, raw_outputs, relative_error};
 use crate::retrieval::{AGREEMENT, Criterion};
+use crate::uncertainty_fit::logits;
 
 /// Fewer pairs than this are too few for any learned map to be judged.
 const PAIRS_MIN: usize = 50;
@@ -173,18 +174,9 @@ pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
 
 /// Rows with a known label that a head gives that label, in percent of them.
 pub fn classified(head: &Head, rows: &Matrix, labels: &[i64]) -> f64 {
-    let logit = |row: &[f32], class: usize| -> f64 {
-        let weight = head.weight().row(class);
-        let product: f64 = weight.iter().zip(row).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
-        match head.kind() {
-            HeadKind::Softmax => product + f64::from(head.bias()[class]),
-            // The length of the vector itself is the same for every class.
-            HeadKind::ArcFace { .. } => product / rehang::norm(weight).max(f64::MIN_POSITIVE),
-        }
-    };
     let known: Vec<usize> = (0..labels.len()).filter(|&row| labels[row] >= 0).collect();
     let is_right = |row: &&usize| {
-        let logits = (0..head.classes()).map(|class| logit(rows.row(**row), class));
+        let logits = logits(head, rows.row(**row)).into_iter();
         let best = logits.enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
         best.is_some_and(|(class, _)| class as i64 == labels[**row])
     };
@@ -388,6 +380,8 @@ fn is_zero(row: &[f32]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rehang::HeadKind;
+
     use super::*;
     use crate::test_data::{affine, pairs as make, random_matrix};
 

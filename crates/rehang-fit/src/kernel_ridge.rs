@@ -28,6 +28,7 @@ use rayon::prelude::*;
 use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
 use rehang::{Error, ErrorKind, Matrix, Progress, Result};
 
+use crate::closed_form::linear_map;
 use crate::linear_algebra::{column_means, product, scaled, sum_blocks};
 use crate::objectives::squared::total_variance;
 
@@ -155,11 +156,6 @@ pub fn fit_kernel_ridge(
         relu: false,
     };
     let map = Map {
-        input: scaling,
-        branch: Vec::new(),
-        second: None,
-        mixer: vec![constant],
-        skip: None,
         kernel: Some(KernelExpansion {
             centres: x,
             coefficients: Matrix::from_fn(centres.len(), new.columns(), |row, column| {
@@ -167,6 +163,7 @@ pub fn fit_kernel_ridge(
             }),
             gamma: (gamma / variance) as f32,
         }),
+        ..linear_map(scaling, vec![constant])
     };
     Ok(KernelRidge { map, gamma, lambda, centres, system })
 }

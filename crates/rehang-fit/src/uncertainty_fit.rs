@@ -195,41 +195,58 @@ pub fn fit(
         targets.extend(true_errors(&new.select(&rows), &outputs).into_iter().map(log_error));
     }
 
-    let mut predicted = vec![0.0; rows.len()];
-    let fold = folds(rows.len(), 5, seed);
-    for f in 0..5 {
-        let part: Vec<usize> = (0..targets.len()).filter(|&row| fold[row % rows.len()] != f).collect();
-        let regression = Regression::fit(&features, &targets, &part)?;
-        for row in (0..rows.len()).filter(|&row| fold[row] == f) {
-            predicted[row] = regression.predict(&features[row]);
-        }
-    }
-    // The exponential of a mean of logs is below the mean: this factor makes up for it.
-    let level = |rows: &dyn Fn(usize) -> bool| {
-        let sums = (0..predicted.len())
-            .filter(|&row| rows(row))
-            .fold((0.0, 0.0), |(errors, said), row| (errors + actual[row], said + f64::exp(predicted[row])));
-        (sums.0 / sums.1).ln()
-    };
-    let correction = level(&|_| true);
-    // How good σ² is, its level included, is measured on pairs that had no part in either.
-    let levels: Vec<f64> = (0..5).map(|f| level(&|row| fold[row] != f)).collect();
-    let honest: Vec<f64> = predicted.iter().zip(&fold).map(|(log, &f)| (log + levels[f]).exp()).collect();
-    let predicted: Vec<f64> = predicted.iter().map(|log| (log + correction).exp()).collect();
-    let smallest = predicted.iter().copied().fold(f64::INFINITY, f64::min);
-    let largest = predicted.iter().copied().fold(0.0, f64::max);
-
+    let checked = Checked::of(&features, &targets, &actual, seed)?;
     let all: Vec<usize> = (0..targets.len()).collect();
     let regression = Regression::fit(&features, &targets, &all)?;
-    fitted.intercept = (regression.intercept + correction) as f32;
+    fitted.intercept = (regression.intercept + checked.correction) as f32;
     fitted.coefficients = regression.coefficients.iter().map(|&value| value as f32).collect();
     fitted.means = regression.means.iter().map(|&value| value as f32).collect();
-    fitted.log_minimum = (smallest / 2.0).ln() as f32;
-    fitted.log_maximum = (largest * 2.0).ln() as f32;
+    fitted.log_minimum = (checked.smallest / 2.0).ln() as f32;
+    fitted.log_maximum = (checked.largest * 2.0).ln() as f32;
     Ok(FittedUncertainty {
         uncertainty: Uncertainty::OutOfFold(fitted),
-        calibration: SigmaQuality::of(&honest, &actual)?,
+        calibration: SigmaQuality::of(&checked.honest, &actual)?,
     })
+}
+
+/// What regressions say of the pairs that they left out.
+struct Checked {
+    /// Added to `log σ²`: the exponential of a mean of logs is below the mean.
+    correction: f64,
+    /// σ² with the correction of the other folds: how good it is, its level included, is measured on pairs that had no part in
+    /// either.
+    honest: Vec<f64>,
+    smallest: f64,
+    largest: f64,
+}
+
+impl Checked {
+    /// `actual` are the errors of the first rows of `features`; rows that repeat them are left out with them.
+    fn of(features: &[Vec<f64>], targets: &[f64], actual: &[f64], seed: u64) -> Result<Self> {
+        let rows = actual.len();
+        let mut predicted = vec![0.0; rows];
+        let fold = folds(rows, 5, seed);
+        for f in 0..5 {
+            let part: Vec<usize> = (0..targets.len()).filter(|&row| fold[row % rows] != f).collect();
+            let regression = Regression::fit(features, targets, &part)?;
+            for row in (0..rows).filter(|&row| fold[row] == f) {
+                predicted[row] = regression.predict(&features[row]);
+            }
+        }
+        let level = |rows: &dyn Fn(usize) -> bool| {
+            let sums =
+                (0..predicted.len()).filter(|&row| rows(row)).fold((0.0, 0.0), |(errors, said), row| {
+                    (errors + actual[row], said + f64::exp(predicted[row]))
+                });
+            (sums.0 / sums.1).ln()
+        };
+        let correction = level(&|_| true);
+        let levels: Vec<f64> = (0..5).map(|f| level(&|row| fold[row] != f)).collect();
+        let honest = predicted.iter().zip(&fold).map(|(log, &f)| (log + levels[f]).exp()).collect();
+        let corrected = predicted.iter().map(|log| (log + correction).exp());
+        let smallest = corrected.clone().fold(f64::INFINITY, f64::min);
+        Ok(Self { correction, honest, smallest, largest: corrected.fold(0.0, f64::max) })
+    }
 }
 
 /// A jointly trained σ² in the unit of the squared error.
@@ -328,7 +345,7 @@ fn features(
 }
 
 /// The logits of a head for one vector, without any training margin.
-fn logits(head: &Head, v: &[f32]) -> Vec<f64> {
+pub(crate) fn logits(head: &Head, v: &[f32]) -> Vec<f64> {
     let length = rehang::norm(v);
     (0..head.classes())
         .map(|class| {

@@ -51,26 +51,20 @@ struct Part {
 /// output layer, and ψ's weight and bias at the end.
 fn parts(layout: &Layout) -> Vec<Part> {
     let mut parts = Vec::new();
+    let mut add = |begin, rows, columns, matrix, trained| {
+        parts.push(Part { begin, rows, columns, matrix, trained });
+    };
     for (number, layer) in layout.layers.iter().enumerate() {
         let trained = Some(number) != layout.skip;
-        let (rows, columns) = (layer.outputs, layer.inputs);
-        parts.push(Part { begin: layer.weight.start, rows, columns, matrix: true, trained });
-        for range in [&layer.scale, &layer.shift] {
-            if !range.is_empty() {
-                parts.push(Part {
-                    begin: range.start,
-                    rows: 1,
-                    columns: layer.outputs,
-                    matrix: false,
-                    trained,
-                });
-            }
+        add(layer.weight.start, layer.outputs, layer.inputs, true, trained);
+        for range in [&layer.scale, &layer.shift].into_iter().filter(|range| !range.is_empty()) {
+            add(range.start, 1, layer.outputs, false, trained);
         }
     }
     if let Some(range) = &layout.uncertainty {
         let columns = layout.widths.new;
-        parts.push(Part { begin: range.start, rows: 1, columns, matrix: false, trained: true });
-        parts.push(Part { begin: range.start + columns, rows: 1, columns: 1, matrix: false, trained: true });
+        add(range.start, 1, columns, false, true);
+        add(range.start + columns, 1, 1, false, true);
     }
     parts
 }

@@ -72,7 +72,7 @@ fn scaling_name(scaling: InputScaling) -> String {
 }
 
 /// A map of linear layers only.
-fn linear_map(input: InputScaling, mixer: Vec<Dense>) -> Map {
+pub fn linear_map(input: InputScaling, mixer: Vec<Dense>) -> Map {
     Map { input, branch: Vec::new(), second: None, mixer, skip: None, kernel: None }
 }
 

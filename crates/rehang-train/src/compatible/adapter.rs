@@ -1,7 +1,8 @@
 //! ψ, the forward-adaptive head of DMU, as an ordinary adapter.
 
-use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training};
+use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, RowSketch, Training};
 use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
+use rehang_fit::closed_form::linear_map;
 use rehang_fit::geometry::{self, GeometryKind};
 use rehang_fit::network::{State, VARIANCE_EPSILON};
 use rehang_fit::raw_outputs;
@@ -29,14 +30,7 @@ pub(crate) fn adapter(
     labels: &[i64],
     progress: &Progress,
 ) -> Result<Adapter> {
-    let map = Map {
-        input: InputScaling::AsIs,
-        branch: Vec::new(),
-        second: None,
-        mixer: folded(graph, state)?,
-        skip: None,
-        kernel: None,
-    };
+    let map = linear_map(InputScaling::AsIs, folded(graph, state)?);
     let space = Space::new(old.model.clone(), old.dimension(), Distance::Cosine, false);
     let old_vectors = Vectors::new(space, old_vectors, "old vectors")?;
     let new_vectors = Vectors::new(encoder.space(), new_vectors, "new vectors")?;

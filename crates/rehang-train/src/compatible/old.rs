@@ -70,14 +70,6 @@ impl OldModel {
         matches!(&self.source, OldSource::Vectors(_) | OldSource::Encoder { cached: true, .. })
     }
 
-    /// The encoder, where there is one.
-    pub fn encoder(&self) -> Option<&Encoder> {
-        match &self.source {
-            OldSource::Encoder { encoder, .. } => Some(encoder),
-            OldSource::Vectors(_) => None,
-        }
-    }
-
     /// What tells it from every other old model: its vectors or its encoder, and its head.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use super::checkpoint::{self, Checkpoint};
 use super::heads::{HeadForm, HeadTensors, Taught, synthesised};
 use super::method::{Method, Terms, objective_device};
 use super::objectives::Batch;
-use super::old::OldModel;
+use super::old::{OldModel, OldSource};
 use super::optimiser::{Moments, OptimiserKind, RateSchedule};
 use crate::encoder::{
     Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, passes, shape_of, take_weights,
@@ -659,10 +659,8 @@ impl<'a> Run<'a> {
         )?;
         let sampler = Sampler::new(&parameters.sampler, &examples.labels, rows, parameters.seed)?;
         let needs_vectors = method.needs_old_vectors();
-        let live = old.filter(|old| needs_vectors && !old.is_fixed());
-        let old_encoder = live
-            .and_then(|old| old.encoder())
-            .map(|encoder| -> Result<_> {
+        let old_encoder = match old.map(|old| &old.source) {
+            Some(OldSource::Encoder { encoder, cached: false }) if needs_vectors => {
                 expect_shape(encoder.input, &examples.inputs)?;
                 let augmenter = Augmenter::new(
                     parameters.augmentation.clone(),
@@ -670,9 +668,10 @@ impl<'a> Run<'a> {
                     &examples.inputs,
                     parameters.seed,
                 )?;
-                Ok((passes(&encoder.graph()?, parameters.device)?, encoder.state.clone(), augmenter))
-            })
-            .transpose()?;
+                Some((passes(&encoder.graph()?, parameters.device)?, encoder.state.clone(), augmenter))
+            }
+            _ => None,
+        };
         let is_needed = method.synthesises() || (needs_vectors && old_encoder.is_none());
         let old_vectors = match old {
             Some(old) if is_needed => {

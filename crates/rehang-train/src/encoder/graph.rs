@@ -351,7 +351,7 @@ fn uniform(values: &mut [f32], inputs: usize, generator: &mut ChaCha8Rng) {
 }
 
 /// A standard normal number (Box and Muller 1958).
-fn normal(generator: &mut ChaCha8Rng) -> f64 {
+pub(crate) fn normal(generator: &mut ChaCha8Rng) -> f64 {
     let radius = (-2.0 * (1.0 - generator.random::<f64>()).ln()).sqrt();
     radius * (std::f64::consts::TAU * generator.random::<f64>()).cos()
 }

@@ -196,7 +196,8 @@ impl Sampler {
             }
             let mut batch = Vec::with_capacity(classes * items);
             for &class in &order[..classes] {
-                let group = groups[class].pop().unwrap_or_else(|| drawn(&self.classes[class], items, random));
+                let mut group = groups[class].pop().unwrap_or_default();
+                fill_up(&mut group, &self.classes[class], items, random);
                 batch.extend(group);
             }
             batches.push(batch);
@@ -216,13 +217,6 @@ fn groups_of(class: &[usize], items: usize, random: &mut ChaCha8Rng) -> Vec<Vec<
         fill_up(group, class, items, random);
     }
     groups
-}
-
-/// `items` rows of a class at random; each once, where there are enough.
-fn drawn(class: &[usize], items: usize, random: &mut ChaCha8Rng) -> Vec<usize> {
-    let mut group = Vec::with_capacity(items);
-    fill_up(&mut group, class, items, random);
-    group
 }
 
 /// Adds rows of a class until a group has `items`: rows that it lacks first, then any.

@@ -247,13 +247,14 @@ impl Gradients {
         }
     }
 
-    /// The gradient of a node, zero before anything was added to it.
-    fn open_zeroed(&mut self, node: usize, size: usize) -> Vec<f32> {
+    /// Adds to a node's gradient by `work`, which finds what is there, or zeros.
+    fn add_by(&mut self, node: usize, size: usize, work: impl FnOnce(&mut [f32])) {
         let (mut gradient, is_started) = self.open(node, size);
         if !is_started {
             gradient.fill(0.0);
         }
-        gradient
+        work(&mut gradient);
+        self.nodes[node] = Some(gradient);
     }
 
     /// Adds a whole gradient to a node's; the gradient of the input is never asked for.
@@ -483,24 +484,23 @@ impl Step {
                 gradients.free.push(gradient);
             }
             Kind::MaximumPool { input, window, places } => {
-                let (input, window) = (*input, *window);
-                let mut target = gradients.open_zeroed(input, size(input));
-                let shape = shapes[self.output];
-                pooling::maximum_backward(shapes[input], shape, window, &gradient, places, &mut target);
-                gradients.nodes[input] = Some(target);
+                let (from, to) = (shapes[*input], shapes[self.output]);
+                gradients.add_by(*input, size(*input), |target| {
+                    pooling::maximum_backward(from, to, *window, &gradient, places, target);
+                });
                 gradients.free.push(gradient);
             }
             Kind::AveragePool { input } => {
-                let mut target = gradients.open_zeroed(*input, size(*input));
-                pooling::average_backward(shapes[*input], &gradient, &mut target);
-                gradients.nodes[*input] = Some(target);
+                gradients.add_by(*input, size(*input), |target| {
+                    pooling::average_backward(shapes[*input], &gradient, target);
+                });
                 gradients.free.push(gradient);
             }
             Kind::GeneralisedMeanPool { input } => {
-                let mut target = gradients.open_zeroed(*input, size(*input));
-                let shape = shapes[*input];
-                pooling::generalised_mean_backward(shape, &values[*input], out, &gradient, &mut target);
-                gradients.nodes[*input] = Some(target);
+                gradients.add_by(*input, size(*input), |target| {
+                    let values = &values[*input];
+                    pooling::generalised_mean_backward(shapes[*input], values, out, &gradient, target);
+                });
                 gradients.free.push(gradient);
             }
         }
