@@ -158,27 +158,20 @@ pub struct Fitted {
 
 /// The methods with a formula, the simplest first.
 pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
-    let quick = |method, fit: FitFunction<'static>| Candidate { method, slow: false, fit };
+    type Fit = fn(&Pairs, &[i64], u64, &Progress) -> Result<FittedMap>;
+    let quick = |method, fit: Fit| Candidate {
+        method,
+        slow: false,
+        fit: Box::new(move |pairs, groups, progress| fit(pairs, groups, seed, progress)),
+    };
     vec![
-        quick(
-            Method::DoNothing,
-            Box::new(|pairs, _, _| {
-                Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
-            }),
-        ),
-        quick(
-            Method::Procrustes,
-            Box::new(|pairs, _, progress| Ok(procrustes::fit(pairs, progress)?.into())),
-        ),
-        quick(Method::Ridge, Box::new(|pairs, _, progress| Ok(ridge::fit(pairs, progress)?.into()))),
-        quick(
-            Method::LowRank,
-            Box::new(move |pairs, _, progress| Ok(low_rank::fit(pairs, seed, progress)?.into())),
-        ),
-        quick(
-            Method::KernelRidge,
-            Box::new(move |pairs, groups, progress| kernel(pairs, groups, seed, progress)),
-        ),
+        quick(Method::DoNothing, |pairs, _, _, _| {
+            Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
+        }),
+        quick(Method::Procrustes, |pairs, _, _, progress| Ok(procrustes::fit(pairs, progress)?.into())),
+        quick(Method::Ridge, |pairs, _, _, progress| Ok(ridge::fit(pairs, progress)?.into())),
+        quick(Method::LowRank, |pairs, _, seed, progress| Ok(low_rank::fit(pairs, seed, progress)?.into())),
+        quick(Method::KernelRidge, kernel),
     ]
 }
 
@@ -215,17 +208,6 @@ fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Resu
         ("centres".into(), evidence.rows.len().to_string()),
     ]);
     Ok(FittedMap { map: fitted.map, choices, geometry: None, evidence: Some(evidence), uncertainty: None })
-}
-
-/// [`crate::fit_adapter`] with the closed forms alone.
-#[cfg(test)]
-pub(crate) fn fit(
-    pairs: &Pairs,
-    head: Option<&Head>,
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<Fitted> {
-    fit_with(pairs, head, parameters, &[], progress)
 }
 
 /// [`crate::fit_adapter`] with the closed forms and `more` methods.
@@ -728,6 +710,15 @@ mod tests {
         let noise = random_matrix(n, 4, 3);
         let new = Matrix::from_fn(n, 4, |r, c| clean.row(r)[c] + 0.1 * noise.row(r)[c]);
         make(old, new, labelled.then_some(labels))
+    }
+
+    fn fit(
+        pairs: &Pairs,
+        head: Option<&Head>,
+        parameters: &FitParameters,
+        progress: &Progress,
+    ) -> Result<Fitted> {
+        fit_with(pairs, head, parameters, &[], progress)
     }
 
     fn with(method: Method) -> FitParameters {

@@ -57,20 +57,14 @@ pub fn fit(kind: GeometryKind, raw_outputs: &Matrix, native: &Vectors) -> Geomet
         GeometryKind::MeanNorm => {
             let norms = native.matrix().norms();
             let mean = (norms.iter().sum::<f64>() / norms.len().max(1) as f64) as f32;
-            if mean > 0.0 {
-                // Two equal native lengths make the interpolation constant, whatever the raw length.
-                Geometry::MatchedNorms { raw: vec![0.0, 1.0], native: vec![mean, mean] }
-            } else {
-                Geometry::Raw
-            }
+            // Two equal native lengths make the interpolation constant, whatever the raw length.
+            let matched = Geometry::MatchedNorms { raw: vec![0.0, 1.0], native: vec![mean, mean] };
+            if mean > 0.0 { matched } else { Geometry::Raw }
         }
         GeometryKind::MatchedNorms => {
             let (raw, native) = (quantiles(raw_outputs.norms()), quantiles(native.matrix().norms()));
-            if raw.is_empty() || native.last().is_none_or(|&longest| longest == 0.0) {
-                Geometry::Raw
-            } else {
-                Geometry::MatchedNorms { raw, native }
-            }
+            let is_flat = raw.is_empty() || native.last().is_none_or(|&longest| longest == 0.0);
+            if is_flat { Geometry::Raw } else { Geometry::MatchedNorms { raw, native } }
         }
     }
 }

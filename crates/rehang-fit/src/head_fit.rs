@@ -5,7 +5,7 @@ use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result};
 
 use crate::lbfgs::minimise;
 use crate::linear_algebra::{column_sums, sum_blocks};
-use crate::objectives::squared::total_variance;
+use crate::objectives::squared::{mean_row, total_variance};
 use crate::outputs::multiply_transposed;
 
 use faer::linalg::matmul::matmul;
@@ -84,14 +84,10 @@ pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result
 
 /// Centres the rows and divides them by the root of their mean variance; gives the mean and that number.
 fn centre_and_scale(x: &mut Matrix) -> (Vec<f64>, f64) {
-    let (n, d) = (x.rows(), x.columns());
-    let mut mean = vec![0.0; d];
-    for row in 0..n {
-        mean.iter_mut().zip(x.row(row)).for_each(|(sum, &value)| *sum += f64::from(value) / n as f64);
-    }
-    let variance = total_variance(x) / d as f64;
+    let mean = mean_row(x);
+    let variance = total_variance(x) / x.columns() as f64;
     let scale = if variance > 0.0 { variance.sqrt() } else { 1.0 };
-    for row in 0..n {
+    for row in 0..x.rows() {
         let row = x.row_mut(row).iter_mut().zip(&mean);
         row.for_each(|(value, mean)| *value = ((f64::from(*value) - mean) / scale) as f32);
     }

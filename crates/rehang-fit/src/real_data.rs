@@ -8,7 +8,7 @@ use rehang::files::{VectorSource, read_f32_column, read_labels, read_matrix};
 use rehang::study::true_errors;
 use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 
-use crate::auto::{FitParameters, fit};
+use crate::auto::{FitParameters, fit_with};
 use crate::closed_form::ridge;
 use crate::method::Method;
 use crate::outputs::raw_outputs;
@@ -97,7 +97,7 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
     let head = data.head.as_ref().filter(|_| with_head);
     #[allow(clippy::disallowed_methods, reason = "said, not asserted")]
     let started = std::time::Instant::now();
-    let fitted = fit(&data.train, head, &parameters, &Progress::default()).unwrap();
+    let fitted = fit_with(&data.train, head, &parameters, &[], &Progress::default()).unwrap();
     eprintln!("{name} {method}: {:.1} s", started.elapsed().as_secs_f64());
     let selection = fitted.selection.unwrap();
     eprintln!("  do nothing {:.1}, native {:.1}", selection.do_nothing, selection.native);

@@ -208,20 +208,22 @@ impl TrainingFile {
     /// The old model, where the file names one.
     pub fn old_model(&self, examples: &Examples) -> Result<Option<OldModel>> {
         let Some(old) = &self.old else { return Ok(None) };
+        let weight = ("head_weight", old.head_weight.is_some());
+        let of_head = [
+            ("head_bias", old.head_bias.is_some()),
+            ("head", old.head.is_some()),
+            ("classes", old.classes.is_some()),
+        ];
         match (&old.encoder, &old.vectors) {
             (Some(path), None) => {
-                OldPart::expect_absent("encoder", &old.beside_encoder())?;
+                OldPart::expect_absent("encoder", &[("model", old.model.is_some()), weight])?;
+                OldPart::expect_absent("encoder", &of_head)?;
                 Ok(Some(OldModel::of(Encoder::load(path)?, old.cached)))
             }
             (None, Some(path)) => {
                 OldPart::expect_absent("vectors", &[("cached", old.cached)])?;
                 if old.head_weight.is_none() {
-                    let beside = [
-                        ("head_bias", old.head_bias.is_some()),
-                        ("head", old.head.is_some()),
-                        ("classes", old.classes.is_some()),
-                    ];
-                    OldPart::expect_absent("vectors without head_weight", &beside)?;
+                    OldPart::expect_absent("vectors without head_weight", &of_head)?;
                 }
                 let vectors = files::read_matrix(&VectorSource::parse(&path.to_string_lossy())?)?;
                 let head = match &old.head_weight {
@@ -326,17 +328,6 @@ impl AllocationPart {
 }
 
 impl OldPart {
-    /// What an encoder brings itself.
-    fn beside_encoder(&self) -> [(&'static str, bool); 5] {
-        [
-            ("model", self.model.is_some()),
-            ("head_weight", self.head_weight.is_some()),
-            ("head_bias", self.head_bias.is_some()),
-            ("head", self.head.is_some()),
-            ("classes", self.classes.is_some()),
-        ]
-    }
-
     /// Fails where an option stands beside one that leaves it without a meaning.
     fn expect_absent(beside: &str, options: &[(&str, bool)]) -> Result<()> {
         match options.iter().find(|(_, given)| *given) {

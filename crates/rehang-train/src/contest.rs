@@ -168,26 +168,17 @@ fn expect_names_once(parameters: &ComparisonParameters) -> Result<()> {
             return twice("compare.methods", label);
         }
     }
-    for method in &parameters.adapters {
-        if !lines.insert(method.name().to_owned()) {
-            return twice("compare.adapters", method.name());
-        }
+    if let Some(method) = parameters.adapters.iter().find(|method| !lines.insert(method.name().to_owned())) {
+        return twice("compare.adapters", method.name());
     }
     let mut seeds = BTreeSet::new();
-    for seed in &parameters.seeds {
-        if !seeds.insert(seed) {
-            return Err(Error::option(
-                "compare.seeds",
-                seed,
-                "every seed once: a second time says nothing new",
-            ));
-        }
+    if let Some(seed) = parameters.seeds.iter().find(|seed| !seeds.insert(**seed)) {
+        let expected = "every seed once: a second time says nothing new";
+        return Err(Error::option("compare.seeds", seed, expected));
     }
     let mut orders = BTreeSet::new();
-    for order in &parameters.orders {
-        if !orders.insert(order.name()) {
-            return twice("compare.orders", order.name());
-        }
+    if let Some(order) = parameters.orders.iter().find(|order| !orders.insert(order.name())) {
+        return twice("compare.orders", order.name());
     }
     Ok(())
 }

@@ -252,29 +252,24 @@ impl NetworkParameters {
         let within = |name: &str, value: f64, good: bool, range: &str| -> Result<()> {
             if good && value.is_finite() { Ok(()) } else { Err(Error::option(name, value, range)) }
         };
-        match self.architecture {
-            Architecture::Mixer { hidden, branch_factor } => {
-                within("hidden", hidden as f64, hidden >= 1, "a width of at least 1")?;
-                within("branch factor", branch_factor as f64, branch_factor >= 1, "at least 1")?;
-            }
-            Architecture::ResidualMlp { hidden, layers } => {
-                within("hidden", hidden as f64, hidden >= 1, "a width of at least 1")?;
-                within("layers", layers as f64, layers >= 1, "at least 1")?;
-            }
-        }
+        let at_least = |name: &str, value: usize, least: usize, range: &str| -> Result<()> {
+            if value >= least { Ok(()) } else { Err(Error::option(name, value, range)) }
+        };
+        let (hidden, name, other) = match self.architecture {
+            Architecture::Mixer { hidden, branch_factor } => (hidden, "branch factor", branch_factor),
+            Architecture::ResidualMlp { hidden, layers } => (hidden, "layers", layers),
+        };
+        at_least("hidden", hidden, 1, "a width of at least 1")?;
+        at_least(name, other, 1, "at least 1")?;
         let loss = &self.loss;
         let positive = "a number above 0";
         let weight = "a weight of at least 0";
         within("squared weight", loss.squared_weight.into(), loss.squared_weight >= 0.0, weight)?;
         let discriminative = loss.discriminative_weight;
         within("discriminative weight", discriminative.into(), discriminative >= 0.0, weight)?;
-        let some = loss.squared_weight + discriminative > 0.0;
-        within(
-            "squared weight",
-            loss.squared_weight.into(),
-            some,
-            "above 0 where there is no discriminative part",
-        )?;
+        let (some, range) =
+            (loss.squared_weight + discriminative > 0.0, "above 0 where there is no discriminative part");
+        within("squared weight", loss.squared_weight.into(), some, range)?;
         let smoothing = loss.label_smoothing;
         within("label smoothing", smoothing.into(), (0.0..=1.0).contains(&smoothing), "from 0 to 1")?;
         if let UncertaintyLoss::Joint { loss_weight, log_weight, bound, .. } = loss.uncertainty {
@@ -285,22 +280,15 @@ impl NetworkParameters {
         if discriminative > 0.0 && loss.head.is_none() {
             return Err(Error::missing("a head", "the discriminative part of the loss"));
         }
-        within("epochs", self.epochs as f64, self.epochs >= 1, "at least 1")?;
-        within("batch", self.batch as f64, self.batch >= 2, "at least 2 (BatchNorm needs two rows)")?;
+        at_least("epochs", self.epochs, 1, "at least 1")?;
+        at_least("batch", self.batch, 2, "at least 2 (BatchNorm needs two rows)")?;
         within("learning rate", self.learning_rate, self.learning_rate > 0.0, positive)?;
         let (WeightDecay::Coupled(decay) | WeightDecay::Decoupled(decay)) = self.weight_decay;
         within("weight decay", decay.into(), decay >= 0.0, weight)?;
         within("warm-up epochs", self.warm_up_epochs, self.warm_up_epochs >= 0.0, "at least 0")?;
         within("dropout", self.dropout.into(), (0.0..1.0).contains(&self.dropout), "from 0 to below 1")?;
-        within(
-            "checkpoint every",
-            self.checkpoint_every as f64,
-            self.checkpoint_every >= 1,
-            "at least 1 epoch",
-        )?;
-        if let Some(patience) = self.early_stop {
-            within("patience", patience as f64, patience >= 1, "at least 1 epoch")?;
-        }
+        at_least("checkpoint every", self.checkpoint_every, 1, "at least 1 epoch")?;
+        at_least("patience", self.early_stop.unwrap_or(1), 1, "at least 1 epoch")?;
         if let Some(skip) = &self.skip
             && (skip.relu || skip.bias.len() != skip.weight.rows())
         {

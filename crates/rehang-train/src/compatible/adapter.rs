@@ -4,7 +4,7 @@ use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, RowSketch, 
 use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::closed_form::linear_map;
 use rehang_fit::geometry::{self, GeometryKind};
-use rehang_fit::network::{State, VARIANCE_EPSILON};
+use rehang_fit::network::{State, fold_normalisation};
 use rehang_fit::raw_outputs;
 use rehang_fit::uncertainty_fit::{self, Evidence};
 
@@ -79,16 +79,9 @@ fn folded(graph: &Graph, state: &State) -> Result<Vec<Dense>> {
             }
             Operation::Normalisation { scale, shift, statistics, .. } => {
                 let range = graph.statistics[statistics].range.clone();
-                let (scale, shift) = (numbers(scale), numbers(shift));
-                let Some(layer) = layers.last_mut() else { continue };
-                for (unit, at) in range.enumerate() {
-                    let variance = f64::from(state.running_variance[at]) + VARIANCE_EPSILON;
-                    let slope = f64::from(scale[unit]) / variance.sqrt();
-                    for weight in layer.weight.row_mut(unit) {
-                        *weight = (f64::from(*weight) * slope) as f32;
-                    }
-                    let centred = f64::from(layer.bias[unit]) - f64::from(state.running_mean[at]);
-                    layer.bias[unit] = (centred * slope + f64::from(shift[unit])) as f32;
+                let (mean, variance) = (&state.running_mean[range.clone()], &state.running_variance[range]);
+                if let Some(layer) = layers.last_mut() {
+                    fold_normalisation(layer, [numbers(scale), numbers(shift), mean, variance]);
                 }
             }
             Operation::Relu { .. } => {

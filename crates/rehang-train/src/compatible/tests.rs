@@ -12,6 +12,7 @@ use super::adapter::{adapter, adapter_graph};
 use super::trainer::{PSI_IS_LOST, train_until, unless_diverged};
 use super::*;
 use crate::encoder::{Architecture, Encoder, Mode, Pooling, Stem, passes};
+use crate::examples::tests::balanced;
 use crate::examples::{Examples, Images, Inputs, LastBatch, SamplerParameters};
 use crate::finite_differences::numbers;
 
@@ -425,8 +426,7 @@ fn odd_sets_are_trained_on_with_a_warning() {
     let single: Vec<usize> = (0..24).filter(|row| row % 4 < 3 || *row == 3).collect();
     let said = warnings(&examples, &single, &old, "ract");
     assert!(said.len() == 1 && said[0].contains("single row (class 3)"), "{said:?}");
-    let balanced =
-        TrainingParameters { sampler: SamplerParameters::balanced(2, 2), ..quick("plain", "", mlp(6)) };
+    let balanced = TrainingParameters { sampler: balanced(2, 2), ..quick("plain", "", mlp(6)) };
     let said = run(&examples, &single, None, &balanced).unwrap().warnings;
     assert!(said.len() == 2 && said[1].contains("1 rows are never trained on"), "{said:?}");
     let same_name = OldModel { model: "new".into(), ..old.clone() };
@@ -710,7 +710,7 @@ fn progress_counts_the_rows_that_batches_really_hold() {
         (SamplerParameters::shuffled(10), 30),
         (SamplerParameters::Shuffled { batch: 8, last: LastBatch::Drop }, 24),
         // Four groups of each of three classes, filled up, two a batch.
-        (SamplerParameters::balanced(2, 3), 36),
+        (balanced(2, 3), 36),
     ] {
         let progress = Progress::default();
         let parameters = TrainingParameters { sampler, ..quick("plain", "", mlp(6)) };

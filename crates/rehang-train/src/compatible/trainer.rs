@@ -5,14 +5,14 @@ use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
 use burn_tensor::Tensor;
-use rand::{RngExt, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{Adapter, Training};
 use rehang::files::tensors::{self, Detail};
 use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
 use rehang_fit::Device;
 use rehang_fit::burn::{read, tensor};
-use rehang_fit::network::State;
+use rehang_fit::network::{State, draw_uniform};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -543,10 +543,8 @@ impl Model {
         };
         let d = graph.outputs();
         let mut generator = ChaCha8Rng::seed_from_u64(parameters.seed ^ 0x6865_6164);
-        let bound = 1.0 / (d as f32).sqrt();
-        let head = (0..numbering.classes.len() * d)
-            .map(|_| bound * (2.0 * generator.random::<f32>() - 1.0))
-            .collect();
+        let mut head = vec![0.0; numbering.classes.len() * d];
+        draw_uniform(&mut head, d, &mut generator);
         let adapter = match (parameters.method.adapter_hidden(), old) {
             (Some(hidden), Some(old)) => {
                 let graph = adapter_graph(old.dimension(), &hidden, d)?;

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang_fit::network::State;
+use rehang_fit::network::{State, draw_uniform};
 
 /// The shape of one row at a node: `channels` planes of `height` × `width` numbers (a vector has 1 × 1 planes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -316,8 +316,8 @@ impl Graph {
                         *value = (deviation * normal(&mut generator)) as f32;
                     }
                 }
-                Role::Dense => uniform(values, parameter.shape[1], &mut generator),
-                Role::Bias { inputs } => uniform(values, inputs, &mut generator),
+                Role::Dense => draw_uniform(values, parameter.shape[1], &mut generator),
+                Role::Bias { inputs } => draw_uniform(values, inputs, &mut generator),
                 Role::Scale => values.fill(1.0),
                 Role::Shift => values.fill(0.0),
             }
@@ -327,6 +327,15 @@ impl Graph {
             running_mean: vec![0.0; self.statistics_count()],
             running_variance: vec![1.0; self.statistics_count()],
         }
+    }
+
+    /// The nodes that read each node, once for every time.
+    pub(crate) fn readers(&self) -> Vec<Vec<usize>> {
+        let mut readers = vec![Vec::new(); self.operations.len()];
+        for (node, operation) in self.operations.iter().enumerate() {
+            operation.inputs().for_each(|input| readers[input].push(node));
+        }
+        readers
     }
 
     fn node(&mut self, operation: Operation, shape: Shape) -> usize {
@@ -340,13 +349,6 @@ impl Graph {
         let range = start..start + shape.iter().product::<usize>();
         self.parameters.push(Parameter { name, shape, range, role });
         self.parameters.len() - 1
-    }
-}
-
-fn uniform(values: &mut [f32], inputs: usize, generator: &mut ChaCha8Rng) {
-    let bound = 1.0 / (inputs.max(1) as f32).sqrt();
-    for value in values {
-        *value = bound * (2.0 * generator.random::<f32>() - 1.0);
     }
 }
 

@@ -48,12 +48,7 @@ impl TensorPasses {
             [shape[0], shape[1], shape[2], shape[3]]
         };
         // A node is given away with its last reading, so that evaluation keeps only what is still needed.
-        let mut readings = vec![0; nodes.len()];
-        for operation in &self.graph.operations {
-            for read in operation.inputs() {
-                readings[read] += 1;
-            }
-        }
+        let mut readings: Vec<usize> = self.graph.readers().iter().map(Vec::len).collect();
         for (number, operation) in self.graph.operations.iter().enumerate() {
             let mut take = |node: usize| {
                 readings[node] -= 1;

@@ -51,12 +51,14 @@ mod normalisation;
 mod sampler;
 mod source;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+
+use std::path::Path;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rehang::files::expect_count;
-use rehang::{Error, Matrix, Result};
+use rehang::{Error, ErrorKind, Matrix, Result};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -342,6 +344,15 @@ impl Images {
             format!("{} bytes are no whole number of images of {} bytes", self.pixels.len(), self.size()),
         ))
     }
+}
+
+/// The size of a file in bytes; fails with `reason` where something else stands there.
+fn expect_file(path: &Path, reason: &str) -> Result<u64> {
+    let metadata = fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
+    if metadata.is_file() {
+        return Ok(metadata.len());
+    }
+    Err(ErrorKind::Io { action: "read", path: path.into(), reason: reason.into() }.into())
 }
 
 /// Fails for sides and channels that no image here has.

@@ -60,11 +60,6 @@ impl SamplerParameters {
     pub fn shuffled(batch: usize) -> Self {
         Self::Shuffled { batch, last: LastBatch::Keep }
     }
-
-    /// Balanced batches; every row comes.
-    pub fn balanced(classes: usize, items: usize) -> Self {
-        Self::Balanced { classes, items, last: LastBatch::Keep }
-    }
 }
 
 /// Cuts epochs into batches of row numbers.

@@ -540,7 +540,7 @@ fn as_vectors(shape: Shape, values: &[f32]) -> std::borrow::Cow<'_, [f32]> {
 /// Joins operations into steps.
 fn plan(graph: &Graph) -> Vec<Step> {
     let range = |parameter: usize| graph.parameters[parameter].range.clone();
-    let readers = readers(graph);
+    let readers = graph.readers();
     // The only reader of a node that nothing else looks at.
     let only_reader = |node: usize| match readers[node][..] {
         [reader] => Some((reader, graph.operations[reader])),
@@ -621,15 +621,4 @@ fn plan(graph: &Graph) -> Vec<Step> {
         steps.push(Step { kind, output: node });
     }
     steps
-}
-
-/// The nodes that read every node; no node reads the last one, which is the vector.
-fn readers(graph: &Graph) -> Vec<Vec<usize>> {
-    let mut readers = vec![Vec::new(); graph.operations.len()];
-    for (node, operation) in graph.operations.iter().enumerate() {
-        for input in operation.inputs() {
-            readers[input].push(node);
-        }
-    }
-    readers
 }
