@@ -183,15 +183,15 @@ fn measure(set: &str, data: &Set, method: &str, seed: u64) -> Result<Vec<Row>> {
         "l2+disc" => (
             Method::FastfillReference,
             NetworkOptions {
-                uncertainty: UncertaintySource::OutOfFold,
-                loss: LossParts::Both,
+                uncertainty: Some(UncertaintySource::OutOfFold),
+                loss: Some(LossParts::Both),
                 ..NetworkOptions::default()
             },
             Some(&data.head),
         ),
         "label-free" => (
             Method::FastfillReference,
-            NetworkOptions { loss: LossParts::Squared, ..NetworkOptions::default() },
+            NetworkOptions { loss: Some(LossParts::Squared), ..NetworkOptions::default() },
             None,
         ),
         other => (other.parse()?, NetworkOptions::default(), Some(&data.head)),

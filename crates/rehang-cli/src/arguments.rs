@@ -252,7 +252,7 @@ pub struct Embed {
     /// The configuration whose [data] and [allocation] say what is embedded.
     pub config: PathBuf,
     /// Which part of the allocation.
-    #[arg(long, value_parser = PossibleValuesParser::new(Part::NAMES).try_map(|name| name.parse::<Part>()), default_value = "all")]
+    #[arg(long, value_parser = PossibleValuesParser::new(Part::ALL.map(Part::name)).try_map(|name| name.parse::<Part>()), default_value = "all")]
     pub part: Part,
     /// The vectors to write: .npy, .parquet, .fvecs or .safetensors.
     #[arg(short, long, value_name = "FILE")]

@@ -31,5 +31,5 @@ pub(crate) fn adapter_findings(
     let old = Vectors::new(adapter.old.clone(), old.select(&rows), "old vectors")?;
     let new = Vectors::new(adapter.new.clone(), new.select(&rows), "new vectors")?;
     let pairs = Pairs::new(old, new, None, side)?;
-    guards::map_direction(&adapter.map, &adapter.geometry, &pairs)
+    Ok(guards::map_direction(&adapter.map, &adapter.geometry, &pairs)?.into_iter().collect())
 }

@@ -7,24 +7,24 @@ use std::time::Instant;
 use rehang::adapter::{
     Adapter, Geometry, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty,
 };
-use rehang::finding::{Finding, Severity};
+use rehang::finding::Finding;
 use rehang::statistics::SigmaQuality;
 use rehang::study::true_errors;
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
-use crate::folds::{HeldOut, folds, group_folds, hold_out};
+use crate::folds::{HeldOut, folds, group_folds, hold_out, parted};
 use crate::geometry::{self, GeometryKind};
 use crate::guards;
 use crate::handicap::{self, HandicapChoice};
-use crate::head_fit::class_numbers;
+use crate::head_fit::{class_numbers, known_labels};
 use crate::kernel_ridge::fit_kernel_ridge;
 use crate::method::Method;
 use crate::outputs::{conformed, raw_outputs, relative_error};
 use crate::pseudo_classes::{centroid_head, pseudo_classes};
 use crate::retrieval::{AGREEMENT, Criterion, Quality};
-use crate::uncertainty_fit::{self, Evidence, UncertaintyParameters, cross_fit};
+use crate::uncertainty_fit::{self, Evidence, cross_fit};
 
 /// What a method gives.
 #[derive(Debug, Clone)]
@@ -71,46 +71,35 @@ pub(crate) struct Candidate<'a> {
     pub fit: FitFunction<'a>,
 }
 
+/// The part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept is fitted on
+/// all.
+const HELD_OUT: f64 = 0.2;
+/// How often a map is fitted again for out-of-fold residuals.
+const FOLDS: usize = 5;
+
 /// How an adapter is fitted.
 ///
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `method` | auto | which map | – |
 /// | `seed` | 0 | splits, folds, samples | – |
-/// | `held_out` | 0.2 | part of the pairs (and of the classes) that methods are compared on | 0.01 ..= 0.5 |
-/// | `folds` | 5 | how often a map is fitted again for out-of-fold residuals | ≥ 2 |
 /// | `compare` | true | compare with the closed forms even where the method is named | – |
 /// | `geometry` | measured | how outputs conform to a raw new space | – |
-/// | `uncertainty` | see there | how σ² is learned | – |
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitParameters {
     /// The method.
     pub method: Method,
     /// The seed of everything random.
     pub seed: u64,
-    /// The part of the pairs that is held out while methods are compared; the map that is kept is fitted on all.
-    pub held_out: f64,
-    /// Folds of the cross-fit.
-    pub folds: usize,
     /// Whether a named method is compared with the closed forms, so that the table says what it is worth.
     pub compare: bool,
     /// How outputs conform; `None` measures it on the held-out pairs.
     pub geometry: Option<GeometryKind>,
-    /// How σ² is learned; its seed is `seed`.
-    pub uncertainty: UncertaintyParameters,
 }
 
 impl Default for FitParameters {
     fn default() -> Self {
-        Self {
-            method: Method::Auto,
-            seed: 0,
-            held_out: 0.2,
-            folds: 5,
-            compare: true,
-            geometry: None,
-            uncertainty: UncertaintyParameters::default(),
-        }
+        Self { method: Method::Auto, seed: 0, compare: true, geometry: None }
     }
 }
 
@@ -159,7 +148,7 @@ pub struct Fitted {
     pub selection: Option<Selection>,
     /// How good σ² is on pairs that it had not seen: those left out of folds, or, for a σ² that is learned together with the map,
     /// those held out of the comparison (then of the map that was fitted on the rest). `None` where there are too few pairs.
-    pub calibration: Option<SigmaQuality>,
+    pub sigma: Option<SigmaQuality>,
     /// How [`Adapter::handicap`] was chosen; `None` (and a handicap of 0) where there was no out-of-fold evidence to
     /// choose on, as for the published recipe.
     pub handicap: Option<HandicapChoice>,
@@ -169,38 +158,20 @@ pub struct Fitted {
 
 /// The methods with a formula, the simplest first.
 pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
-    let quick = |method, fit: FitFunction<'static>| Candidate { method, slow: false, fit };
+    type Fit = fn(&Pairs, &[i64], u64, &Progress) -> Result<FittedMap>;
+    let quick = |method, fit: Fit| Candidate {
+        method,
+        slow: false,
+        fit: Box::new(move |pairs, groups, progress| fit(pairs, groups, seed, progress)),
+    };
     vec![
-        quick(
-            Method::DoNothing,
-            Box::new(|pairs, _, _| {
-                Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
-            }),
-        ),
-        quick(
-            Method::Procrustes,
-            Box::new(|pairs, _, progress| {
-                Ok(procrustes::fit(pairs, &procrustes::ProcrustesParameters::default(), progress)?.into())
-            }),
-        ),
-        quick(
-            Method::Ridge,
-            Box::new(|pairs, _, progress| {
-                Ok(ridge::fit(pairs, &ridge::RidgeParameters::default(), progress)?.into())
-            }),
-        ),
-        quick(
-            Method::LowRank,
-            Box::new(move |pairs, _, progress| {
-                let parameters =
-                    low_rank::LowRankParameters { seed, ..low_rank::LowRankParameters::default() };
-                Ok(low_rank::fit(pairs, &parameters, progress)?.into())
-            }),
-        ),
-        quick(
-            Method::KernelRidge,
-            Box::new(move |pairs, groups, progress| kernel(pairs, groups, seed, progress)),
-        ),
+        quick(Method::DoNothing, |pairs, _, _, _| {
+            Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
+        }),
+        quick(Method::Procrustes, |pairs, _, _, progress| Ok(procrustes::fit(pairs, progress)?.into())),
+        quick(Method::Ridge, |pairs, _, _, progress| Ok(ridge::fit(pairs, progress)?.into())),
+        quick(Method::LowRank, |pairs, _, seed, progress| Ok(low_rank::fit(pairs, seed, progress)?.into())),
+        quick(Method::KernelRidge, kernel),
     ]
 }
 
@@ -239,17 +210,6 @@ fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Resu
     Ok(FittedMap { map: fitted.map, choices, geometry: None, evidence: Some(evidence), uncertainty: None })
 }
 
-/// [`crate::fit_adapter`] with the closed forms alone.
-#[cfg(test)]
-pub(crate) fn fit(
-    pairs: &Pairs,
-    head: Option<&Head>,
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<Fitted> {
-    fit_with(pairs, head, parameters, &[], progress)
-}
-
 /// [`crate::fit_adapter`] with the closed forms and `more` methods.
 pub(crate) fn fit_with(
     pairs: &Pairs,
@@ -260,36 +220,34 @@ pub(crate) fn fit_with(
 ) -> Result<Fitted> {
     let closed = closed_form_candidates(parameters.seed);
     let candidates: Vec<&Candidate<'_>> = closed.iter().chain(more).collect();
-    check(parameters, &candidates)?;
+    let of_method = |method: Method| {
+        candidates.iter().copied().find(|candidate| candidate.method == method).ok_or_else(|| {
+            let known: Vec<&str> = candidates.iter().map(|candidate| candidate.method.name()).collect();
+            Error::option("method", method, format!("one of {}", known.join(", ")))
+        })
+    };
+    if parameters.method != Method::Auto {
+        of_method(parameters.method)?;
+    }
     let (unlabelled, idle) = without_idle_labels(pairs)?.unzip();
     let pairs = unlabelled.as_ref().unwrap_or(pairs);
-    let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?;
+    let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?.flatten();
     let groups = groups(pairs, parameters.seed, progress)?;
     let mut findings = guards::pairs(pairs);
     findings.extend(idle);
     findings.extend(guards::direction(pairs, parameters.seed, progress)?);
-    findings.extend(of_head.into_iter().flatten());
+    findings.extend(of_head);
     findings.extend(guards::left_open(pairs, head.is_some()));
 
-    let named = |candidate: &&&Candidate<'_>| candidate.method == parameters.method;
-    let tried: Vec<&Candidate<'_>> = match parameters.method {
-        Method::Auto => candidates.clone(),
-        _ if parameters.compare => closed
-            .iter()
-            .chain(more.iter().filter(|candidate| candidate.method == parameters.method))
-            .collect(),
-        _ => candidates.iter().filter(named).copied().collect(),
+    let task = Task { pairs, head, groups: &groups, parameters, progress };
+    let is_auto = parameters.method == Method::Auto;
+    let is_tried = |candidate: &&Candidate<'_>| {
+        is_auto || candidate.method == parameters.method || (parameters.compare && !candidate.slow)
     };
-    let compared = if parameters.method == Method::Auto || parameters.compare || parameters.geometry.is_none()
-    {
-        select(pairs, head, &groups, &tried, parameters, progress)?
-    } else {
-        None
-    };
-    let (selection, seen_errors, calibration_of_own) = match compared {
-        Some(Compared { selection, seen_errors, calibration }) => (Some(selection), seen_errors, calibration),
-        None => (None, Vec::new(), None),
-    };
+    let tried: Vec<&Candidate<'_>> = candidates.iter().copied().filter(is_tried).collect();
+    let is_compared = is_auto || parameters.compare || parameters.geometry.is_none();
+    let compared = if is_compared { task.compare(&tried)? } else { Compared::default() };
+    let Compared { selection, seen_errors, calibration: calibration_of_own } = compared;
     let row = selection.as_ref().and_then(|selection| Some(&selection.rows[selection.kept?]));
     let method = match (parameters.method, row) {
         (Method::Auto, Some(row)) => row.method,
@@ -305,31 +263,12 @@ pub(crate) fn fit_with(
         .geometry
         .or_else(|| row.and_then(|row| row.geometry))
         .unwrap_or_else(|| GeometryKind::options(pairs.new_vectors().space())[0]);
-    let candidate = candidates
-        .iter()
-        .find(|candidate| candidate.method == method)
-        .ok_or_else(|| Error::option("method", method, "a method of this build"))?;
-
+    let candidate = of_method(method)?;
     let fitted = (candidate.fit)(pairs, &groups, progress)
         .map_err(|error| error.context(format!("fitting {method}")))?;
-    let (adapter, calibration, handicap) =
-        finish(pairs, head, &groups, candidate, fitted, kind, parameters, progress)?;
-    let calibration = calibration.or(calibration_of_own);
-    Ok(Fitted { adapter, selection, calibration, handicap, findings })
-}
-
-fn check(parameters: &FitParameters, candidates: &[&Candidate<'_>]) -> Result<()> {
-    if !(0.01..=0.5).contains(&parameters.held_out) {
-        return Err(Error::option("held-out part", parameters.held_out, "a number from 0.01 to 0.5"));
-    }
-    if parameters.folds < 2 {
-        return Err(Error::option("folds", parameters.folds, "at least 2"));
-    }
-    if parameters.method != Method::Auto && candidates.iter().all(|other| other.method != parameters.method) {
-        let known: Vec<&str> = candidates.iter().map(|candidate| candidate.method.name()).collect();
-        return Err(Error::option("method", parameters.method, format!("one of {}", known.join(", "))));
-    }
-    Ok(())
+    let (adapter, calibration, handicap) = task.finish(candidate, fitted, kind)?;
+    let sigma = calibration.or(calibration_of_own);
+    Ok(Fitted { adapter, selection, sigma, handicap, findings })
 }
 
 /// The pairs without their labels, where these tell no item from another, and a word about it: with one class in all every
@@ -347,7 +286,7 @@ fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
     let unlabelled =
         Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), None, pairs.side().cloned())?;
     let seen = format!("The labels have {tells_nothing}.");
-    let finding = Finding::new(Severity::Warning, "idle-labels", seen)
+    let finding = Finding::warning("idle-labels", seen)
         .may_mean("They tell no item from another and are not looked at.")
         .evidence(&[("classes", classes.len() as f64), ("labelled", known as f64)]);
     Ok(Some((unlabelled, finding)))
@@ -355,13 +294,22 @@ fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
 
 /// The class of every pair, or its cluster where there are no labels.
 fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
-    match pairs.labels() {
-        Some(labels) if labels.iter().any(|&label| label >= 0) => Ok(labels.to_vec()),
-        _ => {
-            progress.check()?;
-            pseudo_classes(pairs.new_vectors().matrix(), seed)
-        }
+    if let Some(labels) = known_labels(pairs) {
+        return Ok(labels.to_vec());
     }
+    progress.check()?;
+    pseudo_classes(pairs.new_vectors().matrix(), seed)
+}
+
+/// Pairs, and what is asked of an adapter of them.
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    pairs: &'a Pairs,
+    head: Option<&'a Head>,
+    /// The class or cluster of every pair.
+    groups: &'a [i64],
+    parameters: &'a FitParameters,
+    progress: &'a Progress,
 }
 
 /// One held-out part made ready for measuring.
@@ -411,16 +359,15 @@ fn sampled(pairs: &Pairs, items: &[usize], seed: u64) -> Option<Pairs> {
     if items.len() < PART_ITEMS_MIN {
         return None;
     }
-    let sample = folds(items.len(), items.len().div_ceil(PART_ITEMS_MAX), seed);
-    let items: Vec<usize> =
-        items.iter().zip(sample).filter(|&(_, fold)| fold == 0).map(|(&item, _)| item).collect();
-    Some(pairs.select(&items))
+    let (sample, _) = parted(&folds(items.len(), items.len().div_ceil(PART_ITEMS_MAX), seed), 0);
+    Some(pairs.select(&sample.into_iter().map(|place| items[place]).collect::<Vec<_>>()))
 }
 
-/// What [`select`] found.
+/// What [`Task::compare`] found.
+#[derive(Default)]
 struct Compared {
-    /// The table.
-    selection: Selection,
+    /// The table; `None` where there are too few pairs for one.
+    selection: Option<Selection>,
     /// The relative error of every learned map on the held-out items of classes that it has seen: items of left-out classes lie so
     /// close together that a map may well be farther from them than their own mean is.
     seen_errors: Vec<f64>,
@@ -428,99 +375,186 @@ struct Compared {
     calibration: Option<SigmaQuality>,
 }
 
-/// Fits every candidate on a part of the pairs and measures it on the rest; `None` where there are too few pairs for that.
-fn select(
-    pairs: &Pairs,
-    head: Option<&Head>,
-    groups: &[i64],
-    candidates: &[&Candidate<'_>],
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<Option<Compared>> {
-    let labels = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
-    let held_out = hold_out(pairs.len(), labels, parameters.held_out, parameters.seed);
-    let Parts { all: parts, has_seen: has_seen_part, by_label } =
-        Parts::new(pairs, &held_out, parameters.seed);
-    let HeldOut { fitted, seen, unseen } = held_out;
-    let (mut seen_errors, mut calibration) = (Vec::new(), None);
-    if parts.is_empty() || fitted.len() < PART_ITEMS_MIN {
-        return Ok(None);
-    }
-    let fitted_pairs = pairs.select(&fitted);
-    let fitted_groups: Vec<i64> = fitted.iter().map(|&item| groups[item]).collect();
-    let line = |quality: fn(&Criterion, &Pairs) -> Result<f64>| -> Result<f64> {
-        let measured = parts.iter().filter_map(|part| Some(quality(part.criterion.as_ref()?, &part.pairs)));
-        let values = measured.collect::<Result<Vec<f64>>>()?;
-        Ok(values.iter().sum::<f64>() / values.len() as f64)
-    };
-    let mut selection = Selection {
-        criterion: if by_label { "mAP".into() } else { format!("agreement@{AGREEMENT}") },
-        held_out: (seen.len(), unseen.len()),
-        do_nothing: line(Criterion::old)?,
-        native: line(Criterion::native)?,
-        rows: Vec::new(),
-        kept: None,
-    };
-    for candidate in candidates {
-        progress.check()?;
-        #[allow(
-            clippy::disallowed_methods,
-            reason = "the seconds of a fit are shown; nothing is chosen by them"
-        )]
-        let started = Instant::now();
-        let fitted = (candidate.fit)(&fitted_pairs, &fitted_groups, progress);
-        let seconds = started.elapsed().as_secs_f64();
-        let measured = fitted.and_then(|fitted| {
-            let rows =
-                measure(&fitted, fitted_pairs.new_vectors(), &parts, parameters, seconds, candidate.method)?;
-            // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made for it.
-            if let (true, Some(_), Some(_)) =
-                (candidate.method == parameters.method, &fitted.uncertainty, &fitted.geometry)
-            {
-                let kind = GeometryKind::options(fitted_pairs.new_vectors().space())[0];
-                let (adapter, ..) = finish(
-                    &fitted_pairs,
-                    head,
-                    &fitted_groups,
-                    candidate,
-                    fitted,
-                    kind,
+impl Task<'_> {
+    /// Fits every candidate on a part of the pairs and measures it on the rest.
+    fn compare(&self, candidates: &[&Candidate<'_>]) -> Result<Compared> {
+        let Self { pairs, parameters, .. } = *self;
+        let held_out = hold_out(pairs.len(), known_labels(pairs), HELD_OUT, parameters.seed);
+        let Parts { all: parts, has_seen: has_seen_part, by_label } =
+            Parts::new(pairs, &held_out, parameters.seed);
+        let HeldOut { fitted, seen, unseen } = held_out;
+        let (mut seen_errors, mut calibration) = (Vec::new(), None);
+        if parts.is_empty() || fitted.len() < PART_ITEMS_MIN {
+            return Ok(Compared::default());
+        }
+        let fitted_pairs = pairs.select(&fitted);
+        let fitted_groups: Vec<i64> = fitted.iter().map(|&item| self.groups[item]).collect();
+        let part = Task { pairs: &fitted_pairs, groups: &fitted_groups, ..*self };
+        let line = |quality: fn(&Criterion, &Pairs) -> Result<f64>| -> Result<f64> {
+            let measured =
+                parts.iter().filter_map(|part| Some(quality(part.criterion.as_ref()?, &part.pairs)));
+            let values = measured.collect::<Result<Vec<f64>>>()?;
+            Ok(values.iter().sum::<f64>() / values.len() as f64)
+        };
+        let mut selection = Selection {
+            criterion: if by_label { "mAP".into() } else { format!("agreement@{AGREEMENT}") },
+            held_out: (seen.len(), unseen.len()),
+            do_nothing: line(Criterion::old)?,
+            native: line(Criterion::native)?,
+            rows: Vec::new(),
+            kept: None,
+        };
+        for candidate in candidates {
+            self.progress.check()?;
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "the seconds of a fit are shown; nothing is chosen by them"
+            )]
+            let started = Instant::now();
+            let fitted = (candidate.fit)(&fitted_pairs, &fitted_groups, self.progress);
+            let seconds = started.elapsed().as_secs_f64();
+            let measured = fitted.and_then(|fitted| {
+                let rows = measure(
+                    &fitted,
+                    fitted_pairs.new_vectors(),
+                    &parts,
                     parameters,
-                    progress,
+                    seconds,
+                    candidate.method,
                 )?;
-                calibration = Some(calibration_of(&adapter, &parts)?);
-            }
-            Ok(rows)
-        });
-        match measured {
-            Ok((rows, first_errors)) => {
-                selection.rows.extend(rows);
-                if has_seen_part && candidate.method != Method::DoNothing {
-                    seen_errors.extend(first_errors);
+                // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made for it.
+                if let (true, Some(_), Some(_)) =
+                    (candidate.method == parameters.method, &fitted.uncertainty, &fitted.geometry)
+                {
+                    let kind = GeometryKind::options(fitted_pairs.new_vectors().space())[0];
+                    let (adapter, ..) = part.finish(candidate, fitted, kind)?;
+                    calibration = Some(calibration_of(&adapter, &parts)?);
                 }
+                Ok(rows)
+            });
+            match measured {
+                Ok((rows, first_errors)) => {
+                    selection.rows.extend(rows);
+                    if has_seen_part && candidate.method != Method::DoNothing {
+                        seen_errors.extend(first_errors);
+                    }
+                }
+                Err(error) if error.is_cancelled() => return Err(error),
+                Err(error) => selection.rows.push(SelectionRow {
+                    method: candidate.method,
+                    geometry: None,
+                    relative_error: 0.0,
+                    start: 0.0,
+                    area: 0.0,
+                    seconds,
+                    failure: Some(error.to_string()),
+                }),
             }
-            Err(error) if error.is_cancelled() => return Err(error),
-            Err(error) => selection.rows.push(SelectionRow {
-                method: candidate.method,
-                geometry: None,
-                relative_error: 0.0,
-                start: 0.0,
-                area: 0.0,
-                seconds,
-                failure: Some(error.to_string()),
-            }),
         }
-    }
-    let wanted = |row: &SelectionRow| {
-        row.failure.is_none() && (parameters.method == Method::Auto || parameters.method == row.method)
-    };
-    for (index, row) in selection.rows.iter().enumerate().filter(|(_, row)| wanted(row)) {
-        // The first of equals is the simplest.
-        if selection.kept.is_none_or(|kept| row.area > selection.rows[kept].area) {
-            selection.kept = Some(index);
+        let wanted = |row: &SelectionRow| {
+            row.failure.is_none() && (parameters.method == Method::Auto || parameters.method == row.method)
+        };
+        for (index, row) in selection.rows.iter().enumerate().filter(|(_, row)| wanted(row)) {
+            // The first of equals is the simplest.
+            if selection.kept.is_none_or(|kept| row.area > selection.rows[kept].area) {
+                selection.kept = Some(index);
+            }
         }
+        Ok(Compared { selection: Some(selection), seen_errors, calibration })
     }
-    Ok(Some(Compared { selection, seen_errors, calibration }))
+
+    /// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together.
+    fn finish(
+        &self,
+        candidate: &Candidate<'_>,
+        fitted: FittedMap,
+        kind: GeometryKind,
+    ) -> Result<(Adapter, Option<SigmaQuality>, Option<HandicapChoice>)> {
+        let Self { pairs, head, groups, parameters, progress } = *self;
+        let native = pairs.new_vectors();
+        let needs_evidence =
+            fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
+        let evidence = match fitted.evidence {
+            Some(evidence) => Some(evidence),
+            None if needs_evidence && pairs.len() >= 2 => Some(self.cross_fitted(candidate)?),
+            None => None,
+        };
+        let empty = Matrix::default();
+        let raw = evidence.as_ref().map_or(&empty, |evidence| &evidence.items_left_out);
+        let conform = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, raw, native));
+        let (uncertainty, calibration, handicap) = match (fitted.uncertainty, &evidence) {
+            (Some(uncertainty), _) => {
+                (uncertainty_fit::in_squared_units(uncertainty, &fitted.map, &conform, pairs)?, None, None)
+            }
+            (None, Some(evidence)) => {
+                let own_head = match head {
+                    Some(_) => None,
+                    None => Some(centroid_head(native.matrix(), groups)?),
+                };
+                let seen = Evidence {
+                    items_left_out: &evidence.items_left_out,
+                    groups_left_out: evidence.groups_left_out.as_ref(),
+                    groups: &evidence.rows.iter().map(|&row| groups[row]).collect::<Vec<_>>(),
+                    geometry: &conform,
+                    input: fitted.map.input,
+                    head: head.or(own_head.as_ref()),
+                };
+                let seen_pairs = pairs.select(&evidence.rows);
+                let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
+                let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
+                (learned.uncertainty, Some(learned.calibration), handicap)
+            }
+            // A single pair: the map is right on it and nothing else is known.
+            (None, None) => (Uncertainty::Constant { variance: 1.0 }, None, None),
+        };
+        let choices = (candidate.method, parameters.seed, fitted.choices);
+        let mut adapter = adapter(pairs, choices, fitted.map, conform, uncertainty);
+        adapter.handicap = handicap.as_ref().map_or(0.0, HandicapChoice::handicap);
+        Ok((adapter, calibration, handicap))
+    }
+
+    /// The handicap that serves best on the pairs, with items left out and (where there is that evidence) with classes left
+    /// out as well: a gallery holds both.
+    fn left_out_handicap(
+        &self,
+        evidence: &OwnEvidence,
+        geometry: &Geometry,
+        calibration: &SigmaQuality,
+    ) -> Result<Option<HandicapChoice>> {
+        let native = self.pairs.new_vectors().matrix().select(&evidence.rows);
+        let of_rows = |labels: &[i64]| evidence.rows.iter().map(|&row| labels[row]).collect();
+        let labels: Option<Vec<i64>> = known_labels(self.pairs).map(of_rows);
+        let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
+        let outputs: Vec<Matrix> =
+            raw.into_iter().flatten().map(|raw| conformed(geometry, raw.clone())).collect();
+        handicap::fit(
+            &native,
+            &outputs.iter().collect::<Vec<_>>(),
+            labels.as_deref(),
+            self.pairs.new_vectors().space().distance,
+            calibration.calibration.mean_squared_error,
+            self.parameters.seed,
+            self.progress,
+        )
+    }
+
+    fn cross_fitted(&self, candidate: &Candidate<'_>) -> Result<OwnEvidence> {
+        let Self { pairs, groups, parameters, progress, .. } = *self;
+        let outputs = |fold: &[usize]| {
+            let fit = |fitted: &Pairs, items: &[usize]| {
+                let groups: Vec<i64> = items.iter().map(|&item| groups[item]).collect();
+                Ok((candidate.fit)(fitted, &groups, progress)?.map)
+            };
+            cross_fit(pairs, fold, fit, progress)
+        };
+        // A slow method is fitted twice more and not five times.
+        let k = if candidate.slow { 2 } else { FOLDS }.min(pairs.len());
+        let items_left_out = outputs(&folds(pairs.len(), k, parameters.seed))?;
+        let fold = group_folds(groups, k, parameters.seed);
+        let several = fold.iter().any(|&f| f != fold[0]);
+        let groups_left_out = if candidate.slow || !several { None } else { Some(outputs(&fold)?) };
+        Ok(OwnEvidence { rows: (0..pairs.len()).collect(), items_left_out, groups_left_out })
+    }
 }
 
 /// An adapter's own σ² against its errors on the held-out items.
@@ -587,129 +621,34 @@ fn measure(
     Ok((rows, first_errors))
 }
 
-/// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together.
-fn finish(
+/// An adapter without a handicap, and the record of how it was made: by which method, with which seed and choices.
+pub(crate) fn adapter(
     pairs: &Pairs,
-    head: Option<&Head>,
-    groups: &[i64],
-    candidate: &Candidate<'_>,
-    fitted: FittedMap,
-    kind: GeometryKind,
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<(Adapter, Option<SigmaQuality>, Option<HandicapChoice>)> {
-    let native = pairs.new_vectors();
-    let needs_evidence =
-        fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
-    let evidence = match fitted.evidence {
-        Some(evidence) => Some(evidence),
-        None if needs_evidence && pairs.len() >= 2 => {
-            Some(cross_fitted(pairs, groups, candidate, parameters, progress)?)
-        }
-        None => None,
-    };
-    let empty = Matrix::default();
-    let raw = evidence.as_ref().map_or(&empty, |evidence| &evidence.items_left_out);
-    let conform = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, raw, native));
-    let (uncertainty, calibration, handicap) = match (fitted.uncertainty, &evidence) {
-        (Some(uncertainty), _) => {
-            (uncertainty_fit::in_squared_units(uncertainty, &fitted.map, &conform, pairs)?, None, None)
-        }
-        (None, Some(evidence)) => {
-            let own_head = match head {
-                Some(_) => None,
-                None => Some(centroid_head(native.matrix(), groups)?),
-            };
-            let seen = Evidence {
-                items_left_out: &evidence.items_left_out,
-                groups_left_out: evidence.groups_left_out.as_ref(),
-                groups: &[],
-                geometry: &conform,
-                input: fitted.map.input,
-                head: head.or(own_head.as_ref()),
-            };
-            let evidence_groups: Vec<i64> = evidence.rows.iter().map(|&row| groups[row]).collect();
-            let seen = Evidence { groups: &evidence_groups, ..seen };
-            let seeded = UncertaintyParameters { seed: parameters.seed, ..parameters.uncertainty.clone() };
-            let learned = uncertainty_fit::fit(&pairs.select(&evidence.rows), seen, &seeded, progress)?;
-            let handicap =
-                left_out_handicap(pairs, evidence, &conform, &learned.calibration, parameters, progress)?;
-            (learned.uncertainty, Some(learned.calibration), handicap)
-        }
-        // A single pair: the map is right on it and nothing else is known.
-        (None, None) => (Uncertainty::Constant { variance: 1.0 }, None, None),
-    };
-    let fingerprints = [("old", pairs.old().matrix().fingerprint()), ("new", native.matrix().fingerprint())];
-    let adapter = Adapter {
-        old: pairs.old().space().clone(),
-        new: native.space().clone(),
-        map: fitted.map,
-        geometry: conform,
+    (method, seed, hyper_parameters): (Method, u64, BTreeMap<String, String>),
+    map: Map,
+    geometry: Geometry,
+    uncertainty: Uncertainty,
+) -> Adapter {
+    let (old, new) = (pairs.old(), pairs.new_vectors());
+    let inputs = [("old", old.matrix().fingerprint()), ("new", new.matrix().fingerprint())];
+    Adapter {
+        old: old.space().clone(),
+        new: new.space().clone(),
+        map,
+        geometry,
         uncertainty,
-        handicap: handicap.as_ref().map_or(0.0, HandicapChoice::handicap),
-        input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
+        handicap: 0.0,
+        input_statistics: Some(InputStatistics::of(old.matrix())),
         training: Training {
-            method: candidate.method.name().into(),
-            seed: parameters.seed,
+            method: method.name().into(),
+            seed,
             pairs: pairs.len(),
-            inputs: fingerprints.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
-            hyper_parameters: fitted.choices,
+            inputs: inputs.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
+            hyper_parameters,
             version: env!("CARGO_PKG_VERSION").into(),
-            pairs_sketch: Some(RowSketch::of(pairs.old().matrix())),
+            pairs_sketch: Some(RowSketch::of(old.matrix())),
         },
-    };
-    Ok((adapter, calibration, handicap))
-}
-
-/// The handicap that serves best on the pairs, with items left out and (where there is that evidence) with classes left
-/// out as well: a gallery holds both.
-fn left_out_handicap(
-    pairs: &Pairs,
-    evidence: &OwnEvidence,
-    geometry: &Geometry,
-    calibration: &SigmaQuality,
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<Option<HandicapChoice>> {
-    let native = pairs.new_vectors().matrix().select(&evidence.rows);
-    let labels = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
-    let labels: Option<Vec<i64>> =
-        labels.map(|labels| evidence.rows.iter().map(|&row| labels[row]).collect());
-    let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
-    let outputs: Vec<Matrix> =
-        raw.into_iter().flatten().map(|raw| conformed(geometry, raw.clone())).collect();
-    handicap::fit(
-        &native,
-        &outputs.iter().collect::<Vec<_>>(),
-        labels.as_deref(),
-        pairs.new_vectors().space().distance,
-        calibration.calibration.mean_squared_error,
-        parameters.seed,
-        progress,
-    )
-}
-
-fn cross_fitted(
-    pairs: &Pairs,
-    groups: &[i64],
-    candidate: &Candidate<'_>,
-    parameters: &FitParameters,
-    progress: &Progress,
-) -> Result<OwnEvidence> {
-    let outputs = |fold: &[usize]| {
-        let fit = |fitted: &Pairs, items: &[usize]| {
-            let groups: Vec<i64> = items.iter().map(|&item| groups[item]).collect();
-            Ok((candidate.fit)(fitted, &groups, progress)?.map)
-        };
-        cross_fit(pairs, fold, fit, progress)
-    };
-    // A slow method is fitted twice more and not five times.
-    let k = if candidate.slow { 2 } else { parameters.folds }.min(pairs.len());
-    let items_left_out = outputs(&folds(pairs.len(), k, parameters.seed))?;
-    let fold = group_folds(groups, k, parameters.seed);
-    let several = fold.iter().any(|&f| f != fold[0]);
-    let groups_left_out = if candidate.slow || !several { None } else { Some(outputs(&fold)?) };
-    Ok(OwnEvidence { rows: (0..pairs.len()).collect(), items_left_out, groups_left_out })
+    }
 }
 
 /// What the table says in words: a named method that loses, a switch that has to wait, lengths that were left alone.
@@ -731,10 +670,8 @@ fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
             "{} does better than {} on held-out pairs ({criterion} {:.1} against {:.1} over the upgrade).",
             best.method, kept.method, best.area, kept.area
         );
-        findings.push(
-            Finding::new(Severity::Warning, "better-method", seen)
-                .evidence(&[("best", best.area), ("kept", kept.area)]),
-        );
+        let evidence = [("best", best.area), ("kept", kept.area)];
+        findings.push(Finding::warning("better-method", seen).evidence(&evidence));
     }
     let learned = |row: &&SelectionRow| row.method != Method::DoNothing && row.failure.is_none();
     if asked == Method::Auto
@@ -742,8 +679,7 @@ fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
         && selection.rows.iter().any(|row| learned(&row))
     {
         let seen = "No learned map does better than the old vectors as they are; old vectors are kept.";
-        findings
-            .push(Finding::new(Severity::Warning, "do-nothing-wins", seen).evidence(&[("kept", kept.area)]));
+        findings.push(Finding::warning("do-nothing-wins", seen).evidence(&[("kept", kept.area)]));
     }
     findings.extend(guards::gain(&guards::CurveSummary {
         measure: format!("{criterion} on held-out pairs"),
@@ -776,6 +712,15 @@ mod tests {
         make(old, new, labelled.then_some(labels))
     }
 
+    fn fit(
+        pairs: &Pairs,
+        head: Option<&Head>,
+        parameters: &FitParameters,
+        progress: &Progress,
+    ) -> Result<Fitted> {
+        fit_with(pairs, head, parameters, &[], progress)
+    }
+
     fn with(method: Method) -> FitParameters {
         FitParameters { method, ..FitParameters::default() }
     }
@@ -792,8 +737,7 @@ mod tests {
             assert!(selection.rows.iter().all(|row| row.area <= kept.area));
             assert!(labelled || kept.relative_error < 0.01, "{kept:?}");
             assert!(kept.method != Method::DoNothing && kept.method != Method::Procrustes);
-            let calibration = fitted.calibration.unwrap();
-            let ratio = calibration.calibration.ratio;
+            let ratio = fitted.sigma.unwrap().calibration.ratio;
             assert!((0.9..1.1).contains(&ratio), "{ratio}");
         }
     }

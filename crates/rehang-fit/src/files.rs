@@ -6,7 +6,7 @@ use rehang::files::{
     AtomicFile, HeadFiles, Inputs, JoinFiles, Names, RowSelection, VectorSource, expect_count,
     expect_same_items, expect_width, said,
 };
-use rehang::finding::{Finding, Severity, with_messages};
+use rehang::finding::{Finding, with_messages};
 use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors};
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ impl FitAnswer {
             "geometry": adapter.geometry.name(),
             "uncertainty": adapter.uncertainty.name(),
             "held_out": fitted.selection,
-            "calibration": fitted.calibration,
+            "calibration": fitted.sigma,
             "handicap": adapter.handicap,
             "handicap_choice": fitted.handicap,
             "hyper_parameters": adapter.training.hyper_parameters,
@@ -183,7 +183,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
             let seen = format!(
                 "every label in {labels_said} is negative, which means unknown: this is a fit without labels."
             );
-            inputs.findings.push(Finding::new(Severity::Note, "unknown-labels", seen));
+            inputs.findings.push(Finding::note("unknown-labels", seen));
         }
     }
     if let Some(side) = &side {
@@ -207,7 +207,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     }
     inputs.expect_apart(&[("output", Some(&files.output))])?;
     let mut fitted = fit_adapter(&pairs, head.as_ref(), &files.parameters, &files.options, progress)?;
-    fitted.findings.extend(guards::overlap(&pairs, evaluation.as_ref(), None));
+    fitted.findings.extend(evaluation.and_then(|rows| guards::overlap(&pairs, &rows)));
     for input in &inputs.read {
         fitted.adapter.training.inputs.insert(input.role.clone(), input.fingerprint.clone());
     }
@@ -227,10 +227,8 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
 /// Fails where a head is given and nothing says which of its classes a pair is of, and that is all that is to be learned from.
 fn expect_classes_of_head(files: &FitFiles) -> Result<()> {
     let is_fastfill = matches!(files.parameters.method, Method::Fastfill | Method::FastfillReference);
-    let loss = match files.options.loss {
-        LossParts::Discriminative => "disc",
-        LossParts::Both => "both",
-        LossParts::Squared | LossParts::Measured => return Ok(()),
+    let Some(loss @ (LossParts::Discriminative | LossParts::Both)) = files.options.loss else {
+        return Ok(());
     };
     match &files.head.head_weight {
         Some(source) if is_fastfill && files.labels.is_empty() => Err(Error::option(
@@ -255,9 +253,9 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
         ("`seeds`", options.seeds > 1, network),
         ("`device`", options.device != Device::Cpu, network),
         ("`checkpoints`", options.checkpoints.is_some(), network),
-        ("`loss`", options.loss != LossParts::Measured, fastfill),
+        ("`loss`", options.loss.is_some(), fastfill),
         ("`thorough`", options.thorough, method == Method::Auto),
-        ("`uncertainty` joint", options.uncertainty == UncertaintySource::Joint, fastfill),
+        ("`uncertainty` joint", options.uncertainty == Some(UncertaintySource::Joint), fastfill),
     ] {
         if is_given && !is_heard {
             inputs.warn("idle-parameter", format!("{parameter} has no effect on `method` {method}."));

@@ -14,13 +14,23 @@ use rand_chacha::ChaCha8Rng;
 /// assert_eq!(fold, rehang_fit::folds::folds(10, 3, 7));
 /// ```
 pub fn folds(n: usize, k: usize, seed: u64) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..n).collect();
-    order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
     let mut fold = vec![0; n];
-    for (position, item) in order.into_iter().enumerate() {
+    for (position, item) in shuffled(n, seed).into_iter().enumerate() {
         fold[item] = position % k.max(1);
     }
     fold
+}
+
+/// `0..n` in random order.
+pub(crate) fn shuffled(n: usize, seed: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..n).collect();
+    order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+    order
+}
+
+/// The items of a fold and all others, both increasing.
+pub(crate) fn parted(folds: &[usize], fold: usize) -> (Vec<usize>, Vec<usize>) {
+    (0..folds.len()).partition(|&item| folds[item] == fold)
 }
 
 /// Deals whole groups out to `k` folds: `[n]` numbers in `0..k`, all items of a group in one fold.

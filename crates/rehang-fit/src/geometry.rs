@@ -8,34 +8,28 @@ use rehang::adapter::Geometry;
 use rehang::{Matrix, Space, Vectors};
 use serde::{Deserialize, Serialize};
 
+use crate::linear_algebra::column_sums;
+
 /// Ranks at which lengths are matched: every 1/32.
 const RANKS: usize = 33;
 
-/// The ways to conform to a raw space that are compared on held-out pairs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum GeometryKind {
-    /// Length 1; the only way in a normalised space.
-    Sphere,
-    /// Outputs stay as they are.
-    Raw,
-    /// Every output gets the mean length of the native vectors.
-    MeanNorm,
-    /// Every output gets the native length of its own length's rank.
-    MatchedNorms,
+rehang::named! {
+    /// The ways to conform to a raw space that are compared on held-out pairs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum GeometryKind ("geometry") {
+        /// Length 1; the only way in a normalised space.
+        Sphere = "sphere",
+        /// Outputs stay as they are.
+        Raw = "raw",
+        /// Every output gets the mean length of the native vectors.
+        MeanNorm = "mean-norm",
+        /// Every output gets the native length of its own length's rank.
+        MatchedNorms = "matched-norms",
+    }
 }
 
 impl GeometryKind {
-    /// The name in tables and in an adapter's record.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sphere => "sphere",
-            Self::Raw => "raw",
-            Self::MeanNorm => "mean-norm",
-            Self::MatchedNorms => "matched-norms",
-        }
-    }
-
     /// The ways that a space leaves open.
     ///
     /// Under the cosine distance lengths do not matter, so outputs of a raw cosine space get native ones without a
@@ -63,20 +57,14 @@ pub fn fit(kind: GeometryKind, raw_outputs: &Matrix, native: &Vectors) -> Geomet
         GeometryKind::MeanNorm => {
             let norms = native.matrix().norms();
             let mean = (norms.iter().sum::<f64>() / norms.len().max(1) as f64) as f32;
-            if mean > 0.0 {
-                // Two equal native lengths make the interpolation constant, whatever the raw length.
-                Geometry::MatchedNorms { raw: vec![0.0, 1.0], native: vec![mean, mean] }
-            } else {
-                Geometry::Raw
-            }
+            // Two equal native lengths make the interpolation constant, whatever the raw length.
+            let matched = Geometry::MatchedNorms { raw: vec![0.0, 1.0], native: vec![mean, mean] };
+            if mean > 0.0 { matched } else { Geometry::Raw }
         }
         GeometryKind::MatchedNorms => {
             let (raw, native) = (quantiles(raw_outputs.norms()), quantiles(native.matrix().norms()));
-            if raw.is_empty() || native.last().is_none_or(|&longest| longest == 0.0) {
-                Geometry::Raw
-            } else {
-                Geometry::MatchedNorms { raw, native }
-            }
+            let is_flat = raw.is_empty() || native.last().is_none_or(|&longest| longest == 0.0);
+            if is_flat { Geometry::Raw } else { Geometry::MatchedNorms { raw, native } }
         }
     }
 }
@@ -96,10 +84,7 @@ fn quantiles(mut values: Vec<f64>) -> Vec<f32> {
 }
 
 fn mean_direction(native: &Matrix) -> Vec<f32> {
-    let mut sum = vec![0.0_f64; native.columns()];
-    for row in 0..native.rows() {
-        sum.iter_mut().zip(native.row(row)).for_each(|(sum, &value)| *sum += f64::from(value));
-    }
+    let sum = column_sums(native.as_slice(), native.columns());
     let length = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
     if length > 1e-9 * native.rows() as f64 {
         sum.iter().map(|value| (value / length) as f32).collect()

@@ -2,19 +2,19 @@
 //!
 //! A guard never stops anything. It gives [`Finding`]s; whoever calls decides what to do with them.
 
-use std::collections::HashMap;
-
 use rehang::adapter::{Geometry, Map};
+use rehang::files::expect_width;
 use rehang::finding::{Finding, Severity};
 use rehang::order::least_confidence;
 use rehang::verdict::is_below;
-use rehang::{Head, HeadKind, Matrix, Pairs, Progress, Result};
+use rehang::{Head, Matrix, Pairs, Progress, Result};
 
-use crate::closed_form::InputChoice;
-use crate::closed_form::ridge::{self, RidgeParameters};
-use crate::folds::folds;
+use crate::closed_form::ridge;
+use crate::folds::{folds, parted};
+use crate::head_fit::known_labels;
 use crate::outputs::{conformed, raw_outputs, relative_error};
 use crate::retrieval::{AGREEMENT, Criterion};
+use crate::uncertainty_fit::logits;
 
 /// Fewer pairs than this are too few for any learned map to be judged.
 const PAIRS_MIN: usize = 50;
@@ -26,19 +26,16 @@ pub fn pairs(pairs: &Pairs) -> Vec<Finding> {
     let (n, d_old) = (pairs.len(), pairs.old().dimension());
     if n < PAIRS_MIN {
         findings.push(
-            Finding::new(Severity::Problem, "few-pairs", format!("There are only {n} pairs."))
+            Finding::problem("few-pairs", format!("There are only {n} pairs."))
                 .remedy("Embed at least a few hundred items with both models.")
                 .evidence(&[("pairs", n as f64)]),
         );
     } else if n < 2 * d_old {
+        let seen = format!("{n} pairs are few for old vectors of {d_old} coordinates.");
         findings.push(
-            Finding::new(
-                Severity::Warning,
-                "few-pairs",
-                format!("{n} pairs are few for old vectors of {d_old} coordinates."),
-            )
-            .remedy("More pairs will give a better adapter.")
-            .evidence(&[("pairs", n as f64), ("coordinates", d_old as f64)]),
+            Finding::warning("few-pairs", seen)
+                .remedy("More pairs will give a better adapter.")
+                .evidence(&[("pairs", n as f64), ("coordinates", d_old as f64)]),
         );
     }
     for (side, rows) in [("old", pairs.old().matrix()), ("new", pairs.new_vectors().matrix())] {
@@ -55,44 +52,33 @@ fn degenerate(side: &str, rows: &Matrix) -> Vec<Finding> {
         .count();
     if n > 1 && constant == rows.columns() {
         findings.push(
-            Finding::new(Severity::Problem, "constant-vectors", format!("All {side} vectors are the same."))
+            Finding::problem("constant-vectors", format!("All {side} vectors are the same."))
                 .remedy("Check how they were made.")
                 .evidence(&[("rows", n as f64)]),
         );
         return findings;
     }
     if n > 1 && constant > 0 {
-        findings.push(
-            Finding::new(
-                Severity::Note,
-                "constant-columns",
-                format!("{constant} of {} coordinates of the {side} vectors never vary.", rows.columns()),
-            )
-            .evidence(&[("constant", constant as f64), ("coordinates", rows.columns() as f64)]),
-        );
+        let seen = format!("{constant} of {} coordinates of the {side} vectors never vary.", rows.columns());
+        let evidence = [("constant", constant as f64), ("coordinates", rows.columns() as f64)];
+        findings.push(Finding::note("constant-columns", seen).evidence(&evidence));
     }
     let zeros = (0..n).filter(|&row| is_zero(rows.row(row))).count();
     if zeros > 0 {
+        let severity = if zeros * 20 > n { Severity::Warning } else { Severity::Note };
         findings.push(
-            Finding::new(
-                if zeros * 20 > n { Severity::Warning } else { Severity::Note },
-                "zero-vectors",
-                format!("{zeros} of {n} {side} vectors are zero."),
-            )
-            .may_mean("Such items have no content that the model knows.")
-            .evidence(&[("zero", zeros as f64), ("rows", n as f64)]),
+            Finding::new(severity, "zero-vectors", format!("{zeros} of {n} {side} vectors are zero."))
+                .may_mean("Such items have no content that the model knows.")
+                .evidence(&[("zero", zeros as f64), ("rows", n as f64)]),
         );
     }
-    let twice = n - zeros - RowIndex::new(rows).distinct;
+    let twice = n - zeros - distinct_rows(rows);
     if twice * 10 > n {
+        let seen = format!("{twice} of {n} {side} vectors repeat another one.");
         findings.push(
-            Finding::new(
-                Severity::Warning,
-                "duplicate-vectors",
-                format!("{twice} of {n} {side} vectors repeat another one."),
-            )
-            .may_mean("Held-out numbers will look better than they are.")
-            .evidence(&[("repeated", twice as f64), ("rows", n as f64)]),
+            Finding::warning("duplicate-vectors", seen)
+                .may_mean("Held-out numbers will look better than they are.")
+                .evidence(&[("repeated", twice as f64), ("rows", n as f64)]),
         );
     }
     findings
@@ -108,44 +94,33 @@ fn degenerate(side: &str, rows: &Matrix) -> Vec<Finding> {
 /// # Errors
 ///
 /// [`rehang::ErrorKind::Diverged`] where a fit fails, [`rehang::ErrorKind::Cancelled`].
-pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<Finding>> {
+pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Finding>> {
     if pairs.len() < PAIRS_MIN {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let sample = sample(pairs, seed);
     if let Some(criterion) = sample.labels().and_then(Criterion::by_label) {
         let (old, new) = (criterion.old(&sample)?, criterion.native(&sample)?);
-        if old > new + 2.0 {
-            return Ok(vec![
-                Finding::new(
-                    Severity::Warning,
-                    "swapped",
-                    format!(
-                        "Old vectors find their classes better than new ones (mAP {old:.1} against {new:.1})."
-                    ),
-                )
+        let seen =
+            format!("Old vectors find their classes better than new ones (mAP {old:.1} against {new:.1}).");
+        return Ok((old > new + 2.0).then(|| {
+            Finding::warning("swapped", seen)
                 .may_mean("Old and new may be swapped, or the new model is no gain for these items.")
-                .evidence(&[("old_map", old), ("new_map", new)]),
-            ]);
-        }
-        return Ok(Vec::new());
+                .evidence(&[("old_map", old), ("new_map", new)])
+        }));
     }
     let swapped = Pairs::new(sample.new_vectors().clone(), sample.old().clone(), None, None)?;
     let forward = explained(&sample, seed, progress)?;
     let backward = explained(&swapped, seed, progress)?;
-    if forward > backward + 0.1 {
-        return Ok(vec![Finding::new(
-            Severity::Note,
-            "swapped",
-            format!(
-                "Old vectors predict new ones better (R² {forward:.2}) than new ones predict old ones (R² {backward:.2})."
-            ),
-        )
-        .may_mean("Usually it is the other way round.")
-        .remedy("Check that they are not swapped.")
-        .evidence(&[("r2_old_to_new", forward), ("r2_new_to_old", backward)])]);
-    }
-    Ok(Vec::new())
+    let seen = format!(
+        "Old vectors predict new ones better (R² {forward:.2}) than new ones predict old ones (R² {backward:.2})."
+    );
+    Ok((forward > backward + 0.1).then(|| {
+        Finding::note("swapped", seen)
+            .may_mean("Usually it is the other way round.")
+            .remedy("Check that they are not swapped.")
+            .evidence(&[("r2_old_to_new", forward), ("r2_new_to_old", backward)])
+    }))
 }
 
 /// Pairs that are looked at for their direction at most.
@@ -153,9 +128,7 @@ const ITEMS_MAX: usize = 2_000;
 
 /// At most [`ITEMS_MAX`] of the pairs.
 fn sample(pairs: &Pairs, seed: u64) -> Pairs {
-    let parts = folds(pairs.len(), pairs.len().div_ceil(ITEMS_MAX), seed);
-    let items: Vec<usize> = (0..pairs.len()).filter(|&item| parts[item] == 0).collect();
-    pairs.select(&items)
+    pairs.select(&parted(&folds(pairs.len(), pairs.len().div_ceil(ITEMS_MAX), seed), 0).0)
 }
 
 /// Looks at which vectors a head of the new model knows: its own are the new ones.
@@ -168,60 +141,42 @@ fn sample(pairs: &Pairs, seed: u64) -> Pairs {
 ///
 /// [`rehang::ErrorKind::WrongDirection`] for a head that has the width of the old vectors and not that of the new ones,
 /// [`rehang::ErrorKind::WidthMismatch`] for one that has neither.
-pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Vec<Finding>> {
+pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
     const MARGIN: f64 = 10.0;
     let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
-    if head.dimension() != d_new {
-        if head.dimension() == d_old {
-            let evidence = format!(
-                "the head, which is the new model's, takes vectors of {d_old} coordinates, as the old ones have, and the \
-                 new ones have {d_new}"
-            );
-            return Err(rehang::ErrorKind::WrongDirection { evidence }.into());
-        }
-        let what = "head weight".into();
-        return Err(
-            rehang::ErrorKind::WidthMismatch { what, expected: d_new, received: head.dimension() }.into()
+    if head.dimension() != d_new && head.dimension() == d_old {
+        let evidence = format!(
+            "the head, which is the new model's, takes vectors of {d_old} coordinates, as the old ones have, and the new \
+             ones have {d_new}"
         );
+        return Err(rehang::ErrorKind::WrongDirection { evidence }.into());
     }
+    expect_width("head weight", d_new, head.dimension())?;
     if d_old != d_new || pairs.len() < PAIRS_MIN {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let sample = sample(pairs, seed);
-    let labels = sample.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
+    let labels = known_labels(&sample);
     let (old, new) = (sample.old().matrix(), sample.new_vectors().matrix());
     let (verb, old, new) = match labels {
         Some(labels) => ("classifies", classified(head, old, labels), classified(head, new, labels)),
         None => ("is sure of", sureness(head, old)?, sureness(head, new)?),
     };
-    if old <= new + MARGIN {
-        return Ok(Vec::new());
-    }
-    Ok(vec![Finding::new(
-        Severity::Warning,
-        "swapped",
-        format!(
-            "The head, which is the new model's, {verb} old vectors better ({old:.0} % against {new:.0} % for new ones)."
-        ),
-    )
-    .may_mean("Old and new are probably swapped, or the head is the old model's.")
-    .evidence(&[("old_percent", old), ("new_percent", new)])])
+    let seen = format!(
+        "The head, which is the new model's, {verb} old vectors better ({old:.0} % against {new:.0} % for new ones)."
+    );
+    Ok((old > new + MARGIN).then(|| {
+        Finding::warning("swapped", seen)
+            .may_mean("Old and new are probably swapped, or the head is the old model's.")
+            .evidence(&[("old_percent", old), ("new_percent", new)])
+    }))
 }
 
 /// Rows with a known label that a head gives that label, in percent of them.
 pub fn classified(head: &Head, rows: &Matrix, labels: &[i64]) -> f64 {
-    let logit = |row: &[f32], class: usize| -> f64 {
-        let weight = head.weight().row(class);
-        let product: f64 = weight.iter().zip(row).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
-        match head.kind() {
-            HeadKind::Softmax => product + f64::from(head.bias()[class]),
-            // The length of the vector itself is the same for every class.
-            HeadKind::ArcFace { .. } => product / rehang::norm(weight).max(f64::MIN_POSITIVE),
-        }
-    };
     let known: Vec<usize> = (0..labels.len()).filter(|&row| labels[row] >= 0).collect();
     let is_right = |row: &&usize| {
-        let logits = (0..head.classes()).map(|class| logit(rows.row(**row), class));
+        let logits = logits(head, rows.row(**row)).into_iter();
         let best = logits.enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
         best.is_some_and(|(class, _)| class as i64 == labels[**row])
     };
@@ -236,7 +191,7 @@ fn sureness(head: &Head, rows: &Matrix) -> Result<f64> {
 
 /// What pairs without labels leave open, so that nobody takes silence for an answer; nothing where labels are known.
 pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
-    if pairs.labels().is_some_and(|labels| labels.iter().any(|&label| label >= 0)) {
+    if known_labels(pairs).is_some() {
         return None;
     }
     let direction = if has_head && pairs.old().dimension() == pairs.new_vectors().dimension() {
@@ -244,15 +199,11 @@ pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
     } else {
         ", nor for certain that old and new are not swapped"
     };
-    Some(Finding::new(
-        Severity::Note,
-        "unknown-without-labels",
-        format!(
-            "Without labels nothing here can tell whether the new model finds better results than the old \
-             one{direction}."
-        ),
-    )
-    .may_mean("Agreement only says how near results come to the new model's own."))
+    let seen = format!(
+        "Without labels nothing here can tell whether the new model finds better results than the old one{direction}."
+    );
+    let meaning = "Agreement only says how near results come to the new model's own.";
+    Some(Finding::note("unknown-without-labels", seen).may_mean(meaning))
 }
 
 /// Looks at how the methods did on held-out pairs: where none predicts new vectors better than their mean does, there is
@@ -265,27 +216,20 @@ pub fn useless(errors: &[f64]) -> Option<Finding> {
 }
 
 fn no_better_than_the_mean(error: f64) -> Finding {
-    Finding::new(
-        Severity::Problem,
-        "no-better-than-the-mean",
-        format!(
-            "Adapted vectors are no nearer to the native ones than their mean is (error {:.0} % of the variance).",
-            100.0 * error
-        ),
-    )
-    .may_mean("The pairs may be in different orders, or old and new are swapped.")
-    .evidence(&[("error_old_to_new", error)])
+    let percent = 100.0 * error;
+    let seen = format!(
+        "Adapted vectors are no nearer to the native ones than their mean is (error {percent:.0} % of the variance)."
+    );
+    Finding::problem("no-better-than-the-mean", seen)
+        .may_mean("The pairs may be in different orders, or old and new are swapped.")
+        .evidence(&[("error_old_to_new", error)])
 }
 
 /// R² of a ridge map on a held-out fifth.
 fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
-    let fold = folds(pairs.len(), 5, seed);
-    let part = |held_out: bool| -> Vec<usize> {
-        (0..pairs.len()).filter(|&item| (fold[item] == 0) == held_out).collect()
-    };
-    let (fitted, held_out) = (pairs.select(&part(false)), pairs.select(&part(true)));
-    let parameters = RidgeParameters { input: InputChoice::Measured, ..RidgeParameters::default() };
-    let map = ridge::fit(&fitted, &parameters, progress)?.map;
+    let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
+    let held_out = pairs.select(&held_out);
+    let map = ridge::fit(&pairs.select(&fitted), progress)?.map;
     Ok(1.0 - relative_error(&raw_outputs(&map, held_out.old().matrix(), None)?, &held_out))
 }
 
@@ -300,11 +244,11 @@ fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
 ///
 /// [`rehang::ErrorKind::WidthMismatch`] where the map does not fit the pairs, [`rehang::ErrorKind::MissingInput`] for
 /// missing side information.
-pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Vec<Finding>> {
+pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Option<Finding>> {
     let outputs = conformed(geometry, raw_outputs(map, pairs.old().matrix(), pairs.side())?);
     let forward = relative_error(&outputs, pairs);
     if forward < 1.0 {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     if pairs.old().dimension() == pairs.new_vectors().dimension() {
         let swapped =
@@ -312,25 +256,19 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Ve
         let outputs = conformed(geometry, raw_outputs(map, swapped.old().matrix(), swapped.side())?);
         let backward = relative_error(&outputs, &swapped);
         if backward < 1.0 {
-            return Ok(vec![Finding::new(
-                Severity::Problem,
-                "wrong-direction",
-                format!(
-                    "The adapter carries new vectors to old ones (error {:.0} % of their variance), not old ones to \
-                     new ones ({:.0} %).",
-                    100.0 * backward,
-                    100.0 * forward
-                ),
-            )
-            .remedy("Swap old and new.")
-            .evidence(&[("error_old_to_new", forward), ("error_new_to_old", backward)])]);
+            let seen = format!(
+                "The adapter carries new vectors to old ones (error {:.0} % of their variance), not old ones to new ones \
+                 ({:.0} %).",
+                100.0 * backward,
+                100.0 * forward
+            );
+            let evidence = [("error_old_to_new", forward), ("error_new_to_old", backward)];
+            let finding = Finding::problem("wrong-direction", seen);
+            return Ok(Some(finding.remedy("Swap old and new.").evidence(&evidence)));
         }
     }
     // Items of classes that the map never saw may lie closer to their mean than to what it says, and be found by it all the same.
-    if finds_neighbours(&outputs, pairs)? {
-        return Ok(Vec::new());
-    }
-    Ok(vec![no_better_than_the_mean(forward)])
+    Ok((!finds_neighbours(&outputs, pairs)?).then(|| no_better_than_the_mean(forward)))
 }
 
 /// Whether native queries find their native neighbours among the outputs far more often than by chance.
@@ -345,33 +283,18 @@ fn finds_neighbours(outputs: &Matrix, pairs: &Pairs) -> Result<bool> {
     Ok(found > (TIMES_CHANCE * chance).min(50.0 + chance / 2.0))
 }
 
-/// Looks for evaluation items among the pairs: rows with the very same bits. Zero rows say nothing and do not count.
-///
-/// `old` and `new` are the evaluation's vectors, whichever there are; vectors of another width share none.
-pub fn overlap(pairs: &Pairs, old: Option<&Matrix>, new: Option<&Matrix>) -> Vec<Finding> {
-    let sides = [("old", pairs.old().matrix(), old), ("new", pairs.new_vectors().matrix(), new)];
-    let mut findings = Vec::new();
-    for (side, known, evaluated) in sides {
-        let Some(evaluated) = evaluated.filter(|rows| rows.columns() == known.columns()) else { continue };
-        let shared = rehang::study::overlap(known, evaluated);
-        if shared > 0 {
-            let share = shared as f64 / evaluated.rows() as f64;
-            findings.push(
-                Finding::new(
-                    if share > 0.01 { Severity::Problem } else { Severity::Warning },
-                    "overlap",
-                    format!(
-                        "{shared} of {} evaluation items have {side} vectors that are among the pairs.",
-                        evaluated.rows()
-                    ),
-                )
-                .may_mean("Numbers on them are too good.")
-                .remedy("Leave them out of one of the two.")
-                .evidence(&[("shared", shared as f64), ("evaluated", evaluated.rows() as f64)]),
-            );
-        }
-    }
-    findings
+/// Looks for items that a fit is to be measured on, by their `old` vectors, among the pairs that it is made of: numbers on them
+/// say how well the adapter remembers.
+pub fn overlap(pairs: &Pairs, old: &Matrix) -> Option<Finding> {
+    let (shared, evaluated) = (rehang::study::overlap(pairs.old().matrix(), old), old.rows());
+    let severity = if shared * 100 > evaluated { Severity::Problem } else { Severity::Warning };
+    let seen = format!("{shared} of {evaluated} evaluation items have old vectors that are among the pairs.");
+    (shared > 0).then(|| {
+        Finding::new(severity, "overlap", seen)
+            .may_mean("Numbers on them are too good.")
+            .remedy("Leave them out of one of the two.")
+            .evidence(&[("shared", shared as f64), ("evaluated", evaluated as f64)])
+    })
 }
 
 /// What a curve says about one measure, in percent.
@@ -436,51 +359,19 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
         );
     }
     if *minimum < start - DIP && *minimum < *end {
-        findings.push(
-            Finding::new(
-                Severity::Warning,
-                "curve-dips",
-                format!("{measure}: the curve falls to {minimum:.1} after starting at {start:.1}."),
-            )
-            .may_mean("Mixed vectors disturb each other.")
-            .evidence(&evidence),
-        );
+        let seen = format!("{measure}: the curve falls to {minimum:.1} after starting at {start:.1}.");
+        let finding = Finding::warning("curve-dips", seen);
+        findings.push(finding.may_mean("Mixed vectors disturb each other.").evidence(&evidence));
     }
     findings
 }
 
-/// Rows by a hash of their bits, to find equal ones.
-struct RowIndex<'a> {
-    rows: &'a Matrix,
-    by_hash: HashMap<u64, Vec<usize>>,
-    /// Rows that differ from each other, zero rows aside.
-    distinct: usize,
-}
-
-impl<'a> RowIndex<'a> {
-    fn new(rows: &'a Matrix) -> Self {
-        let mut index = Self { rows, by_hash: HashMap::new(), distinct: 0 };
-        for row in 0..rows.rows() {
-            if !is_zero(rows.row(row)) && !index.contains(rows.row(row)) {
-                index.by_hash.entry(hash(rows.row(row))).or_default().push(row);
-                index.distinct += 1;
-            }
-        }
-        index
-    }
-
-    fn contains(&self, row: &[f32]) -> bool {
-        let same =
-            |&other: &usize| self.rows.row(other).iter().zip(row).all(|(a, b)| a.to_bits() == b.to_bits());
-        !is_zero(row) && self.by_hash.get(&hash(row)).is_some_and(|rows| rows.iter().any(same))
-    }
-}
-
-/// FNV-1a over the bits; equality is checked on the rows themselves.
-fn hash(row: &[f32]) -> u64 {
-    row.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, value| {
-        (hash ^ u64::from(value.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+/// How many different rows there are that are not zero; rows are the same where all their bits are.
+fn distinct_rows(rows: &Matrix) -> usize {
+    let bits = |row: usize| rows.row(row).iter().map(|value| value.to_bits());
+    let mut order: Vec<usize> = (0..rows.rows()).filter(|&row| !is_zero(rows.row(row))).collect();
+    order.sort_unstable_by(|&a, &b| bits(a).cmp(bits(b)));
+    order.chunk_by(|&a, &b| bits(a).eq(bits(b))).count()
 }
 
 fn is_zero(row: &[f32]) -> bool {
@@ -489,6 +380,8 @@ fn is_zero(row: &[f32]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rehang::HeadKind;
+
     use super::*;
     use crate::test_data::{affine, pairs as make, random_matrix};
 
@@ -510,9 +403,9 @@ mod tests {
         let (old, new, labels) = upgrade();
         for labels in [Some(labels), None] {
             let right = make(old.clone(), new.clone(), labels.clone());
-            assert!(direction(&right, 0, &Progress::default()).unwrap().is_empty());
+            assert!(direction(&right, 0, &Progress::default()).unwrap().is_none());
             let wrong = make(new.clone(), old.clone(), labels);
-            assert_eq!(codes(&direction(&wrong, 0, &Progress::default()).unwrap()), ["swapped"]);
+            assert_eq!(direction(&wrong, 0, &Progress::default()).unwrap().unwrap().code, "swapped");
         }
     }
 
@@ -526,9 +419,9 @@ mod tests {
             assert!(classified(&its, &new, &labels) > 90.0);
             assert!(classified(&its, &old, &labels) < 60.0);
             let right = make(old.clone(), new.clone(), Some(labels.clone()));
-            assert!(head(&right, &its, 0).unwrap().is_empty());
+            assert!(head(&right, &its, 0).unwrap().is_none());
             let wrong = make(new.clone(), old.clone(), Some(labels.clone()));
-            assert_eq!(codes(&head(&wrong, &its, 0).unwrap()), ["swapped"]);
+            assert_eq!(head(&wrong, &its, 0).unwrap().unwrap().code, "swapped");
         }
         let its = Head::new(weight, None, HeadKind::Softmax).unwrap();
         let narrow = make(new.clone(), random_matrix(400, 3, 1), None);
@@ -560,14 +453,14 @@ mod tests {
         let new = affine(&old, &random_matrix(4, 4, 4), &[3.0; 4]);
         let right = make(old.clone(), new.clone(), None);
         let wrong = make(new.clone(), old.clone(), None);
-        let fit =
-            |pairs: &Pairs| ridge::fit(pairs, &RidgeParameters::default(), &Progress::default()).unwrap().map;
-        assert!(map_direction(&fit(&right), &Geometry::Raw, &right).unwrap().is_empty());
-        assert_eq!(codes(&map_direction(&fit(&wrong), &Geometry::Raw, &right).unwrap()), ["wrong-direction"]);
+        let fit = |pairs: &Pairs| ridge::fit(pairs, &Progress::default()).unwrap().map;
+        assert!(map_direction(&fit(&right), &Geometry::Raw, &right).unwrap().is_none());
+        let found = map_direction(&fit(&wrong), &Geometry::Raw, &right).unwrap();
+        assert_eq!(found.unwrap().code, "wrong-direction");
         let shuffled: Vec<usize> = (0..200).map(|row| (row * 77 + 5) % 200).collect();
         let mixed = make(old.select(&shuffled), new, None);
         let found = map_direction(&fit(&right), &Geometry::Raw, &mixed).unwrap();
-        assert_eq!(codes(&found), ["no-better-than-the-mean"]);
+        assert_eq!(found.unwrap().code, "no-better-than-the-mean");
         // Outputs that are farther from the vectors than their mean is, and among the right neighbours all the same.
         let (old, noise) = (random_matrix(200, 32, 5), random_matrix(200, 32, 6));
         let new = affine(&old, &random_matrix(32, 32, 7), &[0.0; 32]);
@@ -577,25 +470,25 @@ mod tests {
         let map = fit(&exact);
         let outputs = conformed(&Geometry::Raw, raw_outputs(&map, rough.old().matrix(), None).unwrap());
         assert!(relative_error(&outputs, &rough) > 1.0);
-        assert!(map_direction(&map, &Geometry::Raw, &rough).unwrap().is_empty());
+        assert!(map_direction(&map, &Geometry::Raw, &rough).unwrap().is_none());
     }
 
     #[test]
     fn evaluation_items_among_the_pairs_are_counted() {
         let (old, new, _) = upgrade();
         let mut evaluation = random_matrix(10, 3, 9);
-        assert!(overlap(&make(old.clone(), new.clone(), None), Some(&evaluation), None).is_empty());
+        assert!(overlap(&make(old.clone(), new.clone(), None), &evaluation).is_none());
         evaluation.row_mut(4).copy_from_slice(old.row(17));
-        let found = overlap(&make(old, new, None), Some(&evaluation), Some(&random_matrix(3, 2, 1)));
-        assert_eq!(found[0].evidence[0], ("shared".into(), 1.0));
-        assert_eq!(found[0].severity, Severity::Problem);
+        let found = overlap(&make(old, new, None), &evaluation).unwrap();
+        assert_eq!(found.evidence[0], ("shared".into(), 1.0));
+        assert_eq!(found.severity, Severity::Problem);
     }
 
     #[test]
     fn zero_rows_are_no_overlap() {
         let rows = Matrix::zeros(60, 3);
         let data = make(rows.clone(), random_matrix(60, 2, 1), None);
-        assert!(overlap(&data, Some(&rows), None).is_empty());
+        assert!(overlap(&data, &rows).is_none());
         assert_eq!(codes(&pairs(&data)), ["constant-vectors"]);
     }
 

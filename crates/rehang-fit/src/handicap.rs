@@ -6,12 +6,11 @@
 //! vector mends that; adding all of `E‖e‖²` would put right adapted items behind every native one as well. [`fit`] tries
 //! parts of it on pairs that the map was not fitted on, where [`rehang::curve`] says what each is worth.
 
-use rand::SeedableRng;
-use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
-use rehang::curve::{CurveInput, CurveOptions, MAP, Relevance, TOP1, agreement, curve};
 use rehang::{Distance, Matrix, Progress, Result};
 use serde::{Deserialize, Serialize};
+
+use crate::folds::shuffled;
+use crate::retrieval::{AGREEMENT, lines};
 
 /// Parts of the mean squared error that are tried, 0 first: the first of equals is kept.
 const PARTS: [f64; 9] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5];
@@ -19,8 +18,6 @@ const PARTS: [f64; 9] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5];
 const ITEMS_MAX: usize = 1500;
 /// Fewest items that anything is chosen on.
 const ITEMS_MIN: usize = 20;
-/// Depth of the agreement with the native gallery, where there are no labels.
-const DEPTH: usize = 10;
 
 /// What one handicap is worth on left-out pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -79,8 +76,7 @@ pub fn fit(
     progress: &Progress,
 ) -> Result<Option<HandicapChoice>> {
     let items = native.rows();
-    let mut order: Vec<usize> = (0..items).collect();
-    order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+    let mut order = shuffled(items, seed);
     order.truncate(ITEMS_MAX);
     let sampled = native.select(&order);
     let labels: Option<Vec<i64>> = labels.map(|labels| order.iter().map(|&row| labels[row]).collect());
@@ -104,33 +100,16 @@ pub fn fit(
     let sampled_outputs: Vec<Matrix> = left_out.iter().map(|outputs| outputs.select(&order)).collect();
     // The bar is about handicaps and not about the curves behind each.
     progress.begin("choosing the handicap", "steps", PARTS.len() as u64);
-    let quiet = Progress::default();
     let mut rows = Vec::with_capacity(PARTS.len());
     for part in PARTS {
         progress.check()?;
         let handicap = part * whole;
         let (mut areas, mut top1) = (Vec::new(), Vec::new());
         for adapted in &sampled_outputs {
-            let Some(labels) = &labels else {
-                let curve =
-                    agreement(&sampled, adapted, &permutation, None, distance, handicap, DEPTH, 0, &quiet)?;
-                areas.push(curve.line.area());
-                continue;
-            };
-            let input = CurveInput {
-                native: &sampled,
-                adapted,
-                order: &permutation,
-                queries: None,
-                relevance: Relevance::Labels { gallery: labels, queries: None },
-                distance,
-                handicap,
-                groups: None,
-                do_nothing: None,
-            };
-            let curve = curve(&input, &CurveOptions::default(), &quiet)?;
-            areas.push(curve.lines[MAP].area());
-            top1.push(curve.lines[TOP1].area());
+            let labels = labels.as_deref();
+            let (line, line_of_top1) = lines(labels, &sampled, adapted, &permutation, distance, handicap)?;
+            areas.push(line.area());
+            top1.extend(line_of_top1.map(|line| line.area()));
         }
         rows.push(HandicapRow { handicap, part, areas, top1 });
         progress.advance(1);
@@ -141,7 +120,7 @@ pub fn fit(
             .fold(0, |best, row| if rows[row].areas[set] > rows[best].areas[set] { row } else { best })
     };
     let kept = (0..left_out.len()).map(best).min().unwrap_or(0);
-    let criterion = if labels.is_some() { "mAP".into() } else { format!("agreement@{DEPTH}") };
+    let criterion = if labels.is_some() { "mAP".into() } else { format!("agreement@{AGREEMENT}") };
     Ok(Some(HandicapChoice { criterion, rows, kept }))
 }
 

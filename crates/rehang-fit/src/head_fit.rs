@@ -1,45 +1,26 @@
 //! A classifier head for new models that ship without one: logistic regression on new vectors and labels.
 
-use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Progress, Result};
+use rehang::files::expect_count;
+use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result};
 
 use crate::lbfgs::minimise;
-use crate::linear_algebra::sum_blocks;
-use crate::objectives::squared::total_variance;
+use crate::linear_algebra::{column_sums, sum_blocks};
+use crate::objectives::squared::{mean_row, total_variance};
 use crate::outputs::multiply_transposed;
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 
-/// How a head is fitted.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `penalty` | 1e-3 | weight of `½‖W‖²` against the mean cross-entropy, for vectors scaled to variance d | ≥ 0 |
-/// | `iterations_max` | 200 | steps of L-BFGS | ≥ 1 |
-/// | `tolerance` | 1e-5 | the largest gradient coordinate at which the fit ends | > 0 |
-#[derive(Debug, Clone, PartialEq)]
-pub struct HeadParameters {
-    /// The L2 penalty on the weight; the bias is not penalised.
-    pub penalty: f64,
-    /// The most steps that are taken.
-    pub iterations_max: usize,
-    /// The largest gradient coordinate at which the fit counts as done.
-    pub tolerance: f64,
-}
+/// Weight of `½‖W‖²` against the mean cross-entropy, for vectors scaled to variance d; the bias is not penalised.
+const PENALTY: f64 = 1e-3;
+/// The most steps of L-BFGS.
+const ITERATIONS_MAX: usize = 200;
+/// The largest coordinate of the gradient at which the fit counts as done.
+const TOLERANCE: f64 = 1e-5;
 
-impl Default for HeadParameters {
-    fn default() -> Self {
-        Self { penalty: 1e-3, iterations_max: 200, tolerance: 1e-5 }
-    }
-}
-
-/// A head that was fitted, and which label each of its classes is.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FittedHead {
-    /// The head, `[classes, d]`, softmax.
-    pub head: Head,
-    /// The label of every class, increasing: class c of the head is `labels[c]`.
-    pub labels: Vec<i64>,
+/// The labels of pairs, where at least one is known.
+pub(crate) fn known_labels(pairs: &Pairs) -> Option<&[i64]> {
+    pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0))
 }
 
 /// Labels as class numbers `0..classes` in the order of the labels, `None` for negative labels ("not known"); and the
@@ -67,27 +48,11 @@ pub fn class_numbers(labels: &[i64]) -> (Vec<Option<usize>>, Vec<i64>) {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::CountMismatch`] where there is not one label a vector, [`ErrorKind::MissingInput`] where no label is
-/// known, [`ErrorKind::InvalidOption`] for a negative penalty, [`ErrorKind::Cancelled`].
-pub fn fit_head(
-    vectors: &Matrix,
-    labels: &[i64],
-    parameters: &HeadParameters,
-    progress: &Progress,
-) -> Result<FittedHead> {
-    if labels.len() != vectors.rows() {
-        return Err(ErrorKind::CountMismatch {
-            left: "new vectors".into(),
-            left_count: vectors.rows(),
-            right: "labels".into(),
-            right_count: labels.len(),
-        }
-        .into());
-    }
-    if !(parameters.penalty >= 0.0 && parameters.penalty.is_finite()) {
-        return Err(Error::option("head penalty", parameters.penalty, "a number that is not negative"));
-    }
-    let (numbers, class_labels) = class_numbers(labels);
+/// [`rehang::ErrorKind::CountMismatch`] where there is not one label a vector, [`rehang::ErrorKind::MissingInput`] where no label is
+/// known, [`rehang::ErrorKind::InvalidOption`] for a negative penalty, [`rehang::ErrorKind::Cancelled`].
+pub fn fit_head(vectors: &Matrix, labels: &[i64], progress: &Progress) -> Result<Head> {
+    expect_count("new vectors", vectors.rows(), "labels", labels.len())?;
+    let (numbers, known) = class_numbers(labels);
     let rows: Vec<usize> = (0..labels.len()).filter(|&row| numbers[row].is_some()).collect();
     if rows.is_empty() {
         return Err(Error::missing("labels that are not negative", "fitting a classifier head"));
@@ -95,17 +60,17 @@ pub fn fit_head(
     let targets: Vec<usize> = rows.iter().filter_map(|&row| numbers[row]).collect();
     let mut x = vectors.select(&rows);
     let (mean, scale) = centre_and_scale(&mut x);
-    let (d, classes) = (x.columns(), class_labels.len());
+    let (d, classes) = (x.columns(), known.len());
 
     progress.begin("fitting a classifier head", "evaluations", 0);
     let start = vec![0.0; classes * (d + 1)];
     let objective = |weights: &[f64], gradient: &mut [f64]| {
         progress.advance(1);
-        let value = cross_entropy(&x, &targets, classes, parameters.penalty, weights, gradient);
+        let value = cross_entropy(&x, &targets, classes, PENALTY, weights, gradient);
         progress.note(format!("loss {value:.4}"));
         value
     };
-    let solution = minimise(start, objective, parameters.tolerance, parameters.iterations_max, progress)?;
+    let solution = minimise(start, objective, TOLERANCE, ITERATIONS_MAX, progress)?;
 
     let weight = Matrix::from_fn(classes, d, |class, column| (solution[class * d + column] / scale) as f32);
     let bias = (0..classes)
@@ -114,19 +79,15 @@ pub fn fit_head(
             (solution[classes * d + class] - shift) as f32
         })
         .collect();
-    Ok(FittedHead { head: Head::new(weight, Some(bias), HeadKind::Softmax)?, labels: class_labels })
+    Head::new(weight, Some(bias), HeadKind::Softmax)
 }
 
 /// Centres the rows and divides them by the root of their mean variance; gives the mean and that number.
 fn centre_and_scale(x: &mut Matrix) -> (Vec<f64>, f64) {
-    let (n, d) = (x.rows(), x.columns());
-    let mut mean = vec![0.0; d];
-    for row in 0..n {
-        mean.iter_mut().zip(x.row(row)).for_each(|(sum, &value)| *sum += f64::from(value) / n as f64);
-    }
-    let variance = total_variance(x) / d as f64;
+    let mean = mean_row(x);
+    let variance = total_variance(x) / x.columns() as f64;
     let scale = if variance > 0.0 { variance.sqrt() } else { 1.0 };
-    for row in 0..n {
+    for row in 0..x.rows() {
         let row = x.row_mut(row).iter_mut().zip(&mean);
         row.for_each(|(value, mean)| *value = ((f64::from(*value) - mean) / scale) as f32);
     }
@@ -170,11 +131,7 @@ fn cross_entropy(
             let left = MatRef::from_row_major_slice(&p, rows, classes);
             let right = MatRef::from_row_major_slice(block, rows, d);
             matmul(product, Accum::Replace, left.transpose(), right, 1.0_f32, Par::Seq);
-            let mut columns = vec![0.0_f64; classes];
-            for row in p.chunks_exact(classes) {
-                columns.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value));
-            }
-            (loss, gradient, columns)
+            (loss, gradient, column_sums(&p, classes))
         },
         |(part, block_gradient, columns)| {
             let share = 1.0 / n as f64;
@@ -240,26 +197,26 @@ mod tests {
         let v = Matrix::from_fn(200, 5, |r, c| {
             1e-3 * (noise.row(r)[c] + if c == r % 4 { 8.0 } else { 0.0 }) + 5.0
         });
-        let fitted = fit_head(&v, &labels, &HeadParameters::default(), &Progress::default()).unwrap();
-        assert_eq!(fitted.labels, [3, 7, 100]);
+        let fitted = fit_head(&v, &labels, &Progress::default()).unwrap();
+        let (_, known) = class_numbers(&labels);
         let right = (0..200).filter(|&row| labels[row] >= 0);
-        assert!(right.clone().all(|row| fitted.labels[argmax(&fitted.head, v.row(row))] == labels[row]));
+        assert!(right.clone().all(|row| known[argmax(&fitted, v.row(row))] == labels[row]));
     }
 
     #[test]
     fn one_class_one_item_and_constant_vectors_are_fine() {
         let v = Matrix::from_fn(4, 2, |_, _| 1.0);
         for labels in [[5, 5, 5, 5], [0, 1, 2, 2]] {
-            let fitted = fit_head(&v, &labels, &HeadParameters::default(), &Progress::default()).unwrap();
-            assert!(fitted.head.bias().iter().all(|value| value.is_finite()));
+            let fitted = fit_head(&v, &labels, &Progress::default()).unwrap();
+            assert!(fitted.bias().iter().all(|value| value.is_finite()));
         }
     }
 
     #[test]
     fn labels_that_are_all_unknown_are_refused() {
         let v = random_matrix(3, 2, 1);
-        let error = fit_head(&v, &[-1; 3], &HeadParameters::default(), &Progress::default()).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::MissingInput { .. }));
-        assert!(fit_head(&v, &[0; 2], &HeadParameters::default(), &Progress::default()).is_err());
+        let error = fit_head(&v, &[-1; 3], &Progress::default()).unwrap_err();
+        assert!(matches!(error.kind(), rehang::ErrorKind::MissingInput { .. }));
+        assert!(fit_head(&v, &[0; 2], &Progress::default()).is_err());
     }
 }

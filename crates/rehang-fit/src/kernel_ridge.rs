@@ -28,7 +28,8 @@ use rayon::prelude::*;
 use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
 use rehang::{Error, ErrorKind, Matrix, Progress, Result};
 
-use crate::linear_algebra::{column_means, input_factor};
+use crate::closed_form::linear_map;
+use crate::linear_algebra::{column_means, product, scaled, sum_blocks};
 use crate::objectives::squared::total_variance;
 
 /// Up to this many pairs every pair is a centre (solving takes about 2.4 GB there).
@@ -114,9 +115,9 @@ pub fn fit_kernel_ridge(
 ) -> Result<KernelRidge> {
     let n = old.rows();
     if n == 0 {
-        return Err(ErrorKind::Empty { what: "pairs".into() }.into());
+        return Err(Error::empty("pairs"));
     }
-    let scaled = scale_rows(old, scaling);
+    let scaled = scaled(old, scaling);
     let variance = total_variance(&scaled);
     if variance <= f64::from(f32::EPSILON).powi(2) {
         return Err(Error::option("old vectors", "all of one direction", "at least two that differ"));
@@ -155,11 +156,6 @@ pub fn fit_kernel_ridge(
         relu: false,
     };
     let map = Map {
-        input: scaling,
-        branch: Vec::new(),
-        second: None,
-        mixer: vec![constant],
-        skip: None,
         kernel: Some(KernelExpansion {
             centres: x,
             coefficients: Matrix::from_fn(centres.len(), new.columns(), |row, column| {
@@ -167,6 +163,7 @@ pub fn fit_kernel_ridge(
             }),
             gamma: (gamma / variance) as f32,
         }),
+        ..linear_map(scaling, vec![constant])
     };
     Ok(KernelRidge { map, gamma, lambda, centres, system })
 }
@@ -243,8 +240,8 @@ impl System {
         let targets =
             Mat::from_fn(m, v.columns(), |row, column| f64::from(v.row(row)[column]) - mean[column]);
         let solved = |right: &Mat<f64>| {
-            let whitened = lower_times(inverse_factor.as_ref(), right.as_ref());
-            lower_transposed_times(inverse_factor.as_ref(), whitened.as_ref())
+            let whitened = by_columns(inverse_factor.as_ref(), right.as_ref());
+            by_columns(inverse_factor.as_ref().transpose(), whitened.as_ref())
         };
         let (coefficients, constant) = (solved(&targets), solved(&Mat::from_fn(m, 1, |_, _| 1.0)));
         Ok(Self { inverse_factor, coefficients, constant, mean: mean.to_vec() })
@@ -276,7 +273,7 @@ impl System {
         let inverse = &self.inverse_factor;
         let size = rows.len();
         let columns = Mat::from_fn(inverse.nrows(), size, |row, i| inverse[(row, rows[i])]);
-        let mut block = crate::linear_algebra::product(columns.transpose(), columns.as_ref());
+        let mut block = product(columns.transpose(), columns.as_ref());
         let pull = self.pull(size) / size.max(1) as f64;
         let moved: Vec<f64> = (0..v.columns())
             .map(|column| {
@@ -310,7 +307,7 @@ fn nystrom(
     let own = squared_distances(centres, centres);
     let mut left = Mat::from_fn(m, m, |row, column| lambda * (-gamma * own[(row, column)]).exp());
     let mut right = Mat::<f64>::zeros(m, d_new);
-    crate::linear_algebra::sum_blocks(
+    sum_blocks(
         scaled.rows(),
         |start, end| {
             let rows: Vec<usize> = (start..end).collect();
@@ -319,10 +316,7 @@ fn nystrom(
             let targets = Mat::from_fn(rows.len(), d_new, |row, column| {
                 f64::from(new.row(rows[row])[column]) - mean[column]
             });
-            (
-                crate::linear_algebra::product(kernel.transpose(), kernel.as_ref()),
-                crate::linear_algebra::product(kernel.transpose(), targets.as_ref()),
-            )
+            (product(kernel.transpose(), kernel.as_ref()), product(kernel.transpose(), targets.as_ref()))
         },
         |(gram, cross)| {
             left += gram;
@@ -375,28 +369,14 @@ fn inverse_of_lower(factor: &Mat<f64>) -> Mat<f64> {
     inverse
 }
 
-/// `L b` for a lower triangular L, in parallel over columns.
-fn lower_times(lower: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Mat<f64> {
-    by_columns(lower.nrows(), b, |columns| crate::linear_algebra::product(lower, columns))
-}
-
-/// `Lᵀ b` for a lower triangular L, in parallel over columns.
-fn lower_transposed_times(lower: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Mat<f64> {
-    by_columns(lower.ncols(), b, |columns| crate::linear_algebra::product(lower.transpose(), columns))
-}
-
-/// A product with `rows` rows made from blocks of the columns of `b`, which are independent of each other.
-fn by_columns(
-    rows: usize,
-    b: MatRef<'_, f64>,
-    product: impl Fn(MatRef<'_, f64>) -> Mat<f64> + Sync,
-) -> Mat<f64> {
-    let mut result = Mat::<f64>::zeros(rows, b.ncols());
+/// `a b`, in parallel over blocks of the columns of `b`, which are independent of each other.
+fn by_columns(a: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Mat<f64> {
+    let mut result = Mat::<f64>::zeros(a.nrows(), b.ncols());
     result
         .as_mut()
         .par_col_chunks_mut(SOLVE_COLUMNS)
         .zip(b.par_col_chunks(SOLVE_COLUMNS))
-        .for_each(|(mut target, columns)| target.copy_from(product(columns)));
+        .for_each(|(mut target, columns)| target.copy_from(product(a, columns)));
     result
 }
 
@@ -410,10 +390,10 @@ fn squared_distances(a: &Matrix, b: &Matrix) -> Mat<f64> {
         values.chunks_exact(d.max(1)).map(|row| row.iter().map(|value| value * value).sum()).collect()
     };
     let (left_squares, right_squares) = (squares(&left), squares(&right));
-    let mut distances =
-        by_columns(a.rows(), MatRef::from_row_major_slice(&right, b.rows(), d).transpose(), |columns| {
-            crate::linear_algebra::product(MatRef::from_row_major_slice(&left, a.rows(), d), columns)
-        });
+    let mut distances = by_columns(
+        MatRef::from_row_major_slice(&left, a.rows(), d),
+        MatRef::from_row_major_slice(&right, b.rows(), d).transpose(),
+    );
     distances.as_mut().par_col_chunks_mut(SOLVE_COLUMNS).enumerate().for_each(|(chunk, mut block)| {
         for column in 0..block.ncols() {
             let right_square = right_squares[chunk * SOLVE_COLUMNS + column];
@@ -434,18 +414,6 @@ fn sample(n: usize, most: usize, seed: u64) -> Vec<usize> {
     let mut rows = index::sample(&mut ChaCha8Rng::seed_from_u64(seed), n, most).into_vec();
     rows.sort_unstable();
     rows
-}
-
-/// Every row times its input factor.
-fn scale_rows(rows: &Matrix, scaling: InputScaling) -> Matrix {
-    let mut target = Matrix::zeros(rows.rows(), rows.columns());
-    for row in 0..rows.rows() {
-        let factor = input_factor(scaling, rows.row(row));
-        for (to, &from) in target.row_mut(row).iter_mut().zip(rows.row(row)) {
-            *to = (f64::from(from) * factor) as f32;
-        }
-    }
-    target
 }
 
 #[cfg(test)]

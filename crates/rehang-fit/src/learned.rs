@@ -6,18 +6,19 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::adapter::{Adapter, Geometry, InputStatistics, Training, Uncertainty};
-use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
+use rehang::adapter::{Adapter, Geometry, InputScaling, Uncertainty};
+use rehang::{Error, Head, Pairs, Progress, Result};
+use xxhash_rust::xxh3::xxh3_64;
 
-use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, fit_with};
+use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, adapter, fit_with};
 use crate::closed_form::ridge;
 use crate::folds::hold_out;
 use crate::geometry::{self, GeometryKind};
-use crate::head_fit::{HeadParameters, fit_head};
+use crate::head_fit::{class_numbers, fit_head, known_labels};
 use crate::method::Method;
 use crate::network::Architecture;
 use crate::network_fit::{
-    Device, EarlyStop, FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network,
+    Device, FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network, identity,
 };
 use crate::outputs::{conformed, raw_outputs};
 use crate::pseudo_classes::pseudo_classes;
@@ -34,57 +35,29 @@ const TRIAL_EPOCHS: usize = 20;
 /// Part of the pairs that such trials are measured on.
 const TRIAL_SHARE: f64 = 0.15;
 
-/// Which parts the loss has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LossParts {
-    /// The squared error, and as much of the discriminative part as helps on held-out pairs.
-    #[default]
-    Measured,
-    /// The squared error alone.
-    Squared,
-    /// The discriminative part alone.
-    Discriminative,
-    /// Both, with weight 1.
-    Both,
-}
-
-impl std::str::FromStr for LossParts {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "l2" => Ok(Self::Squared),
-            "disc" => Ok(Self::Discriminative),
-            "both" => Ok(Self::Both),
-            _ => Err(Error::option("loss", text, "l2, disc or both")),
-        }
+rehang::named! {
+    /// Which parts the loss has.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum LossParts ("loss") {
+        /// The squared error alone.
+        Squared = "l2",
+        /// The discriminative part alone.
+        Discriminative = "disc",
+        /// Both, with weight 1.
+        Both = "both",
     }
 }
 
-/// Where σ² of a network comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum UncertaintySource {
-    /// Out-of-fold residuals; the published head for `fastfill-reference`.
-    #[default]
-    ByMethod,
-    /// Out-of-fold residuals.
-    OutOfFold,
-    /// The published head ψ, trained with h.
-    Joint,
-    /// The same for every item.
-    Off,
-}
-
-impl std::str::FromStr for UncertaintySource {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "out-of-fold" => Ok(Self::OutOfFold),
-            "joint" => Ok(Self::Joint),
-            "off" => Ok(Self::Off),
-            _ => Err(Error::option("uncertainty", text, "out-of-fold, joint or off")),
-        }
+rehang::named! {
+    /// Where σ² of a network comes from.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum UncertaintySource ("uncertainty") {
+        /// Out-of-fold residuals.
+        OutOfFold = "out-of-fold",
+        /// The published head ψ, trained with h.
+        Joint = "joint",
+        /// The same for every item.
+        Off = "off",
     }
 }
 
@@ -93,8 +66,8 @@ impl std::str::FromStr for UncertaintySource {
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `epochs` | the method's | passes over the pairs | ≥ 1 |
-/// | `loss` | measured | parts of FastFill's loss | |
-/// | `uncertainty` | by method | where σ² comes from | |
+/// | `loss` | the squared error, and as much of the discriminative part as helps on held-out pairs | parts of FastFill's loss | |
+/// | `uncertainty` | out-of-fold residuals; the published head for `fastfill-reference` | where σ² comes from | |
 /// | `early_stop` | none | patience in epochs on a held-out tenth | ≥ 1 |
 /// | `seeds` | 1 | seeds that are tried on a held-out tenth (residual networks: averaged) | ≥ 1 |
 /// | `device` | CPU | where networks train | |
@@ -104,10 +77,10 @@ impl std::str::FromStr for UncertaintySource {
 pub struct NetworkOptions {
     /// Passes over the pairs; `None` for the method's own number.
     pub epochs: Option<usize>,
-    /// Parts of FastFill's loss.
-    pub loss: LossParts,
-    /// Where σ² comes from.
-    pub uncertainty: UncertaintySource,
+    /// Parts of FastFill's loss; `None` for the squared error, and as much of the discriminative part as helps.
+    pub loss: Option<LossParts>,
+    /// Where σ² comes from; `None` for the method's own way.
+    pub uncertainty: Option<UncertaintySource>,
     /// Patience in epochs; `None` for no early stop.
     pub early_stop: Option<usize>,
     /// How many seeds are tried.
@@ -124,8 +97,8 @@ impl Default for NetworkOptions {
     fn default() -> Self {
         Self {
             epochs: None,
-            loss: LossParts::Measured,
-            uncertainty: UncertaintySource::ByMethod,
+            loss: None,
+            uncertainty: None,
             early_stop: None,
             seeds: 1,
             device: Device::Cpu,
@@ -166,40 +139,31 @@ pub fn fit_adapter(
     if options.seeds == 0 || parameters.seed.checked_add(options.seeds).is_none() {
         return Err(Error::option("seeds", options.seeds, "1 or more, and seed + seeds within 64 bits"));
     }
-    let network = |method: Method| Candidate {
-        method,
-        slow: true,
-        fit: Box::new(move |pairs: &Pairs, _groups: &[i64], progress: &Progress| {
-            fit_one(method, pairs, head, parameters.seed, options, progress)
-        }),
-    };
-    let affordable = |method: Method| {
-        parameters.method == method || options.thorough || cost(method, pairs, options) <= AUTO_COST_MAX
-    };
-    let mut more = vec![network(Method::ResidualMlp)];
-    for method in [Method::Fct, Method::Fastfill] {
-        if affordable(method) {
-            more.push(network(method));
-        } else if parameters.method == Method::Auto {
-            more.push(Candidate {
-                method,
-                slow: true,
-                fit: Box::new(move |_, _, _| Err(too_costly(method))),
-            });
-        }
-    }
+    let mut methods = vec![Method::ResidualMlp, Method::Fct, Method::Fastfill];
     // The published recipe is for comparison: it takes part only where it is asked for.
     if parameters.method == Method::FastfillReference {
-        more.push(network(Method::FastfillReference));
+        methods.push(Method::FastfillReference);
     }
+    let candidate = |method: Method| {
+        let is_free = method == Method::ResidualMlp || parameters.method == method || options.thorough;
+        let is_affordable = is_free || cost(method, pairs, options) <= AUTO_COST_MAX;
+        let fit = move |pairs: &Pairs, _: &[i64], progress: &Progress| {
+            if !is_affordable {
+                let needed = "thorough, or its own name as the method (it takes minutes on these pairs)";
+                return Err(Error::missing(needed, method));
+            }
+            Asked { method, pairs, head, seed: parameters.seed, options, progress }.fit()
+        };
+        Candidate { method, slow: true, fit: Box::new(fit) }
+    };
+    let more: Vec<Candidate<'_>> = methods.into_iter().map(candidate).collect();
     let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
-    if options.uncertainty == UncertaintySource::Off {
-        let variance =
-            fitted.calibration.as_ref().map_or(1.0, |quality| quality.calibration.mean_squared_error);
+    if options.uncertainty == Some(UncertaintySource::Off) {
+        let variance = fitted.sigma.as_ref().map_or(1.0, |quality| quality.calibration.mean_squared_error);
         fitted.adapter.uncertainty =
             Uncertainty::Constant { variance: (variance as f32).max(f32::MIN_POSITIVE) };
         // It was measured on the σ² that is not in the adapter.
-        fitted.calibration = None;
+        fitted.sigma = None;
     }
     Ok(fitted)
 }
@@ -221,281 +185,237 @@ pub fn fit_map_only(
         return Err(Error::option("method", method, "residual-mlp, fct, fastfill or fastfill-reference"));
     }
     let native = pairs.new_vectors();
-    let fitted = fit_one(method, pairs, head, parameters.seed, options, progress)?;
+    let fitted = Asked { method, pairs, head, seed: parameters.seed, options, progress }.fit()?;
     let kind = parameters.geometry.unwrap_or(GeometryKind::options(native.space())[0]);
-    Ok(Adapter {
-        old: pairs.old().space().clone(),
-        new: native.space().clone(),
-        map: fitted.map,
-        geometry: fitted.geometry.unwrap_or_else(|| geometry::fit(kind, native.matrix(), native)),
-        uncertainty: Uncertainty::Constant { variance: 1.0 },
-        handicap: 0.0,
-        input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
-        training: Training {
-            method: method.name().into(),
-            seed: parameters.seed,
-            pairs: pairs.len(),
-            hyper_parameters: fitted.choices,
-            version: env!("CARGO_PKG_VERSION").into(),
-            ..Training::default()
-        },
-    })
+    let geometry = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, native.matrix(), native));
+    let uncertainty = Uncertainty::Constant { variance: 1.0 };
+    Ok(adapter(pairs, (method, parameters.seed, fitted.choices), fitted.map, geometry, uncertainty))
 }
 
-fn too_costly(method: Method) -> Error {
-    Error::missing("thorough, or its own name as the method (it takes minutes on these pairs)", method)
-}
-
-/// Pairs with class numbers and the head fitted to them, where a discriminative loss has no head of its own.
-///
-/// The head sees the pairs of this very fit and no others, so that held-out pairs stay unseen. Labels are numbered
-/// 0, 1, 2, … in the head's order; without labels, k-means clusters of the new vectors stand for them where a
-/// discriminative loss is asked for by name.
-fn classed(
+/// A network that is to be fitted: by which method, and to what.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
     method: Method,
-    pairs: &Pairs,
-    head: Option<&Head>,
+    pairs: &'a Pairs,
+    head: Option<&'a Head>,
     seed: u64,
-    options: &NetworkOptions,
-    progress: &Progress,
-) -> Result<Option<(Pairs, Head)>> {
-    let discriminative = matches!(method, Method::Fastfill | Method::FastfillReference);
-    if !discriminative || head.is_some() || options.loss == LossParts::Squared {
-        return Ok(None);
+    options: &'a NetworkOptions,
+    progress: &'a Progress,
+}
+
+impl<'a> Asked<'a> {
+    /// The same with what [`Asked::classed`] gave, where it gave anything.
+    fn with(self, own: Option<&'a (Pairs, Head)>) -> Self {
+        own.map_or(self, |(pairs, head)| Self { pairs, head: Some(head), ..self })
     }
-    let new = pairs.new_vectors().matrix();
-    let known = pairs.labels().filter(|labels| labels.iter().any(|&label| label >= 0));
-    let labels = match known {
-        Some(labels) => labels.to_vec(),
-        None if asked_for_classes(options.loss) => pseudo_classes(new, seed)?,
-        None => return Ok(None),
-    };
-    let fitted = fit_head(new, &labels, &HeadParameters::default(), progress)?;
-    let number =
-        |label: i64| fitted.labels.iter().position(|&other| other == label).map_or(-1, |at| at as i64);
-    let numbered = labels.iter().map(|&label| number(label)).collect();
-    let pairs =
-        Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), Some(numbered), pairs.side().cloned())?;
-    Ok(Some((pairs, fitted.head)))
-}
 
-fn asked_for_classes(loss: LossParts) -> bool {
-    matches!(loss, LossParts::Discriminative | LossParts::Both)
-}
+    /// Pairs with class numbers and the head fitted to them, where a discriminative loss has no head of its own.
+    ///
+    /// The head sees the pairs of this very fit and no others, so that held-out pairs stay unseen. Labels are numbered
+    /// 0, 1, 2, … in the head's order; without labels, k-means clusters of the new vectors stand for them where a
+    /// discriminative loss is asked for by name.
+    fn classed(self) -> Result<Option<(Pairs, Head)>> {
+        let Self { method, pairs, head, seed, options, progress } = self;
+        let discriminative = matches!(method, Method::Fastfill | Method::FastfillReference);
+        if !discriminative || head.is_some() || options.loss == Some(LossParts::Squared) {
+            return Ok(None);
+        }
+        let new = pairs.new_vectors().matrix();
+        let labels = match known_labels(pairs) {
+            Some(labels) => labels.to_vec(),
+            None if matches!(options.loss, Some(LossParts::Discriminative | LossParts::Both)) => {
+                pseudo_classes(new, seed)?
+            }
+            None => return Ok(None),
+        };
+        let head = fit_head(new, &labels, progress)?;
+        let (numbers, _) = class_numbers(&labels);
+        let numbered = numbers.into_iter().map(|number| number.map_or(-1, |class| class as i64)).collect();
+        let pairs = Pairs::new(
+            pairs.old().clone(),
+            pairs.new_vectors().clone(),
+            Some(numbered),
+            pairs.side().cloned(),
+        )?;
+        Ok(Some((pairs, head)))
+    }
 
-/// The method's own parameters, with the options put in. `weight` is that of the discriminative part.
-fn network_parameters(
-    method: Method,
-    pairs: &Pairs,
-    head: Option<&Head>,
-    weight: f32,
-    seed: u64,
-    options: &NetworkOptions,
-    progress: &Progress,
-) -> Result<NetworkParameters> {
-    let on_sphere = pairs.new_vectors().space().normalised;
-    let head = head.filter(|_| pairs.labels().is_some()).cloned();
-    let mut network = match method {
-        Method::ResidualMlp => {
-            let linear = ridge::fit(
-                pairs,
-                &ridge::RidgeParameters {
-                    input: crate::closed_form::InputChoice::Fixed(rehang::adapter::InputScaling::UnitLength),
-                    ..ridge::RidgeParameters::default()
-                },
+    /// The method's own parameters, with the options put in. `weight` is that of the discriminative part.
+    fn parameters(self, weight: f32) -> Result<NetworkParameters> {
+        let Self { method, pairs, head, seed, options, progress } = self;
+        let on_sphere = pairs.new_vectors().space().normalised;
+        let head = head.filter(|_| pairs.labels().is_some()).cloned();
+        let mut network = match method {
+            Method::ResidualMlp => {
+                let scaling = Some(InputScaling::UnitLength);
+                let linear = ridge::fit_with(pairs, scaling, &ridge::PENALTIES, progress)?;
+                NetworkParameters::residual_mlp(linear.map.mixer.into_iter().next())
+            }
+            Method::Fastfill => NetworkParameters::fastfill(head, weight, on_sphere),
+            Method::FastfillReference => NetworkParameters::fastfill_reference(head),
+            _ => NetworkParameters::fct(),
+        };
+        if method == Method::Fastfill || method == Method::FastfillReference {
+            let known = network.loss.head.is_some();
+            match options.loss {
+                None => {}
+                Some(LossParts::Squared) => network.loss.discriminative_weight = 0.0,
+                Some(LossParts::Both) if known => network.loss.discriminative_weight = 1.0,
+                Some(LossParts::Discriminative) if known => {
+                    network.loss.discriminative_weight = 1.0;
+                    network.loss.squared_weight = 0.0;
+                }
+                Some(LossParts::Both | LossParts::Discriminative) => {
+                    return Err(Error::missing(
+                        "labels",
+                        "a loss with a discriminative part, whose head has classes,",
+                    ));
+                }
+            }
+            let joint = matches!(
+                (method, options.uncertainty),
+                (_, Some(UncertaintySource::Joint)) | (Method::FastfillReference, None)
+            );
+            if !joint {
+                network.loss.uncertainty = UncertaintyLoss::Off;
+            }
+        }
+        if let Some(epochs) = options.epochs {
+            network.epochs = epochs;
+            if method != Method::ResidualMlp {
+                // The recipe freezes BatchNorm's statistics half-way.
+                network.freeze_statistics_from = epochs / 2;
+                network.warm_up_epochs = network.warm_up_epochs.min(epochs as f64 / 4.0);
+            }
+            // In a short training as well h learns from ψ in the end: ten epochs of eighty, and that share of fewer.
+            if let UncertaintyLoss::Joint { warm_up_epochs, .. } = &mut network.loss.uncertainty {
+                *warm_up_epochs = (*warm_up_epochs).min(epochs / 8);
+            }
+        }
+        network.early_stop = options.early_stop;
+        network.seed = seed;
+        network.device = options.device;
+        Ok(network)
+    }
+
+    /// Fits one network, with the best of several seeds and weights where these are open.
+    fn fit(self) -> Result<FittedMap> {
+        let Self { method, seed, options, progress, .. } = self;
+        let own = self.classed()?;
+        let classed = self.with(own.as_ref());
+        let Asked { pairs, head, .. } = classed;
+        let mut choices = BTreeMap::new();
+        let usable = head.filter(|_| pairs.labels().is_some());
+        let weight = match (method, options.loss, usable) {
+            (Method::Fastfill, None, Some(_)) => self.best_weight()?,
+            _ => 1.0,
+        };
+        let parameters = |seed: u64| Asked { seed, ..classed }.parameters(weight);
+        // Residual networks of several seeds are averaged; of the others the best on a held-out part is kept.
+        let averages = method == Method::ResidualMlp && options.seeds > 1;
+        let (fitted_on, held_out) = if options.early_stop.is_some() || (options.seeds > 1 && !averages) {
+            let parts = hold_out(pairs.len(), None, 0.1, seed);
+            (pairs.select(&parts.fitted), Some(pairs.select(&parts.seen)))
+        } else {
+            (pairs.clone(), None)
+        };
+        let mut best: Option<(f64, u64, FittedNetwork)> = None;
+        let mut maps = Vec::new();
+        for seed in seed..seed + options.seeds {
+            let network = parameters(seed)?;
+            let checkpoint = options.checkpoints.as_ref().map(|folder| {
+                let identity = identity(&fitted_on, held_out.as_ref(), &network);
+                folder.join(format!("{method}-{seed}-{:016x}.safetensors", xxh3_64(identity.as_bytes())))
+            });
+            let fitted = fit_network(
+                &fitted_on,
+                held_out.as_ref(),
+                &network.check()?,
                 progress,
+                checkpoint.as_deref(),
             )?;
-            NetworkParameters::residual_mlp(linear.map.mixer.into_iter().next())
-        }
-        Method::Fastfill => NetworkParameters::fastfill(head, weight, on_sphere),
-        Method::FastfillReference => NetworkParameters::fastfill_reference(head),
-        _ => NetworkParameters::fct(),
-    };
-    if method == Method::Fastfill || method == Method::FastfillReference {
-        let known = network.loss.head.is_some();
-        match options.loss {
-            LossParts::Measured => {}
-            LossParts::Squared => network.loss.discriminative_weight = 0.0,
-            LossParts::Both if known => network.loss.discriminative_weight = 1.0,
-            LossParts::Discriminative if known => {
-                network.loss.discriminative_weight = 1.0;
-                network.loss.squared_weight = 0.0;
+            let loss = fitted
+                .history
+                .get(fitted.best_epoch)
+                .and_then(|epoch| epoch.held_out)
+                .unwrap_or(f64::INFINITY);
+            if averages {
+                maps.push(fitted.map.clone());
             }
-            LossParts::Both | LossParts::Discriminative => {
-                return Err(Error::missing(
-                    "labels",
-                    "a loss with a discriminative part, whose head has classes,",
-                ));
+            if best.as_ref().is_none_or(|(smallest, _, _)| loss < *smallest) {
+                best = Some((loss, seed, fitted));
             }
         }
-        let joint = matches!(
-            (method, options.uncertainty),
-            (_, UncertaintySource::Joint) | (Method::FastfillReference, UncertaintySource::ByMethod)
-        );
-        if !joint {
-            network.loss.uncertainty = UncertaintyLoss::Off;
-        }
-    }
-    if let Some(epochs) = options.epochs {
-        network.epochs = epochs;
-        if method != Method::ResidualMlp {
-            // The recipe freezes BatchNorm's statistics half-way.
-            network.freeze_statistics_from = epochs / 2;
-            network.warm_up_epochs = network.warm_up_epochs.min(epochs as f64 / 4.0);
-        }
-        // In a short training as well h learns from ψ in the end: ten epochs of eighty, and that share of fewer.
-        if let UncertaintyLoss::Joint { warm_up_epochs, .. } = &mut network.loss.uncertainty {
-            *warm_up_epochs = (*warm_up_epochs).min(epochs / 8);
-        }
-    }
-    network.early_stop = options.early_stop.map(|patience| EarlyStop { patience });
-    network.seed = seed;
-    network.device = options.device;
-    Ok(network)
-}
-
-/// Fits one network, with the best of several seeds and weights where these are open.
-fn fit_one(
-    method: Method,
-    pairs: &Pairs,
-    head: Option<&Head>,
-    seed: u64,
-    options: &NetworkOptions,
-    progress: &Progress,
-) -> Result<FittedMap> {
-    let given = (pairs, head);
-    let own = classed(method, pairs, head, seed, options, progress)?;
-    let (pairs, head) = own.as_ref().map_or((pairs, head), |(pairs, head)| (pairs, Some(head)));
-    let mut choices = BTreeMap::new();
-    let usable = head.filter(|_| pairs.labels().is_some());
-    let weight = match (method, options.loss, usable) {
-        (Method::Fastfill, LossParts::Measured, Some(_)) => {
-            best_weight(given.0, given.1, seed, options, progress)?
-        }
-        _ => 1.0,
-    };
-    let parameters = |seed: u64| network_parameters(method, pairs, head, weight, seed, options, progress);
-    // Residual networks of several seeds are averaged; of the others the best on a held-out part is kept.
-    let averages = method == Method::ResidualMlp && options.seeds > 1;
-    let (fitted_on, held_out) = if options.early_stop.is_some() || (options.seeds > 1 && !averages) {
-        let parts = hold_out(pairs.len(), None, 0.1, seed);
-        (pairs.select(&parts.fitted), Some(pairs.select(&parts.seen)))
-    } else {
-        (pairs.clone(), None)
-    };
-    let mut best: Option<(f64, u64, FittedNetwork)> = None;
-    let mut maps = Vec::new();
-    for seed in seed..seed + options.seeds {
-        let network = parameters(seed)?;
-        let checkpoint = options.checkpoints.as_ref().map(|folder| {
-            let name = identity(&fitted_on, held_out.as_ref(), &network);
-            folder.join(format!("{method}-{seed}-{name}.safetensors"))
-        });
-        let fitted =
-            fit_network(&fitted_on, held_out.as_ref(), &network.check()?, progress, checkpoint.as_deref())?;
-        let loss =
-            fitted.history.get(fitted.best_epoch).and_then(|epoch| epoch.held_out).unwrap_or(f64::INFINITY);
+        let Some((_, seed, mut network)) = best else {
+            return Err(Error::option("seeds", options.seeds, "1 or more"));
+        };
         if averages {
-            maps.push(fitted.map.clone());
+            network.map = average_maps(&maps)?;
+            choices.insert("averaged seeds".into(), options.seeds.to_string());
         }
-        if best.as_ref().is_none_or(|(smallest, _, _)| loss < *smallest) {
-            best = Some((loss, seed, fitted));
+        let used = parameters(seed)?;
+        if matches!(method, Method::Fastfill | Method::FastfillReference) {
+            choices.insert("squared weight".into(), used.loss.squared_weight.to_string());
+            choices.insert("discriminative weight".into(), used.loss.discriminative_weight.to_string());
         }
+        if fitted_on.len() < pairs.len() {
+            choices.insert("pairs the network learned from".into(), fitted_on.len().to_string());
+        }
+        choices.insert("epochs".into(), network.history.len().to_string());
+        choices.insert("network seed".into(), seed.to_string());
+        choices.insert("batch".into(), used.batch.to_string());
+        choices.insert("learning rate".into(), used.learning_rate.to_string());
+        let (Architecture::Mixer { hidden, .. } | Architecture::ResidualMlp { hidden, .. }) =
+            used.architecture;
+        choices.insert("hidden".into(), hidden.to_string());
+        // What the papers publish is their raw output; ours conforms to the space.
+        let published = matches!(method, Method::Fct | Method::FastfillReference);
+        Ok(FittedMap {
+            map: network.map,
+            choices,
+            geometry: published.then_some(Geometry::Raw),
+            evidence: None,
+            uncertainty: network.psi,
+        })
     }
-    let Some((_, seed, mut network)) = best else {
-        return Err(Error::option("seeds", options.seeds, "1 or more"));
-    };
-    if averages {
-        network.map = average_maps(&maps)?;
-        choices.insert("averaged seeds".into(), options.seeds.to_string());
-    }
-    let used = parameters(seed)?;
-    if matches!(method, Method::Fastfill | Method::FastfillReference) {
-        choices.insert("squared weight".into(), used.loss.squared_weight.to_string());
-        choices.insert("discriminative weight".into(), used.loss.discriminative_weight.to_string());
-    }
-    if fitted_on.len() < pairs.len() {
-        choices.insert("pairs the network learned from".into(), fitted_on.len().to_string());
-    }
-    choices.insert("epochs".into(), network.history.len().to_string());
-    choices.insert("network seed".into(), seed.to_string());
-    choices.insert("batch".into(), used.batch.to_string());
-    choices.insert("learning rate".into(), used.learning_rate.to_string());
-    let (Architecture::Mixer { hidden, .. } | Architecture::ResidualMlp { hidden, .. }) = used.architecture;
-    choices.insert("hidden".into(), hidden.to_string());
-    // What the papers publish is their raw output; ours conforms to the space.
-    let published = matches!(method, Method::Fct | Method::FastfillReference);
-    Ok(FittedMap {
-        map: network.map,
-        choices,
-        geometry: published.then_some(Geometry::Raw),
-        evidence: None,
-        uncertainty: network.psi.map(|psi| Uncertainty::Linear { weight: psi.weight, bias: psi.bias }),
-    })
-}
 
-/// What tells the training of these pairs with these parameters from every other one: part of its checkpoint's name.
-fn identity(pairs: &Pairs, held_out: Option<&Pairs>, network: &NetworkParameters) -> String {
-    let head = network.loss.head.as_ref().map(|head| (head.weight().fingerprint(), head.bias().to_vec()));
-    let side = pairs.side().map(Matrix::fingerprint);
-    let is_skipping = network.skip.is_some();
-    let settings = NetworkParameters {
-        loss: crate::network_fit::LossParameters { head: None, ..network.loss.clone() },
-        skip: None,
-        ..network.clone()
-    };
-    let watched = held_out.map(|held_out| {
-        let vectors = [held_out.old().matrix(), held_out.new_vectors().matrix()].map(Matrix::fingerprint);
-        (vectors, held_out.side().map(Matrix::fingerprint), held_out.labels())
-    });
-    let text = format!("{head:?} {side:?} {is_skipping} {settings:?} {:?} {watched:?}", pairs.labels());
-    let bytes: Vec<f32> = text.bytes().map(f32::from).collect();
-    let settings = Matrix::new(1, bytes).unwrap_or_default().fingerprint();
-    format!(
-        "{}-{}-{settings}",
-        pairs.old().matrix().fingerprint(),
-        pairs.new_vectors().matrix().fingerprint()
-    )
-}
-
-/// The weight of the discriminative part whose short trial does best on held-out pairs; less where two are equal.
-fn best_weight(
-    pairs: &Pairs,
-    head: Option<&Head>,
-    seed: u64,
-    options: &NetworkOptions,
-    progress: &Progress,
-) -> Result<f32> {
-    let parts = hold_out(pairs.len(), pairs.labels(), TRIAL_SHARE, seed);
-    let held_out: Vec<usize> = parts.seen.iter().chain(&parts.unseen).copied().collect();
-    if held_out.len() < 20 || parts.fitted.len() < 20 {
-        return Ok(0.0);
-    }
-    let (fitted_on, held_out) = (pairs.select(&parts.fitted), pairs.select(&held_out));
-    // A head of its own must not have seen what the weights are compared on.
-    let own = classed(Method::Fastfill, &fitted_on, head, seed, options, progress)?;
-    let (fitted_on, head) = own.as_ref().map_or((&fitted_on, head), |(pairs, head)| (pairs, Some(head)));
-    let Some(criterion) = Criterion::by_label(held_out.labels().unwrap_or_default()) else { return Ok(0.0) };
-    let native = held_out.new_vectors();
-    let trial = NetworkOptions {
-        epochs: Some(TRIAL_EPOCHS.min(options.epochs.unwrap_or(TRIAL_EPOCHS))),
-        seeds: 1,
-        early_stop: None,
-        ..options.clone()
-    };
-    let mut best = (f64::NEG_INFINITY, 0.0);
-    for weight in DISCRIMINATIVE_WEIGHTS {
-        let network = network_parameters(Method::Fastfill, fitted_on, head, weight, seed, &trial, progress)?;
-        let fitted = fit_network(fitted_on, None, &network.check()?, progress, None)?;
-        let raw = raw_outputs(&fitted.map, held_out.old().matrix(), held_out.side())?;
-        let kind = GeometryKind::options(native.space())[0];
-        let outputs = conformed(&geometry::fit(kind, &raw, fitted_on.new_vectors()), raw);
-        let quality = criterion.upgrade(native, &outputs, seed)?;
-        if quality.area > best.0 {
-            best = (quality.area, weight);
+    /// The weight of the discriminative part whose short trial does best on held-out pairs; less where two are equal.
+    fn best_weight(self) -> Result<f32> {
+        let Self { pairs, seed, options, progress, .. } = self;
+        let parts = hold_out(pairs.len(), pairs.labels(), TRIAL_SHARE, seed);
+        let held_out: Vec<usize> = parts.seen.iter().chain(&parts.unseen).copied().collect();
+        if held_out.len() < 20 || parts.fitted.len() < 20 {
+            return Ok(0.0);
         }
+        let (fitted_on, held_out) = (pairs.select(&parts.fitted), pairs.select(&held_out));
+        // A head of its own must not have seen what the weights are compared on.
+        let part = Asked { pairs: &fitted_on, ..self };
+        let own = part.classed()?;
+        let Some(criterion) = Criterion::by_label(held_out.labels().unwrap_or_default()) else {
+            return Ok(0.0);
+        };
+        let native = held_out.new_vectors();
+        let trial = NetworkOptions {
+            epochs: Some(TRIAL_EPOCHS.min(options.epochs.unwrap_or(TRIAL_EPOCHS))),
+            seeds: 1,
+            early_stop: None,
+            ..options.clone()
+        };
+        let part = Asked { options: &trial, ..part.with(own.as_ref()) };
+        let mut best = (f64::NEG_INFINITY, 0.0);
+        for weight in DISCRIMINATIVE_WEIGHTS {
+            let network = part.parameters(weight)?;
+            let fitted = fit_network(part.pairs, None, &network.check()?, progress, None)?;
+            let raw = raw_outputs(&fitted.map, held_out.old().matrix(), held_out.side())?;
+            let kind = GeometryKind::options(native.space())[0];
+            let outputs = conformed(&geometry::fit(kind, &raw, part.pairs.new_vectors()), raw);
+            let quality = criterion.upgrade(native, &outputs, seed)?;
+            if quality.area > best.0 {
+                best = (quality.area, weight);
+            }
+        }
+        Ok(best.1)
     }
-    Ok(best.1)
 }
 
 /// Multiplications of one fit: six a weight, pair and epoch (forward, and two products backward), and the trials.

@@ -44,6 +44,17 @@ pub(crate) fn input_factor(scaling: InputScaling, row: &[f32]) -> f64 {
     }
 }
 
+/// Rows as a map takes them.
+pub(crate) fn scaled(rows: &Matrix, scaling: InputScaling) -> Matrix {
+    let mut scaled = rows.clone();
+    for row in 0..scaled.rows() {
+        let row = scaled.row_mut(row);
+        let factor = input_factor(scaling, row);
+        row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+    }
+    scaled
+}
+
 /// Centred second moments of pairs `(x, y)`: all that a linear map needs to know about them.
 #[derive(Debug, Clone)]
 pub(crate) struct Moments {
@@ -252,17 +263,19 @@ fn diverged(what: &str) -> Error {
     ErrorKind::Diverged { what: what.into(), step: 0 }.into()
 }
 
+/// The sum of every column of row-major numbers, row after row, in `f64`.
+pub fn column_sums(values: &[f32], columns: usize) -> Vec<f64> {
+    let mut sums = vec![0.0; columns];
+    for row in values.chunks_exact(columns.max(1)) {
+        sums.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value));
+    }
+    sums
+}
+
 /// The mean of every column, summed in `f64`; zeros for no rows.
 pub(crate) fn column_means(rows: &Matrix) -> Vec<f64> {
-    let mut means = vec![0.0; rows.columns()];
-    for row in 0..rows.rows() {
-        means.iter_mut().zip(rows.row(row)).for_each(|(mean, &value)| *mean += f64::from(value));
-    }
     let count = rows.rows().max(1) as f64;
-    for mean in &mut means {
-        *mean /= count;
-    }
-    means
+    column_sums(rows.as_slice(), rows.columns()).into_iter().map(|sum| sum / count).collect()
 }
 
 #[cfg(test)]

@@ -3,12 +3,15 @@
 use faer::{Accum, MatMut, MatRef, Par, linalg::matmul::matmul};
 use rayon::prelude::*;
 use rehang::adapter::{BranchInput, Dense, Geometry, KernelExpansion, Map};
+use rehang::files::expect_width;
 use rehang::study::true_errors;
-use rehang::{ErrorKind, Matrix, Pairs, Result};
+use rehang::{Matrix, Pairs, Result};
 
-use crate::linear_algebra::input_factor;
+use crate::linear_algebra::scaled;
 use crate::objectives::squared::total_variance;
 
+/// What errors of width are about.
+const INPUT: &str = "the input of an adapter's layer";
 /// Rows that are computed together; a row's result does not depend on it.
 const PANEL_ROWS: usize = 256;
 
@@ -16,7 +19,7 @@ const PANEL_ROWS: usize = 256;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::WidthMismatch`] where a layer does not fit the width that reaches it, [`ErrorKind::MissingInput`] for
+/// [`rehang::ErrorKind::WidthMismatch`] where a layer does not fit the width that reaches it, [`rehang::ErrorKind::MissingInput`] for
 /// a map that reads side information where there is none.
 pub fn raw_outputs(map: &Map, old: &Matrix, side: Option<&Matrix>) -> Result<Matrix> {
     let parts: Vec<Result<Matrix>> = (0..old.rows())
@@ -24,7 +27,7 @@ pub fn raw_outputs(map: &Map, old: &Matrix, side: Option<&Matrix>) -> Result<Mat
         .par_chunks(PANEL_ROWS)
         .map(|rows| {
             let side = side.map(|side| side.select(rows));
-            panel(map, old.select(rows), side)
+            panel(map, &old.select(rows), side)
         })
         .collect();
     let mut data = Vec::new();
@@ -37,12 +40,8 @@ pub fn raw_outputs(map: &Map, old: &Matrix, side: Option<&Matrix>) -> Result<Mat
     Matrix::new(columns, data)
 }
 
-fn panel(map: &Map, mut old: Matrix, side: Option<Matrix>) -> Result<Matrix> {
-    for row in 0..old.rows() {
-        let row = old.row_mut(row);
-        let factor = input_factor(map.input, row);
-        scale(row, factor);
-    }
+fn panel(map: &Map, old: &Matrix, side: Option<Matrix>) -> Result<Matrix> {
+    let old = scaled(old, map.input);
     let kernel = map.kernel.as_ref().map(|kernel| expansion(kernel, &old)).transpose()?;
     let skipped = map.skip.as_ref().map(|skip| layer(skip, &old)).transpose()?;
     let mut joined = layers(&map.branch, old.clone())?;
@@ -68,7 +67,7 @@ fn panel(map: &Map, mut old: Matrix, side: Option<Matrix>) -> Result<Matrix> {
 
 /// `Σ_j a_j · exp(−γ‖x − c_j‖²)` for every row x.
 fn expansion(kernel: &KernelExpansion, x: &Matrix) -> Result<Matrix> {
-    expect_width(x, kernel.centres.columns())?;
+    expect_width(INPUT, kernel.centres.columns(), x.columns())?;
     let square = |row: &[f32]| row.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>();
     let mut weights = Matrix::zeros(x.rows(), kernel.centres.rows());
     multiply_transposed(x.as_slice(), x.rows(), &kernel.centres, weights.as_mut_slice());
@@ -91,21 +90,13 @@ fn expansion(kernel: &KernelExpansion, x: &Matrix) -> Result<Matrix> {
     Ok(out)
 }
 
-fn expect_width(x: &Matrix, expected: usize) -> Result<()> {
-    if x.columns() == expected {
-        return Ok(());
-    }
-    let what = "the input of an adapter's layer".into();
-    Err(ErrorKind::WidthMismatch { what, expected, received: x.columns() }.into())
-}
-
 fn layers(layers: &[Dense], input: Matrix) -> Result<Matrix> {
     layers.iter().try_fold(input, |x, dense| layer(dense, &x))
 }
 
 fn layer(dense: &Dense, x: &Matrix) -> Result<Matrix> {
     let (inputs, outputs) = (dense.weight.columns(), dense.weight.rows());
-    expect_width(x, inputs)?;
+    expect_width(INPUT, inputs, x.columns())?;
     let mut y = Matrix::zeros(x.rows(), outputs);
     multiply_transposed(x.as_slice(), x.rows(), &dense.weight, y.as_mut_slice());
     for row in 0..y.rows() {
@@ -127,13 +118,6 @@ pub(crate) fn multiply_transposed(x: &[f32], rows: usize, weight: &Matrix, out: 
     matmul(out, Accum::Replace, x, w.transpose(), 1.0_f32, Par::Seq);
 }
 
-/// Multiplies a row with a number, in double precision.
-pub(crate) fn scale(row: &mut [f32], factor: f64) {
-    for value in row {
-        *value = (f64::from(*value) * factor) as f32;
-    }
-}
-
 /// Puts one raw output into the new space, in place.
 pub(crate) fn conform(geometry: &Geometry, row: &mut [f32]) {
     match geometry {
@@ -147,7 +131,7 @@ pub(crate) fn conform(geometry: &Geometry, row: &mut [f32]) {
             let length = rehang::norm(row);
             if length > 0.0 {
                 let factor = f64::from(matched(raw, native, length as f32)) / length;
-                scale(row, factor);
+                row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
             }
         }
     }

@@ -1,8 +1,7 @@
 //! Pseudo-classes for pairs without labels, and a head made of class means.
 
-use rehang::{
-    Error, ErrorKind, Head, HeadKind, Labels, Matrix, Result, class_means, k_means, squared_distance,
-};
+use rehang::files::expect_count;
+use rehang::{Error, Head, HeadKind, Labels, Matrix, Result, class_means, k_means, squared_distance};
 
 use crate::head_fit::class_numbers;
 
@@ -31,15 +30,7 @@ pub fn pseudo_classes(vectors: &Matrix, seed: u64) -> Result<Labels> {
 /// [`rehang::ErrorKind::CountMismatch`] where there is not one label a vector, [`rehang::ErrorKind::MissingInput`]
 /// where no label is known.
 pub fn centroid_head(vectors: &Matrix, labels: &[i64]) -> Result<Head> {
-    if labels.len() != vectors.rows() {
-        return Err(ErrorKind::CountMismatch {
-            left: "new vectors".into(),
-            left_count: vectors.rows(),
-            right: "labels".into(),
-            right_count: labels.len(),
-        }
-        .into());
-    }
+    expect_count("new vectors", vectors.rows(), "labels", labels.len())?;
     let (numbers, known) = class_numbers(labels);
     if known.is_empty() {
         return Err(Error::missing("labels that are not negative", "a head of class means"));

@@ -4,15 +4,14 @@ use std::path::PathBuf;
 
 use rehang::adapter::{InputScaling, Uncertainty};
 use rehang::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate_leave_one_out};
+use rehang::files::{VectorSource, read_f32_column, read_labels, read_matrix};
 use rehang::study::true_errors;
 use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 
-use crate::auto::{FitParameters, fit};
-use crate::closed_form::InputChoice;
-use crate::closed_form::ridge::{self, Penalty, RidgeParameters};
+use crate::auto::{FitParameters, fit_with};
+use crate::closed_form::ridge;
 use crate::method::Method;
-use crate::outputs::{conformed, raw_outputs};
-use crate::uncertainty_fit::predict;
+use crate::outputs::raw_outputs;
 
 struct Gallery {
     train: Pairs,
@@ -21,47 +20,19 @@ struct Gallery {
     head: Option<Head>,
 }
 
-/// A `.npy` file of f32, i32, i64 or u8 as `f64` numbers with its number of columns.
-fn read(path: &PathBuf) -> Option<(usize, Vec<f64>)> {
-    let bytes = fs_err::read(path).ok()?;
-    let length = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
-    let header = String::from_utf8_lossy(&bytes[10..10 + length]).into_owned();
-    let shape = header.split("'shape': (").nth(1)?.split(')').next()?.to_owned();
-    let columns = shape.split(',').nth(1).and_then(|text| text.trim().parse().ok()).unwrap_or(1);
-    let data = &bytes[10 + length..];
-    let four =
-        |make: fn([u8; 4]) -> f64| data.chunks_exact(4).map(|c| make([c[0], c[1], c[2], c[3]])).collect();
-    let values = if header.contains("<f4") {
-        four(|c| f64::from(f32::from_le_bytes(c)))
-    } else if header.contains("<i4") {
-        four(|c| f64::from(i32::from_le_bytes(c)))
-    } else if header.contains("<i8") {
-        data.chunks_exact(8).map(|c| i64::from_le_bytes(c.try_into().unwrap()) as f64).collect()
-    } else {
-        data.iter().map(|&value| f64::from(value)).collect()
-    };
-    Some((columns, values))
-}
-
 /// A gallery as it is, or with its new vectors scaled to length 1.
 fn load(name: &str, normalised: bool) -> Option<Gallery> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name);
-    // A worktree lies one folder deeper than the project itself.
-    let folder =
-        [folder, PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data").join(name)]
-            .into_iter()
-            .find(|folder| folder.exists());
-    let Some(folder) = folder else {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    // A work tree of this repository lies one folder deeper.
+    let folders =
+        ["../../../shared/data", "../../../../shared/data"].map(|folder| here.join(folder).join(name));
+    let Some(folder) = folders.into_iter().find(|folder| folder.exists()) else {
         eprintln!("skipped: {name} is not in ../shared/data");
         return None;
     };
-    let matrix = |file: String| {
-        let (columns, values) = read(&folder.join(file))?;
-        Matrix::new(columns, values.into_iter().map(|value| value as f32).collect()).ok()
-    };
-    let integers = |file: String| {
-        Some(read(&folder.join(file))?.1.into_iter().map(|value| value as i64).collect::<Vec<_>>())
-    };
+    let source = |file: String| VectorSource::path(folder.join(file));
+    let matrix = |file: String| read_matrix(&source(file)).ok();
+    let integers = |file: String| read_labels(&source(file)).ok();
     let pairs = |old: Matrix, mut new: Matrix, labels: Vec<i64>| {
         if normalised {
             new.normalise_rows();
@@ -86,12 +57,7 @@ fn load(name: &str, normalised: bool) -> Option<Gallery> {
             .collect::<Option<_>>()?
     };
     let head = matrix("head_new_weight.npy".into()).map(|weight| {
-        let bias = read(&folder.join("head_new_bias.npy"))
-            .unwrap()
-            .1
-            .into_iter()
-            .map(|value| value as f32)
-            .collect();
+        let bias = read_f32_column(&source("head_new_bias.npy".into())).unwrap();
         Head::new(weight, Some(bias), HeadKind::Softmax).unwrap()
     });
     let [train, seen, unseen] = parts.try_into().ok()?;
@@ -112,11 +78,8 @@ fn start(native: &Pairs, adapted: &Matrix) -> (f64, f64) {
 #[test]
 fn ridge_reaches_the_baseline_of_clinc150() {
     let Some(data) = load("text_clinc150", false) else { return };
-    let parameters = RidgeParameters {
-        penalty: Penalty::Fixed(1e-2),
-        input: InputChoice::Fixed(InputScaling::UnitLength),
-    };
-    let map = ridge::fit(&data.train, &parameters, &Progress::default()).unwrap().map;
+    let scaling = Some(InputScaling::UnitLength);
+    let map = ridge::fit_with(&data.train, scaling, &[1e-2], &Progress::default()).unwrap().map;
     for (pairs, top1, mean_precision) in [(&data.seen, 75.64, 48.66), (&data.unseen, 79.0, 53.14)] {
         let raw = raw_outputs(&map, pairs.old().matrix(), None).unwrap();
         let mut adapted = raw.clone();
@@ -134,7 +97,7 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
     let head = data.head.as_ref().filter(|_| with_head);
     #[allow(clippy::disallowed_methods, reason = "said, not asserted")]
     let started = std::time::Instant::now();
-    let fitted = fit(&data.train, head, &parameters, &Progress::default()).unwrap();
+    let fitted = fit_with(&data.train, head, &parameters, &[], &Progress::default()).unwrap();
     eprintln!("{name} {method}: {:.1} s", started.elapsed().as_secs_f64());
     let selection = fitted.selection.unwrap();
     eprintln!("  do nothing {:.1}, native {:.1}", selection.do_nothing, selection.native);
@@ -144,17 +107,14 @@ fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<
     for finding in &fitted.findings {
         eprintln!("  {:?} {}: {}", finding.severity, finding.code, finding.seen);
     }
-    let calibration = fitted.calibration.unwrap();
-    eprintln!("  out-of-fold: τ {:.3?}, ratio {:.3}", calibration.kendall_tau, calibration.calibration.ratio);
+    let sigma = fitted.sigma.unwrap();
+    eprintln!("  out-of-fold: τ {:.3?}, ratio {:.3}", sigma.kendall_tau, sigma.calibration.ratio);
     let adapter = fitted.adapter;
-    let Uncertainty::OutOfFold(model) = &adapter.uncertainty else { return None };
+    let Uncertainty::OutOfFold(_) = &adapter.uncertainty else { return None };
     let on = |pairs: &Pairs| {
-        let raw = raw_outputs(&adapter.map, pairs.old().matrix(), None).unwrap();
-        let outputs = conformed(&adapter.geometry, raw.clone());
-        let predicted: Vec<f64> = predict(model, adapter.map.input, pairs.old().matrix(), &raw, &outputs)
-            .into_iter()
-            .map(f64::exp)
-            .collect();
+        let adapted = rehang::adapter::apply(&adapter, pairs.old(), None, &Progress::default()).unwrap();
+        let outputs = adapted.vectors.matrix().clone();
+        let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
         let actual = true_errors(pairs.new_vectors().matrix(), &outputs);
         let ratio = predicted.iter().sum::<f64>() / actual.iter().sum::<f64>();
         let (top1, map) = start(pairs, &outputs);

@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use rand::SeedableRng;
-use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 use rehang::curve::{
-    CurveInput, CurveOptions, DoNothing, MAP, Relevance, agreement, agreement_today, curve, evaluate,
+    CurveInput, CurveOptions, DoNothing, Line, MAP, Relevance, TOP1, agreement, agreement_today, curve,
+    evaluate,
 };
-use rehang::{Matrix, Pairs, Progress, Result, Vectors};
+use rehang::{Distance, Matrix, Pairs, Progress, Result, Vectors};
+
+use crate::folds::shuffled;
 
 /// Neighbours whose agreement counts where there are no labels.
 pub(crate) const AGREEMENT: usize = 10;
@@ -71,30 +71,42 @@ impl Criterion {
     /// itself out), while it becomes native in random order.
     pub(crate) fn upgrade(&self, native: &Vectors, adapted: &Matrix, seed: u64) -> Result<Quality> {
         let (distance, native) = (native.space().distance, native.matrix());
-        let mut order: Vec<usize> = (0..native.rows()).collect();
-        order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-        let quiet = Progress::default();
-        let line = match self {
-            Self::Labels(labels) => {
-                let input = CurveInput {
-                    native,
-                    adapted,
-                    order: &order,
-                    queries: None,
-                    relevance: Relevance::Labels { gallery: labels, queries: None },
-                    distance,
-                    handicap: 0.0,
-                    groups: None,
-                    do_nothing: None,
-                };
-                curve(&input, &CurveOptions::default(), &quiet)?.lines[MAP].clone()
-            }
-            Self::Agreement => {
-                agreement(native, adapted, &order, None, distance, 0.0, AGREEMENT, 0, &quiet)?.line
-            }
+        let labels = match self {
+            Self::Labels(labels) => Some(labels.as_slice()),
+            Self::Agreement => None,
         };
+        let (line, _) = lines(labels, native, adapted, &shuffled(native.rows(), seed), distance, 0.0)?;
         Ok(Quality { start: line.start(), area: line.area() })
     }
+}
+
+/// The line of mAP by label and the one of top-1; of the agreement and none without labels.
+pub(crate) fn lines(
+    labels: Option<&[i64]>,
+    native: &Matrix,
+    adapted: &Matrix,
+    order: &[usize],
+    distance: Distance,
+    handicap: f64,
+) -> Result<(Line, Option<Line>)> {
+    let quiet = Progress::default();
+    let Some(labels) = labels else {
+        let curve = agreement(native, adapted, order, None, distance, handicap, AGREEMENT, 0, &quiet)?;
+        return Ok((curve.line, None));
+    };
+    let input = CurveInput {
+        native,
+        adapted,
+        order,
+        queries: None,
+        relevance: Relevance::Labels { gallery: labels, queries: None },
+        distance,
+        handicap,
+        groups: None,
+        do_nothing: None,
+    };
+    let curve = curve(&input, &CurveOptions::default(), &quiet)?;
+    Ok((curve.lines[MAP].clone(), Some(curve.lines[TOP1].clone())))
 }
 
 /// mAP of vectors for their own queries.
@@ -106,8 +118,6 @@ fn by_own_queries(vectors: &Vectors, labels: &[i64]) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use rehang::Distance;
-
     use super::*;
     use crate::test_data::random_matrix;
 

@@ -10,20 +10,18 @@
 //! both, so the regression learns from both; its level is set by the first.
 
 use faer::Mat;
-use rand::SeedableRng;
-use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::adapter::{
     Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty,
 };
+use rehang::files::expect_count;
 use rehang::statistics::SigmaQuality;
 use rehang::study::true_errors;
-use rehang::{Error, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
+use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
 
-use crate::folds::folds;
-use crate::linear_algebra::{column_means, eigen, input_factor, product};
-use crate::outputs::{conformed, raw_outputs, scale};
+use crate::folds::{folds, parted, shuffled};
+use crate::linear_algebra::{column_means, eigen, product, scaled};
+use crate::outputs::{conformed, raw_outputs};
 
 /// Fits once for every fold, without the fold's pairs, and gives the raw outputs of these maps on the pairs that each
 /// had not seen: `[n, d_new]`, in the order of the pairs.
@@ -33,31 +31,20 @@ use crate::outputs::{conformed, raw_outputs, scale};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::CountMismatch`] where there is not one fold a pair, [`ErrorKind::InvalidOption`] where a fold holds
-/// every pair, what `fit` says, and [`ErrorKind::Cancelled`].
+/// [`rehang::ErrorKind::CountMismatch`] where there is not one fold a pair, [`rehang::ErrorKind::InvalidOption`] where a fold holds
+/// every pair, what `fit` says, and [`rehang::ErrorKind::Cancelled`].
 pub fn cross_fit(
     pairs: &Pairs,
     fold: &[usize],
     mut fit: impl FnMut(&Pairs, &[usize]) -> Result<Map>,
     progress: &Progress,
 ) -> Result<Matrix> {
-    if fold.len() != pairs.len() {
-        return Err(ErrorKind::CountMismatch {
-            left: "pairs".into(),
-            left_count: pairs.len(),
-            right: "folds".into(),
-            right_count: fold.len(),
-        }
-        .into());
-    }
+    expect_count("pairs", pairs.len(), "folds", fold.len())?;
     let count = fold.iter().max().map_or(0, |last| last + 1);
     let mut outputs = Matrix::zeros(pairs.len(), pairs.new_vectors().dimension());
     for f in 0..count {
         progress.check()?;
-        let part = |inside: bool| -> Vec<usize> {
-            (0..fold.len()).filter(|&item| (fold[item] == f) == inside).collect()
-        };
-        let (left_out, fitted) = (part(true), part(false));
+        let (left_out, fitted) = parted(fold, f);
         if left_out.is_empty() {
             continue;
         }
@@ -74,31 +61,12 @@ pub fn cross_fit(
     Ok(outputs)
 }
 
-/// How σ² is learned.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `neighbours` | 10 | nearest anchors whose residuals are averaged | ≥ 1 |
-/// | `anchors_max` | 4096 | pairs kept in the adapter to look at | ≥ 2 |
-/// | `sample_max` | 20000 | pairs that the regression is fitted on | ≥ 10 |
-/// | `seed` | 0 | which pairs those are | – |
-#[derive(Debug, Clone, PartialEq)]
-pub struct UncertaintyParameters {
-    /// How many nearest anchors are looked at.
-    pub neighbours: usize,
-    /// The most anchors that are kept.
-    pub anchors_max: usize,
-    /// The most pairs that the regression is fitted on.
-    pub sample_max: usize,
-    /// Draws anchors, sample and the folds in which the regression itself is checked.
-    pub seed: u64,
-}
-
-impl Default for UncertaintyParameters {
-    fn default() -> Self {
-        Self { neighbours: 10, anchors_max: 4096, sample_max: 20_000, seed: 0 }
-    }
-}
+/// Nearest anchors whose residuals are averaged.
+const NEIGHBOURS: usize = 10;
+/// Pairs that are kept in the adapter to look at, at most.
+const ANCHORS_MAX: usize = 4096;
+/// Pairs that the regression is fitted on, at most.
+const SAMPLE_MAX: usize = 20_000;
 
 /// Out-of-fold evidence about a map: what it gives for pairs that it was not fitted on.
 #[derive(Debug, Clone, Copy)]
@@ -150,16 +118,19 @@ const PAIRS_MIN: usize = 30;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`] for parameters out of range, [`ErrorKind::CountMismatch`] for evidence of other
-/// pairs, [`ErrorKind::Cancelled`].
+/// [`rehang::ErrorKind::CountMismatch`] for evidence of other pairs, [`rehang::ErrorKind::Cancelled`].
 pub fn fit(
     pairs: &Pairs,
     evidence: Evidence<'_>,
-    parameters: &UncertaintyParameters,
+    seed: u64,
     progress: &Progress,
 ) -> Result<FittedUncertainty> {
     progress.check()?;
-    check(pairs, &evidence, parameters)?;
+    let grouped = evidence.groups_left_out.map(Matrix::rows);
+    let groups = grouped.map(|_| evidence.groups.len());
+    for rows in [Some(evidence.items_left_out.rows()), grouped, groups].into_iter().flatten() {
+        expect_count("pairs", pairs.len(), "out-of-fold outputs", rows)?;
+    }
     let new = pairs.new_vectors().matrix();
     let outputs = conformed(evidence.geometry, evidence.items_left_out.clone());
     let errors = true_errors(new, &outputs);
@@ -172,9 +143,9 @@ pub fn fit(
     }
     let log_error = |error: f64| error.max(1e-9 * mean_error).ln();
 
-    let anchors = sample(pairs.len(), parameters.anchors_max, parameters.seed);
-    let scaled = scaled_inputs(pairs.old().matrix(), evidence.input);
-    let anchor_rows = scaled.select(&anchors);
+    let anchors = sample(pairs.len(), ANCHORS_MAX, seed);
+    let old = scaled(pairs.old().matrix(), evidence.input);
+    let anchor_rows = old.select(&anchors);
     let search = NearestAnchors::new(&anchor_rows)?;
     let mut values: Vec<Vec<f32>> =
         vec![anchors.iter().map(|&item| log_error(errors[item]) as f32).collect()];
@@ -182,16 +153,16 @@ pub fn fit(
         let errors = true_errors(&new.select(&anchors), &conformed(evidence.geometry, raw.select(&anchors)));
         values.push(errors.into_iter().map(|error| log_error(error) as f32).collect());
     }
-    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors), parameters.neighbours)?);
+    values.push(local_spread(&search, &anchor_rows, &new.select(&anchors))?);
     let anchor_values = Matrix::from_fn(anchors.len(), values.len(), |anchor, value| values[value][anchor]);
 
-    let rows = sample(pairs.len(), parameters.sample_max, parameters.seed.wrapping_add(1));
+    let rows = sample(pairs.len(), SAMPLE_MAX, seed.wrapping_add(1));
     let head =
         evidence.head.map(|head| sharpened(head, &outputs.select(&rows), &new.select(&rows))).transpose()?;
     let mut fitted = OutOfFold {
         anchors: anchor_rows,
         anchor_values,
-        neighbours: parameters.neighbours,
+        neighbours: NEIGHBOURS,
         centre: column_means(new).into_iter().map(|mean| mean as f32).collect(),
         intercept: 0.0,
         coefficients: Vec::new(),
@@ -201,12 +172,12 @@ pub fn fit(
         head,
     };
     progress.check()?;
-    let scaled = scaled.select(&rows);
+    let old = old.select(&rows);
     let itself = |row: usize, anchor: usize| anchors[anchor] == rows[row];
     let mut features = features(
         &fitted,
         &search,
-        &scaled,
+        &old,
         &evidence.items_left_out.select(&rows),
         &outputs.select(&rows),
         itself,
@@ -220,45 +191,62 @@ pub fn fit(
             let (row, anchor) = (rows[row], anchors[anchor]);
             row == anchor || (evidence.groups[row] >= 0 && evidence.groups[row] == evidence.groups[anchor])
         };
-        features.extend(self::features(&fitted, &search, &scaled, &raw, &outputs, its_group)?);
+        features.extend(self::features(&fitted, &search, &old, &raw, &outputs, its_group)?);
         targets.extend(true_errors(&new.select(&rows), &outputs).into_iter().map(log_error));
     }
 
-    let mut predicted = vec![0.0; rows.len()];
-    let fold = folds(rows.len(), 5, parameters.seed);
-    for f in 0..5 {
-        let part: Vec<usize> = (0..targets.len()).filter(|&row| fold[row % rows.len()] != f).collect();
-        let regression = Regression::fit(&features, &targets, &part)?;
-        for row in (0..rows.len()).filter(|&row| fold[row] == f) {
-            predicted[row] = regression.predict(&features[row]);
-        }
-    }
-    // The exponential of a mean of logs is below the mean: this factor makes up for it.
-    let level = |rows: &dyn Fn(usize) -> bool| {
-        let sums = (0..predicted.len())
-            .filter(|&row| rows(row))
-            .fold((0.0, 0.0), |(errors, said), row| (errors + actual[row], said + f64::exp(predicted[row])));
-        (sums.0 / sums.1).ln()
-    };
-    let correction = level(&|_| true);
-    // How good σ² is, its level included, is measured on pairs that had no part in either.
-    let levels: Vec<f64> = (0..5).map(|f| level(&|row| fold[row] != f)).collect();
-    let honest: Vec<f64> = predicted.iter().zip(&fold).map(|(log, &f)| (log + levels[f]).exp()).collect();
-    let predicted: Vec<f64> = predicted.iter().map(|log| (log + correction).exp()).collect();
-    let smallest = predicted.iter().copied().fold(f64::INFINITY, f64::min);
-    let largest = predicted.iter().copied().fold(0.0, f64::max);
-
+    let checked = Checked::of(&features, &targets, &actual, seed)?;
     let all: Vec<usize> = (0..targets.len()).collect();
     let regression = Regression::fit(&features, &targets, &all)?;
-    fitted.intercept = (regression.intercept + correction) as f32;
+    fitted.intercept = (regression.intercept + checked.correction) as f32;
     fitted.coefficients = regression.coefficients.iter().map(|&value| value as f32).collect();
     fitted.means = regression.means.iter().map(|&value| value as f32).collect();
-    fitted.log_minimum = (smallest / 2.0).ln() as f32;
-    fitted.log_maximum = (largest * 2.0).ln() as f32;
+    fitted.log_minimum = (checked.smallest / 2.0).ln() as f32;
+    fitted.log_maximum = (checked.largest * 2.0).ln() as f32;
     Ok(FittedUncertainty {
         uncertainty: Uncertainty::OutOfFold(fitted),
-        calibration: SigmaQuality::of(&honest, &actual)?,
+        calibration: SigmaQuality::of(&checked.honest, &actual)?,
     })
+}
+
+/// What regressions say of the pairs that they left out.
+struct Checked {
+    /// Added to `log σ²`: the exponential of a mean of logs is below the mean.
+    correction: f64,
+    /// σ² with the correction of the other folds: how good it is, its level included, is measured on pairs that had no part in
+    /// either.
+    honest: Vec<f64>,
+    smallest: f64,
+    largest: f64,
+}
+
+impl Checked {
+    /// `actual` are the errors of the first rows of `features`; rows that repeat them are left out with them.
+    fn of(features: &[Vec<f64>], targets: &[f64], actual: &[f64], seed: u64) -> Result<Self> {
+        let rows = actual.len();
+        let mut predicted = vec![0.0; rows];
+        let fold = folds(rows, 5, seed);
+        for f in 0..5 {
+            let part: Vec<usize> = (0..targets.len()).filter(|&row| fold[row % rows] != f).collect();
+            let regression = Regression::fit(features, targets, &part)?;
+            for row in (0..rows).filter(|&row| fold[row] == f) {
+                predicted[row] = regression.predict(&features[row]);
+            }
+        }
+        let level = |rows: &dyn Fn(usize) -> bool| {
+            let sums =
+                (0..predicted.len()).filter(|&row| rows(row)).fold((0.0, 0.0), |(errors, said), row| {
+                    (errors + actual[row], said + f64::exp(predicted[row]))
+                });
+            (sums.0 / sums.1).ln()
+        };
+        let correction = level(&|_| true);
+        let levels: Vec<f64> = (0..5).map(|f| level(&|row| fold[row] != f)).collect();
+        let honest = predicted.iter().zip(&fold).map(|(log, &f)| (log + levels[f]).exp()).collect();
+        let corrected = predicted.iter().map(|log| (log + correction).exp());
+        let smallest = corrected.clone().fold(f64::INFINITY, f64::min);
+        Ok(Self { correction, honest, smallest, largest: corrected.fold(0.0, f64::max) })
+    }
 }
 
 /// A jointly trained σ² in the unit of the squared error.
@@ -289,59 +277,20 @@ pub(crate) fn in_squared_units(
     Ok(Uncertainty::Linear { weight, bias: (f64::from(bias) + level) as f32 })
 }
 
-fn check(pairs: &Pairs, evidence: &Evidence<'_>, parameters: &UncertaintyParameters) -> Result<()> {
-    if parameters.neighbours == 0 {
-        return Err(Error::option("neighbours of σ²", 0, "at least 1"));
-    }
-    if parameters.anchors_max < 2 || parameters.sample_max < 10 {
-        let value = format!("{} anchors, sample of {}", parameters.anchors_max, parameters.sample_max);
-        return Err(Error::option("size of σ²", value, "at least 2 anchors and a sample of 10"));
-    }
-    let grouped = evidence.groups_left_out.map(Matrix::rows);
-    let groups = grouped.map(|_| evidence.groups.len());
-    for rows in [Some(evidence.items_left_out.rows()), grouped, groups].into_iter().flatten() {
-        if rows != pairs.len() {
-            return Err(ErrorKind::CountMismatch {
-                left: "pairs".into(),
-                left_count: pairs.len(),
-                right: "out-of-fold outputs".into(),
-                right_count: rows,
-            }
-            .into());
-        }
-    }
-    Ok(())
-}
-
 /// At most `limit` of `n` items, drawn at random, increasing.
 fn sample(n: usize, limit: usize, seed: u64) -> Vec<usize> {
-    let mut items: Vec<usize> = (0..n).collect();
-    if n > limit {
-        items.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-        items.truncate(limit);
-        items.sort_unstable();
+    if n <= limit {
+        return (0..n).collect();
     }
+    let mut items = shuffled(n, seed);
+    items.truncate(limit);
+    items.sort_unstable();
     items
 }
 
-fn scaled_inputs(old: &Matrix, scaling: InputScaling) -> Matrix {
-    let mut scaled = old.clone();
-    for row in 0..scaled.rows() {
-        let row = scaled.row_mut(row);
-        let factor = input_factor(scaling, row);
-        scale(row, factor);
-    }
-    scaled
-}
-
 /// For every anchor the log of the mean squared distance of its new vector from those of its nearest other anchors.
-fn local_spread(
-    search: &NearestAnchors,
-    anchors: &Matrix,
-    new: &Matrix,
-    neighbours: usize,
-) -> Result<Vec<f32>> {
-    let found = search.search(anchors, neighbours, |query, anchor| query == anchor)?;
+fn local_spread(search: &NearestAnchors, anchors: &Matrix, new: &Matrix) -> Result<Vec<f32>> {
+    let found = search.search(anchors, NEIGHBOURS, |query, anchor| query == anchor)?;
     let spread: Vec<f64> = found
         .par_iter()
         .enumerate()
@@ -396,7 +345,7 @@ fn features(
 }
 
 /// The logits of a head for one vector, without any training margin.
-fn logits(head: &Head, v: &[f32]) -> Vec<f64> {
+pub(crate) fn logits(head: &Head, v: &[f32]) -> Vec<f64> {
     let length = rehang::norm(v);
     (0..head.classes())
         .map(|class| {
@@ -530,32 +479,10 @@ impl Regression {
     }
 }
 
-/// `log σ²` of items that are none of the anchors; what an adapter gives for new items.
-#[cfg(test)]
-pub(crate) fn predict(
-    model: &OutOfFold,
-    input: InputScaling,
-    old: &Matrix,
-    raw: &Matrix,
-    outputs: &Matrix,
-) -> Vec<f64> {
-    let search = NearestAnchors::new(&model.anchors).unwrap();
-    let rows = features(model, &search, &scaled_inputs(old, input), raw, outputs, |_, _| false).unwrap();
-    rows.iter()
-        .map(|row| {
-            let terms = row.iter().zip(&model.means).zip(&model.coefficients);
-            let sum: f64 = terms
-                .map(|((value, mean), coefficient)| f64::from(*coefficient) * (value - f64::from(*mean)))
-                .sum();
-            (f64::from(model.intercept) + sum).clamp(model.log_minimum.into(), model.log_maximum.into())
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::closed_form::ridge::{self, RidgeParameters};
+    use crate::closed_form::ridge;
     use crate::test_data::{pairs as make, random_matrix};
 
     /// Old vectors in two clouds; in the second one the map has nothing to go by.
@@ -569,7 +496,7 @@ mod tests {
     }
 
     fn ridge_map(pairs: &Pairs) -> Result<Map> {
-        Ok(ridge::fit(pairs, &RidgeParameters::default(), &Progress::default())?.map)
+        Ok(ridge::fit(pairs, &Progress::default())?.map)
     }
 
     fn evidence(raw: &Matrix, input: InputScaling) -> Evidence<'_> {
@@ -612,22 +539,27 @@ mod tests {
         let map = ridge_map(&data).unwrap();
         let raw =
             cross_fit(&data, &folds(900, 5, 0), |pairs, _| ridge_map(pairs), &Progress::default()).unwrap();
-        let fitted =
-            fit(&data, evidence(&raw, map.input), &UncertaintyParameters::default(), &Progress::default())
-                .unwrap();
+        let fitted = fit(&data, evidence(&raw, map.input), 0, &Progress::default()).unwrap();
         assert!(fitted.calibration.kendall_tau > Some(0.4), "{:?}", fitted.calibration.kendall_tau);
         // The level is not fitted on the pairs that it is measured on, so it is near 1 and not exactly there.
         let ratio = fitted.calibration.calibration.ratio;
         assert!((0.9..1.1).contains(&ratio) && (ratio - 1.0).abs() > 1e-6, "{ratio}");
-        let Uncertainty::OutOfFold(model) = fitted.uncertainty else { panic!("a regression is expected") };
+        assert!(matches!(fitted.uncertainty, Uncertainty::OutOfFold(_)), "a regression is expected");
 
         let fresh = two_clouds(400, 50);
-        let raw = raw_outputs(&map, fresh.old().matrix(), None).unwrap();
-        let predicted: Vec<f64> = predict(&model, map.input, fresh.old().matrix(), &raw, &raw)
-            .iter()
-            .map(|log| log.exp())
-            .collect();
-        let actual = true_errors(fresh.new_vectors().matrix(), &raw);
+        let adapter = rehang::Adapter {
+            old: data.old().space().clone(),
+            new: data.new_vectors().space().clone(),
+            map,
+            geometry: Geometry::Raw,
+            uncertainty: fitted.uncertainty,
+            handicap: 0.0,
+            input_statistics: None,
+            training: rehang::adapter::Training::default(),
+        };
+        let adapted = rehang::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
+        let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
+        let actual = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());
         let seen = SigmaQuality::of(&predicted, &actual).unwrap();
         assert!(seen.kendall_tau > Some(0.4) && (0.7..1.4).contains(&seen.calibration.ratio), "{seen:?}");
     }
@@ -636,23 +568,13 @@ mod tests {
     fn few_pairs_and_exact_maps_get_a_constant() {
         let data = two_clouds(20, 1);
         let raw = random_matrix(20, 2, 9);
-        let constant = fit(
-            &data,
-            evidence(&raw, InputScaling::AsIs),
-            &UncertaintyParameters::default(),
-            &Progress::default(),
-        );
+        let constant = fit(&data, evidence(&raw, InputScaling::AsIs), 0, &Progress::default());
         assert!(
             matches!(constant.unwrap().uncertainty, Uncertainty::Constant { variance } if variance > 0.0)
         );
         let data = two_clouds(100, 1);
         let exact = data.new_vectors().matrix().clone();
-        let constant = fit(
-            &data,
-            evidence(&exact, InputScaling::AsIs),
-            &UncertaintyParameters::default(),
-            &Progress::default(),
-        );
+        let constant = fit(&data, evidence(&exact, InputScaling::AsIs), 0, &Progress::default());
         assert!(
             matches!(constant.unwrap().uncertainty, Uncertainty::Constant { variance } if variance > 0.0)
         );

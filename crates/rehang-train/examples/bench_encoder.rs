@@ -11,8 +11,11 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use rehang_train::encoder::bench::TrainingStep;
-use rehang_train::encoder::{Architecture, Pooling, Shape, Stem};
+use rayon::prelude::*;
+use rehang::Result;
+use rehang_fit::Device;
+use rehang_fit::network::State;
+use rehang_train::encoder::{Architecture, Graph, Mode, Passes, Pooling, Shape, Stem, passes};
 use safetensors::tensor::{Dtype, TensorView};
 
 const ROWS: usize = 128;
@@ -20,7 +23,7 @@ const SHAPE: Shape = Shape { channels: 3, height: 32, width: 32 };
 const OUTPUTS: usize = 128;
 const RATE: f32 = 0.01;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (input, target) = (numbers(ROWS * SHAPE.size(), 1), numbers(ROWS * OUTPUTS, 2));
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -50,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let (threads, steps): (usize, usize) = (threads.parse()?, steps.parse()?);
             let architecture = architecture(encoder)?;
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-            let line = pool.install(|| -> rehang::Result<String> {
+            let line = pool.install(|| -> Result<String> {
                 let mut step = TrainingStep::new(&architecture, SHAPE, ROWS, 1)?;
                 let vectors = norm(&step.embed(&input)?);
                 let first = step.step(&input, &target, RATE)?;
@@ -79,7 +82,81 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn architecture(name: &str) -> Result<Architecture, String> {
+/// Decay of the sum of gradients in a step.
+const MOMENTUM: f32 = 0.9;
+
+/// An encoder that learns to give one fixed target for one fixed batch, on the processor: forward pass, mean squared
+/// error, backward pass, and a step of gradient descent with momentum 0.9.
+struct TrainingStep {
+    graph: Graph,
+    passes: Box<dyn Passes>,
+    state: State,
+    rows: usize,
+    gradient: Vec<f32>,
+    velocity: Vec<f32>,
+}
+
+impl TrainingStep {
+    /// An encoder with weights drawn from `seed`, before its first step on batches of `rows` rows.
+    fn new(architecture: &Architecture, input: Shape, rows: usize, seed: u64) -> Result<Self> {
+        let graph = architecture.graph(input)?;
+        Ok(Self {
+            passes: passes(&graph, Device::Cpu)?,
+            state: graph.initial(seed),
+            rows,
+            gradient: vec![0.0; graph.parameter_count()],
+            velocity: vec![0.0; graph.parameter_count()],
+            graph,
+        })
+    }
+
+    /// The encoder; its parameters tell what [`parameters`](Self::parameters) holds.
+    fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// All parameters in the graph's order.
+    fn parameters(&self) -> &[f32] {
+        &self.state.parameters
+    }
+
+    /// The gradient of the last step, in the same order.
+    fn gradient(&self) -> &[f32] {
+        &self.gradient
+    }
+
+    /// Vectors `[rows, outputs]` of a batch with the running statistics of BatchNorm.
+    fn embed(&mut self, input: &[f32]) -> Result<Vec<f32>> {
+        self.passes.forward(&mut self.state, input, self.rows, Mode::Evaluation)
+    }
+
+    /// One step towards `target [rows, outputs]` with the given rate; gives the mean squared error before it.
+    fn step(&mut self, input: &[f32], target: &[f32], rate: f32) -> Result<f64> {
+        let mut vectors = self.passes.forward(&mut self.state, input, self.rows, Mode::Training)?;
+        let count = vectors.len() as f64;
+        let mut loss = 0.0;
+        for (value, &target) in vectors.iter_mut().zip(target) {
+            let difference = *value - target;
+            loss += f64::from(difference) * f64::from(difference) / count;
+            *value = 2.0 * difference / count as f32;
+        }
+        self.gradient.par_chunks_mut(1 << 16).for_each(|gradient| gradient.fill(0.0));
+        self.passes.backward(&self.state, &vectors, &mut self.gradient)?;
+        self.velocity
+            .par_chunks_mut(1 << 16)
+            .zip(self.state.parameters.par_chunks_mut(1 << 16))
+            .zip(self.gradient.par_chunks(1 << 16))
+            .for_each(|((velocity, parameters), gradient)| {
+                for ((velocity, parameter), gradient) in velocity.iter_mut().zip(parameters).zip(gradient) {
+                    *velocity = MOMENTUM * *velocity + gradient;
+                    *parameter -= rate * *velocity;
+                }
+            });
+        Ok(loss)
+    }
+}
+
+fn architecture(name: &str) -> std::result::Result<Architecture, String> {
     match name {
         "cnn-small" => Ok(Architecture::CnnSmall { width: 32, outputs: OUTPUTS }),
         "resnet18" => {

@@ -1,7 +1,6 @@
 //! The configuration of a training, a TOML file. Unknown keys are errors; paths are seen from the folder of the file.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use rehang::files::{self, VectorSource};
 use rehang::{Error, Head, Result};
@@ -68,40 +67,22 @@ pub(crate) struct AllocationPart {
     pub folder: PathBuf,
 }
 
-/// A part of the data, as an allocation names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Part {
-    /// What the old model is trained on.
-    Old,
-    /// What the new model is trained on.
-    #[default]
-    New,
-    /// Rows of seen classes that are held out.
-    Test,
-    /// Rows of classes that neither model sees.
-    Unseen,
-    /// Every row.
-    All,
-}
-
-impl Part {
-    /// The names of the parts.
-    pub const NAMES: [&str; 5] = ["old", "new", "test", "unseen", "all"];
-}
-
-impl FromStr for Part {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Ok(match text {
-            "old" => Self::Old,
-            "new" => Self::New,
-            "test" => Self::Test,
-            "unseen" => Self::Unseen,
-            "all" => Self::All,
-            other => return Err(Error::option("part", other, Self::NAMES.join(", "))),
-        })
+rehang::named! {
+    /// A part of the data, as an allocation names it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Part ("part") {
+        /// What the old model is trained on.
+        Old = "old",
+        /// What the new model is trained on.
+        #[default]
+        New = "new",
+        /// Rows of seen classes that are held out.
+        Test = "test",
+        /// Rows of classes that neither model sees.
+        Unseen = "unseen",
+        /// Every row.
+        All = "all",
     }
 }
 
@@ -141,15 +122,8 @@ pub(crate) struct TrainingPart {
     gradient_clip: Option<f64>,
     label_smoothing: Option<f32>,
     views: Option<usize>,
-    seed: Option<u64>,
+    pub seed: Option<u64>,
     initial: Option<PathBuf>,
-}
-
-impl TrainingPart {
-    /// Whether a seed stands in the file.
-    pub fn has_seed(&self) -> bool {
-        self.seed.is_some()
-    }
 }
 
 /// `[output]`.
@@ -179,18 +153,7 @@ impl TrainingFile {
         file.folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         let folder = file.folder.clone();
         let place = |path: &mut PathBuf| *path = folder.join(&*path);
-        match &mut file.data {
-            ExamplesSource::Folder { path, .. } => place(path),
-            ExamplesSource::Arrays { images, labels, .. } => {
-                place(images);
-                place(labels);
-            }
-            ExamplesSource::Cifar { paths, .. } => paths.iter_mut().for_each(place),
-            ExamplesSource::Features { vectors, labels } => {
-                place(vectors);
-                place(labels);
-            }
-        }
+        file.data.paths().into_iter().for_each(|(_, path)| place(path));
         if let Some(allocation) = &mut file.allocation {
             place(&mut allocation.file);
             allocation.folder.clone_from(&folder);
@@ -245,20 +208,22 @@ impl TrainingFile {
     /// The old model, where the file names one.
     pub fn old_model(&self, examples: &Examples) -> Result<Option<OldModel>> {
         let Some(old) = &self.old else { return Ok(None) };
+        let weight = ("head_weight", old.head_weight.is_some());
+        let of_head = [
+            ("head_bias", old.head_bias.is_some()),
+            ("head", old.head.is_some()),
+            ("classes", old.classes.is_some()),
+        ];
         match (&old.encoder, &old.vectors) {
             (Some(path), None) => {
-                OldPart::expect_absent("encoder", &old.beside_encoder())?;
+                OldPart::expect_absent("encoder", &[("model", old.model.is_some()), weight])?;
+                OldPart::expect_absent("encoder", &of_head)?;
                 Ok(Some(OldModel::of(Encoder::load(path)?, old.cached)))
             }
             (None, Some(path)) => {
                 OldPart::expect_absent("vectors", &[("cached", old.cached)])?;
                 if old.head_weight.is_none() {
-                    let beside = [
-                        ("head_bias", old.head_bias.is_some()),
-                        ("head", old.head.is_some()),
-                        ("classes", old.classes.is_some()),
-                    ];
-                    OldPart::expect_absent("vectors without head_weight", &beside)?;
+                    OldPart::expect_absent("vectors without head_weight", &of_head)?;
                 }
                 let vectors = files::read_matrix(&VectorSource::parse(&path.to_string_lossy())?)?;
                 let head = match &old.head_weight {
@@ -363,17 +328,6 @@ impl AllocationPart {
 }
 
 impl OldPart {
-    /// What an encoder brings itself.
-    fn beside_encoder(&self) -> [(&'static str, bool); 5] {
-        [
-            ("model", self.model.is_some()),
-            ("head_weight", self.head_weight.is_some()),
-            ("head_bias", self.head_bias.is_some()),
-            ("head", self.head.is_some()),
-            ("classes", self.classes.is_some()),
-        ]
-    }
-
     /// Fails where an option stands beside one that leaves it without a meaning.
     fn expect_absent(beside: &str, options: &[(&str, bool)]) -> Result<()> {
         match options.iter().find(|(_, given)| *given) {

@@ -14,11 +14,12 @@ use rehang::compatibility::at_width;
 use rehang::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, curve, evaluate};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::study::true_errors;
-use rehang::{Distance, Error, ErrorKind, Head, Matrix, Pairs, Progress, Result, Vectors};
+use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};
 
 use crate::compatible::{
     Method as Compatible, OldModel, OptimiserKind, TrainingParameters, TrainingSet, train, training_warnings,
+    unless_diverged,
 };
 use crate::encoder::Encoder;
 use crate::examples::Examples;
@@ -79,9 +80,9 @@ pub struct ComparisonData<'a> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Empty`] without seeds, parts or orders; [`ErrorKind::InvalidOption`] for labels, adapters, orders or seeds that
-/// come twice, and for a part in which no class has two rows; [`ErrorKind::Conflict`] for a kept encoder that was trained in
-/// another way; [`ErrorKind::Diverged`] and [`ErrorKind::NotFinite`] where the old or the independent model leaves the finite
+/// [`rehang::ErrorKind::Empty`] without seeds, parts or orders; [`rehang::ErrorKind::InvalidOption`] for labels, adapters, orders or seeds that
+/// come twice, and for a part in which no class has two rows; [`rehang::ErrorKind::Conflict`] for a kept encoder that was trained in
+/// another way; [`rehang::ErrorKind::Diverged`] and [`rehang::ErrorKind::NotFinite`] where the old or the independent model leaves the finite
 /// numbers; as [`train`], [`fit_adapter`] and [`curve`].
 pub fn compare(
     data: &ComparisonData<'_>,
@@ -94,7 +95,7 @@ pub fn compare(
         ("the list of orders", parameters.orders.is_empty()),
     ] {
         if is_empty {
-            return Err(ErrorKind::Empty { what: what.into() }.into());
+            return Err(Error::empty(what));
         }
     }
     expect_names_once(parameters)?;
@@ -102,7 +103,7 @@ pub fn compare(
     let mut outcomes = Vec::new();
     let mut warnings = Vec::new();
     for &seed in &parameters.seeds {
-        outcomes.extend(one_seed(data, parameters, seed, &mut warnings, progress)?);
+        outcomes.extend(Study { data, parameters, seed, progress, warnings: &mut warnings }.outcomes()?);
     }
     if parameters.seeds.len() < 3 {
         warnings
@@ -167,26 +168,17 @@ fn expect_names_once(parameters: &ComparisonParameters) -> Result<()> {
             return twice("compare.methods", label);
         }
     }
-    for method in &parameters.adapters {
-        if !lines.insert(method.name().to_owned()) {
-            return twice("compare.adapters", method.name());
-        }
+    if let Some(method) = parameters.adapters.iter().find(|method| !lines.insert(method.name().to_owned())) {
+        return twice("compare.adapters", method.name());
     }
     let mut seeds = BTreeSet::new();
-    for seed in &parameters.seeds {
-        if !seeds.insert(seed) {
-            return Err(Error::option(
-                "compare.seeds",
-                seed,
-                "every seed once: a second time says nothing new",
-            ));
-        }
+    if let Some(seed) = parameters.seeds.iter().find(|seed| !seeds.insert(**seed)) {
+        let expected = "every seed once: a second time says nothing new";
+        return Err(Error::option("compare.seeds", seed, expected));
     }
     let mut orders = BTreeSet::new();
-    for order in &parameters.orders {
-        if !orders.insert(order.name()) {
-            return twice("compare.orders", order.name());
-        }
+    if let Some(order) = parameters.orders.iter().find(|order| !orders.insert(order.name())) {
+        return twice("compare.orders", order.name());
     }
     Ok(())
 }
@@ -207,138 +199,8 @@ fn expect_searchable(data: &ComparisonData<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What a method gave, or nothing where it left the finite numbers: that must not cost a night of the others.
-fn unless_diverged<T>(
-    result: Result<T>,
-    label: &str,
-    seed: u64,
-    warnings: &mut Vec<String>,
-) -> Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if matches!(error.kind(), ErrorKind::Diverged { .. } | ErrorKind::NotFinite { .. }) => {
-            warnings.push(format!("{label} is left out for seed {seed}: {error}"));
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 /// Every part by one model.
 type Galleries = Vec<Matrix>;
-
-fn one_seed(
-    data: &ComparisonData<'_>,
-    parameters: &ComparisonParameters,
-    seed: u64,
-    warnings: &mut Vec<String>,
-    progress: &Progress,
-) -> Result<Vec<Outcome>> {
-    let examples = data.examples;
-    let study = Study { data, parameters, seed };
-    let (old, _) = study.trained(OLD, &parameters.old, data.old_rows, None, warnings, progress)?;
-    let old_model = OldModel::of(old.clone(), false);
-    let (independent, _) =
-        study.trained(INDEPENDENT, &parameters.independent, data.new_rows, None, warnings, progress)?;
-    let old_parts = study.galleries(&old, progress)?;
-    let best_parts = study.galleries(&independent, progress)?;
-
-    let mut sides: Vec<Side> = vec![Side {
-        label: INDEPENDENT.into(),
-        native: best_parts.clone(),
-        adapted: fitted(&old_parts, independent.architecture.outputs()),
-        sigma: None,
-        head: independent.head.clone(),
-    }];
-    for contender in &parameters.contenders {
-        let Contender { label, parameters } = contender;
-        let trained = study
-            .trained(label, parameters, data.new_rows, Some(&old_model), warnings, progress)
-            .and_then(|(encoder, psi)| Ok((study.galleries(&encoder, progress)?, encoder, psi)));
-        let Some((native, encoder, psi)) = unless_diverged(trained, label, seed, warnings)? else { continue };
-        let width = encoder.architecture.outputs();
-        sides.push(Side {
-            label: label.clone(),
-            native: native.clone(),
-            adapted: fitted(&old_parts, width),
-            sigma: None,
-            head: encoder.head.clone(),
-        });
-        if let Some(psi) = psi {
-            let label = format!("{label} + ψ");
-            let side = Side::adapted(label.clone(), native, &old_parts, &psi, &encoder.head, progress);
-            sides.extend(unless_diverged(side, &label, seed, warnings)?);
-        }
-    }
-    if !parameters.adapters.is_empty() {
-        let chosen = examples.select(data.new_rows);
-        let embed =
-            |encoder: &Encoder| encoder.embed(&chosen.inputs, parameters.independent.device, progress);
-        // The head numbers its classes by name.
-        let number = |label: u32| -> i64 {
-            let name = &examples.classes[label as usize];
-            independent.classes.iter().position(|class| class == name).map_or(-1, |class| class as i64)
-        };
-        let labels = chosen.labels.iter().map(|&label| number(label)).collect();
-        let pairs = Pairs::new(embed(&old)?, embed(&independent)?, Some(labels), None)?;
-        for &method in &parameters.adapters {
-            let fit = FitParameters { method, seed, compare: false, ..FitParameters::default() };
-            let options = NetworkOptions::default();
-            let head = &independent.head;
-            // FCT is the map alone; everything else has a σ² to order by.
-            let adapter = if method == Method::Fct {
-                fit_map_only(&pairs, Some(head), &fit, &options, progress)
-            } else {
-                fit_adapter(&pairs, Some(head), &fit, &options, progress).map(|fitted| fitted.adapter)
-            };
-            let label = method.name();
-            let side = adapter.and_then(|adapter| {
-                Side::adapted(label.into(), best_parts.clone(), &old_parts, &adapter, head, progress)
-            });
-            let Some(mut side) = unless_diverged(side, label, seed, warnings)? else { continue };
-            side.sigma = side.sigma.filter(|_| method != Method::Fct);
-            sides.push(side);
-        }
-    }
-
-    let mut outcomes = Vec::new();
-    for (number, (part, rows)) in data.parts.iter().enumerate() {
-        let labels: Vec<i64> = rows.iter().map(|&row| i64::from(examples.labels[row])).collect();
-        let relevance = Relevance::Labels { gallery: &labels, queries: None };
-        let quality = |gallery: &Matrix| -> Result<Quality> {
-            let found =
-                evaluate(gallery, None, relevance, Distance::Cosine, &CurveOptions::default(), progress)?;
-            Ok(Quality { top1: found.values[TOP1], map: found.values[MAP] })
-        };
-        let old_old = quality(&old_parts[number])?;
-        let best_best = quality(&best_parts[number])?;
-        for side in &sides {
-            let mut outcome = Outcome {
-                method: side.label.clone(),
-                seed,
-                part: part.clone(),
-                old_old,
-                new_old: Quality::default(),
-                new_new: Quality::default(),
-                best_best,
-                backfills: Vec::new(),
-            };
-            // The ends are the same in every order, and are there for methods that none of the orders is for.
-            let in_place = (0..rows.len()).collect::<Vec<usize>>();
-            let whole = side.curve(number, &in_place, relevance, progress)?;
-            outcome.new_old = both(&whole, &Line::start);
-            outcome.new_new = both(&whole, &Line::end);
-            for &policy in &parameters.orders {
-                if let Some(permutation) = side.order(number, policy, seed)? {
-                    let curve = side.curve(number, &permutation, relevance, progress)?;
-                    outcome.backfills.push(backfill(policy.name(), &curve));
-                }
-            }
-            outcomes.push(outcome);
-        }
-    }
-    Ok(outcomes)
-}
 
 /// Old vectors at the width of the new ones: what a gallery without an adapter holds.
 fn fitted(old_parts: &Galleries, width: usize) -> Galleries {
@@ -378,8 +240,14 @@ struct Side {
 }
 
 impl Side {
+    /// A model whose queries search the old vectors as they are.
+    fn plain(label: &str, native: Galleries, old_parts: &Galleries, encoder: &Encoder) -> Self {
+        let adapted = fitted(old_parts, encoder.architecture.outputs());
+        Self { label: label.into(), native, adapted, sigma: None, head: encoder.head.clone() }
+    }
+
     fn adapted(
-        label: String,
+        label: &str,
         native: Galleries,
         old_parts: &Galleries,
         adapter: &Adapter,
@@ -393,7 +261,7 @@ impl Side {
             sigma.push(out.variance.iter().map(|&value| f64::from(value)).collect());
             adapted.push(out.vectors.matrix().clone());
         }
-        Ok(Self { label, native, adapted, sigma: Some(sigma), head: head.clone() })
+        Ok(Self { label: label.into(), native, adapted, sigma: Some(sigma), head: head.clone() })
     }
 
     /// The order in which a part is re-embedded; `None` where there is no evidence for it.
@@ -447,18 +315,132 @@ struct Study<'a> {
     data: &'a ComparisonData<'a>,
     parameters: &'a ComparisonParameters,
     seed: u64,
+    progress: &'a Progress,
+    warnings: &'a mut Vec<String>,
 }
 
 impl Study<'_> {
+    /// What every method reaches on every part.
+    fn outcomes(&mut self) -> Result<Vec<Outcome>> {
+        let Self { data, parameters, seed, progress, .. } = *self;
+        let (old, _) = self.trained(OLD, &parameters.old, data.old_rows, None)?;
+        let (independent, _) = self.trained(INDEPENDENT, &parameters.independent, data.new_rows, None)?;
+        let (old_parts, best_parts) = (self.galleries(&old)?, self.galleries(&independent)?);
+        let mut sides = vec![Side::plain(INDEPENDENT, best_parts.clone(), &old_parts, &independent)];
+        sides.extend(self.contenders(&old, &old_parts)?);
+        if !parameters.adapters.is_empty() {
+            sides.extend(self.adapters(&old, &independent, &old_parts, &best_parts)?);
+        }
+        let mut outcomes = Vec::new();
+        for (number, (part, rows)) in data.parts.iter().enumerate() {
+            let labels: Vec<i64> = rows.iter().map(|&row| i64::from(data.examples.labels[row])).collect();
+            let relevance = Relevance::Labels { gallery: &labels, queries: None };
+            let quality = |gallery: &Matrix| -> Result<Quality> {
+                let options = CurveOptions::default();
+                let found = evaluate(gallery, None, relevance, Distance::Cosine, &options, progress)?;
+                Ok(Quality { top1: found.values[TOP1], map: found.values[MAP] })
+            };
+            let (old_old, best_best) = (quality(&old_parts[number])?, quality(&best_parts[number])?);
+            for side in &sides {
+                // The ends are the same in every order, and are there for methods that none of the orders is for.
+                let in_place = (0..rows.len()).collect::<Vec<usize>>();
+                let whole = side.curve(number, &in_place, relevance, progress)?;
+                let mut backfills = Vec::new();
+                for &policy in &parameters.orders {
+                    if let Some(permutation) = side.order(number, policy, seed)? {
+                        let curve = side.curve(number, &permutation, relevance, progress)?;
+                        backfills.push(backfill(policy.name(), &curve));
+                    }
+                }
+                outcomes.push(Outcome {
+                    method: side.label.clone(),
+                    seed,
+                    part: part.clone(),
+                    old_old,
+                    new_old: both(&whole, &Line::start),
+                    new_new: both(&whole, &Line::end),
+                    best_best,
+                    backfills,
+                });
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// The compatible models, each by itself and with the ψ that was trained beside it.
+    fn contenders(&mut self, old: &Encoder, old_parts: &Galleries) -> Result<Vec<Side>> {
+        let Self { data, parameters, progress, .. } = *self;
+        let old_model = OldModel::of(old.clone(), false);
+        let mut sides = Vec::new();
+        for Contender { label, parameters } in &parameters.contenders {
+            let trained = self.trained(label, parameters, data.new_rows, Some(&old_model));
+            let trained = trained.and_then(|(encoder, psi)| Ok((self.galleries(&encoder)?, encoder, psi)));
+            let Some((native, encoder, psi)) = self.unless_diverged(trained, label)? else { continue };
+            sides.push(Side::plain(label, native.clone(), old_parts, &encoder));
+            if let Some(psi) = psi {
+                let label = format!("{label} + ψ");
+                let side = Side::adapted(&label, native, old_parts, &psi, &encoder.head, progress);
+                sides.extend(self.unless_diverged(side, &label)?);
+            }
+        }
+        Ok(sides)
+    }
+
+    /// Adapters from the old model to the independent one.
+    fn adapters(
+        &mut self,
+        old: &Encoder,
+        independent: &Encoder,
+        old_parts: &Galleries,
+        best_parts: &Galleries,
+    ) -> Result<Vec<Side>> {
+        let Self { data, parameters, seed, progress, .. } = *self;
+        let chosen = data.examples.select(data.new_rows);
+        let embed =
+            |encoder: &Encoder| encoder.embed(&chosen.inputs, parameters.independent.device, progress);
+        // The head numbers its classes by name.
+        let number = |label: u32| -> i64 {
+            let name = &data.examples.classes[label as usize];
+            independent.classes.iter().position(|class| class == name).map_or(-1, |class| class as i64)
+        };
+        let labels = chosen.labels.iter().map(|&label| number(label)).collect();
+        let pairs = Pairs::new(embed(old)?, embed(independent)?, Some(labels), None)?;
+        let (options, head) = (NetworkOptions::default(), &independent.head);
+        let mut sides = Vec::new();
+        for &method in &parameters.adapters {
+            let fit = FitParameters { method, seed, compare: false, ..FitParameters::default() };
+            // FCT is the map alone; everything else has a σ² to order by.
+            let adapter = if method == Method::Fct {
+                fit_map_only(&pairs, Some(head), &fit, &options, progress)
+            } else {
+                fit_adapter(&pairs, Some(head), &fit, &options, progress).map(|fitted| fitted.adapter)
+            };
+            let label = method.name();
+            let side = adapter.and_then(|adapter| {
+                Side::adapted(label, best_parts.clone(), old_parts, &adapter, head, progress)
+            });
+            let Some(mut side) = self.unless_diverged(side, label)? else { continue };
+            side.sigma = side.sigma.filter(|_| method != Method::Fct);
+            sides.push(side);
+        }
+        Ok(sides)
+    }
+
+    /// What a method gave, or nothing where it left the finite numbers: that must not cost a night of the others.
+    fn unless_diverged<T>(&mut self, result: Result<T>, label: &str) -> Result<Option<T>> {
+        let seed = self.seed;
+        unless_diverged(result, self.warnings, |error| {
+            format!("{label} is left out for seed {seed}: {error}")
+        })
+    }
+
     /// An encoder, trained or taken from the study's folder.
     fn trained(
-        &self,
+        &mut self,
         label: &str,
         parameters: &TrainingParameters,
         rows: &[usize],
         old: Option<&OldModel>,
-        warnings: &mut Vec<String>,
-        progress: &Progress,
     ) -> Result<(Encoder, Option<Adapter>)> {
         let name = format!("{}-{}", file_name(label), self.seed);
         // Layers of one shape start from the same weights for the same seed; an old model that started where the new ones
@@ -471,8 +453,8 @@ impl Study<'_> {
         let set = TrainingSet { examples: self.data.examples, rows, old_rows: Some(self.data.old_rows) };
         let mut note = |sentences: Vec<String>| {
             for sentence in sentences.into_iter().map(|sentence| format!("{label}: {sentence}")) {
-                if !warnings.contains(&sentence) {
-                    warnings.push(sentence);
+                if !self.warnings.contains(&sentence) {
+                    self.warnings.push(sentence);
                 }
             }
         };
@@ -492,7 +474,7 @@ impl Study<'_> {
                 return Ok((kept, if wants_psi { Some(Adapter::load(psi)?) } else { None }));
             }
         }
-        let trained = train(set, old, &parameters, progress)?;
+        let trained = train(set, old, &parameters, self.progress)?;
         note(trained.warnings);
         if let Some((encoder, psi)) = places {
             // ψ first: an encoder that is there says that all of its training is.
@@ -504,14 +486,14 @@ impl Study<'_> {
         Ok((trained.encoder, trained.adapter))
     }
 
-    fn galleries(&self, encoder: &Encoder, progress: &Progress) -> Result<Galleries> {
+    fn galleries(&self, encoder: &Encoder) -> Result<Galleries> {
         let device = self.parameters.independent.device;
         self.data
             .parts
             .iter()
             .map(|(_, rows)| {
                 let chosen = self.data.examples.select(rows);
-                Ok(encoder.embed(&chosen.inputs, device, progress)?.matrix().clone())
+                Ok(encoder.embed(&chosen.inputs, device, self.progress)?.matrix().clone())
             })
             .collect()
     }
@@ -521,7 +503,7 @@ impl Study<'_> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`] for `plain`, which takes part as the independent model.
+/// [`rehang::ErrorKind::InvalidOption`] for `plain`, which takes part as the independent model.
 pub fn expect_contender(method: &Compatible) -> Result<()> {
     if method.needs_old() {
         return Ok(());
@@ -623,7 +605,7 @@ mod tests {
             let first = run(&without, 32..40).unwrap();
             let before = encoder();
             let error = run(&study(folder.path(), "mine", "dmu", "hidden = 8"), 32..40).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::Conflict { .. }), "{error}");
+            assert!(matches!(error.kind(), rehang::ErrorKind::Conflict { .. }), "{error}");
             assert!(encoder() == before && !psi.exists());
             assert_eq!(run(&without, 32..40).unwrap(), first);
             fs_err::remove_file(folder.path().join("mine-0.safetensors")).unwrap();
@@ -649,7 +631,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for searched in [32..36, 32..32] {
             let error = run(&study(folder.path(), "bct", "bct", ""), searched).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::InvalidOption { .. }), "{error}");
+            assert!(matches!(error.kind(), rehang::ErrorKind::InvalidOption { .. }), "{error}");
             let text = error.to_string();
             assert!(text.contains("\"test\"") && text.contains("allocation.test"), "{text}");
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rehang::comparison::Comparison;
 use rehang::files::{self, AtomicFile, expect_apart};
-use rehang::finding::{Finding, Severity};
+use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::{Error, Progress, Result, Space};
 use rehang_fit::Device;
@@ -14,7 +14,7 @@ use crate::compatible::{Epoch, HeadForm, Method, TrainingParameters, TrainingSet
 use crate::configuration::{Part, TrainingFile};
 use crate::contest::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
 use crate::encoder::{Architecture, Encoder, Shape};
-use crate::examples::{Examples, ExamplesSource, Refusal};
+use crate::examples::{Examples, Refusal};
 
 /// A training's configuration, and what stands in place of some of its values.
 #[derive(Debug, Clone)]
@@ -114,7 +114,7 @@ pub fn train_files(files: &TrainFiles, progress: &Progress) -> Result<TrainAnswe
     trained.encoder.save(&output)?;
     let trains_adapter = parameters.method.adapter_hidden().is_some();
     let mut findings = Vec::new();
-    let mut warn = |code: &str, seen: String| findings.push(Finding::new(Severity::Warning, code, seen));
+    let mut warn = |code: &str, seen: String| findings.push(Finding::warning(code, seen));
     match (&trained.adapter, &adapter_output) {
         (Some(adapter), Some(path)) => adapter.save(path)?,
         (Some(_), None) => {
@@ -236,9 +236,7 @@ pub fn export_onnx(encoder: &Path, output: &PathBuf) -> Result<ExportAnswer> {
     expect_apart(&[("output", Some(output))], &[("encoder", encoder.to_owned())])?;
     let encoder = Encoder::load(encoder)?;
     let bytes = encoder.to_onnx()?;
-    let mut file = AtomicFile::create(output)?;
-    file.put(&bytes)?;
-    file.commit()?;
+    AtomicFile::write(output, &bytes)?;
     let dimension = encoder.architecture.outputs();
     Ok(ExportAnswer { onnx: output.clone(), bytes: bytes.len(), input: encoder.input, dimension })
 }
@@ -310,27 +308,13 @@ pub fn compare_files(files: &CompareFiles, progress: &Progress) -> Result<(Compa
 /// The files that a configuration makes every command read, itself among them, with the keys that name them.
 fn of_configuration(file: &TrainingFile, path: &Path) -> Vec<(&'static str, PathBuf)> {
     let mut inputs: Vec<(&'static str, PathBuf)> =
-        of_data(&file.data).into_iter().map(|(name, path)| (name, path.clone())).collect();
+        file.data.clone().paths().into_iter().map(|(name, path)| (name, path.clone())).collect();
     inputs.push(("the configuration", path.to_owned()));
     if let Some(allocation) = &file.allocation {
         inputs.push(("allocation.file", allocation.file.clone()));
         inputs.extend(allocation.test_rows().map(|path| ("allocation.test_rows", path)));
     }
     inputs
-}
-
-/// The files that data are read from, with the keys that name them.
-fn of_data(data: &ExamplesSource) -> Vec<(&'static str, &PathBuf)> {
-    match data {
-        ExamplesSource::Folder { path, .. } => vec![("data.path", path)],
-        ExamplesSource::Arrays { images, labels, .. } => {
-            vec![("data.images", images), ("data.labels", labels)]
-        }
-        ExamplesSource::Cifar { paths, .. } => paths.iter().map(|path| ("data.paths", path)).collect(),
-        ExamplesSource::Features { vectors, labels } => {
-            vec![("data.vectors", vectors), ("data.labels", labels)]
-        }
-    }
 }
 
 /// `[compare]`; the rest of the file is a training's, for the new models.
@@ -390,7 +374,7 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
         ("output.encoder", file.output.encoder.is_some(), kept),
         ("output.adapter", file.output.adapter.is_some(), kept),
         ("output.model", file.output.model.is_some(), "a model is called by its label and seed"),
-        ("training.seed", file.training.has_seed(), "seeds stand in [compare]"),
+        ("training.seed", file.training.seed.is_some(), "seeds stand in [compare]"),
         ("allocation.part", has_part, "the old model is trained on the part old, the others on the new one"),
     ];
     if let Some((option, _, instead)) = idle.iter().find(|(_, given, _)| *given) {

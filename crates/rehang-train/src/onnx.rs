@@ -11,7 +11,6 @@ const IR_VERSION: u64 = 8;
 /// Version of the operator set that is written.
 const OPERATOR_SET: u64 = 17;
 const TYPE_F32: u64 = 1;
-const TYPE_I64: u64 = 7;
 
 /// A value of an operator's attribute.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,19 +60,6 @@ impl Network {
             tensor.integer(1, length as u64);
         }
         tensor.integer(2, TYPE_F32);
-        tensor.bytes(8, name.as_bytes());
-        let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        tensor.bytes(9, &raw);
-        self.constants.push(tensor.0);
-        name
-    }
-
-    /// Adds a constant list of whole numbers; gives its name.
-    pub fn integers(&mut self, values: &[i64]) -> String {
-        let name = self.fresh("integers");
-        let mut tensor = Message::default();
-        tensor.integer(1, values.len() as u64);
-        tensor.integer(2, TYPE_I64);
         tensor.bytes(8, name.as_bytes());
         let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         tensor.bytes(9, &raw);

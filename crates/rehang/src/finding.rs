@@ -71,6 +71,21 @@ impl Finding {
         Self { code: code.into(), severity, seen: seen.into(), ..Self::default() }
     }
 
+    /// Good to know.
+    pub fn note(code: &str, seen: impl Into<String>) -> Self {
+        Self::new(Severity::Note, code, seen)
+    }
+
+    /// Numbers may say less than they seem to.
+    pub fn warning(code: &str, seen: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, code, seen)
+    }
+
+    /// Numbers must not be acted on before this is settled.
+    pub fn problem(code: &str, seen: impl Into<String>) -> Self {
+        Self::new(Severity::Problem, code, seen)
+    }
+
     /// Says what it may mean.
     #[must_use]
     pub fn may_mean(self, may_mean: impl Into<String>) -> Self {

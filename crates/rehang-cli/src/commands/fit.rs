@@ -12,21 +12,16 @@ use crate::bar::with_bar;
 
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
-    let mut options = NetworkOptions {
+    let options = NetworkOptions {
         epochs: arguments.epochs,
         early_stop: arguments.early_stop,
         seeds: arguments.seeds,
         device: arguments.device.parse()?,
         checkpoints: arguments.checkpoints.clone(),
         thorough: arguments.thorough,
-        ..NetworkOptions::default()
+        loss: arguments.loss.as_deref().map(str::parse).transpose()?,
+        uncertainty: arguments.uncertainty.as_deref().map(str::parse).transpose()?,
     };
-    if let Some(loss) = &arguments.loss {
-        options.loss = loss.parse()?;
-    }
-    if let Some(uncertainty) = &arguments.uncertainty {
-        options.uncertainty = uncertainty.parse()?;
-    }
     let spaces = &arguments.spaces;
     let answer = make(&FitFiles {
         old: arguments.old.clone(),
@@ -73,7 +68,7 @@ fn text(answer: &FitAnswer) -> String {
     if let Some(selection) = &fitted.selection {
         table(&mut text, selection);
     }
-    if let Some(quality) = &fitted.calibration {
+    if let Some(quality) = &fitted.sigma {
         let tau = quality.kendall_tau.map_or("undefined".into(), |tau| format!("{tau:.2}"));
         let _ = writeln!(text, "σ² against the errors on left-out pairs: Kendall τ-b {tau}");
     }

@@ -4,7 +4,7 @@
 
 mod network;
 
-use burn_tensor::{Device as BurnDevice, Tensor};
+use burn_tensor::{Device as BurnDevice, Tensor, TensorData};
 use rehang::{Error, Result};
 
 use crate::network_fit::Device;
@@ -28,6 +28,23 @@ pub fn device(device: Device) -> Result<BurnDevice> {
         #[cfg(not(all(feature = "wgpu", feature = "cuda")))]
         left_out => Err(left_out.missing_feature()),
     }
+}
+
+/// A tensor of numbers in row-major order.
+pub fn tensor<const D: usize>(values: &[f32], shape: [usize; D], device: &BurnDevice) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(values.to_vec(), shape), device)
+}
+
+/// Cosines with ArcFace's margin on the angle of the true class (`is_true`, one-hot): `cos(θ + margin)`, and beyond the angle at
+/// which that would rise again a line.
+pub fn with_angular_margin(cosines: &Tensor<2>, is_true: Tensor<2>, margin: f32) -> Tensor<2> {
+    let sines = cosines.clone().square().neg().add_scalar(1.0).clamp_min(1e-6).sqrt();
+    let turned = cosines.clone().mul_scalar(margin.cos()) - sines.mul_scalar(margin.sin());
+    let limit = (std::f32::consts::PI - margin).cos();
+    let beyond = cosines.clone().detach().lower_equal_elem(limit).float();
+    let guard = cosines.clone().sub_scalar(margin * margin.sin());
+    let with_margin = turned.clone() + (guard - turned) * beyond;
+    cosines.clone() + (with_margin - cosines.clone()) * is_true
 }
 
 /// The numbers of a tensor, in row-major order.

@@ -6,10 +6,10 @@
 //! but the layout and the random masks.
 
 use burn_tensor::activation::{log_softmax, relu};
-use burn_tensor::{Device as BurnDevice, Gradients, Tensor, TensorData};
+use burn_tensor::{Device as BurnDevice, Gradients, Tensor};
 use rehang::{HeadKind, Result};
 
-use super::{read, unit};
+use super::{read, tensor, unit, with_angular_margin};
 use crate::adam::{Adam, BETA_1, BETA_2, EPSILON, WeightDecay};
 use crate::network::{Dropout, LayerKind, Layout, Source, State};
 use crate::network_fit::{
@@ -49,28 +49,22 @@ struct Part {
 
 /// The parameters as tensors, in the layout's order: `weight, scale, shift` for a block, `weight, shift` for an
 /// output layer, and ψ's weight and bias at the end.
-fn parts(layout: &Layout, frozen: Option<usize>) -> Vec<Part> {
+fn parts(layout: &Layout) -> Vec<Part> {
     let mut parts = Vec::new();
+    let mut add = |begin, rows, columns, matrix, trained| {
+        parts.push(Part { begin, rows, columns, matrix, trained });
+    };
     for (number, layer) in layout.layers.iter().enumerate() {
-        let trained = Some(number) != frozen;
-        let (rows, columns) = (layer.outputs, layer.inputs);
-        parts.push(Part { begin: layer.weight.start, rows, columns, matrix: true, trained });
-        for range in [&layer.scale, &layer.shift] {
-            if !range.is_empty() {
-                parts.push(Part {
-                    begin: range.start,
-                    rows: 1,
-                    columns: layer.outputs,
-                    matrix: false,
-                    trained,
-                });
-            }
+        let trained = Some(number) != layout.skip;
+        add(layer.weight.start, layer.outputs, layer.inputs, true, trained);
+        for range in [&layer.scale, &layer.shift].into_iter().filter(|range| !range.is_empty()) {
+            add(range.start, 1, layer.outputs, false, trained);
         }
     }
     if let Some(range) = &layout.uncertainty {
         let columns = layout.widths.new;
-        parts.push(Part { begin: range.start, rows: 1, columns, matrix: false, trained: true });
-        parts.push(Part { begin: range.start + columns, rows: 1, columns: 1, matrix: false, trained: true });
+        add(range.start, 1, columns, false, true);
+        add(range.start + columns, 1, 1, false, true);
     }
     parts
 }
@@ -111,18 +105,19 @@ impl BurnTrainer {
         snapshot: &Snapshot,
         device: BurnDevice,
     ) -> Self {
-        let frozen = layout.skip.filter(|_| !parameters.train_skip);
-        let parts = parts(layout, frozen);
+        let parts = parts(layout);
+        let rows = |values: &[f32], rows: usize, columns: usize| {
+            tensor(&values[..rows * columns], [rows, columns], &device)
+        };
         let split = |flat: &[f32]| -> Vec<Tensor<2>> {
-            parts.iter().map(|part| tensor(&flat[part.begin..], part.rows, part.columns, &device)).collect()
+            parts.iter().map(|part| rows(&flat[part.begin..], part.rows, part.columns)).collect()
         };
         let running = layout
             .layers
             .iter()
             .filter(|layer| layer.kind == LayerKind::Block)
             .map(|layer| {
-                let column =
-                    |values: &[f32]| tensor(&values[layer.statistics.start..], 1, layer.outputs, &device);
+                let column = |values: &[f32]| rows(&values[layer.statistics.start..], 1, layer.outputs);
                 (column(&snapshot.state.running_mean), column(&snapshot.state.running_variance))
             })
             .collect();
@@ -133,11 +128,7 @@ impl BurnTrainer {
                 weight.normalise_rows();
             }
             let (classes, d) = (head.classes(), head.dimension());
-            (
-                tensor(weight.as_slice(), classes, d, &device),
-                tensor(head.bias(), 1, classes, &device),
-                head.kind(),
-            )
+            (rows(weight.as_slice(), classes, d), rows(head.bias(), 1, classes), head.kind())
         });
         Self {
             values: split(&snapshot.state.parameters),
@@ -208,8 +199,8 @@ impl BurnTrainer {
     ) -> (Tensor<2>, Vec<(Tensor<2>, Tensor<2>)>) {
         let widths = self.layout.widths;
         let rows = batch.rows;
-        let old = tensor(&batch.old, rows, widths.old, &self.device).autodiff();
-        let side = widths.side.map(|width| tensor(&batch.side, rows, width, &self.device).autodiff());
+        let old = tensor(&batch.old, [rows, widths.old], &self.device).autodiff();
+        let side = widths.side.map(|width| tensor(&batch.side, [rows, width], &self.device).autodiff());
         // A node's columns arrive in the order of its layers, so they are put side by side as they come.
         let mut nodes: Vec<Option<Tensor<2>>> = vec![None; self.layout.nodes.len()];
         let mut running = self.running.clone();
@@ -252,13 +243,13 @@ impl BurnTrainer {
     /// The fused passes' own dropout mask, as factors.
     fn mask(&self, dropout: Dropout, layer: usize, rows: usize, columns: usize) -> Option<Tensor<2>> {
         (dropout.rate > 0.0)
-            .then(|| tensor(&dropout.factors(layer, rows * columns), rows, columns, &self.device))
+            .then(|| tensor(&dropout.factors(layer, rows * columns), [rows, columns], &self.device))
     }
 
     /// L of every row, `[rows, 1]`.
     fn plain(&self, batch: &Batch, raw: Tensor<2>) -> Tensor<2> {
         let (rows, d) = (batch.rows, self.layout.widths.new);
-        let target = tensor(&batch.new, rows, d, &self.device);
+        let target = tensor(&batch.new, [rows, d], &self.device);
         let squared = match self.loss.squared {
             SquaredScale::MeanOverCoordinates => {
                 (raw.clone() - target).square().sum_dim(1).div_scalar(d as f32)
@@ -286,7 +277,7 @@ impl BurnTrainer {
                 is_true[row * classes + label] = 1.0;
             }
         }
-        let wanted = tensor(&wanted, rows, classes, &self.device);
+        let wanted = tensor(&wanted, [rows, classes], &self.device);
         let logits = match *kind {
             HeadKind::Softmax => {
                 let seen = if self.loss.on_sphere { unit(raw) } else { raw };
@@ -294,14 +285,8 @@ impl BurnTrainer {
             }
             HeadKind::ArcFace { scale, margin } => {
                 let cosines = unit(raw).matmul(weight.clone().transpose()).clamp(-1.0, 1.0);
-                let is_true = tensor(&is_true, rows, classes, &self.device);
-                let sines = cosines.clone().square().neg().add_scalar(1.0).clamp_min(1e-6).sqrt();
-                let turned = cosines.clone().mul_scalar(margin.cos()) - sines.mul_scalar(margin.sin());
-                let beyond =
-                    cosines.clone().inner().lower_equal_elem((std::f32::consts::PI - margin).cos()).float();
-                let guard = cosines.clone().sub_scalar(margin * margin.sin());
-                let with_margin = turned.clone() + (guard - turned) * beyond;
-                (cosines.clone() + (with_margin - cosines) * is_true).mul_scalar(scale)
+                let is_true = tensor(&is_true, [rows, classes], &self.device);
+                with_angular_margin(&cosines, is_true, margin).mul_scalar(scale)
             }
         };
         let loss = (log_softmax(logits, 1) * wanted).sum_dim(1).neg();
@@ -394,10 +379,6 @@ fn guarded(s: Tensor<2>, plain: &Tensor<2>, loss_weight: f32, log_weight: f32, b
     (s - value) * free + clamped
 }
 
-fn tensor(values: &[f32], rows: usize, columns: usize, device: &BurnDevice) -> Tensor<2> {
-    Tensor::from_data(TensorData::new(values[..rows * columns].to_vec(), [rows, columns]), device)
-}
-
 #[cfg(test)]
 mod tests {
     use rehang::{Head, Matrix};
@@ -420,7 +401,7 @@ mod tests {
     }
 
     fn parameters(loss: LossParameters, architecture: Architecture) -> NetworkParameters {
-        NetworkParameters { loss, architecture, train_skip: true, ..NetworkParameters::fct() }
+        NetworkParameters { loss, architecture, ..NetworkParameters::fct() }
     }
 
     /// Every loss, so that each of its derivatives is compared.
@@ -484,7 +465,7 @@ mod tests {
                     assert!((pass.loss.objective - expected_loss.objective).abs() < 1e-3);
                     assert!((pass.loss.plain - expected_loss.plain).abs() < 1e-3);
                     let mut gradients = pass.total.backward();
-                    for (part, leaf) in twin.parts.iter().zip(&pass.leaves) {
+                    for (part, leaf) in twin.parts.iter().zip(&pass.leaves).filter(|(part, _)| part.trained) {
                         let expected = read(leaf.grad_remove(&mut gradients).unwrap()).unwrap();
                         let received = &fused_gradient[part.begin..part.begin + expected.len()];
                         let size = expected.iter().fold(1e-4_f32, |size, value| size.max(value.abs()));

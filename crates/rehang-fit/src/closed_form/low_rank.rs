@@ -3,42 +3,17 @@
 use std::collections::BTreeMap;
 
 use faer::Mat;
-use rehang::{Error, Pairs, Progress, Result};
+use rehang::adapter::InputScaling;
+use rehang::{Pairs, Progress, Result};
 
-use super::ridge::{Penalty, RidgeParameters, solve};
-use super::{ClosedForm, InputChoice, best_scaling, layer, linear_map, scaling_name};
-use crate::folds::folds;
+use super::ridge::{PENALTIES, solve};
+use super::{ClosedForm, best_scaling, layer, linear_map, scaling_name};
+use crate::folds::{folds, parted};
 use crate::linear_algebra::{Moments, eigen, product};
 
 /// A measured rank may be this much worse than the best one, as a part of the new vectors' variance, if it is smaller:
 /// the difference is chance, and a smaller rank is a cheaper map.
 const TOLERANCE: f64 = 1e-3;
-
-/// How a low-rank map is fitted.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `rank` | measured | dimensions the map goes through | 1 ..= min(d_old, d_new) |
-/// | `penalty` | cross-validated | as for ridge | > 0 |
-/// | `input` | measured | raw or unit-length old vectors | – |
-/// | `seed` | 0 | which fifth of the pairs is held out to measure the rank | – |
-#[derive(Debug, Clone, PartialEq)]
-pub struct LowRankParameters {
-    /// The rank r; `None` measures it on a fifth of the pairs that is held out.
-    pub rank: Option<usize>,
-    /// The penalty of the regression.
-    pub penalty: Penalty,
-    /// What old vectors go through first.
-    pub input: InputChoice,
-    /// Draws the held-out fifth.
-    pub seed: u64,
-}
-
-impl Default for LowRankParameters {
-    fn default() -> Self {
-        Self { rank: None, penalty: Penalty::CrossValidated, input: InputChoice::Measured, seed: 0 }
-    }
-}
 
 /// Fits `h(o) = V_r V_rᵀ Wᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`, as two layers through r dimensions.
 ///
@@ -51,30 +26,30 @@ impl Default for LowRankParameters {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::InvalidOption`] for a rank or penalty that cannot be, [`rehang::ErrorKind::Diverged`] where a
-/// decomposition fails, [`rehang::ErrorKind::Cancelled`].
-pub fn fit(pairs: &Pairs, parameters: &LowRankParameters, progress: &Progress) -> Result<ClosedForm> {
+/// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
+pub fn fit(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<ClosedForm> {
+    fit_with(pairs, |scaling, rank_max| measured_rank(pairs, seed, scaling, rank_max), progress)
+}
+
+/// As [`fit`], through as many dimensions as `rank` says of a scaling and of the largest rank.
+fn fit_with(
+    pairs: &Pairs,
+    rank: impl FnOnce(InputScaling, usize) -> Result<usize>,
+    progress: &Progress,
+) -> Result<ClosedForm> {
     progress.check()?;
-    let rank_max = pairs.old().dimension().min(pairs.new_vectors().dimension());
-    if let Some(rank) = parameters.rank
-        && (rank == 0 || rank > rank_max)
-    {
-        return Err(Error::option("rank", rank, format!("a number from 1 to {rank_max}")));
-    }
-    let (scaling, (solution, means, moments)) = best_scaling(pairs, parameters.input, |_, moments| {
-        let solution = solve(moments, parameters.penalty)?;
-        Ok((solution.score, (solution, (moments.mean_x.clone(), moments.mean_y.clone()), moments.clone())))
+    let (scaling, (solution, moments)) = best_scaling(pairs, None, |moments| {
+        let solution = solve(moments, &PENALTIES)?;
+        Ok((solution.score, (solution, moments.clone())))
     })?;
-    let rank = match parameters.rank {
-        Some(rank) => rank,
-        None => measured_rank(pairs, parameters, scaling, rank_max)?,
-    };
+    let rank = rank(scaling, pairs.old().dimension().min(pairs.new_vectors().dimension()))?;
     let directions = leading_directions(&moments, &solution.weight)?;
     let directions = directions.subcols(0, rank);
     let down = product(solution.weight.as_ref(), directions);
-    let down_bias: Vec<f64> =
-        (0..rank).map(|j| -(0..down.nrows()).map(|i| down[(i, j)] * means.0[i]).sum::<f64>()).collect();
-    let layers = vec![layer(down.as_ref(), &down_bias), layer(directions.transpose(), &means.1)];
+    let down_bias: Vec<f64> = (0..rank)
+        .map(|j| -(0..down.nrows()).map(|i| down[(i, j)] * moments.mean_x[i]).sum::<f64>())
+        .collect();
+    let layers = vec![layer(down.as_ref(), &down_bias), layer(directions.transpose(), &moments.mean_y)];
     let choices = BTreeMap::from([
         ("input".into(), scaling_name(scaling)),
         ("penalty".into(), format!("{}", solution.penalty)),
@@ -92,24 +67,15 @@ fn leading_directions(moments: &Moments, weight: &Mat<f64>) -> Result<Mat<f64>> 
 }
 
 /// The rank that does best on a held-out fifth (within [`TOLERANCE`]); the full rank where there are too few pairs to ask.
-fn measured_rank(
-    pairs: &Pairs,
-    parameters: &LowRankParameters,
-    scaling: rehang::adapter::InputScaling,
-    rank_max: usize,
-) -> Result<usize> {
+fn measured_rank(pairs: &Pairs, seed: u64, scaling: InputScaling, rank_max: usize) -> Result<usize> {
     if pairs.len() < 10 {
         return Ok(rank_max);
     }
-    let fold = folds(pairs.len(), 5, parameters.seed);
-    let part = |held_out: bool| -> Vec<usize> {
-        (0..pairs.len()).filter(|&item| (fold[item] == 0) == held_out).collect()
-    };
+    let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
     let moments =
         |rows: &[usize]| Moments::of(pairs.old().matrix(), pairs.new_vectors().matrix(), Some(rows), scaling);
-    let (fitted, held_out) = (moments(&part(false)), moments(&part(true)));
-    let ridge = RidgeParameters { penalty: parameters.penalty, input: InputChoice::Fixed(scaling) };
-    let weight = solve(&fitted, ridge.penalty)?.weight;
+    let (fitted, held_out) = (moments(&fitted), moments(&held_out));
+    let weight = solve(&fitted, &PENALTIES)?.weight;
     let directions = leading_directions(&fitted, &weight)?;
     let down = product(weight.as_ref(), directions.as_ref());
     // On held-out pairs about the fitted means, direction j changes the squared error by E⟨down_j, x⟩² − 2 E⟨down_j, x⟩⟨v_j, y⟩.
@@ -150,9 +116,7 @@ mod tests {
         let clean = affine(&hidden, &random_matrix(8, 3, 3), &[1.0; 8]);
         let noise = random_matrix(800, 8, 4);
         let noisy = Matrix::from_fn(800, 8, |r, c| clean.row(r)[c] + 0.3 * noise.row(r)[c]);
-        let fitted =
-            fit(&pairs(old.clone(), noisy, None), &LowRankParameters::default(), &Progress::default())
-                .unwrap();
+        let fitted = fit(&pairs(old.clone(), noisy, None), 0, &Progress::default()).unwrap();
         assert_eq!(fitted.choices["rank"], "3");
         assert_eq!(fitted.map.mixer[0].weight.rows(), 3);
         assert!(largest_difference(&raw_outputs(&fitted.map, &old, None).unwrap(), &clean) < 0.5);
@@ -163,22 +127,11 @@ mod tests {
         for (d_old, d_new) in [(5, 5), (5, 9), (9, 5)] {
             let (old, new) = (random_matrix(300, d_old, 5), random_matrix(300, d_new, 6));
             let data = pairs(old.clone(), new, None);
-            let rank = Some(d_old.min(d_new));
-            let low =
-                fit(&data, &LowRankParameters { rank, ..LowRankParameters::default() }, &Progress::default());
-            let full = super::super::ridge::fit(&data, &RidgeParameters::default(), &Progress::default());
+            let low = fit_with(&data, |_, rank_max| Ok(rank_max), &Progress::default());
+            let full = super::super::ridge::fit(&data, &Progress::default());
             let low = raw_outputs(&low.unwrap().map, &old, None).unwrap();
             let full = raw_outputs(&full.unwrap().map, &old, None).unwrap();
             assert!(largest_difference(&low, &full) < 1e-4);
-        }
-    }
-
-    #[test]
-    fn a_rank_that_cannot_be_is_refused() {
-        let data = pairs(random_matrix(20, 3, 1), random_matrix(20, 5, 2), None);
-        for rank in [0, 4] {
-            let parameters = LowRankParameters { rank: Some(rank), ..LowRankParameters::default() };
-            assert!(fit(&data, &parameters, &Progress::default()).is_err());
         }
     }
 }

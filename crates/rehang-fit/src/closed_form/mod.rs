@@ -35,34 +35,26 @@ pub struct ClosedForm {
     pub choices: BTreeMap<String, String>,
 }
 
-/// What an old vector goes through before the linear part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InputChoice {
-    /// Raw or unit length, whichever leaves the smaller estimated error; raw where all vectors have length 1 already.
-    Measured,
-    /// This one.
-    Fixed(InputScaling),
-}
-
-/// The scalings to try for these pairs: only one where vectors have length 1 already, since both are the same then.
-fn scalings(pairs: &Pairs, choice: InputChoice) -> Vec<InputScaling> {
-    match choice {
-        InputChoice::Fixed(scaling) => vec![scaling],
-        InputChoice::Measured if pairs.old().space().normalised => vec![InputScaling::AsIs],
-        InputChoice::Measured => vec![InputScaling::AsIs, InputScaling::UnitLength],
+/// What an old vector may go through before the linear part: raw or unit length, whichever leaves the smaller estimated
+/// error; raw where all vectors have length 1 already.
+fn scalings(pairs: &Pairs, fixed: Option<InputScaling>) -> Vec<InputScaling> {
+    match fixed {
+        Some(scaling) => vec![scaling],
+        None if pairs.old().space().normalised => vec![InputScaling::AsIs],
+        None => vec![InputScaling::AsIs, InputScaling::UnitLength],
     }
 }
 
 /// Fits once for every scaling to try and keeps the fit with the smaller error; the first one where errors are equal.
 fn best_scaling<T>(
     pairs: &Pairs,
-    choice: InputChoice,
-    mut fit: impl FnMut(InputScaling, &Moments) -> Result<(f64, T)>,
+    fixed: Option<InputScaling>,
+    mut fit: impl FnMut(&Moments) -> Result<(f64, T)>,
 ) -> Result<(InputScaling, T)> {
     let mut best: Option<(f64, InputScaling, T)> = None;
-    for scaling in scalings(pairs, choice) {
+    for scaling in scalings(pairs, fixed) {
         let moments = Moments::of(pairs.old().matrix(), pairs.new_vectors().matrix(), None, scaling);
-        let (error, fitted) = fit(scaling, &moments)?;
+        let (error, fitted) = fit(&moments)?;
         if best.as_ref().is_none_or(|(smallest, _, _)| error < *smallest) {
             best = Some((error, scaling, fitted));
         }
@@ -80,7 +72,7 @@ fn scaling_name(scaling: InputScaling) -> String {
 }
 
 /// A map of linear layers only.
-fn linear_map(input: InputScaling, mixer: Vec<Dense>) -> Map {
+pub fn linear_map(input: InputScaling, mixer: Vec<Dense>) -> Map {
     Map { input, branch: Vec::new(), second: None, mixer, skip: None, kernel: None }
 }
 

@@ -5,35 +5,15 @@ use std::collections::BTreeMap;
 use faer::Mat;
 use rehang::{Pairs, Progress, Result};
 
-use super::{ClosedForm, InputChoice, best_scaling, centring_bias, layer, linear_map, scaling_name};
+use super::{ClosedForm, best_scaling, centring_bias, layer, linear_map, scaling_name};
 use crate::linear_algebra::{product, singular_values};
-
-/// How a Procrustes map is fitted.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `scale` | true | multiply the rotation with the factor of least squares | – |
-/// | `input` | measured | raw or unit-length old vectors | – |
-#[derive(Debug, Clone, PartialEq)]
-pub struct ProcrustesParameters {
-    /// Whether the rotation is multiplied with the factor that minimises the squared error.
-    pub scale: bool,
-    /// What old vectors go through first.
-    pub input: InputChoice,
-}
-
-impl Default for ProcrustesParameters {
-    fn default() -> Self {
-        Self { scale: true, input: InputChoice::Measured }
-    }
-}
 
 /// Fits `h(o) = s·Rᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`.
 ///
 /// With the singular value decomposition `U Σ Vᵀ` of the cross-covariance `Σᵢ (oᵢ − ō)(vᵢ − v̄)ᵀ`, `R = U Vᵀ`
 /// (Schönemann 1966). Where widths differ R has orthonormal rows (new space wider) or columns (narrower): it is the
-/// rotation for the narrower vectors padded with zeros. The scale is `s = tr Σ / Σᵢ ‖Rᵀ(oᵢ − ō)‖²`, or 1; it is 1
-/// too where old vectors do not vary.
+/// rotation for the narrower vectors padded with zeros. The scale is `s = tr Σ / Σᵢ ‖Rᵀ(oᵢ − ō)‖²`, or 1 where
+/// old vectors do not vary.
 ///
 /// Directions in which old and new do not vary together get some rotation that the data cannot fix; it is the same
 /// for the same pairs.
@@ -41,15 +21,15 @@ impl Default for ProcrustesParameters {
 /// # Errors
 ///
 /// [`rehang::ErrorKind::Diverged`] where the decomposition fails, [`rehang::ErrorKind::Cancelled`].
-pub fn fit(pairs: &Pairs, parameters: &ProcrustesParameters, progress: &Progress) -> Result<ClosedForm> {
+pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
     progress.check()?;
-    let (scaling, (rotation, scale, bias)) = best_scaling(pairs, parameters.input, |_, moments| {
+    let (scaling, (rotation, scale, bias)) = best_scaling(pairs, None, |moments| {
         let (u, values, v) = singular_values(moments.xy.as_ref(), "Procrustes rotation")?;
         let mut rotation: Mat<f64> = product(u.as_ref(), v.transpose());
         let trace: f64 = values.iter().sum();
         let spread = product(rotation.transpose(), product(moments.xx.as_ref(), rotation.as_ref()).as_ref());
         let spread: f64 = (0..spread.nrows()).map(|i| spread[(i, i)]).sum();
-        let scale = if parameters.scale && spread > 0.0 { trace / spread } else { 1.0 };
+        let scale = if spread > 0.0 { trace / spread } else { 1.0 };
         for column in 0..rotation.ncols() {
             for row in 0..rotation.nrows() {
                 rotation[(row, column)] *= scale;
@@ -70,7 +50,6 @@ mod tests {
     use crate::outputs::raw_outputs;
     use crate::test_data::{affine, largest_difference, pairs, random_matrix};
     use rehang::Matrix;
-    use rehang::adapter::InputScaling;
 
     fn rotation(d_new: usize, d_old: usize) -> Matrix {
         // Gram-Schmidt on the rows (or, where there are more rows than columns, on the columns).
@@ -87,17 +66,13 @@ mod tests {
         if d_new <= d_old { m } else { transpose(&m) }
     }
 
-    fn fixed(scale: bool) -> ProcrustesParameters {
-        ProcrustesParameters { scale, input: InputChoice::Fixed(InputScaling::AsIs) }
-    }
-
     #[test]
     fn a_rotation_with_scale_and_shift_is_recovered() {
         let old = random_matrix(200, 6, 1);
         let mut weight = rotation(6, 6);
         weight.as_mut_slice().iter_mut().for_each(|value| *value *= 2.5);
         let new = affine(&old, &weight, &[1.0, -2.0, 0.5, 0.0, 3.0, 9.0]);
-        let fitted = fit(&pairs(old.clone(), new.clone(), None), &fixed(true), &Progress::default()).unwrap();
+        let fitted = fit(&pairs(old.clone(), new.clone(), None), &Progress::default()).unwrap();
         assert_eq!(fitted.choices["scale"], "2.500000");
         assert!(largest_difference(&raw_outputs(&fitted.map, &old, None).unwrap(), &new) < 1e-4);
     }
@@ -106,21 +81,21 @@ mod tests {
     fn a_wider_new_space_is_recovered_through_orthonormal_columns() {
         let old = random_matrix(300, 4, 2);
         let new = affine(&old, &rotation(9, 4), &[0.5; 9]);
-        let fitted =
-            fit(&pairs(old.clone(), new.clone(), None), &fixed(false), &Progress::default()).unwrap();
+        let fitted = fit(&pairs(old.clone(), new.clone(), None), &Progress::default()).unwrap();
         assert!(largest_difference(&raw_outputs(&fitted.map, &old, None).unwrap(), &new) < 1e-4);
     }
 
     #[test]
-    fn a_narrower_new_space_gets_a_map_with_orthonormal_rows() {
+    fn a_narrower_new_space_gets_a_map_with_orthogonal_rows_of_one_length() {
         let old = random_matrix(300, 9, 3);
         let new = affine(&old, &rotation(4, 9), &[0.0; 4]);
-        let fitted = fit(&pairs(old, new, None), &fixed(false), &Progress::default()).unwrap();
+        let fitted = fit(&pairs(old, new, None), &Progress::default()).unwrap();
         let weight = &fitted.map.mixer[0].weight;
+        let square = fitted.choices["scale"].parse::<f32>().unwrap().powi(2);
         for i in 0..4 {
             for j in 0..4 {
                 let dot: f32 = weight.row(i).iter().zip(weight.row(j)).map(|(a, b)| a * b).sum();
-                assert!((dot - f32::from(u8::from(i == j))).abs() < 1e-5);
+                assert!((dot - square * f32::from(u8::from(i == j))).abs() < 1e-5);
             }
         }
     }
@@ -129,7 +104,7 @@ mod tests {
     fn constant_old_vectors_map_to_the_mean() {
         let old = Matrix::from_fn(20, 3, |_, _| 0.5);
         let new = random_matrix(20, 3, 4);
-        let fitted = fit(&pairs(old.clone(), new.clone(), None), &fixed(true), &Progress::default()).unwrap();
+        let fitted = fit(&pairs(old.clone(), new.clone(), None), &Progress::default()).unwrap();
         let out = raw_outputs(&fitted.map, &old, None).unwrap();
         let mean: f32 = (0..20).map(|row| new.row(row)[0]).sum::<f32>() / 20.0;
         assert!((out.row(7)[0] - mean).abs() < 1e-5);

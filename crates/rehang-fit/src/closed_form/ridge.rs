@@ -3,43 +3,16 @@
 use std::collections::BTreeMap;
 
 use faer::Mat;
-use rehang::{Error, Pairs, Progress, Result};
+use rehang::adapter::InputScaling;
+use rehang::{Pairs, Progress, Result};
 
-use super::{ClosedForm, InputChoice, best_scaling, centring_bias, layer, linear_map, scaling_name};
+use super::{ClosedForm, best_scaling, centring_bias, layer, linear_map, scaling_name};
 use crate::linear_algebra::{Moments, eigen, product};
 
-/// The penalty of a ridge regression, relative to the mean diagonal of the old vectors' covariance.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Penalty {
-    /// The member of [`PENALTIES`] with the smallest generalised cross-validation score.
-    CrossValidated,
-    /// This one; it must be positive and finite.
-    Fixed(f64),
-}
-
-/// The penalties that are tried, largest first: where two score the same, the larger one is kept.
+/// The penalties that are tried, relative to the mean diagonal of the old vectors' covariance. The largest is first: where
+/// two score the same, the larger one is kept.
 pub const PENALTIES: [f64; 15] =
     [10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6];
-
-/// How a ridge map is fitted.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `penalty` | cross-validated | how strongly the map is pulled to the mean | > 0 |
-/// | `input` | measured | raw or unit-length old vectors | – |
-#[derive(Debug, Clone, PartialEq)]
-pub struct RidgeParameters {
-    /// The penalty.
-    pub penalty: Penalty,
-    /// What old vectors go through first.
-    pub input: InputChoice,
-}
-
-impl Default for RidgeParameters {
-    fn default() -> Self {
-        Self { penalty: Penalty::CrossValidated, input: InputChoice::Measured }
-    }
-}
 
 /// Fits `h(o) = Wᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`, with `W = (S + λ·s̄·I)⁻¹ C`.
 ///
@@ -50,12 +23,21 @@ impl Default for RidgeParameters {
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::InvalidOption`] for a penalty that is not positive, [`rehang::ErrorKind::Diverged`] where the
-/// decomposition fails, [`rehang::ErrorKind::Cancelled`].
-pub fn fit(pairs: &Pairs, parameters: &RidgeParameters, progress: &Progress) -> Result<ClosedForm> {
+/// [`rehang::ErrorKind::Diverged`] where the decomposition fails, [`rehang::ErrorKind::Cancelled`].
+pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
+    fit_with(pairs, None, &PENALTIES, progress)
+}
+
+/// As [`fit`], with the best of other penalties and, where it is given, one scaling of old vectors.
+pub(crate) fn fit_with(
+    pairs: &Pairs,
+    scaling: Option<InputScaling>,
+    penalties: &[f64],
+    progress: &Progress,
+) -> Result<ClosedForm> {
     progress.check()?;
-    let (scaling, (solution, bias)) = best_scaling(pairs, parameters.input, |_, moments| {
-        let solution = solve(moments, parameters.penalty)?;
+    let (scaling, (solution, bias)) = best_scaling(pairs, scaling, |moments| {
+        let solution = solve(moments, penalties)?;
         let bias = centring_bias(moments, &solution.weight);
         Ok((solution.score, (solution, bias)))
     })?;
@@ -76,27 +58,17 @@ pub(super) struct Solution {
     pub score: f64,
 }
 
-/// Solves for the penalty given, or for the best of the grid.
-pub(super) fn solve(moments: &Moments, penalty: Penalty) -> Result<Solution> {
-    if let Penalty::Fixed(value) = penalty
-        && !(value > 0.0 && value.is_finite())
-    {
-        return Err(Error::option("penalty", value, "a positive number"));
-    }
+/// Solves for the penalty with the best score.
+pub(super) fn solve(moments: &Moments, penalties: &[f64]) -> Result<Solution> {
     let (values, vectors) = eigen(moments.xx.as_ref(), "ridge eigendecomposition")?;
     let z = product(vectors.transpose(), moments.xy.as_ref());
     let energy: Vec<f64> =
         (0..z.nrows()).map(|i| (0..z.ncols()).map(|j| z[(i, j)] * z[(i, j)]).sum()).collect();
     let unit = moments.mean_diagonal();
-    let score = |penalty: f64| score(moments, &values, &energy, penalty * unit);
-    let (penalty, score) = match penalty {
-        Penalty::Fixed(value) => (value, score(value)),
-        Penalty::CrossValidated => PENALTIES
-            .into_iter()
-            .map(|penalty| (penalty, score(penalty)))
-            .reduce(|best, next| if next.1 < best.1 { next } else { best })
-            .expect("the grid is not empty"),
-    };
+    let scored = penalties.iter().map(|&penalty| (penalty, score(moments, &values, &energy, penalty * unit)));
+    let (penalty, score) = scored
+        .reduce(|best, next| if next.1 < best.1 { next } else { best })
+        .expect("at least one penalty is tried");
     let mut scaled = z;
     for (i, value) in values.iter().enumerate() {
         // Without any variance `unit` is 0 and so is z: the weight is 0, not 0/0.
@@ -131,11 +103,6 @@ mod tests {
     use crate::outputs::raw_outputs;
     use crate::test_data::{affine, largest_difference, pairs, random_matrix};
     use rehang::Matrix;
-    use rehang::adapter::InputScaling;
-
-    fn fixed(penalty: f64) -> RidgeParameters {
-        RidgeParameters { penalty: Penalty::Fixed(penalty), input: InputChoice::Fixed(InputScaling::AsIs) }
-    }
 
     /// Ridge by the normal equations on centred data and Gaussian elimination: `[d_old, d_new]`.
     fn normal_equations(old: &Matrix, new: &Matrix, penalty: f64) -> Vec<Vec<f64>> {
@@ -170,7 +137,8 @@ mod tests {
         for (n, d_old, d_new) in [(50, 5, 3), (1500, 4, 8), (6, 9, 2), (3, 1, 1)] {
             let (old, new) = (random_matrix(n, d_old, 5), random_matrix(n, d_new, 6));
             let expected = normal_equations(&old, &new, 0.1);
-            let fitted = fit(&pairs(old, new, None), &fixed(0.1), &Progress::default()).unwrap();
+            let data = pairs(old, new, None);
+            let fitted = fit_with(&data, Some(InputScaling::AsIs), &[0.1], &Progress::default()).unwrap();
             for (input, row) in expected.iter().enumerate() {
                 for (output, value) in row.iter().enumerate() {
                     let got = f64::from(fitted.map.mixer[0].weight.row(output)[input]);
@@ -184,8 +152,7 @@ mod tests {
     fn a_linear_map_is_recovered_and_needs_no_penalty() {
         let old = random_matrix(400, 5, 7);
         let new = affine(&old, &random_matrix(7, 5, 8), &[0.1; 7]);
-        let parameters = RidgeParameters { input: InputChoice::Measured, ..RidgeParameters::default() };
-        let fitted = fit(&pairs(old.clone(), new.clone(), None), &parameters, &Progress::default()).unwrap();
+        let fitted = fit(&pairs(old.clone(), new.clone(), None), &Progress::default()).unwrap();
         assert_eq!(fitted.choices["penalty"], "0.000001");
         assert_eq!(fitted.choices["input"], "as-is");
         assert!(largest_difference(&raw_outputs(&fitted.map, &old, None).unwrap(), &new) < 1e-3);
@@ -199,14 +166,14 @@ mod tests {
         let new = affine(&unit, &random_matrix(4, 4, 10), &[0.0; 4]);
         let lengths = random_matrix(600, 1, 11);
         let old = Matrix::from_fn(600, 4, |r, c| unit.row(r)[c] * (lengths.row(r)[0] * 2.0).exp());
-        let fitted = fit(&pairs(old, new, None), &RidgeParameters::default(), &Progress::default()).unwrap();
+        let fitted = fit(&pairs(old, new, None), &Progress::default()).unwrap();
         assert_eq!(fitted.map.input, InputScaling::UnitLength);
     }
 
     #[test]
     fn noise_gets_a_large_penalty() {
         let (old, new) = (random_matrix(60, 20, 12), random_matrix(60, 5, 13));
-        let fitted = fit(&pairs(old, new, None), &RidgeParameters::default(), &Progress::default()).unwrap();
+        let fitted = fit(&pairs(old, new, None), &Progress::default()).unwrap();
         assert!(fitted.choices["penalty"].parse::<f64>().unwrap() >= 1.0);
     }
 
@@ -219,23 +186,12 @@ mod tests {
         }
         let new = random_matrix(50, 3, 15);
         for input in [InputScaling::AsIs, InputScaling::UnitLength] {
-            let parameters =
-                RidgeParameters { input: InputChoice::Fixed(input), ..RidgeParameters::default() };
-            let fitted =
-                fit(&pairs(old.clone(), new.clone(), None), &parameters, &Progress::default()).unwrap();
+            let data = pairs(old.clone(), new.clone(), None);
+            let fitted = fit_with(&data, Some(input), &PENALTIES, &Progress::default()).unwrap();
             assert!(fitted.map.mixer[0].weight.check_finite("weight").is_ok());
         }
         let constant = Matrix::from_fn(50, 4, |_, _| 2.0);
-        let fitted =
-            fit(&pairs(constant, new, None), &RidgeParameters::default(), &Progress::default()).unwrap();
+        let fitted = fit(&pairs(constant, new, None), &Progress::default()).unwrap();
         assert!(fitted.map.mixer[0].weight.as_slice().iter().all(|&value| value == 0.0));
-    }
-
-    #[test]
-    fn a_penalty_that_is_not_positive_is_refused() {
-        let data = pairs(random_matrix(9, 2, 1), random_matrix(9, 2, 2), None);
-        for penalty in [0.0, -1.0, f64::NAN] {
-            assert!(fit(&data, &fixed(penalty), &Progress::default()).is_err());
-        }
     }
 }

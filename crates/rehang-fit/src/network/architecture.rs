@@ -236,11 +236,6 @@ impl Layout {
             statistics: 0..0,
         });
     }
-
-    /// The window of the layer's input inside its source.
-    pub(crate) fn input_window(layer: &Layer) -> Window {
-        Window::dense(layer.inputs)
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! A trained network as the artefact's map: BatchNorm, standardisation and gain folded into weights and biases.
 
+use std::ops::Range;
+
 use rehang::adapter::{Dense, InputScaling, Map, SecondBranch};
 use rehang::{Matrix, Result, normalise};
 
 use super::normalisation::EPSILON;
 use super::{Layer, LayerKind, Layout, Source, State};
+use crate::objectives::squared::mean_row;
 
 /// What is done to a vector before the network sees it: `(scaled(x) − mean)/deviation`, coordinate by coordinate.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,12 +29,7 @@ impl Preparation {
     pub(crate) fn measured(scaling: InputScaling, rows: &Matrix) -> Self {
         let scaled = Self::scaling_only(scaling).apply(rows);
         let n = scaled.rows().max(1) as f64;
-        let mut mean = vec![0.0_f64; scaled.columns()];
-        for row in 0..scaled.rows() {
-            for (mean, &value) in mean.iter_mut().zip(scaled.row(row)) {
-                *mean += f64::from(value) / n;
-            }
-        }
+        let mean = mean_row(&scaled);
         let mut variance = vec![0.0_f64; scaled.columns()];
         for row in 0..scaled.rows() {
             for ((variance, &mean), &value) in variance.iter_mut().zip(&mean).zip(scaled.row(row)) {
@@ -91,28 +89,39 @@ impl Preparation {
     }
 }
 
-/// One layer with BatchNorm (running statistics) and gain folded in.
-fn folded(layer: &Layer, state: &State) -> Result<Dense> {
-    let mut weight = Matrix::new(layer.inputs, state.parameters[layer.weight.clone()].to_vec())?;
-    let shift = &state.parameters[layer.shift.clone()];
-    let mut bias = Vec::with_capacity(layer.outputs);
-    for output in 0..layer.outputs {
-        let (slope, intercept) = match layer.kind {
-            LayerKind::Block => {
-                let variance = f64::from(state.running_variance[layer.statistics.start + output]);
-                let mean = f64::from(state.running_mean[layer.statistics.start + output]);
-                let slope =
-                    f64::from(state.parameters[layer.scale.start + output]) / (variance + EPSILON).sqrt();
-                (slope, f64::from(shift[output]) - mean * slope)
-            }
-            LayerKind::Output => (f64::from(layer.gain), f64::from(layer.gain) * f64::from(shift[output])),
-        };
-        for weight in weight.row_mut(output) {
+/// Puts a BatchNorm into the layer before it: `scale`, `shift` and running mean and variance of every output.
+pub fn fold_normalisation(layer: &mut Dense, [scale, shift, mean, variance]: [&[f32]; 4]) {
+    for (output, bias) in layer.bias.iter_mut().enumerate() {
+        let slope = f64::from(scale[output]) / (f64::from(variance[output]) + EPSILON).sqrt();
+        for weight in layer.weight.row_mut(output) {
             *weight = (f64::from(*weight) * slope) as f32;
         }
-        bias.push(intercept as f32);
+        let centred = f64::from(*bias) - f64::from(mean[output]);
+        *bias = (centred * slope + f64::from(shift[output])) as f32;
     }
-    Ok(Dense { weight, bias, relu: layer.kind == LayerKind::Block })
+}
+
+/// A layer as an adapter has it: BatchNorm with its running statistics, or the gain, inside of weight and bias.
+fn folded(layer: &Layer, state: &State) -> Result<Dense> {
+    let parameters = |range: &Range<usize>| &state.parameters[range.clone()];
+    let weight = Matrix::new(layer.inputs, parameters(&layer.weight).to_vec())?;
+    let (shift, relu) = (parameters(&layer.shift), layer.kind == LayerKind::Block);
+    let mut dense = Dense { weight, bias: vec![0.0; layer.outputs], relu };
+    match layer.kind {
+        LayerKind::Block => {
+            let statistics = layer.statistics.clone();
+            let (mean, variance) =
+                (&state.running_mean[statistics.clone()], &state.running_variance[statistics]);
+            fold_normalisation(&mut dense, [parameters(&layer.scale), shift, mean, variance]);
+        }
+        LayerKind::Output => {
+            let gain = f64::from(layer.gain);
+            let times = |value: f32| (f64::from(value) * gain) as f32;
+            dense.weight.as_mut_slice().iter_mut().for_each(|weight| *weight = times(*weight));
+            dense.bias = shift.iter().map(|&shift| times(shift)).collect();
+        }
+    }
+    Ok(dense)
 }
 
 /// The whole network as a map on unprepared vectors.
@@ -141,7 +150,7 @@ pub(crate) fn fold(
         branch: stack(layout.branch.clone())?,
         second,
         mixer: stack(layout.mixer.clone())?,
-        skip: layout.skip.map(dense).transpose()?,
+        skip: None,
         kernel: None,
     })
 }

@@ -18,13 +18,17 @@ mod architecture;
 mod fold;
 mod normalisation;
 mod pass;
-pub(crate) mod product;
+pub mod product;
 
+pub use crate::linear_algebra::column_sums;
 pub use architecture::{Architecture, Widths};
 pub(crate) use architecture::{Layer, LayerKind, Layout, Source};
+pub use fold::fold_normalisation;
 pub(crate) use fold::{Preparation, fold};
 pub use normalisation::EPSILON as VARIANCE_EPSILON;
 pub(crate) use pass::{Dropout, Inputs, Workspace};
+
+use std::ops::Range;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -47,28 +51,30 @@ impl State {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         let mut parameters = vec![0.0; layout.parameter_count];
         for layer in &layout.layers {
-            let bound = 1.0 / (layer.inputs as f32).sqrt();
-            let mut uniform = |values: &mut [f32]| {
-                for value in values {
-                    *value = bound * (2.0 * generator.random::<f32>() - 1.0);
-                }
+            let mut draw = |range: Range<usize>| {
+                draw_uniform(&mut parameters[range], layer.inputs, &mut generator);
             };
-            uniform(&mut parameters[layer.weight.clone()]);
+            draw(layer.weight.clone());
             match layer.kind {
                 LayerKind::Block => parameters[layer.scale.clone()].fill(1.0),
-                LayerKind::Output => uniform(&mut parameters[layer.shift.clone()]),
+                LayerKind::Output => draw(layer.shift.clone()),
             }
         }
         if let Some(head) = &layout.uncertainty {
-            let bound = 1.0 / (layout.widths.new as f32).sqrt();
-            for value in &mut parameters[head.clone()] {
-                *value = bound * (2.0 * generator.random::<f32>() - 1.0);
-            }
+            draw_uniform(&mut parameters[head.clone()], layout.widths.new, &mut generator);
         }
         Self {
             parameters,
             running_mean: vec![0.0; layout.statistics_count],
             running_variance: vec![1.0; layout.statistics_count],
         }
+    }
+}
+
+/// Draws numbers evenly from `±1/√inputs`, as PyTorch's layers begin.
+pub fn draw_uniform(values: &mut [f32], inputs: usize, generator: &mut ChaCha8Rng) {
+    let bound = 1.0 / (inputs.max(1) as f32).sqrt();
+    for value in values {
+        *value = bound * (2.0 * generator.random::<f32>() - 1.0);
     }
 }

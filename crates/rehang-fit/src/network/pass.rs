@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use super::normalisation::{self, Mask, Running, Statistics, mix};
 use super::product;
 use super::{Layer, LayerKind, Layout, Source, State};
+use crate::linear_algebra::column_sums;
 
 /// Dropout of a whole network in one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,7 +106,7 @@ impl Workspace {
             let shift = &state.parameters[layer.shift.clone()];
             // A layer never writes the node that it reads, so its target can be taken out meanwhile.
             let mut target = std::mem::take(&mut self.nodes[layer.target]);
-            let input = (source(&self.nodes, inputs, layer.source), Layout::input_window(layer));
+            let input = (source(&self.nodes, inputs, layer.source), product::Window::dense(layer.inputs));
             match layer.kind {
                 LayerKind::Block => {
                     let mut z = std::mem::take(&mut self.products[number]);
@@ -152,18 +153,18 @@ impl Workspace {
 
     /// Carries the gradient of the raw outputs back to every parameter: writes (not adds) into `gradient`.
     ///
-    /// `inputs` and `rows` are those of the forward pass. Parameters of the layer `frozen` keep whatever is in `gradient`; ψ's are the caller's.
+    /// `inputs` and `rows` are those of the forward pass. The skip does not learn: its part of `gradient` keeps
+    /// what it holds. ψ's part is the caller's.
     pub(crate) fn backward(
         &mut self,
         layout: &Layout,
         state: &State,
         inputs: Inputs<'_>,
         rows: usize,
-        frozen: Option<usize>,
         gradient: &mut [f32],
     ) {
         for (number, layer) in layout.layers.iter().enumerate().rev() {
-            if Some(number) == frozen {
+            if Some(number) == layout.skip {
                 continue;
             }
             let mut output_gradient = std::mem::take(&mut self.gradients[layer.target]);
@@ -185,18 +186,13 @@ impl Workspace {
                     );
                 }
                 LayerKind::Output => {
-                    let mut sums = vec![0.0_f64; layer.outputs];
-                    for row in output_gradient[..rows * layer.outputs].chunks_exact(layer.outputs) {
-                        for (sum, &value) in sums.iter_mut().zip(row) {
-                            *sum += f64::from(value);
-                        }
-                    }
+                    let sums = column_sums(&output_gradient[..rows * layer.outputs], layer.outputs);
                     for (out, sum) in gradient[layer.shift.clone()].iter_mut().zip(sums) {
                         *out = (f64::from(layer.gain) * sum) as f32;
                     }
                 }
             }
-            let input_window = Layout::input_window(layer);
+            let input_window = product::Window::dense(layer.inputs);
             product::weight_gradient(
                 rows,
                 (&output_gradient, layer.window),

@@ -1,4 +1,4 @@
-//! The three matrix products of a fully connected layer, on the `gemm` crate, without a copy of any operand.
+//! The matrix products of networks, on the `gemm` crate, without a copy of any operand.
 //!
 //! # Threads and bits
 //!
@@ -6,6 +6,83 @@
 //! alone. So the result is the same for any number of threads (a test below asserts it).
 
 use gemm::{Parallelism, gemm};
+
+/// An operand of a product: numbers, the steps from row to row and from column to column, and a factor.
+#[derive(Debug, Clone, Copy)]
+pub struct Operand<'a> {
+    data: &'a [f32],
+    row_step: usize,
+    column_step: usize,
+    factor: f32,
+}
+
+impl<'a> Operand<'a> {
+    /// Row-major, with `step` numbers from one row to the next.
+    #[inline]
+    pub fn rows(data: &'a [f32], step: usize) -> Self {
+        Self { data, row_step: step, column_step: 1, factor: 1.0 }
+    }
+
+    /// The transpose of a row-major matrix with `step` numbers from one of its rows to the next.
+    #[inline]
+    pub fn columns(data: &'a [f32], step: usize) -> Self {
+        Self { data, row_step: 1, column_step: step, factor: 1.0 }
+    }
+
+    /// All its numbers times `factor`.
+    #[must_use]
+    pub fn times(self, factor: f32) -> Self {
+        Self { factor: self.factor * factor, ..self }
+    }
+
+    fn holds(&self, rows: usize, columns: usize) -> bool {
+        (rows - 1) * self.row_step + (columns - 1) * self.column_step < self.data.len()
+    }
+}
+
+/// `out = left · right`, or `out += left · right` where `accumulate`, for `[rows, depth] · [depth, columns]`; `out` is
+/// row-major with `step` numbers from row to row.
+pub fn multiply(
+    (rows, columns, depth): (usize, usize, usize),
+    (out, step): (&mut [f32], usize),
+    left: Operand<'_>,
+    right: Operand<'_>,
+    accumulate: bool,
+    threads: usize,
+) {
+    if rows == 0 || columns == 0 || depth == 0 {
+        assert!(depth > 0 || accumulate, "a product over nothing");
+        return;
+    }
+    assert!(columns <= step && (rows - 1) * step + columns <= out.len());
+    assert!(left.holds(rows, depth) && right.holds(depth, columns));
+    let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
+    // SAFETY: all three matrices were asserted to lie inside their slices; `out` is borrowed mutably and overlaps neither
+    // of the others.
+    unsafe {
+        gemm(
+            rows,
+            columns,
+            depth,
+            out.as_mut_ptr(),
+            1,
+            step as isize,
+            accumulate,
+            left.data.as_ptr(),
+            left.column_step as isize,
+            left.row_step as isize,
+            right.data.as_ptr(),
+            right.column_step as isize,
+            right.row_step as isize,
+            1.0,
+            left.factor * right.factor,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+}
 
 /// A matrix inside a longer slice: row `r` begins at `offset + r·stride` and has `columns` numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,61 +101,12 @@ impl Window {
         Self { offset: 0, stride: columns, columns }
     }
 
-    /// Whether `rows` rows lie inside `length` numbers.
-    fn fits(self, rows: usize, length: usize) -> bool {
-        rows == 0
-            || (self.columns <= self.stride
-                && self.offset + (rows - 1) * self.stride + self.columns <= length)
+    fn rows(self, data: &[f32]) -> Operand<'_> {
+        Operand::rows(&data[self.offset..], self.stride)
     }
-}
 
-/// One operand: its numbers, the step from row to row and from column to column.
-struct Operand<'a> {
-    data: &'a [f32],
-    row_step: usize,
-    column_step: usize,
-}
-
-/// `out = factor·(left · right) (+ out where `accumulate`)`; `out` is row-major with the given step between rows.
-///
-/// The callers below have checked that every element lies inside its slice.
-fn multiply(
-    (rows, columns, depth): (usize, usize, usize),
-    out: &mut [f32],
-    out_stride: usize,
-    left: &Operand<'_>,
-    right: &Operand<'_>,
-    factor: f32,
-    accumulate: bool,
-) {
-    if rows == 0 || columns == 0 {
-        return;
-    }
-    let threads = rayon::current_num_threads();
-    // SAFETY: the windows of the three public functions were asserted to lie inside their slices, `out` is borrowed
-    // mutably and so overlaps neither operand.
-    unsafe {
-        gemm(
-            rows,
-            columns,
-            depth,
-            out.as_mut_ptr(),
-            1,
-            out_stride as isize,
-            accumulate,
-            left.data.as_ptr(),
-            left.column_step as isize,
-            left.row_step as isize,
-            right.data.as_ptr(),
-            right.column_step as isize,
-            right.row_step as isize,
-            1.0,
-            factor,
-            false,
-            false,
-            false,
-            Parallelism::Rayon(threads),
-        );
+    fn target(self, data: &mut [f32]) -> (&mut [f32], usize) {
+        (&mut data[self.offset..], self.stride)
     }
 }
 
@@ -92,17 +120,10 @@ pub(crate) fn forward(
     accumulate: bool,
 ) {
     let (inputs, outputs) = (input_window.columns, out_window.columns);
-    assert!(input_window.fits(rows, input.len()) && out_window.fits(rows, out.len()));
     assert_eq!(weight.len(), inputs * outputs);
-    multiply(
-        (rows, outputs, inputs),
-        &mut out[out_window.offset..],
-        out_window.stride,
-        &Operand { data: &input[input_window.offset..], row_step: input_window.stride, column_step: 1 },
-        &Operand { data: weight, row_step: 1, column_step: inputs },
-        factor,
-        accumulate,
-    );
+    let (left, right) = (input_window.rows(input), Operand::columns(weight, inputs).times(factor));
+    let threads = rayon::current_num_threads();
+    multiply((rows, outputs, inputs), out_window.target(out), left, right, accumulate, threads);
 }
 
 /// `input_gradient[n, inputs] = factor · gradient[n, outputs] · weight`, added where `accumulate`.
@@ -115,21 +136,10 @@ pub(crate) fn input_gradient(
     accumulate: bool,
 ) {
     let (inputs, outputs) = (out_window.columns, gradient_window.columns);
-    assert!(gradient_window.fits(rows, gradient.len()) && out_window.fits(rows, out.len()));
     assert_eq!(weight.len(), inputs * outputs);
-    multiply(
-        (rows, inputs, outputs),
-        &mut out[out_window.offset..],
-        out_window.stride,
-        &Operand {
-            data: &gradient[gradient_window.offset..],
-            row_step: gradient_window.stride,
-            column_step: 1,
-        },
-        &Operand { data: weight, row_step: inputs, column_step: 1 },
-        factor,
-        accumulate,
-    );
+    let (left, right) = (gradient_window.rows(gradient), Operand::rows(weight, inputs).times(factor));
+    let threads = rayon::current_num_threads();
+    multiply((rows, inputs, outputs), out_window.target(out), left, right, accumulate, threads);
 }
 
 /// `weight_gradient[outputs, inputs] = factor · gradientᵀ · input`.
@@ -141,21 +151,10 @@ pub(crate) fn weight_gradient(
     factor: f32,
 ) {
     let (inputs, outputs) = (input_window.columns, gradient_window.columns);
-    assert!(gradient_window.fits(rows, gradient.len()) && input_window.fits(rows, input.len()));
     assert_eq!(out.len(), inputs * outputs);
-    multiply(
-        (outputs, inputs, rows),
-        out,
-        inputs,
-        &Operand {
-            data: &gradient[gradient_window.offset..],
-            row_step: 1,
-            column_step: gradient_window.stride,
-        },
-        &Operand { data: &input[input_window.offset..], row_step: input_window.stride, column_step: 1 },
-        factor,
-        false,
-    );
+    let left = Operand::columns(&gradient[gradient_window.offset..], gradient_window.stride);
+    let right = input_window.rows(input).times(factor);
+    multiply((outputs, inputs, rows), (out, inputs), left, right, false, rayon::current_num_threads());
 }
 
 #[cfg(test)]

@@ -39,24 +39,15 @@ use rehang::{Error, Matrix, Result};
 /// ```
 pub fn average_maps(maps: &[Map]) -> Result<Map> {
     let Some(first) = maps.first() else {
-        return Err(rehang::ErrorKind::Empty { what: "maps to average".into() }.into());
+        return Err(Error::empty("maps to average"));
     };
-    let shape = |map: &Map| -> Vec<(usize, usize, bool)> {
-        let layers = map.mixer.iter().chain(&map.skip);
-        layers.map(|layer| (layer.weight.rows(), layer.weight.columns(), layer.relu)).collect()
+    let shape = |map: &Map| {
+        let of = |layer: &Dense| (layer.weight.rows(), layer.weight.columns(), layer.relu);
+        (map.input, map.mixer.iter().map(of).collect::<Vec<_>>(), map.skip.as_ref().map(of))
     };
-    let plain = |map: &Map| {
-        let last_is_linear = map.mixer.last().is_some_and(|layer| !layer.relu);
-        map.branch.is_empty() && map.second.is_none() && last_is_linear
-    };
-    let alike = |map: &Map| {
-        plain(map)
-            && map.input == first.input
-            && map.skip.is_some() == first.skip.is_some()
-            && map.mixer.len() == first.mixer.len()
-            && shape(map) == shape(first)
-    };
-    if !maps.iter().all(alike) {
+    let is_plain = first.mixer.last().is_some_and(|layer| !layer.relu);
+    let alike = |map: &Map| map.branch.is_empty() && map.second.is_none() && shape(map) == shape(first);
+    if !is_plain || !maps.iter().all(alike) {
         return Err(Error::option(
             "maps to average",
             "maps of several shapes",

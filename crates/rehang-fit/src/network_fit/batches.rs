@@ -4,7 +4,6 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Matrix, Pairs};
 
-use super::NetworkParameters;
 use crate::network::{Inputs, Preparation};
 
 /// Pairs as the network sees them: old vectors and side information prepared, new vectors as they are.
@@ -64,37 +63,6 @@ impl Batch {
     pub(crate) fn inputs(&self) -> Inputs<'_> {
         Inputs { old: &self.old, side: &self.side }
     }
-
-    /// Mixes and blurs the batch as the parameters say.
-    ///
-    /// Mixup (Zhang et al. 2018): row i becomes `λ·row i + (1 − λ)·row j`, inputs and targets alike, with j from a
-    /// permutation and `λ ~ Beta(α, α)` turned so that row i keeps at least half.
-    pub(crate) fn disturb(&mut self, parameters: &NetworkParameters, generator: &mut ChaCha8Rng) {
-        if parameters.mixup > 0.0 && self.rows > 1 {
-            let partners = permutation(self.rows, generator);
-            let shares: Vec<f32> = (0..self.rows)
-                .map(|_| {
-                    let share = beta(parameters.mixup, generator);
-                    share.max(1.0 - share) as f32
-                })
-                .collect();
-            for rows in [&mut self.old, &mut self.side, &mut self.new] {
-                let width = rows.len() / self.rows;
-                let before = rows.clone();
-                for (row, (&partner, &share)) in partners.iter().zip(&shares).enumerate() {
-                    for column in 0..width {
-                        let at = row * width + column;
-                        rows[at] = share * before[at] + (1.0 - share) * before[partner * width + column];
-                    }
-                }
-            }
-        }
-        if parameters.input_noise > 0.0 {
-            for value in self.old.iter_mut().chain(&mut self.side) {
-                *value += parameters.input_noise * normal(generator);
-            }
-        }
-    }
 }
 
 /// The generator of one epoch: a stream of its own, so that a resumed fit needs to know the epoch only.
@@ -127,24 +95,6 @@ pub(crate) fn steps(order: &[usize], batch: usize) -> Vec<&[usize]> {
     steps
 }
 
-/// A draw from Beta(α, α) for α in (0, 1] (Jöhnk 1964).
-fn beta(alpha: f64, generator: &mut ChaCha8Rng) -> f64 {
-    loop {
-        let first = generator.random::<f64>().powf(1.0 / alpha);
-        let second = generator.random::<f64>().powf(1.0 / alpha);
-        // Both powers underflow to 0 for a tiny α; such a draw decides nothing and is drawn again.
-        if first + second > 0.0 && first + second <= 1.0 {
-            return first / (first + second);
-        }
-    }
-}
-
-/// A draw from the standard normal distribution (Box and Muller 1958).
-fn normal(generator: &mut ChaCha8Rng) -> f32 {
-    let radius = (-2.0 * (1.0 - generator.random::<f64>()).ln()).sqrt();
-    (radius * (std::f64::consts::TAU * generator.random::<f64>()).cos()) as f32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,21 +108,6 @@ mod tests {
         assert_eq!(lengths(8), [9]);
         assert_eq!(lengths(20), [9]);
         assert_eq!(steps(&order, 4).concat(), order);
-    }
-
-    #[test]
-    fn draws_have_the_right_moments() {
-        let mut generator = epoch_generator(1, 0);
-        let n = 20_000;
-        let normals: Vec<f64> = (0..n).map(|_| f64::from(normal(&mut generator))).collect();
-        let mean = normals.iter().sum::<f64>() / f64::from(n);
-        let variance = normals.iter().map(|x| x * x).sum::<f64>() / f64::from(n);
-        assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.04);
-        // Beta(α, α) has mean ½ and variance 1/(4·(2α + 1)).
-        let betas: Vec<f64> = (0..n).map(|_| beta(0.4, &mut generator)).collect();
-        let mean = betas.iter().sum::<f64>() / f64::from(n);
-        let variance = betas.iter().map(|x| (x - 0.5).powi(2)).sum::<f64>() / f64::from(n);
-        assert!((mean - 0.5).abs() < 0.01 && (variance - 1.0 / 7.2).abs() < 0.01);
     }
 
     #[test]

@@ -7,14 +7,14 @@
 //! `best_parameters`, `best_running_mean`, `best_running_variance`, `best_epoch`.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::path::Path;
 
-use rehang::{Error, Pairs, Result};
+use rehang::files::AtomicFile;
+use rehang::{Error, Head, Matrix, Pairs, Result};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::batches::Data;
 use super::{EpochLoss, NetworkParameters, Snapshot};
 use crate::adam::Adam;
 use crate::network::{Layout, State};
@@ -39,7 +39,7 @@ impl Checkpoint {
     pub(crate) fn is_finished(&self, parameters: &NetworkParameters) -> bool {
         let done = self.history.len();
         let stopped = match (parameters.early_stop, &self.best) {
-            (Some(stop), Some((_, best))) => done > best + stop.patience,
+            (Some(patience), Some((_, best))) => done > best + patience,
             _ => false,
         };
         done >= parameters.epochs || stopped
@@ -55,30 +55,26 @@ impl Checkpoint {
 }
 
 /// Names everything that a fit depends on.
-pub(crate) fn identity(pairs: &Pairs, held_out: Option<&Data<'_>>, parameters: &NetworkParameters) -> String {
-    // Matrices are named by their fingerprints; what is left of the parameters is short.
+pub(crate) fn identity(pairs: &Pairs, held_out: Option<&Pairs>, parameters: &NetworkParameters) -> String {
+    // Whatever is large is named by its fingerprint.
     let mut short = parameters.clone();
-    let head = short.loss.head.take();
-    let skip = short.skip.take();
-    let wide = |labels: &[i64]| -> Vec<f32> { labels.iter().map(|&label| label as f32).collect() };
-    let print =
-        |matrix: Option<&rehang::Matrix>| matrix.map_or_else(|| "none".into(), rehang::Matrix::fingerprint);
-    let column =
-        |values: &[f32]| rehang::Matrix::from_fn(values.len(), 1, |row, _| values[row]).fingerprint();
+    let (head, skip) = (short.loss.head.take(), short.skip.take());
+    let print = |matrix: Option<&Matrix>| matrix.map_or_else(|| "none".into(), Matrix::fingerprint);
+    let column = |values: &[f32]| Matrix::from_fn(values.len(), 1, |row, _| values[row]).fingerprint();
+    let of_pairs = |pairs: &Pairs| {
+        let labels: Vec<u8> =
+            pairs.labels().unwrap_or(&[]).iter().flat_map(|label| label.to_le_bytes()).collect();
+        let [old, new] = [pairs.old(), pairs.new_vectors()].map(|vectors| vectors.matrix().fingerprint());
+        format!("{old}/{new}/{}/{:016x}", print(pairs.side()), xxh3_64(&labels))
+    };
     format!(
-        "version={} old={} new={} side={} labels={} held-out={}/{}/{}/{} head={}/{}/{:?} skip={}/{} {short:?}",
+        "version={} pairs={} held-out={} head={}/{}/{:?} skip={}/{} {short:?}",
         env!("CARGO_PKG_VERSION"),
-        pairs.old().matrix().fingerprint(),
-        pairs.new_vectors().matrix().fingerprint(),
-        print(pairs.side()),
-        column(&wide(pairs.labels().unwrap_or(&[]))),
-        print(held_out.map(|held_out| &held_out.old)),
-        print(held_out.map(|held_out| held_out.new)),
-        print(held_out.and_then(|held_out| held_out.side.as_ref())),
-        column(&wide(held_out.map_or(&[], |held_out| &held_out.labels))),
-        print(head.as_ref().map(rehang::Head::weight)),
+        of_pairs(pairs),
+        held_out.map_or_else(|| "none".into(), of_pairs),
+        print(head.as_ref().map(Head::weight)),
         column(head.as_ref().map_or(&[], |head| head.bias())),
-        head.as_ref().map(rehang::Head::kind),
+        head.as_ref().map(Head::kind),
         print(skip.as_ref().map(|skip| &skip.weight)),
         column(skip.as_ref().map_or(&[], |skip| &skip.bias)),
     )
@@ -118,13 +114,7 @@ pub(crate) fn write(path: &Path, identity: &str, checkpoint: &Checkpoint) -> Res
         ("identity".to_owned(), identity.to_owned()),
     ]);
     let bytes = serialize(views, Some(metadata)).map_err(whole)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file =
-        tempfile::NamedTempFile::new_in(folder).map_err(|error| Error::io("create", path, &error))?;
-    file.write_all(&bytes).map_err(|error| Error::io("write", path, &error))?;
-    file.as_file().sync_all().map_err(|error| Error::io("sync", path, &error))?;
-    file.persist(path).map_err(|error| Error::io("rename", path, &error.error))?;
-    Ok(())
+    AtomicFile::write(path, &bytes)
 }
 
 /// Reads a checkpoint of the fit with the given identity.
@@ -171,9 +161,7 @@ pub(crate) fn read(path: &Path, identity: &str, layout: &Layout) -> Result<Check
     let numbers: Vec<f64> = numbers.iter().map(|&number| f64::from_le_bytes(number)).collect();
     let history: Vec<EpochLoss> = numbers
         .chunks_exact(4)
-        .enumerate()
-        .map(|(epoch, line)| EpochLoss {
-            epoch,
+        .map(|line| EpochLoss {
             training: line[0],
             held_out: (!line[1].is_nan()).then_some(line[1]),
             learning_rate: line[2],

@@ -26,7 +26,7 @@
 //!
 //! # Same seed, same bytes
 //!
-//! Initial weights, the order of the pairs, dropout, noise and mixing are functions of the seed and of the epoch;
+//! Initial weights, the order of the pairs, and dropout are functions of the seed and of the epoch;
 //! every sum has a fixed order. So a fit gives the same map for any number of threads, and a fit that was stopped and
 //! resumed from its checkpoint gives the map of one that was not.
 
@@ -41,12 +41,11 @@ mod run;
 mod trainer;
 
 pub use average::average_maps;
-pub use parameters::{
-    CheckedNetworkParameters, Device, EarlyStop, LossParameters, NetworkParameters, UncertaintyLoss,
-};
+pub use parameters::{CheckedNetworkParameters, Device, LossParameters, NetworkParameters, UncertaintyLoss};
 pub use run::fit_network;
 
 pub(crate) use batches::Batch;
+pub(crate) use checkpoint::identity;
 pub(crate) use objective::{BatchLoss, Objective, Stage, uncertainty_of};
 #[cfg(test)]
 pub(crate) use trainer::FusedTrainer;
@@ -55,28 +54,17 @@ pub(crate) use trainer::{Snapshot, Step, Trainer};
 #[cfg(test)]
 mod tests;
 
-use rehang::adapter::Map;
+use rehang::adapter::{Map, Uncertainty};
 
 /// What one epoch cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpochLoss {
-    /// The epoch, counted from 0.
-    pub epoch: usize,
     /// Mean over the pairs of what was minimised, measured batch by batch while the weights moved.
     pub training: f64,
     /// Mean of L (before uncertainty) over the held-out pairs after the epoch, with running statistics.
     pub held_out: Option<f64>,
     /// The learning rate of the epoch's last step.
     pub learning_rate: f64,
-}
-
-/// ψ: `log σ² = ⟨weight, raw(o)⟩ + bias`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LogVarianceHead {
-    /// Weight, `[d_new]`.
-    pub weight: Vec<f32>,
-    /// Bias.
-    pub bias: f32,
 }
 
 /// A fitted network.
@@ -86,11 +74,9 @@ pub struct FittedNetwork {
     pub map: Map,
     /// ψ, where it was trained. It estimates `log L` for the loss that was minimised, which is the squared error
     /// only up to the loss's unit and its discriminative part.
-    pub psi: Option<LogVarianceHead>,
+    pub psi: Option<Uncertainty>,
     /// Loss by epoch.
     pub history: Vec<EpochLoss>,
     /// The epoch whose weights these are: the last one, or the best one under early stop.
     pub best_epoch: usize,
-    /// Pairs that had no discriminative part although it was asked for, because the head does not know their label.
-    pub unknown_labels: usize,
 }

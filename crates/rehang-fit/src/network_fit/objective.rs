@@ -80,11 +80,6 @@ impl Objective {
         }
     }
 
-    /// Whether a pair with this label has a discriminative part.
-    pub(crate) fn is_known(&self, label: i64) -> bool {
-        self.head.as_ref().is_some_and(|head| usize::try_from(label).is_ok_and(|label| label < head.classes))
-    }
-
     /// L of every row (before uncertainty) and its derivative with respect to the raw output, `[rows, d]`.
     ///
     /// Rows are the first `labels.len()` (or `targets.len()/d`) of `outputs`.
@@ -330,7 +325,6 @@ mod tests {
         assert_eq!(values[..2], [0.0, 0.0]);
         assert_eq!(gradient[..4], [0.0; 4]);
         assert!(values[2] > 0.0);
-        assert!(objective.is_known(1) && !objective.is_known(-1) && !objective.is_known(3));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a fit of a network can be told, checked before it starts.
 
 use rehang::adapter::{Dense, InputScaling};
+use rehang::files::expect_width;
 use rehang::{Error, ErrorKind, Head, Result};
 use serde::{Deserialize, Serialize};
 
@@ -9,32 +10,20 @@ use crate::network::Architecture;
 use crate::objectives::squared::SquaredScale;
 use crate::schedule::Pace;
 
-/// Where a network is trained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Device {
-    /// The fused passes of this crate.
-    #[default]
-    Cpu,
-    /// burn's CPU device: the same network through automatic differentiation (feature `burn`).
-    Flex,
-    /// A GPU through Vulkan, Metal or DirectX (feature `wgpu`).
-    Wgpu,
-    /// An NVIDIA GPU (feature `cuda`).
-    Cuda,
-}
-
-impl std::str::FromStr for Device {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Ok(match text {
-            "cpu" => Self::Cpu,
-            "flex" => Self::Flex,
-            "wgpu" => Self::Wgpu,
-            "cuda" => Self::Cuda,
-            other => return Err(Error::option("device", other, "cpu, flex, wgpu or cuda")),
-        })
+rehang::named! {
+    /// Where a network is trained.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Device ("device") {
+        /// The fused passes of this crate.
+        #[default]
+        Cpu = "cpu",
+        /// burn's CPU device: the same network through automatic differentiation (feature `burn`).
+        Flex = "flex",
+        /// A GPU through Vulkan, Metal or DirectX (feature `wgpu`).
+        Wgpu = "wgpu",
+        /// An NVIDIA GPU (feature `cuda`).
+        Cuda = "cuda",
     }
 }
 
@@ -101,13 +90,6 @@ pub struct LossParameters {
     pub uncertainty: UncertaintyLoss,
 }
 
-/// Early stop: the fit ends when the held-out loss has not fallen for a while, and the best epoch is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EarlyStop {
-    /// Epochs without a new best after which the fit ends.
-    pub patience: usize,
-}
-
 /// Everything that a fit of a network can be told.
 ///
 /// Three presets name the methods: [`NetworkParameters::fct`], [`NetworkParameters::fastfill_reference`] (both the
@@ -127,13 +109,10 @@ pub struct EarlyStop {
 /// | `input` | as is | length of the old vectors | |
 /// | `standardise` | no | whether inputs get mean 0, variance 1 and outputs the size of the new vectors' | |
 /// | `dropout` | 0 | share of units dropped after every block | \[0, 1) |
-/// | `input_noise` | 0 | deviation of Gaussian noise on the prepared inputs | ≥ 0 |
-/// | `mixup` | 0 | α of Beta(α, α): pairs are mixed with other pairs of their batch | \[0, 1\] |
-/// | `skip` | none | the linear map that a residual network starts from, on scaled old vectors | shapes fit |
-/// | `train_skip` | no | whether that map learns too | |
-/// | `early_stop` | none | ends on held-out loss | patience ≥ 1, needs held-out pairs |
+/// | `skip` | none | the linear map that a residual network is added to, on scaled old vectors; it does not learn | shapes fit |
+/// | `early_stop` | none | epochs without a new best on held-out pairs after which the fit ends | ≥ 1, needs such pairs |
 /// | `checkpoint_every` | 10 | epochs between checkpoints, where a path is given | ≥ 1 |
-/// | `seed` | 0 | initial weights, shuffling, dropout, noise | any |
+/// | `seed` | 0 | initial weights, shuffling, dropout | any |
 /// | `device` | CPU | where it runs | |
 ///
 /// ```
@@ -170,19 +149,13 @@ pub struct NetworkParameters {
     pub standardise: bool,
     /// Share of units dropped after every block.
     pub dropout: f32,
-    /// Deviation of Gaussian noise on the prepared inputs.
-    pub input_noise: f32,
-    /// α of mixup's Beta distribution; 0 mixes nothing. Excludes a discriminative part (a mixed pair has two labels).
-    pub mixup: f64,
-    /// The linear map that a residual network starts from, on scaled (not standardised) old vectors.
+    /// The linear map that a residual network is added to, on scaled (not standardised) old vectors; it does not learn.
     pub skip: Option<Dense>,
-    /// Whether that map learns too.
-    pub train_skip: bool,
-    /// Ends on held-out loss.
-    pub early_stop: Option<EarlyStop>,
+    /// Epochs without a new best on held-out pairs after which the fit ends; the best epoch is kept.
+    pub early_stop: Option<usize>,
     /// Epochs between checkpoints.
     pub checkpoint_every: usize,
-    /// Initial weights, shuffling, dropout, noise.
+    /// Initial weights, shuffling, dropout.
     pub seed: u64,
     /// Where it runs.
     pub device: Device,
@@ -212,10 +185,7 @@ impl NetworkParameters {
             input: InputScaling::AsIs,
             standardise: false,
             dropout: 0.0,
-            input_noise: 0.0,
-            mixup: 0.0,
             skip: None,
-            train_skip: false,
             early_stop: None,
             checkpoint_every: 10,
             seed: 0,
@@ -282,29 +252,24 @@ impl NetworkParameters {
         let within = |name: &str, value: f64, good: bool, range: &str| -> Result<()> {
             if good && value.is_finite() { Ok(()) } else { Err(Error::option(name, value, range)) }
         };
-        match self.architecture {
-            Architecture::Mixer { hidden, branch_factor } => {
-                within("hidden", hidden as f64, hidden >= 1, "a width of at least 1")?;
-                within("branch factor", branch_factor as f64, branch_factor >= 1, "at least 1")?;
-            }
-            Architecture::ResidualMlp { hidden, layers } => {
-                within("hidden", hidden as f64, hidden >= 1, "a width of at least 1")?;
-                within("layers", layers as f64, layers >= 1, "at least 1")?;
-            }
-        }
+        let at_least = |name: &str, value: usize, least: usize, range: &str| -> Result<()> {
+            if value >= least { Ok(()) } else { Err(Error::option(name, value, range)) }
+        };
+        let (hidden, name, other) = match self.architecture {
+            Architecture::Mixer { hidden, branch_factor } => (hidden, "branch factor", branch_factor),
+            Architecture::ResidualMlp { hidden, layers } => (hidden, "layers", layers),
+        };
+        at_least("hidden", hidden, 1, "a width of at least 1")?;
+        at_least(name, other, 1, "at least 1")?;
         let loss = &self.loss;
         let positive = "a number above 0";
         let weight = "a weight of at least 0";
         within("squared weight", loss.squared_weight.into(), loss.squared_weight >= 0.0, weight)?;
         let discriminative = loss.discriminative_weight;
         within("discriminative weight", discriminative.into(), discriminative >= 0.0, weight)?;
-        let some = loss.squared_weight + discriminative > 0.0;
-        within(
-            "squared weight",
-            loss.squared_weight.into(),
-            some,
-            "above 0 where there is no discriminative part",
-        )?;
+        let (some, range) =
+            (loss.squared_weight + discriminative > 0.0, "above 0 where there is no discriminative part");
+        within("squared weight", loss.squared_weight.into(), some, range)?;
         let smoothing = loss.label_smoothing;
         within("label smoothing", smoothing.into(), (0.0..=1.0).contains(&smoothing), "from 0 to 1")?;
         if let UncertaintyLoss::Joint { loss_weight, log_weight, bound, .. } = loss.uncertainty {
@@ -315,26 +280,15 @@ impl NetworkParameters {
         if discriminative > 0.0 && loss.head.is_none() {
             return Err(Error::missing("a head", "the discriminative part of the loss"));
         }
-        within("epochs", self.epochs as f64, self.epochs >= 1, "at least 1")?;
-        within("batch", self.batch as f64, self.batch >= 2, "at least 2 (BatchNorm needs two rows)")?;
+        at_least("epochs", self.epochs, 1, "at least 1")?;
+        at_least("batch", self.batch, 2, "at least 2 (BatchNorm needs two rows)")?;
         within("learning rate", self.learning_rate, self.learning_rate > 0.0, positive)?;
         let (WeightDecay::Coupled(decay) | WeightDecay::Decoupled(decay)) = self.weight_decay;
         within("weight decay", decay.into(), decay >= 0.0, weight)?;
         within("warm-up epochs", self.warm_up_epochs, self.warm_up_epochs >= 0.0, "at least 0")?;
         within("dropout", self.dropout.into(), (0.0..1.0).contains(&self.dropout), "from 0 to below 1")?;
-        within("input noise", self.input_noise.into(), self.input_noise >= 0.0, "at least 0")?;
-        within("mixup", self.mixup, (0.0..=1.0).contains(&self.mixup), "from 0 to 1")?;
-        let both = self.mixup > 0.0 && discriminative > 0.0;
-        within("mixup", self.mixup, !both, "0 where there is a discriminative part")?;
-        within(
-            "checkpoint every",
-            self.checkpoint_every as f64,
-            self.checkpoint_every >= 1,
-            "at least 1 epoch",
-        )?;
-        if let Some(EarlyStop { patience }) = self.early_stop {
-            within("patience", patience as f64, patience >= 1, "at least 1 epoch")?;
-        }
+        at_least("checkpoint every", self.checkpoint_every, 1, "at least 1 epoch")?;
+        at_least("patience", self.early_stop.unwrap_or(1), 1, "at least 1 epoch")?;
         if let Some(skip) = &self.skip
             && (skip.relu || skip.bias.len() != skip.weight.rows())
         {
@@ -364,26 +318,20 @@ impl CheckedNetworkParameters {
     pub(crate) fn check_pairs(&self, pairs: &rehang::Pairs, held_out: Option<&rehang::Pairs>) -> Result<()> {
         let parameters = &self.0;
         let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
-        let width = |what: &str, expected: usize, received: usize| -> Result<()> {
-            if expected == received {
-                return Ok(());
-            }
-            Err(ErrorKind::WidthMismatch { what: what.into(), expected, received }.into())
-        };
         if pairs.len() < 2 {
             return Err(Error::option("pairs", pairs.len(), "at least 2 (BatchNorm needs two rows)"));
         }
         if parameters.loss.discriminative_weight > 0.0 {
             if let Some(head) = &parameters.loss.head {
-                width("head weight", d_new, head.dimension())?;
+                expect_width("head weight", d_new, head.dimension())?;
             }
             if pairs.labels().is_none() {
                 return Err(Error::missing("labels", "the discriminative part of the loss"));
             }
         }
         if let Some(skip) = &parameters.skip {
-            width("skip weight", d_old, skip.weight.columns())?;
-            width("skip outputs", d_new, skip.weight.rows())?;
+            expect_width("skip weight", d_old, skip.weight.columns())?;
+            expect_width("skip outputs", d_new, skip.weight.rows())?;
         }
         if parameters.early_stop.is_some() && held_out.is_none() {
             return Err(Error::missing("held-out pairs", "the early stop"));
@@ -393,7 +341,7 @@ impl CheckedNetworkParameters {
             held_out.new_vectors().space().expect_same(pairs.new_vectors().space())?;
             match (pairs.side(), held_out.side()) {
                 (Some(side), Some(other)) => {
-                    width("held-out side information", side.columns(), other.columns())?;
+                    expect_width("held-out side information", side.columns(), other.columns())?;
                 }
                 (Some(_), None) => return Err(Error::missing("side information", "the held-out pairs")),
                 _ => {}

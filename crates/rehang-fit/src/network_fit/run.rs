@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
+use rehang::adapter::Uncertainty;
 use rehang::{Error, ErrorKind, Matrix, Pairs, Progress, Result};
 
 use super::batches::{Data, epoch_generator, permutation, steps};
 use super::checkpoint::{self, Checkpoint};
 use super::trainer::FusedTrainer;
 use super::{
-    Batch, CheckedNetworkParameters, Device, EpochLoss, FittedNetwork, LogVarianceHead, NetworkParameters,
-    Objective, Snapshot, Stage, Step, Trainer, UncertaintyLoss,
+    Batch, CheckedNetworkParameters, Device, EpochLoss, FittedNetwork, NetworkParameters, Objective,
+    Snapshot, Stage, Step, Trainer, UncertaintyLoss,
 };
 use crate::adam::Adam;
 use crate::linear_algebra::column_means;
@@ -23,8 +24,7 @@ use crate::schedule::Schedule;
 /// from. With side information in `pairs`, a mixer network reads it in its second branch; a residual network ignores
 /// it.
 ///
-/// With a `checkpoint` path the state is written there every [`NetworkParameters::checkpoint_every`] epochs (under a
-/// temporary name, then renamed), and a fit that finds one goes on from it. Once the fit is done the file stays; the
+/// With a `checkpoint` path the state is written there every [`NetworkParameters::checkpoint_every`] epochs, and a fit that finds one goes on from it. Once the fit is done the file stays; the
 /// caller removes it.
 ///
 /// # Errors
@@ -46,8 +46,8 @@ pub fn fit_network(
     let parameters = parameters.get();
     let fit = Fit::new(pairs, parameters)?;
     let data = Data::new(pairs, &fit.old, fit.side.as_ref());
+    let identity = checkpoint::identity(pairs, held_out, parameters);
     let held_out = held_out.map(|held_out| Data::new(held_out, &fit.old, fit.side.as_ref()));
-    let identity = checkpoint::identity(pairs, held_out.as_ref(), parameters);
     let mut progress_so_far = match checkpoint {
         Some(path) if path.exists() => checkpoint::read(path, &identity, &fit.layout)?,
         _ => Checkpoint::new(fit.initial(parameters)),
@@ -69,20 +69,12 @@ pub fn fit_network(
     }
     let psi = fit.layout.uncertainty.clone().map(|range| {
         let (weight, bias) = state.parameters[range].split_at(fit.layout.widths.new);
-        LogVarianceHead { weight: weight.to_vec(), bias: bias[0] }
+        Uncertainty::Linear { weight: weight.to_vec(), bias: bias[0] }
     });
-    let objective = Objective::new(&parameters.loss, fit.variance, fit.layout.widths.new, 0);
-    let unknown_labels = if parameters.loss.discriminative_weight > 0.0 {
-        data.labels.iter().filter(|&&label| !objective.is_known(label)).count()
-    } else {
-        0
-    };
     let mut map = fold(&fit.layout, &state, &fit.old, fit.side.as_ref())?;
-    if !parameters.train_skip && parameters.skip.is_some() {
-        // Into standardised coordinates and back costs a rounding; a map that did not learn is given back as it came.
-        map.skip.clone_from(&parameters.skip);
-    }
-    Ok(FittedNetwork { map, psi, history: progress_so_far.history, best_epoch, unknown_labels })
+    // It did not learn; into standardised coordinates and back would cost a rounding.
+    map.skip.clone_from(&parameters.skip);
+    Ok(FittedNetwork { map, psi, history: progress_so_far.history, best_epoch })
 }
 
 /// What is fixed for the whole fit.
@@ -197,7 +189,7 @@ fn train(
     while !so_far.is_finished(parameters) {
         let epoch = so_far.history.len();
         let (training, rate) = run_epoch(trainer.as_mut(), parameters, data, &mut batch, epoch, progress)?;
-        let mut line = EpochLoss { epoch, training, held_out: None, learning_rate: rate };
+        let mut line = EpochLoss { training, held_out: None, learning_rate: rate };
         if let Some(evaluation) = &mut evaluation {
             let mut state = trainer.snapshot()?.state;
             let loss = evaluation.mean_loss(&fit.layout, &mut state);
@@ -250,7 +242,6 @@ pub(crate) fn run_epoch(
     for (number, indices) in steps.iter().enumerate() {
         progress.check()?;
         batch.gather(data, indices);
-        batch.disturb(parameters, &mut generator);
         rate = schedule.rate(epoch, number, steps.len());
         let step_number = epoch * steps.len() + number;
         let step = Step {

@@ -37,7 +37,6 @@ pub(crate) struct FusedTrainer {
     workspace: Workspace,
     objective: Objective,
     groups: Vec<Group>,
-    frozen: Option<usize>,
     decay: WeightDecay,
     gradient: Vec<f32>,
     current: Snapshot,
@@ -51,12 +50,10 @@ impl FusedTrainer {
         capacity: usize,
         current: Snapshot,
     ) -> Self {
-        let frozen = layout.skip.filter(|_| !parameters.train_skip);
         Self {
             workspace: Workspace::new(layout, capacity),
             objective,
-            groups: groups(layout, frozen),
-            frozen,
+            groups: groups(layout),
             decay: parameters.weight_decay,
             gradient: vec![0.0; layout.parameter_count],
             current,
@@ -73,7 +70,7 @@ impl FusedTrainer {
         let uncertainty = uncertainty_of(layout.uncertainty.as_ref(), &state.parameters, gradient);
         let loss =
             objective.evaluate(outputs, &batch.new, &batch.labels, step.stage, uncertainty, output_gradient);
-        workspace.backward(layout, state, batch.inputs(), batch.rows, self.frozen, gradient);
+        workspace.backward(layout, state, batch.inputs(), batch.rows, gradient);
         (loss, gradient)
     }
 }
@@ -92,7 +89,7 @@ impl Trainer for FusedTrainer {
 }
 
 /// The parameters that are trained; neighbours of a kind are put together.
-pub(crate) fn groups(layout: &Layout, frozen: Option<usize>) -> Vec<Group> {
+pub(crate) fn groups(layout: &Layout) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut add = |range: &std::ops::Range<usize>, matrix: bool| {
         if range.is_empty() {
@@ -106,7 +103,7 @@ pub(crate) fn groups(layout: &Layout, frozen: Option<usize>) -> Vec<Group> {
         }
     };
     for (number, layer) in layout.layers.iter().enumerate() {
-        if Some(number) != frozen {
+        if Some(number) != layout.skip {
             add(&layer.weight, true);
             add(&layer.scale, false);
             add(&layer.shift, false);

@@ -29,15 +29,20 @@ pub enum SquaredScale {
     OneMinusCosine,
 }
 
-/// `V = mean ‖v − mean v‖²` over the rows of `[n, d]`, in `f64`; 0 for equal rows or none.
-pub fn total_variance(rows: &Matrix) -> f64 {
-    let n = rows.rows().max(1) as f64;
-    let mut mean = vec![0.0_f64; rows.columns()];
+/// The mean of the rows of `[n, d]`; every value is divided before it is added.
+pub(crate) fn mean_row(rows: &Matrix) -> Vec<f64> {
+    let mut mean = vec![0.0; rows.columns()];
     for row in 0..rows.rows() {
         for (mean, &value) in mean.iter_mut().zip(rows.row(row)) {
-            *mean += f64::from(value) / n;
+            *mean += f64::from(value) / rows.rows() as f64;
         }
     }
+    mean
+}
+
+/// `V = mean ‖v − mean v‖²` over the rows of `[n, d]`, in `f64`; 0 for equal rows or none.
+pub fn total_variance(rows: &Matrix) -> f64 {
+    let (n, mean) = (rows.rows().max(1) as f64, mean_row(rows));
     let squares = |row: usize| -> f64 {
         rows.row(row).iter().zip(&mean).map(|(&value, mean)| (f64::from(value) - mean).powi(2)).sum()
     };

@@ -1,11 +1,12 @@
 //! ψ, the forward-adaptive head of DMU, as an ordinary adapter.
 
-use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty};
+use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, RowSketch, Training};
 use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
+use rehang_fit::closed_form::linear_map;
 use rehang_fit::geometry::{self, GeometryKind};
-use rehang_fit::network::{State, VARIANCE_EPSILON};
+use rehang_fit::network::{State, fold_normalisation};
 use rehang_fit::raw_outputs;
-use rehang_fit::uncertainty_fit::{self, Evidence, UncertaintyParameters};
+use rehang_fit::uncertainty_fit::{self, Evidence};
 
 use super::old::OldModel;
 use crate::encoder::{Architecture, Encoder, Graph, Operation, Shape};
@@ -29,14 +30,7 @@ pub(crate) fn adapter(
     labels: &[i64],
     progress: &Progress,
 ) -> Result<Adapter> {
-    let map = Map {
-        input: InputScaling::AsIs,
-        branch: Vec::new(),
-        second: None,
-        mixer: folded(graph, state)?,
-        skip: None,
-        kernel: None,
-    };
+    let map = linear_map(InputScaling::AsIs, folded(graph, state)?);
     let space = Space::new(old.model.clone(), old.dimension(), Distance::Cosine, false);
     let old_vectors = Vectors::new(space, old_vectors, "old vectors")?;
     let new_vectors = Vectors::new(encoder.space(), new_vectors, "new vectors")?;
@@ -53,9 +47,7 @@ pub(crate) fn adapter(
         input: InputScaling::AsIs,
         head: Some(&encoder.head),
     };
-    let parameters =
-        UncertaintyParameters { seed: encoder.training.seed, ..UncertaintyParameters::default() };
-    let uncertainty: Uncertainty = uncertainty_fit::fit(&pairs, evidence, &parameters, progress)?.uncertainty;
+    let uncertainty = uncertainty_fit::fit(&pairs, evidence, encoder.training.seed, progress)?.uncertainty;
     let adapter = Adapter {
         old: pairs.old().space().clone(),
         new: pairs.new_vectors().space().clone(),
@@ -87,16 +79,9 @@ fn folded(graph: &Graph, state: &State) -> Result<Vec<Dense>> {
             }
             Operation::Normalisation { scale, shift, statistics, .. } => {
                 let range = graph.statistics[statistics].range.clone();
-                let (scale, shift) = (numbers(scale), numbers(shift));
-                let Some(layer) = layers.last_mut() else { continue };
-                for (unit, at) in range.enumerate() {
-                    let variance = f64::from(state.running_variance[at]) + VARIANCE_EPSILON;
-                    let slope = f64::from(scale[unit]) / variance.sqrt();
-                    for weight in layer.weight.row_mut(unit) {
-                        *weight = (f64::from(*weight) * slope) as f32;
-                    }
-                    let centred = f64::from(layer.bias[unit]) - f64::from(state.running_mean[at]);
-                    layer.bias[unit] = (centred * slope + f64::from(shift[unit])) as f32;
+                let (mean, variance) = (&state.running_mean[range.clone()], &state.running_variance[range]);
+                if let Some(layer) = layers.last_mut() {
+                    fold_normalisation(layer, [numbers(scale), numbers(shift), mean, variance]);
                 }
             }
             Operation::Relu { .. } => {

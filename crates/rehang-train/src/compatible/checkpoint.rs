@@ -27,7 +27,7 @@ pub(crate) struct Kept<'a> {
     pub steps: u64,
     /// Steps that the optimiser counts (Adam's bias correction).
     pub optimiser_steps: u64,
-    pub vectors: Vec<(String, &'a [f32])>,
+    pub tensors: Vec<Tensor<'a>>,
 }
 
 /// An epoch with its numbers as text: JSON's own numbers may come back a rounding apart, and a training that goes on must
@@ -130,18 +130,7 @@ pub(crate) fn write(path: &Path, kept: &Kept<'_>) -> Result<()> {
         ("steps".into(), kept.steps.to_string()),
         ("optimiser_steps".into(), kept.optimiser_steps.to_string()),
     ]);
-    let tensors: Vec<Tensor<'_>> = kept
-        .vectors
-        .iter()
-        .map(|(name, values)| Tensor {
-            name: name.clone(),
-            shape: vec![values.len()],
-            values: (*values).into(),
-        })
-        .collect();
-    let mut file = AtomicFile::create(path)?;
-    file.put(&tensors::write(&KIND, metadata, &tensors)?)?;
-    file.commit()
+    AtomicFile::write(path, &tensors::write(&KIND, metadata, &kept.tensors)?)
 }
 
 pub(crate) fn read(path: &Path, identity: &str) -> Result<Checkpoint> {

@@ -16,8 +16,9 @@
 //! Beyond `π − m` ArcFace's cosine would rise again; there, as is usual, `z_y = s·(c_y − m·sin m)`.
 
 use burn_tensor::activation::log_softmax;
-use burn_tensor::{Device, Tensor, TensorData};
-use rehang::{Error, Head, HeadKind, Matrix, Result};
+use burn_tensor::{Device, Tensor};
+use rehang::{Error, Head, HeadKind, Matrix, Result, norm};
+use rehang_fit::burn::{tensor, with_angular_margin};
 use serde::{Deserialize, Serialize};
 
 use super::objectives::{NEVER, as_wide_as, unit};
@@ -129,8 +130,8 @@ impl Taught {
     pub(crate) fn new(is_taught: &[bool], device: &Device) -> Option<Self> {
         let count = is_taught.iter().filter(|&&taught| taught).count();
         let values: Vec<f32> = is_taught.iter().map(|&taught| f32::from(u8::from(taught))).collect();
-        let tensor = || Tensor::from_data(TensorData::new(values, [1, is_taught.len()]), device);
-        (count < is_taught.len()).then(|| Self { is_taught: tensor(), count })
+        let count_all = is_taught.len();
+        (count < count_all).then(|| Self { is_taught: tensor(&values, [1, count_all], device), count })
     }
 }
 
@@ -139,8 +140,8 @@ impl HeadTensors {
     pub(crate) fn frozen(weight: &Matrix, bias: &[f32], form: HeadForm, device: &Device) -> Self {
         let (classes, d) = (weight.rows(), weight.columns());
         Self {
-            weight: Tensor::from_data(TensorData::new(weight.as_slice().to_vec(), [classes, d]), device),
-            bias: Tensor::from_data(TensorData::new(bias.to_vec(), [1, classes]), device),
+            weight: tensor(weight.as_slice(), [classes, d], device),
+            bias: tensor(bias, [1, classes], device),
             form,
             taught: None,
         }
@@ -185,13 +186,7 @@ impl HeadTensors {
         if matches!(self.form, HeadForm::CosFace { .. }) {
             return (cosines - is_true.mul_scalar(margin)).mul_scalar(scale);
         }
-        let sines = cosines.clone().square().neg().add_scalar(1.0).clamp_min(1e-6).sqrt();
-        let turned = cosines.clone().mul_scalar(margin.cos()) - sines.mul_scalar(margin.sin());
-        let limit = (std::f32::consts::PI - margin).cos();
-        let beyond = cosines.clone().detach().lower_equal_elem(limit).float();
-        let guard = cosines.clone().sub_scalar(margin * margin.sin());
-        let with_margin = turned.clone() + (guard - turned) * beyond;
-        (cosines.clone() + (with_margin - cosines) * is_true).mul_scalar(scale)
+        with_angular_margin(&cosines, is_true, margin).mul_scalar(scale)
     }
 
     /// Cross-entropy of every row, `[B, 1]`; 0 for rows of a class that the head does not know.
@@ -221,7 +216,7 @@ impl HeadTensors {
         for (row, &label) in labels.iter().enumerate().filter(|(_, label)| self.knows(**label)) {
             values[row * classes + label] = 1.0;
         }
-        Tensor::from_data(TensorData::new(values, [labels.len(), classes]), device)
+        tensor(&values, [labels.len(), classes], device)
     }
 
     fn cosines(&self, vectors: Tensor<2>) -> Tensor<2> {
@@ -240,7 +235,7 @@ pub(crate) fn synthesised(head: &Head, old: &Matrix, labels: &[usize], classes: 
     let mut counts = vec![0_usize; classes];
     for (row, &label) in labels.iter().enumerate() {
         let vector = old.row(row);
-        let length = vector.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        let length = norm(vector);
         if label >= classes || length == 0.0 {
             continue;
         }
@@ -249,10 +244,9 @@ pub(crate) fn synthesised(head: &Head, old: &Matrix, labels: &[usize], classes: 
             *sum += f64::from(value) / length;
         }
     }
-    let length_of = |row: &[f32]| row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
     let weight = head.weight();
     let known = head.classes();
-    let mean_length = (0..known).map(|row| length_of(weight.row(row))).sum::<f64>() / known as f64;
+    let mean_length = (0..known).map(|row| norm(weight.row(row))).sum::<f64>() / known as f64;
     let mean_bias = head.bias().iter().sum::<f32>() / known as f32;
     let (mut rows, mut bias) = (weight.as_slice().to_vec(), head.bias().to_vec());
     for class in known..classes {
@@ -377,7 +371,7 @@ mod tests {
     #[test]
     fn margins_only_ever_cost() {
         let vectors: Vec<f32> = numbers(2 * 9, 5);
-        let vectors: Tensor<2> = Tensor::from_data(TensorData::new(vectors, [9, 2]), &Device::flex());
+        let vectors: Tensor<2> = tensor(&vectors, [9, 2], &Device::flex());
         let labels = [0, 1, 0, 1, 0, 1, 0, 1, 0];
         let plain = head(HeadForm::NormalisedSoftmax { scale: 8.0 }).cross_entropy(&vectors, &labels, 0.0);
         for form in

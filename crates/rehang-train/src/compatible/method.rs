@@ -23,17 +23,17 @@ use serde::{Deserialize, Serialize};
 
 use super::heads::HeadTensors;
 use super::objectives::Objective;
-use super::objectives::classification::Classification;
-use super::objectives::contrastive::{Contrastive, Negatives};
-use super::objectives::focal_distillation::FocalDistillation;
-use super::objectives::forward_adaptive::ForwardAdaptive;
-use super::objectives::head_distillation::HeadDistillation;
-use super::objectives::influence::Influence;
-use super::objectives::old_and_new_head::OldAndNewHead;
-use super::objectives::regression::Regression;
-use super::objectives::selective::{Selection, Selective};
-use super::objectives::triplet::Triplet;
-use super::objectives::vector_distance::VectorDistance;
+use super::objectives::classification::classification;
+use super::objectives::contrastive::{Negatives, contrastive};
+use super::objectives::focal_distillation::focal_distillation;
+use super::objectives::forward_adaptive::forward_adaptive;
+use super::objectives::head_distillation::head_distillation;
+use super::objectives::influence::influence;
+use super::objectives::old_and_new_head::old_and_new_head;
+use super::objectives::regression::regression;
+use super::objectives::selective::{Selection, selective};
+use super::objectives::triplet::triplet;
+use super::objectives::vector_distance::vector_distance;
 
 /// A method with its options. In a configuration file the options stand in the table `[method]`; the name comes from
 /// the command.
@@ -232,7 +232,7 @@ fn usual_focus() -> f32 {
 }
 
 /// What a method is made of, ready to be evaluated: weights and objectives.
-pub(crate) type Terms = Vec<(f32, Box<dyn Objective>)>;
+pub(crate) type Terms = Vec<(f32, Objective)>;
 
 impl Method {
     /// Every name, in the order of the documentation.
@@ -368,18 +368,12 @@ impl Method {
     }
 
     fn check(&self) -> Result<()> {
-        let above_zero = |option: &str, value: f32| {
-            if value.is_finite() && value > 0.0 {
-                return Ok(());
-            }
-            Err(Error::option(option, value, "a finite number above 0"))
+        let expect = |option: &str, value: f32, holds: bool, rule: &str| {
+            if value.is_finite() && holds { Ok(()) } else { Err(Error::option(option, value, rule)) }
         };
-        let not_below_zero = |option: &str, value: f32| {
-            if value.is_finite() && value >= 0.0 {
-                return Ok(());
-            }
-            Err(Error::option(option, value, "a finite number, 0 or above"))
-        };
+        let above_zero = |option, value| expect(option, value, value > 0.0, "a finite number above 0");
+        let not_below_zero =
+            |option, value| expect(option, value, value >= 0.0, "a finite number, 0 or above");
         match *self {
             Self::Plain {} => Ok(()),
             Self::Bct { weight, .. } | Self::L2 { weight } | Self::RactOnBct { weight } => {
@@ -425,55 +419,48 @@ impl Method {
                 .cloned()
                 .ok_or_else(|| Error::missing("the old model's head", format!("train {}", self.name())))
         };
-        let mut terms: Terms = vec![(1.0, Box::new(Classification { smoothing }))];
+        let mut terms: Terms = vec![(1.0, classification(smoothing))];
         match *self {
             Self::Plain {} => {}
             Self::Bct { weight, new_classes, influence_set } => {
-                terms.push((weight, Box::new(Influence { old_head: head()?, set: influence_set })));
+                terms.push((weight, influence(head()?, influence_set)));
                 if new_classes == NewClasses::Distillation {
-                    let old_head = head()?;
-                    let distillation = HeadDistillation { old_head, temperature: 1.0, unknown_only: true };
-                    terms.push((weight, Box::new(distillation)));
+                    terms.push((weight, head_distillation(head()?, 1.0, true)));
                 }
             }
             Self::Ract { weight, form, temperature, temperature_new, eta, hardest, margin } => {
                 let contrast = |negatives| {
-                    let temperature_new = temperature_new.unwrap_or(temperature);
-                    Box::new(Contrastive { negatives, temperature, temperature_new, hardest })
+                    contrastive(negatives, temperature, temperature_new.unwrap_or(temperature), hardest)
                 };
-                let objective: Box<dyn Objective> = match form {
+                let objective = match form {
                     RactForm::Contrastive => contrast(Negatives::OldAndNew),
                     RactForm::Vanilla => contrast(Negatives::Old),
                     RactForm::Split => contrast(Negatives::Split { eta }),
-                    RactForm::Triplet => Box::new(Triplet { new_negatives: true, margin, hardest }),
-                    RactForm::VanillaTriplet => Box::new(Triplet { new_negatives: false, margin, hardest }),
+                    RactForm::Triplet => triplet(true, margin, hardest),
+                    RactForm::VanillaTriplet => triplet(false, margin, hardest),
                 };
                 terms.push((weight, objective));
             }
             Self::Dmu { weight, forward_weight, selection, .. } => {
-                terms.push((weight, Box::new(Selective { old_head: head()?, selection })));
+                terms.push((weight, selective(head()?, selection)));
                 if forward_weight > 0.0 {
-                    terms.push((forward_weight, Box::new(ForwardAdaptive)));
+                    terms.push((forward_weight, forward_adaptive()));
                 }
             }
-            Self::L2 { weight } => terms.push((weight, Box::new(VectorDistance))),
+            Self::L2 { weight } => terms.push((weight, vector_distance())),
             Self::Lwf { weight, temperature } => {
-                let distillation = HeadDistillation { old_head: head()?, temperature, unknown_only: false };
-                terms.push((weight, Box::new(distillation)));
+                terms.push((weight, head_distillation(head()?, temperature, false)));
             }
-            Self::FocalDistillation { weight, base, focus, temperature, influence } => {
-                if influence {
-                    terms.push((weight, Box::new(Influence { old_head: head()?, set: InfluenceSet::New })));
+            Self::FocalDistillation { weight, base, focus, temperature, influence: with_influence } => {
+                if with_influence {
+                    terms.push((weight, influence(head()?, InfluenceSet::New)));
                 }
-                let focal = FocalDistillation { old_head: head()?, base, focus, temperature };
-                terms.push((weight, Box::new(focal)));
+                terms.push((weight, focal_distillation(head()?, base, focus, temperature)));
             }
             Self::Regression { weight, selection, .. } => {
-                terms.push((weight, Box::new(Regression { old_head: old_head.cloned(), selection })));
+                terms.push((weight, regression(old_head.cloned(), selection)));
             }
-            Self::RactOnBct { weight } => {
-                terms.push((weight, Box::new(OldAndNewHead { old_head: head()? })));
-            }
+            Self::RactOnBct { weight } => terms.push((weight, old_and_new_head(head()?))),
         }
         Ok(terms)
     }
@@ -500,7 +487,7 @@ mod tests {
         let names = |name: &str, options: &str| -> Vec<&'static str> {
             let method = Method::named(name, options).unwrap();
             let terms = method.terms(0.0, Some(&head)).unwrap();
-            terms.iter().map(|(_, objective)| objective.name()).collect()
+            terms.iter().map(|(_, objective)| objective.name).collect()
         };
         assert_eq!(names("plain", ""), ["classification"]);
         assert_eq!(names("bct", ""), ["classification", "influence"]);

@@ -20,5 +20,5 @@ pub use method::{InfluenceSet, Method, NewClasses, RactForm};
 pub use objectives::selective::Selection;
 pub use old::{OldHead, OldModel, OldSource};
 pub use optimiser::{OptimiserKind, RateSchedule};
-pub(crate) use trainer::warnings as training_warnings;
 pub use trainer::{Epoch, Trained, TrainingParameters, TrainingSet, train};
+pub(crate) use trainer::{unless_diverged, warnings as training_warnings};

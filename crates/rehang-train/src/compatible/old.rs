@@ -1,6 +1,7 @@
 //! The old model, as compatible training sees it: vectors and a frozen head. Nothing of it is ever changed.
 
-use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
+use rehang::files::{expect_count, expect_width};
+use rehang::{Error, Head, Matrix, Progress, Result};
 use rehang_fit::Device;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -69,19 +70,11 @@ impl OldModel {
         matches!(&self.source, OldSource::Vectors(_) | OldSource::Encoder { cached: true, .. })
     }
 
-    /// The encoder, where there is one.
-    pub fn encoder(&self) -> Option<&Encoder> {
-        match &self.source {
-            OldSource::Encoder { encoder, .. } => Some(encoder),
-            OldSource::Vectors(_) => None,
-        }
-    }
-
     /// What tells it from every other old model: its vectors or its encoder, and its head.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] for an encoder that cannot be written.
+    /// [`rehang::ErrorKind::Corrupt`] for an encoder that cannot be written.
     pub fn fingerprint(&self) -> Result<String> {
         let source = match &self.source {
             OldSource::Vectors(vectors) => vectors.fingerprint(),
@@ -122,26 +115,13 @@ impl OldModel {
     pub(crate) fn check(&self, examples: &Examples) -> Result<()> {
         match &self.source {
             OldSource::Encoder { encoder, .. } => expect_shape(encoder.input, &examples.inputs)?,
-            OldSource::Vectors(vectors) if vectors.rows() != examples.len() => {
-                return Err(ErrorKind::CountMismatch {
-                    left: "old vectors".into(),
-                    left_count: vectors.rows(),
-                    right: "examples".into(),
-                    right_count: examples.len(),
-                }
-                .into());
+            OldSource::Vectors(vectors) => {
+                expect_count("old vectors", vectors.rows(), "examples", examples.len())?;
+                vectors.check_finite("old vectors")?;
             }
-            OldSource::Vectors(vectors) => vectors.check_finite("old vectors")?,
         }
         let Some(OldHead { head, classes, .. }) = &self.head else { return Ok(()) };
-        if head.dimension() != self.dimension() {
-            return Err(ErrorKind::WidthMismatch {
-                what: "weight of the old head".into(),
-                expected: self.dimension(),
-                received: head.dimension(),
-            }
-            .into());
-        }
+        expect_width("weight of the old head", self.dimension(), head.dimension())?;
         if head.classes() != classes.len() {
             return Err(Error::option(
                 "classes of the old head",

@@ -106,26 +106,19 @@ impl Moments {
         }
     }
 
-    /// The running vectors, one or two, and the number of steps, for a checkpoint.
-    pub(crate) fn vectors(&self) -> (Vec<&[f32]>, u64) {
+    /// The running vectors, one or two.
+    pub(crate) fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
         match self {
-            Self::Sgd { velocity, .. } => (vec![velocity], 0),
-            Self::Adam(adam) => (vec![&adam.first, &adam.second], adam.steps),
+            Self::Sgd { velocity, .. } => vec![velocity],
+            Self::Adam(adam) => vec![&mut adam.first, &mut adam.second],
         }
     }
 
-    /// Puts back what [`Moments::vectors`] gave.
-    pub(crate) fn restore(&mut self, vectors: Vec<Vec<f32>>, steps: u64) {
-        let mut vectors = vectors.into_iter();
+    /// How many steps are counted, where the optimiser counts them.
+    pub(crate) fn steps(&mut self) -> Option<&mut u64> {
         match self {
-            Self::Sgd { velocity, .. } => *velocity = vectors.next().unwrap_or_default(),
-            Self::Adam(adam) => {
-                *adam = Adam {
-                    first: vectors.next().unwrap_or_default(),
-                    second: vectors.next().unwrap_or_default(),
-                    steps,
-                };
-            }
+            Self::Sgd { .. } => None,
+            Self::Adam(adam) => Some(&mut adam.steps),
         }
     }
 }

@@ -9,9 +9,10 @@ use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Spac
 use rehang_fit::Device;
 
 use super::adapter::{adapter, adapter_graph};
-use super::trainer::{train_until, unless_not_finite};
+use super::trainer::{PSI_IS_LOST, train_until, unless_diverged};
 use super::*;
 use crate::encoder::{Architecture, Encoder, Mode, Pooling, Stem, passes};
+use crate::examples::tests::balanced;
 use crate::examples::{Examples, Images, Inputs, LastBatch, SamplerParameters};
 use crate::finite_differences::numbers;
 
@@ -36,6 +37,11 @@ fn images(classes: usize, items: usize, noise: f32) -> Examples {
 /// The rows of the first `classes` classes.
 fn rows_of(examples: &Examples, classes: u32) -> Vec<usize> {
     (0..examples.len()).filter(|&row| examples.labels[row] < classes).collect()
+}
+
+fn encoder_of(old: &OldModel) -> &Encoder {
+    let OldSource::Encoder { encoder, .. } = &old.source else { panic!("an old model with its encoder") };
+    encoder
 }
 
 fn mlp(outputs: usize) -> Architecture {
@@ -420,8 +426,7 @@ fn odd_sets_are_trained_on_with_a_warning() {
     let single: Vec<usize> = (0..24).filter(|row| row % 4 < 3 || *row == 3).collect();
     let said = warnings(&examples, &single, &old, "ract");
     assert!(said.len() == 1 && said[0].contains("single row (class 3)"), "{said:?}");
-    let balanced =
-        TrainingParameters { sampler: SamplerParameters::balanced(2, 2), ..quick("plain", "", mlp(6)) };
+    let balanced = TrainingParameters { sampler: balanced(2, 2), ..quick("plain", "", mlp(6)) };
     let said = run(&examples, &single, None, &balanced).unwrap().warnings;
     assert!(said.len() == 2 && said[1].contains("1 rows are never trained on"), "{said:?}");
     let same_name = OldModel { model: "new".into(), ..old.clone() };
@@ -513,9 +518,10 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
     let lost =
         adapter(&graph, &overflowing, &old, vectors, &encoder, new.matrix().clone(), &labels, &progress);
     let mut said = Vec::new();
-    assert!(unless_not_finite(lost, &mut said).unwrap().is_none());
+    assert!(unless_diverged(lost, &mut said, |_| PSI_IS_LOST.into()).unwrap().is_none());
     assert!(said.len() == 1 && said[0].contains("not kept"), "{said:?}");
-    assert!(unless_not_finite(Err(ErrorKind::Cancelled.into()), &mut said).unwrap_err().is_cancelled());
+    let cancelled: Result<Adapter> = Err(ErrorKind::Cancelled.into());
+    assert!(unless_diverged(cancelled, &mut said, |_| PSI_IS_LOST.into()).unwrap_err().is_cancelled());
     let pairs_sketch = psi.training.pairs_sketch.clone();
     assert!(pairs_sketch.is_some(), "a gallery that holds some of the pairs is noticed");
     assert_eq!(psi.training, Training { pairs_sketch, ..encoder.training.clone() });
@@ -560,7 +566,7 @@ fn a_compatible_model_searches_the_old_gallery_and_an_independent_one_does_not()
     // The gallery grew: the old model saw a third of every class.
     let third: Vec<usize> = (0..examples.len()).filter(|row| row / 6 % 3 == 0).collect();
     let old = OldModel::of(plain(&third, 1), false);
-    let gallery = embed(old.encoder().unwrap());
+    let gallery = embed(encoder_of(&old));
     let today = top_1(&gallery, &gallery, &examples.labels);
     let independent = top_1(&embed(&plain(&rows, 2)), &gallery, &examples.labels);
     assert!(independent < 0.4, "six classes, and an independent model finds {independent}");
@@ -572,7 +578,7 @@ fn a_compatible_model_searches_the_old_gallery_and_an_independent_one_does_not()
         assert!(cross > independent + 0.2, "{method}: {cross} against {independent}, today {today}");
         assert!(cross > 0.8 * today, "{method}: {cross}, and today's {today}");
         if let Some(psi) = &trained.adapter {
-            let space = old.encoder().unwrap().space();
+            let space = encoder_of(&old).space();
             let vectors_old = Vectors::new(space, gallery.clone(), "old").unwrap();
             let adapted = rehang::adapter::apply(psi, &vectors_old, None, &Progress::default()).unwrap();
             let forward = top_1(&vectors, adapted.vectors.matrix(), &examples.labels);
@@ -704,7 +710,7 @@ fn progress_counts_the_rows_that_batches_really_hold() {
         (SamplerParameters::shuffled(10), 30),
         (SamplerParameters::Shuffled { batch: 8, last: LastBatch::Drop }, 24),
         // Four groups of each of three classes, filled up, two a batch.
-        (SamplerParameters::balanced(2, 3), 36),
+        (balanced(2, 3), 36),
     ] {
         let progress = Progress::default();
         let parameters = TrainingParameters { sampler, ..quick("plain", "", mlp(6)) };

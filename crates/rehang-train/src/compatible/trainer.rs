@@ -1,17 +1,18 @@
 //! The one loop that trains an encoder, whatever the method.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
-use burn_tensor::{Tensor, TensorData};
-use rand::{RngExt, SeedableRng};
+use burn_tensor::Tensor;
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{Adapter, Training};
-use rehang::files::tensors;
+use rehang::files::tensors::{self, Detail};
 use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
 use rehang_fit::Device;
-use rehang_fit::burn::read;
-use rehang_fit::network::State;
+use rehang_fit::burn::{read, tensor};
+use rehang_fit::network::{State, draw_uniform};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -20,7 +21,7 @@ use super::checkpoint::{self, Checkpoint};
 use super::heads::{HeadForm, HeadTensors, Taught, synthesised};
 use super::method::{Method, Terms, objective_device};
 use super::objectives::Batch;
-use super::old::OldModel;
+use super::old::{OldModel, OldSource};
 use super::optimiser::{Moments, OptimiserKind, RateSchedule};
 use crate::encoder::{
     Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, passes, shape_of, take_weights,
@@ -291,29 +292,32 @@ pub(super) fn train_until(
             let vectors = old.vectors(examples, rows, parameters.device, progress)?;
             let labels: Vec<i64> = rows.iter().map(|&row| numbering.labels[row] as i64).collect();
             let psi = adapter(&part.graph, &part.state, old, vectors, &encoder, new, &labels, progress);
-            unless_not_finite(psi, &mut warnings)?
+            unless_diverged(psi, &mut warnings, |_| PSI_IS_LOST.to_owned())?
         }
         _ => None,
     };
     Ok(Trained { encoder, adapter, history, warnings })
 }
 
-/// ψ, or a warning in its place where it left the finite numbers: the encoder beside it took the whole training, and does
-/// without.
-pub(super) fn unless_not_finite(psi: Result<Adapter>, warnings: &mut Vec<String>) -> Result<Option<Adapter>> {
-    match psi {
-        Ok(psi) => Ok(Some(psi)),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFinite { .. } | ErrorKind::Diverged { .. }) => {
-            warnings.push(
-                "the adapter ψ left the finite numbers and is not kept; the encoder is finished and does without it; for ψ \
-                 train again with a lower rate, or set gradient_clip"
-                    .to_owned(),
-            );
+/// A result, or nothing where it left the finite numbers: `warning` says so of the error.
+pub(crate) fn unless_diverged<T>(
+    result: Result<T>,
+    warnings: &mut Vec<String>,
+    warning: impl FnOnce(&Error) -> String,
+) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), ErrorKind::Diverged { .. } | ErrorKind::NotFinite { .. }) => {
+            warnings.push(warning(&error));
             Ok(None)
         }
         Err(error) => Err(error),
     }
 }
+
+/// What is said of a ψ that left the finite numbers.
+pub(super) const PSI_IS_LOST: &str = "the adapter ψ left the finite numbers and is not kept; the encoder is finished and does without it; for ψ train again with \
+     a lower rate, or set gradient_clip";
 
 /// What [`Trained::warnings`] says of a training, without doing it: an encoder that is kept was trained on doubtful data still.
 pub(crate) fn warnings(
@@ -408,16 +412,12 @@ struct Numbering {
 
 impl Numbering {
     fn new(examples: &Examples, rows: &[usize], old: Option<&OldModel>) -> Result<Self> {
-        let mut classes: Vec<String> = match old.and_then(|old| old.head.as_ref()) {
-            Some(head) => head.classes.clone(),
-            None => Vec::new(),
-        };
-        let mut number: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
-        let old_names = classes.clone();
-        for (position, name) in old_names.iter().enumerate() {
-            if number.insert(name, position).is_some() {
-                let what = "the classes of the old head".into();
-                return Err(ErrorKind::Duplicate { what, value: name.clone() }.into());
+        let old_classes = old.and_then(|old| old.head.as_ref()).map(|head| head.classes.clone());
+        let mut classes = old_classes.unwrap_or_default();
+        let mut number: BTreeMap<String, usize> = BTreeMap::new();
+        for (position, name) in classes.iter().enumerate() {
+            if number.insert(name.clone(), position).is_some() {
+                return Err(Error::duplicate("the classes of the old head", name));
             }
         }
         let mut present = vec![false; examples.classes.len()];
@@ -425,19 +425,17 @@ impl Numbering {
             present[examples.labels[row] as usize] = true;
         }
         let mut shared = 0;
-        for name in examples.classes.iter().zip(&present).filter_map(|(name, &here)| here.then_some(name)) {
-            if number.contains_key(name.as_str()) {
-                shared += 1;
-            } else {
-                number.insert(name, classes.len());
-                classes.push(name.clone());
+        for (name, _) in examples.classes.iter().zip(&present).filter(|(_, is_present)| **is_present) {
+            match number.entry(name.clone()) {
+                Entry::Occupied(_) => shared += 1,
+                Entry::Vacant(entry) => {
+                    entry.insert(classes.len());
+                    classes.push(name.clone());
+                }
             }
         }
-        let of_class: Vec<usize> = examples
-            .classes
-            .iter()
-            .map(|name| number.get(name.as_str()).copied().unwrap_or(usize::MAX))
-            .collect();
+        let number_of = |name: &String| number.get(name).copied().unwrap_or(usize::MAX);
+        let of_class: Vec<usize> = examples.classes.iter().map(number_of).collect();
         let labels: Vec<usize> = examples.labels.iter().map(|&label| of_class[label as usize]).collect();
         let mut is_taught = vec![false; classes.len()];
         for &row in rows {
@@ -472,6 +470,21 @@ impl Part {
     fn new(parameters: Vec<f32>, kind: OptimiserKind) -> Self {
         Self { moments: Moments::new(kind, parameters.len()), parameters }
     }
+
+    fn vectors(&mut self, name: &'static str) -> impl Iterator<Item = (String, &mut Vec<f32>)> {
+        named(name, vec![("parameters", &mut self.parameters)], &mut self.moments)
+    }
+}
+
+/// Vectors of a part and of its optimiser, called as in a checkpoint.
+fn named<'a>(
+    part: &'static str,
+    vectors: Vec<(&'static str, &'a mut Vec<f32>)>,
+    moments: &'a mut Moments,
+) -> impl Iterator<Item = (String, &'a mut Vec<f32>)> {
+    let own = vectors.into_iter().map(move |(name, vector)| (format!("{part}.{name}"), vector));
+    let moments = moments.vectors().into_iter().enumerate();
+    own.chain(moments.map(move |(number, vector)| (format!("{part}.moments.{number}"), vector)))
 }
 
 /// A network that is trained: what it computes, how, with which numbers.
@@ -486,6 +499,16 @@ impl Network {
     fn new(graph: Graph, device: Device, state: State, kind: OptimiserKind) -> Result<Self> {
         let moments = Moments::new(kind, state.parameters.len());
         Ok(Self { passes: passes(&graph, device)?, graph, state, moments })
+    }
+
+    fn vectors(&mut self, name: &'static str) -> impl Iterator<Item = (String, &mut Vec<f32>)> {
+        let State { parameters, running_mean, running_variance } = &mut self.state;
+        let own = vec![
+            ("parameters", parameters),
+            ("running_mean", running_mean),
+            ("running_variance", running_variance),
+        ];
+        named(name, own, &mut self.moments)
     }
 }
 
@@ -520,10 +543,8 @@ impl Model {
         };
         let d = graph.outputs();
         let mut generator = ChaCha8Rng::seed_from_u64(parameters.seed ^ 0x6865_6164);
-        let bound = 1.0 / (d as f32).sqrt();
-        let head = (0..numbering.classes.len() * d)
-            .map(|_| bound * (2.0 * generator.random::<f32>() - 1.0))
-            .collect();
+        let mut head = vec![0.0; numbering.classes.len() * d];
+        draw_uniform(&mut head, d, &mut generator);
         let adapter = match (parameters.method.adapter_hidden(), old) {
             (Some(hidden), Some(old)) => {
                 let graph = adapter_graph(old.dimension(), &hidden, d)?;
@@ -542,58 +563,31 @@ impl Model {
         })
     }
 
-    /// Every vector that a checkpoint keeps, by name.
-    fn vectors(&self) -> Vec<(String, &[f32])> {
-        let mut vectors: Vec<(String, &[f32])> = Vec::new();
-        let networks = [("encoder", Some(&self.encoder)), ("adapter", self.adapter.as_ref())];
-        for (name, network) in networks.into_iter().filter_map(|(name, part)| Some((name, part?))) {
-            vectors.push((format!("{name}.parameters"), &network.state.parameters));
-            vectors.push((format!("{name}.running_mean"), &network.state.running_mean));
-            vectors.push((format!("{name}.running_variance"), &network.state.running_variance));
-            for (number, moments) in network.moments.vectors().0.into_iter().enumerate() {
-                vectors.push((format!("{name}.moments.{number}"), moments));
-            }
-        }
-        for (name, part) in [("head", &self.head), ("bias", &self.bias)] {
-            vectors.push((format!("{name}.parameters"), &part.parameters));
-            for (number, moments) in part.moments.vectors().0.into_iter().enumerate() {
-                vectors.push((format!("{name}.moments.{number}"), moments));
-            }
-        }
-        vectors
+    /// All that a checkpoint holds.
+    fn vectors(&mut self) -> impl Iterator<Item = (String, &mut Vec<f32>)> {
+        let adapter = self.adapter.iter_mut().flat_map(|adapter| adapter.vectors("adapter"));
+        let parts = self.head.vectors("head").chain(self.bias.vectors("bias"));
+        self.encoder.vectors("encoder").chain(adapter).chain(parts)
     }
 
-    /// Takes up what [`Model::vectors`] gave.
-    fn restore(&mut self, checkpoint: &mut Checkpoint) -> Result<(), tensors::Detail> {
-        let steps = checkpoint.optimiser_steps;
-        let mut moments = |name: &str, moments: &mut Moments| -> Result<(), tensors::Detail> {
-            let lengths: Vec<usize> = moments.vectors().0.iter().map(|vector| vector.len()).collect();
-            let vectors = lengths
-                .iter()
-                .enumerate()
-                .map(|(number, &length)| checkpoint.take(&format!("{name}.moments.{number}"), length))
-                .collect::<Result<_, _>>()?;
-            moments.restore(vectors, steps);
-            Ok(())
-        };
-        moments("encoder", &mut self.encoder.moments)?;
-        moments("head", &mut self.head.moments)?;
-        moments("bias", &mut self.bias.moments)?;
-        if let Some(adapter) = &mut self.adapter {
-            moments("adapter", &mut adapter.moments)?;
+    fn tensors(&mut self) -> Vec<tensors::Tensor<'_>> {
+        self.vectors()
+            .map(|(name, vector)| tensors::Tensor {
+                name,
+                shape: vec![vector.len()],
+                values: vector.as_slice().into(),
+            })
+            .collect()
+    }
+
+    fn restore(&mut self, checkpoint: &mut Checkpoint) -> Result<(), Detail> {
+        for (name, vector) in self.vectors() {
+            *vector = checkpoint.take(&name, vector.len())?;
         }
-        for (name, network) in [("encoder", Some(&mut self.encoder)), ("adapter", self.adapter.as_mut())] {
-            let Some(network) = network else { continue };
-            for (kind, vector) in [
-                ("parameters", &mut network.state.parameters),
-                ("running_mean", &mut network.state.running_mean),
-                ("running_variance", &mut network.state.running_variance),
-            ] {
-                *vector = checkpoint.take(&format!("{name}.{kind}"), vector.len())?;
-            }
-        }
-        for (name, part) in [("head", &mut self.head), ("bias", &mut self.bias)] {
-            part.parameters = checkpoint.take(&format!("{name}.parameters"), part.parameters.len())?;
+        let parts = [&mut self.encoder.moments, &mut self.head.moments, &mut self.bias.moments];
+        let adapter = self.adapter.iter_mut().map(|adapter| &mut adapter.moments);
+        for steps in parts.into_iter().chain(adapter).filter_map(Moments::steps) {
+            *steps = checkpoint.optimiser_steps;
         }
         Ok(())
     }
@@ -663,10 +657,8 @@ impl<'a> Run<'a> {
         )?;
         let sampler = Sampler::new(&parameters.sampler, &examples.labels, rows, parameters.seed)?;
         let needs_vectors = method.needs_old_vectors();
-        let live = old.filter(|old| needs_vectors && !old.is_fixed());
-        let old_encoder = live
-            .and_then(|old| old.encoder())
-            .map(|encoder| -> Result<_> {
+        let old_encoder = match old.map(|old| &old.source) {
+            Some(OldSource::Encoder { encoder, cached: false }) if needs_vectors => {
                 expect_shape(encoder.input, &examples.inputs)?;
                 let augmenter = Augmenter::new(
                     parameters.augmentation.clone(),
@@ -674,9 +666,10 @@ impl<'a> Run<'a> {
                     &examples.inputs,
                     parameters.seed,
                 )?;
-                Ok((passes(&encoder.graph()?, parameters.device)?, encoder.state.clone(), augmenter))
-            })
-            .transpose()?;
+                Some((passes(&encoder.graph()?, parameters.device)?, encoder.state.clone(), augmenter))
+            }
+            _ => None,
+        };
         let is_needed = method.synthesises() || (needs_vectors && old_encoder.is_none());
         let old_vectors = match old {
             Some(old) if is_needed => {
@@ -750,13 +743,12 @@ impl<'a> Run<'a> {
             let line = self.epoch(epoch, model, progress)?;
             self.history.push(line);
             if let Some(path) = &self.parameters.checkpoint {
-                let steps = model.encoder.moments.vectors().1;
                 let kept = checkpoint::Kept {
                     identity: &self.identity,
                     history: &self.history,
                     steps: self.steps,
-                    optimiser_steps: steps,
-                    vectors: model.vectors(),
+                    optimiser_steps: model.encoder.moments.steps().map_or(0, |steps| *steps),
+                    tensors: model.tensors(),
                 };
                 checkpoint::write(path, &kept)?;
             }
@@ -800,7 +792,7 @@ impl<'a> Run<'a> {
                 .terms
                 .iter()
                 .zip(terms)
-                .map(|((_, objective), sum)| (objective.name().to_owned(), sum / seen))
+                .map(|((_, objective), sum)| (objective.name.to_owned(), sum / seen))
                 .collect(),
             accuracy: 100.0 * right as f64 / seen,
             rate,
@@ -823,11 +815,9 @@ impl<'a> Run<'a> {
         };
 
         let device = objective_device();
-        let tensor = |values: &[f32], rows: usize| {
-            let width = values.len() / rows.max(1);
-            Tensor::<2>::from_data(TensorData::new(values.to_vec(), [rows, width]), &device)
-        };
-        let leaf = |values: &[f32], rows: usize| tensor(values, rows).autodiff().require_grad();
+        let rows_of =
+            |values: &[f32], rows: usize| tensor(values, [rows, values.len() / rows.max(1)], &device);
+        let leaf = |values: &[f32], rows: usize| rows_of(values, rows).autodiff().require_grad();
         let classes = model.bias.parameters.len();
         let new = leaf(&new, n);
         let adapted = adapted.map(|adapted| leaf(&adapted, n));
@@ -837,7 +827,7 @@ impl<'a> Run<'a> {
             labels: rows.iter().map(|&row| self.numbering.labels[row]).collect(),
             of_old: rows.iter().map(|&row| self.of_old[row]).collect(),
             new: new.clone(),
-            old: old.map_or_else(|| Tensor::zeros([n, 0], &device), |old| tensor(old.as_slice(), n)),
+            old: old.map_or_else(|| Tensor::zeros([n, 0], &device), |old| rows_of(old.as_slice(), n)),
             adapted: adapted.clone(),
             head: HeadTensors {
                 weight: weight.clone(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use rehang::adapter::Training;
 use rehang::files::AtomicFile;
 use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
-use rehang::{Distance, Error, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
+use rehang::{Distance, Error, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
 use rehang_fit::Device;
 use rehang_fit::network::State;
 
@@ -66,9 +66,9 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WidthMismatch`] for inputs of another shape, [`ErrorKind::NotFinite`] for vectors that left the
-    /// finite numbers, [`ErrorKind::MissingFeature`] for a device that this build leaves out,
-    /// [`ErrorKind::Cancelled`].
+    /// [`rehang::ErrorKind::WidthMismatch`] for inputs of another shape, [`rehang::ErrorKind::NotFinite`] for vectors that left the
+    /// finite numbers, [`rehang::ErrorKind::MissingFeature`] for a device that this build leaves out,
+    /// [`rehang::ErrorKind::Cancelled`].
     pub fn embed(&self, inputs: &Inputs, device: Device, progress: &Progress) -> Result<Vectors> {
         let rows: Vec<usize> = (0..inputs.len()).collect();
         progress.begin("embedding", "items", rows.len() as u64);
@@ -131,7 +131,7 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] for anything that is not a whole, undamaged encoder file of a version known here.
+    /// [`rehang::ErrorKind::Corrupt`] for anything that is not a whole, undamaged encoder file of a version known here.
     pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Self> {
         assemble(bytes).map_err(|detail| Error::corrupt(what, detail))
     }
@@ -140,19 +140,16 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// As [`Encoder::to_bytes`]; [`ErrorKind::Io`].
+    /// As [`Encoder::to_bytes`]; [`rehang::ErrorKind::Io`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let bytes = self.to_bytes()?;
-        let mut file = AtomicFile::create(path)?;
-        file.put(&bytes)?;
-        file.commit()
+        AtomicFile::write(path, &self.to_bytes()?)
     }
 
     /// Reads an encoder from a file.
     ///
     /// # Errors
     ///
-    /// As [`Encoder::from_bytes`]; [`ErrorKind::Io`].
+    /// As [`Encoder::from_bytes`]; [`rehang::ErrorKind::Io`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
@@ -178,7 +175,7 @@ pub(crate) fn embed_rows(
     }
     let width = if rows.is_empty() { 0 } else { vectors.len() / rows.len() };
     if width == 0 {
-        return Err(ErrorKind::Empty { what: "inputs to embed".into() }.into());
+        return Err(Error::empty("inputs to embed"));
     }
     let vectors = Matrix::new(width, vectors)?;
     vectors.check_finite("vectors of the encoder")?;

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang_fit::network::State;
+use rehang_fit::network::{State, draw_uniform};
 
 /// The shape of one row at a node: `channels` planes of `height` × `width` numbers (a vector has 1 × 1 planes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -303,7 +303,7 @@ impl Graph {
 
     /// Parameters and running statistics at the start of a training, drawn from ChaCha8 with the given seed; see
     /// [`Role`] for how each starts. Running means start at 0, running variances at 1.
-    pub(crate) fn initial(&self, seed: u64) -> State {
+    pub fn initial(&self, seed: u64) -> State {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         let mut parameters = vec![0.0; self.parameter_count()];
         for parameter in &self.parameters {
@@ -316,8 +316,8 @@ impl Graph {
                         *value = (deviation * normal(&mut generator)) as f32;
                     }
                 }
-                Role::Dense => uniform(values, parameter.shape[1], &mut generator),
-                Role::Bias { inputs } => uniform(values, inputs, &mut generator),
+                Role::Dense => draw_uniform(values, parameter.shape[1], &mut generator),
+                Role::Bias { inputs } => draw_uniform(values, inputs, &mut generator),
                 Role::Scale => values.fill(1.0),
                 Role::Shift => values.fill(0.0),
             }
@@ -327,6 +327,15 @@ impl Graph {
             running_mean: vec![0.0; self.statistics_count()],
             running_variance: vec![1.0; self.statistics_count()],
         }
+    }
+
+    /// The nodes that read each node, once for every time.
+    pub(crate) fn readers(&self) -> Vec<Vec<usize>> {
+        let mut readers = vec![Vec::new(); self.operations.len()];
+        for (node, operation) in self.operations.iter().enumerate() {
+            operation.inputs().for_each(|input| readers[input].push(node));
+        }
+        readers
     }
 
     fn node(&mut self, operation: Operation, shape: Shape) -> usize {
@@ -343,15 +352,8 @@ impl Graph {
     }
 }
 
-fn uniform(values: &mut [f32], inputs: usize, generator: &mut ChaCha8Rng) {
-    let bound = 1.0 / (inputs.max(1) as f32).sqrt();
-    for value in values {
-        *value = bound * (2.0 * generator.random::<f32>() - 1.0);
-    }
-}
-
 /// A standard normal number (Box and Muller 1958).
-fn normal(generator: &mut ChaCha8Rng) -> f64 {
+pub(crate) fn normal(generator: &mut ChaCha8Rng) -> f64 {
     let radius = (-2.0 * (1.0 - generator.random::<f64>()).ln()).sqrt();
     radius * (std::f64::consts::TAU * generator.random::<f64>()).cos()
 }

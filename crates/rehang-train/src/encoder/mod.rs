@@ -4,7 +4,6 @@
 //! passes on the processor, the tensors of burn on other devices, the files, the export.
 
 mod architecture;
-pub mod bench;
 mod export;
 mod file;
 mod fused;
@@ -19,5 +18,6 @@ mod tests;
 pub use architecture::{Architecture, Pooling, Stem};
 pub use file::Encoder;
 pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights};
+pub(crate) use graph::normal;
 pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
-pub(crate) use pass::{Mode, Passes, passes};
+pub use pass::{Mode, Passes, passes};

@@ -10,7 +10,7 @@ use super::tensors::TensorPasses;
 
 /// Which statistics BatchNorm uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// The batch's own, and the running ones move a tenth towards them (unbiased variance, as PyTorch does). What the
     /// backward pass needs is kept.
     Training,
@@ -19,12 +19,20 @@ pub(crate) enum Mode {
 }
 
 /// A graph made ready to run on one device.
-pub(crate) trait Passes {
+pub trait Passes {
     /// Vectors `[rows, outputs]` of inputs `[rows, channels, height, width]`, both row-major.
+    ///
+    /// # Errors
+    ///
+    /// An `input` of another size than `rows` rows.
     fn forward(&mut self, state: &mut State, input: &[f32], rows: usize, mode: Mode) -> Result<Vec<f32>>;
 
     /// Adds the gradient of every parameter to `parameters` (in the order of [`State::parameters`]), given the
     /// gradient `[rows, outputs]` of the vectors of the last forward pass in [`Mode::Training`].
+    ///
+    /// # Errors
+    ///
+    /// A gradient of another size, or no such pass before.
     fn backward(&mut self, state: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()>;
 }
 
@@ -33,7 +41,7 @@ pub(crate) trait Passes {
 /// # Errors
 ///
 /// [`rehang::ErrorKind::MissingFeature`] for a device that this build leaves out.
-pub(crate) fn passes(graph: &Graph, device: Device) -> Result<Box<dyn Passes>> {
+pub fn passes(graph: &Graph, device: Device) -> Result<Box<dyn Passes>> {
     Ok(match device {
         Device::Cpu => Box::new(FusedPasses::new(graph)),
         _ => Box::new(TensorPasses::new(graph.clone(), rehang_fit::burn::device(device)?)),

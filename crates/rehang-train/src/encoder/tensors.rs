@@ -4,9 +4,9 @@
 use burn_tensor::activation::relu;
 use burn_tensor::module::{batch_norm, batch_norm_train, conv2d, max_pool2d};
 use burn_tensor::ops::{ConvOptions, MaxPoolOptions};
-use burn_tensor::{Device as BurnDevice, Tensor, TensorData};
+use burn_tensor::{Device as BurnDevice, Tensor};
 use rehang::{Error, Result};
-use rehang_fit::burn::read;
+use rehang_fit::burn::{read, tensor};
 use rehang_fit::network::{State, VARIANCE_EPSILON};
 
 use super::graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Sliding};
@@ -29,7 +29,7 @@ impl TensorPasses {
     }
 
     fn tensor<const D: usize>(&self, values: &[f32], shape: [usize; D]) -> Tensor<D> {
-        Tensor::from_data(TensorData::new(values.to_vec(), shape), &self.device)
+        tensor(values, shape, &self.device)
     }
 
     /// The output `[rows, outputs]`; statistics in training are left in `state`.
@@ -48,12 +48,7 @@ impl TensorPasses {
             [shape[0], shape[1], shape[2], shape[3]]
         };
         // A node is given away with its last reading, so that evaluation keeps only what is still needed.
-        let mut readings = vec![0; nodes.len()];
-        for operation in &self.graph.operations {
-            for read in operation.inputs() {
-                readings[read] += 1;
-            }
-        }
+        let mut readings: Vec<usize> = self.graph.readers().iter().map(Vec::len).collect();
         for (number, operation) in self.graph.operations.iter().enumerate() {
             let mut take = |node: usize| {
                 readings[node] -= 1;

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use rand::seq::SliceRandom;
-use rehang::files::{AtomicFile, VectorSource, read_labels};
-use rehang::{Error, ErrorKind, Result};
+use rehang::files::{AtomicFile, VectorSource, expect_count, read_labels};
+use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Examples, Purpose, counts_differ, generator};
+use super::{Examples, Purpose, generator};
 
 /// What an allocation file says it is.
 const FORMAT: &str = "rehang-allocation";
@@ -177,8 +177,8 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`] and [`ErrorKind::MissingInput`] for parameters out of range, and for test rows of a class
-    /// that no list names; [`ErrorKind::NotFound`] for a listed class that is not there; [`ErrorKind::Empty`] where a model
+    /// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for parameters out of range, and for test rows of a class
+    /// that no list names; [`rehang::ErrorKind::NotFound`] for a listed class that is not there; [`rehang::ErrorKind::Empty`] where a model
     /// would see nothing; as [`Examples::check_trainable`].
     pub fn draw(examples: &Examples, parameters: &AllocationParameters) -> Result<Self> {
         parameters.check()?;
@@ -207,7 +207,7 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// As [`Allocation::draw`]; [`ErrorKind::InvalidOption`] for fewer than two shares, or shares that do not increase.
+    /// As [`Allocation::draw`]; [`rehang::ErrorKind::InvalidOption`] for fewer than two shares, or shares that do not increase.
     pub fn chain(
         examples: &Examples,
         parameters: &AllocationParameters,
@@ -239,22 +239,19 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`].
+    /// [`rehang::ErrorKind::Io`].
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
         let mut bytes = serde_json::to_vec(self).map_err(|error| Error::corrupt("the allocation", error))?;
         bytes.push(b'\n');
-        let mut file = AtomicFile::create(path)?;
-        file.put(&bytes)?;
-        file.commit()
+        AtomicFile::write(path, &bytes)
     }
 
     /// Reads an allocation and holds it against the data that it is for.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] for a file that is no allocation, or one whose lists contradict what
-    /// an [`Allocation`] is; [`ErrorKind::CountMismatch`] for data of another length; [`ErrorKind::Conflict`] for other
+    /// [`rehang::ErrorKind::Io`]; [`rehang::ErrorKind::Corrupt`] for a file that is no allocation, or one whose lists contradict what
+    /// an [`Allocation`] is; [`rehang::ErrorKind::CountMismatch`] for data of another length; [`rehang::ErrorKind::Conflict`] for other
     /// data of the same length.
     pub fn read(path: impl AsRef<Path>, examples: &Examples) -> Result<Self> {
         let path = path.as_ref();
@@ -272,10 +269,8 @@ impl Allocation {
             )));
         }
         let allocation: Self = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
-        if allocation.rows != examples.len() {
-            let what = format!("the allocation {}", path.display());
-            return Err(counts_differ(&what, allocation.rows, "the set of examples", examples.len()));
-        }
+        let what = format!("the allocation {}", path.display());
+        expect_count(&what, allocation.rows, "the set of examples", examples.len())?;
         let fingerprint = examples.fingerprint();
         if allocation.fingerprint != fingerprint {
             return Err(Error::conflict(
@@ -450,7 +445,7 @@ impl Division {
         for (model, rows) in [("old", &old), ("new", &new)] {
             if rows.is_empty() {
                 let what = format!("what the {model} model is trained on under this allocation");
-                return Err(ErrorKind::Empty { what }.into());
+                return Err(Error::empty(what));
             }
         }
         Ok(Allocation {

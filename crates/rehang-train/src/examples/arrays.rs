@@ -5,13 +5,14 @@ use std::io::Read;
 use std::path::Path;
 
 use rehang::files::{
-    self, Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, read_array, read_label_values,
+    self, Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, expect_count, read_array,
+    read_label_values,
 };
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang::{Error, Matrix, Result};
 use zip::ZipArchive;
 
 use super::source::ImageLayout;
-use super::{Examples, Images, Inputs, check_size, counts_differ, shown};
+use super::{Examples, Images, Inputs, check_size, expect_file, shown};
 
 /// Entries of an archive that are taken for images (or vectors) and for labels where none is named.
 const IMAGE_ENTRIES: [&str; 6] = ["images", "image", "x_train", "x", "data", "arr_0"];
@@ -86,7 +87,7 @@ pub(super) fn read_features(vectors: &Path, labels: &Path) -> Result<Examples> {
             ArrayNumbers::Floats(floats) => floats,
         };
         if data.is_empty() {
-            return Err(ErrorKind::Empty { what: vectors.display().to_string() }.into());
+            return Err(Error::empty(vectors.display()));
         }
         Matrix::new(columns, data)?
     } else {
@@ -108,17 +109,18 @@ pub(super) fn numbered(labels: &[i64], what: &dyn Display) -> Result<(Vec<u32>, 
             ),
         ));
     }
-    Ok(in_order(labels))
+    let (labels, classes) = in_order(labels);
+    Ok((labels, classes.iter().map(ToString::to_string).collect()))
 }
 
-/// Class numbers in the order of the values, and the values as names.
-fn in_order<T: Ord + Clone + ToString>(values: &[T]) -> (Vec<u32>, Vec<String>) {
+/// Class numbers in the order of the values, and the value of every class.
+pub(super) fn in_order<T: Ord + Clone>(values: &[T]) -> (Vec<u32>, Vec<T>) {
     let mut classes = values.to_vec();
     classes.sort_unstable();
     classes.dedup();
     // Every value is among the classes, so the search always finds it.
     let labels = values.iter().map(|value| classes.binary_search(value).unwrap_or(0) as u32).collect();
-    (labels, classes.iter().map(ToString::to_string).collect())
+    (labels, classes)
 }
 
 /// The labels of `rows` rows of another file.
@@ -146,10 +148,7 @@ fn read_classes(path: &Path, rows: usize, inputs: &Path) -> Result<(Vec<u32>, Ve
         LabelValues::Numbers(numbers) => numbered(&numbers, &path.display())?,
         LabelValues::Texts(texts) => in_order(&texts),
     };
-    if labels.len() != rows {
-        let (inputs, labels_at) = (inputs.display().to_string(), path.display().to_string());
-        return Err(counts_differ(&inputs, rows, &labels_at, labels.len()));
-    }
+    expect_count(&inputs.display().to_string(), rows, &path.display().to_string(), labels.len())?;
     Ok((labels, classes))
 }
 
@@ -161,7 +160,7 @@ fn image_shape(
 ) -> Result<(usize, [usize; 2], usize, ImageLayout)> {
     let wrong = |detail: &str| Error::corrupt(what, format!("its shape is {shape:?}; {detail}"));
     if shape.first() == Some(&0) {
-        return Err(ErrorKind::Empty { what: what.to_string() }.into());
+        return Err(Error::empty(what));
     }
     match *shape {
         [rows, height, width] => Ok((rows, [height, width], 1, ImageLayout::Nchw)),
@@ -250,11 +249,7 @@ fn is_archive(path: &Path) -> bool {
 fn entry(source: &VectorSource, names: &[&str]) -> Result<Array> {
     let path = &source.path;
     let damaged = |error: &dyn Display| Error::corrupt(path.display(), format!("as a .npz archive: {error}"));
-    let metadata = fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
-    if !metadata.is_file() {
-        let reason = "it is no file; give a .npz archive".into();
-        return Err(ErrorKind::Io { action: "read", path: path.clone(), reason }.into());
-    }
+    let bytes_of_file = expect_file(path, "it is no file; give a .npz archive")?;
     let file = fs_err::File::open(path).map_err(|error| Error::io("read", path, &error))?;
     let mut archive = ZipArchive::new(std::io::BufReader::new(file)).map_err(|error| damaged(&error))?;
     let mut there: Vec<String> = Vec::new();
@@ -278,7 +273,7 @@ fn entry(source: &VectorSource, names: &[&str]) -> Result<Array> {
     };
     let mut entry = archive.by_name(chosen).map_err(|error| damaged(&error))?;
     let claimed = entry.size();
-    let packed = entry.compressed_size().min(metadata.len());
+    let packed = entry.compressed_size().min(bytes_of_file);
     if claimed > packed.saturating_mul(GROWTH_MAX).saturating_add(GROWTH_MAX) {
         return Err(damaged(&format!("the entry {chosen} claims {claimed} bytes, more than it can hold")));
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::Map;
 use super::{Images, Inputs, Normalisation, Purpose, generator};
+use crate::encoder::normal;
 
 /// Least share of the area that a crop may have: a hundredth of each side.
 const AREA_MIN: f32 = 1e-4;
@@ -322,7 +323,7 @@ impl Augmenter {
         }
         if noise > 0.0 {
             for value in &mut *out {
-                *value += noise * normal(random);
+                *value += noise * normal(random) as f32;
             }
         }
         if dropout > 0.0 {
@@ -394,10 +395,4 @@ fn grey(image: &[f32], plane: usize, at: usize) -> f32 {
 /// A number of a range, evenly drawn; exactly its bound where both are the same.
 fn between(random: &mut impl Rng, [least, most]: [f32; 2]) -> f32 {
     least + random.random::<f32>() * (most - least)
-}
-
-/// A draw from the standard normal distribution (Box and Muller 1958).
-fn normal(random: &mut impl Rng) -> f32 {
-    let radius = (-2.0 * (1.0 - random.random::<f64>()).ln()).sqrt();
-    (radius * (std::f64::consts::TAU * random.random::<f64>()).cos()) as f32
 }

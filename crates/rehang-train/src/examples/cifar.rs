@@ -1,12 +1,12 @@
 //! The binary version of CIFAR-10 and CIFAR-100: labels of a byte each, then 3 × 32 × 32 bytes, image after image.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang::{Error, Result};
 
 use super::arrays::numbered;
 use super::source::CifarLabels;
-use super::{Examples, Images, Inputs};
+use super::{Examples, Images, Inputs, expect_file};
 
 const SIDE: usize = 32;
 const IMAGE_BYTES: usize = 3 * SIDE * SIDE;
@@ -25,7 +25,10 @@ pub(super) fn read(paths: &[PathBuf], set: CifarLabels) -> Result<Examples> {
     let record = label_bytes + IMAGE_BYTES;
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     for path in paths {
-        let bytes = read_file(path)?;
+        if expect_file(path, "it is no file; give the .bin files themselves")? == 0 {
+            return Err(Error::empty(path.display()));
+        }
+        let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
         if !bytes.len().is_multiple_of(record) {
             return Err(Error::corrupt(
                 path.display(),
@@ -61,16 +64,4 @@ pub(super) fn read(paths: &[PathBuf], set: CifarLabels) -> Result<Examples> {
     }
     let images = Images { channels: 3, height: SIDE, width: SIDE, pixels };
     Ok(Examples { inputs: Inputs::Images(images), labels, classes, refused: Vec::new() })
-}
-
-fn read_file(path: &Path) -> Result<Vec<u8>> {
-    let metadata = fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
-    if !metadata.is_file() {
-        let reason = "it is no file; give the .bin files themselves".into();
-        return Err(ErrorKind::Io { action: "read", path: path.into(), reason }.into());
-    }
-    if metadata.len() == 0 {
-        return Err(ErrorKind::Empty { what: path.display().to_string() }.into());
-    }
-    fs_err::read(path).map_err(|error| Error::io("read", path, &error))
 }

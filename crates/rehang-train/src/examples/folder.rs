@@ -7,6 +7,7 @@ use image::{DynamicImage, ImageReader};
 use rayon::prelude::*;
 use rehang::{Error, ErrorKind, Result};
 
+use super::arrays::in_order;
 use super::{Examples, Images, Inputs, Refusal, check_size};
 
 /// Images decoded before their pixels are put together: enough for every thread, little to hold twice.
@@ -82,31 +83,11 @@ pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Exa
             ),
         ));
     }
-    drop_empty(&mut classes, &mut labels);
+    // Classes of which no image could be read go, so that no class number stands for nothing.
+    let (labels, kept) = in_order(&labels);
+    let classes = kept.into_iter().map(|class: u32| classes[class as usize].clone()).collect();
     let images = Images { channels, height: size[0], width: size[1], pixels };
     Ok(Examples { inputs: Inputs::Images(images), labels, classes, refused })
-}
-
-/// Takes away classes of which no image could be read, so that no class number stands for nothing.
-fn drop_empty(classes: &mut Vec<String>, labels: &mut [u32]) {
-    let mut kept = vec![false; classes.len()];
-    for &label in labels.iter() {
-        kept[label as usize] = true;
-    }
-    let mut next = 0;
-    let numbers: Vec<u32> = kept
-        .iter()
-        .map(|&kept| {
-            let number = next;
-            next += u32::from(kept);
-            number
-        })
-        .collect();
-    for label in labels {
-        *label = numbers[*label as usize];
-    }
-    let mut kept = kept.into_iter();
-    classes.retain(|_| kept.next().unwrap_or(false));
 }
 
 /// What a folder holds, without hidden names, sorted by name.

@@ -51,10 +51,13 @@ mod normalisation;
 mod sampler;
 mod source;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+
+use std::path::Path;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use rehang::files::expect_count;
 use rehang::{Error, ErrorKind, Matrix, Result};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
@@ -130,10 +133,10 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], [`ErrorKind::Empty`] where not one row is left, [`ErrorKind::Corrupt`] for files that are
-    /// not what they should be (an image in a folder is listed in `refused` instead), [`ErrorKind::CountMismatch`]
-    /// where there is not one label a row, [`ErrorKind::NotFinite`] for vectors with NaN, and
-    /// [`ErrorKind::InvalidOption`] or [`ErrorKind::MissingInput`] for a source that does not fit its files.
+    /// [`rehang::ErrorKind::Io`], [`rehang::ErrorKind::Empty`] where not one row is left, [`rehang::ErrorKind::Corrupt`] for files that are
+    /// not what they should be (an image in a folder is listed in `refused` instead), [`rehang::ErrorKind::CountMismatch`]
+    /// where there is not one label a row, [`rehang::ErrorKind::NotFinite`] for vectors with NaN, and
+    /// [`rehang::ErrorKind::InvalidOption`] or [`rehang::ErrorKind::MissingInput`] for a source that does not fit its files.
     pub fn read(source: &ExamplesSource) -> Result<Self> {
         let examples = source.read()?;
         examples.check()?;
@@ -183,7 +186,7 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Empty`], [`ErrorKind::CountMismatch`], [`ErrorKind::NotFinite`]; [`ErrorKind::Corrupt`] for a
+    /// [`rehang::ErrorKind::Empty`], [`rehang::ErrorKind::CountMismatch`], [`rehang::ErrorKind::NotFinite`]; [`rehang::ErrorKind::Corrupt`] for a
     /// class number without a class, a class that is named twice or images of no size.
     pub fn check(&self) -> Result<()> {
         match &self.inputs {
@@ -191,17 +194,13 @@ impl Examples {
             Inputs::Features(features) => features.check_finite("the features")?,
         }
         if self.is_empty() && self.inputs.is_empty() {
-            return Err(ErrorKind::Empty { what: "the set of examples".into() }.into());
+            return Err(Error::empty("the set of examples"));
         }
-        if self.len() != self.inputs.len() {
-            return Err(counts_differ("the examples", self.inputs.len(), "the labels", self.len()));
-        }
+        expect_count("the examples", self.inputs.len(), "the labels", self.len())?;
         let mut names: Vec<&String> = self.classes.iter().collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(
-                ErrorKind::Duplicate { what: "the list of classes".into(), value: twice[0].clone() }.into()
-            );
+            return Err(Error::duplicate("the list of classes", twice[0]));
         }
         match self.labels.iter().position(|&label| label as usize >= self.classes.len()) {
             None => Ok(()),
@@ -221,7 +220,7 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] where fewer than two classes have rows.
+    /// [`rehang::ErrorKind::Corrupt`] where fewer than two classes have rows.
     pub fn check_trainable(&self) -> Result<Vec<String>> {
         let counts: Vec<usize> = self.rows_by_class().iter().map(Vec::len).collect();
         let filled = counts.iter().filter(|&&count| count > 0).count();
@@ -347,6 +346,15 @@ impl Images {
     }
 }
 
+/// The size of a file in bytes; fails with `reason` where something else stands there.
+fn expect_file(path: &Path, reason: &str) -> Result<u64> {
+    let metadata = fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
+    if metadata.is_file() {
+        return Ok(metadata.len());
+    }
+    Err(ErrorKind::Io { action: "read", path: path.into(), reason: reason.into() }.into())
+}
+
 /// Fails for sides and channels that no image here has.
 fn check_size([height, width]: [usize; 2], channels: usize) -> Result<()> {
     for (option, side) in [("the height of an image", height), ("the width of an image", width)] {
@@ -358,10 +366,6 @@ fn check_size([height, width]: [usize; 2], channels: usize) -> Result<()> {
         return Err(Error::option("the channels of an image", channels, "1 for grey or 3 for colours"));
     }
     Ok(())
-}
-
-fn counts_differ(left: &str, left_count: usize, right: &str, right_count: usize) -> Error {
-    ErrorKind::CountMismatch { left: left.into(), left_count, right: right.into(), right_count }.into()
 }
 
 /// The first few of a list, for a message.

@@ -29,7 +29,7 @@ impl Normalisation {
     /// [`ErrorKind::NotFound`] for a row that is not there.
     pub fn measured(inputs: &Inputs, rows: &[usize]) -> Result<Self> {
         if rows.is_empty() {
-            return Err(ErrorKind::Empty { what: "the list of rows to measure".into() }.into());
+            return Err(Error::empty("the list of rows to measure"));
         }
         if let Some(row) = rows.iter().find(|&&row| row >= inputs.len()) {
             return Err(Error::not_found("row", row, format!("{} examples", inputs.len())));

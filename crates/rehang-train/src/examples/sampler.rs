@@ -3,7 +3,7 @@
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use rehang::{Error, ErrorKind, Result};
+use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{Purpose, generator};
@@ -60,11 +60,6 @@ impl SamplerParameters {
     pub fn shuffled(batch: usize) -> Self {
         Self::Shuffled { batch, last: LastBatch::Keep }
     }
-
-    /// Balanced batches; every row comes.
-    pub fn balanced(classes: usize, items: usize) -> Self {
-        Self::Balanced { classes, items, last: LastBatch::Keep }
-    }
 }
 
 /// Cuts epochs into batches of row numbers.
@@ -83,21 +78,20 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Empty`] where no row is given; [`ErrorKind::NotFound`] for a row without a label;
-    /// [`ErrorKind::Duplicate`] for a row that is given twice; [`ErrorKind::InvalidOption`] for sizes out of range,
+    /// [`rehang::ErrorKind::Empty`] where no row is given; [`rehang::ErrorKind::NotFound`] for a row without a label;
+    /// [`rehang::ErrorKind::Duplicate`] for a row that is given twice; [`rehang::ErrorKind::InvalidOption`] for sizes out of range,
     /// for a batch that no epoch fills although the last one is dropped, and for more classes a batch than there are
     /// classes of two rows or more.
     pub fn new(parameters: &SamplerParameters, labels: &[u32], rows: &[usize], seed: u64) -> Result<Self> {
         if rows.is_empty() {
-            return Err(ErrorKind::Empty { what: "the list of rows to train on".into() }.into());
+            return Err(Error::empty("the list of rows to train on"));
         }
         let mut seen = vec![false; labels.len()];
         for &row in rows {
             match seen.get_mut(row) {
                 None => return Err(Error::not_found("row", row, format!("{} labels", labels.len()))),
                 Some(true) => {
-                    let what = "the list of rows to train on".into();
-                    return Err(ErrorKind::Duplicate { what, value: format!("row {row}") }.into());
+                    return Err(Error::duplicate("the list of rows to train on", format!("row {row}")));
                 }
                 Some(seen) => *seen = true,
             }
@@ -197,7 +191,8 @@ impl Sampler {
             }
             let mut batch = Vec::with_capacity(classes * items);
             for &class in &order[..classes] {
-                let group = groups[class].pop().unwrap_or_else(|| drawn(&self.classes[class], items, random));
+                let mut group = groups[class].pop().unwrap_or_default();
+                fill_up(&mut group, &self.classes[class], items, random);
                 batch.extend(group);
             }
             batches.push(batch);
@@ -217,13 +212,6 @@ fn groups_of(class: &[usize], items: usize, random: &mut ChaCha8Rng) -> Vec<Vec<
         fill_up(group, class, items, random);
     }
     groups
-}
-
-/// `items` rows of a class at random; each once, where there are enough.
-fn drawn(class: &[usize], items: usize, random: &mut ChaCha8Rng) -> Vec<usize> {
-    let mut group = Vec::with_capacity(items);
-    fill_up(&mut group, class, items, random);
-    group
 }
 
 /// Adds rows of a class until a group has `items`: rows that it lacks first, then any.

@@ -116,6 +116,16 @@ pub enum CifarLabels {
 }
 
 impl ExamplesSource {
+    /// The files and folders that it names, with their keys in a configuration.
+    pub(crate) fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
+        match self {
+            Self::Folder { path, .. } => vec![("data.path", path)],
+            Self::Arrays { images, labels, .. } => vec![("data.images", images), ("data.labels", labels)],
+            Self::Cifar { paths, .. } => paths.iter_mut().map(|path| ("data.paths", path)).collect(),
+            Self::Features { vectors, labels } => vec![("data.vectors", vectors), ("data.labels", labels)],
+        }
+    }
+
     /// The rows, before they are checked as a whole.
     pub(super) fn read(&self) -> Result<Examples> {
         match self {

@@ -84,6 +84,11 @@ fn grey(counts: &[usize]) -> Examples {
     Examples::new(Inputs::Images(images), labels, classes).unwrap()
 }
 
+/// Batches of so many classes and items of each, the last one kept.
+pub(crate) fn balanced(classes: usize, items: usize) -> super::SamplerParameters {
+    super::SamplerParameters::Balanced { classes, items, last: super::LastBatch::Keep }
+}
+
 mod reading {
     use super::*;
 
@@ -1034,7 +1039,7 @@ mod sampling {
     fn epochs_differ_and_are_repeated_by_their_number() {
         let labels: Vec<u32> = (0..40).map(|row| row % 4).collect();
         let rows: Vec<usize> = (0..40).collect();
-        for parameters in [SamplerParameters::shuffled(8), SamplerParameters::balanced(3, 2)] {
+        for parameters in [SamplerParameters::shuffled(8), balanced(3, 2)] {
             let one = sampler(parameters, &labels, &rows);
             assert_ne!(one.batches(0), one.batches(1));
             assert_eq!(one.batches(1), sampler(parameters, &labels, &rows).batches(1));
@@ -1056,10 +1061,10 @@ mod sampling {
         refuse(SamplerParameters::shuffled(2), &[0, 5], "there is no row");
         refuse(SamplerParameters::shuffled(2), &[3, 3], "row 3 more than once");
         refuse(SamplerParameters::Shuffled { batch: 6, last: LastBatch::Drop }, &rows, "5 rows");
-        refuse(SamplerParameters::balanced(1, 2), &rows, "classes");
-        refuse(SamplerParameters::balanced(2, 1), &rows, "items");
-        refuse(SamplerParameters::balanced(3, 2), &rows, "at most the 2 classes");
-        assert_eq!(sampler(SamplerParameters::balanced(2, 2), &labels, &rows).left_out(), [4]);
+        refuse(balanced(1, 2), &rows, "classes");
+        refuse(balanced(2, 1), &rows, "items");
+        refuse(balanced(3, 2), &rows, "at most the 2 classes");
+        assert_eq!(sampler(balanced(2, 2), &labels, &rows).left_out(), [4]);
         assert!(toml::from_str::<SamplerParameters>("kind = 'shuffled'\nbatch = 3\nitems = 2").is_err());
         let read: SamplerParameters =
             toml::from_str("kind = 'balanced'\nclasses = 8\nitems = 4\nlast = 'drop'").unwrap();
@@ -1115,8 +1120,7 @@ mod real {
             ..Augmentation::default()
         };
         let augmenter = Augmenter::new(augmentation, normalisation, &examples.inputs, 1).unwrap();
-        let sampler =
-            Sampler::new(&SamplerParameters::balanced(16, 4), &examples.labels, &allocation.new, 1).unwrap();
+        let sampler = Sampler::new(&balanced(16, 4), &examples.labels, &allocation.new, 1).unwrap();
         let batches = sampler.batches(0);
         let mut out = Vec::new();
         #[allow(clippy::disallowed_methods, reason = "said, not asserted")]

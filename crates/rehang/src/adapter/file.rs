@@ -92,9 +92,7 @@ impl Adapter {
     /// As [`Adapter::to_bytes`]; [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let bytes = self.to_bytes()?;
-        let mut file = AtomicFile::create(path)?;
-        file.put(&bytes)?;
-        file.commit()
+        AtomicFile::write(path, &bytes)
     }
 
     /// Reads an adapter from a file.

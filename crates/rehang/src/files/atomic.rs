@@ -88,6 +88,17 @@ impl AtomicFile {
         Ok(Self { target, folder, writer: BufWriter::with_capacity(BUFFER_BYTES, file) })
     }
 
+    /// Writes a whole file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`AtomicFile::create`], [`AtomicFile::put`] and [`AtomicFile::commit`].
+    pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+        let mut file = Self::create(path)?;
+        file.put(bytes)?;
+        file.commit()
+    }
+
     /// Overwrites the first bytes: for headers that say how much follows, known only at the end.
     ///
     /// # Errors

@@ -4,23 +4,13 @@
 //! L_cls = 1/|B| Σ_x ℓ(φ_new(x), ω_new)_y          ℓ of the head's form, see `heads`
 //! ```
 
-use burn_tensor::Tensor;
+use super::Objective;
 
-use super::{Batch, Objective};
-
-pub(crate) struct Classification {
-    /// Label smoothing ε.
-    pub smoothing: f32,
-}
-
-impl Objective for Classification {
-    fn name(&self) -> &'static str {
-        "classification"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
-        batch.head.cross_entropy(&batch.new, &batch.labels, self.smoothing).mean()
-    }
+/// `smoothing` is the ε of label smoothing.
+pub(crate) fn classification(smoothing: f32) -> Objective {
+    Objective::new("classification", move |batch| {
+        batch.head.cross_entropy(&batch.new, &batch.labels, smoothing).mean()
+    })
 }
 
 #[cfg(test)]
@@ -37,7 +27,7 @@ mod tests {
             HeadForm::CosFace { scale: 4.0, margin: 0.3 },
             HeadForm::ArcFace { scale: 4.0, margin: 0.3 },
         ] {
-            Plain { form, ..Plain::usual() }.check(&Classification { smoothing: 0.1 });
+            Plain { form, ..Plain::usual() }.check(&classification(0.1));
         }
     }
 }

@@ -27,28 +27,10 @@ pub(crate) enum Negatives {
     Split { eta: f32 },
 }
 
-pub(crate) struct Contrastive {
-    pub negatives: Negatives,
-    /// τ.
-    pub temperature: f32,
-    /// τ of new-to-new negatives.
-    pub temperature_new: f32,
-    /// How many negatives of each set count; all where it is not given.
-    pub hardest: Option<usize>,
-}
-
 /// `v`, `o` scaled to length 1 and equally wide.
 pub(crate) fn both_unit(batch: &Batch) -> (Tensor<2>, Tensor<2>) {
     let new = as_wide_as(batch.new.clone(), batch.old.dims()[1]);
     (unit(new), unit(batch.old.clone()))
-}
-
-impl Contrastive {
-    /// Similarities to negatives, `[B, B]` or `[B, K]`, others as good as −∞.
-    fn negatives(&self, similarities: Tensor<2>, same: &Tensor<2>) -> Tensor<2> {
-        let others = similarities * same.clone().neg().add_scalar(1.0) + same.clone().mul_scalar(NEVER);
-        largest(others, self.hardest)
-    }
 }
 
 /// The so many largest values of every row; all where it is not given.
@@ -59,32 +41,37 @@ pub(crate) fn largest(rows: Tensor<2>, count: Option<usize>) -> Tensor<2> {
     }
 }
 
-impl Objective for Contrastive {
-    fn name(&self) -> &'static str {
-        "contrast"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
+/// `temperature` is τ, `temperature_new` that of new-to-new negatives; so many of the `hardest` negatives of each set count, all
+/// where no number is given.
+pub(crate) fn contrastive(
+    negatives: Negatives,
+    temperature: f32,
+    temperature_new: f32,
+    hardest: Option<usize>,
+) -> Objective {
+    Objective::new("contrast", move |batch| {
         let (new, old) = both_unit(batch);
         let same = same_class(&batch.labels, &batch.old.device());
-        let positive = rowwise(new.clone(), old.clone()).div_scalar(self.temperature);
-        let to_old = new.clone().matmul(old.transpose()).div_scalar(self.temperature);
-        let to_old = self.negatives(to_old, &same);
-        let to_new = || {
-            let similarities = new.clone().matmul(new.clone().transpose()).div_scalar(self.temperature_new);
-            self.negatives(similarities, &same)
+        // Similarities to negatives, `[B, B]` or `[B, K]`, others as good as −∞.
+        let to_negatives = |vectors: &Tensor<2>, temperature: f32| {
+            let similarities = new.clone().matmul(vectors.clone().transpose()).div_scalar(temperature);
+            let others = similarities * same.clone().neg().add_scalar(1.0) + same.clone().mul_scalar(NEVER);
+            largest(others, hardest)
         };
+        let positive = rowwise(new.clone(), old.clone()).div_scalar(temperature);
+        let to_old = to_negatives(&old, temperature);
+        let to_new = || to_negatives(&new, temperature_new);
         let against = |negatives: Vec<Tensor<2>>| {
             let all = std::iter::once(positive.clone()).chain(negatives).collect();
             log_sum_exp(Tensor::cat(all, 1)) - positive.clone()
         };
-        let loss = match self.negatives {
+        let loss = match negatives {
             Negatives::Old => against(vec![to_old]),
             Negatives::OldAndNew => against(vec![to_old, to_new()]),
             Negatives::Split { eta } => against(vec![to_old]) + against(vec![to_new()]).mul_scalar(eta),
         };
         loss.mean()
-    }
+    })
 }
 
 #[cfg(test)]
@@ -93,8 +80,8 @@ mod tests {
     use super::*;
     use crate::finite_differences::numbers;
 
-    fn contrast(negatives: Negatives, hardest: Option<usize>) -> Contrastive {
-        Contrastive { negatives, temperature: 0.5, temperature_new: 0.7, hardest }
+    fn contrast(negatives: Negatives, hardest: Option<usize>) -> Objective {
+        contrastive(negatives, 0.5, 0.7, hardest)
     }
 
     fn forms() -> [Negatives; 3] {

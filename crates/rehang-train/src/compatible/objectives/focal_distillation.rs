@@ -8,32 +8,23 @@
 //! K are the rows whose class the old head knows; `z_new` are the new head's logits of the old head's classes. It
 //! regularises what the model says of classes, not where its vectors lie, and so does not make them compatible alone.
 
-use burn_tensor::Tensor;
 use rehang_fit::burn::read;
 
 use super::super::heads::HeadTensors;
 use super::head_distillation::divergence;
-use super::{Batch, Objective, weighted};
+use super::{Objective, weighted};
 
-pub(crate) struct FocalDistillation {
-    /// ω_old, a constant.
-    pub old_head: HeadTensors,
-    /// α: the weight of every row.
-    pub base: f32,
-    /// β: the further weight of rows that the old model has right.
-    pub focus: f32,
-    /// T.
-    pub temperature: f32,
-}
-
-impl Objective for FocalDistillation {
-    fn name(&self) -> &'static str {
-        "focal"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
-        let classes = self.old_head.classes().min(batch.head.classes());
-        let old = self.old_head.logits(&batch.old).narrow(1, 0, classes);
+/// `old_head` is ω_old, `base` the weight α of every row, `focus` the further weight β of rows that the old model has right,
+/// `temperature` T.
+pub(crate) fn focal_distillation(
+    old_head: HeadTensors,
+    base: f32,
+    focus: f32,
+    temperature: f32,
+) -> Objective {
+    Objective::new("focal", move |batch| {
+        let classes = old_head.classes().min(batch.head.classes());
+        let old = old_head.logits(&batch.old).narrow(1, 0, classes);
         let new = batch.head.logits(&batch.new).narrow(1, 0, classes);
         // Reading a tensor that was just computed on the processor cannot fail; no row is right without it.
         let said = read(old.clone()).unwrap_or_default();
@@ -42,18 +33,14 @@ impl Objective for FocalDistillation {
             logits.iter().all(|&other| other <= logits[label])
         };
         let known = batch.labels.iter().filter(|&&label| label < classes).count().max(1) as f32;
-        let weights: Vec<f32> = batch
-            .labels
-            .iter()
-            .enumerate()
-            .map(|(row, &label)| match label < classes {
-                false => 0.0,
-                true if right(row, label) => (self.base + self.focus) / known,
-                true => self.base / known,
-            })
-            .collect();
-        weighted(divergence(old, new, self.temperature), &weights)
-    }
+        let weight = |(row, &label): (usize, &usize)| match label < classes {
+            false => 0.0,
+            true if right(row, label) => (base + focus) / known,
+            true => base / known,
+        };
+        let weights: Vec<f32> = batch.labels.iter().enumerate().map(weight).collect();
+        weighted(divergence(old, new, temperature), &weights)
+    })
 }
 
 #[cfg(test)]
@@ -66,7 +53,7 @@ mod tests {
     #[test]
     fn gradients_agree_with_finite_differences() {
         let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
-        Plain::usual().check(&FocalDistillation { old_head, base: 1.0, focus: 5.0, temperature: 2.0 });
+        Plain::usual().check(&focal_distillation(old_head, 1.0, 5.0, 2.0));
     }
 
     #[test]
@@ -81,12 +68,8 @@ mod tests {
             widths: [2, 2],
             ..Plain::usual()
         };
-        let objective = |base, focus| FocalDistillation {
-            old_head: frozen(&[1.0, 0.0, 0.0, 1.0], 2, HeadForm::Softmax),
-            base,
-            focus,
-            temperature: 1.0,
-        };
+        let old_head = frozen(&[1.0, 0.0, 0.0, 1.0], 2, HeadForm::Softmax);
+        let objective = |base, focus| focal_distillation(old_head.clone(), base, focus, 1.0);
         // KL of (σ(1), σ(−1)) against its mirror image is tanh(½); the second row's is 0.
         let divergence = 0.5_f64.tanh();
         assert!((plain.value(&objective(1.0, 0.0)) - 0.5 * divergence).abs() < 1e-5);

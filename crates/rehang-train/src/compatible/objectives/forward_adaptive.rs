@@ -8,21 +8,13 @@
 
 use burn_tensor::Tensor;
 
-use super::{Batch, Objective};
+use super::Objective;
 
-pub(crate) struct ForwardAdaptive;
-
-impl Objective for ForwardAdaptive {
-    fn name(&self) -> &'static str {
-        "forward-adaptive"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
-        match &batch.adapted {
-            Some(adapted) => batch.head.cross_entropy(adapted, &batch.labels, 0.0).mean(),
-            None => Tensor::zeros([1], &batch.old.device()),
-        }
-    }
+pub(crate) fn forward_adaptive() -> Objective {
+    Objective::new("forward-adaptive", |batch| match &batch.adapted {
+        Some(adapted) => batch.head.cross_entropy(adapted, &batch.labels, 0.0).mean(),
+        None => Tensor::zeros([1], &batch.old.device()),
+    })
 }
 
 #[cfg(test)]
@@ -37,15 +29,15 @@ mod tests {
         let rows =
             Plain { adapted: vec![1.0, 0.0, 0.0, 2.0], head: vec![1.0, 0.0, 0.0, 0.0], ..Plain::on_axes() };
         let expected = 0.5 * ((1.0 + (-1.0_f64).exp()).ln() + 2.0_f64.ln());
-        assert!((rows.value(&ForwardAdaptive) - expected).abs() < 1e-5);
+        assert!((rows.value(&forward_adaptive()) - expected).abs() < 1e-5);
     }
 
     #[test]
     fn gradients_agree_with_finite_differences_and_none_flows_into_the_encoder() {
         for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
             let plain = Plain { form, ..Plain::usual() };
-            plain.check(&ForwardAdaptive);
-            let [new, adapted, head] = plain.gradients(&ForwardAdaptive);
+            plain.check(&forward_adaptive());
+            let [new, adapted, head] = plain.gradients(&forward_adaptive());
             assert!(new.iter().all(|&value| value == 0.0));
             assert!(adapted.iter().any(|&value| value != 0.0) && head.iter().any(|&value| value != 0.0));
         }

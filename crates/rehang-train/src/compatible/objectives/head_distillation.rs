@@ -14,16 +14,7 @@ use burn_tensor::Tensor;
 use burn_tensor::activation::log_softmax;
 
 use super::super::heads::HeadTensors;
-use super::{Batch, Objective, mean_over};
-
-pub(crate) struct HeadDistillation {
-    /// ω_old, a constant.
-    pub old_head: HeadTensors,
-    /// T.
-    pub temperature: f32,
-    /// Whether only rows count whose class the old head does not know.
-    pub unknown_only: bool,
-}
+use super::{Objective, mean_over};
 
 /// KL(p ‖ q) of every row, `[B, 1]`, times T².
 pub(crate) fn divergence(old_logits: Tensor<2>, new_logits: Tensor<2>, temperature: f32) -> Tensor<2> {
@@ -32,17 +23,13 @@ pub(crate) fn divergence(old_logits: Tensor<2>, new_logits: Tensor<2>, temperatu
     (p.clone().exp() * (p - q)).sum_dim(1).mul_scalar(temperature * temperature)
 }
 
-impl Objective for HeadDistillation {
-    fn name(&self) -> &'static str {
-        "distillation"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
-        let old = self.old_head.logits(&batch.old);
-        let new = self.old_head.logits(&batch.new);
-        let counts = batch.labels.iter().map(|&label| !self.unknown_only || !self.old_head.knows(label));
-        mean_over(divergence(old, new, self.temperature), counts)
-    }
+/// `old_head` is ω_old, `temperature` T; with `unknown_only` only rows count whose class the old head does not know.
+pub(crate) fn head_distillation(old_head: HeadTensors, temperature: f32, unknown_only: bool) -> Objective {
+    Objective::new("distillation", move |batch| {
+        let (old, new) = (old_head.logits(&batch.old), old_head.logits(&batch.new));
+        let counts = batch.labels.iter().map(|&label| !unknown_only || !old_head.knows(label));
+        mean_over(divergence(old, new, temperature), counts)
+    })
 }
 
 #[cfg(test)]
@@ -52,9 +39,9 @@ mod tests {
     use crate::compatible::heads::HeadForm;
     use crate::finite_differences::numbers;
 
-    fn objective(unknown_only: bool) -> HeadDistillation {
+    fn objective(unknown_only: bool) -> Objective {
         let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
-        HeadDistillation { old_head, temperature: 2.0, unknown_only }
+        head_distillation(old_head, 2.0, unknown_only)
     }
 
     #[test]
@@ -67,7 +54,7 @@ mod tests {
     fn a_batch_computed_by_hand() {
         // Old logits (1, 0) and (5, 0), new ones (2, 0) and (0, 0), at T = 2.
         let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
-        let objective = HeadDistillation { old_head, temperature: 2.0, unknown_only: false };
+        let objective = head_distillation(old_head, 2.0, false);
         let kl = |old: f64, new: f64| {
             let p = |logit: f64| [1.0 / (1.0 + (-logit / 2.0).exp()), 1.0 / (1.0 + (logit / 2.0).exp())];
             p(old).iter().zip(p(new)).map(|(p, q)| p * (p / q).ln()).sum::<f64>()

@@ -9,31 +9,19 @@
 //! Classes that the old head does not know are left out here; with synthesised weights there are none, and
 //! distillation ([`super::head_distillation`]) is the other way to use them.
 
-use burn_tensor::Tensor;
-
 use super::super::heads::HeadTensors;
 use super::super::method::InfluenceSet;
-use super::{Batch, Objective, mean_over};
+use super::{Objective, mean_over};
 
-pub(crate) struct Influence {
-    /// ω_old, a constant.
-    pub old_head: HeadTensors,
-    /// T_BCT.
-    pub set: InfluenceSet,
-}
-
-impl Objective for Influence {
-    fn name(&self) -> &'static str {
-        "influence"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
-        let losses = self.old_head.cross_entropy(&batch.new, &batch.labels, 0.0);
+/// `old_head` is ω_old, `set` T_BCT.
+pub(crate) fn influence(old_head: HeadTensors, set: InfluenceSet) -> Objective {
+    Objective::new("influence", move |batch| {
+        let losses = old_head.cross_entropy(&batch.new, &batch.labels, 0.0);
         let rows = batch.labels.iter().zip(&batch.of_old);
-        let counts = rows
-            .map(|(&label, &of_old)| self.old_head.knows(label) && (of_old || self.set == InfluenceSet::New));
+        let counts =
+            rows.map(|(&label, &of_old)| old_head.knows(label) && (of_old || set == InfluenceSet::New));
         mean_over(losses, counts)
-    }
+    })
 }
 
 #[cfg(test)]
@@ -47,7 +35,7 @@ mod tests {
     fn gradients_agree_with_finite_differences() {
         for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
             for set in [InfluenceSet::New, InfluenceSet::Old] {
-                Plain::usual().check(&Influence { old_head: frozen(&numbers(2 * 4, 9), 4, form), set });
+                Plain::usual().check(&influence(frozen(&numbers(2 * 4, 9), 4, form), set));
             }
         }
     }
@@ -57,7 +45,7 @@ mod tests {
         // Logits (2, 0) and (0, 0) of an old head of two classes: losses ln(1 + e⁻²) for class 0 and ln 2 for class 1.
         let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
         let expected = 0.5 * ((1.0 + (-2.0_f64).exp()).ln() + 2.0_f64.ln());
-        let influence = |set| Influence { old_head: old_head.clone(), set };
+        let influence = |set| influence(old_head.clone(), set);
         assert!((Plain::on_axes().value(&influence(InfluenceSet::New)) - expected).abs() < 1e-5);
         // The old model was trained on the second row alone, or on none.
         for (of_old, expected) in [([false, true], 2.0_f64.ln()), ([false, false], 0.0)] {
@@ -69,7 +57,7 @@ mod tests {
     #[test]
     fn rows_of_unknown_classes_do_not_count_and_the_new_head_gets_no_gradient() {
         let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
-        let objective = Influence { old_head, set: InfluenceSet::New };
+        let objective = influence(old_head, InfluenceSet::New);
         let plain = Plain::usual();
         let [new, adapted, head] = plain.gradients(&objective);
         assert!(adapted.iter().chain(&head).all(|&value| value == 0.0));

@@ -19,7 +19,8 @@ pub(crate) mod selective;
 pub(crate) mod triplet;
 pub(crate) mod vector_distance;
 
-use burn_tensor::{Device, Tensor, TensorData};
+use burn_tensor::{Device, Tensor};
+use rehang_fit::burn::tensor;
 
 use super::heads::HeadTensors;
 pub(crate) use rehang_fit::burn::unit;
@@ -41,12 +42,21 @@ pub(crate) struct Batch {
 }
 
 /// One term of a loss.
-pub(crate) trait Objective {
+pub(crate) struct Objective {
     /// Its name in progress and reports.
-    fn name(&self) -> &'static str;
+    pub name: &'static str,
+    value: Box<dyn Fn(&Batch) -> Tensor<1>>,
+}
+
+impl Objective {
+    fn new(name: &'static str, value: impl Fn(&Batch) -> Tensor<1> + 'static) -> Self {
+        Self { name, value: Box::new(value) }
+    }
 
     /// Its value on a batch, `[1]`.
-    fn loss(&self, batch: &Batch) -> Tensor<1>;
+    pub(crate) fn loss(&self, batch: &Batch) -> Tensor<1> {
+        (self.value)(batch)
+    }
 }
 
 /// Takes the place of a logit that must not count.
@@ -72,7 +82,7 @@ pub(crate) fn same_class(labels: &[usize], device: &Device) -> Tensor<2> {
         .iter()
         .flat_map(|row| labels.iter().map(move |column| if row == column { 1.0 } else { 0.0 }))
         .collect();
-    Tensor::from_data(TensorData::new(values, [n, n]), device)
+    tensor(&values, [n, n], device)
 }
 
 /// The scalar product of every row with the same row of another matrix, `[B, 1]`.
@@ -88,8 +98,7 @@ pub(crate) fn log_sum_exp(rows: Tensor<2>) -> Tensor<2> {
 
 /// Σ weight·value over rows: `[B, 1] × [B] → [1]`.
 pub(crate) fn weighted(values: Tensor<2>, weights: &[f32]) -> Tensor<1> {
-    let weights = TensorData::new(weights.to_vec(), [weights.len(), 1]);
-    let weights = Tensor::<2>::from_data(weights, &values.device());
+    let weights = tensor(weights, [weights.len(), 1], &values.device());
     (values * weights).sum()
 }
 
@@ -155,10 +164,7 @@ pub(crate) mod tests {
         pub(crate) fn batch(&self) -> (Batch, [Tensor<2>; 3]) {
             let device = Device::flex();
             let n = self.labels.len();
-            let leaf = |values: &[f32], rows: usize| {
-                let data = TensorData::new(values.to_vec(), [rows, values.len() / rows]);
-                Tensor::<2>::from_data(data, &device)
-            };
+            let leaf = |values: &[f32], rows: usize| tensor(values, [rows, values.len() / rows], &device);
             let tracked = |values: &[f32], rows: usize| leaf(values, rows).autodiff().require_grad();
             let classes = self.head.len() / self.widths[1];
             let leaves = [tracked(&self.new, n), tracked(&self.adapted, n), tracked(&self.head, classes)];
@@ -175,12 +181,12 @@ pub(crate) mod tests {
             (batch, leaves)
         }
 
-        pub(crate) fn value(&self, objective: &dyn Objective) -> f64 {
+        pub(crate) fn value(&self, objective: &Objective) -> f64 {
             f64::from(read(objective.loss(&self.batch().0)).unwrap()[0])
         }
 
         /// Gradients of new, adapted and the head's weight; zeros where nothing flows.
-        pub(crate) fn gradients(&self, objective: &dyn Objective) -> [Vec<f32>; 3] {
+        pub(crate) fn gradients(&self, objective: &Objective) -> [Vec<f32>; 3] {
             let (batch, leaves) = self.batch();
             let mut gradients = objective.loss(&batch).backward();
             leaves.map(|leaf| {
@@ -190,7 +196,7 @@ pub(crate) mod tests {
         }
 
         /// Compares every derivative with central differences.
-        pub(crate) fn check(&self, objective: &dyn Objective) {
+        pub(crate) fn check(&self, objective: &Objective) {
             let [new, adapted, head] = self.gradients(objective);
             let value = |change: &dyn Fn(&mut Self)| {
                 let mut plain = self.clone();
@@ -208,7 +214,7 @@ pub(crate) mod tests {
         let rows = weight.len() / d;
         let device = Device::flex();
         HeadTensors {
-            weight: Tensor::from_data(TensorData::new(weight.to_vec(), [rows, d]), &device),
+            weight: tensor(weight, [rows, d], &device),
             bias: Tensor::zeros([1, rows], &device),
             form,
             taught: None,

@@ -10,27 +10,19 @@
 use burn_tensor::Tensor;
 
 use super::super::heads::HeadTensors;
-use super::{Batch, NEVER, Objective, log_sum_exp, mean_over};
+use super::{NEVER, Objective, log_sum_exp, mean_over};
 
-pub(crate) struct OldAndNewHead {
-    /// ω_old, a constant.
-    pub old_head: HeadTensors,
-}
-
-impl Objective for OldAndNewHead {
-    fn name(&self) -> &'static str {
-        "both-heads"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
+/// `old_head` is ω_old.
+pub(crate) fn old_and_new_head(old_head: HeadTensors) -> Objective {
+    Objective::new("both-heads", move |batch| {
         let device = batch.old.device();
-        let old = self.old_head.logits_with_margin(&batch.new, &batch.labels);
+        let old = old_head.logits_with_margin(&batch.new, &batch.labels);
         let truth = batch.head.one_hot(&batch.labels, &device);
         let new = batch.head.logits_of_taught(&batch.new) + truth.mul_scalar(NEVER);
-        let positive = (old.clone() * self.old_head.one_hot(&batch.labels, &device)).sum_dim(1);
+        let positive = (old.clone() * old_head.one_hot(&batch.labels, &device)).sum_dim(1);
         let losses = log_sum_exp(Tensor::cat(vec![old, new], 1)) - positive;
-        mean_over(losses, batch.labels.iter().map(|&label| self.old_head.knows(label)))
-    }
+        mean_over(losses, batch.labels.iter().map(|&label| old_head.knows(label)))
+    })
 }
 
 #[cfg(test)]
@@ -43,7 +35,7 @@ mod tests {
     #[test]
     fn gradients_agree_with_finite_differences() {
         let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
-        Plain::usual().check(&OldAndNewHead { old_head });
+        Plain::usual().check(&old_and_new_head(old_head));
     }
 
     #[test]
@@ -60,6 +52,6 @@ mod tests {
         // Old logits (2, 1); new logits (masked, 6).
         let old_head = frozen(&[1.0, 0.0, 0.0, 1.0], 2, HeadForm::Softmax);
         let expected = (2.0_f64.exp() + 1.0_f64.exp() + 6.0_f64.exp()).ln() - 2.0;
-        assert!((plain.value(&OldAndNewHead { old_head }) - expected).abs() < 1e-5);
+        assert!((plain.value(&old_and_new_head(old_head)) - expected).abs() < 1e-5);
     }
 }

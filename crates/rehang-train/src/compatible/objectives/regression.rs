@@ -14,26 +14,17 @@ use burn_tensor::Tensor;
 use super::super::heads::HeadTensors;
 use super::contrastive::both_unit;
 use super::selective::{Selection, weights};
-use super::{Batch, Objective, rowwise, unit, weighted};
+use super::{Objective, rowwise, unit, weighted};
 
-pub(crate) struct Regression {
-    /// ω_old, for λ.
-    pub old_head: Option<HeadTensors>,
-    pub selection: Selection,
-}
-
-impl Objective for Regression {
-    fn name(&self) -> &'static str {
-        "regression"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
+/// `old_head` is ω_old, for λ.
+pub(crate) fn regression(old_head: Option<HeadTensors>, selection: Selection) -> Objective {
+    Objective::new("regression", move |batch| {
         let rows = batch.labels.len();
         let even = vec![1.0 / rows.max(1) as f32; rows];
         let mut lambda = even.clone();
-        if let Some(head) = &self.old_head {
+        if let Some(head) = &old_head {
             let known = batch.labels.iter().filter(|&&label| head.knows(label)).count() as f32;
-            let selected = weights(head, &batch.old, &batch.labels, self.selection);
+            let selected = weights(head, &batch.old, &batch.labels, selection);
             for ((weight, selected), &label) in lambda.iter_mut().zip(selected).zip(&batch.labels) {
                 if head.knows(label) {
                     *weight = selected * known / rows as f32;
@@ -50,7 +41,7 @@ impl Objective for Regression {
             }
             None => backward,
         }
-    }
+    })
 }
 
 #[cfg(test)]
@@ -64,7 +55,7 @@ mod tests {
     fn gradients_agree_with_finite_differences_where_they_flow() {
         let head = frozen(&numbers(3 * 4, 9), 4, HeadForm::Softmax);
         for old_head in [None, Some(head)] {
-            let objective = Regression { old_head, selection: Selection::Entropy };
+            let objective = regression(old_head, Selection::Entropy);
             let plain = Plain::usual();
             let [new, adapted, head] = plain.gradients(&objective);
             assert!(head.iter().all(|&value| value == 0.0));
@@ -98,7 +89,7 @@ mod tests {
         };
         let share = 0.75_f64.exp() / (0.75_f64.exp() + (1.0_f64 / 3.0).exp());
         // All three pairs are at right angles, so each costs its weight; a half turn of the first makes its weight visible.
-        let objective = Regression { old_head, selection: Selection::LeastConfidence };
+        let objective = regression(old_head, Selection::LeastConfidence);
         let value = |rows: &Plain| {
             let (mut batch, _) = rows.batch();
             batch.adapted = None;
@@ -114,7 +105,7 @@ mod tests {
     fn vectors_that_point_alike_cost_nothing() {
         let together =
             Plain { old: vec![1.0, 0.0, 0.0, 5.0], adapted: vec![7.0, 0.0, 0.0, 1.0], ..Plain::on_axes() };
-        let objective = Regression { old_head: None, selection: Selection::Even };
+        let objective = regression(None, Selection::Even);
         assert!(together.value(&objective).abs() < 1e-6);
         // Turned by a right angle, 1 each: half a batch of the first part.
         let turned = Plain { old: vec![1.0, 0.0, 5.0, 0.0], ..together };

@@ -19,7 +19,7 @@ use rehang_fit::burn::read;
 use serde::{Deserialize, Serialize};
 
 use super::super::heads::HeadTensors;
-use super::{Batch, Objective, weighted};
+use super::{Objective, weighted};
 
 /// How rows are weighed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -32,12 +32,6 @@ pub enum Selection {
     LeastConfidence,
     /// All alike.
     Even,
-}
-
-pub(crate) struct Selective {
-    /// ω_old, a constant.
-    pub old_head: HeadTensors,
-    pub selection: Selection,
 }
 
 /// λ(x) of every row; 0 for rows of a class that the old head does not know. They sum to 1 where any is known.
@@ -85,15 +79,12 @@ pub(crate) fn weights(
     weights
 }
 
-impl Objective for Selective {
-    fn name(&self) -> &'static str {
-        "selective"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
-        let weights = weights(&self.old_head, &batch.old, &batch.labels, self.selection);
-        weighted(self.old_head.cross_entropy(&batch.new, &batch.labels, 0.0), &weights)
-    }
+/// `old_head` is ω_old.
+pub(crate) fn selective(old_head: HeadTensors, selection: Selection) -> Objective {
+    Objective::new("selective", move |batch| {
+        let weights = weights(&old_head, &batch.old, &batch.labels, selection);
+        weighted(old_head.cross_entropy(&batch.new, &batch.labels, 0.0), &weights)
+    })
 }
 
 #[cfg(test)]
@@ -103,8 +94,8 @@ mod tests {
     use crate::compatible::heads::HeadForm;
     use crate::finite_differences::numbers;
 
-    fn objective(selection: Selection, form: HeadForm) -> Selective {
-        Selective { old_head: frozen(&numbers(2 * 4, 9), 4, form), selection }
+    fn objective(selection: Selection, form: HeadForm) -> Objective {
+        selective(frozen(&numbers(2 * 4, 9), 4, form), selection)
     }
 
     #[test]
@@ -129,16 +120,16 @@ mod tests {
         };
         let share = 0.75_f64.exp() / (0.75_f64.exp() + 0.5_f64.exp());
         let expected = share * 2.0_f64.ln() + (1.0 - share) * (4.0_f64 / 3.0).ln();
-        let objective = Selective { old_head, selection: Selection::LeastConfidence };
+        let objective = selective(old_head, Selection::LeastConfidence);
         assert!((rows.value(&objective) - expected).abs() < 1e-5);
     }
 
     #[test]
     fn weights_sum_to_one_over_known_rows_and_prefer_what_the_old_model_knew() {
         for selection in [Selection::Entropy, Selection::LeastConfidence, Selection::Even] {
-            let objective = objective(selection, HeadForm::Softmax);
+            let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
             let (batch, _) = Plain::usual().batch();
-            let weights = weights(&objective.old_head, &batch.old, &batch.labels, selection);
+            let weights = weights(&old_head, &batch.old, &batch.labels, selection);
             assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-5 && weights[2] == 0.0);
             assert!(weights.iter().all(|&weight| weight >= 0.0));
         }

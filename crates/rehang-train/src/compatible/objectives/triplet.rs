@@ -13,40 +13,29 @@ use burn_tensor::Tensor;
 use burn_tensor::activation::relu;
 
 use super::contrastive::{both_unit, largest};
-use super::{Batch, Objective, mean_over, rowwise, same_class};
+use super::{Objective, mean_over, rowwise, same_class};
 
-pub(crate) struct Triplet {
-    /// Whether new negatives count too (15).
-    pub new_negatives: bool,
-    /// m.
-    pub margin: f32,
-    /// How many negatives of each set count; all where it is not given.
-    pub hardest: Option<usize>,
-}
-
-impl Objective for Triplet {
-    fn name(&self) -> &'static str {
-        "triplets"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
+/// With `new_negatives` they count too (15); `margin` is m; so many of the `hardest` negatives of each set count, all where no
+/// number is given.
+pub(crate) fn triplet(new_negatives: bool, margin: f32, hardest: Option<usize>) -> Objective {
+    Objective::new("triplets", move |batch| {
         let (new, old) = both_unit(batch);
         let other = same_class(&batch.labels, &batch.old.device()).neg().add_scalar(1.0);
-        let most = self.hardest.map_or(f32::INFINITY, |count| count as f32);
+        let most = hardest.map_or(f32::INFINITY, |count| count as f32);
         let count = other.clone().sum_dim(1).clamp(1.0, most);
         let positive = rowwise(new.clone(), old.clone());
         let violation = |similarities: Tensor<2>| {
-            let all = relu(similarities - positive.clone() + self.margin) * other.clone();
+            let all = relu(similarities - positive.clone() + margin) * other.clone();
             // None is below 0, so rows of the same class are never among the largest in the place of another.
-            largest(all, self.hardest).sum_dim(1)
+            largest(all, hardest).sum_dim(1)
         };
         let mut violations = violation(new.clone().matmul(old.transpose()));
-        if self.new_negatives {
+        if new_negatives {
             violations = violations + violation(new.clone().matmul(new.transpose()));
         }
         let has_others = batch.labels.iter().map(|label| batch.labels.iter().any(|other| other != label));
         mean_over(violations / count, has_others)
-    }
+    })
 }
 
 #[cfg(test)]
@@ -58,7 +47,7 @@ mod tests {
     fn gradients_agree_with_finite_differences() {
         for new_negatives in [false, true] {
             for hardest in [None, Some(2)] {
-                Plain::usual().check(&Triplet { new_negatives, margin: 0.8, hardest });
+                Plain::usual().check(&triplet(new_negatives, 0.8, hardest));
             }
         }
     }
@@ -67,9 +56,9 @@ mod tests {
     fn a_batch_computed_by_hand() {
         let plain = Plain::on_axes();
         // Row 0: 1 − 1 + 0.8 against the old, max(0 − 1 + 0.8, 0) against the new; row 1: 0 − 0 + 0.8 twice.
-        let vanilla = plain.value(&Triplet { new_negatives: false, margin: 0.8, hardest: None });
+        let vanilla = plain.value(&triplet(false, 0.8, None));
         assert!((vanilla - 0.8).abs() < 1e-5);
-        let ract = plain.value(&Triplet { new_negatives: true, margin: 0.8, hardest: None });
+        let ract = plain.value(&triplet(true, 0.8, None));
         assert!((ract - 0.5 * (0.8 + 1.6)).abs() < 1e-5);
     }
 
@@ -77,7 +66,7 @@ mod tests {
     fn rows_of_one_class_cost_nothing() {
         let plain = Plain { labels: vec![4; 6], ..Plain::usual() };
         for hardest in [None, Some(2)] {
-            assert_eq!(plain.value(&Triplet { new_negatives: true, margin: 0.8, hardest }), 0.0);
+            assert_eq!(plain.value(&triplet(true, 0.8, hardest)), 0.0);
         }
     }
 
@@ -94,7 +83,7 @@ mod tests {
             widths: [2, 2],
             form: crate::compatible::heads::HeadForm::Softmax,
         };
-        let value = |hardest| plain.value(&Triplet { new_negatives: false, margin: 0.8, hardest });
+        let value = |hardest| plain.value(&triplet(false, 0.8, hardest));
         // Row 0, positive 1: 0.4 and 0. Row 1, positive 0.8: 0 and 1. Row 2, positive 1: 0 and 0.6.
         assert!((value(None) - (0.4 + 1.0 + 0.6) / 2.0 / 3.0).abs() < 1e-5);
         assert!((value(Some(1)) - (0.4 + 1.0 + 0.6) / 3.0).abs() < 1e-5);

@@ -4,21 +4,13 @@
 //! L_l2 = 1/|B| Σ_x ‖φ_new(x) − φ_old(x)‖²
 //! ```
 
-use burn_tensor::Tensor;
+use super::{Objective, as_wide_as};
 
-use super::{Batch, Objective, as_wide_as};
-
-pub(crate) struct VectorDistance;
-
-impl Objective for VectorDistance {
-    fn name(&self) -> &'static str {
-        "distance"
-    }
-
-    fn loss(&self, batch: &Batch) -> Tensor<1> {
+pub(crate) fn vector_distance() -> Objective {
+    Objective::new("distance", |batch| {
         let new = as_wide_as(batch.new.clone(), batch.old.dims()[1]);
         (new - batch.old.clone()).square().sum_dim(1).mean()
-    }
+    })
 }
 
 #[cfg(test)]
@@ -38,7 +30,7 @@ mod tests {
             ..Plain::usual()
         };
         // (1 + 0)/2 + (9 + 16)/2: the third coordinate has no partner.
-        assert!((plain.value(&VectorDistance) - 13.0).abs() < 1e-5);
-        Plain::usual().check(&VectorDistance);
+        assert!((plain.value(&vector_distance()) - 13.0).abs() < 1e-5);
+        Plain::usual().check(&vector_distance());
     }
 }

@@ -8,9 +8,10 @@
 //! ```
 
 use rayon::prelude::*;
+use rehang_fit::network::product::{Operand, multiply};
 
 use super::super::graph::{Shape, Sliding};
-use super::matrix::{Disjoint, Matrix, Scratch, grown, multiply, with_scratch};
+use super::shared::{Disjoint, Scratch, grown, with_scratch};
 use super::winograd::Winograd;
 
 /// Numbers of the columns that one task makes at a time; with its share of weights they stay in a core's own cache.
@@ -108,8 +109,8 @@ impl Convolution {
         out.par_chunks_mut(part).enumerate().for_each(|(number, out)| {
             let positions = out.len() / outputs;
             self.with_columns(input, number * self.task_lines(), positions / width, |columns| {
-                let weight = Matrix::rows(&self.packed, outputs);
-                let columns = Matrix::rows(columns, depth);
+                let weight = Operand::rows(&self.packed, outputs);
+                let columns = Operand::rows(columns, depth);
                 multiply((positions, outputs, depth), (out, outputs), columns, weight, false, 1);
             });
             finish(number, number * part, out);
@@ -168,14 +169,14 @@ impl Convolution {
         let depth = self.depth();
         let (height, width) = (self.output.height, self.output.width);
         let images = TASK_POSITIONS.div_ceil(height * width);
-        let transposed = Matrix::columns(&self.packed, outputs);
+        let transposed = Operand::columns(&self.packed, outputs);
         input_gradient[..rows * self.input.size()]
             .par_chunks_mut(images * self.input.size())
             .zip(output_gradient[..rows * self.output.size()].par_chunks(images * self.output.size()))
             .for_each(|(input_gradient, output_gradient)| {
                 if self.is_pointwise() {
                     let positions = output_gradient.len() / outputs;
-                    let left = Matrix::rows(output_gradient, outputs);
+                    let left = Operand::rows(output_gradient, outputs);
                     let size = (positions, depth, outputs);
                     multiply(size, (input_gradient, depth), left, transposed, accumulate, 1);
                     return;
@@ -187,7 +188,7 @@ impl Convolution {
                 for (number, output_gradient) in output_gradient.chunks(task).enumerate() {
                     let positions = output_gradient.len() / outputs;
                     with_scratch(positions * depth, |columns| {
-                        let left = Matrix::rows(output_gradient, outputs);
+                        let left = Operand::rows(output_gradient, outputs);
                         multiply((positions, depth, outputs), (columns, depth), left, transposed, false, 1);
                         self.scatter(columns, number * self.task_lines(), input_gradient);
                     });
@@ -297,8 +298,8 @@ impl Convolution {
                 let count = self.task_lines().min(end - line);
                 let positions = count * width;
                 self.with_columns(input, line, count, |columns| {
-                    let left = Matrix::columns(columns, depth);
-                    let right = Matrix::rows(&output_gradient[line * width * outputs..], outputs);
+                    let left = Operand::columns(columns, depth);
+                    let right = Operand::rows(&output_gradient[line * width * outputs..], outputs);
                     multiply((depth, outputs, positions), (sums, outputs), left, right, true, 1);
                 });
                 line += count;
@@ -340,8 +341,8 @@ impl Convolution {
                 columns
             };
             sums.par_chunks_mut(part_rows * outputs).enumerate().for_each(|(part, sums)| {
-                let left = Matrix::columns(&columns[part * part_rows..], depth);
-                let right = Matrix::rows(&output_gradient[line * width * outputs..], outputs);
+                let left = Operand::columns(&columns[part * part_rows..], depth);
+                let right = Operand::rows(&output_gradient[line * width * outputs..], outputs);
                 let size = (sums.len() / outputs, outputs, positions);
                 multiply(size, (sums, outputs), left, right, line > 0, 1);
             });

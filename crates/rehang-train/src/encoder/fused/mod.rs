@@ -11,9 +11,9 @@
 
 mod convolution;
 mod dense;
-mod matrix;
 mod normalisation;
 mod pooling;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod winograd;
@@ -27,8 +27,8 @@ use rehang_fit::network::State;
 use super::graph::{Graph, Operation, Shape, Sliding};
 use super::pass::{Mode, Passes};
 use convolution::Convolution;
-use matrix::Scratch;
 use normalisation::Normalisation;
+use shared::Scratch;
 
 /// A graph on the processor, with buffers that are allocated once for a size of batch.
 #[derive(Debug, Clone)]
@@ -247,13 +247,14 @@ impl Gradients {
         }
     }
 
-    /// The gradient of a node, zero before anything was added to it.
-    fn open_zeroed(&mut self, node: usize, size: usize) -> Vec<f32> {
+    /// Adds to a node's gradient by `work`, which finds what is there, or zeros.
+    fn add_by(&mut self, node: usize, size: usize, work: impl FnOnce(&mut [f32])) {
         let (mut gradient, is_started) = self.open(node, size);
         if !is_started {
             gradient.fill(0.0);
         }
-        gradient
+        work(&mut gradient);
+        self.nodes[node] = Some(gradient);
     }
 
     /// Adds a whole gradient to a node's; the gradient of the input is never asked for.
@@ -398,7 +399,8 @@ impl Step {
             Kind::Flatten { input } => pooling::channels_first(shapes[*input], &values[*input], out),
             Kind::Dense { input, weight, bias } => {
                 let (weight, bias) = (&state.parameters[weight.clone()], &state.parameters[bias.clone()]);
-                dense_forward(shapes[*input], rows, &values[*input], weight, bias, out);
+                let vectors = as_vectors(shapes[*input], &values[*input]);
+                dense::forward(rows, &vectors, weight, bias, out);
             }
         }
     }
@@ -464,7 +466,7 @@ impl Step {
                 if *input != 0 {
                     let mut target = take(&mut gradients.free, size(*input));
                     let weight = &state.parameters[weight.clone()];
-                    dense::input_gradient(rows, &gradient, weight, outputs, &mut target, false);
+                    dense::input_gradient(rows, &gradient, weight, outputs, &mut target);
                     if shapes[*input].height * shapes[*input].width > 1 {
                         let mut planes = take(&mut gradients.free, size(*input));
                         pooling::channels_last(shapes[*input], &target, &mut planes);
@@ -482,24 +484,23 @@ impl Step {
                 gradients.free.push(gradient);
             }
             Kind::MaximumPool { input, window, places } => {
-                let (input, window) = (*input, *window);
-                let mut target = gradients.open_zeroed(input, size(input));
-                let shape = shapes[self.output];
-                pooling::maximum_backward(shapes[input], shape, window, &gradient, places, &mut target);
-                gradients.nodes[input] = Some(target);
+                let (from, to) = (shapes[*input], shapes[self.output]);
+                gradients.add_by(*input, size(*input), |target| {
+                    pooling::maximum_backward(from, to, *window, &gradient, places, target);
+                });
                 gradients.free.push(gradient);
             }
             Kind::AveragePool { input } => {
-                let mut target = gradients.open_zeroed(*input, size(*input));
-                pooling::average_backward(shapes[*input], &gradient, &mut target);
-                gradients.nodes[*input] = Some(target);
+                gradients.add_by(*input, size(*input), |target| {
+                    pooling::average_backward(shapes[*input], &gradient, target);
+                });
                 gradients.free.push(gradient);
             }
             Kind::GeneralisedMeanPool { input } => {
-                let mut target = gradients.open_zeroed(*input, size(*input));
-                let shape = shapes[*input];
-                pooling::generalised_mean_backward(shape, &values[*input], out, &gradient, &mut target);
-                gradients.nodes[*input] = Some(target);
+                gradients.add_by(*input, size(*input), |target| {
+                    let values = &values[*input];
+                    pooling::generalised_mean_backward(shapes[*input], values, out, &gradient, target);
+                });
                 gradients.free.push(gradient);
             }
         }
@@ -536,14 +537,10 @@ fn as_vectors(shape: Shape, values: &[f32]) -> std::borrow::Cow<'_, [f32]> {
     vectors.into()
 }
 
-fn dense_forward(shape: Shape, rows: usize, input: &[f32], weight: &[f32], bias: &[f32], out: &mut [f32]) {
-    dense::forward(rows, &as_vectors(shape, input), weight, bias, out);
-}
-
 /// Joins operations into steps.
 fn plan(graph: &Graph) -> Vec<Step> {
     let range = |parameter: usize| graph.parameters[parameter].range.clone();
-    let readers = readers(graph);
+    let readers = graph.readers();
     // The only reader of a node that nothing else looks at.
     let only_reader = |node: usize| match readers[node][..] {
         [reader] => Some((reader, graph.operations[reader])),
@@ -624,27 +621,4 @@ fn plan(graph: &Graph) -> Vec<Step> {
         steps.push(Step { kind, output: node });
     }
     steps
-}
-
-/// The nodes that read every node; no node reads the last one, which is the vector.
-fn readers(graph: &Graph) -> Vec<Vec<usize>> {
-    let mut readers = vec![Vec::new(); graph.operations.len()];
-    for (node, operation) in graph.operations.iter().enumerate() {
-        match *operation {
-            Operation::Input => {}
-            Operation::Sum { left, right } => {
-                readers[left].push(node);
-                readers[right].push(node);
-            }
-            Operation::Convolution { input, .. }
-            | Operation::Normalisation { input, .. }
-            | Operation::Relu { input }
-            | Operation::MaximumPool { input, .. }
-            | Operation::AveragePool { input }
-            | Operation::GeneralisedMeanPool { input }
-            | Operation::Flatten { input }
-            | Operation::Dense { input, .. } => readers[input].push(node),
-        }
-    }
-    readers
 }

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use rehang::vectorised;
 use rehang_fit::network::{State, VARIANCE_EPSILON as EPSILON};
 
-use super::matrix::Disjoint;
+use super::shared::Disjoint;
 
 /// How far running statistics move towards those of a batch.
 const MOMENTUM: f64 = 0.1;

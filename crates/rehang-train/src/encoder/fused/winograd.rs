@@ -16,10 +16,11 @@
 
 use rayon::prelude::*;
 use rehang::vectorised;
+use rehang_fit::network::product::{Operand, multiply};
 
 use super::super::graph::{Shape, Sliding};
 use super::convolution::Finish;
-use super::matrix::{Disjoint, Matrix, Scratch, grown, multiply, with_scratch};
+use super::shared::{Disjoint, Scratch, grown, with_scratch};
 
 /// Places in a tile.
 const PLACES: usize = 36;
@@ -109,8 +110,8 @@ impl Winograd {
             each(PLACES, is_large, |place| {
                 // SAFETY: every place has a part of its own.
                 let m = unsafe { m.part(place * tiles * outputs..(place + 1) * tiles * outputs) };
-                let v = Matrix::rows(&v[place * tiles * inputs..], inputs);
-                let u = Matrix::rows(&self.weights[place * inputs * outputs..], outputs);
+                let v = Operand::rows(&v[place * tiles * inputs..], inputs);
+                let u = Operand::rows(&self.weights[place * inputs * outputs..], outputs);
                 multiply((tiles, outputs, inputs), (m, outputs), v, u, false, 1);
             });
             let m = Planes { numbers: &m, plane: tiles * outputs, channels: outputs };
@@ -185,11 +186,11 @@ impl Winograd {
                         du.part(place * inputs * outputs..(place + 1) * inputs * outputs),
                     )
                 };
-                let m = Matrix::rows(m, outputs);
-                multiply((inputs, outputs, tiles), (du, outputs), Matrix::columns(v, inputs), m, true, 1);
+                let m = Operand::rows(m, outputs);
+                multiply((inputs, outputs, tiles), (du, outputs), Operand::columns(v, inputs), m, true, 1);
                 if input_gradient.is_some() {
                     // V has been used; dV takes its room.
-                    let u = Matrix::columns(&self.weights[place * inputs * outputs..], outputs);
+                    let u = Operand::columns(&self.weights[place * inputs * outputs..], outputs);
                     multiply((tiles, inputs, outputs), (v, inputs), m, u, false, 1);
                 }
             });
