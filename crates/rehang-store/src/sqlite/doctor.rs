@@ -148,8 +148,7 @@ pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
 /// Reads a sample of the vectors, spread over the whole space.
 fn check_numbers(connection: &Connection, row: &SpaceRow, problems: &mut Vec<Problem>) -> Step<()> {
     let n = row.number;
-    let count: u64 =
-        connection.query_row(&format!("SELECT count(*) FROM vector_{n}"), [], |line| line.get(0))?;
+    let count: u64 = row.count(connection, "vector")?;
     let every = count.div_ceil(SAMPLE as u64).max(1);
     let mut select = connection.prepare(&format!("SELECT value FROM vector_{n} WHERE item % {every} = 0"))?;
     let mut rows = select.query([])?;

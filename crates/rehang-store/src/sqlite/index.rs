@@ -42,13 +42,6 @@ pub(crate) struct Changes {
     up_to: u64,
 }
 
-impl Changes {
-    /// The same changes, known to be all up to this one too.
-    pub(crate) fn at_least(self, change: u64) -> Self {
-        Self { up_to: self.up_to.max(change), ..self }
-    }
-}
-
 impl SpaceIndex {
     /// An index that knows nothing yet.
     pub(crate) fn new(space: &Space, options: SearchOptions) -> Self {
@@ -162,11 +155,9 @@ impl SpaceIndex {
     }
 }
 
-/// What changed after a count, as one snapshot has it. `None` where the feed has forgotten that far back.
-pub(crate) fn changes_since(connection: &Connection, row: &SpaceRow, after: u64) -> Step<Option<Changes>> {
-    if after < row.trimmed {
-        return Ok(None);
-    }
+/// What changed after a count, as one snapshot has it: everything there is for 0. The feed does not remember what came before
+/// `trimmed`.
+pub(crate) fn changes_since(connection: &Connection, row: &SpaceRow, after: u64) -> Step<Changes> {
     let (n, dimension) = (row.number, row.space.dimension);
     let mut vectors = Flat::new(dimension);
     let up_to = row.change(connection)?;
@@ -196,7 +187,7 @@ pub(crate) fn changes_since(connection: &Connection, row: &SpaceRow, after: u64)
             removed.push(line.get(0)?);
         }
     }
-    Ok(Some(Changes { removed, vectors, up_to }))
+    Ok(Changes { removed, vectors, up_to })
 }
 
 /// Builds a graph over all vectors of a space, page by page, so that neither memory nor the log of the file grows.
@@ -212,9 +203,7 @@ pub(crate) fn build(
     let (row, settled, count) = database.read(|transaction| {
         let row = numbered(transaction, number)?;
         let settled = row.change(transaction)?;
-        let count: usize =
-            transaction
-                .query_row(&format!("SELECT count(*) FROM vector_{number}"), [], |line| line.get(0))?;
+        let count: usize = row.count(transaction, "vector")?;
         Ok((row, settled, count))
     })?;
     let mut graph = Graph::new(&row.space, options, count + 1024)?;

@@ -59,12 +59,7 @@ pub(crate) fn recall(
     samples: usize,
     k: usize,
 ) -> Result<f64> {
-    let (row, change) = database.read(|transaction| {
-        let row = spaces::find(transaction, space)?;
-        let change = row.change(transaction)?;
-        Ok((row, change))
-    })?;
-    let kept = keeper.current(&row, change)?;
+    let (row, kept) = keeper.named(space)?;
     if kept.read().graph.is_none() {
         return Ok(1.0);
     }

@@ -1,6 +1,7 @@
 //! The spaces of a gallery, which one serves, and the counter that revisions and changes come from.
 
 use rehang::{Error, Provenance, Result, Space};
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::connection::{Database, Step};
@@ -33,6 +34,12 @@ impl SpaceRow {
         ))?;
         let change: u64 = statement.query_row([], |row| row.get(0))?;
         Ok(change.max(self.created).max(self.trimmed))
+    }
+
+    /// Rows of one of the space's tables.
+    pub(crate) fn count<T: FromSql>(&self, connection: &Connection, table: &str) -> Step<T> {
+        let sql = format!("SELECT count(*) FROM {table}_{}", self.number);
+        Ok(connection.query_row(&sql, [], |row| row.get(0))?)
     }
 }
 
