@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
 use crate::config::resolve;
-use crate::contract::{Encoder, Input, ItemFailure, Spent};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::meter::Meter;
 
 /// Inputs of one call. A look-up costs next to nothing, so this only bounds what a caller holds at once.
@@ -29,7 +29,6 @@ pub struct TableConfig {
     /// The vectors, one a row.
     pub vectors: String,
     /// The items' ids, one a row.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<String>,
     /// Whether vectors are scaled to length 1.
     #[serde(default)]
@@ -99,7 +98,7 @@ impl Encoder for Table {
         BATCH
     }
 
-    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
         self.meter.sent(inputs.len());
         let found: Vec<_> = inputs.iter().map(|input| self.row(input)).collect();
         // One odd source is the item's own trouble. Sources none of which has ever been a row number are a table without

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Result, Space};
-use rehang_encode::{Encoder, EncoderConfig, Terms};
+use rehang_encode::{Encoder, EncoderConfig, HttpConfig};
 use rehang_store::Store;
 use serde::Deserialize;
 
@@ -201,9 +201,9 @@ impl Configuration {
         rehang_encode::open(config, &self.new, base).map_err(|error| self.named(error))
     }
 
-    /// What the encoder's service takes and allows, as far as the file says so.
-    pub fn terms(&self) -> Option<Terms> {
-        self.encoder.as_ref().and_then(EncoderConfig::terms)
+    /// The encoder's service, where it has one.
+    pub fn service(&self) -> Option<&HttpConfig> {
+        self.encoder.as_ref().and_then(EncoderConfig::service)
     }
 
     /// The forecast of this upgrade; `None` where the configuration names none.

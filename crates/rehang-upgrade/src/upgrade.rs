@@ -74,9 +74,9 @@ impl Upgrade {
         let (probed, probe_failure) = self.probe(probe)?.unzip();
         // Where nothing was embedded, nothing was measured.
         let measured = probed.as_ref().filter(|probed| probed.failed < probed.items);
-        let terms = self.configuration.terms();
+        let service = self.configuration.service();
         let limits = &self.configuration.limits;
-        let mut estimate = estimate(self.store(), &setup, plan.to_embed, limits, terms.as_ref(), measured)?;
+        let mut estimate = estimate(self.store(), &setup, plan.to_embed, limits, service, measured)?;
         estimate.probed_items = probed.map(|probed| probed.items);
         estimate.failed = probed.map(|probed| probed.failed);
         Ok(Outlook { plan, estimate, forecast, probe_failure: probe_failure.flatten() })

@@ -10,7 +10,7 @@ use rten::Dimension;
 use serde::{Deserialize, Serialize};
 
 use super::{fixed, shown};
-use crate::config::at_least_one;
+use crate::config::{at_least_one, number};
 use crate::contract::ItemFailure;
 
 /// Largest side of a model's image; anything above is a slip of the keyboard.
@@ -39,13 +39,12 @@ pub struct ImageInput {
     /// Height of the model's image.
     pub height: usize,
     /// 3 for colours, 1 for grey.
-    #[serde(default = "default_channels")]
+    #[serde(default = "number::<3, _>")]
     pub channels: usize,
     /// How an image of another size is fitted.
     #[serde(default)]
     pub resize: ImageResize,
     /// The shorter side before the middle is cut out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shorter_side: Option<usize>,
     /// How pixels are mixed when an image is scaled.
     #[serde(default)]
@@ -99,10 +98,6 @@ pub enum ImageLayout {
     Nchw,
     /// `[batch, height, width, channels]`.
     Nhwc,
-}
-
-fn default_channels() -> usize {
-    3
 }
 
 impl ImageInput {

@@ -17,8 +17,8 @@ use rten_tensor::Layout as _;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::config::{at_least_one, resolve};
-use crate::contract::{Encoder, Input, ItemFailure, Spent};
+use crate::config::{at_least_one, number, resolve};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::meter::Meter;
 pub use image::{ImageFilter, ImageInput, ImageLayout, ImageResize};
 use source::Sources;
@@ -44,16 +44,13 @@ pub struct OnnxConfig {
     /// What sources are.
     pub input: OnnxInput,
     /// Name of the output that holds the vectors.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// Items that the model runs on at once.
-    #[serde(default = "default_batch")]
+    #[serde(default = "number::<16, _>")]
     pub batch: usize,
     /// Threads that the model runs on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
     /// Folder that the paths of sources are relative to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<PathBuf>,
     /// Whether vectors are scaled to length 1.
     #[serde(default)]
@@ -76,10 +73,6 @@ pub enum OnnxInput {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VectorInput {}
-
-fn default_batch() -> usize {
-    16
-}
 
 /// The encoder behind [`OnnxConfig`].
 pub(crate) struct Onnx {
@@ -108,8 +101,6 @@ enum Ready {
     Numbers(Vec<f32>),
     Tokens(Vec<u32>),
 }
-
-type Answer = Result<Vec<f32>, ItemFailure>;
 
 impl Onnx {
     pub(crate) fn open(config: &OnnxConfig, space: &Space, base: &Path) -> Result<Self> {
@@ -272,7 +263,7 @@ impl Onnx {
             }
             (pooling, &[rows, _]) if rows == count => Err(Error::option(
                 "pooling",
-                pooling,
+                format!("{pooling:?}").to_lowercase(),
                 format!("none: the output {} has one vector a text already", self.output.1),
             )),
             _ => Err(refuse(&shape, "an output with one vector a token".into())),

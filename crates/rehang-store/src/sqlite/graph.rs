@@ -2,15 +2,13 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex};
 
-use rehang::{Distance, Error, Result, Space};
+use rehang::{Distance, Error, Gate, Result, Space};
 use serde::{Deserialize, Serialize};
 use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::SearchOptions;
-use super::connection::lock;
 use super::metric::metric;
 use crate::exact::{Near, RowKey};
 
@@ -335,34 +333,4 @@ fn trouble(error: impl std::fmt::Display) -> Error {
 /// Threads that may be inside a graph at once; the library gives each a place of its own and fails without one.
 fn threads() -> usize {
     2 * std::thread::available_parallelism().map_or(4, usize::from).max(2)
-}
-
-/// Lets so many threads in at a time.
-struct Gate {
-    free: Mutex<usize>,
-    changed: Condvar,
-}
-
-impl Gate {
-    fn new(places: usize) -> Self {
-        Self { free: Mutex::new(places), changed: Condvar::new() }
-    }
-
-    fn enter(&self) -> Pass<'_> {
-        let mut free = lock(&self.free);
-        while *free == 0 {
-            free = self.changed.wait(free).unwrap_or_else(std::sync::PoisonError::into_inner);
-        }
-        *free -= 1;
-        Pass(self)
-    }
-}
-
-struct Pass<'a>(&'a Gate);
-
-impl Drop for Pass<'_> {
-    fn drop(&mut self) {
-        *lock(&self.0.free) += 1;
-        self.0.changed.notify_one();
-    }
 }
