@@ -15,7 +15,7 @@ use rehang_store::{
     VectorWrite, shuffled,
 };
 
-use crate::faults::{Faults, Place};
+use crate::faults::Place;
 use crate::observe::{Observation, Observer, expect_going};
 use crate::record::OrderSettings;
 use crate::sample;
@@ -105,7 +105,6 @@ impl Filler {
         store: &dyn Ledger,
         epoch: Epoch,
         select: &Select,
-        faults: &dyn Faults,
         observer: &dyn Observer,
     ) -> Result<u64> {
         let (pages, to_write) = sync_channel::<Result<Vec<VectorWrite>>>(PAGES_AHEAD);
@@ -113,7 +112,7 @@ impl Filler {
             scope.spawn(move || {
                 let mut after = None;
                 loop {
-                    let page = self.next_page(store, select, &mut after, faults);
+                    let page = self.next_page(store, select, &mut after, observer);
                     match page {
                         Ok(None) => break,
                         Ok(Some(writes)) => {
@@ -136,7 +135,7 @@ impl Filler {
                 let outcomes = store.write_vectors(&self.new, Some(epoch), &writes)?;
                 written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
                 observer.observe(&Observation::Advanced { units: writes.len() as u64 });
-                faults.reach(Place::FillWritten)?;
+                observer.reach(Place::FillWritten)?;
             }
             Ok(written)
         })
@@ -147,13 +146,13 @@ impl Filler {
         store: &dyn Ledger,
         select: &Select,
         after: &mut Option<ItemKey>,
-        faults: &dyn Faults,
+        observer: &dyn Observer,
     ) -> Result<Option<Vec<VectorWrite>>> {
         let scan = Scan::new(&self.new, select.clone(), self.page()).after(*after).with_vectors_of(&self.old);
         let records = store.scan(&scan)?;
         let Some(last) = records.last() else { return Ok(None) };
         *after = Some(last.item.key);
-        faults.reach(Place::FillRead)?;
+        observer.reach(Place::FillRead)?;
         Ok(Some(self.adapt(&records, None)?))
     }
 
@@ -331,7 +330,7 @@ impl Filler {
     /// # Errors
     ///
     /// Those of the store and of the adapter; superseded where another plan has begun since the epoch.
-    pub fn catch_up(&self, store: &dyn Ledger, epoch: Epoch, faults: &dyn Faults) -> Result<u64> {
+    pub fn catch_up(&self, store: &dyn Ledger, epoch: Epoch, observer: &dyn Observer) -> Result<u64> {
         let mut written = 0;
         let mut after = None;
         loop {
@@ -340,14 +339,14 @@ impl Filler {
             let records = store.scan(&scan)?;
             let Some(last) = records.last() else { return Ok(written) };
             after = Some(last.item.key);
-            faults.reach(Place::CatchUpRead)?;
+            observer.reach(Place::CatchUpRead)?;
             let writes = self.adapt(&records, Some(NEW_OR_CHANGED))?;
             if writes.is_empty() {
                 continue;
             }
             let outcomes = store.write_vectors(&self.new, Some(epoch), &writes)?;
             written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
-            faults.reach(Place::CatchUpWritten)?;
+            observer.reach(Place::CatchUpWritten)?;
         }
     }
 }

@@ -52,7 +52,7 @@ pub use contents::{
 };
 pub use doctor::{Examination, SpaceIndex, examine};
 pub use estimate::{Basis, Estimate, Probed, estimate};
-pub use faults::{Faults, NoFaults, Place};
+pub use faults::Place;
 pub use fill::Filler;
 pub use forecast::{Forecast, expect_worthwhile};
 pub use gallery::{Answer, Gallery, Queries};

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
 use crate::clock::Clock;
 use crate::estimate::keep_rate;
-use crate::faults::{Faults, Place};
+use crate::faults::Place;
 use crate::fill::Filler;
 use crate::health::{SigmaHealth, sigma_health};
 use crate::observe::{Observation, Observer};
@@ -46,8 +46,6 @@ pub struct BackfillSetup<'a> {
     pub limits: Limits,
     /// Time.
     pub clock: &'a dyn Clock,
-    /// Where it dies, in tests.
-    pub faults: &'a dyn Faults,
     /// The name of this worker (host and process, say), under which its items are leased. No two at a time may share one: a run that
     /// begins gives back what an earlier one of its name still held.
     pub worker: &'a str,
@@ -168,7 +166,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
             renewed_ms: setup.clock.now_ms(),
         };
         let summary = run.go();
-        match setup.faults.reach(Place::BackfillEnded) {
+        match observer.reach(Place::BackfillEnded) {
             // Also after an error: others need not wait for the leases to run out.
             Ok(()) => {
                 let released = setup.store.release(&record.new.name, setup.worker, None);
@@ -304,7 +302,7 @@ impl Run<'_> {
                     Action::Claim { limit } => {
                         let claimed =
                             self.setup.store.claim(self.space, self.setup.worker, limit, self.lease())?;
-                        self.setup.faults.reach(Place::BackfillClaimed)?;
+                        self.observer.reach(Place::BackfillClaimed)?;
                         let keys = claimed.records.iter().map(|record| record.item.key).collect();
                         self.claimed
                             .extend(claimed.records.into_iter().map(|record| (record.item.key, record)));
@@ -328,7 +326,7 @@ impl Run<'_> {
                             .map(|attempt| (attempt.key, attempt.revision, attempt.reason))
                             .collect();
                         self.setup.store.record_failures(self.space, &failures)?;
-                        self.setup.faults.reach(Place::FailuresRecorded)?;
+                        self.observer.reach(Place::FailuresRecorded)?;
                     }
                     Action::WaitUntil(time) => wait_until = Some(time),
                     Action::End(ending) => return self.end(&state, ending),
@@ -423,7 +421,7 @@ impl Run<'_> {
         {
             let began = self.setup.clock.now_ms();
             let epoch = record.epoch.unwrap_or_default();
-            match filler.catch_up(self.setup.store, epoch, self.setup.faults) {
+            match filler.catch_up(self.setup.store, epoch, self.observer) {
                 Ok(items) => {
                     self.caught_up += items;
                     if items > 0 {
@@ -476,7 +474,7 @@ impl Run<'_> {
     fn take_back(&mut self, batch: u64, answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>) -> Result<Event> {
         self.count_busy();
         self.at_encoder -= 1;
-        self.setup.faults.reach(Place::BackfillEncoded)?;
+        self.observer.reach(Place::BackfillEncoded)?;
         let Some(records) = self.records.remove(&batch) else { return Ok(Event::Tick) };
         let records = Arc::try_unwrap(records).unwrap_or_else(|shared| shared.to_vec());
         let mut failures = Vec::new();
@@ -545,7 +543,7 @@ impl Run<'_> {
             .collect();
         let outcomes = self.setup.store.write_vectors(self.space, None, &writes)?;
         self.written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
-        self.setup.faults.reach(Place::BackfillWritten)?;
+        self.observer.reach(Place::BackfillWritten)?;
         Ok(writes.iter().map(|write| write.key).zip(outcomes).collect())
     }
 }

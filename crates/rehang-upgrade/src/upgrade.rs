@@ -13,11 +13,10 @@ use crate::backfill::{Ending, Request, Until};
 use crate::clock::{Clock, SystemClock};
 use crate::configuration::{Configuration, RunOptions};
 use crate::estimate::{Estimate, Probed, estimate};
-use crate::faults::NoFaults;
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
 use crate::location::Examined;
-use crate::observe::Observer;
+use crate::observe::{Observer, Unobserved};
 use crate::record::Serving;
 use crate::run::{BackfillSetup, Summary, backfill};
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Switched, expect_same};
@@ -127,7 +126,7 @@ impl Upgrade {
     /// As [`start`](verbs::start); a conflict where another process is at work.
     pub fn start(&self, observer: &dyn Observer) -> Result<Started> {
         let _held = self.configuration.gallery.hold()?;
-        verbs::start(self.store(), &self.configuration.setup(), &NoFaults, observer)
+        verbs::start(self.store(), &self.configuration.setup(), observer)
     }
 
     /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, unless
@@ -145,7 +144,7 @@ impl Upgrade {
             expect_worthwhile(self.store(), &forecast)?;
             warnings = forecast.warnings;
         }
-        let switched = verbs::switch(self.store(), &self.configuration.setup(), serving, &NoFaults)?;
+        let switched = verbs::switch(self.store(), &self.configuration.setup(), serving, &Unobserved)?;
         Ok((switched, warnings))
     }
 
@@ -176,7 +175,6 @@ impl Upgrade {
             adapter: Some(&self.configuration.adapter),
             limits,
             clock: &SystemClock::start(),
-            faults: &NoFaults,
             worker: &worker_name(),
         };
         let summary = backfill(&setup, observer)?;
@@ -221,7 +219,7 @@ impl Upgrade {
     ///
     /// As [`rollback`](verbs::rollback).
     pub fn rollback(&self) -> Result<RolledBack> {
-        verbs::rollback(self.store(), &self.configuration.setup(), &NoFaults)
+        verbs::rollback(self.store(), &self.configuration.setup(), &Unobserved)
     }
 
     /// As [`finish`](verbs::finish), by one process at a time.
@@ -231,7 +229,7 @@ impl Upgrade {
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
     pub fn finish(&self) -> Result<FinishedUpgrade> {
         let _held = self.configuration.gallery.hold()?;
-        verbs::finish(self.store(), &self.configuration.setup(), &NoFaults)
+        verbs::finish(self.store(), &self.configuration.setup(), &Unobserved)
     }
 }
 

@@ -16,7 +16,7 @@ use rehang_store::{
     VectorRecord, VectorWrite,
 };
 use rehang_upgrade::{
-    BackfillSetup, Limits, Merge, NoFaults, OrderSettings, Queries, Recorded, Serving, Setup, backfill,
+    BackfillSetup, Limits, Merge, OrderSettings, Queries, Recorded, Serving, Setup, Unobserved, backfill,
     finish, rollback, start, switch,
 };
 
@@ -37,7 +37,7 @@ impl WrittenBefore {
     fn count(&self) -> Result<()> {
         if self.reads.fetch_add(1, Ordering::SeqCst) + 1 == self.read {
             if let Some(world) = &self.finished {
-                return finish(&self.store, &world.setup(), &NoFaults).map(drop);
+                return finish(&self.store, &world.setup(), &Unobserved).map(drop);
             }
             let outcomes = self.store.write_vectors("new-model", None, std::slice::from_ref(&self.write))?;
             assert_eq!(outcomes, [Outcome::Written]);
@@ -115,15 +115,14 @@ fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, Worl
     // Merged searches never look at an adapted vector; plain ones put it farther away.
     world.adapter.handicap = f64::from(HANDICAP);
     fill(&store, items);
-    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &world.setup(), serving, &NoFaults).unwrap();
+    start(&store, &world.setup(), &Unobserved).unwrap();
+    switch(&store, &world.setup(), serving, &Unobserved).unwrap();
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder::new(),
         adapter: Some(&world.adapter),
         limits: Limits { budget: Some(budget), ..Limits::default() },
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
@@ -312,7 +311,7 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
         records.iter().map(|record| record.item.key).collect()
     };
     let worst = front(700);
-    switch(&store, &world.setup(), Serving::Merged, &NoFaults).unwrap();
+    switch(&store, &world.setup(), Serving::Merged, &Unobserved).unwrap();
     // The beginning of a shuffle of all items, of which some are native already; the others follow in their order.
     let first = front(700);
     let sampled = (0..=200).find(|&from| first[from..] == worst_of(&worst, &first[from..])).unwrap();
@@ -321,7 +320,7 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
     store.put(&[common::item(7, 1)]).unwrap();
     let other = OrderSettings { policy: Policy::Random, seed: 9 };
     let replanned = Setup { order: other, ..world.setup() };
-    start(&store, &replanned, &NoFaults, &Progress::default()).unwrap();
+    start(&store, &replanned, &Unobserved).unwrap();
     let changed = store.get(&[&common::id(7)]).unwrap()[0].as_ref().unwrap().key;
     let now = front(1 + sampled);
     assert_eq!(now[0], changed);
@@ -335,7 +334,6 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
         adapter: Some(&world.adapter),
         limits: Limits { budget: Some(sampled as u64 + 1), ..Limits::default() },
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
@@ -358,8 +356,8 @@ fn a_scale_is_learned_where_many_items_can_never_be_native() {
         writes.push(write);
     }
     store.put(&writes).unwrap();
-    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &world.setup(), Serving::Merged, &NoFaults).unwrap();
+    start(&store, &world.setup(), &Unobserved).unwrap();
+    switch(&store, &world.setup(), Serving::Merged, &Unobserved).unwrap();
     // Nobody knows yet what the encoder will refuse; no place is spent on an item without a source.
     let adapted = Select::Provenance(Provenance::Adapted);
     let mut first = store.scan(&Scan::new("new-model", adapted, 400)).unwrap();
@@ -377,7 +375,6 @@ fn a_scale_is_learned_where_many_items_can_never_be_native() {
         adapter: Some(&world.adapter),
         limits: Limits::default(),
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
@@ -394,18 +391,17 @@ fn worst_of(worst: &[ItemKey], keys: &[ItemKey]) -> Vec<ItemKey> {
 #[test]
 fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
     let (store, world) = backfilled(100, 100, Serving::Mixed);
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
     let third = Space::new("third-model", common::D_NEW, Distance::L2, false);
     let next = World::between(common::new_space(), third.clone());
-    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &next.setup(), Serving::Merged, &NoFaults).unwrap();
+    start(&store, &next.setup(), &Unobserved).unwrap();
+    switch(&store, &next.setup(), Serving::Merged, &Unobserved).unwrap();
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder { space: Some(third), ..TestEncoder::new() },
         adapter: Some(&next.adapter),
         limits: Limits { budget: Some(60), ..Limits::default() },
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
@@ -431,11 +427,11 @@ fn the_scale_of_an_upgrade_is_not_that_of_the_next_one() {
     gallery.calibrate().unwrap();
     assert!(!Merge::learn(&store, &world.old, &world.new).unwrap().is_empty());
     let (_, new) = query();
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
     let third = Space::new("third-model", common::D_NEW, Distance::L2, false);
     let next = World::between(common::new_space(), third);
-    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &next.setup(), Serving::Merged, &NoFaults).unwrap();
+    start(&store, &next.setup(), &Unobserved).unwrap();
+    switch(&store, &next.setup(), Serving::Merged, &Unobserved).unwrap();
     let both = Queries { old: Some(&new), new: Some(&new) };
     let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
     assert_eq!(answer.spaces, ["new-model", "third-model"]);
@@ -450,7 +446,7 @@ fn the_scale_of_an_upgrade_is_not_that_of_the_next_one() {
 #[test]
 fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
     let (store, world) = backfilled(100, 100, Serving::Mixed);
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
     let gallery = common::gallery(&store, None);
     let (old, new) = query();
     let known = [("old-model", &old), ("new-model", &new)];
@@ -461,16 +457,16 @@ fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
 
     let third = Space::new("third-model", common::D_NEW, Distance::L2, false);
     let next = World::between(common::new_space(), third);
-    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
+    start(&store, &next.setup(), &Unobserved).unwrap();
     let begun = gallery.search_named(&known, 10, &Filter::default()).unwrap();
     assert_eq!(begun, finished, "what serves is as it was");
-    switch(&store, &next.setup(), Serving::Merged, &NoFaults).unwrap();
+    switch(&store, &next.setup(), Serving::Merged, &Unobserved).unwrap();
     let error = gallery.search_named(&known, 10, &Filter::default()).unwrap_err();
     assert!(error.to_string().contains("third-model"), "{error}");
     let all = [("third-model", &new), ("old-model", &old), ("new-model", &new)];
     let merged = gallery.search_named(&all, 10, &Filter::default()).unwrap();
     assert_eq!(merged.spaces, ["new-model", "third-model"]);
-    rollback(&store, &next.setup(), &NoFaults).unwrap();
+    rollback(&store, &next.setup(), &Unobserved).unwrap();
     assert_eq!(gallery.search_named(&all, 10, &Filter::default()).unwrap(), finished);
 }
 
@@ -541,7 +537,7 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
 fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
     for (budget, kept) in [(60, f64::from(HANDICAP)), (100, 0.0)] {
         let (store, world) = backfilled(100, budget, Serving::Mixed);
-        finish(&store, &world.setup(), &NoFaults).unwrap();
+        finish(&store, &world.setup(), &Unobserved).unwrap();
         assert_eq!(Recorded::expect(&store).unwrap().record.handicap, kept);
     }
 }
@@ -549,7 +545,7 @@ fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
 #[test]
 fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
     let (store, world) = backfilled(100, 60, Serving::Mixed);
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
     let new = Matrix::new(common::D_NEW, new_model("a query")).unwrap();
     let mixed = || {
         let queries = Queries { old: None, new: Some(&new) };
@@ -560,13 +556,13 @@ fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
     // From the new model to a third one; what the gallery serves stays as it was.
     let next =
         World::between(common::new_space(), Space::new("third-model", common::D_NEW, Distance::L2, false));
-    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
+    start(&store, &next.setup(), &Unobserved).unwrap();
     let queries = Queries { old: Some(&new), new: None };
     let during = common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
     assert_eq!(during, before);
     let record = Recorded::expect(&store).unwrap().record;
     assert_eq!((record.old_handicap, record.handicap), (f64::from(HANDICAP), next.adapter.handicap));
-    rollback(&store, &next.setup(), &NoFaults).unwrap();
+    rollback(&store, &next.setup(), &Unobserved).unwrap();
     let after = common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
     assert_eq!(after, before);
 }
