@@ -11,7 +11,7 @@ use rehang::order::Policy;
 use rehang::{Matrix, Progress, Provenance, Result};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_store::{Filter, ItemWrite, Ledger, MemoryStore, NewVector, Outcome, Scan, Select, VectorWrite};
-use rehang_upgrade::{Gallery, OrderSettings, Queries, Serving, Setup, Unobserved, start, switch};
+use rehang_upgrade::{Gallery, OrderSettings, Serving, Setup, Unobserved, start, switch};
 use serde_json::Value;
 
 use crate::results::{Part, Set};
@@ -127,7 +127,7 @@ fn quality(
         gallery.calibrate()?;
     }
     let new: &Matrix = part.new.matrix();
-    let queries = Queries { old: Some(part.old.matrix()), new: Some(new) };
+    let queries = [(adapter.old.name.as_str(), part.old.matrix()), (adapter.new.name.as_str(), new)];
     let found = gallery.search(&queries, DEPTH + 1, &Filter::default())?.found;
     let (mut top, mut precision) = (0.0, 0.0);
     for (row, hits) in found.iter().enumerate() {

@@ -16,8 +16,8 @@ use rehang_store::{
     VectorRecord, VectorWrite,
 };
 use rehang_upgrade::{
-    BackfillSetup, Limits, Merge, OrderSettings, Queries, Recorded, Serving, Setup, Unobserved, backfill,
-    finish, rollback, start, switch,
+    BackfillSetup, Limits, Merge, OrderSettings, Recorded, Serving, Setup, Unobserved, backfill, finish,
+    rollback, start, switch,
 };
 
 /// A store in which something is written right before the n-th read (counted from 1), and that knows what was searched.
@@ -200,7 +200,7 @@ fn a_merged_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
             }
             let old = Matrix::new(common::D_OLD, old_model(&source)).unwrap();
             let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
-            let both = Queries { old: Some(&old), new: Some(&new) };
+            let both = [("old-model", &old), ("new-model", &new)];
             let answer = gallery.search(&both, 5, &Filter::default()).unwrap();
             if store.reads.load(Ordering::SeqCst) < read {
                 assert_eq!(answer.spaces, ["old-model", "new-model"]);
@@ -276,7 +276,7 @@ fn a_merged_search_is_the_old_search_until_a_scale_is_learned() {
     let (store, _) = backfilled(100, 60, Serving::Merged);
     let (old, new) = query();
     let gallery = common::gallery(&store, None);
-    let both = Queries { old: Some(&old), new: Some(&new) };
+    let both = [("old-model", &old), ("new-model", &new)];
     let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
     assert_eq!(answer.spaces, ["old-model", "new-model"]);
     let hits = |found: &[Vec<Found>]| -> Vec<(ItemKey, f32)> {
@@ -290,10 +290,8 @@ fn a_merged_search_is_the_old_search_until_a_scale_is_learned() {
             let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
             assert_ne!(hits(&answer.found), hits(&plain), "natives are judged by the new model");
         }
-        for (queries, missing) in [
-            (Queries { old: None, new: Some(&new) }, "old-model"),
-            (Queries { old: Some(&old), new: None }, "new-model"),
-        ] {
+        for (queries, missing) in [([("new-model", &new)], "old-model"), ([("old-model", &old)], "new-model")]
+        {
             let error = gallery.search(&queries, 10, &Filter::default()).unwrap_err();
             assert!(error.to_string().contains(missing), "{error}");
         }
@@ -432,7 +430,7 @@ fn the_scale_of_an_upgrade_is_not_that_of_the_next_one() {
     let next = World::between(common::new_space(), third);
     start(&store, &next.setup(), &Unobserved).unwrap();
     switch(&store, &next.setup(), Serving::Merged, &Unobserved).unwrap();
-    let both = Queries { old: Some(&new), new: Some(&new) };
+    let both = [("new-model", &new), ("third-model", &new)];
     let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
     assert_eq!(answer.spaces, ["new-model", "third-model"]);
     // Nothing is known of it yet, so it is the old search.
@@ -450,24 +448,23 @@ fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
     let gallery = common::gallery(&store, None);
     let (old, new) = query();
     let known = [("old-model", &old), ("new-model", &new)];
-    let finished = gallery.search_named(&known, 10, &Filter::default()).unwrap();
+    let finished = gallery.search(&known, 10, &Filter::default()).unwrap();
     assert_eq!(finished.spaces, ["new-model"]);
-    let by_role = Queries { old: Some(&old), new: Some(&new) };
-    assert_eq!(gallery.search(&by_role, 10, &Filter::default()).unwrap(), finished);
+    assert_eq!(gallery.search(&[("new-model", &new)], 10, &Filter::default()).unwrap(), finished);
 
     let third = Space::new("third-model", common::D_NEW, Distance::L2, false);
     let next = World::between(common::new_space(), third);
     start(&store, &next.setup(), &Unobserved).unwrap();
-    let begun = gallery.search_named(&known, 10, &Filter::default()).unwrap();
+    let begun = gallery.search(&known, 10, &Filter::default()).unwrap();
     assert_eq!(begun, finished, "what serves is as it was");
     switch(&store, &next.setup(), Serving::Merged, &Unobserved).unwrap();
-    let error = gallery.search_named(&known, 10, &Filter::default()).unwrap_err();
+    let error = gallery.search(&known, 10, &Filter::default()).unwrap_err();
     assert!(error.to_string().contains("third-model"), "{error}");
     let all = [("third-model", &new), ("old-model", &old), ("new-model", &new)];
-    let merged = gallery.search_named(&all, 10, &Filter::default()).unwrap();
+    let merged = gallery.search(&all, 10, &Filter::default()).unwrap();
     assert_eq!(merged.spaces, ["new-model", "third-model"]);
     rollback(&store, &next.setup(), &Unobserved).unwrap();
-    assert_eq!(gallery.search_named(&all, 10, &Filter::default()).unwrap(), finished);
+    assert_eq!(gallery.search(&all, 10, &Filter::default()).unwrap(), finished);
 }
 
 #[test]
@@ -493,7 +490,7 @@ fn adapted_vectors_are_farther_by_the_handicap() {
             hits.into_iter().take(7).map(|(distance, key)| (key, distance)).collect()
         };
         let queries = Matrix::new(common::D_NEW, query.clone()).unwrap();
-        let queries = Queries { old: None, new: Some(&queries) };
+        let queries = [("new-model", &queries)];
         for provenances in
             [vec![], vec![Provenance::Adapted], vec![Provenance::Native], Provenance::ALL.to_vec()]
         {
@@ -517,7 +514,7 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
     for read in 1.. {
         let (store, source) = half_way(Serving::Mixed, read);
         let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
-        let queries = Queries { old: None, new: Some(&new) };
+        let queries = [("new-model", &new)];
         let found =
             common::gallery(&store, None).search(&queries, 5, &Filter::default()).unwrap().found.remove(0);
         let mut keys: Vec<ItemKey> = found.iter().map(|hit| hit.key).collect();
@@ -548,7 +545,7 @@ fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
     finish(&store, &world.setup(), &Unobserved).unwrap();
     let new = Matrix::new(common::D_NEW, new_model("a query")).unwrap();
     let mixed = || {
-        let queries = Queries { old: None, new: Some(&new) };
+        let queries = [("new-model", &new)];
         common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found
     };
     let before = mixed();
@@ -557,7 +554,7 @@ fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
     let next =
         World::between(common::new_space(), Space::new("third-model", common::D_NEW, Distance::L2, false));
     start(&store, &next.setup(), &Unobserved).unwrap();
-    let queries = Queries { old: Some(&new), new: None };
+    let queries = [("new-model", &new)];
     let during = common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
     assert_eq!(during, before);
     let record = Recorded::expect(&store).unwrap().record;

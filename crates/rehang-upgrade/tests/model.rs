@@ -18,8 +18,8 @@ use rehang_store::{
     Store, find_space,
 };
 use rehang_upgrade::{
-    BackfillSetup, Gallery, Limits, Observer, OrderSettings, Phase, Place, Queries, Recorded, Request,
-    Serving, Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
+    BackfillSetup, Gallery, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving,
+    Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
 };
 
 const OLD: &str = "old-model";
@@ -231,7 +231,7 @@ impl Oracle {
         let (old, new) = (old_model(source), new_model(source));
         let rows = |row: &[f32]| Matrix::new(row.len(), row.to_vec()).unwrap();
         let (old_rows, new_rows) = (rows(&old), rows(&new));
-        let queries = Queries { old: Some(&old_rows), new: Some(&new_rows) };
+        let queries = [(OLD, &old_rows), (NEW, &new_rows)];
         let gallery = Gallery::new(Arc::clone(store), None);
         if Recorded::read(&**store).unwrap().is_some() && store.spaces().unwrap().len() == 2 {
             gallery.calibrate().unwrap();

@@ -11,9 +11,8 @@ use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Band, Filter, Ledger, MemoryStore, Record, Scan, Select};
 use rehang_upgrade::{
-    BackfillSetup, Clock, Ending, Gallery, Limits, Observation, Observer, Place, Queries, Request, Serving,
-    Summary, Unobserved, Until, backfill, expect_same, finish, plan, request, rollback, start, status,
-    switch,
+    BackfillSetup, Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Summary,
+    Unobserved, Until, backfill, expect_same, finish, plan, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 200;
@@ -631,9 +630,8 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     let gallery = Gallery::new(store, Some(Arc::new(world.adapter.clone())))
         .observed_by(Arc::<Recorder>::clone(&observer));
     let queries = Matrix::zeros(3, world.old.dimension);
-    let given = Queries { old: Some(&queries), new: None };
-    gallery.search(&given, 5, &Filter::default()).unwrap();
-    gallery.search(&Queries::default(), 5, &Filter::default()).unwrap_err();
+    gallery.search(&[("old-model", &queries)], 5, &Filter::default()).unwrap();
+    gallery.search(&[], 5, &Filter::default()).unwrap_err();
     gallery.put(&[common::item(3, 1), common::item(4, 1)]).unwrap();
     gallery.delete(&[&common::id(3), "nothing"]).unwrap();
     let told = observer.0.lock().unwrap().clone();
