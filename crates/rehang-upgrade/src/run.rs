@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
+use rehang::{Error, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemKey, Ledger, Outcome, Record, Store, VectorWrite};
 use serde::Serialize;
@@ -21,7 +21,7 @@ use crate::fill::Filler;
 use crate::health::{SigmaHealth, sigma_health};
 use crate::observe::{Observation, Observer};
 use crate::record::{Phase, Recorded, UpgradeRecord};
-use crate::verbs::{expect_adapter, upgrade_of};
+use crate::verbs::{expect_adapter, mismatch, upgrade_of};
 
 /// Native vectors whose σ² is compared with their true error.
 pub(crate) const HEALTH_SAMPLE: usize = 2000;
@@ -120,8 +120,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
     let encodes = setup.encoder.space();
     let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
     if of(encodes) != of(&record.new) {
-        let (expected, received) = (record.new.to_string(), encodes.to_string());
-        return Err(Error::from(ErrorKind::SpaceMismatch { expected, received }).context("the encoder"));
+        return Err(mismatch(&record.new, encodes).context("the encoder"));
     }
     let filler = match setup.adapter {
         Some(adapter) => {

@@ -55,8 +55,7 @@ impl Setup<'_> {
         }
         let found = expect_space(store, &self.old.name)?;
         if (found.space.dimension, found.space.distance) != (self.old.dimension, self.old.distance) {
-            let (expected, received) = (found.space.to_string(), self.old.to_string());
-            return Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
+            return Err(mismatch(&found.space, self.old)
                 .context(format!("[old] of the configuration against {}", store.name())));
         }
         // A space of that name may be there: of this upgrade, or somebody else's.
@@ -64,8 +63,7 @@ impl Setup<'_> {
         if let Some(there) = find_space(store, &new.name)?
             && (there.space != new || there.written_as != Provenance::Native)
         {
-            let (expected, received) = (new.to_string(), there.space.to_string());
-            return Err(Error::from(ErrorKind::SpaceMismatch { expected, received }).context(format!(
+            return Err(mismatch(&new, &there.space).context(format!(
                 "[new] name {:?} is taken in {} by a space of its own",
                 new.name,
                 store.name()
@@ -635,9 +633,11 @@ pub(crate) fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Re
     if !other_model && space.dimension == wanted.dimension {
         return Ok(());
     }
-    let (expected, received) = (wanted.to_string(), space.to_string());
-    Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
-        .context(format!("the adapter's {role} space")))
+    Err(mismatch(wanted, space).context(format!("the adapter's {role} space")))
+}
+
+pub(crate) fn mismatch(expected: &Space, received: &Space) -> Error {
+    ErrorKind::SpaceMismatch { expected: expected.to_string(), received: received.to_string() }.into()
 }
 
 fn has_spaces_of(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
@@ -702,8 +702,7 @@ fn expect_setup(store: &dyn Ledger, record: &UpgradeRecord, setup: &Setup<'_>) -
     }
     for (role, recorded, wanted) in [("old", &record.old, setup.old), ("new", &record.new, setup.new)] {
         if (recorded.dimension, recorded.distance) != (wanted.dimension, wanted.distance) {
-            let (expected, received) = (recorded.to_string(), wanted.to_string());
-            return Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
+            return Err(mismatch(recorded, wanted)
                 .context(format!("[{role}] of the configuration against the upgrade of {name}")));
         }
     }
