@@ -131,10 +131,6 @@ impl Ledger for MemoryStore {
         Ok(())
     }
 
-    fn serving(&self) -> Result<Option<String>> {
-        Ok(self.state().serving.clone())
-    }
-
     fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<Document>)> {
         let state = self.state();
         Ok((state.serving.clone(), state.documents.get(document).cloned()))
@@ -449,10 +445,6 @@ impl Ledger for MemoryStore {
             .collect();
         errors.sort_by_key(|&(change, key, _)| std::cmp::Reverse((change, key)));
         Ok(errors.into_iter().take(limit).map(|(_, _, pair)| pair).collect())
-    }
-
-    fn document(&self, name: &str) -> Result<Option<Document>> {
-        Ok(self.state().documents.get(name).cloned())
     }
 
     fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {

@@ -111,20 +111,11 @@ impl Filler {
         thread::scope(|scope| {
             scope.spawn(move || {
                 let mut after = None;
-                loop {
-                    let page = self.next_page(store, select, &mut after, observer);
-                    match page {
-                        Ok(None) => break,
-                        Ok(Some(writes)) => {
-                            // The writer is gone after an error of its own, which it reports.
-                            if pages.send(Ok(writes)).is_err() {
-                                break;
-                            }
-                        }
-                        Err(error) => {
-                            drop(pages.send(Err(error)));
-                            break;
-                        }
+                while let Some(page) = self.next_page(store, select, &mut after, observer).transpose() {
+                    let is_last = page.is_err();
+                    // The writer is gone after an error of its own, which it reports.
+                    if pages.send(page).is_err() || is_last {
+                        break;
                     }
                 }
             });

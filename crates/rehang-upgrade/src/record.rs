@@ -312,8 +312,7 @@ impl Recorded {
     ///
     /// A conflict where somebody has.
     pub(crate) fn write(&mut self, store: &dyn Ledger, record: UpgradeRecord) -> Result<()> {
-        self.version = store.set_document(DOCUMENT, Some(self.version), &to_text(&record)?)?;
-        self.record = record;
+        *self = Self::create(store, Some(self), record)?;
         Ok(())
     }
 

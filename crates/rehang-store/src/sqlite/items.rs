@@ -209,10 +209,6 @@ fn count(database: &Database, sql: &str) -> Result<u64> {
     database.read(|transaction| Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?))
 }
 
-pub(crate) fn document(database: &Database, name: &str) -> Result<Option<Document>> {
-    database.read(|transaction| document_in(transaction, name))
-}
-
 pub(crate) fn serving_and_document(
     database: &Database,
     name: &str,

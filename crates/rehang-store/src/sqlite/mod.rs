@@ -227,7 +227,6 @@ impl Ledger for SqliteStore {
     passed_on! {
         spaces() -> Vec<SpaceRecord> => spaces::all;
         create_space(space: &Space, written_as: Provenance) -> () => spaces::create;
-        serving() -> Option<String> => spaces::serving;
         serving_and_document(document: &str) -> (Option<String>, Option<Document>) => items::serving_and_document;
         switch_serving(from: &str, to: &str) -> () => spaces::switch_serving;
         put(writes: &[ItemWrite]) -> Vec<Revision> => items::put;
@@ -251,7 +250,6 @@ impl Ledger for SqliteStore {
         failures(space: &str, after: Option<ItemKey>, limit: usize) -> Vec<Failure> => vectors::failures;
         clear_failures(space: &str) -> u64 => vectors::clear_failures;
         errors(space: &str, limit: usize) -> Vec<(f32, f32)> => vectors::errors;
-        document(name: &str) -> Option<Document> => items::document;
         set_document(name: &str, expected: Option<u64>, text: &str) -> u64 => items::set_document;
     }
 

@@ -223,10 +223,6 @@ fn remove_left(database: &Database) -> Result<()> {
     })
 }
 
-pub(crate) fn serving(database: &Database) -> Result<Option<String>> {
-    database.read(|transaction| serving_in(transaction))
-}
-
 pub(crate) fn switch_serving(database: &Database, from: &str, to: &str) -> Result<()> {
     database.write(|transaction| {
         find(transaction, to)?;
