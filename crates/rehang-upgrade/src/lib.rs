@@ -59,7 +59,7 @@ pub use gallery::{Answer, Gallery, Queries};
 pub use health::{SigmaHealth, sigma_health};
 pub use init::{Init, Initialised, init};
 pub use lists::{Left, left};
-pub use location::{Examined, Held, Location, NewGallery};
+pub use location::{Examined, Location, NewGallery};
 pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
