@@ -128,7 +128,7 @@ fn main() -> Result<()> {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
-            adapter: Some(&adapter),
+            adapter: &adapter,
             limits: Limits { batch: BATCH, workers, budget, ..Limits::default() },
             clock: &clock,
             worker: "bench",

@@ -39,9 +39,8 @@ pub struct BackfillSetup<'a> {
     pub store: &'a dyn Store,
     /// The new model.
     pub encoder: &'a dyn Encoder,
-    /// The adapter, so that items that come or change meanwhile are found by searches at once. Without it they lack a
-    /// vector until their turn comes, which is next.
-    pub adapter: Option<&'a Adapter>,
+    /// The adapter, so that items that come or change meanwhile are found by searches at once.
+    pub adapter: &'a Adapter,
     /// How far, how fast.
     pub limits: Limits,
     /// Time.
@@ -122,13 +121,8 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
     if of(encodes) != of(&record.new) {
         return Err(mismatch(&record.new, encodes).context("the encoder"));
     }
-    let filler = match setup.adapter {
-        Some(adapter) => {
-            expect_adapter(setup.store, &record, adapter)?;
-            Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?)
-        }
-        None => None,
-    };
+    expect_adapter(setup.store, &record, setup.adapter)?;
+    let filler = Filler::new(setup.adapter, &record.old.name, &record.new.name, record.order)?;
     setup.store.release(&record.new.name, setup.worker, None)?;
     let (jobs, to_do) = channel::<Job>();
     let (done, results) = channel::<Done>();
@@ -235,7 +229,7 @@ struct Run<'a> {
     space: &'a str,
     /// Whether it was rolled back at the last look.
     rolled_back: bool,
-    filler: Option<Filler>,
+    filler: Filler,
     observer: &'a dyn Observer,
     /// Whether the observer knows the stage.
     shown: bool,
@@ -411,16 +405,15 @@ impl Run<'_> {
             });
         }
         self.rolled_back = is_back;
-        if let Some(filler) = &self.filler
-            // Searches may still go to the new space after a rollback that died.
-            && (record.phase == Phase::Filled || (is_back && record.is_served(self.setup.store)?))
+        // Searches may still go to the new space after a rollback that died.
+        if (record.phase == Phase::Filled || (is_back && record.is_served(self.setup.store)?))
             // Planned anew meanwhile: what lacks a vector is the next to be embedded, and waits for that.
             && record.adapter == self.record.adapter
             && self.setup.clock.now_ms() >= self.catch_up_from_ms
         {
             let began = self.setup.clock.now_ms();
             let epoch = record.epoch.unwrap_or_default();
-            match filler.catch_up(self.setup.store, epoch, self.observer) {
+            match self.filler.catch_up(self.setup.store, epoch, self.observer) {
                 Ok(items) => {
                     self.caught_up += items;
                     if items > 0 {

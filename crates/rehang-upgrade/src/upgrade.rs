@@ -172,7 +172,7 @@ impl Upgrade {
         let setup = BackfillSetup {
             store: self.store(),
             encoder,
-            adapter: Some(&self.configuration.adapter),
+            adapter: &self.configuration.adapter,
             limits,
             clock: &SystemClock::start(),
             worker: &worker_name(),
@@ -207,10 +207,10 @@ impl Upgrade {
     ///
     /// As [`request`](verbs::request).
     pub fn resume(&self, retry_failed: bool) -> Result<Resumed> {
-        let Requested { request, before } = self.request(Request::Run)?;
+        let requested = self.request(Request::Run)?;
         let new = &self.configuration.new.name;
         let retried = if retry_failed { self.store.clear_failures(new)? } else { 0 };
-        Ok(Resumed { request, before, retried })
+        Ok(Resumed { requested, retried })
     }
 
     /// As [`rollback`](verbs::rollback).
@@ -316,10 +316,9 @@ pub struct Requested {
 /// What [`Upgrade::resume`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Resumed {
-    /// What running backfills are asked to do now.
-    pub request: Request,
-    /// What they were asked before.
-    pub before: Request,
+    /// What running backfills are asked to do.
+    #[serde(flatten)]
+    pub requested: Requested,
     /// Failed items that are tried again.
     pub retried: u64,
 }

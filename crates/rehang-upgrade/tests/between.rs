@@ -47,7 +47,7 @@ fn run(store: &MemoryStore, world: &World) -> Result<Summary> {
     let setup = BackfillSetup {
         store,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits::default(),
         clock: &TestClock::default(),
         worker: "worker",
@@ -339,7 +339,7 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
     let setup = BackfillSetup {
         store: &hooked,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { budget: Some(5), ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",

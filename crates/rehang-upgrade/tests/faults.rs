@@ -21,7 +21,7 @@ fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn
         let setup = BackfillSetup {
             store,
             encoder,
-            adapter: Some(&world.adapter),
+            adapter: &world.adapter,
             limits,
             clock: &clock,
             worker: "worker",
@@ -123,7 +123,7 @@ fn resume(store: &dyn Store, world: &World, encoder: &TestEncoder) {
         let setup = BackfillSetup {
             store,
             encoder,
-            adapter: Some(&world.adapter),
+            adapter: &world.adapter,
             limits,
             clock: &clock,
             worker: "worker",

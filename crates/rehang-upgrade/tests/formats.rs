@@ -34,7 +34,7 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let backfill_setup = BackfillSetup {
         store: &*store,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits::default(),
         clock: &TestClock::default(),
         worker: "worker",

@@ -113,7 +113,7 @@ fn a_full_file_system_costs_nothing_but_time() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &encoder,
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { batch: 50, ..Limits::default() },
         clock: &clock,
         worker: "worker",

@@ -120,7 +120,7 @@ fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, Worl
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { budget: Some(budget), ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",
@@ -329,7 +329,7 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { budget: Some(sampled as u64 + 1), ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",
@@ -370,7 +370,7 @@ fn a_scale_is_learned_where_many_items_can_never_be_native() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &encoder,
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits::default(),
         clock: &TestClock::default(),
         worker: "worker",
@@ -397,7 +397,7 @@ fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder { space: Some(third), ..TestEncoder::new() },
-        adapter: Some(&next.adapter),
+        adapter: &next.adapter,
         limits: Limits { budget: Some(60), ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",

@@ -36,8 +36,7 @@ fn run_with(
     clock: &TestClock,
     faults: &dyn Observer,
 ) -> Result<Summary> {
-    let setup =
-        BackfillSetup { store, encoder, adapter: Some(&world.adapter), limits, clock, worker: "worker" };
+    let setup = BackfillSetup { store, encoder, adapter: &world.adapter, limits, clock, worker: "worker" };
     backfill(&setup, faults)
 }
 
@@ -616,7 +615,7 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     let setup = BackfillSetup {
         store: &*store,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { batch: 7, ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",

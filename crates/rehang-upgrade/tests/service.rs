@@ -37,7 +37,7 @@ fn run(store: &MemoryStore, world: &World, stub: &Stub) -> Result<Summary> {
     let setup = BackfillSetup {
         store,
         encoder: &*encoder,
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { batch: 8, ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",
