@@ -34,7 +34,6 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
     if let Some(uncertainty) = &arguments.uncertainty {
         options.uncertainty = uncertainty.parse()?;
     }
-    let spaces = &arguments.spaces;
     let files = FitFiles {
         old: arguments.old.clone(),
         new: arguments.new.clone(),
@@ -43,10 +42,10 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
         join: arguments.ids.files(),
         rows: arguments.selection.parsed()?,
         head: arguments.head.files()?,
-        old_model: spaces.old_model.clone(),
-        new_model: spaces.new_model.clone(),
-        distance: spaces.distance.parse()?,
-        old_distance: spaces.old_distance.as_deref().map(str::parse).transpose()?,
+        old_model: arguments.old_model.clone(),
+        new_model: arguments.new_model.clone(),
+        distance: arguments.distance.parse()?,
+        old_distance: arguments.old_distance.as_deref().map(str::parse).transpose()?,
         parameters: FitParameters {
             method: arguments.method.parse()?,
             seed: arguments.seed,
