@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rehang::{Distance, Error, Gate, Result, Space};
 use serde::{Deserialize, Serialize};
+use tempfile::TempPath;
 use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -148,9 +149,11 @@ impl Graph {
         };
         let failed = |error: &std::io::Error| Error::io("write", path, error);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let partial = Partial(folder.join(format!(".{name}.{}.partial", std::process::id())));
+        // Removed again unless it gets its final name.
+        let partial = folder.join(format!(".{name}.{}.partial", std::process::id()));
+        let partial = TempPath::try_from_path(partial).map_err(|error| failed(&error))?;
         // The library knows one reason for a file that it cannot write, and does not name it.
-        self.index.save(&partial.0.to_string_lossy()).map_err(|error| {
+        self.index.save(&partial.to_string_lossy()).map_err(|error| {
             let reason = format!(
                 "it failed, as when the disk is full ({error}); nothing of the gallery is lost and searches go on, make room and try again"
             );
@@ -159,7 +162,7 @@ impl Graph {
         let mut file = fs_err::OpenOptions::new()
             .read(true)
             .write(true)
-            .open(&partial.0)
+            .open(&partial)
             .map_err(|error| failed(&error))?;
         let (bytes, checksum) = digest(&mut file, u64::MAX).map_err(|error| failed(&error))?;
         let footer = Footer {
@@ -183,10 +186,9 @@ impl Graph {
             // On the disk before it gets its name, and the name after: otherwise a loss of power may leave a name without
             // its bytes.
             file.sync_all()?;
-            fs_err::rename(&partial.0, path)?;
+            partial.persist(path).map_err(|error| error.error)?;
             fs_err::File::open(folder)?.sync_all()
         };
-        let mut finish = finish;
         finish().map_err(|error| failed(&error))
     }
 
@@ -297,16 +299,6 @@ fn digest(file: &mut fs_err::File, limit: u64) -> std::io::Result<(u64, u64)> {
         }
         hasher.update(&buffer[..read]);
         bytes += read as u64;
-    }
-}
-
-/// A file that is removed unless it got its final name.
-struct Partial(PathBuf);
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // After the rename there is nothing here any more, which is fine.
-        let _ = fs_err::remove_file(&self.0);
     }
 }
 
