@@ -111,7 +111,7 @@ impl Filler {
         thread::scope(|scope| {
             scope.spawn(move || {
                 let mut after = None;
-                while let Some(page) = self.next_page(store, select, &mut after, observer).transpose() {
+                while let Some(page) = self.next_page(store, select, &mut after, None, observer).transpose() {
                     let is_last = page.is_err();
                     // The writer is gone after an error of its own, which it reports.
                     if pages.send(page).is_err() || is_last {
@@ -123,8 +123,7 @@ impl Filler {
             for writes in to_write {
                 let writes = writes?;
                 expect_going(observer)?;
-                let outcomes = store.write_vectors(&self.new, Some(epoch), &writes)?;
-                written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
+                written += written_of(&store.write_vectors(&self.new, Some(epoch), &writes)?);
                 observer.observe(&Observation::Advanced { units: writes.len() as u64 });
                 observer.reach(Place::FillWritten)?;
             }
@@ -132,19 +131,21 @@ impl Filler {
         })
     }
 
+    /// The writes for the next page of a selection, all with one place in the queue or each with its score; `None` at the end.
     fn next_page(
         &self,
         store: &dyn Ledger,
         select: &Select,
         after: &mut Option<ItemKey>,
+        place: Option<Priority>,
         observer: &dyn Observer,
     ) -> Result<Option<Vec<VectorWrite>>> {
         let scan = Scan::new(&self.new, select.clone(), self.page()).after(*after).with_vectors_of(&self.old);
         let records = store.scan(&scan)?;
         let Some(last) = records.last() else { return Ok(None) };
         *after = Some(last.item.key);
-        observer.reach(Place::FillRead)?;
-        Ok(Some(self.adapt(&records, None)?))
+        observer.reach(if place.is_some() { Place::CatchUpRead } else { Place::FillRead })?;
+        Ok(Some(self.adapt(&records, place)?))
     }
 
     /// Adapts old vectors `[n, d_old]` that are not in a store yet: vectors, σ² and places.
@@ -322,24 +323,22 @@ impl Filler {
     ///
     /// Those of the store and of the adapter; superseded where another plan has begun since the epoch.
     pub fn catch_up(&self, store: &dyn Ledger, epoch: Epoch, observer: &dyn Observer) -> Result<u64> {
-        let mut written = 0;
-        let mut after = None;
-        loop {
-            let scan =
-                Scan::new(&self.new, Select::Lacking, self.page()).after(after).with_vectors_of(&self.old);
-            let records = store.scan(&scan)?;
-            let Some(last) = records.last() else { return Ok(written) };
-            after = Some(last.item.key);
-            observer.reach(Place::CatchUpRead)?;
-            let writes = self.adapt(&records, Some(NEW_OR_CHANGED))?;
+        let (mut written, mut after) = (0, None);
+        let place = Some(NEW_OR_CHANGED);
+        while let Some(writes) = self.next_page(store, &Select::Lacking, &mut after, place, observer)? {
             if writes.is_empty() {
                 continue;
             }
-            let outcomes = store.write_vectors(&self.new, Some(epoch), &writes)?;
-            written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
+            written += written_of(&store.write_vectors(&self.new, Some(epoch), &writes)?);
             observer.reach(Place::CatchUpWritten)?;
         }
+        Ok(written)
     }
+}
+
+/// How many writes were applied.
+pub(crate) fn written_of(outcomes: &[Outcome]) -> u64 {
+    outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64
 }
 
 /// Items of a page of vectors of this width.

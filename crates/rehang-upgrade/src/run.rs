@@ -17,7 +17,7 @@ use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request,
 use crate::clock::Clock;
 use crate::estimate::keep_rate;
 use crate::faults::Place;
-use crate::fill::Filler;
+use crate::fill::{Filler, written_of};
 use crate::health::{SigmaHealth, sigma_health};
 use crate::observe::{Observation, Observer};
 use crate::record::{Phase, Recorded, UpgradeRecord};
@@ -534,7 +534,7 @@ impl Run<'_> {
             })
             .collect();
         let outcomes = self.setup.store.write_vectors(self.space, None, &writes)?;
-        self.written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
+        self.written += written_of(&outcomes);
         self.observer.reach(Place::BackfillWritten)?;
         Ok(writes.iter().map(|write| write.key).zip(outcomes).collect())
     }

@@ -347,7 +347,7 @@ fn run(
 ) -> Result<Summary> {
     let clock = TestClock::default();
     let limits = Limits { batch: BATCH, workers: WORKERS, budget, ..Limits::default() };
-    let setup = BackfillSetup { store, encoder, adapter: adapter, limits, clock: &clock, worker };
+    let setup = BackfillSetup { store, encoder, adapter, limits, clock: &clock, worker };
     backfill(&setup, faults)
 }
 
