@@ -11,7 +11,7 @@ use rehang::order::Policy;
 use rehang::{Matrix, Progress, Provenance, Result};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_store::{Filter, ItemWrite, Ledger, MemoryStore, NewVector, Outcome, Scan, Select, VectorWrite};
-use rehang_upgrade::{Gallery, NoFaults, OrderSettings, Queries, Serving, Setup, start, switch};
+use rehang_upgrade::{Gallery, OrderSettings, Serving, Setup, Unobserved, start, switch};
 use serde_json::Value;
 
 use crate::results::{Part, Set};
@@ -58,8 +58,8 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter) -> Result<()> {
     // Each in a gallery of its own: merged searches have their sample re-embedded first.
     for (name, serving) in [("merged", Serving::Merged), ("mixed", Serving::Mixed)] {
         let store = gallery(part, adapter)?;
-        start(&store, &setup, &NoFaults, &Progress::default())?;
-        switch(&store, &setup, serving, &NoFaults)?;
+        start(&store, &setup, &Unobserved)?;
+        switch(&store, &setup, serving, &Unobserved)?;
         let mut native = 0;
         let mut line = Vec::new();
         for stage in STAGES {
@@ -127,7 +127,7 @@ fn quality(
         gallery.calibrate()?;
     }
     let new: &Matrix = part.new.matrix();
-    let queries = Queries { old: Some(part.old.matrix()), new: Some(new) };
+    let queries = [(adapter.old.name.as_str(), part.old.matrix()), (adapter.new.name.as_str(), new)];
     let found = gallery.search(&queries, DEPTH + 1, &Filter::default())?.found;
     let (mut top, mut precision) = (0.0, 0.0);
     for (row, hits) in found.iter().enumerate() {

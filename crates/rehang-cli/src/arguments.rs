@@ -160,23 +160,6 @@ impl IdFiles {
     }
 }
 
-/// Names of the two spaces.
-#[derive(Debug, Args)]
-pub struct SpaceNames {
-    /// Name of the old model, as it shall stand in the adapter and in reports.
-    #[arg(long, value_name = "NAME", default_value = "old")]
-    pub old_model: String,
-    /// Name of the new model.
-    #[arg(long, value_name = "NAME", default_value = "new")]
-    pub new_model: String,
-    /// Distance used for search: l2, cosine or dot.
-    #[arg(long, default_value = "l2")]
-    pub distance: String,
-    /// Distance of the old space, where it differs: the do-nothing line is searched with it [default: as --distance].
-    #[arg(long, value_name = "DISTANCE")]
-    pub old_distance: Option<String>,
-}
-
 /// Classifier head of the new model.
 #[allow(clippy::struct_field_names, reason = "the fields are the options' own names")]
 #[derive(Debug, Args, Default)]
@@ -299,9 +282,18 @@ pub struct Fit {
     /// Head files.
     #[command(flatten)]
     pub head: HeadFiles,
-    /// Spaces.
-    #[command(flatten)]
-    pub spaces: SpaceNames,
+    /// Name of the old model, as it shall stand in the adapter and in reports.
+    #[arg(long, value_name = "NAME", default_value = "old")]
+    pub old_model: String,
+    /// Name of the new model.
+    #[arg(long, value_name = "NAME", default_value = "new")]
+    pub new_model: String,
+    /// Distance used for search: l2, cosine or dot.
+    #[arg(long, default_value = "l2")]
+    pub distance: String,
+    /// Distance of the old space, where it differs: the do-nothing line is searched with it [default: as --distance].
+    #[arg(long, value_name = "DISTANCE")]
+    pub old_distance: Option<String>,
     /// auto, do-nothing, procrustes, ridge, low-rank, kernel-ridge, residual-mlp, fct, fastfill or fastfill-reference.
     #[arg(long, default_value = "auto")]
     pub method: String,

@@ -118,13 +118,11 @@ impl Wording for Flags {
                 );
             }
             Remedy::MakeReport => "`rehang report … -o report.json` makes one",
-            Remedy::MeasureOnHeldOut => "measure on items that the fit never saw, for example with --rows",
             Remedy::FitAgain => "fit the adapter again on newer pairs, then `rehang upgrade start`",
             Remedy::WriteSingleItems => "write single items with `rehang gallery put`",
             Remedy::DropSpace => "`rehang gallery drop-space` removes it",
             Remedy::RebuildIndex => "`rehang doctor --repair` makes it again",
             Remedy::AwaitOtherProcess => "wait for it, or ask it to end with `rehang upgrade pause`",
-            Remedy::Backfill => "`rehang upgrade run` embeds them",
             // A remedy that is new to this face has words that fit any.
             other => return other.to_string(),
         }

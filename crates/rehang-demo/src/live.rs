@@ -15,7 +15,7 @@ use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result};
 use rehang_encode::{Encoder, EncoderConfig, Input};
 use rehang_store::{Filter, ItemWrite, NewVector, Scan, Select, Store};
-use rehang_upgrade::{Gallery, Location, Queries, RunOptions, Serving, Summary, Upgrade};
+use rehang_upgrade::{Gallery, Location, RunOptions, Serving, Summary, Upgrade};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -187,7 +187,7 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
     let labels: BTreeMap<String, i64> =
         (0..images.labels.len()).map(|row| (Images::name(row), images.labels[row])).collect();
     let quality = |stage: &str| -> Result<f64> {
-        let given = Queries { old: Some(&old_queries), new: Some(&new_queries) };
+        let given = [(adapter.old.name.as_str(), &old_queries), (adapter.new.name.as_str(), &new_queries)];
         let found = gallery.search(&given, DEPTH, &Filter::default())?.found;
         let mut right = 0;
         for (hits, &row) in found.iter().zip(&queries) {
@@ -206,7 +206,8 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
     steps(&Step::Switch);
     upgrade.switch(Serving::Mixed, false)?;
     let at_switch = quality("at the switch")?;
-    let idle = search_idle(&gallery, &new_queries)?;
+    let asked = (adapter.new.name.as_str(), &new_queries);
+    let idle = search_idle(&gallery, asked)?;
 
     steps(&Step::Run);
     let application = Application {
@@ -216,7 +217,7 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
         deleted: Mutex::default(),
     };
     let (summary, searches, writes) =
-        upgrade_live(&upgrade, &application, new_encoder.as_ref(), &new_queries, progress)?;
+        upgrade_live(&upgrade, &application, new_encoder.as_ref(), asked, progress)?;
     let deleted = application.deleted.into_inner().unwrap_or_else(PoisonError::into_inner);
     verify(store, adapter, new_encoder.as_ref(), &deleted)?;
     let after = quality("after the backfill")?;
@@ -251,7 +252,7 @@ fn upgrade_live(
     upgrade: &Upgrade,
     application: &Application<'_>,
     encoder: &dyn Encoder,
-    queries: &Matrix,
+    asked: Asked<'_>,
     progress: &Progress,
 ) -> Result<(Summary, Searches, Written)> {
     let over = AtomicBool::new(false);
@@ -264,8 +265,8 @@ fn upgrade_live(
             let mut searches = Searches::default();
             let mut query = 0;
             while !over.load(Ordering::Relaxed) {
-                query = (query + 1) % queries.rows();
-                search_once(&gallery, queries, query, &application.deleted, &mut searches);
+                query = (query + 1) % asked.1.rows();
+                search_once(&gallery, asked, query, &application.deleted, &mut searches);
             }
             searches
         });
@@ -292,9 +293,12 @@ fn upgrade_live(
     Ok((Summary { items: last.items, native: last.native, ..summary }, searches, writes))
 }
 
+/// Queries, and the space that they are of.
+type Asked<'a> = (&'a str, &'a Matrix);
+
 fn search_once(
     gallery: &Gallery,
-    queries: &Matrix,
+    (space, queries): Asked<'_>,
     query: usize,
     deleted: &Mutex<BTreeSet<String>>,
     searches: &mut Searches,
@@ -302,7 +306,7 @@ fn search_once(
     let gone = deleted.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let one = queries.select(&[query]);
     let began = Instant::now();
-    let answer = gallery.search(&Queries { old: None, new: Some(&one) }, DEPTH, &Filter::default());
+    let answer = gallery.search(&[(space, &one)], DEPTH, &Filter::default());
     searches.milliseconds.push(milliseconds_since(began));
     match answer {
         Err(error) => searches.failed.push(error.to_string()),
@@ -358,11 +362,11 @@ fn milliseconds_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1000.0
 }
 
-fn search_idle(gallery: &Gallery, queries: &Matrix) -> Result<Vec<f64>> {
+fn search_idle(gallery: &Gallery, asked: Asked<'_>) -> Result<Vec<f64>> {
     let mut searches = Searches::default();
     let nothing = Mutex::default();
     for query in 0..IDLE_SEARCHES {
-        search_once(gallery, queries, query % queries.rows(), &nothing, &mut searches);
+        search_once(gallery, asked, query % asked.1.rows(), &nothing, &mut searches);
     }
     match searches.failed.first() {
         Some(reason) => Err(Error::corrupt("the demo's gallery", format!("a search failed: {reason}"))),

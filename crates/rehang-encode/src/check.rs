@@ -2,7 +2,7 @@
 
 use rehang::{Error, ErrorKind, NORMALISED_TOLERANCE, Result, Space, norm, normalise};
 
-use crate::contract::ItemFailure;
+use crate::contract::{Answer, ItemFailure};
 
 /// What every vector of an encoder must be.
 #[derive(Debug, Clone)]
@@ -47,7 +47,7 @@ impl Check {
     ///
     /// [`ErrorKind::WidthMismatch`]; [`ErrorKind::InvalidOption`] where the space wants length 1, the vector has another
     /// and `normalise` is off.
-    pub(crate) fn vector(&self, id: &str, mut vector: Vec<f32>) -> Result<Result<Vec<f32>, ItemFailure>> {
+    pub(crate) fn vector(&self, id: &str, mut vector: Vec<f32>) -> Result<Answer> {
         self.width(vector.len())?;
         if let Some(column) = vector.iter().position(|value| !value.is_finite()) {
             return Ok(Err(ItemFailure::Permanent(format!(

@@ -11,9 +11,6 @@ use crate::http::{Http, HttpConfig};
 use crate::onnx::{Onnx, OnnxConfig};
 use crate::table::{Table, TableConfig};
 
-/// Tokens that a price is given for.
-pub(crate) const TOKENS_OF_A_PRICE: f64 = 1e6;
-
 /// How sources become vectors: `kind`, and the keys of that kind. An unknown key is an error that names it.
 ///
 /// ```
@@ -37,56 +34,11 @@ pub enum EncoderConfig {
     Onnx(OnnxConfig),
 }
 
-/// What a service takes for a text and how many it takes at a time, as far as a configuration says so.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Terms {
-    /// Estimate of the characters that a token has.
-    pub characters_per_token: f64,
-    /// Money that a million tokens cost; `None` where the configuration names no price.
-    pub price_per_million_tokens: Option<f64>,
-    /// Items a second at most, by the limit on requests.
-    pub items_per_second: Option<f64>,
-    /// Tokens a second at most.
-    pub tokens_per_second: Option<f64>,
-    /// Items that may be sent.
-    pub budget_items: Option<u64>,
-    /// Tokens that may be used.
-    pub budget_tokens: Option<u64>,
-    /// Money that may be spent.
-    pub budget_money: Option<f64>,
-}
-
-impl Terms {
-    /// Tokens that a text will probably take, at least 1.
-    pub fn tokens(&self, text: &str) -> u64 {
-        ((text.chars().count() as f64 / self.characters_per_token).ceil() as u64).max(1)
-    }
-
-    /// Money that tokens cost; `None` where no price is known.
-    pub fn money(&self, tokens: f64) -> Option<f64> {
-        self.price_per_million_tokens.map(|price| tokens * price / TOKENS_OF_A_PRICE)
-    }
-
-    /// Items of so many tokens each after which the first budget is spent; `None` without a budget.
-    pub fn items_of_budgets(&self, tokens_per_item: f64) -> Option<u64> {
-        let money_per_item = self.money(tokens_per_item).unwrap_or(0.0);
-        [
-            self.budget_items.map(|items| items as f64),
-            self.budget_tokens.map(|tokens| tokens as f64 / tokens_per_item.max(1.0)),
-            self.budget_money.filter(|_| money_per_item > 0.0).map(|money| money / money_per_item),
-        ]
-        .into_iter()
-        .flatten()
-        .min_by(f64::total_cmp)
-        .map(|items| items as u64)
-    }
-}
-
 impl EncoderConfig {
-    /// What the service takes and allows; `None` for encoders that count no tokens.
-    pub fn terms(&self) -> Option<Terms> {
+    /// The service whose tokens cost time and money; `None` for encoders that count no tokens.
+    pub fn service(&self) -> Option<&HttpConfig> {
         match self {
-            Self::Http(config) => Some(config.terms()),
+            Self::Http(config) => Some(config),
             Self::Table(_) | Self::Command(_) | Self::Onnx(_) => None,
         }
     }
@@ -115,6 +67,11 @@ pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dy
 pub(crate) fn resolve(base: &Path, path: impl AsRef<Path>) -> PathBuf {
     let path = base.join(path);
     if path.as_os_str().is_empty() { PathBuf::from(".") } else { path }
+}
+
+/// The number that a key has where the configuration does not name it.
+pub(crate) fn number<const N: u16, T: From<u16>>() -> T {
+    T::from(N)
 }
 
 /// Fails unless a count is at least 1.

@@ -44,6 +44,9 @@ impl fmt::Display for ItemFailure {
     }
 }
 
+/// The vector of an item, or why it has none.
+pub type Answer = Result<Vec<f32>, ItemFailure>;
+
 /// What an encoder has used so far.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Spent {
@@ -72,7 +75,7 @@ pub trait Encoder: Send + Sync {
     /// What stops the whole run because no item can succeed: wrong credentials ([`rehang::Error::is_unauthorised`]), an
     /// encoder of another width, a program that cannot be started, a service that answers no request or asks for a long
     /// wait. A budget that is spent ([`rehang::Error::is_budget_spent`]) ends a backfill in an orderly way.
-    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>>;
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>>;
 
     /// What it has used so far.
     fn spent(&self) -> Spent;

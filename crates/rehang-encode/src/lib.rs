@@ -17,8 +17,8 @@ mod onnx;
 mod table;
 
 pub use command::{CommandConfig, CommandFormat};
-pub use config::{EncoderConfig, Terms, open};
-pub use contract::{Encoder, Input, ItemFailure, Spent};
+pub use config::{EncoderConfig, open};
+pub use contract::{Answer, Encoder, Input, ItemFailure, Spent};
 pub use http::HttpConfig;
 pub use onnx::{
     ImageFilter, ImageInput, ImageLayout, ImageResize, OnnxConfig, OnnxInput, Pooling, TextInput, VectorInput,

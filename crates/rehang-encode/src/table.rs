@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
 use crate::config::resolve;
-use crate::contract::{Encoder, Input, ItemFailure, Spent};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::meter::Meter;
 
 /// Inputs of one call. A look-up costs next to nothing, so this only bounds what a caller holds at once.
@@ -29,7 +29,6 @@ pub struct TableConfig {
     /// The vectors, one a row.
     pub vectors: String,
     /// The items' ids, one a row.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<String>,
     /// Whether vectors are scaled to length 1.
     #[serde(default)]
@@ -71,22 +70,20 @@ impl Table {
     }
 
     /// The row of an item, or why it has none.
-    fn row(&self, input: &Input<'_>) -> Result<usize, Missing> {
-        let Some(rows) = &self.rows else {
-            let row = row_number(input.source).ok_or(Missing::NoRowNumber)?;
-            self.row_seen.store(true, Ordering::Relaxed);
-            return if row < self.vectors.rows() { Ok(row) } else { Err(Missing::Beyond(row)) };
+    fn row(&self, input: &Input<'_>) -> Result<usize, ItemFailure> {
+        let (table, count) = (&self.name, self.vectors.rows());
+        let found = match (&self.rows, row_number(input.source)) {
+            (Some(rows), _) => rows
+                .get(input.id)
+                .copied()
+                .ok_or_else(|| format!("the table {table} has no item {:?}", input.id)),
+            (None, Some(row)) if row < count => Ok(row),
+            (None, Some(row)) => {
+                Err(format!("row {row} is not in the table {table}, which has {count} rows"))
+            }
+            (None, None) => Err(format!("the source {:?} is no row number", input.source)),
         };
-        rows.get(input.id).copied().ok_or(Missing::Id)
-    }
-
-    fn failure(&self, input: &Input<'_>, missing: Missing) -> ItemFailure {
-        let (table, rows) = (&self.name, self.vectors.rows());
-        ItemFailure::Permanent(match missing {
-            Missing::Id => format!("the table {table} has no item {:?}", input.id),
-            Missing::Beyond(row) => format!("row {row} is not in the table {table}, which has {rows} rows"),
-            Missing::NoRowNumber => format!("the source {:?} is no row number", input.source),
-        })
+        found.map_err(ItemFailure::Permanent)
     }
 }
 
@@ -99,14 +96,16 @@ impl Encoder for Table {
         BATCH
     }
 
-    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
         self.meter.sent(inputs.len());
-        let found: Vec<_> = inputs.iter().map(|input| self.row(input)).collect();
+        if inputs.iter().any(|input| row_number(input.source).is_some()) {
+            self.row_seen.store(true, Ordering::Relaxed);
+        }
         // One odd source is the item's own trouble. Sources none of which has ever been a row number are a table without
         // the ids it needs, and a million failures would not say it better than one error.
         if let Some(first) = inputs.first()
+            && self.rows.is_none()
             && !self.row_seen.load(Ordering::Relaxed)
-            && found.iter().all(|row| matches!(row, Err(Missing::NoRowNumber)))
         {
             return Err(Error::missing(
                 format!(
@@ -118,10 +117,9 @@ impl Encoder for Table {
         }
         inputs
             .iter()
-            .zip(found)
-            .map(|(input, row)| match row {
+            .map(|input| match self.row(input) {
                 Ok(row) => self.check.vector(input.id, self.vectors.row(row).to_vec()),
-                Err(missing) => Ok(Err(self.failure(input, missing))),
+                Err(failure) => Ok(Err(failure)),
             })
             .collect()
     }
@@ -129,14 +127,6 @@ impl Encoder for Table {
     fn spent(&self) -> Spent {
         self.meter.spent()
     }
-}
-
-/// Why an item has no row.
-#[derive(Clone, Copy)]
-enum Missing {
-    Id,
-    Beyond(usize),
-    NoRowNumber,
 }
 
 /// The file of a key, seen from the folder of the configuration.

@@ -513,7 +513,9 @@ pub trait Ledger: Send + Sync {
     fn drop_space(&self, space: &str) -> Result<()>;
 
     /// The name of the space that searches go to; `None` in a gallery without spaces. The first space that is made serves.
-    fn serving(&self) -> Result<Option<String>>;
+    fn serving(&self) -> Result<Option<String>> {
+        Ok(self.serving_and_document("")?.0)
+    }
 
     /// [`Ledger::serving`] and [`Ledger::document`] as they are at one moment: what every search asks first.
     ///
@@ -669,7 +671,9 @@ pub trait Ledger: Send + Sync {
     fn errors(&self, space: &str, limit: usize) -> Result<Vec<(f32, f32)>>;
 
     /// A small document by name, with its version; `None` where there is none.
-    fn document(&self, name: &str) -> Result<Option<Document>>;
+    fn document(&self, name: &str) -> Result<Option<Document>> {
+        Ok(self.serving_and_document(name)?.1)
+    }
 
     /// Replaces a document if its version is still `expected` (`None`: if there is none). Gives the new version, which is larger.
     ///

@@ -39,7 +39,8 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct State {
-    scattered_keys: bool,
+    /// Makes a key of a number; `None` for the number itself.
+    key_of: Option<fn(u64) -> ItemKey>,
     last_key: u64,
     counter: u64,
     items: BTreeMap<ItemKey, Item>,
@@ -81,12 +82,6 @@ impl MemoryStore {
     #[must_use]
     pub fn with_clock(self, clock: Arc<dyn LeaseClock>) -> Self {
         Self { clock, ..self }
-    }
-
-    /// A gallery whose keys are like UUIDs: 128 bits, in an order that has nothing to do with time.
-    pub fn with_scattered_keys() -> Self {
-        let state = State { scattered_keys: true, ..State::default() };
-        Self { state: Arc::new(Mutex::new(state)), ..Self::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -134,10 +129,6 @@ impl Ledger for MemoryStore {
         }
         state.spaces.retain(|there| there.record.space.name != space);
         Ok(())
-    }
-
-    fn serving(&self) -> Result<Option<String>> {
-        Ok(self.state().serving.clone())
     }
 
     fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<Document>)> {
@@ -456,10 +447,6 @@ impl Ledger for MemoryStore {
         Ok(errors.into_iter().take(limit).map(|(_, _, pair)| pair).collect())
     }
 
-    fn document(&self, name: &str) -> Result<Option<Document>> {
-        Ok(self.state().documents.get(name).cloned())
-    }
-
     fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
         self.state().set_document(name, expected, text)
     }
@@ -516,10 +503,7 @@ impl Index for MemoryStore {
 
 impl State {
     fn space(&self, name: &str) -> Result<&SpaceState> {
-        self.spaces.iter().find(|space| space.record.space.name == name).ok_or_else(|| {
-            let names: Vec<&str> = self.spaces.iter().map(|space| space.record.space.name.as_str()).collect();
-            no_such_space(name, "memory", &names)
-        })
+        Ok(find(&self.spaces, name)?.1)
     }
 
     /// The queue of the backfill, leased or not.
@@ -553,7 +537,7 @@ impl State {
     fn put(&mut self, write: &ItemWrite) -> Revision {
         let key = self.keys.get(&write.id).copied().unwrap_or_else(|| {
             self.last_key += 1;
-            if self.scattered_keys { scattered(self.last_key) } else { ItemKey::from(self.last_key) }
+            self.key_of.unwrap_or(ItemKey::from)(self.last_key)
         });
         self.forget(key);
         self.counter += 1;
@@ -644,17 +628,16 @@ impl SpaceState {
     }
 }
 
-/// An odd factor makes another key of each number.
-fn scattered(number: u64) -> ItemKey {
-    ItemKey::new(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+fn find<'a>(spaces: &'a [SpaceState], name: &str) -> Result<(usize, &'a SpaceState)> {
+    spaces.iter().enumerate().find(|(_, space)| space.record.space.name == name).ok_or_else(|| {
+        let names: Vec<&str> = spaces.iter().map(|space| space.record.space.name.as_str()).collect();
+        no_such_space(name, "memory", &names)
+    })
 }
 
 fn find_mut<'a>(spaces: &'a mut [SpaceState], name: &str) -> Result<&'a mut SpaceState> {
-    let names: Vec<String> = spaces.iter().map(|space| space.record.space.name.clone()).collect();
-    spaces
-        .iter_mut()
-        .find(|space| space.record.space.name == name)
-        .ok_or_else(|| no_such_space(name, "memory", &names.iter().map(String::as_str).collect::<Vec<_>>()))
+    let place = find(spaces, name)?.0;
+    Ok(&mut spaces[place])
 }
 
 /// Succeeds where a space that is there already has the very properties that are wanted.
@@ -745,9 +728,18 @@ mod tests {
         }
     }
 
+    /// A gallery whose keys are like UUIDs: 128 bits, in an order that has nothing to do with time.
+    fn with_scattered_keys() -> MemoryStore {
+        // An odd factor makes another key of each number.
+        let key_of =
+            |number| ItemKey::new(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+        let state = State { key_of: Some(key_of), ..State::default() };
+        MemoryStore { state: Arc::new(Mutex::new(state)), ..MemoryStore::default() }
+    }
+
     #[test]
     fn it_keeps_the_contracts_with_any_keys() {
-        for make in [MemoryStore::new, MemoryStore::with_scattered_keys] {
+        for make in [MemoryStore::new, with_scattered_keys] {
             suite(&Memory { make, galleries: Mutex::default(), clock: ManualLeaseClock::default() });
         }
     }

@@ -17,7 +17,7 @@ use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Epoch, ItemWrite, Ledger, NewVector, Priority, Scan, Select, SqliteStore, VectorWrite};
 use rehang_upgrade::{
-    BackfillSetup, Faults, Limits, NoFaults, OrderSettings, Place, Setup, SystemClock, backfill, start,
+    BackfillSetup, Limits, Observer, OrderSettings, Place, Setup, SystemClock, Unobserved, backfill, start,
 };
 use serde_json::Value;
 
@@ -73,7 +73,7 @@ fn main() -> Result<()> {
         let store = copy(&format!("start-{round}"))?;
         let began = Instant::now();
         let marks = Marks::default();
-        start(&store, &setup, &marks, &Progress::default())?;
+        start(&store, &setup, &marks)?;
         started.push(print_rate("start", items, began.elapsed()));
         filled.push(print_rate("  of it, transform and write", items, marks.between()));
         assert_eq!(store.counts("new")?.adapted, items as u64);
@@ -128,10 +128,9 @@ fn main() -> Result<()> {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
-            adapter: Some(&adapter),
+            adapter: &adapter,
             limits: Limits { batch: BATCH, workers, budget, ..Limits::default() },
             clock: &clock,
-            faults: &NoFaults,
             worker: "bench",
         };
         let summary = backfill(&setup, &Progress::default())?;
@@ -175,7 +174,7 @@ fn beside_an_application(
             Ok(waits)
         });
         let began = Instant::now();
-        let outcome = start(store, setup, &NoFaults, &Progress::default());
+        let outcome = start(store, setup, &Unobserved);
         print_rate(&format!("start beside an application ({application})"), items, began.elapsed());
         is_over.store(true, Ordering::Relaxed);
         let mut waits = writer.join().expect("the application does not panic")?;
@@ -224,7 +223,7 @@ impl Marks {
     }
 }
 
-impl Faults for Marks {
+impl Observer for Marks {
     fn reach(&self, place: Place) -> Result<()> {
         if matches!(place, Place::SpaceMade | Place::PrioritiesWritten) {
             self.0.lock().expect("no thread panicked").push(Instant::now());

@@ -79,10 +79,11 @@ impl Default for Limits {
 }
 
 /// What somebody asked a running backfill to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
     /// Go on.
+    #[default]
     Run,
     /// Pause: what is being encoded is finished and written, nothing new is begun.
     Pause,
@@ -211,7 +212,7 @@ pub enum Action {
 }
 
 /// The state of a backfill.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Backfill {
     limits: Limits,
     request: Request,
@@ -272,30 +273,7 @@ pub struct Tally {
 impl Backfill {
     /// A backfill that has not begun.
     pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            request: Request::Run,
-            rolled_back: false,
-            interrupted: false,
-            items: 0,
-            native_before: 0,
-            looked: false,
-            looking: false,
-            batches_since_look: 0,
-            last_look_ms: 0,
-            claiming: false,
-            dry: false,
-            held_by_others: 0,
-            claim_again_ms: 0,
-            next_batch: 0,
-            ready: VecDeque::new(),
-            encoding: BTreeMap::new(),
-            writing: BTreeMap::new(),
-            resting: BTreeMap::new(),
-            next_send_ms: 0,
-            tally: Tally::default(),
-            ended: false,
-        }
+        Self { limits, ..Self::default() }
     }
 
     /// What follows from an event at a time (milliseconds of any clock that does not go back).

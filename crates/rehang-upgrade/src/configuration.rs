@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Result, Space};
-use rehang_encode::{Encoder, EncoderConfig, Terms};
+use rehang_encode::{Encoder, EncoderConfig, HttpConfig};
 use rehang_store::Store;
 use serde::Deserialize;
 
@@ -97,27 +97,19 @@ struct RunPart {
 
 impl RunPart {
     fn limits(&self) -> Result<Limits> {
-        let mut limits = Limits { budget: self.budget, ..Limits::default() };
+        let defaults = Limits::default();
         let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        if let Some(batch) = self.batch {
-            limits.batch = at_least_one("[run] batch", batch)?;
-        }
-        if let Some(workers) = self.workers {
-            limits.workers = at_least_one("[run] workers", workers)?;
-        }
-        if let Some(attempts) = self.attempts {
-            limits.attempts = at_least_one("[run] attempts", attempts)?;
-        }
-        if let Some(lease) = self.lease {
-            limits.lease_ms = at_least_one("[run] lease", lease)?.saturating_mul(1000);
-        }
-        if let Some(rate) = &self.rate {
-            limits.rate = Some(parse_rate("[run] rate", &text(rate))?);
-        }
-        if let Some(until) = &self.until {
-            limits.until = parse_until("[run] until", &text(until))?;
-        }
-        Ok(limits)
+        let seconds = self.lease.map(|lease| at_least_one("[run] lease", lease));
+        Ok(Limits {
+            batch: at_least_one("[run] batch", self.batch.unwrap_or(defaults.batch))?,
+            workers: at_least_one("[run] workers", self.workers.unwrap_or(defaults.workers))?,
+            attempts: at_least_one("[run] attempts", self.attempts.unwrap_or(defaults.attempts))?,
+            lease_ms: seconds.transpose()?.map_or(defaults.lease_ms, |lease| lease.saturating_mul(1000)),
+            rate: self.rate.as_ref().map(|rate| parse_rate("[run] rate", &text(rate))).transpose()?,
+            until: parse_until("[run] until", &self.until.as_ref().map_or("all".to_owned(), text))?,
+            budget: self.budget,
+            ..defaults
+        })
     }
 }
 
@@ -201,9 +193,9 @@ impl Configuration {
         rehang_encode::open(config, &self.new, base).map_err(|error| self.named(error))
     }
 
-    /// What the encoder's service takes and allows, as far as the file says so.
-    pub fn terms(&self) -> Option<Terms> {
-        self.encoder.as_ref().and_then(EncoderConfig::terms)
+    /// The encoder's service, where it has one.
+    pub fn service(&self) -> Option<&HttpConfig> {
+        self.encoder.as_ref().and_then(EncoderConfig::service)
     }
 
     /// The forecast of this upgrade; `None` where the configuration names none.

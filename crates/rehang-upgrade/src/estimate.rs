@@ -1,7 +1,7 @@
 //! How long a backfill takes and what it costs, from what is known before it runs.
 
 use rehang::Result;
-use rehang_encode::Terms;
+use rehang_encode::HttpConfig;
 use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 
@@ -73,20 +73,20 @@ pub fn estimate(
     setup: &Setup<'_>,
     items: u64,
     limits: &Limits,
-    terms: Option<&Terms>,
+    service: Option<&HttpConfig>,
     probed: Option<&Probed>,
 ) -> Result<Estimate> {
     let of_probe = |sum: f64| probed.map(|probed| sum / probed.items as f64).filter(|mean| *mean > 0.0);
     let tokens_per_item = match of_probe(probed.map_or(0.0, |probed| probed.tokens as f64)) {
         Some(tokens) => Some(tokens),
-        None => terms.map(|terms| mean_tokens(store, setup, terms)).transpose()?.flatten(),
+        None => service.map(|service| mean_tokens(store, setup, service)).transpose()?.flatten(),
     };
     let money_per_item =
-        of_probe(probed.map_or(0.0, |probed| probed.money)).or_else(|| terms?.money(tokens_per_item?));
+        of_probe(probed.map_or(0.0, |probed| probed.money)).or_else(|| service?.money(tokens_per_item?));
     let slowest = [
         limits.rate,
-        terms.and_then(|terms| terms.items_per_second),
-        terms.and_then(|terms| Some(terms.tokens_per_second? / tokens_per_item?)),
+        service.and_then(HttpConfig::items_per_second),
+        service.and_then(|service| Some(service.tokens_per_minute? / 60.0 / tokens_per_item?)),
     ];
     let limit = slowest.into_iter().flatten().min_by(f64::total_cmp);
     let at_most = |rate: f64| limit.map_or(rate, |limit| rate.min(limit));
@@ -100,17 +100,17 @@ pub fn estimate(
         basis: known.map(|(_, basis)| basis),
         tokens: tokens_per_item.map(|tokens| (tokens * items as f64).round() as u64),
         money: money_per_item.map(|money| money * items as f64),
-        budget_items: terms.and_then(|terms| terms.items_of_budgets(tokens_per_item.unwrap_or(1.0))),
+        budget_items: service.and_then(|service| service.items_of_budgets(tokens_per_item.unwrap_or(1.0))),
         probed_items: probed.map(|probed| probed.items),
         failed: probed.map(|probed| probed.failed),
     })
 }
 
 /// Tokens of a source, on average; `None` without sources.
-fn mean_tokens(store: &dyn Ledger, setup: &Setup<'_>, terms: &Terms) -> Result<Option<f64>> {
+fn mean_tokens(store: &dyn Ledger, setup: &Setup<'_>, service: &HttpConfig) -> Result<Option<f64>> {
     let records = sample::some(store, &setup.old.name, SOURCES_MAX, None)?;
     let tokens: Vec<u64> =
-        records.iter().filter_map(|record| Some(terms.tokens(record.item.source.as_deref()?))).collect();
+        records.iter().filter_map(|record| Some(service.tokens(record.item.source.as_deref()?))).collect();
     Ok((!tokens.is_empty()).then(|| tokens.iter().sum::<u64>() as f64 / tokens.len() as f64))
 }
 

@@ -1,14 +1,26 @@
 //! Every place where the process can die, by name.
 //!
-//! The upgrade calls [`Faults::reach`] at each of them. In production nothing happens there; a test makes one of them
-//! fail, throws the whole upgrade away, begins again on the same store, and compares the gallery with one that never
+//! The upgrade calls [`Observer::reach`](crate::Observer::reach) at each of them. In production nothing happens there; a test makes
+//! one of them fail, throws the whole upgrade away, begins again on the same store, and compares the gallery with one that never
 //! failed.
 
-use rehang::Result;
+/// Declares the places, and the list of all.
+macro_rules! places {
+    ($($(#[$words:meta])* $name:ident,)*) => {
+        /// A place between two effects.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Place {
+            $($(#[$words])* $name,)*
+        }
 
-/// A place between two effects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+        impl Place {
+            /// Every place.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+places! {
     /// The record says that the upgrade begins; there is no new space yet.
     RecordWritten,
     /// The new space is there and empty.
@@ -51,51 +63,4 @@ pub enum Place {
     BeforeDrop,
     /// The old space is gone.
     AfterDrop,
-}
-
-impl Place {
-    /// Every place.
-    pub const ALL: [Self; 21] = [
-        Self::RecordWritten,
-        Self::SpaceMade,
-        Self::FillRead,
-        Self::FillWritten,
-        Self::PrioritiesWritten,
-        Self::CatchUpRead,
-        Self::CatchUpWritten,
-        Self::BeforeFilled,
-        Self::AfterFilled,
-        Self::SamplePlaced,
-        Self::BeforeSwitch,
-        Self::SwitchRecorded,
-        Self::AfterSwitch,
-        Self::BackfillClaimed,
-        Self::BackfillEncoded,
-        Self::BackfillWritten,
-        Self::FailuresRecorded,
-        Self::BackfillEnded,
-        Self::RolledBack,
-        Self::BeforeDrop,
-        Self::AfterDrop,
-    ];
-}
-
-/// Who decides whether the process dies at a place.
-pub trait Faults: Sync {
-    /// Goes on, or gives the error that stands for the death of the process.
-    ///
-    /// # Errors
-    ///
-    /// Whatever a test wants.
-    fn reach(&self, place: Place) -> Result<()>;
-}
-
-/// Nobody dies.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoFaults;
-
-impl Faults for NoFaults {
-    fn reach(&self, _place: Place) -> Result<()> {
-        Ok(())
-    }
 }

@@ -15,7 +15,7 @@ use rehang_store::{
     VectorWrite, shuffled,
 };
 
-use crate::faults::{Faults, Place};
+use crate::faults::Place;
 use crate::observe::{Observation, Observer, expect_going};
 use crate::record::OrderSettings;
 use crate::sample;
@@ -105,27 +105,17 @@ impl Filler {
         store: &dyn Ledger,
         epoch: Epoch,
         select: &Select,
-        faults: &dyn Faults,
         observer: &dyn Observer,
     ) -> Result<u64> {
         let (pages, to_write) = sync_channel::<Result<Vec<VectorWrite>>>(PAGES_AHEAD);
         thread::scope(|scope| {
             scope.spawn(move || {
                 let mut after = None;
-                loop {
-                    let page = self.next_page(store, select, &mut after, faults);
-                    match page {
-                        Ok(None) => break,
-                        Ok(Some(writes)) => {
-                            // The writer is gone after an error of its own, which it reports.
-                            if pages.send(Ok(writes)).is_err() {
-                                break;
-                            }
-                        }
-                        Err(error) => {
-                            drop(pages.send(Err(error)));
-                            break;
-                        }
+                while let Some(page) = self.next_page(store, select, &mut after, None, observer).transpose() {
+                    let is_last = page.is_err();
+                    // The writer is gone after an error of its own, which it reports.
+                    if pages.send(page).is_err() || is_last {
+                        break;
                     }
                 }
             });
@@ -133,28 +123,29 @@ impl Filler {
             for writes in to_write {
                 let writes = writes?;
                 expect_going(observer)?;
-                let outcomes = store.write_vectors(&self.new, Some(epoch), &writes)?;
-                written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
+                written += written_of(&store.write_vectors(&self.new, Some(epoch), &writes)?);
                 observer.observe(&Observation::Advanced { units: writes.len() as u64 });
-                faults.reach(Place::FillWritten)?;
+                observer.reach(Place::FillWritten)?;
             }
             Ok(written)
         })
     }
 
+    /// The writes for the next page of a selection, all with one place in the queue or each with its score; `None` at the end.
     fn next_page(
         &self,
         store: &dyn Ledger,
         select: &Select,
         after: &mut Option<ItemKey>,
-        faults: &dyn Faults,
+        place: Option<Priority>,
+        observer: &dyn Observer,
     ) -> Result<Option<Vec<VectorWrite>>> {
         let scan = Scan::new(&self.new, select.clone(), self.page()).after(*after).with_vectors_of(&self.old);
         let records = store.scan(&scan)?;
         let Some(last) = records.last() else { return Ok(None) };
         *after = Some(last.item.key);
-        faults.reach(Place::FillRead)?;
-        Ok(Some(self.adapt(&records, None)?))
+        observer.reach(if place.is_some() { Place::CatchUpRead } else { Place::FillRead })?;
+        Ok(Some(self.adapt(&records, place)?))
     }
 
     /// Adapts old vectors `[n, d_old]` that are not in a store yet: vectors, σ² and places.
@@ -331,25 +322,23 @@ impl Filler {
     /// # Errors
     ///
     /// Those of the store and of the adapter; superseded where another plan has begun since the epoch.
-    pub fn catch_up(&self, store: &dyn Ledger, epoch: Epoch, faults: &dyn Faults) -> Result<u64> {
-        let mut written = 0;
-        let mut after = None;
-        loop {
-            let scan =
-                Scan::new(&self.new, Select::Lacking, self.page()).after(after).with_vectors_of(&self.old);
-            let records = store.scan(&scan)?;
-            let Some(last) = records.last() else { return Ok(written) };
-            after = Some(last.item.key);
-            faults.reach(Place::CatchUpRead)?;
-            let writes = self.adapt(&records, Some(NEW_OR_CHANGED))?;
+    pub fn catch_up(&self, store: &dyn Ledger, epoch: Epoch, observer: &dyn Observer) -> Result<u64> {
+        let (mut written, mut after) = (0, None);
+        let place = Some(NEW_OR_CHANGED);
+        while let Some(writes) = self.next_page(store, &Select::Lacking, &mut after, place, observer)? {
             if writes.is_empty() {
                 continue;
             }
-            let outcomes = store.write_vectors(&self.new, Some(epoch), &writes)?;
-            written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
-            faults.reach(Place::CatchUpWritten)?;
+            written += written_of(&store.write_vectors(&self.new, Some(epoch), &writes)?);
+            observer.reach(Place::CatchUpWritten)?;
         }
+        Ok(written)
     }
+}
+
+/// How many writes were applied.
+pub(crate) fn written_of(outcomes: &[Outcome]) -> u64 {
+    outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64
 }
 
 /// Items of a page of vectors of this width.

@@ -13,45 +13,9 @@ use crate::merge::Merge;
 use crate::observe::{Observation, Observer, Unobserved};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 
-/// Queries, as both models of an upgrade see them. Before the switch the old ones are used, after it the new ones; a merged
-/// search needs both. With the next upgrade the new model becomes the old one: an application that lives on gives its
-/// queries by the names of their spaces, to [`Gallery::search_named`].
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Queries<'a> {
-    /// The queries embedded by the old model, `[n, d_old]`.
-    pub old: Option<&'a Matrix>,
-    /// The same queries embedded by the new model, `[n, d_new]`.
-    pub new: Option<&'a Matrix>,
-}
-
-/// Queries as they were given.
-#[derive(Clone, Copy)]
-enum Given<'q> {
-    ByRole(Queries<'q>),
-    ByName(&'q [(&'q str, &'q Matrix)]),
-}
-
-impl<'q> Given<'q> {
-    /// Those for a space that is the old one of an upgrade.
-    fn of_old(self, space: &str) -> Option<&'q Matrix> {
-        match self {
-            Self::ByRole(queries) => queries.old,
-            Self::ByName(queries) => named(queries, space),
-        }
-    }
-
-    /// Those for a space that is the new one of an upgrade.
-    fn of_new(self, space: &str) -> Option<&'q Matrix> {
-        match self {
-            Self::ByRole(queries) => queries.new,
-            Self::ByName(queries) => named(queries, space),
-        }
-    }
-}
-
-fn named<'q>(queries: &[(&str, &'q Matrix)], space: &str) -> Option<&'q Matrix> {
-    queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries)
-}
+/// Queries by the names of the spaces that their models embed into, each `[n, d]`: the same queries, embedded by every model that
+/// the application has.
+pub type Queries<'a> = [(&'a str, &'a Matrix)];
 
 /// What a search found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -87,13 +51,9 @@ struct Learned {
     merge: Merge,
 }
 
-/// What a filler depends on beside its adapter: an upgrade that is planned again, or another one, differs in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct FilledAs {
-    old: String,
-    new: String,
-    order: OrderSettings,
-}
+/// What a filler depends on beside its adapter, the names of both spaces and the order: an upgrade that is planned again, or another
+/// one, differs in it.
+type FilledAs = (String, String, OrderSettings);
 
 /// Times that a search is made that others overtake.
 const SEARCHES_MAX: usize = 3;
@@ -102,13 +62,13 @@ const WRITES_MAX: usize = 3;
 
 /// Where searches go, at one moment.
 #[derive(Debug, Clone, PartialEq)]
-struct Standing {
-    serving: String,
+pub(crate) struct Standing {
+    pub(crate) serving: String,
     record: Option<UpgradeRecord>,
 }
 
 impl Standing {
-    fn read(store: &dyn Ledger) -> Result<Self> {
+    pub(crate) fn read(store: &dyn Ledger) -> Result<Self> {
         let (serving, recorded) = Recorded::read_with_serving(store)?;
         let serving = serving.ok_or_else(|| Error::not_found("space", "serving", store.name()))?;
         Ok(Self { serving, record: recorded.map(|recorded| recorded.record) })
@@ -126,12 +86,12 @@ impl Standing {
     }
 
     /// The upgrade into the space that serves.
-    fn upgraded(&self) -> Option<&UpgradeRecord> {
+    pub(crate) fn upgraded(&self) -> Option<&UpgradeRecord> {
         self.record.as_ref().filter(|record| record.new.name == self.serving)
     }
 
     /// The upgrade both spaces of which are searched.
-    fn merged(&self) -> Option<&UpgradeRecord> {
+    pub(crate) fn merged(&self) -> Option<&UpgradeRecord> {
         self.upgraded().filter(|record| record.serving == Serving::Merged && record.phase != Phase::Finished)
     }
 }
@@ -178,6 +138,10 @@ impl Gallery {
 
     /// The `k` nearest items to each query in what serves now, ties by key.
     ///
+    /// Of the queries, `[("clip", &queries), …]`, those are used whose space the gallery serves now; a name that it does not serve is
+    /// passed over. So the same call stays right before, during and after any number of upgrades, as long as the queries of the model
+    /// that serves are among them. A merged search needs those of both models.
+    ///
     /// The distance of an adapted vector is raised by the [handicap](UpgradeRecord::handicap) of the upgrade that made it, in
     /// the ranking and in what is given back. An upgrade that serves merged searches is searched by [`Merge::search`], with the
     /// scale of the last [`Gallery::calibrate`] in it; before the first one, as the old search.
@@ -190,21 +154,6 @@ impl Gallery {
     /// model; then also a count mismatch where there are not as many of both. Width mismatch; not found for a gallery without
     /// spaces.
     pub fn search(&self, queries: &Queries<'_>, k: usize, filter: &Filter) -> Result<Answer> {
-        self.search_given(Given::ByRole(*queries), k, filter)
-    }
-
-    /// The same with queries by the names of the spaces that their models embed into: `[("clip", &queries), …]`. Of these, the
-    /// ones are used that the gallery serves now; a name that it does not serve is passed over. So the same call stays right
-    /// before, during and after any number of upgrades, as long as the queries of the model that serves are among them.
-    ///
-    /// # Errors
-    ///
-    /// As [`Gallery::search`].
-    pub fn search_named(&self, queries: &[(&str, &Matrix)], k: usize, filter: &Filter) -> Result<Answer> {
-        self.search_given(Given::ByName(queries), k, filter)
-    }
-
-    fn search_given(&self, queries: Given<'_>, k: usize, filter: &Filter) -> Result<Answer> {
         let answer = self.search_while_overtaken(queries, k, filter);
         self.observer.observe(&match &answer {
             Ok(answer) => Observation::Searched {
@@ -217,7 +166,7 @@ impl Gallery {
         answer
     }
 
-    fn search_while_overtaken(&self, queries: Given<'_>, k: usize, filter: &Filter) -> Result<Answer> {
+    fn search_while_overtaken(&self, queries: &Queries<'_>, k: usize, filter: &Filter) -> Result<Answer> {
         let mut before = Standing::read(&*self.store)?;
         for _ in 0..SEARCHES_MAX {
             let answer = self.search_as(&before, queries, k, filter);
@@ -243,22 +192,21 @@ impl Gallery {
     fn search_as(
         &self,
         standing: &Standing,
-        queries: Given<'_>,
+        queries: &Queries<'_>,
         k: usize,
         filter: &Filter,
     ) -> Result<Answer> {
-        let (serving, record) = (&standing.serving, standing.record.as_ref());
-        let handicap = record.map_or(0.0, |record| record.handicap_of(serving));
-        if standing.upgraded().is_none() {
-            // No upgrade, before the switch, or after a rollback: whichever queries there are belong to what serves.
-            let whichever = if record.is_none() { queries.of_new(serving) } else { None };
-            let queries = queries.of_old(serving).or(whichever).ok_or_else(|| needs(serving))?;
-            let found = search_space(&*self.store, serving, queries, k, filter, handicap)?;
-            return Ok(Answer { spaces: vec![serving.clone()], found });
-        }
-        let new = queries.of_new(serving).ok_or_else(|| needs(serving))?;
+        let serving = &standing.serving;
+        let of = |space: &str| {
+            let found = queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries);
+            found.ok_or_else(|| {
+                let needed = format!("queries embedded by {space:?}");
+                Error::missing(needed, "a search of this gallery as it serves now")
+            })
+        };
+        let new = of(serving)?;
         if let Some(record) = standing.merged() {
-            let old = queries.of_old(&record.old.name).ok_or_else(|| needs(&record.old.name))?;
+            let old = of(&record.old.name)?;
             if old.rows() != new.rows() {
                 return Err(ErrorKind::CountMismatch {
                     left: "queries of the old model".into(),
@@ -273,6 +221,7 @@ impl Gallery {
             let found = merge.search(&*self.store, record, old, new, k, filter)?;
             return Ok(Answer { spaces: vec![record.old.name.clone(), serving.clone()], found });
         }
+        let handicap = standing.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
         let found = search_space(&*self.store, serving, new, k, filter, handicap)?;
         Ok(Answer { spaces: vec![serving.clone()], found })
     }
@@ -350,15 +299,14 @@ impl Gallery {
 
     /// The adapter made ready for an upgrade: the one of the last write, as long as the upgrade is the same.
     fn filler(&self, adapter: &Adapter, record: &UpgradeRecord) -> Result<Arc<Filler>> {
-        let wanted =
-            FilledAs { old: record.old.name.clone(), new: record.new.name.clone(), order: record.order };
+        let wanted = (record.old.name.clone(), record.new.name.clone(), record.order);
         let mut kept = self.filler.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((made_for, filler)) = kept.as_ref()
             && *made_for == wanted
         {
             return Ok(Arc::clone(filler));
         }
-        let filler = Arc::new(Filler::new(adapter, &wanted.old, &wanted.new, wanted.order)?);
+        let filler = Arc::new(Filler::new(adapter, &wanted.0, &wanted.1, wanted.2)?);
         *kept = Some((wanted, Arc::clone(&filler)));
         Ok(filler)
     }
@@ -413,10 +361,6 @@ fn search_space(
             hits
         })
         .collect())
-}
-
-fn needs(space: &str) -> Error {
-    Error::missing(format!("queries embedded by {space:?}"), "a search of this gallery as it serves now")
 }
 
 #[cfg(test)]

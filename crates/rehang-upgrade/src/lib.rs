@@ -52,14 +52,14 @@ pub use contents::{
 };
 pub use doctor::{Examination, SpaceIndex, examine};
 pub use estimate::{Basis, Estimate, Probed, estimate};
-pub use faults::{Faults, NoFaults, Place};
+pub use faults::Place;
 pub use fill::Filler;
 pub use forecast::{Forecast, expect_worthwhile};
 pub use gallery::{Answer, Gallery, Queries};
 pub use health::{SigmaHealth, sigma_health};
 pub use init::{Init, Initialised, init};
 pub use lists::{Left, left};
-pub use location::{Examined, Held, Location, NewGallery};
+pub use location::{Examined, Location, NewGallery};
 pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};

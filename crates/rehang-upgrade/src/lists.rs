@@ -32,35 +32,32 @@ pub fn left(
     if limit == 0 || find_space(store, new)?.is_none() {
         return Ok((Vec::new(), None));
     }
-    match what {
-        Left::WithoutSource => {
-            let records = store.scan(&Scan::new(new, Select::WithoutSource, limit).after(after))?;
-            let next =
-                (records.len() == limit).then(|| records.last().map(|record| record.item.key)).flatten();
-            Ok((records.into_iter().map(|record| record.item.id).collect(), next))
-        }
-        Left::WithoutVector => {
-            let old = find_space(store, &record.old.name)?.is_some();
-            let (mut ids, mut after) = (Vec::new(), after);
-            loop {
-                let records = store.scan(&Scan::new(new, Select::Lacking, limit).after(after))?;
-                let whole = records.len() == limit;
-                let keys: Vec<ItemKey> = records.iter().map(|record| record.item.key).collect();
-                let there =
-                    if old { store.provenances(&record.old.name, &keys)? } else { vec![None; keys.len()] };
-                for (record, there) in records.into_iter().zip(there) {
-                    after = Some(record.item.key);
-                    if there.is_none() {
-                        ids.push(record.item.id);
-                    }
-                    if ids.len() == limit {
-                        return Ok((ids, after));
-                    }
-                }
-                if !whole {
-                    return Ok((ids, None));
-                }
+    let select = match what {
+        Left::WithoutSource => Select::WithoutSource,
+        Left::WithoutVector => Select::Lacking,
+    };
+    let has_old = find_space(store, &record.old.name)?.is_some();
+    let (mut ids, mut after) = (Vec::new(), after);
+    loop {
+        let records = store.scan(&Scan::new(new, select.clone(), limit).after(after))?;
+        let is_whole = records.len() == limit;
+        let keys: Vec<ItemKey> = records.iter().map(|record| record.item.key).collect();
+        // What has an old vector only waits to be adapted.
+        let has_vector = match what {
+            Left::WithoutVector if has_old => store.provenances(&record.old.name, &keys)?,
+            _ => vec![None; keys.len()],
+        };
+        for (record, has_vector) in records.into_iter().zip(has_vector) {
+            after = Some(record.item.key);
+            if has_vector.is_none() {
+                ids.push(record.item.id);
             }
+            if ids.len() == limit {
+                return Ok((ids, after));
+            }
+        }
+        if !is_whole {
+            return Ok((ids, None));
         }
     }
 }

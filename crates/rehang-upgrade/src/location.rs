@@ -88,13 +88,13 @@ impl Location {
         NewGallery::begin(&self.0)
     }
 
-    /// Takes the lock of the upgrade: held while a process fills or finishes, so that two do not do the same work. The system
-    /// lets go of it when the process ends, however it ends; correctness does not depend on it.
+    /// Takes the lock of the upgrade, until the file that is given is dropped: held while a process fills or finishes, so that two
+    /// do not do the same work. The system lets go of it when the process ends, however it ends; correctness does not depend on it.
     ///
     /// # Errors
     ///
     /// A conflict where another process has it; I/O errors.
-    pub fn hold(&self) -> Result<Held> {
+    pub fn hold(&self) -> Result<File> {
         let path = beside(&self.0, ".upgrade-lock");
         let file = fs_err::OpenOptions::new()
             .create(true)
@@ -104,7 +104,7 @@ impl Location {
             .map_err(|error| Error::io("open", &path, &error))?
             .into_file();
         match file.try_lock() {
-            Ok(()) => Ok(Held(file)),
+            Ok(()) => Ok(file),
             Err(std::fs::TryLockError::WouldBlock) => Err(Error::conflict(
                 format!("another process is at work on the upgrade of {self}"),
                 "two would do the same work",
@@ -120,10 +120,6 @@ impl fmt::Display for Location {
         self.0.display().fmt(f)
     }
 }
-
-/// The lock of an upgrade, until it is dropped.
-#[derive(Debug)]
-pub struct Held(#[allow(dead_code, reason = "held until dropped")] File);
 
 /// A gallery that appears whole or not at all: it is made in a hidden folder of its own beside its place, and moved there
 /// at the end. Dropped before, it leaves nothing.

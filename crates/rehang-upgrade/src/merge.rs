@@ -223,24 +223,18 @@ impl Merge {
             rest.retain(|hit| !native.contains(&hit.key));
             let mut hits: Vec<(f64, Found)> = if self.is_empty() {
                 // Items that only the new model has seen have no old place: they alternate with the others.
-                let fresh =
-                    natives.into_iter().enumerate().map(|(place, hit)| (2.0 * place as f64 + 1.0, hit));
+                let fresh = natives.into_iter().zip(0..).map(|(hit, place)| (f64::from(2 * place + 1), hit));
                 rest.into_iter()
-                    .enumerate()
-                    .map(|(place, hit)| (2.0 * place as f64, hit))
+                    .zip(0..)
+                    .map(|(hit, place)| (f64::from(2 * place), hit))
                     .chain(fresh)
                     .collect()
             } else {
-                let rest = rest.into_iter().map(|hit| {
-                    let far = self.expected(f64::from(hit.distance));
-                    (far, Found { distance: far as f32, ..hit })
-                });
+                let at = |far: f64, hit: Found| (far, Found { distance: far as f32, ..hit });
+                let rest = rest.into_iter().map(|hit| at(self.expected(f64::from(hit.distance)), hit));
                 natives
                     .into_iter()
-                    .map(|hit| {
-                        let far = self.far(f64::from(hit.distance));
-                        (far, Found { distance: far as f32, ..hit })
-                    })
+                    .map(|hit| at(self.far(f64::from(hit.distance)), hit))
                     .chain(rest)
                     .collect()
             };

@@ -1,10 +1,11 @@
 //! The one way in which long work, searches and writes say what happens: events to an [`Observer`].
 //!
-//! A progress bar, metrics and a dashboard are all observers. Nothing an observer does can fail the work.
+//! A progress bar, metrics and a dashboard are all observers. Only an observer that stands for the death of the process can fail the work.
 
 use rehang::{ErrorKind, Progress, Result};
 
 use crate::backfill::Tally;
+use crate::faults::Place;
 
 /// Something that happened.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,7 +58,7 @@ pub enum Observation<'a> {
     },
 }
 
-/// Who is told what happens. Both methods do nothing unless they are written: an observer takes what it wants.
+/// Who is told what happens. No method does anything unless it is written: an observer takes what it wants.
 ///
 /// Calls come from several threads, in the middle of the work: they should return at once.
 ///
@@ -87,9 +88,18 @@ pub trait Observer: Send + Sync {
     /// Something happened.
     fn observe(&self, _: &Observation<'_>) {}
 
-    /// Whether the work is to stop at the next place where that loses nothing. This is the only answer that work asks for.
+    /// Whether the work is to stop at the next place where that loses nothing.
     fn wants_stop(&self) -> bool {
         false
+    }
+
+    /// The work has come to a place between two effects.
+    ///
+    /// # Errors
+    ///
+    /// What ends the work there and then, as the death of its process would: tests die at every place.
+    fn reach(&self, _: Place) -> Result<()> {
+        Ok(())
     }
 }
 

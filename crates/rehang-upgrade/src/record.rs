@@ -187,30 +187,6 @@ impl UpgradeRecord {
     }
 }
 
-/// What came in between for somebody who writes for an upgrade.
-enum Overtaken {
-    Replaced,
-    RolledBack,
-    Finished,
-    PlannedAnew,
-}
-
-impl Overtaken {
-    fn error(&self, store: &dyn Ledger, plan: &UpgradeRecord) -> Error {
-        let (happened, next) = match self {
-            Self::Replaced => ("another upgrade took its place meanwhile", Remedy::SettleOtherUpgrade),
-            Self::RolledBack => {
-                ("it was rolled back meanwhile; what is adapted is kept", Remedy::ContinueFilling)
-            }
-            Self::Finished => ("it was finished meanwhile", Remedy::BeginUpgrade),
-            Self::PlannedAnew => {
-                ("it was planned anew meanwhile, with another adapter or order", Remedy::AwaitNewPlan)
-            }
-        };
-        Error::superseded(format!("filling {:?} of {}", plan.new.name, store.name()), happened).advise(next)
-    }
-}
-
 /// A record with the version under which it lies in the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
@@ -289,14 +265,21 @@ impl Recorded {
         let record = &now.record;
         let same_epoch = plan.epoch.is_none() || record.epoch == plan.epoch;
         let same_plan = (&record.adapter, record.order) == (&plan.adapter, plan.order) && same_epoch;
-        let happened = match record.phase {
-            _ if !record.is_between_spaces_of(plan) => Overtaken::Replaced,
-            Phase::RolledBack | Phase::Abandoned => Overtaken::RolledBack,
-            Phase::Finished => Overtaken::Finished,
-            Phase::Filling | Phase::Filled if !same_plan => Overtaken::PlannedAnew,
+        let (happened, next) = match record.phase {
+            _ if !record.is_between_spaces_of(plan) => {
+                ("another upgrade took its place meanwhile", Remedy::SettleOtherUpgrade)
+            }
+            Phase::RolledBack | Phase::Abandoned => {
+                ("it was rolled back meanwhile; what is adapted is kept", Remedy::ContinueFilling)
+            }
+            Phase::Finished => ("it was finished meanwhile", Remedy::BeginUpgrade),
+            Phase::Filling | Phase::Filled if !same_plan => {
+                ("it was planned anew meanwhile, with another adapter or order", Remedy::AwaitNewPlan)
+            }
             Phase::Filling | Phase::Filled => return Ok(now),
         };
-        Err(happened.error(store, plan))
+        Err(Error::superseded(format!("filling {:?} of {}", plan.new.name, store.name()), happened)
+            .advise(next))
     }
 
     /// What a writer of adapted vectors is told whose plan is no longer the upgrade's: what happened meanwhile, and what to do. Any
@@ -329,8 +312,7 @@ impl Recorded {
     ///
     /// A conflict where somebody has.
     pub(crate) fn write(&mut self, store: &dyn Ledger, record: UpgradeRecord) -> Result<()> {
-        self.version = store.set_document(DOCUMENT, Some(self.version), &to_text(&record)?)?;
-        self.record = record;
+        *self = Self::create(store, Some(self), record)?;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
+use rehang::{Error, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemKey, Ledger, Outcome, Record, Store, VectorWrite};
 use serde::Serialize;
@@ -16,12 +16,12 @@ use serde::Serialize;
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
 use crate::clock::Clock;
 use crate::estimate::keep_rate;
-use crate::faults::{Faults, Place};
-use crate::fill::Filler;
+use crate::faults::Place;
+use crate::fill::{Filler, written_of};
 use crate::health::{SigmaHealth, sigma_health};
 use crate::observe::{Observation, Observer};
 use crate::record::{Phase, Recorded, UpgradeRecord};
-use crate::verbs::{expect_adapter, upgrade_of};
+use crate::verbs::{expect_adapter, mismatch, upgrade_of};
 
 /// Native vectors whose σ² is compared with their true error.
 pub(crate) const HEALTH_SAMPLE: usize = 2000;
@@ -39,15 +39,12 @@ pub struct BackfillSetup<'a> {
     pub store: &'a dyn Store,
     /// The new model.
     pub encoder: &'a dyn Encoder,
-    /// The adapter, so that items that come or change meanwhile are found by searches at once. Without it they lack a
-    /// vector until their turn comes, which is next.
-    pub adapter: Option<&'a Adapter>,
+    /// The adapter, so that items that come or change meanwhile are found by searches at once.
+    pub adapter: &'a Adapter,
     /// How far, how fast.
     pub limits: Limits,
     /// Time.
     pub clock: &'a dyn Clock,
-    /// Where it dies, in tests.
-    pub faults: &'a dyn Faults,
     /// The name of this worker (host and process, say), under which its items are leased. No two at a time may share one: a run that
     /// begins gives back what an earlier one of its name still held.
     pub worker: &'a str,
@@ -122,16 +119,10 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
     let encodes = setup.encoder.space();
     let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
     if of(encodes) != of(&record.new) {
-        let (expected, received) = (record.new.to_string(), encodes.to_string());
-        return Err(Error::from(ErrorKind::SpaceMismatch { expected, received }).context("the encoder"));
+        return Err(mismatch(&record.new, encodes).context("the encoder"));
     }
-    let filler = match setup.adapter {
-        Some(adapter) => {
-            expect_adapter(setup.store, &record, adapter)?;
-            Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?)
-        }
-        None => None,
-    };
+    expect_adapter(setup.store, &record, setup.adapter)?;
+    let filler = Filler::new(setup.adapter, &record.old.name, &record.new.name, record.order)?;
     setup.store.release(&record.new.name, setup.worker, None)?;
     let (jobs, to_do) = channel::<Job>();
     let (done, results) = channel::<Done>();
@@ -168,7 +159,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
             renewed_ms: setup.clock.now_ms(),
         };
         let summary = run.go();
-        match setup.faults.reach(Place::BackfillEnded) {
+        match observer.reach(Place::BackfillEnded) {
             // Also after an error: others need not wait for the leases to run out.
             Ok(()) => {
                 let released = setup.store.release(&record.new.name, setup.worker, None);
@@ -238,7 +229,7 @@ struct Run<'a> {
     space: &'a str,
     /// Whether it was rolled back at the last look.
     rolled_back: bool,
-    filler: Option<Filler>,
+    filler: Filler,
     observer: &'a dyn Observer,
     /// Whether the observer knows the stage.
     shown: bool,
@@ -304,7 +295,7 @@ impl Run<'_> {
                     Action::Claim { limit } => {
                         let claimed =
                             self.setup.store.claim(self.space, self.setup.worker, limit, self.lease())?;
-                        self.setup.faults.reach(Place::BackfillClaimed)?;
+                        self.observer.reach(Place::BackfillClaimed)?;
                         let keys = claimed.records.iter().map(|record| record.item.key).collect();
                         self.claimed
                             .extend(claimed.records.into_iter().map(|record| (record.item.key, record)));
@@ -328,7 +319,7 @@ impl Run<'_> {
                             .map(|attempt| (attempt.key, attempt.revision, attempt.reason))
                             .collect();
                         self.setup.store.record_failures(self.space, &failures)?;
-                        self.setup.faults.reach(Place::FailuresRecorded)?;
+                        self.observer.reach(Place::FailuresRecorded)?;
                     }
                     Action::WaitUntil(time) => wait_until = Some(time),
                     Action::End(ending) => return self.end(&state, ending),
@@ -414,16 +405,15 @@ impl Run<'_> {
             });
         }
         self.rolled_back = is_back;
-        if let Some(filler) = &self.filler
-            // Searches may still go to the new space after a rollback that died.
-            && (record.phase == Phase::Filled || (is_back && record.is_served(self.setup.store)?))
+        // Searches may still go to the new space after a rollback that died.
+        if (record.phase == Phase::Filled || (is_back && record.is_served(self.setup.store)?))
             // Planned anew meanwhile: what lacks a vector is the next to be embedded, and waits for that.
             && record.adapter == self.record.adapter
             && self.setup.clock.now_ms() >= self.catch_up_from_ms
         {
             let began = self.setup.clock.now_ms();
             let epoch = record.epoch.unwrap_or_default();
-            match filler.catch_up(self.setup.store, epoch, self.setup.faults) {
+            match self.filler.catch_up(self.setup.store, epoch, self.observer) {
                 Ok(items) => {
                     self.caught_up += items;
                     if items > 0 {
@@ -476,7 +466,7 @@ impl Run<'_> {
     fn take_back(&mut self, batch: u64, answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>) -> Result<Event> {
         self.count_busy();
         self.at_encoder -= 1;
-        self.setup.faults.reach(Place::BackfillEncoded)?;
+        self.observer.reach(Place::BackfillEncoded)?;
         let Some(records) = self.records.remove(&batch) else { return Ok(Event::Tick) };
         let records = Arc::try_unwrap(records).unwrap_or_else(|shared| shared.to_vec());
         let mut failures = Vec::new();
@@ -544,8 +534,8 @@ impl Run<'_> {
             })
             .collect();
         let outcomes = self.setup.store.write_vectors(self.space, None, &writes)?;
-        self.written += outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64;
-        self.setup.faults.reach(Place::BackfillWritten)?;
+        self.written += written_of(&outcomes);
+        self.observer.reach(Place::BackfillWritten)?;
         Ok(writes.iter().map(|write| write.key).zip(outcomes).collect())
     }
 }

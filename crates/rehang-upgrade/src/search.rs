@@ -7,8 +7,7 @@ use rehang::{Error, ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{Filter, Store, expect_space};
 use serde::Serialize;
 
-use crate::gallery::{Gallery, Queries};
-use crate::record::{Phase, Recorded, Serving};
+use crate::gallery::{Gallery, Standing};
 
 /// What [`search`] is asked for.
 #[derive(Debug, Clone)]
@@ -65,36 +64,32 @@ pub fn search(store: &Arc<dyn Store>, search: &Search) -> Result<Searched> {
     }
     let queries = read(&search.vectors)?;
     let old_queries = search.old_vectors.as_ref().map(read).transpose()?;
-    let serving = store.serving()?.ok_or_else(|| Error::not_found("space", "serving", store.name()))?;
+    let standing = Standing::read(&**store)?;
+    let serving = &standing.serving;
     if let Some(wanted) = &search.space
-        && *wanted != serving
+        && wanted != serving
     {
         return Err(Error::conflict(
             format!("space {serving:?} serves, not {wanted:?}"),
             "embed the queries with its model, or ask for no space",
         ));
     }
-    let recorded = Recorded::read(&**store)?.map(|recorded| recorded.record);
-    let upgraded = recorded.as_ref().is_some_and(|record| record.new.name == serving);
-    let merged = recorded
-        .as_ref()
-        .filter(|record| upgraded && record.serving == Serving::Merged && record.phase != Phase::Finished);
-    let given = if upgraded {
-        Queries { old: old_queries.as_ref(), new: Some(&queries) }
-    } else {
-        // Before the switch and after a rollback the old model serves: its queries are those that count, where both are given.
-        Queries { old: Some(old_queries.as_ref().unwrap_or(&queries)), new: None }
+    // Before the switch and after a rollback the old model serves: its queries are those that count, where both are given.
+    let (queries, source) = match (&old_queries, &search.old_vectors) {
+        (Some(old_queries), Some(source)) if standing.upgraded().is_none() => (old_queries, source),
+        _ => (&queries, &search.vectors),
     };
-    let searched = search.old_vectors.as_ref().filter(|_| !upgraded).unwrap_or(&search.vectors);
-    expect_width(given.new.or(given.old), searched, &expect_space(&**store, &serving)?.space)?;
+    expect_width(queries, source, &expect_space(&**store, serving)?.space)?;
+    let mut given = vec![(serving.as_str(), queries)];
     let gallery = Gallery::new(Arc::clone(store), None);
-    if let Some(record) = merged {
-        let old_vectors = search.old_vectors.as_ref().ok_or_else(|| {
+    if let Some(record) = standing.merged() {
+        let (Some(old_queries), Some(source)) = (&old_queries, &search.old_vectors) else {
             let needed_by =
                 format!("a merged search, with queries that {:?} embedded as well,", record.old.name);
-            Error::missing("old_vectors", needed_by)
-        })?;
-        expect_width(given.old, old_vectors, &expect_space(&**store, &record.old.name)?.space)?;
+            return Err(Error::missing("old_vectors", needed_by));
+        };
+        expect_width(old_queries, source, &expect_space(&**store, &record.old.name)?.space)?;
+        given.push((&record.old.name, old_queries));
         gallery.calibrate()?;
     }
     let answer = gallery.search(&given, search.k, &search.filter)?;
@@ -106,20 +101,20 @@ pub fn search(store: &Arc<dyn Store>, search: &Search) -> Result<Searched> {
             .collect()
     };
     let results = answer.found.into_iter().map(hits).collect();
-    Ok(Searched { space: serving, spaces: answer.spaces, k: search.k, results, index_not_kept })
+    Ok(Searched { space: standing.serving, spaces: answer.spaces, k: search.k, results, index_not_kept })
 }
 
 /// Fails where queries are not as wide as the space that they are searched in.
-fn expect_width(queries: Option<&Matrix>, source: &VectorSource, space: &Space) -> Result<()> {
-    match queries {
-        Some(queries) if queries.columns() != space.dimension => Err(ErrorKind::WidthMismatch {
-            what: format!("{source} (queries of space {space})"),
-            expected: space.dimension,
-            received: queries.columns(),
-        }
-        .into()),
-        _ => Ok(()),
+fn expect_width(queries: &Matrix, source: &VectorSource, space: &Space) -> Result<()> {
+    if queries.columns() == space.dimension {
+        return Ok(());
     }
+    Err(ErrorKind::WidthMismatch {
+        what: format!("{source} (queries of space {space})"),
+        expected: space.dimension,
+        received: queries.columns(),
+    }
+    .into())
 }
 
 fn read(source: &VectorSource) -> Result<Matrix> {

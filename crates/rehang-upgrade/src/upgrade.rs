@@ -13,11 +13,10 @@ use crate::backfill::{Ending, Request, Until};
 use crate::clock::{Clock, SystemClock};
 use crate::configuration::{Configuration, RunOptions};
 use crate::estimate::{Estimate, Probed, estimate};
-use crate::faults::NoFaults;
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
 use crate::location::Examined;
-use crate::observe::Observer;
+use crate::observe::{Observer, Unobserved};
 use crate::record::Serving;
 use crate::run::{BackfillSetup, Summary, backfill};
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Switched, expect_same};
@@ -74,9 +73,9 @@ impl Upgrade {
         let (probed, probe_failure) = self.probe(probe)?.unzip();
         // Where nothing was embedded, nothing was measured.
         let measured = probed.as_ref().filter(|probed| probed.failed < probed.items);
-        let terms = self.configuration.terms();
+        let service = self.configuration.service();
         let limits = &self.configuration.limits;
-        let mut estimate = estimate(self.store(), &setup, plan.to_embed, limits, terms.as_ref(), measured)?;
+        let mut estimate = estimate(self.store(), &setup, plan.to_embed, limits, service, measured)?;
         estimate.probed_items = probed.map(|probed| probed.items);
         estimate.failed = probed.map(|probed| probed.failed);
         Ok(Outlook { plan, estimate, forecast, probe_failure: probe_failure.flatten() })
@@ -127,7 +126,7 @@ impl Upgrade {
     /// As [`start`](verbs::start); a conflict where another process is at work.
     pub fn start(&self, observer: &dyn Observer) -> Result<Started> {
         let _held = self.configuration.gallery.hold()?;
-        verbs::start(self.store(), &self.configuration.setup(), &NoFaults, observer)
+        verbs::start(self.store(), &self.configuration.setup(), observer)
     }
 
     /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, unless
@@ -145,7 +144,7 @@ impl Upgrade {
             expect_worthwhile(self.store(), &forecast)?;
             warnings = forecast.warnings;
         }
-        let switched = verbs::switch(self.store(), &self.configuration.setup(), serving, &NoFaults)?;
+        let switched = verbs::switch(self.store(), &self.configuration.setup(), serving, &Unobserved)?;
         Ok((switched, warnings))
     }
 
@@ -173,10 +172,9 @@ impl Upgrade {
         let setup = BackfillSetup {
             store: self.store(),
             encoder,
-            adapter: Some(&self.configuration.adapter),
+            adapter: &self.configuration.adapter,
             limits,
             clock: &SystemClock::start(),
-            faults: &NoFaults,
             worker: &worker_name(),
         };
         let summary = backfill(&setup, observer)?;
@@ -209,10 +207,10 @@ impl Upgrade {
     ///
     /// As [`request`](verbs::request).
     pub fn resume(&self, retry_failed: bool) -> Result<Resumed> {
-        let Requested { request, before } = self.request(Request::Run)?;
+        let requested = self.request(Request::Run)?;
         let new = &self.configuration.new.name;
         let retried = if retry_failed { self.store.clear_failures(new)? } else { 0 };
-        Ok(Resumed { request, before, retried })
+        Ok(Resumed { requested, retried })
     }
 
     /// As [`rollback`](verbs::rollback).
@@ -221,7 +219,7 @@ impl Upgrade {
     ///
     /// As [`rollback`](verbs::rollback).
     pub fn rollback(&self) -> Result<RolledBack> {
-        verbs::rollback(self.store(), &self.configuration.setup(), &NoFaults)
+        verbs::rollback(self.store(), &self.configuration.setup(), &Unobserved)
     }
 
     /// As [`finish`](verbs::finish), by one process at a time.
@@ -231,7 +229,7 @@ impl Upgrade {
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
     pub fn finish(&self) -> Result<FinishedUpgrade> {
         let _held = self.configuration.gallery.hold()?;
-        verbs::finish(self.store(), &self.configuration.setup(), &NoFaults)
+        verbs::finish(self.store(), &self.configuration.setup(), &Unobserved)
     }
 }
 
@@ -318,10 +316,9 @@ pub struct Requested {
 /// What [`Upgrade::resume`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Resumed {
-    /// What running backfills are asked to do now.
-    pub request: Request,
-    /// What they were asked before.
-    pub before: Request,
+    /// What running backfills are asked to do.
+    #[serde(flatten)]
+    pub requested: Requested,
     /// Failed items that are tried again.
     pub retried: u64,
 }

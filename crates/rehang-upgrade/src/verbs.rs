@@ -6,7 +6,7 @@ use rehang_store::{AtWork, Counts, Failure, Ledger, Scan, Select, Store, expect_
 use serde::Serialize;
 
 use crate::backfill::Request;
-use crate::faults::{Faults, Place};
+use crate::faults::Place;
 use crate::fill::{Filler, drift};
 use crate::health::{SigmaHealth, sigma_health};
 use crate::observe::{Observation, Observer};
@@ -55,8 +55,7 @@ impl Setup<'_> {
         }
         let found = expect_space(store, &self.old.name)?;
         if (found.space.dimension, found.space.distance) != (self.old.dimension, self.old.distance) {
-            let (expected, received) = (found.space.to_string(), self.old.to_string());
-            return Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
+            return Err(mismatch(&found.space, self.old)
                 .context(format!("[old] of the configuration against {}", store.name())));
         }
         // A space of that name may be there: of this upgrade, or somebody else's.
@@ -64,8 +63,7 @@ impl Setup<'_> {
         if let Some(there) = find_space(store, &new.name)?
             && (there.space != new || there.written_as != Provenance::Native)
         {
-            let (expected, received) = (new.to_string(), there.space.to_string());
-            return Err(Error::from(ErrorKind::SpaceMismatch { expected, received }).context(format!(
+            return Err(mismatch(&new, &there.space).context(format!(
                 "[new] name {:?} is taken in {} by a space of its own",
                 new.name,
                 store.name()
@@ -171,12 +169,7 @@ pub struct Started {
 ///
 /// A conflict where another upgrade of this gallery is under way, or where this one is rolled back, finished or planned in another
 /// way meanwhile (no page of its vectors is written then); what [`Filler::new`] and the store say.
-pub fn start(
-    store: &dyn Store,
-    setup: &Setup<'_>,
-    faults: &dyn Faults,
-    observer: &dyn Observer,
-) -> Result<Started> {
+pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> Result<Started> {
     let warnings = setup.check(store)?;
     let filler = Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let earlier = Recorded::read(store)?;
@@ -214,16 +207,16 @@ pub fn start(
         }
         earlier => Recorded::create(store, earlier.as_ref(), record)?,
     };
-    faults.reach(Place::RecordWritten)?;
+    observer.reach(Place::RecordWritten)?;
     store.create_space(&new, Provenance::Native)?;
-    faults.reach(Place::SpaceMade)?;
+    observer.reach(Place::SpaceMade)?;
     let plan = in_its_epoch(store, &recorded.record)?;
-    let adapted = fill(store, &filler, &plan, filled, faults, observer)
+    let adapted = fill(store, &filler, &plan, filled, observer)
         .map_err(|error| Recorded::explain(store, &plan, error))?;
     store.flush()?;
-    faults.reach(Place::BeforeFilled)?;
+    observer.reach(Place::BeforeFilled)?;
     record_filled(store, &plan)?;
-    faults.reach(Place::AfterFilled)?;
+    observer.reach(Place::AfterFilled)?;
     Ok(Started { adapted, replanned, lacking: store.counts(&new.name)?.lacking, warnings })
 }
 
@@ -244,7 +237,6 @@ fn fill(
     filler: &Filler,
     plan: &UpgradeRecord,
     filled: bool,
-    faults: &dyn Faults,
     observer: &dyn Observer,
 ) -> Result<u64> {
     let (epoch, new) = (plan.epoch.unwrap_or_default(), &plan.new.name);
@@ -257,18 +249,17 @@ fn fill(
         if plan.adapted_before && counts.adapted > 0 {
             let (stage, total) = ("adapting again", counts.adapted);
             observer.observe(&Observation::Began { stage, unit: "vectors", total });
-            adapted +=
-                filler.fill(store, epoch, &Select::Provenance(Provenance::Adapted), faults, observer)?;
+            adapted += filler.fill(store, epoch, &Select::Provenance(Provenance::Adapted), observer)?;
         }
         if counts.lacking > 0 {
             let (stage, total) = ("adapting", counts.lacking);
             observer.observe(&Observation::Began { stage, unit: "vectors", total });
-            adapted += filler.fill(store, epoch, &Select::Lacking, faults, observer)?;
+            adapted += filler.fill(store, epoch, &Select::Lacking, observer)?;
         }
         filler.cover(store, epoch, observer)?;
-        faults.reach(Place::PrioritiesWritten)?;
+        observer.reach(Place::PrioritiesWritten)?;
     }
-    adapted += filler.catch_up(store, epoch, faults)?;
+    adapted += filler.catch_up(store, epoch, observer)?;
     Ok(adapted)
 }
 
@@ -324,7 +315,7 @@ pub fn switch(
     store: &dyn Ledger,
     setup: &Setup<'_>,
     serving: Serving,
-    faults: &dyn Faults,
+    observer: &dyn Observer,
 ) -> Result<Switched> {
     let mut recorded = expect_upgrade(store, setup)?;
     match recorded.record.phase {
@@ -337,21 +328,21 @@ pub fn switch(
     }
     expect_adapter(store, &recorded.record, setup.adapter)?;
     let (old, new) = (&recorded.record.old.name.clone(), &recorded.record.new.name.clone());
-    let caught_up = catch_up(store, setup, &recorded.record, faults)?;
+    let caught_up = catch_up(store, setup, &recorded.record, observer)?;
     let lacking = store.counts(new)?.lacking;
     if serving == Serving::Merged {
         sample::first_in_queue(store, new, recorded.record.epoch.unwrap_or_default())
             .map_err(|error| Recorded::explain(store, &recorded.record, error))?;
-        faults.reach(Place::SamplePlaced)?;
+        observer.reach(Place::SamplePlaced)?;
     }
-    faults.reach(Place::BeforeSwitch)?;
+    observer.reach(Place::BeforeSwitch)?;
     // How the new space serves has to be known before it does; before the switch nobody asks. Also where nothing of the record
     // differs: whoever has rolled back since it was read makes this fail.
     let switched = UpgradeRecord { phase: Phase::Filled, serving, ..recorded.record.clone() };
     recorded.write(store, switched)?;
-    faults.reach(Place::SwitchRecorded)?;
+    observer.reach(Place::SwitchRecorded)?;
     store.switch_serving(old, new)?;
-    faults.reach(Place::AfterSwitch)?;
+    observer.reach(Place::AfterSwitch)?;
     expect_not_taken_back(store, old, new)?;
     Ok(Switched { serving: new.clone(), caught_up, lacking })
 }
@@ -405,7 +396,7 @@ pub struct RolledBack {
 ///
 /// Not found where there is no upgrade, a conflict where it is finished (the old space is gone then) or is between other spaces
 /// than the setup's.
-pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, faults: &dyn Faults) -> Result<RolledBack> {
+pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) -> Result<RolledBack> {
     let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
         return Err(finished(store, &recorded.record));
@@ -426,7 +417,7 @@ pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, faults: &dyn Faults) -> R
     } else {
         recorded.write(store, rolled_back)?;
     }
-    faults.reach(Place::RolledBack)?;
+    observer.reach(Place::RolledBack)?;
     if has_new {
         store.switch_serving(&new, &old)?;
     }
@@ -459,7 +450,7 @@ pub struct FinishedUpgrade {
 ///
 /// A conflict where searches still go to the old space, or the upgrade is being filled or rolled back, or is not the one of the
 /// setup: other spaces, or filled by another adapter.
-pub fn finish(store: &dyn Ledger, setup: &Setup<'_>, faults: &dyn Faults) -> Result<FinishedUpgrade> {
+pub fn finish(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) -> Result<FinishedUpgrade> {
     let mut recorded = expect_upgrade(store, setup)?;
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
     if recorded.record.phase != Phase::Finished {
@@ -483,7 +474,7 @@ pub fn finish(store: &dyn Ledger, setup: &Setup<'_>, faults: &dyn Faults) -> Res
             let phase = format!("{}: finish would drop what it still needs", recorded.record.phase.name());
             return Err(Error::wrong_phase(upgrade_of(store), phase).advise(next));
         }
-        catch_up(store, setup, &recorded.record, faults)?;
+        catch_up(store, setup, &recorded.record, observer)?;
         recorded.change(store, |record| {
             record.phase = Phase::Finished;
             // Nothing of the old space is left to merge with.
@@ -491,9 +482,9 @@ pub fn finish(store: &dyn Ledger, setup: &Setup<'_>, faults: &dyn Faults) -> Res
         })?;
     }
     if !recorded.record.dropped {
-        catch_up_before_drop(store, setup, &recorded.record, faults)?;
+        catch_up_before_drop(store, setup, &recorded.record, observer)?;
         store.drop_space(&old)?;
-        faults.reach(Place::AfterDrop)?;
+        observer.reach(Place::AfterDrop)?;
     }
     let counts = store.counts(&new)?;
     if !recorded.record.dropped {
@@ -514,16 +505,16 @@ fn catch_up_before_drop(
     store: &dyn Ledger,
     setup: &Setup<'_>,
     record: &UpgradeRecord,
-    faults: &dyn Faults,
+    observer: &dyn Observer,
 ) -> Result<()> {
     if find_space(store, &record.old.name)?.is_none() {
         // A finish before this one died right after its drop.
         return Ok(());
     }
-    faults.reach(Place::BeforeDrop)?;
+    observer.reach(Place::BeforeDrop)?;
     expect_adapter(store, record, setup.adapter)?;
     for _ in 0..LAST_PASSES {
-        if catch_up(store, setup, record, faults)? == 0 {
+        if catch_up(store, setup, record, observer)? == 0 {
             break;
         }
     }
@@ -535,11 +526,11 @@ fn catch_up(
     store: &dyn Ledger,
     setup: &Setup<'_>,
     record: &UpgradeRecord,
-    faults: &dyn Faults,
+    observer: &dyn Observer,
 ) -> Result<u64> {
     let filler = Filler::new(setup.adapter, &record.old.name, &record.new.name, setup.order)?;
     filler
-        .catch_up(store, record.epoch.unwrap_or_default(), faults)
+        .catch_up(store, record.epoch.unwrap_or_default(), observer)
         .map_err(|error| Recorded::explain(store, record, error))
 }
 
@@ -642,9 +633,11 @@ pub(crate) fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Re
     if !other_model && space.dimension == wanted.dimension {
         return Ok(());
     }
-    let (expected, received) = (wanted.to_string(), space.to_string());
-    Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
-        .context(format!("the adapter's {role} space")))
+    Err(mismatch(wanted, space).context(format!("the adapter's {role} space")))
+}
+
+pub(crate) fn mismatch(expected: &Space, received: &Space) -> Error {
+    ErrorKind::SpaceMismatch { expected: expected.to_string(), received: received.to_string() }.into()
 }
 
 fn has_spaces_of(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
@@ -709,8 +702,7 @@ fn expect_setup(store: &dyn Ledger, record: &UpgradeRecord, setup: &Setup<'_>) -
     }
     for (role, recorded, wanted) in [("old", &record.old, setup.old), ("new", &record.new, setup.new)] {
         if (recorded.dimension, recorded.distance) != (wanted.dimension, wanted.distance) {
-            let (expected, received) = (recorded.to_string(), wanted.to_string());
-            return Err(Error::from(ErrorKind::SpaceMismatch { expected, received })
+            return Err(mismatch(recorded, wanted)
                 .context(format!("[{role}] of the configuration against the upgrade of {name}")));
         }
     }

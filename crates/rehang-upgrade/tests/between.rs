@@ -11,8 +11,8 @@ use rehang::order::Policy;
 use rehang::{Distance, Progress, Provenance, Remedy, Result, Space};
 use rehang_store::{ItemWrite, Ledger, MemoryStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Faults, Limits, NoFaults, OrderSettings, Phase, Place, Recorded, Request, Serving, Setup,
-    Started, Summary, backfill, finish, request, rollback, start, status, switch,
+    BackfillSetup, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Setup, Started,
+    Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 60;
@@ -26,11 +26,11 @@ struct At<F> {
     happened: AtomicBool,
 }
 
-fn at<F: Fn() -> Result<()> + Sync>(place: Place, act: F) -> At<F> {
+fn at<F: Fn() -> Result<()> + Send + Sync>(place: Place, act: F) -> At<F> {
     At { place, act, happened: AtomicBool::new(false) }
 }
 
-impl<F: Fn() -> Result<()> + Sync> Faults for At<F> {
+impl<F: Fn() -> Result<()> + Send + Sync> Observer for At<F> {
     fn reach(&self, place: Place) -> Result<()> {
         if place == self.place && !self.happened.swap(true, Ordering::SeqCst) {
             (self.act)()?;
@@ -39,18 +39,17 @@ impl<F: Fn() -> Result<()> + Sync> Faults for At<F> {
     }
 }
 
-fn begin(store: &dyn Store, world: &World, faults: &dyn Faults) -> Result<Started> {
-    start(store, &world.setup(), faults, &Progress::default())
+fn begin(store: &dyn Store, world: &World, faults: &dyn Observer) -> Result<Started> {
+    start(store, &world.setup(), faults)
 }
 
 fn run(store: &MemoryStore, world: &World) -> Result<Summary> {
     let setup = BackfillSetup {
         store,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits::default(),
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &Progress::default())
@@ -59,13 +58,13 @@ fn run(store: &MemoryStore, world: &World) -> Result<Summary> {
 fn filled() -> (MemoryStore, World) {
     let (store, world) = (MemoryStore::new(), World::new());
     fill(&store, ITEMS);
-    begin(&store, &world, &NoFaults).unwrap();
+    begin(&store, &world, &Unobserved).unwrap();
     (store, world)
 }
 
 fn switched() -> (MemoryStore, World) {
     let (store, world) = filled();
-    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     (store, world)
 }
 
@@ -92,7 +91,7 @@ fn what_is_written_between_the_record_of_a_finish_and_its_drop_is_kept() {
             write().unwrap();
             assert_eq!(made_by(&store, "new-model", 1), Some(Provenance::Adapted), "found at once");
             assert_eq!(status(&store, 0).unwrap().lag, 2);
-            finish(&store, &world.setup(), &NoFaults).unwrap()
+            finish(&store, &world.setup(), &Unobserved).unwrap()
         } else {
             finish(&store, &world.setup(), &at(Place::BeforeDrop, write)).unwrap()
         };
@@ -111,15 +110,15 @@ fn a_finish_that_goes_on_with_another_adapter_drops_nothing() {
     finish(&store, &world.setup(), &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
     store.put(&[common::item(ITEMS, 0)]).unwrap();
     let other = World { adapter: common::other_adapter(), ..World::new() };
-    let error = finish(&store, &other.setup(), &NoFaults).unwrap_err();
+    let error = finish(&store, &other.setup(), &Unobserved).unwrap_err();
     assert!(error.is_conflict() && error.to_string().contains("another adapter"), "{error}");
     assert_eq!(store.spaces().unwrap().len(), 2);
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
     check(&store, std::slice::from_ref(&world.adapter));
     // A death right after the drop leaves nothing to adapt, and nothing to ask an adapter for.
     let (store, world) = switched();
     finish(&store, &world.setup(), &DieAt::new(Place::AfterDrop, 1)).unwrap_err();
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
 }
 
 #[test]
@@ -127,7 +126,7 @@ fn a_run_after_the_finish_says_what_is_left() {
     let (store, world) = switched();
     run(&store, &world).unwrap();
     store.put(&[common::item(3, 1)]).unwrap();
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
     // Adapted before the drop; and one that comes without any vector.
     let bare = ItemWrite { vectors: vec![], ..common::item(4, 1) };
     store.put(&[bare]).unwrap();
@@ -154,11 +153,11 @@ fn a_start_that_is_planned_anew_meanwhile_gives_way() {
         assert!(error.is_conflict() && error.to_string().contains("planned anew"), "{place:?}: {error}");
         let record = Recorded::expect(&store).unwrap().record;
         assert_eq!((record.phase, record.adapted_before), (Phase::Filling, true), "{place:?}");
-        switch(&store, &other.setup(), Serving::Mixed, &NoFaults).unwrap_err();
-        begin(&store, &other, &NoFaults).unwrap();
+        switch(&store, &other.setup(), Serving::Mixed, &Unobserved).unwrap_err();
+        begin(&store, &other, &Unobserved).unwrap();
         check(&store, std::slice::from_ref(&other.adapter));
         assert_eq!(store.counts("new-model").unwrap().adapted, PAGES as u64);
-        switch(&store, &other.setup(), Serving::Mixed, &NoFaults).unwrap();
+        switch(&store, &other.setup(), Serving::Mixed, &Unobserved).unwrap();
     }
 }
 
@@ -167,7 +166,7 @@ fn two_starts_of_one_plan_do_no_harm() {
     for place in [Place::FillRead, Place::FillWritten, Place::BeforeFilled] {
         let (store, world) = (MemoryStore::new(), World::new());
         fill(&store, PAGES);
-        let again = || begin(&store, &world, &NoFaults).map(drop);
+        let again = || begin(&store, &world, &Unobserved).map(drop);
         begin(&store, &world, &at(place, again)).unwrap();
         assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::Filled);
         assert_eq!(store.counts("new-model").unwrap().adapted, PAGES as u64);
@@ -179,7 +178,7 @@ fn a_start_that_is_rolled_back_meanwhile_says_so() {
     for place in [Place::FillRead, Place::BeforeFilled] {
         let (store, world) = (MemoryStore::new(), World::new());
         fill(&store, ITEMS);
-        let back = || rollback(&store, &world.setup(), &NoFaults).map(drop);
+        let back = || rollback(&store, &world.setup(), &Unobserved).map(drop);
         let error = begin(&store, &world, &at(place, back)).unwrap_err();
         assert!(error.is_conflict() && error.to_string().contains("rolled back"), "{place:?}: {error}");
         assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::Abandoned);
@@ -188,7 +187,7 @@ fn a_start_that_is_rolled_back_meanwhile_says_so() {
         begin(&store, &world, &at(Place::BeforeFilled, pause)).unwrap();
         let record = Recorded::expect(&store).unwrap().record;
         assert_eq!((record.phase, record.request), (Phase::Filled, Request::Pause));
-        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+        switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     }
 }
 
@@ -201,14 +200,14 @@ fn a_rollback_beside_a_switch_wins() {
     {
         let (store, world) = filled();
         if once_before {
-            rollback(&store, &world.setup(), &NoFaults).unwrap();
+            rollback(&store, &world.setup(), &Unobserved).unwrap();
         }
-        let back = || rollback(&store, &world.setup(), &NoFaults).map(drop);
+        let back = || rollback(&store, &world.setup(), &Unobserved).map(drop);
         let error = switch(&store, &world.setup(), Serving::Mixed, &at(place, back)).unwrap_err();
         assert!(error.is_conflict(), "{place:?}: {error}");
         assert_eq!(store.serving().unwrap().as_deref(), Some("old-model"), "{place:?}");
         assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::RolledBack, "{place:?}");
-        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+        switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         assert_eq!(store.serving().unwrap().as_deref(), Some("new-model"), "{place:?}");
     }
 }
@@ -228,10 +227,10 @@ fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says(
         assert_eq!(store.serving().unwrap().as_deref(), Some("new-model"));
         common::gallery(&store, Some(&world.adapter)).put(&[common::item(3, 1)]).unwrap();
         assert_eq!(made_by(&store, "new-model", 3), Some(Provenance::Adapted));
-        let error = finish(&store, &world.setup(), &NoFaults).unwrap_err();
+        let error = finish(&store, &world.setup(), &Unobserved).unwrap_err();
         if refilling {
             assert_eq!(error.remedy(), Some(&Remedy::RollBackOrFill), "{error}");
-            begin(&store, &world, &NoFaults).unwrap();
+            begin(&store, &world, &Unobserved).unwrap();
         } else {
             // Written by an application that does not know of the upgrade; a backfill could not embed it.
             let write = ItemWrite { source: None, ..common::item(4, 1) };
@@ -239,10 +238,10 @@ fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says(
             assert_eq!(run(&store, &world).unwrap().caught_up, 1);
             assert_eq!(made_by(&store, "new-model", 4), Some(Provenance::Adapted));
             assert_eq!(error.remedy(), Some(&Remedy::RollBackOrSwitch), "{error}");
-            switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+            switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         }
         // What the message says helps.
-        finish(&store, &world.setup(), &NoFaults).unwrap();
+        finish(&store, &world.setup(), &Unobserved).unwrap();
     }
 }
 
@@ -261,20 +260,20 @@ fn a_gallery_that_is_kept_adapts_nothing_for_the_next_upgrade() {
     let items: Vec<ItemWrite> = (0..ITEMS).map(|number| write(number, 0, "first", Provenance::Old)).collect();
     store.put(&items).unwrap();
     let world = World::between(space("first"), space("second"));
-    begin(&store, &world, &NoFaults).unwrap();
+    begin(&store, &world, &Unobserved).unwrap();
     let kept = common::gallery(&store, Some(&world.adapter));
     kept.put(&[write(1, 1, "first", Provenance::Old)]).unwrap();
     assert_eq!(made_by(&store, "second", 1), Some(Provenance::Adapted));
-    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
 
     // The widths agree, so that the adapter of before would go unnoticed.
     let mut next = World::between(space("second"), space("third"));
     next.adapter.map.mixer[0].bias[3] = 0.5;
-    begin(&store, &next, &NoFaults).unwrap();
+    begin(&store, &next, &Unobserved).unwrap();
     kept.put(&[write(2, 1, "second", Provenance::Native)]).unwrap();
     assert_eq!(made_by(&store, "third", 2), None, "it waits for the adapter of now");
-    assert_eq!(begin(&store, &next, &NoFaults).unwrap().adapted, 1);
+    assert_eq!(begin(&store, &next, &Unobserved).unwrap().adapted, 1);
     let item = store.get(&[&common::id(2)]).unwrap().remove(0).unwrap();
     let vector = store.vectors("third", &[item.key]).unwrap().remove(0).unwrap().vector;
     assert_eq!(vector[3], new_model(item.source.as_deref().unwrap())[3] + 0.5);
@@ -290,7 +289,7 @@ fn a_switch_that_catches_up_gives_way_to_another_adapter() {
     other.adapter = common::other_adapter();
     // An item lacks a vector when the switch begins; before it has one, somebody plans the upgrade anew.
     store.put(&[common::item(ITEMS + 1, 1)]).unwrap();
-    let anew = || begin(&store, &other, &NoFaults).map(drop);
+    let anew = || begin(&store, &other, &Unobserved).map(drop);
     let error = switch(&store, &world.setup(), Serving::Mixed, &at(Place::CatchUpRead, anew)).unwrap_err();
     assert!(error.is_conflict() && error.to_string().contains("planned anew"), "{error}");
     assert_eq!(store.serving().unwrap().as_deref(), Some("old-model"));
@@ -302,7 +301,7 @@ fn other_world() -> World {
 
 /// Planned anew by another process, in the moment between what a process has checked and what it writes.
 fn planned_anew(store: &MemoryStore) {
-    begin(store, &other_world(), &NoFaults).unwrap();
+    begin(store, &other_world(), &Unobserved).unwrap();
 }
 
 #[test]
@@ -314,7 +313,7 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
         let hooked = Hooked::before(&store, call, planned_anew);
         let order = OrderSettings { policy: Policy::Coverage, seed: 3 };
         let setup = Setup { order, ..world.setup() };
-        let error = start(&hooked, &setup, &NoFaults, &Progress::default()).unwrap_err();
+        let error = start(&hooked, &setup, &Unobserved).unwrap_err();
         assert!(hooked.happened(), "{call}");
         assert!(error.to_string().contains("planned anew"), "{call}: {error}");
         check(&store, &[common::other_adapter()]);
@@ -326,8 +325,8 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
         store.put(&[common::item(ITEMS, 0)]).unwrap();
         let hooked = Hooked::before(&store, "write_vectors", planned_anew);
         let error = match verb {
-            "switch" => switch(&hooked, &world.setup(), Serving::Mixed, &NoFaults).map(drop),
-            _ => finish(&hooked, &world.setup(), &NoFaults).map(drop),
+            "switch" => switch(&hooked, &world.setup(), Serving::Mixed, &Unobserved).map(drop),
+            _ => finish(&hooked, &world.setup(), &Unobserved).map(drop),
         };
         let error = error.unwrap_err();
         assert!(hooked.happened() && error.to_string().contains("planned anew"), "{verb}: {error}");
@@ -340,10 +339,9 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
     let setup = BackfillSetup {
         store: &hooked,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { budget: Some(5), ..Limits::default() },
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     assert_eq!(backfill(&setup, &Progress::default()).unwrap().done.native, 5);
@@ -363,8 +361,8 @@ fn a_write_of_the_application_beside_another_plan_is_kept_and_adapted_by_nobody_
     assert_eq!(made_by(&store, "new-model", 1), None, "it waits for the adapter of now");
     // With the adapter of now it is found at once, whatever happens in between.
     let back = |store: &MemoryStore| {
-        rollback(store, &other_world().setup(), &NoFaults).unwrap();
-        switch(store, &other_world().setup(), Serving::Mixed, &NoFaults).unwrap();
+        rollback(store, &other_world().setup(), &Unobserved).unwrap();
+        switch(store, &other_world().setup(), Serving::Mixed, &Unobserved).unwrap();
     };
     let hooked = Hooked::before(&store, "put", back);
     common::gallery(&hooked, Some(&common::other_adapter())).put(&[common::item(2, 1)]).unwrap();
@@ -381,7 +379,7 @@ fn two_first_starts_with_two_adapters_leave_vectors_of_one() {
             fill(&store, ITEMS);
             let second = || {
                 let outcome = match dies_at {
-                    None => begin(&store, &other_world(), &NoFaults),
+                    None => begin(&store, &other_world(), &Unobserved),
                     Some(place) => begin(&store, &other_world(), &DieAt::new(place, 1)),
                 };
                 assert_eq!(outcome.is_err(), dies_at.is_some());
@@ -390,7 +388,7 @@ fn two_first_starts_with_two_adapters_leave_vectors_of_one() {
             let error = begin(&store, &world, &at(place, second)).unwrap_err();
             assert!(error.to_string().contains("planned anew"), "{place:?}: {error}");
             check(&store, &[common::other_adapter()]);
-            begin(&store, &other_world(), &NoFaults).unwrap();
+            begin(&store, &other_world(), &Unobserved).unwrap();
             check(&store, &[common::other_adapter()]);
             assert_eq!(store.counts("new-model").unwrap().adapted, ITEMS as u64);
         }

@@ -6,30 +6,29 @@ use common::{DieAt, TestClock, TestEncoder, World, check, fill, snapshot};
 use rehang::{Progress, Result};
 use rehang_store::{MemoryStore, SqliteStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Faults, Limits, NoFaults, Place, Serving, Until, backfill, finish, rollback, start, switch,
+    BackfillSetup, Limits, Observer, Place, Serving, Unobserved, Until, backfill, finish, rollback, start,
+    switch,
 };
 
 const ITEMS: usize = 150;
 const BATCH: usize = 8;
 
 /// A whole upgrade, rollback and second switch included; every part may be repeated.
-fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn Faults) -> Result<()> {
-    let progress = Progress::default();
+fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn Observer) -> Result<()> {
     let clock = TestClock::default();
     let run = |until: Until| {
         let limits = Limits { batch: BATCH, workers: 2, until, rest_ms: 1, ..Limits::default() };
         let setup = BackfillSetup {
             store,
             encoder,
-            adapter: Some(&world.adapter),
+            adapter: &world.adapter,
             limits,
             clock: &clock,
-            faults,
             worker: "worker",
         };
-        backfill(&setup, &progress)
+        backfill(&setup, faults)
     };
-    start(store, &world.setup(), faults, &progress)?;
+    start(store, &world.setup(), faults)?;
     run(Until::Fraction(0.3))?;
     switch(store, &world.setup(), Serving::Mixed, faults)?;
     // The application goes on writing: changed, new and deleted items.
@@ -54,7 +53,7 @@ fn encoder() -> TestEncoder {
 fn undisturbed(store: &dyn Store) -> Vec<String> {
     let (world, encoder) = (World::new(), encoder());
     fill(store, ITEMS);
-    upgrade(store, &world, &encoder, &NoFaults).unwrap();
+    upgrade(store, &world, &encoder, &Unobserved).unwrap();
     check(store, &[common::adapter()]);
     assert_eq!(store.counts("new-model").unwrap().native, (ITEMS + 2 - 1 - 2) as u64);
     snapshot(store)
@@ -76,7 +75,7 @@ fn whatever_it_dies_of_a_gallery_on_disk_ends_the_same() {
 fn die_everywhere(visits: &[u64], make: impl Fn(usize) -> Box<dyn Store>) {
     let expected = undisturbed(make(0).as_ref());
     let mut number = 0;
-    for place in Place::ALL {
+    for &place in Place::ALL {
         let mut deaths = 0;
         for &visit in visits {
             number += 1;
@@ -111,28 +110,27 @@ fn resume(store: &dyn Store, world: &World, encoder: &TestEncoder) {
         .unwrap()
         .is_some_and(|recorded| recorded.record.phase == rehang_upgrade::Phase::Finished);
     if done {
-        finish(store, &world.setup(), &NoFaults).unwrap();
+        finish(store, &world.setup(), &Unobserved).unwrap();
         return;
     }
     let written = store.get(&[&common::id(ITEMS + 1)]).unwrap()[0].is_some();
     if written {
         let progress = Progress::default();
         let clock = TestClock::default();
-        start(store, &world.setup(), &NoFaults, &progress).unwrap();
-        switch(store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+        start(store, &world.setup(), &Unobserved).unwrap();
+        switch(store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         let limits = Limits { batch: BATCH, workers: 2, rest_ms: 1, ..Limits::default() };
         let setup = BackfillSetup {
             store,
             encoder,
-            adapter: Some(&world.adapter),
+            adapter: &world.adapter,
             limits,
             clock: &clock,
-            faults: &NoFaults,
             worker: "worker",
         };
         backfill(&setup, &progress).unwrap();
-        finish(store, &world.setup(), &NoFaults).unwrap();
+        finish(store, &world.setup(), &Unobserved).unwrap();
     } else {
-        upgrade(store, world, encoder, &NoFaults).unwrap();
+        upgrade(store, world, encoder, &Unobserved).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use rehang::Progress;
 use rehang::order::Policy;
 use rehang_store::{Epoch, Ledger, SqliteStore};
 use rehang_upgrade::{
-    BackfillSetup, Ending, Gallery, Limits, NoFaults, OrderSettings, Recorded, Setup, backfill, finish,
+    BackfillSetup, Ending, Gallery, Limits, OrderSettings, Recorded, Setup, Unobserved, backfill, finish,
     start, status,
 };
 
@@ -29,20 +29,19 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     Gallery::new(store.clone(), Some(Arc::new(world.adapter.clone()))).put(&[common::item(3, 1)]).unwrap();
     let adapted = status(&*store, 9).unwrap();
     assert_eq!((adapted.lag, adapted.counts.lacking), (1, 2));
-    assert_eq!(start(&*store, &setup, &NoFaults, &Progress::default()).unwrap().adapted, 1);
+    assert_eq!(start(&*store, &setup, &Unobserved).unwrap().adapted, 1);
     check(&*store, std::slice::from_ref(&world.adapter));
     let backfill_setup = BackfillSetup {
         store: &*store,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits::default(),
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     store.clear_failures("new-model").unwrap();
     let summary = backfill(&backfill_setup, &Progress::default()).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 60), "one of the 61 has no source");
-    finish(&*store, &setup, &NoFaults).unwrap();
+    finish(&*store, &setup, &Unobserved).unwrap();
     assert_eq!(store.check().unwrap(), []);
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use common::{TestClock, TestEncoder, World, check};
 use rehang::{Error, Matrix, Progress};
 use rehang_store::{Filter, Index, ItemWrite, Ledger, SearchOptions, SqliteStore};
-use rehang_upgrade::{BackfillSetup, Limits, NoFaults, Serving, backfill, start, status, switch};
+use rehang_upgrade::{BackfillSetup, Limits, Serving, Unobserved, backfill, start, status, switch};
 
 const BATCH: usize = 200;
 
@@ -100,12 +100,12 @@ fn a_full_file_system_costs_nothing_but_time() {
     println!("starting:");
     let world = World::new();
     ballast.fill(512 << 10);
-    is_full(&start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap_err());
+    is_full(&start(&store, &world.setup(), &Unobserved).unwrap_err());
     whole(&store, items, 3);
     ballast.remove();
-    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    start(&store, &world.setup(), &Unobserved).unwrap();
     whole(&store, items, 3);
-    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
 
     println!("backfilling:");
     let encoder = TestEncoder::new();
@@ -113,10 +113,9 @@ fn a_full_file_system_costs_nothing_but_time() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &encoder,
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { batch: 50, ..Limits::default() },
         clock: &clock,
-        faults: &NoFaults,
         worker: "worker",
     };
     ballast.fill(1 << 20);

@@ -16,8 +16,8 @@ use rehang_store::{
     VectorRecord, VectorWrite,
 };
 use rehang_upgrade::{
-    BackfillSetup, Limits, Merge, NoFaults, OrderSettings, Queries, Recorded, Serving, Setup, backfill,
-    finish, rollback, start, switch,
+    BackfillSetup, Limits, Merge, OrderSettings, Recorded, Serving, Setup, Unobserved, backfill, finish,
+    rollback, start, switch,
 };
 
 /// A store in which something is written right before the n-th read (counted from 1), and that knows what was searched.
@@ -37,7 +37,7 @@ impl WrittenBefore {
     fn count(&self) -> Result<()> {
         if self.reads.fetch_add(1, Ordering::SeqCst) + 1 == self.read {
             if let Some(world) = &self.finished {
-                return finish(&self.store, &world.setup(), &NoFaults).map(drop);
+                return finish(&self.store, &world.setup(), &Unobserved).map(drop);
             }
             let outcomes = self.store.write_vectors("new-model", None, std::slice::from_ref(&self.write))?;
             assert_eq!(outcomes, [Outcome::Written]);
@@ -115,15 +115,14 @@ fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, Worl
     // Merged searches never look at an adapted vector; plain ones put it farther away.
     world.adapter.handicap = f64::from(HANDICAP);
     fill(&store, items);
-    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &world.setup(), serving, &NoFaults).unwrap();
+    start(&store, &world.setup(), &Unobserved).unwrap();
+    switch(&store, &world.setup(), serving, &Unobserved).unwrap();
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { budget: Some(budget), ..Limits::default() },
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
@@ -201,7 +200,7 @@ fn a_merged_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
             }
             let old = Matrix::new(common::D_OLD, old_model(&source)).unwrap();
             let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
-            let both = Queries { old: Some(&old), new: Some(&new) };
+            let both = [("old-model", &old), ("new-model", &new)];
             let answer = gallery.search(&both, 5, &Filter::default()).unwrap();
             if store.reads.load(Ordering::SeqCst) < read {
                 assert_eq!(answer.spaces, ["old-model", "new-model"]);
@@ -277,7 +276,7 @@ fn a_merged_search_is_the_old_search_until_a_scale_is_learned() {
     let (store, _) = backfilled(100, 60, Serving::Merged);
     let (old, new) = query();
     let gallery = common::gallery(&store, None);
-    let both = Queries { old: Some(&old), new: Some(&new) };
+    let both = [("old-model", &old), ("new-model", &new)];
     let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
     assert_eq!(answer.spaces, ["old-model", "new-model"]);
     let hits = |found: &[Vec<Found>]| -> Vec<(ItemKey, f32)> {
@@ -291,10 +290,8 @@ fn a_merged_search_is_the_old_search_until_a_scale_is_learned() {
             let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
             assert_ne!(hits(&answer.found), hits(&plain), "natives are judged by the new model");
         }
-        for (queries, missing) in [
-            (Queries { old: None, new: Some(&new) }, "old-model"),
-            (Queries { old: Some(&old), new: None }, "new-model"),
-        ] {
+        for (queries, missing) in [([("new-model", &new)], "old-model"), ([("old-model", &old)], "new-model")]
+        {
             let error = gallery.search(&queries, 10, &Filter::default()).unwrap_err();
             assert!(error.to_string().contains(missing), "{error}");
         }
@@ -312,7 +309,7 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
         records.iter().map(|record| record.item.key).collect()
     };
     let worst = front(700);
-    switch(&store, &world.setup(), Serving::Merged, &NoFaults).unwrap();
+    switch(&store, &world.setup(), Serving::Merged, &Unobserved).unwrap();
     // The beginning of a shuffle of all items, of which some are native already; the others follow in their order.
     let first = front(700);
     let sampled = (0..=200).find(|&from| first[from..] == worst_of(&worst, &first[from..])).unwrap();
@@ -321,7 +318,7 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
     store.put(&[common::item(7, 1)]).unwrap();
     let other = OrderSettings { policy: Policy::Random, seed: 9 };
     let replanned = Setup { order: other, ..world.setup() };
-    start(&store, &replanned, &NoFaults, &Progress::default()).unwrap();
+    start(&store, &replanned, &Unobserved).unwrap();
     let changed = store.get(&[&common::id(7)]).unwrap()[0].as_ref().unwrap().key;
     let now = front(1 + sampled);
     assert_eq!(now[0], changed);
@@ -332,10 +329,9 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { budget: Some(sampled as u64 + 1), ..Limits::default() },
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
@@ -358,8 +354,8 @@ fn a_scale_is_learned_where_many_items_can_never_be_native() {
         writes.push(write);
     }
     store.put(&writes).unwrap();
-    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &world.setup(), Serving::Merged, &NoFaults).unwrap();
+    start(&store, &world.setup(), &Unobserved).unwrap();
+    switch(&store, &world.setup(), Serving::Merged, &Unobserved).unwrap();
     // Nobody knows yet what the encoder will refuse; no place is spent on an item without a source.
     let adapted = Select::Provenance(Provenance::Adapted);
     let mut first = store.scan(&Scan::new("new-model", adapted, 400)).unwrap();
@@ -374,10 +370,9 @@ fn a_scale_is_learned_where_many_items_can_never_be_native() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &encoder,
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits::default(),
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
@@ -394,18 +389,17 @@ fn worst_of(worst: &[ItemKey], keys: &[ItemKey]) -> Vec<ItemKey> {
 #[test]
 fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
     let (store, world) = backfilled(100, 100, Serving::Mixed);
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
     let third = Space::new("third-model", common::D_NEW, Distance::L2, false);
     let next = World::between(common::new_space(), third.clone());
-    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &next.setup(), Serving::Merged, &NoFaults).unwrap();
+    start(&store, &next.setup(), &Unobserved).unwrap();
+    switch(&store, &next.setup(), Serving::Merged, &Unobserved).unwrap();
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder { space: Some(third), ..TestEncoder::new() },
-        adapter: Some(&next.adapter),
+        adapter: &next.adapter,
         limits: Limits { budget: Some(60), ..Limits::default() },
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &Progress::default()).unwrap();
@@ -431,12 +425,12 @@ fn the_scale_of_an_upgrade_is_not_that_of_the_next_one() {
     gallery.calibrate().unwrap();
     assert!(!Merge::learn(&store, &world.old, &world.new).unwrap().is_empty());
     let (_, new) = query();
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
     let third = Space::new("third-model", common::D_NEW, Distance::L2, false);
     let next = World::between(common::new_space(), third);
-    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &next.setup(), Serving::Merged, &NoFaults).unwrap();
-    let both = Queries { old: Some(&new), new: Some(&new) };
+    start(&store, &next.setup(), &Unobserved).unwrap();
+    switch(&store, &next.setup(), Serving::Merged, &Unobserved).unwrap();
+    let both = [("new-model", &new), ("third-model", &new)];
     let answer = gallery.search(&both, 10, &Filter::default()).unwrap();
     assert_eq!(answer.spaces, ["new-model", "third-model"]);
     // Nothing is known of it yet, so it is the old search.
@@ -450,28 +444,27 @@ fn the_scale_of_an_upgrade_is_not_that_of_the_next_one() {
 #[test]
 fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
     let (store, world) = backfilled(100, 100, Serving::Mixed);
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
     let gallery = common::gallery(&store, None);
     let (old, new) = query();
     let known = [("old-model", &old), ("new-model", &new)];
-    let finished = gallery.search_named(&known, 10, &Filter::default()).unwrap();
+    let finished = gallery.search(&known, 10, &Filter::default()).unwrap();
     assert_eq!(finished.spaces, ["new-model"]);
-    let by_role = Queries { old: Some(&old), new: Some(&new) };
-    assert_eq!(gallery.search(&by_role, 10, &Filter::default()).unwrap(), finished);
+    assert_eq!(gallery.search(&[("new-model", &new)], 10, &Filter::default()).unwrap(), finished);
 
     let third = Space::new("third-model", common::D_NEW, Distance::L2, false);
     let next = World::between(common::new_space(), third);
-    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
-    let begun = gallery.search_named(&known, 10, &Filter::default()).unwrap();
+    start(&store, &next.setup(), &Unobserved).unwrap();
+    let begun = gallery.search(&known, 10, &Filter::default()).unwrap();
     assert_eq!(begun, finished, "what serves is as it was");
-    switch(&store, &next.setup(), Serving::Merged, &NoFaults).unwrap();
-    let error = gallery.search_named(&known, 10, &Filter::default()).unwrap_err();
+    switch(&store, &next.setup(), Serving::Merged, &Unobserved).unwrap();
+    let error = gallery.search(&known, 10, &Filter::default()).unwrap_err();
     assert!(error.to_string().contains("third-model"), "{error}");
     let all = [("third-model", &new), ("old-model", &old), ("new-model", &new)];
-    let merged = gallery.search_named(&all, 10, &Filter::default()).unwrap();
+    let merged = gallery.search(&all, 10, &Filter::default()).unwrap();
     assert_eq!(merged.spaces, ["new-model", "third-model"]);
-    rollback(&store, &next.setup(), &NoFaults).unwrap();
-    assert_eq!(gallery.search_named(&all, 10, &Filter::default()).unwrap(), finished);
+    rollback(&store, &next.setup(), &Unobserved).unwrap();
+    assert_eq!(gallery.search(&all, 10, &Filter::default()).unwrap(), finished);
 }
 
 #[test]
@@ -497,7 +490,7 @@ fn adapted_vectors_are_farther_by_the_handicap() {
             hits.into_iter().take(7).map(|(distance, key)| (key, distance)).collect()
         };
         let queries = Matrix::new(common::D_NEW, query.clone()).unwrap();
-        let queries = Queries { old: None, new: Some(&queries) };
+        let queries = [("new-model", &queries)];
         for provenances in
             [vec![], vec![Provenance::Adapted], vec![Provenance::Native], Provenance::ALL.to_vec()]
         {
@@ -521,7 +514,7 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
     for read in 1.. {
         let (store, source) = half_way(Serving::Mixed, read);
         let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
-        let queries = Queries { old: None, new: Some(&new) };
+        let queries = [("new-model", &new)];
         let found =
             common::gallery(&store, None).search(&queries, 5, &Filter::default()).unwrap().found.remove(0);
         let mut keys: Vec<ItemKey> = found.iter().map(|hit| hit.key).collect();
@@ -541,7 +534,7 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
 fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
     for (budget, kept) in [(60, f64::from(HANDICAP)), (100, 0.0)] {
         let (store, world) = backfilled(100, budget, Serving::Mixed);
-        finish(&store, &world.setup(), &NoFaults).unwrap();
+        finish(&store, &world.setup(), &Unobserved).unwrap();
         assert_eq!(Recorded::expect(&store).unwrap().record.handicap, kept);
     }
 }
@@ -549,10 +542,10 @@ fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
 #[test]
 fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
     let (store, world) = backfilled(100, 60, Serving::Mixed);
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
     let new = Matrix::new(common::D_NEW, new_model("a query")).unwrap();
     let mixed = || {
-        let queries = Queries { old: None, new: Some(&new) };
+        let queries = [("new-model", &new)];
         common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found
     };
     let before = mixed();
@@ -560,13 +553,13 @@ fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
     // From the new model to a third one; what the gallery serves stays as it was.
     let next =
         World::between(common::new_space(), Space::new("third-model", common::D_NEW, Distance::L2, false));
-    start(&store, &next.setup(), &NoFaults, &Progress::default()).unwrap();
-    let queries = Queries { old: Some(&new), new: None };
+    start(&store, &next.setup(), &Unobserved).unwrap();
+    let queries = [("new-model", &new)];
     let during = common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
     assert_eq!(during, before);
     let record = Recorded::expect(&store).unwrap().record;
     assert_eq!((record.old_handicap, record.handicap), (f64::from(HANDICAP), next.adapter.handicap));
-    rollback(&store, &next.setup(), &NoFaults).unwrap();
+    rollback(&store, &next.setup(), &Unobserved).unwrap();
     let after = common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
     assert_eq!(after, before);
 }

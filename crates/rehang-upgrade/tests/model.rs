@@ -12,14 +12,14 @@ use std::time::Duration;
 use common::{DieAt, TestClock, TestEncoder, World, check, fill, new_model, old_model, other_adapter};
 use proptest::prelude::*;
 use rehang::order::Policy;
-use rehang::{Adapter, Matrix, Progress, Provenance, Result};
+use rehang::{Adapter, Matrix, Provenance, Result};
 use rehang_store::{
     Filter, Found, ItemWrite, ManualLeaseClock, MemoryStore, NewVector, Revision, Scan, Select, SqliteStore,
     Store, find_space,
 };
 use rehang_upgrade::{
-    BackfillSetup, Faults, Gallery, Limits, NoFaults, OrderSettings, Phase, Place, Queries, Recorded,
-    Request, Serving, Summary, backfill, finish, request, rollback, start, status, switch,
+    BackfillSetup, Gallery, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving,
+    Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
 };
 
 const OLD: &str = "old-model";
@@ -231,7 +231,7 @@ impl Oracle {
         let (old, new) = (old_model(source), new_model(source));
         let rows = |row: &[f32]| Matrix::new(row.len(), row.to_vec()).unwrap();
         let (old_rows, new_rows) = (rows(&old), rows(&new));
-        let queries = Queries { old: Some(&old_rows), new: Some(&new_rows) };
+        let queries = [(OLD, &old_rows), (NEW, &new_rows)];
         let gallery = Gallery::new(Arc::clone(store), None);
         if Recorded::read(&**store).unwrap().is_some() && store.spaces().unwrap().len() == 2 {
             gallery.calibrate().unwrap();
@@ -343,13 +343,12 @@ fn run(
     adapter: &Adapter,
     budget: Option<u64>,
     worker: &str,
-    faults: &dyn Faults,
+    faults: &dyn Observer,
 ) -> Result<Summary> {
     let clock = TestClock::default();
     let limits = Limits { batch: BATCH, workers: WORKERS, budget, ..Limits::default() };
-    let setup =
-        BackfillSetup { store, encoder, adapter: Some(adapter), limits, clock: &clock, faults, worker };
-    backfill(&setup, &Progress::default())
+    let setup = BackfillSetup { store, encoder, adapter, limits, clock: &clock, worker };
+    backfill(&setup, faults)
 }
 
 struct Model {
@@ -398,8 +397,7 @@ impl Model {
     }
 
     /// Performs a verb; `alone`, it fails only where it must, or where its process dies.
-    fn perform(&mut self, verb: &Verb, faults: &dyn Faults, alone: bool) {
-        let progress = Progress::default();
+    fn perform(&mut self, verb: &Verb, faults: &dyn Observer, alone: bool) {
         let before = self.phase();
         let has_old = self.store.spaces().unwrap().iter().any(|space| space.space.name == OLD);
         let (outcome, may) = match *verb {
@@ -414,7 +412,7 @@ impl Model {
                     }
                     _ => {}
                 }
-                let outcome = start(self.store(), &self.setup(), faults, &progress);
+                let outcome = start(self.store(), &self.setup(), faults);
                 if has_old && before == Some(Phase::Finished) {
                     // A finish died before it dropped anything, and somebody begins once more.
                     self.oracle.asked = Request::Run;
@@ -486,7 +484,7 @@ impl Model {
             Operation::Write(write) => {
                 self.oracle.perform(write, &self.store, &self.world.adapter);
             }
-            Operation::Verb(verb) => self.perform(verb, &NoFaults, true),
+            Operation::Verb(verb) => self.perform(verb, &Unobserved, true),
             Operation::Die(verb, place, visit) => {
                 let dying = DieAt::new(*place, *visit);
                 self.perform(verb, &dying, true);
@@ -495,12 +493,13 @@ impl Model {
             Operation::Race(budget, meanwhile) => {
                 let (store, encoder) = (Arc::clone(&self.store), Arc::clone(&self.encoder));
                 let adapter = self.world.adapter.clone();
-                let work = |worker| drop(run(store.as_ref(), &encoder, &adapter, *budget, worker, &NoFaults));
+                let work =
+                    |worker| drop(run(store.as_ref(), &encoder, &adapter, *budget, worker, &Unobserved));
                 thread::scope(|scope| {
                     let workers = ["left", "right"].map(|worker| scope.spawn(move || work(worker)));
                     for operation in meanwhile {
                         match operation {
-                            Operation::Verb(verb) => self.perform(verb, &NoFaults, false),
+                            Operation::Verb(verb) => self.perform(verb, &Unobserved, false),
                             other => self.play(other),
                         }
                         self.oracle.look(&store);
@@ -527,12 +526,12 @@ impl Model {
             // It was finished half-way. What was not native by then is kept as it was.
             return;
         }
-        self.perform(&Verb::Start, &NoFaults, true);
-        self.perform(&Verb::Ask(Request::Run), &NoFaults, true);
+        self.perform(&Verb::Start, &Unobserved, true);
+        self.perform(&Verb::Ask(Request::Run), &Unobserved, true);
         let verbs =
             [Verb::Run(None), Verb::Switch(Serving::Merged), Verb::Switch(Serving::Mixed), Verb::Finish];
         for verb in verbs {
-            self.perform(&verb, &NoFaults, true);
+            self.perform(&verb, &Unobserved, true);
             self.oracle.check(&self.store);
             let counts = self.store.counts(NEW).unwrap();
             assert_eq!(counts.native, self.oracle.items.len() as u64);

@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{DieAt, TestClock, TestEncoder, World, check, fill};
-use rehang::{ErrorKind, Matrix, Progress, Provenance, Remedy, Result, Space};
+use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Band, Filter, Ledger, MemoryStore, Record, Scan, Select};
 use rehang_upgrade::{
-    BackfillSetup, Clock, Ending, Faults, Gallery, Limits, NoFaults, Observation, Observer, Place, Queries,
-    Request, Serving, Summary, Until, backfill, expect_same, finish, plan, request, rollback, start, status,
-    switch,
+    BackfillSetup, Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Summary,
+    Unobserved, Until, backfill, expect_same, finish, plan, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 200;
@@ -21,12 +20,12 @@ const ITEMS: usize = 200;
 fn filled() -> (MemoryStore, World) {
     let (store, world) = (MemoryStore::new(), World::new());
     fill(&store, ITEMS);
-    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    start(&store, &world.setup(), &Unobserved).unwrap();
     (store, world)
 }
 
 fn run(store: &MemoryStore, world: &World, encoder: &TestEncoder, limits: Limits) -> Result<Summary> {
-    run_with(store, world, encoder, limits, &TestClock::default(), &NoFaults)
+    run_with(store, world, encoder, limits, &TestClock::default(), &Unobserved)
 }
 
 fn run_with(
@@ -35,18 +34,10 @@ fn run_with(
     encoder: &dyn Encoder,
     limits: Limits,
     clock: &TestClock,
-    faults: &dyn Faults,
+    faults: &dyn Observer,
 ) -> Result<Summary> {
-    let setup = BackfillSetup {
-        store,
-        encoder,
-        adapter: Some(&world.adapter),
-        limits,
-        clock,
-        faults,
-        worker: "worker",
-    };
-    backfill(&setup, &Progress::default())
+    let setup = BackfillSetup { store, encoder, adapter: &world.adapter, limits, clock, worker: "worker" };
+    backfill(&setup, faults)
 }
 
 #[test]
@@ -71,7 +62,7 @@ fn fractions_and_budgets_are_met_to_the_item() {
 /// Changes the first items that are written; a while passes with each write, so that the loop looks and counts.
 struct TakeBack<'a>(&'a MemoryStore, &'a TestClock, AtomicBool);
 
-impl Faults for TakeBack<'_> {
+impl Observer for TakeBack<'_> {
     fn reach(&self, place: Place) -> Result<()> {
         if place != Place::BackfillWritten {
             return Ok(());
@@ -103,7 +94,7 @@ fn items_that_change_after_they_were_written_do_not_count() {
 /// Counts the pages of catch-ups, each of which takes so many milliseconds.
 struct SlowCatchUp<'a>(&'a TestClock, u64, AtomicU64);
 
-impl Faults for SlowCatchUp<'_> {
+impl Observer for SlowCatchUp<'_> {
     fn reach(&self, place: Place) -> Result<()> {
         if place == Place::CatchUpRead {
             self.2.fetch_add(1, Ordering::SeqCst);
@@ -251,7 +242,7 @@ fn a_death_at_any_moment_costs_one_batch_a_worker() {
             Watched { encoder, store: &store, given: Mutex::default(), unwritten_most: AtomicU64::new(0) };
         let clock = TestClock::default();
         let limits = Limits { batch: 7, workers, ..Limits::default() };
-        let summary = run_with(&store, &world, &watched, limits, &clock, &NoFaults).unwrap();
+        let summary = run_with(&store, &world, &watched, limits, &clock, &Unobserved).unwrap();
         assert_eq!((summary.done.native, summary.done.failed), (198, 2));
         let most = watched.unwritten_most.into_inner();
         assert!((7..=7 * workers as u64).contains(&most), "{most} items of {workers} workers");
@@ -261,10 +252,10 @@ fn a_death_at_any_moment_costs_one_batch_a_worker() {
 /// Rolls an upgrade back after the first batch that is written.
 struct RollBack<'a>(&'a MemoryStore, &'a World);
 
-impl Faults for RollBack<'_> {
+impl Observer for RollBack<'_> {
     fn reach(&self, place: Place) -> Result<()> {
         if place == Place::BackfillWritten {
-            rollback(self.0, &self.1.setup(), &NoFaults)?;
+            rollback(self.0, &self.1.setup(), &Unobserved)?;
         }
         Ok(())
     }
@@ -289,11 +280,11 @@ fn a_rollback_ends_a_running_backfill_after_its_batches() {
 /// Plans an upgrade anew with the other adapter after the first batch that is written, and writes an item then.
 struct Replan<'a>(&'a MemoryStore, AtomicBool);
 
-impl Faults for Replan<'_> {
+impl Observer for Replan<'_> {
     fn reach(&self, place: Place) -> Result<()> {
         if place == Place::BackfillWritten && !self.1.swap(true, Ordering::SeqCst) {
             let world = World { adapter: common::other_adapter(), ..World::new() };
-            start(self.0, &world.setup(), &NoFaults, &Progress::default())?;
+            start(self.0, &world.setup(), &Unobserved)?;
             let mut write = common::item(ITEMS, 0);
             write.source = None;
             self.0.put(&[write])?;
@@ -313,7 +304,7 @@ fn a_running_backfill_adapts_nothing_with_an_adapter_of_before() {
     let key = store.get(&[&common::id(ITEMS)]).unwrap()[0].as_ref().unwrap().key;
     assert_eq!(store.vectors("new-model", &[key]).unwrap(), [None], "it waits for the adapter of now");
     let now = World { adapter: common::other_adapter(), ..World::new() };
-    assert_eq!(start(&store, &now.setup(), &NoFaults, &Progress::default()).unwrap().adapted, 1);
+    assert_eq!(start(&store, &now.setup(), &Unobserved).unwrap().adapted, 1);
 }
 
 #[test]
@@ -331,7 +322,7 @@ fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
     // A rollback dies before searches go back; a re-planning dies half-way.
     for place in [Place::RolledBack, Place::FillRead] {
         let (store, world) = filled();
-        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+        switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         let now = if place == Place::FillRead {
             World { adapter: common::other_adapter(), ..World::new() }
         } else {
@@ -339,24 +330,24 @@ fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
         };
         let dying = DieAt::new(place, 1);
         let died = if place == Place::FillRead {
-            start(&store, &now.setup(), &dying, &Progress::default()).map(drop)
+            start(&store, &now.setup(), &dying).map(drop)
         } else {
             rollback(&store, &now.setup(), &dying).map(drop)
         };
         died.unwrap_err();
-        let error = finish(&store, &now.setup(), &NoFaults).unwrap_err();
+        let error = finish(&store, &now.setup(), &Unobserved).unwrap_err();
         let next = if place == Place::FillRead { Remedy::ContinueFilling } else { Remedy::RollBackOrSwitch };
         assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error}");
         assert_eq!(error.remedy(), Some(&next), "{error}");
         assert_eq!(store.spaces().unwrap().len(), 2, "nothing was dropped");
         // What the message says helps.
         if place == Place::FillRead {
-            start(&store, &now.setup(), &NoFaults, &Progress::default()).unwrap();
+            start(&store, &now.setup(), &Unobserved).unwrap();
         } else {
-            assert_eq!(rollback(&store, &now.setup(), &NoFaults).unwrap().serving, "old-model");
-            switch(&store, &now.setup(), Serving::Mixed, &NoFaults).unwrap();
+            assert_eq!(rollback(&store, &now.setup(), &Unobserved).unwrap().serving, "old-model");
+            switch(&store, &now.setup(), Serving::Mixed, &Unobserved).unwrap();
         }
-        finish(&store, &now.setup(), &NoFaults).unwrap();
+        finish(&store, &now.setup(), &Unobserved).unwrap();
     }
 }
 
@@ -374,13 +365,13 @@ fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
 #[test]
 fn another_upgrade_of_the_same_gallery_is_refused() {
     let (store, mut world) = filled();
-    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     let before = common::snapshot(&store);
     world.new.name = "third-model".into();
     for error in [
-        finish(&store, &world.setup(), &NoFaults).unwrap_err(),
+        finish(&store, &world.setup(), &Unobserved).unwrap_err(),
         request(&store, &world.setup(), Request::Pause).unwrap_err(),
-        rollback(&store, &world.setup(), &NoFaults).unwrap_err(),
+        rollback(&store, &world.setup(), &Unobserved).unwrap_err(),
         expect_same(&store, &world.setup()).unwrap_err(),
     ] {
         assert!(error.is_conflict() && error.to_string().contains("another upgrade"), "{error}");
@@ -391,8 +382,8 @@ fn another_upgrade_of_the_same_gallery_is_refused() {
     assert!(error.to_string().contains("third-model"), "{error}");
     world.adapter.new.name = "third-model".into();
     for error in [
-        start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap_err(),
-        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap_err(),
+        start(&store, &world.setup(), &Unobserved).unwrap_err(),
+        switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap_err(),
         plan(&store, &world.setup()).unwrap_err(),
     ] {
         assert!(error.is_conflict() && error.to_string().contains("another upgrade"), "{error}");
@@ -409,8 +400,8 @@ fn another_adapter_than_the_recorded_one_is_refused() {
     world.adapter = common::other_adapter();
     for error in [
         run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap_err(),
-        switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap_err(),
-        finish(&store, &world.setup(), &NoFaults).unwrap_err(),
+        switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap_err(),
+        finish(&store, &world.setup(), &Unobserved).unwrap_err(),
         expect_same(&store, &world.setup()).unwrap_err(),
     ] {
         assert!(error.is_conflict(), "{error}");
@@ -418,10 +409,10 @@ fn another_adapter_than_the_recorded_one_is_refused() {
     }
     assert_eq!(common::snapshot(&store), before, "nothing was written");
     // What the message says helps.
-    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
-    switch(&store, &world.setup(), Serving::Mixed, &NoFaults).unwrap();
+    start(&store, &world.setup(), &Unobserved).unwrap();
+    switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
-    finish(&store, &world.setup(), &NoFaults).unwrap();
+    finish(&store, &world.setup(), &Unobserved).unwrap();
 }
 
 /// Who comes next, by one item of budget.
@@ -437,13 +428,13 @@ fn next_source(store: &MemoryStore, world: &World) -> String {
 fn a_space_that_is_used_again_after_two_rollbacks_is_filled_by_the_adapter_of_now() {
     let (store, mut world) = filled();
     run(&store, &world, &TestEncoder::new(), Limits { budget: Some(20), ..Limits::default() }).unwrap();
-    let again = |world: &World| start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
-    rollback(&store, &world.setup(), &NoFaults).unwrap();
+    let again = |world: &World| start(&store, &world.setup(), &Unobserved).unwrap();
+    rollback(&store, &world.setup(), &Unobserved).unwrap();
     let mut third = World::new();
     third.new.name = "third-model".into();
     third.adapter.new.name = "third-model".into();
     again(&third);
-    rollback(&store, &third.setup(), &NoFaults).unwrap();
+    rollback(&store, &third.setup(), &Unobserved).unwrap();
     world.adapter = common::other_adapter();
     assert_eq!(plan(&store, &world.setup()).unwrap().to_adapt, 180);
     assert_eq!(again(&world).adapted, 180, "the native ones are kept");
@@ -461,12 +452,12 @@ fn a_changed_item_keeps_its_place_at_the_front_when_the_start_is_repeated() {
     let (store, world) = filled();
     run(&store, &world, &TestEncoder::new(), Limits { budget: Some(3), ..Limits::default() }).unwrap();
     store.put(&[common::item(150, 1)]).unwrap();
-    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    start(&store, &world.setup(), &Unobserved).unwrap();
     assert_eq!(next_source(&store, &world), "source 150 version 1");
     // Planned anew, it keeps it too.
     store.put(&[common::item(151, 1)]).unwrap();
     let replanned = World { adapter: common::other_adapter(), ..World::new() };
-    start(&store, &replanned.setup(), &NoFaults, &Progress::default()).unwrap();
+    start(&store, &replanned.setup(), &Unobserved).unwrap();
     assert_eq!(next_source(&store, &replanned), "source 151 version 1");
 }
 
@@ -477,9 +468,9 @@ fn what_is_written_during_a_start_that_dies_goes_to_the_front() {
     {
         let (store, world) = (MemoryStore::new(), World::new());
         fill(&store, ITEMS);
-        start(&store, &world.setup(), &DieAt::new(place, 1), &Progress::default()).unwrap_err();
+        start(&store, &world.setup(), &DieAt::new(place, 1)).unwrap_err();
         store.put(&[common::item(150, 1)]).unwrap();
-        start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+        start(&store, &world.setup(), &Unobserved).unwrap();
         assert_eq!(next_source(&store, &world), "source 150 version 1", "{place:?}");
         // Nobody else is there: what was in the gallery before comes in the order.
         let records = store.scan(&Scan::new("new-model", Select::WorstFirst, ITEMS)).unwrap();
@@ -497,7 +488,7 @@ const PAGES: u64 = 3000;
 fn half_filled() -> (MemoryStore, World, u64) {
     let (store, world) = (MemoryStore::new(), World::new());
     fill(&store, PAGES as usize);
-    start(&store, &world.setup(), &DieAt::new(Place::FillWritten, 1), &Progress::default()).unwrap_err();
+    start(&store, &world.setup(), &DieAt::new(Place::FillWritten, 1)).unwrap_err();
     let written = store.counts("new-model").unwrap().adapted;
     assert!(written > 0 && written < PAGES);
     (store, world, written)
@@ -507,7 +498,7 @@ fn half_filled() -> (MemoryStore, World, u64) {
 fn a_fill_that_died_goes_on_where_it_was() {
     let (store, world, written) = half_filled();
     assert_eq!(plan(&store, &world.setup()).unwrap().to_adapt, PAGES - written);
-    let started = start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    let started = start(&store, &world.setup(), &Unobserved).unwrap();
     assert_eq!((started.adapted, started.replanned), (PAGES - written, false));
     check(&store, &[common::adapter()]);
     assert_eq!(store.counts("new-model").unwrap().adapted, PAGES);
@@ -515,7 +506,7 @@ fn a_fill_that_died_goes_on_where_it_was() {
     let (store, mut setup) = (half_filled().0, world.setup());
     setup.order.seed += 1;
     assert_eq!(plan(&store, &setup).unwrap().to_adapt, PAGES);
-    assert_eq!(start(&store, &setup, &NoFaults, &Progress::default()).unwrap().adapted, PAGES);
+    assert_eq!(start(&store, &setup, &Unobserved).unwrap().adapted, PAGES);
 }
 
 #[test]
@@ -527,20 +518,19 @@ fn a_record_that_does_not_say_whose_the_adapted_vectors_are_has_them_made_again(
     record["format"] = 2.into();
     store.set_document("upgrade", Some(version), &record.to_string()).unwrap();
     assert_eq!(plan(&store, &world.setup()).unwrap().to_adapt, PAGES);
-    assert_eq!(start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap().adapted, PAGES);
+    assert_eq!(start(&store, &world.setup(), &Unobserved).unwrap().adapted, PAGES);
     // From now on the record says it, in a form that a rehang that does not know refuses.
     let (_, text) = store.document("upgrade").unwrap().unwrap();
     let record: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&record["format"], &record["adapted_before"]), (&4.into(), &false.into()));
-    assert_eq!(start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap().adapted, 0);
+    assert_eq!(start(&store, &world.setup(), &Unobserved).unwrap().adapted, 0);
 }
 
 #[test]
 fn wherever_a_start_with_another_adapter_dies_no_vector_of_the_former_one_is_left() {
     let (first, other) = (World::new(), World { adapter: common::other_adapter(), ..World::new() });
-    let start = |store: &MemoryStore, world: &World, faults: &dyn Faults| {
-        start(store, &world.setup(), faults, &Progress::default())
-    };
+    let start =
+        |store: &MemoryStore, world: &World, faults: &dyn Observer| start(store, &world.setup(), faults);
     for place in [
         Place::RecordWritten,
         Place::SpaceMade,
@@ -551,22 +541,22 @@ fn wherever_a_start_with_another_adapter_dies_no_vector_of_the_former_one_is_lef
     ] {
         // Of a fill that died too, of a filled space, and of one that was left behind for another upgrade.
         let (left, mut third) = (filled().0, World::new());
-        rollback(&left, &first.setup(), &NoFaults).unwrap();
+        rollback(&left, &first.setup(), &Unobserved).unwrap();
         third.new.name = "third-model".into();
         third.adapter.new.name = "third-model".into();
-        start(&left, &third, &NoFaults).unwrap();
-        rollback(&left, &third.setup(), &NoFaults).unwrap();
+        start(&left, &third, &Unobserved).unwrap();
+        rollback(&left, &third.setup(), &Unobserved).unwrap();
         for store in [half_filled().0, filled().0, left] {
             start(&store, &other, &DieAt::new(place, 1)).unwrap_err();
-            start(&store, &other, &NoFaults).unwrap();
+            start(&store, &other, &Unobserved).unwrap();
             store.drop_space("third-model").unwrap();
             check(&store, std::slice::from_ref(&other.adapter));
             // There and back: the first adapter is the other one now.
             start(&store, &first, &DieAt::new(place, 1)).unwrap_err();
             start(&store, &other, &DieAt::new(place, 1)).unwrap_err();
-            start(&store, &other, &NoFaults).unwrap();
+            start(&store, &other, &Unobserved).unwrap();
             check(&store, std::slice::from_ref(&other.adapter));
-            assert_eq!(start(&store, &other, &NoFaults).unwrap().adapted, 0);
+            assert_eq!(start(&store, &other, &Unobserved).unwrap().adapted, 0);
         }
     }
 }
@@ -617,7 +607,7 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     let (store, world) = (Arc::new(MemoryStore::new()), World::new());
     fill(&*store, ITEMS);
     let recorder = Recorder::default();
-    start(&*store, &world.setup(), &NoFaults, &recorder).unwrap();
+    start(&*store, &world.setup(), &recorder).unwrap();
     let told = std::mem::take(&mut *recorder.0.lock().unwrap());
     assert_eq!(told.stages.first().map(String::as_str), Some("adapting"));
     assert!(told.advanced >= ITEMS as u64, "{told:?}");
@@ -625,10 +615,9 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     let setup = BackfillSetup {
         store: &*store,
         encoder: &TestEncoder::new(),
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { batch: 7, ..Limits::default() },
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &recorder).unwrap();
@@ -640,9 +629,8 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     let gallery = Gallery::new(store, Some(Arc::new(world.adapter.clone())))
         .observed_by(Arc::<Recorder>::clone(&observer));
     let queries = Matrix::zeros(3, world.old.dimension);
-    let given = Queries { old: Some(&queries), new: None };
-    gallery.search(&given, 5, &Filter::default()).unwrap();
-    gallery.search(&Queries::default(), 5, &Filter::default()).unwrap_err();
+    gallery.search(&[("old-model", &queries)], 5, &Filter::default()).unwrap();
+    gallery.search(&[], 5, &Filter::default()).unwrap_err();
     gallery.put(&[common::item(3, 1), common::item(4, 1)]).unwrap();
     gallery.delete(&[&common::id(3), "nothing"]).unwrap();
     let told = observer.0.lock().unwrap().clone();

@@ -10,7 +10,7 @@ use common::{TestClock, World, fill, new_model, new_space};
 use rehang::{Progress, Result};
 use rehang_encode::{Encoder, EncoderConfig, open};
 use rehang_store::{Ledger, MemoryStore};
-use rehang_upgrade::{BackfillSetup, Ending, Limits, NoFaults, Summary, backfill, start};
+use rehang_upgrade::{BackfillSetup, Ending, Limits, Summary, Unobserved, backfill, start};
 use serde_json::json;
 use stub::{Reply, Seen, Stub, good_of};
 
@@ -19,7 +19,7 @@ const ITEMS: usize = 40;
 fn filled() -> (MemoryStore, World) {
     let (store, world) = (MemoryStore::new(), World::new());
     fill(&store, ITEMS);
-    start(&store, &world.setup(), &NoFaults, &Progress::default()).unwrap();
+    start(&store, &world.setup(), &Unobserved).unwrap();
     (store, world)
 }
 
@@ -37,10 +37,9 @@ fn run(store: &MemoryStore, world: &World, stub: &Stub) -> Result<Summary> {
     let setup = BackfillSetup {
         store,
         encoder: &*encoder,
-        adapter: Some(&world.adapter),
+        adapter: &world.adapter,
         limits: Limits { batch: 8, ..Limits::default() },
         clock: &TestClock::default(),
-        faults: &NoFaults,
         worker: "worker",
     };
     backfill(&setup, &Progress::default())

@@ -53,8 +53,6 @@ pub enum Remedy {
     },
     /// Make a report as JSON, on pairs that the adapter was not fitted on.
     MakeReport,
-    /// Measure on items that the fit never saw.
-    MeasureOnHeldOut,
     /// Fit the adapter again on newer pairs, then start the upgrade with it.
     FitAgain,
     /// Write items one by one, instead of importing them.
@@ -65,8 +63,6 @@ pub enum Remedy {
     RebuildIndex,
     /// Wait for the other process, or ask it to end with a pause.
     AwaitOtherProcess,
-    /// Embed the remaining items by a backfill.
-    Backfill,
 }
 
 impl fmt::Display for Remedy {
@@ -97,13 +93,11 @@ impl fmt::Display for Remedy {
                 "it never passes doing nothing; serve merged searches, or switch all the same"
             }
             Self::MakeReport => "a report written as JSON is one",
-            Self::MeasureOnHeldOut => "measure on items that the fit never saw",
             Self::FitAgain => "fit the adapter again on newer pairs, then start the upgrade with it",
             Self::WriteSingleItems => "write single items instead",
             Self::DropSpace => "drop it",
             Self::RebuildIndex => "make it again",
             Self::AwaitOtherProcess => "wait for it, or ask it to end with a pause",
-            Self::Backfill => "a backfill embeds them",
         })
     }
 }

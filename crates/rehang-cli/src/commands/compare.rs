@@ -6,7 +6,7 @@ use rehang_train::{CompareFiles, compare_files};
 use serde_json::json;
 
 use super::train::say_refused;
-use super::{Outcome, print, say};
+use super::{Outcome, say};
 use crate::arguments::Compare;
 use crate::bar::with_bar;
 
@@ -29,6 +29,5 @@ pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
         say(&format!("Warning: {}.", warning.trim_end_matches('.')));
     }
     let value = json!({ "report": report, "comparison": comparison, "refused": refused });
-    print(json, &value, &format!("{markdown}\n{}\n", report.display()))?;
-    Ok(Outcome::done_if(refused.is_empty()))
+    Outcome::done_if(refused.is_empty()).print(json, &value, &format!("{markdown}\n{}\n", report.display()))
 }

@@ -7,7 +7,7 @@ use rehang::curve::{AgreementCurve, ByMetric, Curve as ExactCurve, Line};
 use rehang::statistics::Interval;
 use rehang_evaluate::{CurveAnswer, CurveFiles, Measured, TABLE, curve, further};
 
-use super::{Outcome, one_decimal, print, say_findings};
+use super::{Outcome, one_decimal, say_findings};
 use crate::arguments::Curve;
 use crate::bar::with_bar;
 
@@ -41,8 +41,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         let _ =
             writeln!(text, "σ²: Kendall τ-b with the true error {tau}, mean σ² / mean true error {ratio:.2}");
     }
-    print(json, &answer.to_json(), &text)?;
-    Ok(Outcome::done_if(!answer.is_refused))
+    Outcome::done_if(!answer.is_refused).print(json, &answer.to_json(), &text)
 }
 
 fn labelled(answer: &CurveAnswer, exact: &ExactCurve, intervals: Option<&ByMetric<Interval>>) -> String {

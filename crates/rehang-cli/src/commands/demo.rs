@@ -3,16 +3,13 @@
 //! The data travels inside the binary ([`rehang_demo`]). Everything is written to a folder first and then goes through the
 //! same verbs that a user would call, which are printed. Then the gallery is upgraded live.
 
-use rehang::files::{HeadFiles, RowSelection, VectorSource};
-use rehang::order::Policy;
+use clap::Args;
 use rehang::report::percent_rounded_up;
 use rehang::{Error, Result, Verdict};
 use rehang_demo::{Live, RATE, Step, unpack};
-use rehang_evaluate::{AnswerFiles, ReportFiles};
-use rehang_fit::{FitFiles, FitParameters};
 use serde_json::json;
 
-use super::{Outcome, fit, one_decimal, print, report, say};
+use super::{Outcome, fit, one_decimal, report, say};
 use crate::arguments::Demo;
 use crate::bar::with_bar;
 
@@ -30,87 +27,31 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         );
     }
 
-    let (adapter, ridge) = (folder.join("adapter.safetensors"), folder.join("ridge.safetensors"));
-    let source = |name: &str| VectorSource::path(folder.join(name));
-    let rows = |role: i64| RowSelection { file: source("role.npy"), values: vec![role] };
-    let head = HeadFiles {
-        head_weight: Some(source("head_weight.npy")),
-        head_bias: Some(source("head_bias.npy")),
-        ..HeadFiles::default()
-    };
+    let (adapter, ridge) = (path("adapter.safetensors"), path("ridge.safetensors"));
+    let (old, new, labels) = (path("old.npy"), path("new.npy"), path("label.npy"));
+    let vectors = ["--old", &old, "--new", &new, "--labels", &labels];
+    let [pairs, held_out] = [0, 1].map(|role| format!("{}={role}", path("role.npy")));
+    let (weight, bias) = (path("head_weight.npy"), path("head_bias.npy"));
+    let head = ["--head-weight", &weight, "--head-bias", &bias];
+    let names = ["--old-model", "digits-old", "--new-model", "digits-new"];
+    let seed = arguments.seed.to_string();
     let mut fitted = None;
     for (method, output) in [("auto", &adapter), ("ridge", &ridge)] {
-        step(
-            json,
-            &format!(
-                "rehang fit --method {method} --old {} --new {} --labels {} --rows {}=0 --head-weight {} --head-bias {} \
-                 --old-model digits-old --new-model digits-new --seed {} -o {}",
-                path("old.npy"),
-                path("new.npy"),
-                path("label.npy"),
-                path("role.npy"),
-                path("head_weight.npy"),
-                path("head_bias.npy"),
-                arguments.seed,
-                output.display()
-            ),
-        );
-        let made = fit::make(&FitFiles {
-            labels: vec![source("label.npy")],
-            rows: Some(rows(0)),
-            head: head.clone(),
-            old_model: "digits-old".into(),
-            new_model: "digits-new".into(),
-            parameters: FitParameters {
-                method: method.parse()?,
-                seed: arguments.seed,
-                ..FitParameters::default()
-            },
-            ..FitFiles::new(source("old.npy"), source("new.npy"), output)
-        })?;
-        fitted.get_or_insert(made.fitted);
+        let method = ["fit", "--method", method];
+        let made =
+            [&method[..], &vectors, &["--rows", &pairs], &head, &names, &["--seed", &seed, "-o", output]];
+        fitted.get_or_insert(fit::make(&typed(json, &made.concat())?)?.fitted);
     }
     let fitted = fitted.ok_or_else(|| Error::missing("an adapter", "the demo"))?;
     let method = fitted.adapter.training.method.clone();
 
-    let orders = ["coverage", "sigma", "random"];
-    let title = "Rehanging a gallery of handwritten digits";
-    step(
-        json,
-        &format!(
-            "rehang report {} {} --old {} --new {} --labels {} --rows {}=1 --head-weight {} --head-bias {} --orders {} \
-             --pairs-old {} --pairs-rows {}=0 --seed {} --title '{title}' -o {} -o {} -o {}",
-            adapter.display(),
-            ridge.display(),
-            path("old.npy"),
-            path("new.npy"),
-            path("label.npy"),
-            path("role.npy"),
-            path("head_weight.npy"),
-            path("head_bias.npy"),
-            orders.join(","),
-            path("old.npy"),
-            path("role.npy"),
-            arguments.seed,
-            path("report.html"),
-            path("report.md"),
-            path("report.json")
-        ),
-    );
-    let output = folder.join("report.html");
-    let made = report::make(&ReportFiles {
-        pairs_old: vec![source("old.npy")],
-        pairs_rows: Some(rows(0)),
-        rows: Some(rows(1)),
-        answers: AnswerFiles { labels: vec![source("label.npy")], ..AnswerFiles::default() },
-        head,
-        orders: vec![Policy::Coverage, Policy::Sigma, Policy::Random],
-        seed: arguments.seed,
-        title: title.into(),
-        command: report::command(),
-        output: vec![output.clone(), folder.join("report.md"), folder.join("report.json")],
-        ..ReportFiles::new(vec![adapter, ridge], source("old.npy"), source("new.npy"))
-    })?;
+    let adapters = ["report", &adapter, &ridge];
+    let orders = ["--orders", "coverage,sigma,random", "--pairs-old", &old, "--pairs-rows", &pairs];
+    let title = ["--seed", &seed, "--title", "Rehanging a gallery of handwritten digits"];
+    let output = path("report.html");
+    let outputs = ["-o", &output, "-o", &path("report.md"), "-o", &path("report.json")];
+    let report = [&adapters[..], &vectors, &["--rows", &held_out], &head, &orders, &title, &outputs];
+    let made = report::make(&typed(json, &report.concat())?)?;
 
     let metric = made.headline_metric().map(|metric| (metric.id.clone(), metric.name.clone()));
     let curve = made.headline_curve();
@@ -124,7 +65,7 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
     })?;
     let value = json!({
         "live": live,
-        "report": output.display().to_string(),
+        "report": output,
         "metric": id,
         "method": method,
         "order": curve.order,
@@ -151,10 +92,9 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         one_decimal(line.start),
         one_decimal(line.end),
         live_text(&live),
-        output.display()
+        output
     );
-    print(json, &value, &text)?;
-    Ok(Outcome::done_if(live.first_failure.is_none()))
+    Outcome::done_if(live.first_failure.is_none()).print(json, &value, &text)
 }
 
 /// What a user would type for a step.
@@ -196,6 +136,14 @@ fn live_text(live: &Live) -> String {
         );
     }
     text
+}
+
+/// Shows a call of rehang, and gives its options: what is shown is what is done.
+fn typed<T: Args>(json: bool, words: &[&str]) -> Result<T> {
+    step(json, &report::shell_line(words));
+    let command = T::augment_args(clap::Command::new("rehang"));
+    let options = command.try_get_matches_from(words).and_then(|matches| T::from_arg_matches(&matches));
+    options.map_err(|error| Error::option("the demo's command", words.join(" "), error))
 }
 
 fn step(json: bool, command: &str) {

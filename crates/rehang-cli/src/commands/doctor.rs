@@ -4,7 +4,7 @@ use rehang::Result;
 use rehang::finding::Severity;
 use rehang_upgrade::{Configuration, examine};
 
-use super::{Outcome, location, print};
+use super::{Outcome, location};
 use crate::arguments::Doctor;
 use crate::wording;
 use serde_json::json;
@@ -34,6 +34,5 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
         "findings": findings,
         "indexes": examination.indexes,
     });
-    print(json, &value, &text)?;
-    Ok(Outcome::done_if(examination.bad == 0))
+    Outcome::done_if(examination.bad == 0).print(json, &value, &text)
 }

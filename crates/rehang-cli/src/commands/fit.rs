@@ -6,12 +6,19 @@ use rehang::Result;
 use rehang::finding::{Finding, Severity};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, NetworkOptions, Selection, fit_files};
 
-use super::{Outcome, one_decimal, print, say_findings};
+use super::{Outcome, one_decimal, say_findings};
 use crate::arguments::Fit;
 use crate::bar::with_bar;
 
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
+    let answer = make(arguments)?;
+    let is_refused = answer.fitted.findings.iter().any(|finding| finding.severity == Severity::Problem);
+    Outcome::done_if(!is_refused).print(json, &answer.to_json(), &text(&answer))
+}
+
+/// Fits and writes, and says what was found.
+pub fn make(arguments: &Fit) -> Result<FitAnswer> {
     let options = NetworkOptions {
         epochs: arguments.epochs,
         early_stop: arguments.early_stop,
@@ -22,8 +29,7 @@ pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
         loss: arguments.loss.as_deref().map(str::parse).transpose()?,
         uncertainty: arguments.uncertainty.as_deref().map(str::parse).transpose()?,
     };
-    let spaces = &arguments.spaces;
-    let answer = make(&FitFiles {
+    let files = FitFiles {
         old: arguments.old.clone(),
         new: arguments.new.clone(),
         labels: arguments.labels.clone(),
@@ -31,10 +37,10 @@ pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
         join: arguments.ids.files(),
         rows: arguments.selection.parsed()?,
         head: arguments.head.files()?,
-        old_model: spaces.old_model.clone(),
-        new_model: spaces.new_model.clone(),
-        distance: spaces.distance.parse()?,
-        old_distance: spaces.old_distance.as_deref().map(str::parse).transpose()?,
+        old_model: arguments.old_model.clone(),
+        new_model: arguments.new_model.clone(),
+        distance: arguments.distance.parse()?,
+        old_distance: arguments.old_distance.as_deref().map(str::parse).transpose()?,
         parameters: FitParameters {
             method: arguments.method.parse()?,
             seed: arguments.seed,
@@ -43,15 +49,8 @@ pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
         options,
         evaluation_old: arguments.evaluation_old.clone(),
         output: arguments.output.clone(),
-    })?;
-    let is_refused = answer.fitted.findings.iter().any(|finding| finding.severity == Severity::Problem);
-    print(json, &answer.to_json(), &text(&answer))?;
-    Ok(Outcome::done_if(!is_refused))
-}
-
-/// Fits and writes, and says what was found.
-pub fn make(files: &FitFiles) -> Result<FitAnswer> {
-    let answer = with_bar(|progress| fit_files(files, progress))?;
+    };
+    let answer = with_bar(|progress| fit_files(&files, progress))?;
     // Whether the two files were swapped, and what nothing here can know, is for a person to say.
     let is_said = |finding: &&Finding| {
         let is_question = ["swapped", "unknown-without-labels"].contains(&finding.code.as_str());

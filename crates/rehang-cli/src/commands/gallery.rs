@@ -4,7 +4,7 @@ use rehang::files::{self, VectorSource, expect_apart};
 use rehang::{Error, Matrix, Result};
 use rehang_upgrade::{Configuration, Location};
 
-use super::{Outcome, print_value, say};
+use super::{Outcome, say};
 use crate::arguments::{Delete, DropSpace, Export, Gallery, Import, Info, Put};
 use crate::bar::with_bar;
 
@@ -30,8 +30,7 @@ fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
     let location = Location::file(&arguments.gallery);
     let imported = with_bar(|progress| rehang_upgrade::import(&location, &import, progress))?;
     let text = format!("{}: {} items with vectors of {}\n", imported.gallery, imported.items, imported.of);
-    print_value(json, &imported, &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &imported, &text)
 }
 
 fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
@@ -50,14 +49,14 @@ fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
     let store = Location::file(&arguments.gallery).open()?;
     let exported = with_bar(|progress| rehang_upgrade::export(&*store, &export, progress))?;
     let text = format!("{}: {} vectors of {}\n", arguments.vectors.display(), exported.vectors, exported.of);
-    print_value(json, &exported, &text)?;
+    let outcome = Outcome::done_if(exported.lacking == 0).print(json, &exported, &text)?;
     if exported.lacking > 0 {
         say(&format!(
             "{} items have no vector in {:?}: they are not in the files.",
             exported.lacking, exported.space
         ));
     }
-    Ok(Outcome::done_if(exported.lacking == 0))
+    Ok(outcome)
 }
 
 fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
@@ -88,8 +87,7 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
             done.removed_from
         );
     }
-    print_value(json, &done, &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &done, &text)
 }
 
 /// `NAME=FILE` with one row, or `NAME=[…]`.
@@ -114,11 +112,12 @@ fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
         return Err(Error::missing("an id", "`rehang gallery delete`"));
     }
     let done = rehang_upgrade::delete(&*Location::file(&arguments.gallery).open()?, &ids)?;
-    print_value(json, &done, &format!("{} deleted\n", done.deleted))?;
+    let outcome = Outcome::done_if(done.missing.is_empty());
+    outcome.print(json, &done, &format!("{} deleted\n", done.deleted))?;
     if !done.missing.is_empty() {
         say(&format!("There is no item {}.", done.missing.join(", ")));
     }
-    Ok(Outcome::done_if(done.missing.is_empty()))
+    Ok(outcome)
 }
 
 fn run_drop_space(arguments: &DropSpace, json: bool) -> Result<Outcome> {
@@ -129,8 +128,7 @@ fn run_drop_space(arguments: &DropSpace, json: bool) -> Result<Outcome> {
         arguments.gallery.display(),
         dropped.vectors
     );
-    print_value(json, &dropped, &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &dropped, &text)
 }
 
 fn run_info(arguments: &Info, json: bool) -> Result<Outcome> {
@@ -149,6 +147,5 @@ fn run_info(arguments: &Info, json: bool) -> Result<Outcome> {
             counts.lacking
         );
     }
-    print_value(json, &contents, &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &contents, &text)
 }

@@ -2,7 +2,7 @@
 
 use rehang::Result;
 
-use super::{Outcome, print_value};
+use super::Outcome;
 use crate::arguments::Init;
 
 /// Writes a first configuration.
@@ -21,6 +21,5 @@ pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
         written.new,
         written.path.display()
     );
-    print_value(json, &written, &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &written, &text)
 }

@@ -4,9 +4,8 @@ use std::fmt::Write;
 
 use rehang::Result;
 use rehang::adapter::inspect;
-use serde_json::json;
 
-use super::{Outcome, print};
+use super::Outcome;
 use crate::arguments::Inspect;
 
 /// Says what an adapter file is.
@@ -34,6 +33,5 @@ pub fn run(arguments: &Inspect, json: bool) -> Result<Outcome> {
     for (role, fingerprint) in &training.inputs {
         let _ = writeln!(text, "  input        {role} {fingerprint}");
     }
-    print(json, &json!(found), &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &found, &text)
 }

@@ -7,7 +7,7 @@ use rehang::files::write_text;
 use rehang::{Error, Result};
 use serde_json::json;
 
-use super::{Outcome, print};
+use super::Outcome;
 use crate::arguments::{Arguments, Completions, Man, ManFormat};
 
 /// Prints the completions of a shell.
@@ -15,8 +15,7 @@ pub fn completions(arguments: &Completions, json: bool) -> Result<Outcome> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Arguments::command(), "rehang", &mut script);
     let script = String::from_utf8_lossy(&script);
-    print(json, &json!({ "shell": arguments.shell.to_string(), "script": script }), &script)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &json!({ "shell": arguments.shell.to_string(), "script": script }), &script)
 }
 
 /// Writes the manual into a folder.
@@ -35,8 +34,7 @@ pub fn man(arguments: &Man, json: bool) -> Result<Outcome> {
         write_text(&path, &text)?;
         written.push(path.display().to_string());
     }
-    print(json, &json!({ "written": written }), &format!("{}\n", written.join("\n")))?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &json!({ "written": written }), &format!("{}\n", written.join("\n")))
 }
 
 /// One page for every command: its file's name and its text.

@@ -24,7 +24,6 @@ use rehang::finding::{Finding, Severity};
 use rehang::{Error, Result, printable};
 use rehang_upgrade::{Configuration, Location};
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::wording::in_flags;
 
@@ -42,6 +41,22 @@ impl Outcome {
     pub fn done_if(all: bool) -> Self {
         if all { Self::Done } else { Self::WithRefusals }
     }
+
+    /// Prints a result on stdout: as one JSON object, or the text about it.
+    pub fn print(self, json: bool, value: &impl Serialize, text: &str) -> Result<Self> {
+        let value = serde_json::to_value(value).map_err(|error| Error::corrupt("the result", error))?;
+        let mut stdout = std::io::stdout().lock();
+        written(if json { writeln!(stdout, "{value}") } else { write!(stdout, "{}", printable(text)) })?;
+        Ok(self)
+    }
+}
+
+/// What came of writing to stdout. A reader may have seen enough (`| head`): that is no failure.
+pub fn written(result: std::io::Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|error| Error::io("write to", "stdout", &error)),
+    }
 }
 
 /// The gallery that was named, or the one of the configuration.
@@ -58,23 +73,6 @@ pub fn warn(warnings: &[String]) -> Outcome {
         say(&format!("Warning: {warning}"));
     }
     Outcome::done_if(warnings.is_empty())
-}
-
-/// Prints a result on stdout: as one JSON object, or the text about it.
-pub fn print_value(json: bool, value: &impl Serialize, text: &str) -> Result<()> {
-    let value = serde_json::to_value(value).map_err(|error| Error::corrupt("the result", error))?;
-    print(json, &value, text)
-}
-
-/// Prints a result on stdout: one JSON object, or the text.
-pub fn print(json: bool, value: &Value, text: &str) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    let written = if json { writeln!(stdout, "{value}") } else { write!(stdout, "{}", printable(text)) };
-    match written {
-        // A reader may have seen enough (`| head`): that is no failure.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(|error| Error::io("write to", "stdout", &error)),
-    }
 }
 
 /// Says what was found, on stderr.

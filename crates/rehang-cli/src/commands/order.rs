@@ -2,9 +2,8 @@
 
 use rehang::Result;
 use rehang_evaluate::{OrderFiles, order};
-use serde_json::json;
 
-use super::{Outcome, print, say_findings};
+use super::{Outcome, say_findings};
 use crate::arguments::Order;
 
 /// Orders a gallery and writes the permutation.
@@ -22,6 +21,5 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
     })?;
     say_findings(&ordered.findings);
     let (policy, items, path) = (&ordered.policy, ordered.items, ordered.order.display());
-    print(json, &json!(ordered), &format!("Order {policy} of {items} items written to {path}\n"))?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &ordered, &format!("Order {policy} of {items} items written to {path}\n"))
 }

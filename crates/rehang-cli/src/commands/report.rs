@@ -9,14 +9,24 @@ use rehang::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
 use serde_json::json;
 
-use super::{Outcome, one_decimal, print, say_findings};
+use super::{Outcome, one_decimal, say_findings};
 use crate::arguments::Report;
 use crate::bar::with_bar;
 
 /// Compares adapters and orders on a gallery and writes the report.
 pub fn run(arguments: &Report, json: bool) -> Result<Outcome> {
+    let report = make(arguments)?;
+    let text = verdict(&report);
+    let paths: Vec<String> = arguments.output.iter().map(|path| path.display().to_string()).collect();
+    let value = json!({ "report": paths[0], "reports": paths, "data": report });
+    let is_severe = report.warnings.iter().any(|warning| warning.severity == Severity::Problem);
+    Outcome::done_if(!is_severe).print(json, &value, &format!("{text}Report: {}\n", paths.join(", ")))
+}
+
+/// Makes the report and writes it to every output.
+pub fn make(arguments: &Report) -> Result<ReportData> {
     let orders = arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?;
-    let report = make(&ReportFiles {
+    let files = ReportFiles {
         adapters: arguments.adapters.clone(),
         old: arguments.old.clone(),
         new: arguments.new.clone(),
@@ -35,17 +45,7 @@ pub fn run(arguments: &Report, json: bool) -> Result<Outcome> {
         title: arguments.title.clone(),
         command: command(),
         output: arguments.output.clone(),
-    })?;
-    let text = verdict(&report);
-    let paths: Vec<String> = arguments.output.iter().map(|path| path.display().to_string()).collect();
-    let value = json!({ "report": paths[0], "reports": paths, "data": report });
-    print(json, &value, &format!("{text}Report: {}\n", paths.join(", ")))?;
-    let is_severe = report.warnings.iter().any(|warning| warning.severity == Severity::Problem);
-    Ok(Outcome::done_if(!is_severe))
-}
-
-/// Makes the report and writes it to every output.
-pub fn make(files: &ReportFiles) -> Result<ReportData> {
+    };
     for (place, path) in files.output.iter().enumerate() {
         if files.output[..place].iter().any(|other| is_same_file(other, path)) {
             return Err(Error::option("output", path.display(), "each file once"));
@@ -53,7 +53,7 @@ pub fn make(files: &ReportFiles) -> Result<ReportData> {
         format_of(path)?;
         drop(AtomicFile::create(path)?);
     }
-    let made = with_bar(|progress| report(files, progress))?;
+    let made = with_bar(|progress| report(&files, progress))?;
     let warnings = made.report.warnings.iter().filter(|warning| warning.severity != Severity::Note);
     say_findings(made.findings.iter().chain(warnings));
     for path in &files.output {
@@ -107,11 +107,13 @@ pub fn verdict(report: &ReportData) -> String {
 }
 
 /// The command line as it was given, written so that a shell reads it again.
-pub fn command() -> String {
-    std::iter::once("rehang".to_owned())
-        .chain(std::env::args_os().skip(1).map(|argument| quoted(&argument.to_string_lossy())))
-        .collect::<Vec<_>>()
-        .join(" ")
+fn command() -> String {
+    shell_line(std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()))
+}
+
+/// A call of rehang with these arguments, as a shell reads it.
+pub fn shell_line(arguments: impl IntoIterator<Item: AsRef<str>>) -> String {
+    arguments.into_iter().fold("rehang".into(), |line, argument| line + " " + &quoted(argument.as_ref()))
 }
 
 /// An argument as a shell reads it: in quotes where it holds anything that a shell may not take literally.

@@ -8,7 +8,7 @@ use rehang_store::{Filter, Store};
 use rehang_upgrade::Configuration;
 use serde_json::Value;
 
-use super::{Outcome, location, print_value, say};
+use super::{Outcome, location, say};
 use crate::arguments::Search;
 use crate::wording;
 
@@ -35,8 +35,7 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
             text += &format!("{query}\t{}\t{}\t{distance:.6}\t{}\n", place + 1, hit.id, hit.provenance);
         }
     }
-    print_value(json, &found, &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &found, &text)
 }
 
 fn filter(arguments: &Search) -> Result<Filter> {

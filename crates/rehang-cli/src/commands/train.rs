@@ -6,9 +6,8 @@ use rehang::Result;
 use rehang_train::encoder::Shape;
 use rehang_train::examples::Refusal;
 use rehang_train::{EmbedFiles, TrainAnswer, TrainFiles, embed_files, export_onnx, train_files};
-use serde_json::json;
 
-use super::{Outcome, print, say, say_findings};
+use super::{Outcome, say, say_findings};
 use crate::arguments::{Embed, ExportEncoder, Train};
 use crate::bar::with_bar;
 
@@ -29,9 +28,9 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
     for warning in &answer.warnings {
         say(&format!("Warning: {}.", warning.trim_end_matches('.')));
     }
-    print(json, &json!(answer), &text(&answer))?;
     // A warning above says why; a script that waits for the file must not take the command for done.
-    Ok(Outcome::done_if(!answer.is_adapter_lost && answer.refused.is_empty()))
+    let is_whole = !answer.is_adapter_lost && answer.refused.is_empty();
+    Outcome::done_if(is_whole).print(json, &answer, &text(&answer))
 }
 
 /// Vectors of a part of the data.
@@ -47,8 +46,7 @@ pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
     let answer = with_bar(|progress| embed_files(&files, progress))?;
     say_refused(&answer.refused);
     let text = format!("{} vectors of {} in {}\n", answer.items, answer.space, answer.vectors.display());
-    print(json, &json!(answer), &text)?;
-    Ok(Outcome::done_if(answer.refused.is_empty()))
+    Outcome::done_if(answer.refused.is_empty()).print(json, &answer, &text)
 }
 
 /// The encoder as an ONNX file.
@@ -62,8 +60,7 @@ pub fn export(arguments: &ExportEncoder, json: bool) -> Result<Outcome> {
     };
     let (path, bytes, dimension) = (answer.onnx.display(), answer.bytes, answer.dimension);
     let text = format!("{path} ({bytes} bytes): input {input}, output \"vector\" [batch, {dimension}]\n");
-    print(json, &json!(answer), &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &answer, &text)
 }
 
 /// Lists what could not be read.

@@ -2,9 +2,8 @@
 
 use rehang::Result;
 use rehang::transform::{TransformFiles, transform};
-use serde_json::json;
 
-use super::{Outcome, print, say_findings};
+use super::{Outcome, say_findings};
 use crate::arguments::Transform;
 use crate::bar::with_bar;
 
@@ -23,6 +22,9 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
     let written = with_bar(|progress| transform(&files, progress))?;
     say_findings(&written.findings);
     let (count, space, path) = (written.vectors, &written.space, written.adapted.display());
-    print(json, &json!(written), &format!("{count} vectors of space {space} written to {path}\n"))?;
-    Ok(Outcome::done_if(!written.drift_suspicious))
+    Outcome::done_if(!written.drift_suspicious).print(
+        json,
+        &written,
+        &format!("{count} vectors of space {space} written to {path}\n"),
+    )
 }

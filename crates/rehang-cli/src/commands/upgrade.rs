@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use rehang::{Error, Progress, Remedy, Result};
+use rehang::{Progress, Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
     Basis, Clock, Ending, Estimate, Forecast, Left, Outlook, Phase, Request, Run, RunOptions, Serving,
@@ -11,7 +11,7 @@ use rehang_upgrade::{
 };
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 
-use super::{Outcome, one_decimal, print_value, say, warn};
+use super::{Outcome, one_decimal, say, warn, written};
 use crate::arguments::{
     self, UpgradeConfig, UpgradePlan, UpgradeResume, UpgradeRun, UpgradeStatus, UpgradeSwitch,
 };
@@ -71,7 +71,7 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
     }
     text += "switch  one step; rollback undoes it at any time before finish\n";
     text += &forecast_text(forecast.as_ref());
-    print_value(json, &outlook, &text)?;
+    Outcome::Done.print(json, &outlook, &text)?;
     Ok(warn(&outlook.warnings()))
 }
 
@@ -156,7 +156,7 @@ fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     if upgrade.store().serving()?.as_deref() == Some(configuration.old.name.as_str()) {
         text += "Searches still go to the old space: `rehang upgrade switch` changes that.\n";
     }
-    print_value(json, &started, &text)?;
+    Outcome::Done.print(json, &started, &text)?;
     Ok(warn(&started.warnings))
 }
 
@@ -174,8 +174,7 @@ fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
             switched.lacking
         );
     }
-    print_value(json, &switched, &text)?;
-    Ok(Outcome::done_if(switched.lacking == 0))
+    Outcome::done_if(switched.lacking == 0).print(json, &switched, &text)
 }
 
 fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
@@ -193,8 +192,7 @@ fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
         end_at_ctrl_c(progress);
         upgrade.run(&options, None, progress)
     })?;
-    print_value(json, &run, &run_text(&run))?;
-    Ok(Outcome::done_if(run.is_complete()))
+    Outcome::done_if(run.is_complete()).print(json, &run, &run_text(&run))
 }
 
 fn run_text(run: &Run) -> String {
@@ -261,7 +259,7 @@ fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
             if over {
                 text += &lists_text(upgrade.store(), &status)?;
             }
-            print_value(json, &status, &text)?;
+            Outcome::Done.print(json, &status, &text)?;
         }
         if over {
             let alarm = status.sigma.is_some_and(|sigma| sigma.alarm);
@@ -338,17 +336,13 @@ fn print_with_lists(store: &dyn Store, status: &Status) -> Result<()> {
         items_without_vector: ids(Left::WithoutVector),
     };
     let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
-    let written = serde_json::to_writer(&mut stdout, &whole)
+    let outcome = serde_json::to_writer(&mut stdout, &whole)
         .map_err(|error| match error.io_error_kind() {
             Some(kind) => std::io::Error::from(kind),
             None => std::io::Error::other(error.to_string()),
         })
         .and_then(|()| writeln!(stdout).and_then(|()| stdout.flush()));
-    match written {
-        // A reader may have seen enough (`| head`): that is no failure.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(|error| Error::io("write to", "stdout", &error)),
-    }
+    written(outcome)
 }
 
 fn status_text(status: &Status, rate: Option<f64>) -> String {
@@ -426,8 +420,7 @@ fn run_request(arguments: &UpgradeConfig, request: Request, json: bool) -> Resul
         Request::Stop => "The backfill stays where it is; what is adapted stays adapted.\n",
         Request::Run => MAY_GO_ON,
     };
-    print_value(json, &requested, text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &requested, text)
 }
 
 fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
@@ -436,8 +429,7 @@ fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
     if resumed.retried > 0 {
         text += &format!("{} failed items will be tried again.\n", resumed.retried);
     }
-    print_value(json, &resumed, &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &resumed, &text)
 }
 
 fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
@@ -453,8 +445,7 @@ fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
             back.examples.join(", ")
         );
     }
-    print_value(json, &back, &text)?;
-    Ok(Outcome::done_if(back.without_old_vector == 0))
+    Outcome::done_if(back.without_old_vector == 0).print(json, &back, &text)
 }
 
 fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
@@ -466,8 +457,7 @@ fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     if done.lacking > 0 {
         text += &format!("{} items have no vector at all: no search finds them.\n", done.lacking);
     }
-    print_value(json, &done, &text)?;
-    Ok(Outcome::done_if(done.lacking == 0))
+    Outcome::done_if(done.lacking == 0).print(json, &done, &text)
 }
 
 /// The first Ctrl-C lets batches in hand finish, so that what was paid for is written; the second ends at once.

@@ -8,20 +8,20 @@ mod process;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rehang::files::{VectorSource, read_matrix};
-use rehang::{Error, ErrorKind, Matrix, Result, Space};
+use rehang::{Error, ErrorKind, Gate, Matrix, Pass, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::check::Check;
 use crate::clock;
-use crate::config::{at_least_one, resolve, seconds};
-use crate::contract::{Encoder, Input, ItemFailure, Spent};
+use crate::config::{at_least_one, number, resolve, seconds};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::meter::{Meter, lock};
 use process::{Launch, Output, Process, Said};
 
@@ -53,16 +53,15 @@ pub struct CommandConfig {
     #[serde(default)]
     pub format: CommandFormat,
     /// Whether one process serves all batches; by default it does unless it writes `.npy`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<bool>,
     /// Items it is given at once.
-    #[serde(default = "default_batch")]
+    #[serde(default = "number::<32, _>")]
     pub batch: usize,
     /// Processes at a time.
-    #[serde(default = "default_processes")]
+    #[serde(default = "number::<1, _>")]
     pub processes: usize,
     /// The longest that a batch may take, in seconds.
-    #[serde(default = "default_timeout_seconds")]
+    #[serde(default = "number::<300, _>")]
     pub timeout_seconds: f64,
     /// Whether vectors are scaled to length 1.
     #[serde(default)]
@@ -80,18 +79,6 @@ pub enum CommandFormat {
     Npy,
 }
 
-fn default_batch() -> usize {
-    32
-}
-
-fn default_processes() -> usize {
-    1
-}
-
-fn default_timeout_seconds() -> f64 {
-    300.0
-}
-
 /// The encoder behind [`CommandConfig`].
 pub(crate) struct Command {
     check: Check,
@@ -101,37 +88,28 @@ pub(crate) struct Command {
     batch: usize,
     processes: usize,
     timeout: Duration,
-    pool: Mutex<Pool>,
-    freed: Condvar,
+    /// Lets as many processes be at work as may be.
+    gate: Gate,
+    /// Processes that wait for a batch.
+    idle: Mutex<Vec<Process>>,
     meter: Meter,
     answered: AtomicBool,
     faults: AtomicUsize,
 }
 
-/// Processes that wait for a batch, and how many batches are under way.
-#[derive(Default)]
-struct Pool {
-    idle: Vec<Process>,
-    busy: usize,
-}
-
-/// A place in the pool, and the process in it if one lives. A process that is left in it serves the next batch.
+/// One of the processes that may be at work, once it lives. A process that is left in it serves the next batch.
 struct Seat<'a> {
     command: &'a Command,
     process: Option<Process>,
+    /// Given back last.
+    _pass: Pass<'a>,
 }
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        let mut pool = lock(&self.command.pool);
-        pool.busy -= 1;
-        pool.idle.extend(self.process.take());
-        drop(pool);
-        self.command.freed.notify_one();
+        lock(&self.command.idle).extend(self.process.take());
     }
 }
-
-type Answer = Result<Vec<f32>, ItemFailure>;
 
 impl Command {
     pub(crate) fn open(config: &CommandConfig, space: &Space, base: &Path) -> Result<Self> {
@@ -174,22 +152,18 @@ impl Command {
             batch: config.batch,
             processes: config.processes,
             timeout,
-            pool: Mutex::default(),
-            freed: Condvar::new(),
+            gate: Gate::new(config.processes),
+            idle: Mutex::default(),
             meter: Meter::default(),
             answered: AtomicBool::new(false),
             faults: AtomicUsize::new(0),
         })
     }
 
-    /// Waits for a place in the pool.
+    /// Waits until another process may be at work.
     fn seat(&self) -> Seat<'_> {
-        let mut pool = lock(&self.pool);
-        while pool.busy >= self.processes {
-            pool = self.freed.wait(pool).unwrap_or_else(PoisonError::into_inner);
-        }
-        pool.busy += 1;
-        Seat { command: self, process: pool.idle.pop() }
+        let pass = self.gate.enter();
+        Seat { command: self, process: lock(&self.idle).pop(), _pass: pass }
     }
 
     /// Asks for a part of a batch and appends the answers that came, up to the fault if there was one. After a fault

@@ -9,19 +9,19 @@ mod stub;
 mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind, Result, Space};
+use rehang::{Error, ErrorKind, Gate, Pass, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ureq::Agent;
 
 use crate::check::Check;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{TOKENS_OF_A_PRICE, Terms, at_least_one, positive, seconds};
-use crate::contract::{Encoder, Input, ItemFailure, Spent};
+use crate::config::{at_least_one, number, positive, seconds};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::meter::{Meter, lock};
 use answer::Request;
 use pace::{Backoff, Pace, retry_after};
@@ -36,6 +36,8 @@ const TOKENS_MORE: u64 = 256;
 const PROBE: &str = "rehang";
 /// The longest that a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Tokens that a price is given for.
+const TOKENS_OF_A_PRICE: f64 = 1e6;
 /// Bytes of JSON that one number may take, and bytes of an answer beside its numbers.
 const NUMBER_BYTES_MAX: u64 = 40;
 const ANSWER_BYTES_MORE: u64 = 1 << 20;
@@ -70,46 +72,39 @@ pub struct HttpConfig {
     /// The model's name there.
     pub model: String,
     /// Name of the environment variable that holds the key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_env: Option<String>,
     /// Whether the key is sent over `http://` to another machine.
     #[serde(default)]
     pub plain_http: bool,
     /// Texts a request.
-    #[serde(default = "default_batch")]
+    #[serde(default = "number::<64, _>")]
     pub batch: usize,
     /// Requests at a time.
-    #[serde(default = "default_concurrency")]
+    #[serde(default = "number::<4, _>")]
     pub concurrency: usize,
     /// Requests a minute.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_minute: Option<f64>,
     /// Tokens a minute.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_minute: Option<f64>,
     /// The width that the service is asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dimensions: Option<usize>,
     /// The longest that a request may take, in seconds.
-    #[serde(default = "default_timeout_seconds")]
+    #[serde(default = "number::<60, _>")]
     pub timeout_seconds: f64,
     /// Times that a request is sent before it is given up.
-    #[serde(default = "default_attempts")]
+    #[serde(default = "number::<5, _>")]
     pub attempts: usize,
     /// Items that may be sent, retries included.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_items: Option<u64>,
     /// Tokens that may be used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_tokens: Option<u64>,
     /// Money that may be spent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_money: Option<f64>,
     /// Money that a million tokens cost.
     #[serde(default)]
     pub price_per_million_tokens: f64,
     /// Estimate of tokens before the service says how many there were.
-    #[serde(default = "default_characters_per_token")]
+    #[serde(default = "number::<4, _>")]
     pub characters_per_token: f64,
     /// Seed of the jitter between attempts.
     #[serde(default)]
@@ -120,38 +115,35 @@ pub struct HttpConfig {
 }
 
 impl HttpConfig {
-    /// What the service takes and allows.
-    pub(crate) fn terms(&self) -> Terms {
-        Terms {
-            characters_per_token: self.characters_per_token,
-            price_per_million_tokens: Some(self.price_per_million_tokens).filter(|price| *price > 0.0),
-            items_per_second: self.requests_per_minute.map(|requests| requests * self.batch as f64 / 60.0),
-            tokens_per_second: self.tokens_per_minute.map(|tokens| tokens / 60.0),
-            budget_items: self.budget_items,
-            budget_tokens: self.budget_tokens,
-            budget_money: self.budget_money,
-        }
+    /// Tokens that a text will probably take, at least 1.
+    pub fn tokens(&self, text: &str) -> u64 {
+        ((text.chars().count() as f64 / self.characters_per_token).ceil() as u64).max(1)
     }
-}
 
-fn default_batch() -> usize {
-    64
-}
+    /// Money that tokens cost; `None` where no price is known.
+    pub fn money(&self, tokens: f64) -> Option<f64> {
+        let price = Some(self.price_per_million_tokens).filter(|price| *price > 0.0);
+        price.map(|price| tokens * price / TOKENS_OF_A_PRICE)
+    }
 
-fn default_concurrency() -> usize {
-    4
-}
+    /// Items a second at most, by the limit on requests.
+    pub fn items_per_second(&self) -> Option<f64> {
+        self.requests_per_minute.map(|requests| requests * self.batch as f64 / 60.0)
+    }
 
-fn default_timeout_seconds() -> f64 {
-    60.0
-}
-
-fn default_attempts() -> usize {
-    5
-}
-
-fn default_characters_per_token() -> f64 {
-    4.0
+    /// Items of so many tokens each after which the first budget is spent; `None` without a budget.
+    pub fn items_of_budgets(&self, tokens_per_item: f64) -> Option<u64> {
+        let money_per_item = self.money(tokens_per_item).unwrap_or(0.0);
+        [
+            self.budget_items.map(|items| items as f64),
+            self.budget_tokens.map(|tokens| tokens as f64 / tokens_per_item.max(1.0)),
+            self.budget_money.filter(|_| money_per_item > 0.0).map(|money| money / money_per_item),
+        ]
+        .into_iter()
+        .flatten()
+        .min_by(f64::total_cmp)
+        .map(|items| items as u64)
+    }
 }
 
 /// The encoder behind [`HttpConfig`].
@@ -167,16 +159,13 @@ pub(crate) struct Http {
     pace: Pace,
     backoff: Backoff,
     meter: Meter,
-    /// Requests under way.
-    busy: Mutex<usize>,
-    freed: Condvar,
+    /// Lets as many requests be under way as may be.
+    gate: Gate,
     /// Requests that the service has given vectors for so far.
     served: AtomicU64,
     /// What stopped an earlier call and stops every later one.
     stopped: Mutex<Option<Error>>,
 }
-
-type Answer = Result<Vec<f32>, ItemFailure>;
 
 /// Reads bytes as the answers of a service, for [`crate::doors`].
 pub(crate) fn take_in(bytes: &[u8]) {
@@ -267,8 +256,7 @@ impl Http {
             pace: Pace::new(config.requests_per_minute, config.tokens_per_minute),
             backoff: Backoff::new(config.seed),
             meter: Meter::default(),
-            busy: Mutex::new(0),
-            freed: Condvar::new(),
+            gate: Gate::new(config.concurrency),
             served: AtomicU64::new(0),
             stopped: Mutex::default(),
             config: config.clone(),
@@ -380,12 +368,12 @@ impl Http {
     /// # Errors
     ///
     /// As [`Http::expect_no_long_pause`] and [`Http::wait_until`].
-    fn wait_for_turn(&self, tokens: u64) -> Result<Turn<'_>> {
+    fn wait_for_turn(&self, tokens: u64) -> Result<Pass<'_>> {
         let from = self.pace.reserve(self.clock.now(), tokens);
         self.expect_no_long_pause()?;
         self.wait_until(from)?;
         loop {
-            let turn = self.turn();
+            let turn = self.gate.enter();
             self.expect_no_long_pause()?;
             let paused_until = self.pace.paused_until();
             if paused_until <= self.clock.now() {
@@ -407,7 +395,7 @@ impl Http {
     }
 
     /// Sends one request of texts whose tokens are reserved.
-    fn send(&self, inputs: &[Input<'_>], reserved: u64, turn: Turn<'_>) -> Result<Outcome> {
+    fn send(&self, inputs: &[Input<'_>], reserved: u64, turn: Pass<'_>) -> Result<Outcome> {
         let texts: Vec<&str> = inputs.iter().map(|input| input.source).collect();
         let request =
             Request { model: &self.config.model, input: &texts, dimensions: self.config.dimensions };
@@ -548,19 +536,9 @@ impl Http {
         ErrorKind::Unavailable { service: self.check.encoder().into(), detail }.into()
     }
 
-    /// Waits until fewer than `concurrency` requests are under way.
-    fn turn(&self) -> Turn<'_> {
-        let mut busy = lock(&self.busy);
-        while *busy >= self.config.concurrency {
-            busy = self.freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
-        }
-        *busy += 1;
-        Turn(self)
-    }
-
-    /// Tokens that a text will probably take.
-    fn estimate(&self, text: &str) -> u64 {
-        self.config.terms().tokens(text)
+    /// Money that a token costs.
+    fn price(&self) -> f64 {
+        self.config.price_per_million_tokens / TOKENS_OF_A_PRICE
     }
 
     /// Takes as many of the inputs out of the budget as there is room for: how many, and the tokens reserved for them.
@@ -569,11 +547,11 @@ impl Http {
     ///
     /// [`ErrorKind::BudgetSpent`] where there is no room for one.
     fn reserve(&self, inputs: &[Input<'_>]) -> Result<(usize, u64)> {
-        let price = self.config.price_per_million_tokens / TOKENS_OF_A_PRICE;
+        let price = self.price();
         let mut spent = self.meter.lock();
         let (mut count, mut tokens) = (0, 0);
         for input in inputs {
-            let more = tokens + self.estimate(input.source);
+            let more = tokens + self.config.tokens(input.source);
             let items_after = spent.items + count as u64 + 1;
             let tokens_after = spent.tokens + more;
             let over = [
@@ -593,7 +571,9 @@ impl Http {
                     format!(
                         "{key} has no room for another item ({} items, {} tokens and {:.4} in money are spent); \
                          raise it to go on",
-                        spent.items, spent.tokens, spent.money
+                        spent.items,
+                        spent.tokens,
+                        spent.tokens as f64 * price
                     ),
                 ));
             }
@@ -601,7 +581,6 @@ impl Http {
         }
         spent.items += count as u64;
         spent.tokens += tokens;
-        spent.money = spent.tokens as f64 * price;
         Ok((count, tokens))
     }
 
@@ -610,7 +589,6 @@ impl Http {
         let mut spent = self.meter.lock();
         spent.items -= items as u64;
         spent.tokens = spent.tokens.saturating_sub(tokens);
-        spent.money = spent.tokens as f64 * self.config.price_per_million_tokens / TOKENS_OF_A_PRICE;
     }
 
     /// Replaces reserved tokens by those that were used.
@@ -618,7 +596,6 @@ impl Http {
         self.pace.correct(reserved, used);
         let mut spent = self.meter.lock();
         spent.tokens = (spent.tokens + used).saturating_sub(reserved);
-        spent.money = spent.tokens as f64 * self.config.price_per_million_tokens / TOKENS_OF_A_PRICE;
     }
 
     /// Embeds the requests of one call, several at a time; the first error stops those that have not begun.
@@ -701,21 +678,12 @@ impl Encoder for Http {
     }
 
     fn spent(&self) -> Spent {
-        self.meter.spent()
+        let spent = self.meter.spent();
+        Spent { money: spent.tokens as f64 * self.price(), ..spent }
     }
 
     fn interrupt(&self) {
         lock(&self.stopped).get_or_insert_with(|| ErrorKind::Cancelled.into());
-    }
-}
-
-/// One of the requests that may be under way.
-struct Turn<'a>(&'a Http);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        *lock(&self.0.busy) -= 1;
-        self.0.freed.notify_one();
     }
 }
 

@@ -91,32 +91,9 @@ pub(super) fn retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
     if let Ok(seconds) = value.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }
-    let wait = http_date(value)?.checked_sub(http_date(date?)?)?;
-    Some(Duration::from_secs(u64::try_from(wait).unwrap_or(0)))
-}
-
-/// Seconds of a date such as `Sun, 06 Nov 1994 08:49:37 GMT` since the start of 1970.
-fn http_date(text: &str) -> Option<i64> {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let (_, rest) = text.split_once(", ")?;
-    let words: Vec<&str> = rest.split(' ').collect();
-    let &[day, month, year, time, "GMT"] = words.as_slice() else { return None };
-    let month = MONTHS.iter().position(|&name| name == month)? as i64 + 1;
-    let (day, year): (i64, i64) = (day.parse().ok()?, year.parse().ok()?);
-    if !(1..=31).contains(&day) || !(1970..=9999).contains(&year) {
-        return None;
-    }
-    let clock: Vec<i64> = time.split(':').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let &[hour, minute, second] = clock.as_slice() else { return None };
-    if !(0..24).contains(&hour) || !(0..60).contains(&minute) || !(0..61).contains(&second) {
-        return None;
-    }
-    // Years that start in March have their leap day at the end.
-    let (years, months) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days =
-        years * 365 + years / 4 - years / 100 + years / 400 + (months * 153 + 2) / 5 + day - 1 - 719_468;
-    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
+    let moment = |text: &str| httpdate::parse_http_date(text).ok();
+    // A moment that is past asks for no wait.
+    Some(moment(value)?.duration_since(moment(date?)?).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -137,10 +114,11 @@ mod tests {
             assert_eq!(seconds(nonsense, date), None, "{nonsense}");
         }
         assert_eq!(seconds("Sun, 06 Nov 1994 08:50:07 GMT", None), None);
-        // Known moments: the start of the count, a leap day, and this format's own example.
-        assert_eq!(http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
-        assert_eq!(http_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
-        assert_eq!(http_date("Thu, 29 Feb 2024 12:00:00 GMT"), Some(1_709_208_000));
+        // Known moments: a leap day, and this format's own example, both from the start of the count.
+        let start = Some("Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(seconds("Thu, 01 Jan 1970 00:00:00 GMT", start), Some(0.0));
+        assert_eq!(seconds("Sun, 06 Nov 1994 08:49:37 GMT", start), Some(784_111_777.0));
+        assert_eq!(seconds("Thu, 29 Feb 2024 12:00:00 GMT", start), Some(1_709_208_000.0));
     }
 
     #[test]

@@ -1,3 +1,4 @@
+use std::sync::Condvar;
 use std::sync::atomic::AtomicUsize;
 
 use proptest::prelude::*;

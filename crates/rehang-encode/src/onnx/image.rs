@@ -2,11 +2,10 @@
 
 use std::io::Cursor;
 use std::path::Path;
-use std::sync::{Condvar, Mutex, PoisonError};
 
 use image::imageops::FilterType;
 use image::{DynamicImage, GrayImage, ImageDecoder as _, ImageFormat, ImageReader, RgbImage};
-use rehang::{Error, Result};
+use rehang::{Error, Gate, Result};
 use rten::Dimension;
 use serde::{Deserialize, Serialize};
 use zune_jpeg::zune_core::bytestream::ZCursor;
@@ -14,13 +13,12 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::{fixed, shown};
-use crate::config::at_least_one;
+use crate::config::{at_least_one, number};
 use crate::contract::ItemFailure;
-use crate::meter::lock;
 
 /// Bytes that all images of an encoder may take together while they are decoded and scaled. A small file may be a picture of any
 /// size, so this is asked for before anything is allocated.
-const DECODING_BYTES_MAX: u64 = 1 << 30;
+pub(super) const DECODING_BYTES_MAX: usize = 1 << 30;
 /// Largest side of a model's image; anything above is a slip of the keyboard.
 const SIDE_MAX: usize = 1 << 14;
 
@@ -48,13 +46,12 @@ pub struct ImageInput {
     /// Height of the model's image.
     pub height: usize,
     /// 3 for colours, 1 for grey.
-    #[serde(default = "default_channels")]
+    #[serde(default = "number::<3, _>")]
     pub channels: usize,
     /// How an image of another size is fitted.
     #[serde(default)]
     pub resize: ImageResize,
     /// The shorter side before the middle is cut out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shorter_side: Option<usize>,
     /// How pixels are mixed when an image is scaled.
     #[serde(default)]
@@ -108,10 +105,6 @@ pub enum ImageLayout {
     Nchw,
     /// `[batch, height, width, channels]`.
     Nhwc,
-}
-
-fn default_channels() -> usize {
-    3
 }
 
 impl ImageInput {
@@ -180,7 +173,7 @@ impl ImageInput {
     }
 
     /// The numbers of an image file.
-    pub(super) fn pixels(&self, bytes: &[u8], path: &Path, memory: &Memory) -> Result<Vec<f32>, ItemFailure> {
+    pub(super) fn pixels(&self, bytes: &[u8], path: &Path, memory: &Gate) -> Result<Vec<f32>, ItemFailure> {
         let refused = |error: String| {
             ItemFailure::Permanent(format!("{} is no image that can be read: {error}", path.display()))
         };
@@ -192,11 +185,13 @@ impl ImageInput {
         let (_, scaled_height) = self.scaled_size(width, height);
         // The first of two passes of scaling changes the height, with four numbers of four bytes a pixel.
         let scaling = u64::from(width) * u64::from(scaled_height) * 16;
-        let _room = memory.take(picture.bytes().saturating_add(scaling)).map_err(|bytes| {
+        let bytes = picture.bytes().saturating_add(scaling);
+        let places = usize::try_from(bytes).ok().filter(|&bytes| bytes <= DECODING_BYTES_MAX).ok_or_else(|| {
             refused(format!(
                 "decoding its {width} × {height} pixels takes {bytes} bytes of memory; at most {DECODING_BYTES_MAX} are given"
             ))
         })?;
+        let _room = memory.take(places);
         let decoded = picture.decode().map_err(refused)?;
         // Colours first, size second: the order of the common libraries, and the size is then the cheaper step.
         let coloured = match self.channels {
@@ -276,49 +271,6 @@ impl ImageInput {
                 .map(|(byte, channel)| value(byte, channel))
                 .collect(),
         }
-    }
-}
-
-/// The memory that images are decoded in, shared by the threads of an encoder.
-#[derive(Debug)]
-pub(super) struct Memory {
-    free: Mutex<u64>,
-    freed: Condvar,
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self { free: Mutex::new(DECODING_BYTES_MAX), freed: Condvar::new() }
-    }
-}
-
-impl Memory {
-    /// Waits until so many bytes are free, and takes them until the answer is dropped. A thread takes once at a time, so the ones
-    /// that hold some never wait. More than there are in all are given back as the error.
-    pub(super) fn take(&self, bytes: u64) -> Result<Room<'_>, u64> {
-        if bytes > DECODING_BYTES_MAX {
-            return Err(bytes);
-        }
-        let mut free = lock(&self.free);
-        while *free < bytes {
-            free = self.freed.wait(free).unwrap_or_else(PoisonError::into_inner);
-        }
-        *free -= bytes;
-        Ok(Room { memory: self, bytes })
-    }
-}
-
-/// Bytes that one image has taken.
-#[derive(Debug)]
-pub(super) struct Room<'a> {
-    memory: &'a Memory,
-    bytes: u64,
-}
-
-impl Drop for Room<'_> {
-    fn drop(&mut self) {
-        *lock(&self.memory.free) += self.bytes;
-        self.memory.freed.notify_all();
     }
 }
 

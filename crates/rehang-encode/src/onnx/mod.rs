@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use rehang::{Error, Result, Space};
+use rehang::{Error, Gate, Result, Space};
 use rten::{Dimension, Model, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use rten_tensor::Layout as _;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::config::{at_least_one, resolve};
-use crate::contract::{Encoder, Input, ItemFailure, Spent};
+use crate::config::{at_least_one, number, resolve};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::meter::Meter;
 pub use image::{ImageFilter, ImageInput, ImageLayout, ImageResize};
 use source::Sources;
@@ -45,16 +45,13 @@ pub struct OnnxConfig {
     /// What sources are.
     pub input: OnnxInput,
     /// Name of the output that holds the vectors.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// Items that the model runs on at once.
-    #[serde(default = "default_batch")]
+    #[serde(default = "number::<16, _>")]
     pub batch: usize,
     /// Threads that the model runs on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
     /// Folder that the paths of sources are relative to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<PathBuf>,
     /// Whether sources outside of that folder are read too.
     #[serde(default)]
@@ -81,10 +78,6 @@ pub enum OnnxInput {
 #[serde(deny_unknown_fields)]
 pub struct VectorInput {}
 
-fn default_batch() -> usize {
-    16
-}
-
 /// The encoder behind [`OnnxConfig`].
 pub(crate) struct Onnx {
     check: Check,
@@ -102,7 +95,7 @@ pub(crate) struct Onnx {
 
 /// How sources become what the model reads.
 enum Kind {
-    Image { config: ImageInput, node: NodeId, memory: image::Memory },
+    Image { config: ImageInput, node: NodeId, memory: Gate },
     Text(Box<Texts>),
     Vector { node: NodeId, width: Option<usize> },
 }
@@ -112,8 +105,6 @@ enum Ready {
     Numbers(Vec<f32>),
     Tokens(Vec<u32>),
 }
-
-type Answer = Result<Vec<f32>, ItemFailure>;
 
 impl Onnx {
     pub(crate) fn open(config: &OnnxConfig, space: &Space, base: &Path) -> Result<Self> {
@@ -144,7 +135,11 @@ impl Onnx {
             OnnxInput::Image(image) => {
                 let input = only_input(&inputs, &name)?;
                 image.check(&input.shape, &name)?;
-                Kind::Image { config: image.clone(), node: input.node, memory: image::Memory::default() }
+                Kind::Image {
+                    config: image.clone(),
+                    node: input.node,
+                    memory: Gate::new(image::DECODING_BYTES_MAX),
+                }
             }
             OnnxInput::Vector(VectorInput {}) => {
                 let input = only_input(&inputs, &name)?;
@@ -281,7 +276,7 @@ impl Onnx {
             }
             (pooling, &[rows, _]) if rows == count => Err(Error::option(
                 "pooling",
-                pooling,
+                format!("{pooling:?}").to_lowercase(),
                 format!("none: the output {} has one vector a text already", self.output.1),
             )),
             _ => Err(refuse(&shape, "an output with one vector a token".into())),

@@ -184,7 +184,8 @@ fn images_are_fitted() {
     let pixels = |config: Json| {
         let input: ImageInput = serde_json::from_value(config).unwrap();
         input.check(&[], "m").unwrap();
-        let numbers = input.pixels(png.get_ref(), Path::new("p"), &image::Memory::default()).unwrap();
+        let numbers =
+            input.pixels(png.get_ref(), Path::new("p"), &Gate::new(image::DECODING_BYTES_MAX)).unwrap();
         numbers.into_iter().map(|value| (value * 255.0).round() as i32).collect::<Vec<_>>()
     };
     let grey = |more: Json| {
@@ -212,7 +213,7 @@ fn images_are_fitted() {
 #[test]
 fn photographs_are_read_whole_or_not_at_all() {
     let input: ImageInput = serde_json::from_value(json!({"width": 128, "height": 96})).unwrap();
-    let memory = image::Memory::default();
+    let memory = Gate::new(image::DECODING_BYTES_MAX);
     let pixels = |bytes: &[u8]| input.pixels(bytes, Path::new("p"), &memory);
     for name in ["photo.jpg", "progressive.jpg", "grey.jpg", "inks.jpg"] {
         let whole = fs_err::read(models().join(name)).unwrap();
@@ -238,10 +239,11 @@ fn photographs_are_read_whole_or_not_at_all() {
 #[test]
 fn an_image_that_is_too_large_is_refused_before_anything_is_allocated() {
     let input: ImageInput = serde_json::from_value(json!({"width": 4, "height": 4})).unwrap();
-    let refused = |bytes: &[u8]| match input.pixels(bytes, Path::new("p"), &image::Memory::default()) {
-        Err(ItemFailure::Permanent(why)) => assert!(why.contains("bytes of memory"), "{why}"),
-        other => panic!("{other:?}"),
-    };
+    let refused =
+        |bytes: &[u8]| match input.pixels(bytes, Path::new("p"), &Gate::new(image::DECODING_BYTES_MAX)) {
+            Err(ItemFailure::Permanent(why)) => assert!(why.contains("bytes of memory"), "{why}"),
+            other => panic!("{other:?}"),
+        };
     // A progressive photograph and a picture, each of which says that it is as large as can be.
     let mut photo = fs_err::read(models().join("progressive.jpg")).unwrap();
     let frame = photo.windows(2).position(|marker| marker == [0xFF, 0xC2]).unwrap();
@@ -259,27 +261,6 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |sum, &byte| {
         (0..8).fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ (0xEDB8_8320 & 0_u32.wrapping_sub(sum & 1)))
     })
-}
-
-#[test]
-fn images_share_their_memory() {
-    let memory = image::Memory::default();
-    let under_way = std::sync::atomic::AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                for _ in 0..200 {
-                    // Two have room at a time, a third has not.
-                    let room = memory.take(400 << 20).unwrap();
-                    assert!(under_way.fetch_add(1, Ordering::SeqCst) < 2);
-                    under_way.fetch_sub(1, Ordering::SeqCst);
-                    drop(room);
-                }
-            });
-        }
-    });
-    assert!(memory.take(1 << 30).is_ok());
-    assert!(memory.take((1 << 30) + 1).is_err());
 }
 
 /// A model that pools by itself and keeps the side that it pooled over leaves nothing to pool.
@@ -345,7 +326,7 @@ proptest! {
         let mut bytes = fs_err::read(models().join("colours.png")).unwrap();
         let at = at % bytes.len();
         bytes[at] = byte;
-        match input.pixels(&bytes, Path::new("p"), &image::Memory::default()) {
+        match input.pixels(&bytes, Path::new("p"), &Gate::new(image::DECODING_BYTES_MAX)) {
             Ok(pixels) => prop_assert_eq!(pixels.len(), 48),
             Err(failure) => prop_assert!(matches!(failure, ItemFailure::Permanent(_))),
         }

@@ -1,6 +1,5 @@
 //! Texts as a model reads them.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rehang::{Error, Result};
@@ -29,13 +28,12 @@ pub struct TextInput {
     /// The model's `tokenizer.json`.
     pub tokenizer: PathBuf,
     /// Tokens that are read of a text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
     /// How the tokens' states become one vector.
     #[serde(default)]
     pub pooling: Pooling,
     /// Text in front of every source.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default)]
     pub prefix: String,
 }
 
@@ -52,17 +50,6 @@ pub enum Pooling {
     Last,
     /// The model gives one vector a text itself.
     None,
-}
-
-impl fmt::Display for Pooling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Mean => "mean",
-            Self::Cls => "cls",
-            Self::Last => "last",
-            Self::None => "none",
-        })
-    }
 }
 
 impl Pooling {

@@ -21,6 +21,78 @@ pub struct Problem {
 /// Vectors of each space whose numbers are read.
 const SAMPLE: usize = 10_000;
 
+/// What must not be in a gallery, and how often it is.
+const OF_THE_GALLERY: [(&str, &str); 3] = [
+    (
+        "items with a revision that was never given",
+        "SELECT count(*) FROM item
+         WHERE revision <= 0 OR revision > (SELECT value FROM gallery WHERE name = 'counter')",
+    ),
+    ("items that share a revision with another", "SELECT count(*) - count(DISTINCT revision) FROM item"),
+    (
+        "the serving space does not exist",
+        "SELECT count(*) FROM gallery WHERE name = 'serving' AND value IS NOT NULL
+         AND value NOT IN (SELECT name FROM space)",
+    ),
+];
+
+/// What must not be in the space with the number `{n}`, whose vectors have so many `{bytes}`, and how often it is.
+const OF_A_SPACE: [(&str, &str); 10] = [
+    (
+        "vectors of items that do not exist",
+        "SELECT count(*) FROM vector_{n} WHERE item NOT IN (SELECT key FROM item)",
+    ),
+    (
+        "vectors made from another revision than their item's",
+        "SELECT count(*) FROM vector_{n} AS v JOIN item ON item.key = v.item
+         WHERE v.revision <> item.revision",
+    ),
+    (
+        "vectors of unknown provenance",
+        "SELECT count(*) FROM vector_{n}
+         WHERE provenance IS NULL OR provenance NOT IN ('old', 'adapted', 'native')",
+    ),
+    (
+        "vectors of the wrong width",
+        "SELECT count(*) FROM vector_{n} WHERE typeof(value) <> 'blob' OR length(value) <> {bytes}",
+    ),
+    (
+        "vectors that searches cannot see, since they carry no change",
+        "SELECT count(*) FROM vector_{n} WHERE change <= 0",
+    ),
+    (
+        "items without a vector that are not in the list of those",
+        "SELECT count(*) FROM item WHERE key NOT IN (SELECT item FROM vector_{n})
+         AND key NOT IN (SELECT item FROM lacking_{n})
+         AND NOT EXISTS (SELECT 1 FROM gallery WHERE name = 'listed-{n}')",
+    ),
+    (
+        "items in the list of those without a vector that have one, or do not exist",
+        "SELECT count(*) FROM lacking_{n} WHERE item IN (SELECT item FROM vector_{n})
+         OR item NOT IN (SELECT key FROM item)",
+    ),
+    (
+        "items whose place in the queue disagrees with their source or their failure",
+        "SELECT (SELECT count(*) FROM vector_{n} AS v JOIN item ON item.key = v.item
+         WHERE v.sourced <> (item.source IS NOT NULL)
+         OR v.failed <> (v.item IN (SELECT item FROM failure_{n})))
+         + (SELECT count(*) FROM lacking_{n} AS l JOIN item ON item.key = l.item
+         WHERE l.sourced <> (item.source IS NOT NULL)
+         OR l.failed <> (l.item IN (SELECT item FROM failure_{n})))",
+    ),
+    (
+        "leases on items that are not in the queue",
+        "SELECT count(*) FROM claim_{n} WHERE item NOT IN (SELECT item FROM vector_{n}
+         WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1)
+         AND item NOT IN (SELECT item FROM lacking_{n} WHERE failed = 0 AND sourced = 1)",
+    ),
+    (
+        "failures of items that do not exist or have another revision",
+        "SELECT count(*) FROM failure_{n} AS f WHERE NOT EXISTS
+         (SELECT 1 FROM item WHERE key = f.item AND revision = f.revision)",
+    ),
+];
+
 pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
     database.read(|transaction| {
         let mut problems = Vec::new();
@@ -33,109 +105,22 @@ pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
             });
             return Ok(problems);
         }
-        let mut look = |space: Option<&SpaceRow>, what: &str, sql: String| -> Step<()> {
-            let count: u64 = transaction.query_row(&sql, [], |row| row.get(0))?;
+        let mut look = |space: Option<&SpaceRow>, what: &str, sql: &str| -> Step<()> {
+            let count: u64 = transaction.query_row(sql, [], |row| row.get(0))?;
             if count > 0 {
                 let space = space.map(|row| row.space.name.clone());
                 problems.push(Problem { space, what: what.to_owned(), count });
             }
             Ok(())
         };
-        look(
-            None,
-            "items with a revision that was never given",
-            "SELECT count(*) FROM item
-             WHERE revision <= 0 OR revision > (SELECT value FROM gallery WHERE name = 'counter')"
-                .into(),
-        )?;
-        look(
-            None,
-            "items that share a revision with another",
-            "SELECT count(*) - count(DISTINCT revision) FROM item".into(),
-        )?;
-        look(
-            None,
-            "the serving space does not exist",
-            "SELECT count(*) FROM gallery WHERE name = 'serving' AND value IS NOT NULL
-             AND value NOT IN (SELECT name FROM space)"
-                .into(),
-        )?;
+        for (what, sql) in OF_THE_GALLERY {
+            look(None, what, sql)?;
+        }
         let rows = spaces::list(transaction)?;
         for row in &rows {
-            let n = row.number;
-            let bytes = 4 * row.space.dimension;
-            for (what, sql) in [
-                (
-                    "vectors of items that do not exist",
-                    format!("SELECT count(*) FROM vector_{n} WHERE item NOT IN (SELECT key FROM item)"),
-                ),
-                (
-                    "vectors made from another revision than their item's",
-                    format!(
-                        "SELECT count(*) FROM vector_{n} AS v JOIN item ON item.key = v.item
-                         WHERE v.revision <> item.revision"
-                    ),
-                ),
-                (
-                    "vectors of unknown provenance",
-                    format!(
-                        "SELECT count(*) FROM vector_{n}
-                         WHERE provenance IS NULL OR provenance NOT IN ('old', 'adapted', 'native')"
-                    ),
-                ),
-                (
-                    "vectors of the wrong width",
-                    format!(
-                        "SELECT count(*) FROM vector_{n} WHERE typeof(value) <> 'blob' OR length(value) <> {bytes}"
-                    ),
-                ),
-                (
-                    "vectors that searches cannot see, since they carry no change",
-                    format!("SELECT count(*) FROM vector_{n} WHERE change <= 0"),
-                ),
-                (
-                    "items without a vector that are not in the list of those",
-                    format!(
-                        "SELECT count(*) FROM item WHERE key NOT IN (SELECT item FROM vector_{n})
-                         AND key NOT IN (SELECT item FROM lacking_{n})
-                         AND NOT EXISTS (SELECT 1 FROM gallery WHERE name = 'listed-{n}')"
-                    ),
-                ),
-                (
-                    "items in the list of those without a vector that have one, or do not exist",
-                    format!(
-                        "SELECT count(*) FROM lacking_{n} WHERE item IN (SELECT item FROM vector_{n})
-                         OR item NOT IN (SELECT key FROM item)"
-                    ),
-                ),
-                (
-                    "items whose place in the queue disagrees with their source or their failure",
-                    format!(
-                        "SELECT (SELECT count(*) FROM vector_{n} AS v JOIN item ON item.key = v.item
-                             WHERE v.sourced <> (item.source IS NOT NULL)
-                             OR v.failed <> (v.item IN (SELECT item FROM failure_{n})))
-                         + (SELECT count(*) FROM lacking_{n} AS l JOIN item ON item.key = l.item
-                             WHERE l.sourced <> (item.source IS NOT NULL)
-                             OR l.failed <> (l.item IN (SELECT item FROM failure_{n})))"
-                    ),
-                ),
-                (
-                    "leases on items that are not in the queue",
-                    format!(
-                        "SELECT count(*) FROM claim_{n} WHERE item NOT IN (SELECT item FROM vector_{n}
-                             WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1)
-                         AND item NOT IN (SELECT item FROM lacking_{n} WHERE failed = 0 AND sourced = 1)"
-                    ),
-                ),
-                (
-                    "failures of items that do not exist or have another revision",
-                    format!(
-                        "SELECT count(*) FROM failure_{n} AS f WHERE NOT EXISTS
-                         (SELECT 1 FROM item WHERE key = f.item AND revision = f.revision)"
-                    ),
-                ),
-            ] {
-                look(Some(row), what, sql)?;
+            let (number, bytes) = (row.number.to_string(), (4 * row.space.dimension).to_string());
+            for (what, sql) in OF_A_SPACE {
+                look(Some(row), what, &sql.replace("{n}", &number).replace("{bytes}", &bytes))?;
             }
         }
         for row in &rows {
@@ -148,8 +133,7 @@ pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
 /// Reads a sample of the vectors, spread over the whole space.
 fn check_numbers(connection: &Connection, row: &SpaceRow, problems: &mut Vec<Problem>) -> Step<()> {
     let n = row.number;
-    let count: u64 =
-        connection.query_row(&format!("SELECT count(*) FROM vector_{n}"), [], |line| line.get(0))?;
+    let count: u64 = row.count(connection, "vector")?;
     let every = count.div_ceil(SAMPLE as u64).max(1);
     let mut select = connection.prepare(&format!("SELECT value FROM vector_{n} WHERE item % {every} = 0"))?;
     let mut rows = select.query([])?;

@@ -2,15 +2,14 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex};
 
-use rehang::{Distance, Error, Result, Space};
+use rehang::{Distance, Error, Gate, Result, Space};
 use serde::{Deserialize, Serialize};
+use tempfile::TempPath;
 use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::SearchOptions;
-use super::connection::lock;
 use super::metric::metric;
 use crate::exact::{Near, RowKey};
 
@@ -150,9 +149,11 @@ impl Graph {
         };
         let failed = |error: &std::io::Error| Error::io("write", path, error);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let partial = Partial(folder.join(format!(".{name}.{}.partial", std::process::id())));
+        // Removed again unless it gets its final name.
+        let partial = folder.join(format!(".{name}.{}.partial", std::process::id()));
+        let partial = TempPath::try_from_path(partial).map_err(|error| failed(&error))?;
         // The library knows one reason for a file that it cannot write, and does not name it.
-        self.index.save(&partial.0.to_string_lossy()).map_err(|error| {
+        self.index.save(&partial.to_string_lossy()).map_err(|error| {
             let reason = format!(
                 "it failed, as when the disk is full ({error}); nothing of the gallery is lost and searches go on, make room and try again"
             );
@@ -161,7 +162,7 @@ impl Graph {
         let mut file = fs_err::OpenOptions::new()
             .read(true)
             .write(true)
-            .open(&partial.0)
+            .open(&partial)
             .map_err(|error| failed(&error))?;
         let (bytes, checksum) = digest(&mut file, u64::MAX).map_err(|error| failed(&error))?;
         let footer = Footer {
@@ -185,10 +186,9 @@ impl Graph {
             // On the disk before it gets its name, and the name after: otherwise a loss of power may leave a name without
             // its bytes.
             file.sync_all()?;
-            fs_err::rename(&partial.0, path)?;
+            partial.persist(path).map_err(|error| error.error)?;
             fs_err::File::open(folder)?.sync_all()
         };
-        let mut finish = finish;
         finish().map_err(|error| failed(&error))
     }
 
@@ -302,16 +302,6 @@ fn digest(file: &mut fs_err::File, limit: u64) -> std::io::Result<(u64, u64)> {
     }
 }
 
-/// A file that is removed unless it got its final name.
-struct Partial(PathBuf);
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // After the rename there is nothing here any more, which is fine.
-        let _ = fs_err::remove_file(&self.0);
-    }
-}
-
 fn index_options(space: &Space, options: SearchOptions) -> IndexOptions {
     IndexOptions {
         dimensions: space.dimension,
@@ -335,34 +325,4 @@ fn trouble(error: impl std::fmt::Display) -> Error {
 /// Threads that may be inside a graph at once; the library gives each a place of its own and fails without one.
 fn threads() -> usize {
     2 * std::thread::available_parallelism().map_or(4, usize::from).max(2)
-}
-
-/// Lets so many threads in at a time.
-struct Gate {
-    free: Mutex<usize>,
-    changed: Condvar,
-}
-
-impl Gate {
-    fn new(places: usize) -> Self {
-        Self { free: Mutex::new(places), changed: Condvar::new() }
-    }
-
-    fn enter(&self) -> Pass<'_> {
-        let mut free = lock(&self.free);
-        while *free == 0 {
-            free = self.changed.wait(free).unwrap_or_else(std::sync::PoisonError::into_inner);
-        }
-        *free -= 1;
-        Pass(self)
-    }
-}
-
-struct Pass<'a>(&'a Gate);
-
-impl Drop for Pass<'_> {
-    fn drop(&mut self) {
-        *lock(&self.0.free) += 1;
-        self.0.changed.notify_one();
-    }
 }

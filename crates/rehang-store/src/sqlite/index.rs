@@ -42,13 +42,6 @@ pub(crate) struct Changes {
     up_to: u64,
 }
 
-impl Changes {
-    /// The same changes, known to be all up to this one too.
-    pub(crate) fn at_least(self, change: u64) -> Self {
-        Self { up_to: self.up_to.max(change), ..self }
-    }
-}
-
 impl SpaceIndex {
     /// An index that knows nothing yet.
     pub(crate) fn new(space: &Space, options: SearchOptions) -> Self {
@@ -162,13 +155,10 @@ impl SpaceIndex {
     }
 }
 
-/// What changed after a count, as one snapshot has it. `None` where the feed has forgotten that far back.
-pub(crate) fn changes_since(connection: &Connection, row: &SpaceRow, after: u64) -> Step<Option<Changes>> {
-    if after < row.trimmed {
-        return Ok(None);
-    }
-    let (n, dimension) = (row.number, row.space.dimension);
-    let mut vectors = Flat::new(dimension);
+/// What changed after a count, as one snapshot has it: everything there is for 0. The feed does not remember what came before
+/// `trimmed`.
+pub(crate) fn changes_since(connection: &Connection, row: &SpaceRow, after: u64) -> Step<Changes> {
+    let n = row.number;
     let up_to = row.change(connection)?;
     // From nothing, the table is read in its own order, which is many times faster than that of the changes.
     let sql = if after == 0 {
@@ -176,17 +166,7 @@ pub(crate) fn changes_since(connection: &Connection, row: &SpaceRow, after: u64)
     } else {
         format!("SELECT item, value FROM vector_{n} INDEXED BY vector_{n}_change WHERE change > ?1")
     };
-    let mut select = connection.prepare_cached(&sql)?;
-    let mut rows = select.query([int(after)])?;
-    let mut vector = Vec::with_capacity(dimension);
-    while let Some(line) = rows.next()? {
-        vector.clear();
-        read_value(line, 1, dimension, &mut vector)?;
-        // A vector that somebody wrote around the library's checks can be near to nothing.
-        if vector.iter().all(|value| value.is_finite()) {
-            vectors.insert(line.get(0)?, &vector);
-        }
-    }
+    let vectors = read_vectors(connection, row, &sql, int(after))?;
     let mut removed = Vec::new();
     if after > 0 {
         let mut select =
@@ -196,7 +176,7 @@ pub(crate) fn changes_since(connection: &Connection, row: &SpaceRow, after: u64)
             removed.push(line.get(0)?);
         }
     }
-    Ok(Some(Changes { removed, vectors, up_to }))
+    Ok(Changes { removed, vectors, up_to })
 }
 
 /// Builds a graph over all vectors of a space, page by page, so that neither memory nor the log of the file grows.
@@ -212,9 +192,7 @@ pub(crate) fn build(
     let (row, settled, count) = database.read(|transaction| {
         let row = numbered(transaction, number)?;
         let settled = row.change(transaction)?;
-        let count: usize =
-            transaction
-                .query_row(&format!("SELECT count(*) FROM vector_{number}"), [], |line| line.get(0))?;
+        let count: usize = row.count(transaction, "vector")?;
         Ok((row, settled, count))
     })?;
     let mut graph = Graph::new(&row.space, options, count + 1024)?;
@@ -327,21 +305,28 @@ const PAGE_ROWS: usize = 4096;
 
 /// A page of vectors by key.
 fn read_page(connection: &Connection, row: &SpaceRow, after: i64) -> Step<Flat> {
-    let mut select = connection.prepare_cached(&format!(
+    let sql = format!(
         "SELECT item, value FROM vector_{} WHERE item > ?1 ORDER BY item LIMIT {PAGE_ROWS}",
         row.number
-    ))?;
-    let mut rows = select.query([after])?;
-    let mut page = Flat::new(row.space.dimension);
-    let mut vector = Vec::new();
+    );
+    read_vectors(connection, row, &sql, after)
+}
+
+/// The vectors of a statement that gives items and values.
+fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) -> Step<Flat> {
+    let mut select = connection.prepare_cached(sql)?;
+    let mut rows = select.query([bound])?;
+    let mut vectors = Flat::new(row.space.dimension);
+    let mut vector = Vec::with_capacity(row.space.dimension);
     while let Some(line) = rows.next()? {
         vector.clear();
         read_value(line, 1, row.space.dimension, &mut vector)?;
+        // A vector that somebody wrote around the library's checks can be near to nothing.
         if vector.iter().all(|value| value.is_finite()) {
-            page.insert(line.get(0)?, &vector);
+            vectors.insert(line.get(0)?, &vector);
         }
     }
-    Ok(page)
+    Ok(vectors)
 }
 
 /// The space with a number; a conflict where it has been dropped.

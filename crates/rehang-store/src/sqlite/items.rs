@@ -209,10 +209,6 @@ fn count(database: &Database, sql: &str) -> Result<u64> {
     database.read(|transaction| Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?))
 }
 
-pub(crate) fn document(database: &Database, name: &str) -> Result<Option<Document>> {
-    database.read(|transaction| document_in(transaction, name))
-}
-
 pub(crate) fn serving_and_document(
     database: &Database,
     name: &str,
@@ -257,7 +253,7 @@ fn set_document_in(
     expected: Option<u64>,
     text: &str,
 ) -> Step<u64> {
-    let there = version(connection, name)?;
+    let there = document_in(connection, name)?.map(|(version, _)| version);
     if there != expected {
         return Err(document_changed(name, expected, there).into());
     }
@@ -268,11 +264,4 @@ fn set_document_in(
         .prepare_cached("INSERT OR REPLACE INTO document (name, version, text) VALUES (?1, ?2, ?3)")?
         .execute(params![name, next, text])?;
     Ok(next)
-}
-
-fn version(connection: &Connection, name: &str) -> Step<Option<u64>> {
-    Ok(connection
-        .prepare_cached("SELECT version FROM document WHERE name = ?1")?
-        .query_row([name], |row| row.get(0))
-        .optional()?)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
 use rehang::Result;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::SearchOptions;
 use super::connection::{Database, lock};
 use super::graph::{Care, Graph, side_file};
-use super::index::{self, RECALL_K, RECALL_SAMPLES, SpaceIndex};
+use super::index::{self, Changes, RECALL_K, RECALL_SAMPLES, SpaceIndex};
 use super::spaces::{self, SpaceRow};
 
 /// How a space is searched.
@@ -62,6 +62,8 @@ pub(crate) struct Keeper {
 /// One space's index and who works on it.
 #[derive(Debug)]
 pub(crate) struct Kept {
+    database: Arc<Database>,
+    options: SearchOptions,
     number: i64,
     index: RwLock<SpaceIndex>,
     /// Held by whoever reads the feed of changes.
@@ -105,15 +107,14 @@ impl Keeper {
             if lock(&self.spaces).len() > 1 {
                 self.forget_dropped()?;
             }
-            kept.catch_up(&self.database, self.options)?;
-            kept.tend(&self.database, self.options);
+            kept.catch_up()?;
+            kept.tend();
         }
         Ok(kept)
     }
 
     pub(crate) fn health(&self, space: &str) -> Result<IndexHealth> {
-        let (row, change) = self.row(space)?;
-        let kept = self.current(&row, change)?;
+        let (_, kept) = self.named(space)?;
         let index = kept.read();
         let notes = lock(&kept.notes);
         let graph = index.graph.as_deref();
@@ -135,11 +136,10 @@ impl Keeper {
 
     /// Makes the index of a space from nothing but the truth, and durable. Searches go on with the old one meanwhile.
     pub(crate) fn rebuild(&self, space: &str) -> Result<()> {
-        let (row, _) = self.row(space)?;
-        let kept = self.kept(&row);
+        let kept = self.kept(&self.database.read(|transaction| spaces::find(transaction, space))?);
         let _work = lock(&kept.work);
-        kept.replace(&self.database, self.options, all_threads(), "somebody asked for it")?;
-        kept.save(&self.database)
+        kept.replace(all_threads(), "somebody asked for it")?;
+        kept.save()
     }
 
     /// Merges, looks after and saves every index that was used in this process.
@@ -154,10 +154,10 @@ impl Keeper {
                 continue;
             }
             let _work = lock(&kept.work);
-            kept.catch_up(&self.database, self.options)?;
-            kept.settle(&self.database, self.options, true)?;
-            kept.check_recall(&self.database, self.options, all_threads())?;
-            kept.save(&self.database)?;
+            kept.catch_up()?;
+            kept.settle(true)?;
+            kept.check_recall(all_threads())?;
+            kept.save()?;
         }
         Ok(())
     }
@@ -201,20 +201,21 @@ impl Keeper {
         let _ = fs_err::remove_file(side_file(self.database.path(), number));
     }
 
-    fn row(&self, space: &str) -> Result<(SpaceRow, u64)> {
-        self.database.read(|transaction| {
+    /// The space with a name, and its index as [`Keeper::current`] gives it.
+    pub(crate) fn named(&self, space: &str) -> Result<(SpaceRow, Arc<Kept>)> {
+        let (row, change) = self.database.read(|transaction| {
             let row = spaces::find(transaction, space)?;
             let change = row.change(transaction)?;
             Ok((row, change))
-        })
+        })?;
+        let kept = self.current(&row, change)?;
+        Ok((row, kept))
     }
 
     fn kept(&self, row: &SpaceRow) -> Arc<Kept> {
         let mut spaces = lock(&self.spaces);
-        let kept = spaces
-            .entry(row.number)
-            .or_insert_with(|| Arc::new(Kept::new(row.number, SpaceIndex::new(&row.space, self.options))));
-        Arc::clone(kept)
+        let new = || Arc::new(Kept::new(Arc::clone(&self.database), self.options, row));
+        Arc::clone(spaces.entry(row.number).or_insert_with(new))
     }
 }
 
@@ -231,10 +232,12 @@ impl Drop for Keeper {
 }
 
 impl Kept {
-    fn new(number: i64, index: SpaceIndex) -> Self {
+    fn new(database: Arc<Database>, options: SearchOptions, row: &SpaceRow) -> Self {
         Self {
-            number,
-            index: RwLock::new(index),
+            database,
+            options,
+            number: row.number,
+            index: RwLock::new(SpaceIndex::new(&row.space, options)),
             feed: Mutex::default(),
             work: Mutex::default(),
             notes: Mutex::default(),
@@ -253,36 +256,16 @@ impl Kept {
     }
 
     /// Takes in everything that is committed. Others search meanwhile; only the last step keeps them waiting.
-    fn catch_up(&self, database: &Database, options: SearchOptions) -> Result<()> {
-        let feed = lock(&self.feed);
-        self.catch_up_holding(&feed, database, options)
-    }
-
-    fn catch_up_holding(
-        &self,
-        _feed: &MutexGuard<'_, ()>,
-        database: &Database,
-        options: SearchOptions,
-    ) -> Result<()> {
+    fn catch_up(&self) -> Result<()> {
+        let _feed = lock(&self.feed);
         if self.read().applied == 0
-            && let Some(loaded) = self.load(database, options)?
+            && let Some(loaded) = self.load()?
         {
             *self.write() = loaded;
         }
         let applied = self.read().applied;
-        let (row, changes, forgotten) = database.read(|transaction| {
-            let row = index::numbered(transaction, self.number)?;
-            if let Some(changes) = index::changes_since(transaction, &row, applied)? {
-                return Ok((row, Some(changes), false));
-            }
-            // Too far behind what the feed remembers: everything again.
-            let from_start = SpaceRow { trimmed: 0, ..row.clone() };
-            let all = index::changes_since(transaction, &from_start, 0)?.map(|all| all.at_least(row.trimmed));
-            Ok((row, all, true))
-        })?;
-        let Some(changes) = changes else { return Ok(()) };
-        if forgotten {
-            let mut all = SpaceIndex::new(&row.space, options);
+        let (anew, changes) = self.changes_since(applied)?;
+        if let Some(mut all) = anew {
             all.apply(&changes);
             *self.write() = all;
         } else {
@@ -291,34 +274,45 @@ impl Kept {
         Ok(())
     }
 
+    /// What an index that knows everything up to a change has yet to take in. Where the feed has forgotten what came after that
+    /// change, this is everything, for an index that begins anew.
+    fn changes_since(&self, applied: u64) -> Result<(Option<SpaceIndex>, Changes)> {
+        self.database.read(|transaction| {
+            let row = index::numbered(transaction, self.number)?;
+            let is_forgotten = applied < row.trimmed;
+            let changes = index::changes_since(transaction, &row, if is_forgotten { 0 } else { applied })?;
+            Ok((is_forgotten.then(|| SpaceIndex::new(&row.space, self.options)), changes))
+        })
+    }
+
     /// The index from its side file, where that is of any use.
-    fn load(&self, database: &Database, options: SearchOptions) -> Result<Option<SpaceIndex>> {
-        let path = side_file(database.path(), self.number);
+    fn load(&self) -> Result<Option<SpaceIndex>> {
+        let path = side_file(self.database.path(), self.number);
         if fs_err::metadata(&path).is_err() {
             return Ok(None);
         }
-        let (row, identity, change) = database.read(|transaction| {
+        let (row, identity, change) = self.database.read(|transaction| {
             let row = index::numbered(transaction, self.number)?;
             let change = row.change(transaction)?;
             Ok((row, spaces::index_identity(transaction, self.number)?, change))
         })?;
-        Ok(Graph::load(&path, &identity, &row.space, options)
+        Ok(Graph::load(&path, &identity, &row.space, self.options)
             // One that knows more than the gallery was saved beside a copy that is newer than this one.
             .filter(|(_, settled)| *settled >= row.trimmed && *settled <= change && *settled > 0)
-            .map(|(graph, settled)| SpaceIndex::around(&row.space, options, graph, settled)))
+            .map(|(graph, settled)| SpaceIndex::around(&row.space, self.options, graph, settled)))
     }
 
     /// Starts whatever the index needs, in the background, unless something is under way.
-    fn tend(self: &Arc<Self>, database: &Arc<Database>, options: SearchOptions) {
+    fn tend(self: &Arc<Self>) {
         if !self.read().needs_work() || self.busy.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (kept, database) = (Arc::clone(self), Arc::clone(database));
+        let kept = Arc::clone(self);
         let work = move || {
             {
                 let _work = lock(&kept.work);
                 // Searches are right without it, so a failure is noted, not raised.
-                let trouble = kept.look_after(&database, options).err().map(|error| error.to_string());
+                let trouble = kept.look_after().err().map(|error| error.to_string());
                 lock(&kept.notes).trouble = trouble;
             }
             kept.busy.store(false, Ordering::Release);
@@ -331,21 +325,21 @@ impl Kept {
     }
 
     /// What the background does: merge, and make the graph again where its recall fell.
-    fn look_after(&self, database: &Database, options: SearchOptions) -> Result<()> {
-        self.settle(database, options, false)?;
-        self.check_recall(database, options, background_threads())
+    fn look_after(&self) -> Result<()> {
+        self.settle(false)?;
+        self.check_recall(background_threads())
     }
 
     /// Measures the recall of the graph where it is time for that, and makes the graph again where it fell.
-    fn check_recall(&self, database: &Database, options: SearchOptions, threads: usize) -> Result<()> {
+    fn check_recall(&self, threads: usize) -> Result<()> {
         let due = self.read().graph.as_deref().is_some_and(Graph::is_check_due);
         if !due || self.stop.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let row = database.read(|transaction| index::numbered(transaction, self.number))?;
-        let samples = index::sample(database, &row, RECALL_SAMPLES)?;
-        let recall =
-            index::recall(database, &row, &samples, RECALL_K, &|query, k| self.read().nearest(query, k))?;
+        let row = self.database.read(|transaction| index::numbered(transaction, self.number))?;
+        let samples = index::sample(&self.database, &row, RECALL_SAMPLES)?;
+        let nearest = |query: &[f32], k| self.read().nearest(query, k);
+        let recall = index::recall(&self.database, &row, &samples, RECALL_K, &nearest)?;
         // What was learned is kept, also where nothing else changed since the last save.
         lock(&self.notes).saved = None;
         let at_build = {
@@ -357,25 +351,25 @@ impl Kept {
         };
         if recall < at_build - RECALL_LOSS {
             let why = format!("its recall@{RECALL_K} fell from {at_build:.3} to {recall:.3}");
-            self.replace(database, options, threads, &why)?;
+            self.replace(threads, &why)?;
         }
         Ok(())
     }
 
     /// Brings every waiting vector into a graph, if there is to be one.
-    fn settle(&self, database: &Database, options: SearchOptions, in_front: bool) -> Result<()> {
+    fn settle(&self, in_front: bool) -> Result<()> {
         let (graph_len, waiting) = {
             let index = self.read();
             (index.graph.as_deref().map(Graph::len), index.waiting())
         };
         let rebuild = match graph_len {
-            None => waiting > options.exact_max,
+            None => waiting > self.options.exact_max,
             // Merging one by one takes as long as building with all of them, and leaves a worse graph.
-            Some(len) => waiting > options.merge_at.max(len / 2),
+            Some(len) => waiting > self.options.merge_at.max(len / 2),
         };
         if rebuild {
             let threads = if in_front { all_threads() } else { background_threads() };
-            return self.replace(database, options, threads, "too much waited to be merged into it");
+            return self.replace(threads, "too much waited to be merged into it");
         }
         while !self.stop.load(Ordering::Relaxed) {
             let more = self.write().merge(MERGE_SLICE)?;
@@ -389,27 +383,25 @@ impl Kept {
     }
 
     /// Makes the index again from the truth and puts it in the place of the old one, if there is one for this reason.
-    fn replace(&self, database: &Database, options: SearchOptions, threads: usize, why: &str) -> Result<()> {
-        let count: usize = database.read(|transaction| {
-            Ok(transaction.query_row(
-                &format!("SELECT count(*) FROM vector_{}", self.number),
-                [],
-                |line| line.get(0),
-            )?)
+    fn replace(&self, threads: usize, why: &str) -> Result<()> {
+        let (row, count) = self.database.read(|transaction| {
+            let row = index::numbered(transaction, self.number)?;
+            let count: usize = row.count(transaction, "vector")?;
+            Ok((row, count))
         })?;
-        let new = if count > options.exact_max {
-            let Some(new) = index::build(database, self.number, options, threads, &self.stop)? else {
+        let mut new = if count > self.options.exact_max {
+            let Some(new) = index::build(&self.database, self.number, self.options, threads, &self.stop)?
+            else {
                 return Ok(());
             };
             new
         } else {
-            let row = database.read(|transaction| index::numbered(transaction, self.number))?;
-            SpaceIndex::new(&row.space, options)
+            SpaceIndex::new(&row.space, self.options)
         };
         let feed = lock(&self.feed);
-        let replacement = Self::new(self.number, new);
-        replacement.catch_up_from_truth(database, options)?;
-        let mut new = replacement.index.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (anew, changes) = self.changes_since(new.applied)?;
+        new = anew.unwrap_or(new);
+        new.apply(&changes);
         let mut index = self.write();
         let new_graph = new.graph.as_mut().and_then(Arc::get_mut);
         if let (Some(old), Some(graph)) = (&index.graph, new_graph) {
@@ -424,27 +416,10 @@ impl Kept {
         Ok(())
     }
 
-    /// Catches up without looking at the side file.
-    fn catch_up_from_truth(&self, database: &Database, options: SearchOptions) -> Result<()> {
-        if self.read().applied == 0 {
-            let changes = database.read(|transaction| {
-                let row = index::numbered(transaction, self.number)?;
-                let from_start = SpaceRow { trimmed: 0, ..row.clone() };
-                // `up_to` counts what has been trimmed in, so that nothing is asked for again.
-                Ok(index::changes_since(transaction, &from_start, 0)?
-                    .map(|changes| changes.at_least(row.trimmed)))
-            })?;
-            if let Some(changes) = changes {
-                self.write().apply(&changes);
-            }
-            return Ok(());
-        }
-        self.catch_up(database, options)
-    }
-
     /// Writes the graph beside the gallery, if there is one and it is not there as it is, and lets the feed forget what nobody
     /// needs any more. The caller holds `work`.
-    fn save(&self, database: &Database) -> Result<()> {
+    fn save(&self) -> Result<()> {
+        let database = &*self.database;
         let path = side_file(database.path(), self.number);
         // Not under the lock: a search that has something to catch up with would wait for the whole file, and all others behind it.
         let (graph, space, settled, applied) = {
@@ -470,21 +445,20 @@ impl Kept {
         if !database.writable() {
             return Ok(());
         }
-        self.trim(database, known)
+        self.trim(known)
     }
 
     /// Lets the feed forget removals up to a change, where it remembers too many. An index that knows less, in another process, is
     /// made again.
-    fn trim(&self, database: &Database, known: u64) -> Result<()> {
+    fn trim(&self, known: u64) -> Result<()> {
         let n = self.number;
-        let removals: u64 = database.read(|transaction| {
-            index::numbered(transaction, n)?;
-            Ok(transaction.query_row(&format!("SELECT count(*) FROM removed_{n}"), [], |row| row.get(0))?)
-        })?;
+        let removals: u64 = self
+            .database
+            .read(|transaction| index::numbered(transaction, n)?.count(transaction, "removed"))?;
         if removals <= REMOVALS_KEPT {
             return Ok(());
         }
-        database.write(|transaction| {
+        self.database.write(|transaction| {
             index::numbered(transaction, n)?;
             transaction.execute(&format!("DELETE FROM removed_{n} WHERE change <= ?1"), [known])?;
             // Another process may have been here with a later change.

@@ -214,17 +214,47 @@ impl SqliteStore {
     }
 }
 
+/// Passes methods of a contract on to the functions that do their work, which take the database first.
+macro_rules! passed_on {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $out:ty => $work:path;)*) => {
+        $(fn $name(&self, $($argument: $kind),*) -> Result<$out> {
+            $work(&self.database, $($argument),*)
+        })*
+    };
+}
+
 impl Ledger for SqliteStore {
+    passed_on! {
+        spaces() -> Vec<SpaceRecord> => spaces::all;
+        create_space(space: &Space, written_as: Provenance) -> () => spaces::create;
+        serving_and_document(document: &str) -> (Option<String>, Option<Document>) => items::serving_and_document;
+        switch_serving(from: &str, to: &str) -> () => spaces::switch_serving;
+        put(writes: &[ItemWrite]) -> Vec<Revision> => items::put;
+        delete(ids: &[&str]) -> usize => items::delete;
+        get(ids: &[&str]) -> Vec<Option<Item>> => items::get;
+        vectors(space: &str, keys: &[ItemKey]) -> Vec<Option<VectorRecord>> => vectors::get;
+        provenances(space: &str, keys: &[ItemKey]) -> Vec<Option<Provenance>> => vectors::provenances;
+        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Vec<Outcome> => vectors::write;
+        set_priorities(space: &str, epoch: Epoch, priorities: &[(ItemKey, Revision, Priority)]) -> usize
+            => vectors::set_priorities;
+        advance(space: &str, from: Epoch, document: &str, expected: Option<u64>, text: &str) -> u64
+            => items::advance;
+        scan(scan: &Scan) -> Vec<Record> => pages::scan;
+        sample(sample: &Sample) -> Drawn => pages::sample;
+        newest_revision() -> Revision => items::newest_revision;
+        counts(space: &str) -> Counts => vectors::counts;
+        count_without_source() -> u64 => items::count_without_source;
+        count_lag(space: &str, behind: &str) -> u64 => vectors::count_lag;
+        release(space: &str, worker: &str, keys: Option<&[ItemKey]>) -> u64 => claims::release;
+        record_failures(space: &str, failures: &[(ItemKey, Revision, String)]) -> () => vectors::record_failures;
+        failures(space: &str, after: Option<ItemKey>, limit: usize) -> Vec<Failure> => vectors::failures;
+        clear_failures(space: &str) -> u64 => vectors::clear_failures;
+        errors(space: &str, limit: usize) -> Vec<(f32, f32)> => vectors::errors;
+        set_document(name: &str, expected: Option<u64>, text: &str) -> u64 => items::set_document;
+    }
+
     fn name(&self) -> String {
         self.database.path().display().to_string()
-    }
-
-    fn spaces(&self) -> Result<Vec<SpaceRecord>> {
-        spaces::all(&self.database)
-    }
-
-    fn create_space(&self, space: &Space, written_as: Provenance) -> Result<()> {
-        spaces::create(&self.database, space, written_as)
     }
 
     fn drop_space(&self, space: &str) -> Result<()> {
@@ -232,91 +262,6 @@ impl Ledger for SqliteStore {
             self.keeper.forget(number);
         }
         Ok(())
-    }
-
-    fn serving(&self) -> Result<Option<String>> {
-        spaces::serving(&self.database)
-    }
-
-    fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<Document>)> {
-        items::serving_and_document(&self.database, document)
-    }
-
-    fn switch_serving(&self, from: &str, to: &str) -> Result<()> {
-        spaces::switch_serving(&self.database, from, to)
-    }
-
-    fn put(&self, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
-        items::put(&self.database, writes)
-    }
-
-    fn delete(&self, ids: &[&str]) -> Result<usize> {
-        items::delete(&self.database, ids)
-    }
-
-    fn get(&self, ids: &[&str]) -> Result<Vec<Option<Item>>> {
-        items::get(&self.database, ids)
-    }
-
-    fn vectors(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
-        vectors::get(&self.database, space, keys)
-    }
-
-    fn provenances(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
-        vectors::provenances(&self.database, space, keys)
-    }
-
-    fn write_vectors(
-        &self,
-        space: &str,
-        epoch: Option<Epoch>,
-        writes: &[VectorWrite],
-    ) -> Result<Vec<Outcome>> {
-        vectors::write(&self.database, space, epoch, writes)
-    }
-
-    fn set_priorities(
-        &self,
-        space: &str,
-        epoch: Epoch,
-        priorities: &[(ItemKey, Revision, Priority)],
-    ) -> Result<usize> {
-        vectors::set_priorities(&self.database, space, epoch, priorities)
-    }
-
-    fn advance(
-        &self,
-        space: &str,
-        from: Epoch,
-        document: &str,
-        expected: Option<u64>,
-        text: &str,
-    ) -> Result<u64> {
-        items::advance(&self.database, space, from, document, expected, text)
-    }
-
-    fn scan(&self, scan: &Scan) -> Result<Vec<Record>> {
-        pages::scan(&self.database, scan)
-    }
-
-    fn sample(&self, sample: &Sample) -> Result<Drawn> {
-        pages::sample(&self.database, sample)
-    }
-
-    fn newest_revision(&self) -> Result<Revision> {
-        items::newest_revision(&self.database)
-    }
-
-    fn counts(&self, space: &str) -> Result<Counts> {
-        vectors::counts(&self.database, space)
-    }
-
-    fn count_without_source(&self) -> Result<u64> {
-        items::count_without_source(&self.database)
-    }
-
-    fn count_lag(&self, space: &str, behind: &str) -> Result<u64> {
-        vectors::count_lag(&self.database, space, behind)
     }
 
     fn claim(&self, space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed> {
@@ -327,36 +272,8 @@ impl Ledger for SqliteStore {
         claims::renew(&self.database, self.clock.now_ms(), space, worker, lease)
     }
 
-    fn release(&self, space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64> {
-        claims::release(&self.database, space, worker, keys)
-    }
-
     fn at_work(&self, space: &str) -> Result<Vec<AtWork>> {
         claims::at_work(&self.database, self.clock.now_ms(), space)
-    }
-
-    fn record_failures(&self, space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()> {
-        vectors::record_failures(&self.database, space, failures)
-    }
-
-    fn failures(&self, space: &str, after: Option<ItemKey>, limit: usize) -> Result<Vec<Failure>> {
-        vectors::failures(&self.database, space, after, limit)
-    }
-
-    fn clear_failures(&self, space: &str) -> Result<u64> {
-        vectors::clear_failures(&self.database, space)
-    }
-
-    fn errors(&self, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
-        vectors::errors(&self.database, space, limit)
-    }
-
-    fn document(&self, name: &str) -> Result<Option<Document>> {
-        items::document(&self.database, name)
-    }
-
-    fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
-        items::set_document(&self.database, name, expected, text)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rehang::Result;
-use rusqlite::{Connection, Row, params_from_iter, types};
+use rusqlite::{Connection, Row, params_from_iter};
 
 use super::connection::{Database, Step};
 use super::items::{ITEM_COLUMNS, read_item};
@@ -21,24 +21,24 @@ pub(crate) fn scan(database: &Database, scan: &Scan) -> Result<Vec<Record>> {
         let n = space.number;
         let after = scan.after.map_or(-1, row_of);
         match scan.select {
-            Select::All => page.read("item", "item.key > ?1 ORDER BY item.key", Some(after))?,
+            Select::All => page.read("item", "item.key > ?1 ORDER BY item.key", after)?,
             Select::Provenance(provenance) => page.read(
                 &format!(
                     "vector_{n} AS state INDEXED BY vector_{n}_{provenance} CROSS JOIN item ON item.key = state.item"
                 ),
                 &format!("state.provenance = '{provenance}' AND state.item > ?1 ORDER BY state.item"),
-                Some(after),
+                after,
             )?,
             Select::Lacking => page.read(
                 &format!("lacking_{n} AS lacking CROSS JOIN item ON item.key = lacking.item"),
                 "lacking.item > ?1 ORDER BY lacking.item",
-                Some(after),
+                after,
             )?,
             // Two lists by key, which SQLite reads side by side: nothing is sorted.
             Select::WithoutSource => {
                 // Only a column of the list itself tells SQLite that it comes in order.
                 let columns = |list: &str| ITEM_COLUMNS.replace("item.key", &format!("{list}.item"));
-                page.read_all(
+                page.read_except(
                     &format!(
                         "SELECT {} FROM vector_{n} AS state INDEXED BY vector_{n}_unsourced
                              CROSS JOIN item ON item.key = state.item
@@ -50,6 +50,7 @@ pub(crate) fn scan(database: &Database, scan: &Scan) -> Result<Vec<Record>> {
                         columns("lacking")
                     ),
                     Some(after),
+                    &BTreeSet::new(),
                 )?;
             }
             Select::WorstFirst => page.queue(&BTreeSet::new())?,
@@ -96,7 +97,7 @@ pub(crate) fn sample(database: &Database, sample: &Sample) -> Result<Drawn> {
         let (keys, of) = first.keys();
         let mut page = Page::new(transaction, &space, vectors_of, keys.len());
         for key in keys {
-            page.read("item", "item.key = ?1", Some(row_of(key)))?;
+            page.read("item", "item.key = ?1", row_of(key))?;
         }
         Ok(Drawn { records: page.finish()?, of })
     })
@@ -145,22 +146,19 @@ impl<'a> Page<'a> {
     }
 
     /// Reads items until the page is full.
-    fn read(&mut self, from: &str, rest: &str, bound: Option<i64>) -> Step<()> {
-        self.read_all(&format!("SELECT {ITEM_COLUMNS} FROM {from} WHERE {rest}"), bound)
+    fn read(&mut self, from: &str, rest: &str, bound: i64) -> Step<()> {
+        let sql = format!("SELECT {ITEM_COLUMNS} FROM {from} WHERE {rest}");
+        self.read_except(&sql, Some(bound), &BTreeSet::new())
     }
 
-    /// The same for a statement that gives the columns of items.
-    fn read_all(&mut self, sql: &str, bound: Option<i64>) -> Step<()> {
-        self.read_except(sql, bound, &BTreeSet::new())
-    }
-
-    /// The same without some items. They are passed over here, so that the statement is the same for every page.
+    /// The same for a statement that gives the columns of items, without some items. They are passed over here, so that the
+    /// statement is the same for every page.
     fn read_except(&mut self, sql: &str, bound: Option<i64>, except: &BTreeSet<ItemKey>) -> Step<()> {
         if self.records.len() >= self.limit {
             return Ok(());
         }
         let mut select = self.connection.prepare_cached(sql)?;
-        let mut rows = select.query(params_from_iter(bound.map(types::Value::Integer)))?;
+        let mut rows = select.query(params_from_iter(bound))?;
         while let Some(row) = rows.next()? {
             if except.contains(&key(row, 0)?) {
                 continue;
@@ -175,10 +173,11 @@ impl<'a> Page<'a> {
 
     /// Adds what the spaces hold of the items of the page.
     pub(crate) fn finish(mut self) -> Step<Vec<Record>> {
+        let keys: Vec<ItemKey> = self.records.iter().map(|record| record.item.key).collect();
         let both = self.vectors_of.as_ref().is_some_and(|other| other.number == self.space.number);
-        let states = states(self.connection, self.space, &self.records, both)?;
+        let states = states(self.connection, self.space, &keys, both)?;
         let vectors = match &self.vectors_of {
-            Some(other) if !both => self::states(self.connection, other, &self.records, true)?,
+            Some(other) if !both => self::states(self.connection, other, &keys, true)?,
             _ => BTreeMap::new(),
         };
         for record in &mut self.records {
@@ -190,10 +189,11 @@ impl<'a> Page<'a> {
     }
 }
 
-fn states(
+/// What a space holds of some items.
+pub(crate) fn states(
     connection: &Connection,
     space: &SpaceRow,
-    records: &[Record],
+    keys: &[ItemKey],
     with_vectors: bool,
 ) -> Step<BTreeMap<ItemKey, VectorRecord>> {
     let value = if with_vectors { "value" } else { "NULL" };
@@ -202,17 +202,17 @@ fn states(
         space.number
     ))?;
     let mut found = BTreeMap::new();
-    for record in records {
-        let mut rows = select.query([row_of(record.item.key)])?;
+    for &key in keys {
+        let mut rows = select.query([row_of(key)])?;
         if let Some(row) = rows.next()? {
-            found.insert(record.item.key, state(row, space, with_vectors)?);
+            found.insert(key, state(row, space, with_vectors)?);
         }
     }
     Ok(found)
 }
 
 /// The vector of a row `provenance, revision, sigma2, band, score, squared_error, value`.
-pub(crate) fn state(row: &Row<'_>, space: &SpaceRow, with_vector: bool) -> Step<VectorRecord> {
+fn state(row: &Row<'_>, space: &SpaceRow, with_vector: bool) -> Step<VectorRecord> {
     let mut vector = Vec::new();
     if with_vector {
         vector.reserve_exact(space.space.dimension);

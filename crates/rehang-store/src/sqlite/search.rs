@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 
 use rayon::prelude::*;
-use rehang::{Matrix, Provenance, Result};
-use rusqlite::{Connection, Row, params_from_iter};
+use rehang::{Matrix, Result};
+use rusqlite::{Connection, params_from_iter};
 
 use super::connection::{Database, Step};
 use super::index;
 use super::items::{ITEM_COLUMNS, read_item};
 use super::keeper::Keeper;
 use super::spaces::{self, SpaceRow, provenance};
-use super::vectors::{int, key, read_value};
+use super::vectors::{int, read_value};
 use crate::check;
-use crate::contract::{Filter, Found};
+use crate::contract::{Filter, Found, ItemKey};
 use crate::exact::{Flat, Near, RowKey, by_distance, distance, keep_nearest};
 
 pub(crate) fn search(
@@ -59,12 +59,7 @@ pub(crate) fn recall(
     samples: usize,
     k: usize,
 ) -> Result<f64> {
-    let (row, change) = database.read(|transaction| {
-        let row = spaces::find(transaction, space)?;
-        let change = row.change(transaction)?;
-        Ok((row, change))
-    })?;
-    let kept = keeper.current(&row, change)?;
+    let (row, kept) = keeper.named(space)?;
     if kept.read().graph.is_none() {
         return Ok(1.0);
     }
@@ -187,9 +182,16 @@ fn confirm(
         }
         vector.clear();
         read_value(line, 7, row.space.dimension, &mut vector)?;
-        found.push(hit(line, distance(row.space.distance, query, &vector), provenance)?);
+        let distance = distance(row.space.distance, query, &vector);
+        found.push(Found {
+            key: ItemKey::from(key),
+            id: line.get(1)?,
+            distance,
+            provenance,
+            revision: line.get(5)?,
+        });
     }
-    sort(&mut found);
+    found.sort_by(|a, b| by_distance(&(a.distance, a.key), &(b.distance, b.key)));
     Ok(found)
 }
 
@@ -286,12 +288,4 @@ fn each_of(
         }
     }
     Ok(looked_at)
-}
-
-fn hit(line: &Row<'_>, distance: f32, provenance: Provenance) -> rusqlite::Result<Found> {
-    Ok(Found { key: key(line, 0)?, id: line.get(1)?, distance, provenance, revision: line.get(5)? })
-}
-
-fn sort(found: &mut [Found]) {
-    found.sort_by(|a, b| by_distance(&(a.distance, a.key), &(b.distance, b.key)));
 }

@@ -1,6 +1,7 @@
 //! The spaces of a gallery, which one serves, and the counter that revisions and changes come from.
 
 use rehang::{Error, Provenance, Result, Space};
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::connection::{Database, Step};
@@ -33,6 +34,12 @@ impl SpaceRow {
         ))?;
         let change: u64 = statement.query_row([], |row| row.get(0))?;
         Ok(change.max(self.created).max(self.trimmed))
+    }
+
+    /// Rows of one of the space's tables.
+    pub(crate) fn count<T: FromSql>(&self, connection: &Connection, table: &str) -> Step<T> {
+        let sql = format!("SELECT count(*) FROM {table}_{}", self.number);
+        Ok(connection.query_row(&sql, [], |row| row.get(0))?)
     }
 }
 
@@ -128,15 +135,11 @@ pub(super) fn begin(database: &Database, space: &Space, written_as: Provenance) 
 fn list_items(database: &Database, number: i64) -> Result<()> {
     let marker = format!("listed-{number}");
     in_turns(|| {
-        let after = |connection: &Connection| -> Step<Option<i64>> {
-            let mut statement = connection.prepare_cached("SELECT value FROM gallery WHERE name = ?1")?;
-            Ok(statement.query_row([&marker], |row| row.get(0)).optional()?)
-        };
-        if database.read(|transaction| after(transaction))?.is_none() {
+        if database.read(|transaction| value::<i64>(transaction, &marker))?.is_none() {
             return Ok(true);
         }
         database.write(|transaction| {
-            let Some(after) = after(transaction)? else { return Ok(true) };
+            let Some(after) = value::<i64>(transaction, &marker)? else { return Ok(true) };
             let last: Option<i64> = transaction.query_row(
                 "SELECT max(key) FROM (SELECT key FROM item WHERE key > ?1 ORDER BY key LIMIT ?2)",
                 params![after, LISTED_TOGETHER],
@@ -220,10 +223,6 @@ fn remove_left(database: &Database) -> Result<()> {
     })
 }
 
-pub(crate) fn serving(database: &Database) -> Result<Option<String>> {
-    database.read(|transaction| serving_in(transaction))
-}
-
 pub(crate) fn switch_serving(database: &Database, from: &str, to: &str) -> Result<()> {
     database.write(|transaction| {
         find(transaction, to)?;
@@ -250,12 +249,9 @@ pub(crate) fn count(connection: &Connection, n: usize) -> Step<u64> {
 /// of the gallery that takes its place counts its changes from there on with the same numbers, but does not know of later
 /// moments.
 pub(crate) fn index_identity(connection: &Connection, number: i64) -> Step<String> {
-    let value = |name: String| -> Step<Option<String>> {
-        let mut statement = connection.prepare_cached("SELECT value FROM gallery WHERE name = ?1")?;
-        Ok(statement.query_row([name], |row| row.get(0)).optional()?)
-    };
-    let gallery = value("identity".into())?.unwrap_or_default();
-    Ok(format!("{gallery}/{}", value(format!("saved-{number}"))?.unwrap_or_default()))
+    let gallery: Option<String> = value(connection, "identity")?;
+    let saved: Option<String> = value(connection, &format!("saved-{number}"))?;
+    Ok(format!("{}/{}", gallery.unwrap_or_default(), saved.unwrap_or_default()))
 }
 
 /// Begins another such moment.
@@ -277,11 +273,13 @@ pub(crate) fn provenance(row: &Row<'_>, column: usize) -> rusqlite::Result<Prove
 }
 
 pub(crate) fn serving_in(connection: &Connection) -> Step<Option<String>> {
-    Ok(connection
-        .prepare_cached("SELECT value FROM gallery WHERE name = 'serving'")?
-        .query_row([], |row| row.get(0))
-        .optional()?
-        .flatten())
+    Ok(value(connection, "serving")?.flatten())
+}
+
+/// What the gallery keeps under a name.
+fn value<T: FromSql>(connection: &Connection, name: &str) -> Step<Option<T>> {
+    let mut statement = connection.prepare_cached("SELECT value FROM gallery WHERE name = ?1")?;
+    Ok(statement.query_row([name], |row| row.get(0)).optional()?)
 }
 
 const SELECT: &str =

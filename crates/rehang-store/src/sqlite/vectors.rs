@@ -70,20 +70,8 @@ pub(crate) fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<
 
 pub(crate) fn get(database: &Database, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
     database.read(|transaction| {
-        let space = spaces::find(transaction, space)?;
-        let mut select = transaction.prepare_cached(&format!(
-            "SELECT provenance, revision, sigma2, band, score, squared_error, value FROM vector_{} WHERE item = ?1",
-            space.number
-        ))?;
-        let mut vectors = Vec::with_capacity(keys.len());
-        for &key in keys {
-            let mut rows = select.query([row_of(key)])?;
-            vectors.push(match rows.next()? {
-                None => None,
-                Some(row) => Some(pages::state(row, &space, true)?),
-            });
-        }
-        Ok(vectors)
+        let found = pages::states(transaction, &spaces::find(transaction, space)?, keys, true)?;
+        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
     })
 }
 
@@ -96,15 +84,8 @@ pub(crate) fn provenances(
         let n = spaces::find(transaction, space)?.number;
         let mut select =
             transaction.prepare_cached(&format!("SELECT provenance FROM vector_{n} WHERE item = ?1"))?;
-        let mut found = Vec::with_capacity(keys.len());
-        for &key in keys {
-            let mut rows = select.query([row_of(key)])?;
-            found.push(match rows.next()? {
-                None => None,
-                Some(row) => Some(spaces::provenance(row, 0)?),
-            });
-        }
-        Ok(found)
+        let mut of = |key| select.query_row([row_of(key)], |row| spaces::provenance(row, 0)).optional();
+        Ok(keys.iter().map(|&key| of(key)).collect::<rusqlite::Result<_>>()?)
     })
 }
 

@@ -13,7 +13,7 @@ use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
-use rehang_upgrade::{Clock, Faults, Gallery, OrderSettings, Place, Setup};
+use rehang_upgrade::{Clock, Gallery, Observer, OrderSettings, Place, Setup};
 use serde_json::Value;
 
 use padding::padding;
@@ -229,7 +229,7 @@ impl DieAt {
     }
 }
 
-impl Faults for DieAt {
+impl Observer for DieAt {
     fn reach(&self, place: Place) -> Result<()> {
         if place == self.place {
             self.visits.fetch_add(1, Ordering::SeqCst);

@@ -6,12 +6,11 @@ use rehang_evaluate::{
     IdentificationFiles, LandmarkFiles, LandmarkTruth, MeasuredLandmarks, identify,
     landmarks as retrieve_landmarks, tpir_name, verify,
 };
-use serde_json::json;
 
 use super::table;
 use crate::arguments::evaluate::{Identification, Landmarks, Verification, named};
 use crate::bar::with_bar;
-use crate::commands::{Outcome, print, say_findings};
+use crate::commands::{Outcome, say_findings};
 
 /// TAR@FAR for every pair of models.
 pub fn verification(arguments: &Verification, json: bool) -> Result<Outcome> {
@@ -29,8 +28,7 @@ pub fn verification(arguments: &Verification, json: bool) -> Result<Outcome> {
             None => undefined(&title, answer.impostors, "impostor pairs"),
         };
     }
-    print(json, &json!(answer), &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &answer, &text)
 }
 
 /// TPIR@FPIR, rank-1 and rank-5 for every pair of models.
@@ -67,8 +65,7 @@ pub fn identification(arguments: &Identification, json: bool) -> Result<Outcome>
             }
         };
     }
-    print(json, &json!(answer), &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &answer, &text)
 }
 
 /// Landmark retrieval for every pair of models.
@@ -118,8 +115,7 @@ pub fn landmarks(arguments: &Landmarks, json: bool) -> Result<Outcome> {
             text
         }
     };
-    print(json, &json!(answer), &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &answer, &text)
 }
 
 fn undefined(title: &str, count: usize, what: &str) -> String {

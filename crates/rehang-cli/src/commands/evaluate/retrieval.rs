@@ -8,12 +8,11 @@ use rehang::curve::{MAP, QueryCount, TOP1};
 use rehang_evaluate::{
     SequenceFiles, cross as cross_models, refresh as hot_refresh, sequence as upgrade_sequence,
 };
-use serde_json::json;
 
 use super::table;
 use crate::arguments::evaluate::{Cross, Refresh, Sequence, named};
 use crate::bar::with_bar;
-use crate::commands::{Outcome, print, say_findings};
+use crate::commands::{Outcome, say_findings};
 
 /// The cross matrix of retrieval metrics.
 pub fn cross(arguments: &Cross, json: bool) -> Result<Outcome> {
@@ -29,8 +28,7 @@ pub fn cross(arguments: &Cross, json: bool) -> Result<Outcome> {
     if answer.width_rules.iter().flatten().any(|&rule| rule != WidthRule::Same) {
         text += "\nWidths differ: a query is cut to the first coordinates, or filled up with zeros, to fit the gallery.\n";
     }
-    print(json, &json!(answer), &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &answer, &text)
 }
 
 /// A hot refresh in every order.
@@ -68,8 +66,7 @@ pub fn refresh(arguments: &Refresh, json: bool) -> Result<Outcome> {
             text.push('\n');
         }
     }
-    print(json, &json!(answer), &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &answer, &text)
 }
 
 /// Upgrades in a row.
@@ -107,8 +104,7 @@ pub fn sequence(arguments: &Sequence, json: bool) -> Result<Outcome> {
     }
     text += "\nno-refresh: every item keeps its first vector; hot: backfilled step by step; full: everything by that model;\n\
              by it: items by that model when its step is done.\n";
-    print(json, &json!(answer), &text)?;
-    Ok(Outcome::Done)
+    Outcome::Done.print(json, &answer, &text)
 }
 
 fn counted(queries: QueryCount) -> String {
