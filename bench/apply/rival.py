@@ -153,7 +153,7 @@ def rivals(tensors, example, threads):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Threads that spin while waiting would take processor time from whoever is measured next.
+    # Threads that spin while waiting would take processor time from the program that is measured next.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(onnx_model(tensors), options, providers=["CPUExecutionProvider"])
 

@@ -46,7 +46,7 @@ impl FaceFiles {
             let of_model = templates::average(vectors, &faces.items, faces.templates.len())?;
             if of_model.zeros > 0 {
                 let seen =
-                    format!("{} templates of {name} are zero vectors; they are like nobody.", of_model.zeros);
+                    format!("{} templates of {name} are zero vectors; they are like no other template.", of_model.zeros);
                 models.inputs.warn("zero-templates", seen);
             }
             templates.push(of_model);

@@ -129,7 +129,7 @@ pub struct Selection {
     pub criterion: String,
     /// Held-out items: of classes that have pairs, and of classes that have none.
     pub held_out: (usize, usize),
-    /// Old queries in the old gallery, percent: what nobody has to do anything for.
+    /// Old queries in the old gallery, percent: what the gallery gives without any work.
     pub do_nothing: f64,
     /// New queries in the new gallery, percent: what the end of the upgrade reaches.
     pub native: f64,
@@ -572,7 +572,7 @@ fn calibration_of(adapter: &Adapter, parts: &[Part]) -> Result<SigmaQuality> {
 /// The rows of one fitted method, one for every geometry that is open to it, and the relative error of each on the first
 /// part.
 ///
-/// `known` are the native vectors of the pairs that were fitted on: lengths come from those, since nobody knows the lengths of
+/// `known` are the native vectors of the pairs that were fitted on: lengths come from those, since the fit does not know the lengths of
 /// what is held out.
 fn measure(
     fitted: &FittedMap,

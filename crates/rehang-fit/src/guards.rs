@@ -1,6 +1,6 @@
 //! What is wrong, or may be, with pairs, a map or a result: said before it costs a night.
 //!
-//! A guard never stops anything. It gives [`Finding`]s; whoever calls decides what to do with them.
+//! A guard never stops anything. It gives [`Finding`]s; the caller decides what to do with them.
 
 use rehang::adapter::{Geometry, Map};
 use rehang::files::expect_width;
@@ -189,7 +189,7 @@ fn sureness(head: &Head, rows: &Matrix) -> Result<f64> {
     Ok(100.0 * (1.0 - doubts.iter().sum::<f64>() / doubts.len().max(1) as f64))
 }
 
-/// What pairs without labels leave open, so that nobody takes silence for an answer; nothing where labels are known.
+/// What pairs without labels leave open, so that a reader does not take silence for an answer; nothing where labels are known.
 pub fn left_open(pairs: &Pairs, has_head: bool) -> Option<Finding> {
     if known_labels(pairs).is_some() {
         return None;

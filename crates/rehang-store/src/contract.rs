@@ -679,7 +679,7 @@ pub trait Ledger: Send + Sync {
     ///
     /// # Errors
     ///
-    /// A conflict where somebody else was faster.
+    /// A conflict where another process was faster.
     fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
 }
 

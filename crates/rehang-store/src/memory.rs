@@ -692,7 +692,7 @@ pub(crate) fn document_changed(name: &str, expected: Option<u64>, there: Option<
     Error::changed_meanwhile(
         format!("document {name:?}"),
         format!(
-            "somebody else was faster: {} was expected and {} is there; read it again, then decide",
+            "another writer was faster: {} was expected and {} is there; read it again, then decide",
             words(expected),
             words(there)
         ),

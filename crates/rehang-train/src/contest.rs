@@ -72,7 +72,7 @@ pub struct ComparisonData<'a> {
     pub old_rows: &'a [usize],
     /// Rows that new models are trained on.
     pub new_rows: &'a [usize],
-    /// Parts that are searched, each query leaving itself out: a name and its rows, which nobody was trained on.
+    /// Parts that are searched, each query leaving itself out: a name and its rows, which no encoder was trained on.
     pub parts: Vec<(String, Vec<usize>)>,
 }
 

@@ -78,7 +78,7 @@ impl Default for Limits {
     }
 }
 
-/// What somebody asked a running backfill to do.
+/// What the caller asked a running backfill to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
@@ -186,7 +186,7 @@ pub enum Action {
         /// At most this many.
         limit: usize,
     },
-    /// Give items back: anybody may have them next.
+    /// Give items back: any worker may claim them next.
     Release {
         /// The items.
         keys: Vec<ItemKey>,
@@ -266,7 +266,7 @@ pub struct Tally {
     pub failed: u64,
     /// Attempts that failed and were or will be repeated.
     pub retried: u64,
-    /// Embedded in vain: changed, deleted or made native by somebody else meanwhile.
+    /// Embedded in vain: changed, deleted or made native by another process meanwhile.
     pub overtaken: u64,
 }
 

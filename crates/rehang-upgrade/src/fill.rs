@@ -51,7 +51,7 @@ impl Filler {
     /// # Errors
     ///
     /// Missing input where the adapter reads side information (a live gallery has none to give) or the order needs a
-    /// head that the adapter does not carry; an invalid option for the order `oracle`, which nobody can have live.
+    /// head that the adapter does not carry; an invalid option for the order `oracle`, which needs the true errors, and a live gallery has none.
     pub fn new(adapter: &Adapter, old: &str, new: &str, order: OrderSettings) -> Result<Self> {
         if adapter.side_dimension().is_some() {
             return Err(Error::missing("side information for every item", "this adapter")

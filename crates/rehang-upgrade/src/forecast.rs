@@ -70,7 +70,7 @@ impl Forecast {
         let mut warnings = Vec::new();
         let order = setup.order.policy.name();
         let method = &setup.adapter.training.method;
-        // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then nobody knows which.
+        // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then it is unknown which.
         let own = |curve: &&rehang::report::CurveSeries| curve.order == order && curve.method == *method;
         let curve = if let Some(curve) = report.curves.iter().find(own) {
             curve

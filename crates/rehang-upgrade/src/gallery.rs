@@ -227,7 +227,7 @@ impl Gallery {
     }
 
     /// The scale of merged searches, where it was learned for the spaces of this upgrade. Adapted vectors that rank below doing
-    /// nothing are why somebody asked for merged searches: without a scale they are the old search.
+    /// nothing are why the application asked for merged searches: without a scale they are the old search.
     fn scale_of(&self, record: &UpgradeRecord) -> Option<Arc<Learned>> {
         let learned = self.merge.lock().unwrap_or_else(PoisonError::into_inner).clone();
         learned.filter(|learned| (&learned.old, &learned.new) == (&record.old, &record.new))

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::Recorded;
 
-/// Items that somebody has to know of.
+/// Items that the operator has to know of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Left {

@@ -168,7 +168,7 @@ impl NewGallery {
             .and_then(|partial| partial.persist_noclobber(&place).map_err(|error| error.error))
             .map_err(|error| match error.kind() {
                 std::io::ErrorKind::AlreadyExists => Error::conflict(
-                    format!("{} was made by somebody else during this import", place.display()),
+                    format!("{} was made by another process during this import", place.display()),
                     "it is untouched and nothing was imported; run the import again to add to it, or give another name",
                 ),
                 _ => Error::io("create", &place, &error),

@@ -149,7 +149,7 @@ impl Merge {
     /// have it the native one counts.
     ///
     /// A provenance that the filter speaks of is that of the new space; an item without a vector there counts as
-    /// [`Provenance::Old`], whoever made its vector in the old space.
+    /// [`Provenance::Old`], whichever provenance its vector has in the old space.
     ///
     /// # Errors
     ///

@@ -247,14 +247,14 @@ impl Recorded {
     ///
     /// # Errors
     ///
-    /// A conflict where somebody else changed it meanwhile.
+    /// A conflict where another process changed it meanwhile.
     pub(crate) fn create(store: &dyn Ledger, replaces: Option<&Self>, record: UpgradeRecord) -> Result<Self> {
         let text = to_text(&record)?;
         let version = store.set_document(DOCUMENT, replaces.map(|recorded| recorded.version), &text)?;
         Ok(Self { record, version })
     }
 
-    /// The record, where the upgrade is still planned as it was for somebody who fills its new space: between the same spaces,
+    /// The record, where the upgrade is still planned as it was for a process that fills its new space: between the same spaces,
     /// with the same adapter and order, in the same epoch, neither rolled back nor finished.
     ///
     /// # Errors
@@ -291,11 +291,11 @@ impl Recorded {
         Self::expect_planned(store, plan).err().unwrap_or(error)
     }
 
-    /// Changes the record, if nobody else has changed it since it was read. Where nothing would differ, nothing is looked at.
+    /// Changes the record, if no other process has changed it since it was read. Where nothing would differ, nothing is looked at.
     ///
     /// # Errors
     ///
-    /// A conflict where somebody has.
+    /// A conflict where one has.
     pub fn change(&mut self, store: &dyn Ledger, change: impl FnOnce(&mut UpgradeRecord)) -> Result<()> {
         let mut record = self.record.clone();
         change(&mut record);
@@ -305,12 +305,12 @@ impl Recorded {
         self.write(store, record)
     }
 
-    /// Replaces the record, if nobody else has changed it since it was read; also by the very same one, so that whoever read it
+    /// Replaces the record, if no other process has changed it since it was read; also by the very same one, so that a process that read it
     /// before and is about to change it fails.
     ///
     /// # Errors
     ///
-    /// A conflict where somebody has.
+    /// A conflict where one has.
     pub(crate) fn write(&mut self, store: &dyn Ledger, record: UpgradeRecord) -> Result<()> {
         *self = Self::create(store, Some(self), record)?;
         Ok(())

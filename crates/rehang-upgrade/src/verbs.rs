@@ -58,7 +58,7 @@ impl Setup<'_> {
             return Err(mismatch(&found.space, self.old)
                 .context(format!("[old] of the configuration against {}", store.name())));
         }
-        // A space of that name may be there: of this upgrade, or somebody else's.
+        // A space of that name may be there: of this upgrade, or of another application.
         let new = self.new_space();
         if let Some(there) = find_space(store, &new.name)?
             && (there.space != new || there.written_as != Provenance::Native)
@@ -336,8 +336,8 @@ pub fn switch(
         observer.reach(Place::SamplePlaced)?;
     }
     observer.reach(Place::BeforeSwitch)?;
-    // How the new space serves has to be known before it does; before the switch nobody asks. Also where nothing of the record
-    // differs: whoever has rolled back since it was read makes this fail.
+    // How the new space serves has to be known before it does; before the switch no search asks. Also where nothing of the record
+    // differs: a rollback since it was read makes this fail.
     let switched = UpgradeRecord { phase: Phase::Filled, serving, ..recorded.record.clone() };
     recorded.write(store, switched)?;
     observer.reach(Place::SwitchRecorded)?;
@@ -402,7 +402,7 @@ pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) 
         return Err(finished(store, &recorded.record));
     }
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
-    // The record first: whoever finishes at the same moment then fails, instead of dropping the space that is to serve.
+    // The record first: a process that finishes at the same moment then fails, instead of dropping the space that is to serve.
     // Also where nothing of it differs: a switch that has read it before then fails too.
     let phase = match recorded.record.phase {
         Phase::Filled => Phase::RolledBack,
@@ -463,7 +463,7 @@ pub fn finish(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) ->
             .advise(Remedy::SwitchFirst));
         }
         // Searches may go to the new space all the same: while it is filled again with another adapter, and where a rollback
-        // died between its record and its switch. Nobody could fill it to its end, nor roll back, without the old space.
+        // died between its record and its switch. Without the old space it could neither be filled to its end nor rolled back.
         let next = match recorded.record.phase {
             Phase::Filled | Phase::Finished => None,
             Phase::Filling => Some(Remedy::ContinueFilling),
@@ -534,7 +534,7 @@ fn catch_up(
         .map_err(|error| Recorded::explain(store, record, error))
 }
 
-/// Fails where the upgrade of a gallery is not the one of the setup: between other spaces, or filled by another adapter. Whoever
+/// Fails where the upgrade of a gallery is not the one of the setup: between other spaces, or filled by another adapter. A process that
 /// is about to write for an upgrade asks this first.
 ///
 /// # Errors
@@ -656,7 +656,7 @@ fn may_hold_others(recorded: Option<&Recorded>, setup: &Setup<'_>, has_new: bool
         Some(record) if goes_on(record, setup) => {
             !is_the_same(record, setup) || (record.adapted_before && !is_filled(record, setup))
         }
-        // A space that is there before the record of its upgrade is somebody's.
+        // A space that is there before the record of its upgrade belongs to the application.
         _ => has_new,
     }
 }

@@ -127,7 +127,7 @@ pub struct Training {
 
 /// The map h from one space to another with its uncertainty: all that is needed to turn old vectors into new ones.
 ///
-/// The fields are public so that whoever fits one can simply write it down; [`Adapter::check`] says whether they
+/// The fields are public so that a fit can simply write them down; [`Adapter::check`] says whether they
 /// agree with each other, and nothing is applied or saved before it has succeeded.
 ///
 /// ```

@@ -61,7 +61,7 @@ policies! {
     Margin = doubt::MARGIN,
     /// `−Σ p log p` (RACT eq. 11). Needs `classified`.
     Entropy = doubt::ENTROPY,
-    /// The true squared error ("cheating" order of FastFill). Needs `squared_errors`; for evaluation only, since nobody
+    /// The true squared error ("cheating" order of FastFill). Needs `squared_errors`; for evaluation only, since an upgrade never
     /// has them before the backfill is done.
     Oracle = oracle::ORACLE,
     /// Cover, then dig: first the item nearest to the centre of each of `n/10` clusters of the gallery (k-means, every
@@ -115,7 +115,7 @@ impl Policy {
         self.definition().about
     }
 
-    /// Whether this order uses what nobody knows before the backfill is done.
+    /// Whether this order uses what is unknown before the backfill is done.
     pub fn is_evaluation_only(self) -> bool {
         self.definition().is_evaluation_only
     }

@@ -202,7 +202,7 @@ pub struct MeasuredSet {
     /// Queries left out of every mean because nothing in the gallery is relevant to them.
     #[serde(default)]
     pub left_out_queries: usize,
-    /// Items of the gallery whose old vector is among the pairs; `None` where nobody looked.
+    /// Items of the gallery whose old vector is among the pairs; `None` where it was not measured.
     #[serde(default)]
     pub overlapping_items: Option<usize>,
     /// Whether that number is an estimate from a sample of the pairs.

@@ -194,7 +194,7 @@ pub fn study(
             }
         }
     }
-    // Nobody can follow an order that is for evaluation only. Curves of the first adapter stand first, in the order of the
+    // A live upgrade cannot follow an order that is for evaluation only. Curves of the first adapter stand first, in the order of the
     // policies.
     let followed = options.policies.iter().position(|policy| !policy.is_evaluation_only());
     report.headline = followed.unwrap_or(0);
@@ -296,7 +296,7 @@ fn kept_cuts(options: &StudyOptions) -> usize {
     if options.bootstrap > 0 { BAND_CUTS } else { 0 }
 }
 
-/// The search as it is today; `None` without old vectors of separate queries, since nobody can say then what it is worth.
+/// The search as it is today; `None` without old vectors of separate queries, since its quality is unknown then.
 fn search_of_today<'a>(ground: &Ground<'a>) -> Option<DoNothing<'a>> {
     let queries = match ground.queries {
         None => None,

@@ -198,7 +198,7 @@ impl Database {
         run().map_err(|trouble| sentence(&self.path, trouble))
     }
 
-    /// One transaction in which no trigger fires: whoever uses it does everything that they would have done. Triggers
+    /// One transaction in which no trigger fires: the caller does everything that they would have done. Triggers
     /// cost several times what the rows do that they keep right. Where other processes write too, they get their turn between two
     /// long transactions.
     pub(crate) fn write_without_triggers<T>(
@@ -279,7 +279,7 @@ impl Database {
         Ok(())
     }
 
-    /// One snapshot to read from; it waits for nobody.
+    /// One snapshot to read from; it never waits for a writer.
     pub(crate) fn read<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
         let pooled = lock(&self.readers).pop();
         let mut connection = match pooled {
@@ -325,11 +325,11 @@ impl Drop for Database {
 
 /// What is in a database.
 enum Content {
-    /// Neither a table nor a mark of anybody's.
+    /// Neither a table nor a mark of an application.
     Nothing,
     /// A gallery of some format.
     Gallery { format: i64 },
-    /// Somebody else's.
+    /// A database of another application.
     Foreign,
 }
 
@@ -398,7 +398,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// SQLite counts every allocation of the process under one lock unless told otherwise, so a thread that reads slows down the one
-/// that writes. Nobody reads the count. It can be switched off before the first connection of the process only; where another
+/// that writes. This crate never reads the count. It can be switched off before the first connection of the process only; where another
 /// part of it was earlier, it stays on, and all is as right and a little slower.
 fn count_no_allocations() {
     static ONCE: Once = Once::new();

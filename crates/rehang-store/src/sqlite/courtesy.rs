@@ -7,7 +7,7 @@
 //! does write.
 //!
 //! A process that never gets the lock is never seen to write. So the lock also stays free after the first large transaction, and once
-//! in [`UNSEEN`], whoever writes: a process that waits with SQLite's own time-out gets its turn within about two seconds.
+//! in [`UNSEEN`], even where no other process was seen: a process that waits with SQLite's own time-out gets its turn within about two seconds.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -110,7 +110,7 @@ mod tests {
             courtesy.ended(now + ms(took), ms(took));
             courtesy.rest(now + ms(took + later))
         };
-        // At first nobody was seen, so whoever waits has one turn.
+        // At first no other process was seen, so one that waits has one turn.
         assert_eq!(rest(&mut courtesy, 0, 80, 0), Some(REST_MIN));
         // Alone: neither its own commits nor those of the same process count.
         assert_eq!(rest(&mut courtesy, 1, 80, 0), None);

@@ -85,7 +85,7 @@ impl Graph {
         self.index.contains(key)
     }
 
-    /// Makes room for `more` vectors. Nobody may use the graph meanwhile.
+    /// Makes room for `more` vectors. No other thread may use the graph meanwhile.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<()> {
         let wanted = self.index.size() + more;
         if wanted > self.index.capacity() {

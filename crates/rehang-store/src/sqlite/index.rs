@@ -26,7 +26,7 @@ pub(crate) struct SpaceIndex {
     pub(crate) applied: u64,
     /// Every change up to this one is in the graph itself.
     pub(crate) settled: u64,
-    /// Whoever saves it holds it too; only one who holds `work` of the keeper saves or changes it.
+    /// A thread that saves it holds it too; only a thread that holds `work` of the keeper saves or changes it.
     pub(crate) graph: Option<Arc<Graph>>,
     /// Vectors that are not in the graph (yet): all of them in small galleries.
     pub(crate) fresh: Flat,
@@ -146,7 +146,7 @@ impl SpaceIndex {
         Ok(!self.is_settled())
     }
 
-    /// Whether there is enough waiting, or enough overwritten, for somebody to look after it.
+    /// Whether there is enough waiting, or enough overwritten, for the keeper to look after it.
     pub(crate) fn needs_work(&self) -> bool {
         match &self.graph {
             None => self.fresh.len() > self.options.exact_max,
@@ -321,7 +321,7 @@ fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) 
     while let Some(line) = rows.next()? {
         vector.clear();
         read_value(line, 1, row.space.dimension, &mut vector)?;
-        // A vector that somebody wrote around the library's checks can be near to nothing.
+        // A vector that an application wrote around the library's checks can be near to nothing.
         if vector.iter().all(|value| value.is_finite()) {
             vectors.insert(line.get(0)?, &vector);
         }
@@ -370,7 +370,7 @@ pub(crate) type Nearest<'a> = &'a dyn Fn(&[f32], usize) -> Result<Vec<Near>>;
 
 /// The share of the true `k` nearest that `nearest` finds; 1 where there is nothing to find.
 ///
-/// Whoever is as near as the true `k`th counts, so ties do not lower it. The truth is read page by page.
+/// A hit that is as near as the true `k`th counts, so ties do not lower it. The truth is read page by page.
 pub(crate) fn recall(
     database: &Database,
     row: &SpaceRow,

@@ -66,9 +66,9 @@ pub(crate) struct Kept {
     options: SearchOptions,
     number: i64,
     index: RwLock<SpaceIndex>,
-    /// Held by whoever reads the feed of changes.
+    /// Held by the thread that reads the feed of changes.
     feed: Mutex<()>,
-    /// Held by whoever builds, merges or saves.
+    /// Held by the thread that builds, merges or saves.
     work: Mutex<()>,
     notes: Mutex<Notes>,
     busy: AtomicBool,
@@ -138,7 +138,7 @@ impl Keeper {
     pub(crate) fn rebuild(&self, space: &str) -> Result<()> {
         let kept = self.kept(&self.database.read(|transaction| spaces::find(transaction, space))?);
         let _work = lock(&kept.work);
-        kept.replace(all_threads(), "somebody asked for it")?;
+        kept.replace(all_threads(), "a caller asked for it")?;
         kept.save()
     }
 
@@ -172,7 +172,7 @@ impl Keeper {
 
     /// Takes away what belongs to spaces that another process has dropped: a graph is most of a process's memory.
     fn forget_dropped(&self) -> Result<()> {
-        // Read first: whoever is kept was in the gallery then, and whoever is not in it afterwards never comes back, since numbers are
+        // Read first: an item that is kept was in the gallery then, and one that is not in it afterwards never comes back, since numbers are
         // not used again.
         let kept: Vec<i64> = lock(&self.spaces).keys().copied().collect();
         let there: BTreeSet<i64> = self
@@ -376,7 +376,7 @@ impl Kept {
             if !more {
                 break;
             }
-            // Whoever waits to search goes first.
+            // A search that waits goes first.
             std::thread::yield_now();
         }
         Ok(())

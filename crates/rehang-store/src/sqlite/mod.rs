@@ -47,7 +47,7 @@ pub use keeper::{IndexHealth, IndexKind};
 /// Up to [`SearchOptions::exact_max`] vectors are compared one by one, so the answer is exact. Above it a graph (HNSW)
 /// finds candidates; vectors written since the graph was made wait in memory and are compared one by one until they are
 /// merged in the background. Whatever was found is confirmed against the file and measured again, so a hit is never
-/// stale, whoever wrote meanwhile.
+/// stale, whichever process wrote meanwhile.
 ///
 /// ```
 /// use rehang::{Distance, Matrix, Provenance, Space};
@@ -200,7 +200,7 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// What the disk gives; a conflict where somebody else has the gallery open.
+    /// What the disk gives; a conflict where another process has the gallery open.
     pub fn close(self) -> Result<()> {
         let Self { database, keeper, .. } = self;
         drop(keeper);

@@ -1,4 +1,4 @@
-//! The tables of a gallery and the triggers that keep them right, whoever writes.
+//! The tables of a gallery and the triggers that keep them right, whichever application writes.
 //!
 //! `docs/store.md` explains them to applications that write through plain SQL.
 

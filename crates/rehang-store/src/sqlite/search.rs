@@ -282,7 +282,7 @@ fn each_of(
         }
         vector.clear();
         read_value(line, 7, row.space.dimension, &mut vector)?;
-        // A vector that somebody wrote around the library's checks can be near to nothing.
+        // A vector that an application wrote around the library's checks can be near to nothing.
         if vector.iter().all(|value| value.is_finite()) {
             take(line.get(0)?, &vector);
         }

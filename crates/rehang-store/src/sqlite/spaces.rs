@@ -157,7 +157,7 @@ fn list_items(database: &Database, number: i64) -> Result<()> {
 }
 
 /// Repeats a step that holds the gallery for a moment until it says that it is done, and leaves the gallery to others for as
-/// long as each step took: whoever waits to write looks again only now and then.
+/// long as each step took: a process that waits to write looks again only now and then.
 fn in_turns(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
     loop {
         let began = clock::now();
@@ -168,7 +168,7 @@ fn in_turns(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
     }
 }
 
-/// Drops a space and gives its number, if there was one. Nobody finds it from the first moment on; its rows go little by
+/// Drops a space and gives its number, if there was one. No call finds it from the first moment on; its rows go little by
 /// little, and after a crash with the next space that is made or dropped.
 pub(crate) fn drop(database: &Database, name: &str) -> Result<Option<i64>> {
     let number = leave(database, name)?;

@@ -425,7 +425,7 @@ fn a_graph_says_why_it_was_made_again() {
     drop(store);
     let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
     let health = store.index_health("m").unwrap();
-    assert_eq!((health.rebuilt, health.rebuilt_because.as_deref()), (1, Some("somebody asked for it")));
+    assert_eq!((health.rebuilt, health.rebuilt_because.as_deref()), (1, Some("a caller asked for it")));
 }
 
 #[test]

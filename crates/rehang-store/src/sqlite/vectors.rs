@@ -265,7 +265,7 @@ pub(crate) fn record_failures(
 ) -> Result<()> {
     database.write(|transaction| {
         let n = spaces::find(transaction, space)?.number;
-        // Whoever has a vector that the upgrade never replaces was served by somebody else meanwhile.
+        // An item with a vector that the upgrade never replaces was served by another worker meanwhile.
         let wanting = format!(
             "FROM item WHERE key = ?1 AND revision = ?2
              AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1 AND provenance <> 'adapted')"

@@ -358,7 +358,7 @@ impl Division {
                         format!("row {row} of {}", path.display()),
                         format!(
                             "rows of listed classes: {:?} stands in none of classes.old, classes.new and classes.unseen, so \
-                             nobody would search them",
+                             no search would use them",
                             examples.classes[class]
                         ),
                     ));

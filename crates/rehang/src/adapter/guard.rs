@@ -131,7 +131,7 @@ impl Drift {
 }
 
 /// Compares vectors `[n, d_old]` with the statistics of the old vectors that an adapter was fitted on: a warning
-/// against vectors of another model (or of the new one) where widths agree and nobody declared a space.
+/// against vectors of another model (or of the new one) where widths agree and no space was declared.
 ///
 /// `None` where that cannot be told: the adapter keeps no statistics, there are fewer than [`DRIFT_ROWS_MIN`] rows or
 /// [`DRIFT_COLUMNS_MIN`] coordinates.

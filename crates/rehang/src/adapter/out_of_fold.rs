@@ -56,7 +56,7 @@ const FEATURES: usize = 3;
 
 impl OutOfFold {
     /// The features of one item from what was measured on it, in the order of the documentation of [`OutOfFold`].
-    /// Whoever fits the coefficients calls this too, so that both sides mean the same numbers.
+    /// The fit of the coefficients calls this too, so that both sides mean the same numbers.
     ///
     /// `head` is the entropy and the largest probability, where there is a head.
     pub fn features(

@@ -77,7 +77,7 @@ pub const GROUPS_MAX: usize = 64;
 
 /// What a curve is computed from.
 ///
-/// All vectors are of the new model's space (the adapted ones by way of an adapter); whoever reads them checks that
+/// All vectors are of the new model's space (the adapted ones by way of an adapter); the code that reads them checks that
 /// once ([`crate::Space::expect_same`]).
 #[derive(Debug, Clone, Copy)]
 pub struct CurveInput<'a> {
