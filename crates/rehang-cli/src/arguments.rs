@@ -802,6 +802,10 @@ pub struct UpgradeResume {
     /// Try the items again that are listed as failed.
     #[arg(long)]
     pub retry_failed: bool,
+    /// Put native vectors back to adapted ones, so that the next run embeds their items again: after a change of [encoder] that
+    /// gives other vectors.
+    #[arg(long)]
+    pub re_embed: bool,
 }
 
 /// Options of `rehang upgrade run`.

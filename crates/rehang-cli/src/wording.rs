@@ -104,6 +104,9 @@ impl Wording for Flags {
                 "run `rehang upgrade rollback` again to go back, or `rehang upgrade start` to stay"
             }
             Remedy::ResumeBackfill => "`rehang upgrade resume` lets it go on",
+            Remedy::EmbedNativesAgain => {
+                "or run `rehang upgrade resume --re-embed`, which puts the native vectors back, so that the next run embeds them again"
+            }
             Remedy::ReconsiderSwitch { backfill_percent } => {
                 let first = backfill_percent.map_or_else(
                     || "it never passes doing nothing;".to_owned(),

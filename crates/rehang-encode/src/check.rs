@@ -28,6 +28,11 @@ impl Check {
         &self.encoder
     }
 
+    /// Whether vectors are scaled to length 1.
+    pub(crate) fn normalises(&self) -> bool {
+        self.normalise
+    }
+
     /// Fails where `received` is not the space's width.
     pub(crate) fn width(&self, received: usize) -> Result<()> {
         if received == self.space.dimension {

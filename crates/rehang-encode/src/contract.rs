@@ -77,6 +77,17 @@ pub trait Encoder: Send + Sync {
     /// wait. A budget that is spent ([`rehang::Error::is_budget_spent`]) ends a backfill in an orderly way.
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>>;
 
+    /// What its vectors depend on, as a short text: the model's files and the keys that change a vector. Two encoders with the same
+    /// text give the same vectors. `None` where that lies out of reach, as behind a service or a program; a backfill then embeds
+    /// some items again and compares.
+    ///
+    /// # Errors
+    ///
+    /// What the system says where a file cannot be read any more.
+    fn fingerprint(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// What it has used so far.
     fn spent(&self) -> Spent;
 

@@ -11,6 +11,7 @@ mod config;
 mod contract;
 #[doc(hidden)]
 pub mod doors;
+mod fingerprint;
 mod http;
 mod meter;
 mod onnx;

@@ -1,6 +1,6 @@
 //! Vectors that are already computed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::Check;
 use crate::config::resolve;
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
+use crate::fingerprint::Fingerprint;
 use crate::meter::Meter;
 
 /// Inputs of one call. A look-up costs next to nothing, so this only bounds what a caller holds at once.
@@ -126,6 +127,12 @@ impl Encoder for Table {
 
     fn spent(&self) -> Spent {
         self.meter.spent()
+    }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        let rows: Option<BTreeMap<&String, &usize>> = self.rows.as_ref().map(|rows| rows.iter().collect());
+        let fingerprint = Fingerprint::new("table").with(&self.vectors.fingerprint()).with(&rows);
+        Ok(Some(fingerprint.with(&self.check.normalises()).text()))
     }
 }
 

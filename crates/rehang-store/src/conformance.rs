@@ -73,7 +73,7 @@ pub fn suite<B: Bench>(bench: &B) {
     }
 }
 
-const PROMISES: [fn(&dyn Store); 18] = [
+const PROMISES: [fn(&dyn Store); 19] = [
     an_empty_gallery_answers,
     spaces_are_made_once_and_dropped,
     the_serving_space_is_switched_in_one_step,
@@ -92,6 +92,7 @@ const PROMISES: [fn(&dyn Store); 18] = [
     questions_are_answered_without_a_walk,
     samples_are_uniform_and_stable,
     what_an_earlier_plan_writes_is_refused,
+    natives_are_forgotten_where_they_can_be_made_again,
 ];
 
 /// Promises between two handles on one gallery, and how time passes.
@@ -504,6 +505,36 @@ fn the_worst_come_first(store: &dyn Store) {
     assert_eq!(worst(9)[2..], ["a", "b", "e", "c"]);
     let counts = Counts { items: 9, old: 0, adapted: 5, native: 1, lacking: 3, failed: 0, without_source: 2 };
     assert_eq!(store.counts(NEW), Ok(counts));
+}
+
+fn natives_are_forgotten_where_they_can_be_made_again(store: &dyn Store) {
+    two_spaces(store);
+    let (a, a1) = put_one(store, "a", Some("a"));
+    let (b, b1) = put_one(store, "b", Some("b"));
+    let (c, c1) = put_one(store, "c", None);
+    let (d, d1) = put_one(store, "d", Some("d"));
+    let writes = [
+        native(a, a1, [1.0, 0.0]),
+        native(b, b1, [0.0, 1.0]),
+        native(c, c1, [1.0, 1.0]),
+        adapted(d, d1, [2.0, 0.0], 1.0, 1.0),
+    ];
+    write_to(store, NEW, &writes).unwrap();
+    let epoch = epoch_of(store, NEW);
+    assert!(store.forget_natives(NEW, epoch.next(), 9).expect_err("another plan").is_superseded());
+    assert_eq!(store.forget_natives(NEW, epoch, 1), Ok(1), "no more than asked for");
+    assert_eq!(store.forget_natives(NEW, epoch, 9), Ok(1), "an item without a source keeps its only vector");
+    assert_eq!(store.forget_natives(NEW, epoch, 9), Ok(0));
+    let made_by = store.provenances(NEW, &[a, b, c, d]).unwrap();
+    assert_eq!(made_by, [None, None, Some(Provenance::Native), Some(Provenance::Adapted)]);
+    let counts = store.counts(NEW).unwrap();
+    assert_eq!((counts.native, counts.adapted, counts.lacking), (1, 1, 2));
+    let queue = store.scan(&Scan::new(NEW, Select::WorstFirst, 9)).unwrap();
+    let queue: BTreeSet<ItemKey> = queue.iter().take(2).map(|record| record.item.key).collect();
+    assert_eq!(queue, BTreeSet::from([a, b]), "what lacks a vector is next");
+    let query = Matrix::new(2, vec![1.0, 0.0]).unwrap();
+    let found = store.search(NEW, &query, 9, &Filter::default()).unwrap().remove(0);
+    assert!(found.iter().all(|hit| hit.key != a && hit.key != b), "searches do not find them");
 }
 
 fn failures_are_set_aside(store: &dyn Store) {

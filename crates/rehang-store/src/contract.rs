@@ -586,6 +586,14 @@ pub trait Ledger: Send + Sync {
         priorities: &[(ItemKey, Revision, Priority)],
     ) -> Result<usize>;
 
+    /// Takes native vectors out of a space again, of items with a source: at most `limit`. They lack a vector then, and wait in the
+    /// queue. For vectors that another encoder made than the space is filled by. Gives how many it took out.
+    ///
+    /// # Errors
+    ///
+    /// Superseded where the space is in another epoch: nothing is taken out then.
+    fn forget_natives(&self, space: &str, epoch: Epoch, limit: usize) -> Result<usize>;
+
     /// Begins the next epoch of a space and replaces a document that names it, both in one transaction: if the space is in
     /// epoch `from`, and the document's version is `expected` (`None`: there is none). Gives the document's new version.
     ///

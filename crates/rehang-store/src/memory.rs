@@ -241,6 +241,20 @@ impl Ledger for MemoryStore {
         Ok(changed)
     }
 
+    fn forget_natives(&self, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
+        let mut state = self.state();
+        let State { items, spaces, .. } = &mut *state;
+        let space = find_mut(spaces, space)?;
+        check::epoch(&space.record.space.name, epoch, space.record.epoch)?;
+        let has_source = |key: &ItemKey| items.get(key).is_some_and(|item| item.source.is_some());
+        let natives = space.vectors.iter().filter(|(_, held)| held.vector.provenance == Provenance::Native);
+        let keys: Vec<ItemKey> = natives.map(|(key, _)| *key).filter(has_source).take(limit).collect();
+        for key in &keys {
+            space.vectors.remove(key);
+        }
+        Ok(keys.len())
+    }
+
     fn advance(
         &self,
         space: &str,

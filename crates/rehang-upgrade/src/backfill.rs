@@ -11,6 +11,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
 
 use rehang_store::{ItemKey, Outcome, Revision};
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,7 @@ pub enum Until {
 /// | `budget` | none | items that this run makes native, at most | 0… |
 /// | `until` | all | share of native items at which it ends | 0–1 |
 /// | `attempts` | 3 | attempts an item has before it is listed as failed | 1… |
+/// | `refusals` | 100 | items that are refused for good, before the first success, after which the run stops and lists none of them | 1… |
 /// | `rest_ms` | 1000 | rest of an item after a failed attempt, doubled with each further one | 0… |
 /// | `lease_ms` | 30 000 | how long items stay this worker's after it was heard of last; renewed after a third of it | 1… |
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,6 +59,9 @@ pub struct Limits {
     pub until: Until,
     /// Attempts an item has before it is listed as failed.
     pub attempts: u32,
+    /// Items that are refused for good, before the first success, after which the run stops: what refuses everything is no fault of
+    /// the items.
+    pub refusals: usize,
     /// Rest of an item after its first failed attempt, in milliseconds.
     pub rest_ms: u64,
     /// How long items stay this worker's after it was heard of last, in milliseconds: so long others wait for what a dead one held.
@@ -72,6 +77,7 @@ impl Default for Limits {
             budget: None,
             until: Until::All,
             attempts: 3,
+            refusals: 100,
             rest_ms: 1000,
             lease_ms: 30_000,
         }
@@ -205,6 +211,8 @@ pub enum Action {
     },
     /// List items as failed.
     RecordFailures(Vec<Attempt>),
+    /// Stop: the encoder has refused every item so far for good, these. None of them is listed.
+    Refuse(Vec<Attempt>),
     /// Nothing can be begun before this time, unless another event comes first.
     WaitUntil(u64),
     /// It is over.
@@ -240,6 +248,10 @@ pub struct Backfill {
     writing: BTreeMap<u64, Vec<ItemKey>>,
     /// Failed attempts of an item, and when it may be tried again.
     resting: BTreeMap<ItemKey, Rest>,
+    /// Items that were refused for good before the encoder gave the first vector: they are listed once it has.
+    refused: Vec<Attempt>,
+    /// Whether the encoder has given a vector in this run.
+    serves: bool,
     /// When the rate lets the next batch go.
     next_send_ms: u64,
     /// What was done.
@@ -333,10 +345,18 @@ impl Backfill {
                     self.writing.insert(batch, done);
                     actions.push(Action::Write { batch });
                 }
-                let given_up = self.rest_or_give_up(now_ms, failures);
-                if !given_up.is_empty() {
-                    self.tally.failed += given_up.len() as u64;
-                    actions.push(Action::RecordFailures(given_up));
+                self.serves |= self.writing.contains_key(&batch);
+                let mut given_up = self.rest_or_give_up(now_ms, failures);
+                if !self.serves {
+                    self.refused.extend(given_up.extract_if(.., |attempt| attempt.permanent));
+                }
+                self.list(given_up, actions);
+                if self.serves {
+                    let refused = mem::take(&mut self.refused);
+                    self.list(refused, actions);
+                } else if self.refused.len() >= self.limits.refusals {
+                    actions.push(Action::Refuse(mem::take(&mut self.refused)));
+                    self.interrupted = true;
                 }
                 self.batches_since_look += 1;
             }
@@ -362,6 +382,13 @@ impl Backfill {
                 }
                 self.dry = false;
             }
+        }
+    }
+
+    fn list(&mut self, failed: Vec<Attempt>, actions: &mut Vec<Action>) {
+        if !failed.is_empty() {
+            self.tally.failed += failed.len() as u64;
+            actions.push(Action::RecordFailures(failed));
         }
     }
 
@@ -408,6 +435,8 @@ impl Backfill {
         // another claim, without end where they are slow.
         if self.dry && !self.looking && self.in_hand().next().is_none() && self.next_time(now_ms).is_none() {
             self.ended = true;
+            let refused = mem::take(&mut self.refused);
+            self.list(refused, actions);
             actions.push(Action::End(Ending::NothingLeft));
             return;
         }
@@ -529,6 +558,9 @@ mod tests {
         held: BTreeSet<ItemKey>,
         native: Vec<ItemKey>,
         failed: Vec<ItemKey>,
+        refused: Vec<ItemKey>,
+        /// Items below this one fail for good.
+        hopeless: u64,
         /// How often each item fails before it succeeds; `u32::MAX` for ever.
         flaky: BTreeMap<ItemKey, u32>,
         now_ms: u64,
@@ -546,6 +578,8 @@ mod tests {
                 held: BTreeSet::new(),
                 native: Vec::new(),
                 failed: Vec::new(),
+                refused: Vec::new(),
+                hopeless: 0,
                 flaky: BTreeMap::new(),
                 now_ms: 0,
                 encoded: Vec::new(),
@@ -592,7 +626,10 @@ mod tests {
                             for &key in &keys {
                                 self.encoded.push(key);
                                 let left = self.flaky.entry(key).or_default();
-                                if *left > 0 {
+                                if key < ItemKey::from(self.hopeless) {
+                                    let reason = "no such file".to_owned();
+                                    failures.push(Attempt { key, revision: 1, reason, permanent: true });
+                                } else if *left > 0 {
                                     *left = left.saturating_sub(u32::from(*left != u32::MAX));
                                     let reason = "no answer".to_owned();
                                     failures.push(Attempt { key, revision: 1, reason, permanent: false });
@@ -614,6 +651,9 @@ mod tests {
                         Action::RecordFailures(attempts) => {
                             self.failed.extend(attempts.iter().map(|attempt| attempt.key));
                             self.queue.retain(|key| !self.failed.contains(key));
+                        }
+                        Action::Refuse(attempts) => {
+                            self.refused.extend(attempts.iter().map(|attempt| attempt.key));
                         }
                         Action::WaitUntil(time) => {
                             if events.is_empty() && at_encoder.is_empty() {
@@ -678,6 +718,29 @@ mod tests {
         // Two rests: 100 ms and 200 ms.
         assert!(world.now_ms >= 300, "{}", world.now_ms);
         assert_eq!(state.tally, Tally { native: 4, failed: 1, retried: 4, overtaken: 0 });
+    }
+
+    #[test]
+    fn an_encoder_that_refuses_everything_stops_the_run_and_no_item_is_listed() {
+        let limits = Limits { batch: 4, refusals: 10, ..Limits::default() };
+        let mut world = World::of(1000);
+        world.hopeless = 1000;
+        let (state, ending) = world.run(limits);
+        assert_eq!((ending, world.refused.len(), world.failed.len()), (Ending::Interrupted, 12, 0));
+        assert_eq!(state.tally, Tally::default());
+        // One that gives a vector sooner refuses what it refuses.
+        let mut world = World::of(1000);
+        world.hopeless = 9;
+        let (state, ending) = world.run(limits);
+        assert_eq!((ending, world.refused.len()), (Ending::NothingLeft, 0));
+        world.failed.sort();
+        assert_eq!(world.failed, keys(0..9));
+        assert_eq!((state.tally.native, state.tally.failed), (991, 9));
+        // And the last few items of a gallery may all be refused.
+        let mut world = World::of(9);
+        world.hopeless = 9;
+        assert_eq!(world.run(limits).1, Ending::NothingLeft);
+        assert_eq!(world.failed, keys(0..9));
     }
 
     #[test]

@@ -91,6 +91,7 @@ struct RunPart {
     budget: Option<u64>,
     until: Option<toml::Value>,
     attempts: Option<u32>,
+    refusals: Option<usize>,
     /// Seconds.
     lease: Option<u64>,
 }
@@ -104,6 +105,7 @@ impl RunPart {
             batch: at_least_one("[run] batch", self.batch.unwrap_or(defaults.batch))?,
             workers: at_least_one("[run] workers", self.workers.unwrap_or(defaults.workers))?,
             attempts: at_least_one("[run] attempts", self.attempts.unwrap_or(defaults.attempts))?,
+            refusals: at_least_one("[run] refusals", self.refusals.unwrap_or(defaults.refusals))?,
             lease_ms: seconds.transpose()?.map_or(defaults.lease_ms, |lease| lease.saturating_mul(1000)),
             rate: self.rate.as_ref().map(|rate| parse_rate("[run] rate", &text(rate))).transpose()?,
             until: parse_until("[run] until", &self.until.as_ref().map_or("all".to_owned(), text))?,

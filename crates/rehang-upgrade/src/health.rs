@@ -1,6 +1,5 @@
 //! Whether σ² still means what it says, told from the items that were backfilled.
 
-use rehang::Result;
 use rehang::statistics::kendall_tau_b;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +15,9 @@ const TAU_MIN: f64 = -0.1;
 pub struct SigmaHealth {
     /// Items compared.
     pub items: usize,
+    /// Items that were passed over, since their error is not finite.
+    #[serde(default)]
+    pub passed_over: usize,
     /// Mean σ².
     pub mean_sigma2: f64,
     /// Mean true squared error.
@@ -27,25 +29,27 @@ pub struct SigmaHealth {
     pub alarm: bool,
 }
 
-/// Compares `(σ², squared error)` of backfilled items; `None` below 50 of them.
-///
-/// # Errors
-///
-/// Not finite, for a NaN among them.
-pub fn sigma_health(errors: &[(f32, f32)]) -> Result<Option<SigmaHealth>> {
+/// Compares `(σ², squared error)` of backfilled items; `None` below 50 of them. Pairs that are not finite, as a vector whose length has
+/// no square in `f32` leaves them, are counted and passed over: a figure about the gallery's health fails no verb.
+pub fn sigma_health(errors: &[(f32, f32)]) -> Option<SigmaHealth> {
+    let all = errors.len();
+    let errors: Vec<(f32, f32)> =
+        errors.iter().copied().filter(|(sigma2, error)| sigma2.is_finite() && error.is_finite()).collect();
+    let passed_over = all - errors.len();
     if errors.len() < ITEMS_MIN {
-        return Ok(None);
+        return None;
     }
     let sigma2: Vec<f64> = errors.iter().map(|(sigma2, _)| f64::from(*sigma2)).collect();
     let squared: Vec<f64> = errors.iter().map(|(_, squared)| f64::from(*squared)).collect();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let (mean_sigma2, mean_squared_error) = (mean(&sigma2), mean(&squared));
-    let tau = kendall_tau_b(&sigma2, &squared)?;
+    // Finite and of one length, so nothing can be wrong with them.
+    let tau = kendall_tau_b(&sigma2, &squared).ok().flatten();
     let ratio = mean_sigma2 / mean_squared_error.max(f64::MIN_POSITIVE);
     // Items that did not change at all (an adapter that is exact) give no ratio worth an alarm.
     let off = mean_squared_error > 0.0 && !(1.0 / RATIO_MAX..=RATIO_MAX).contains(&ratio);
     let alarm = off || tau.is_some_and(|tau| tau < TAU_MIN);
-    Ok(Some(SigmaHealth { items: errors.len(), mean_sigma2, mean_squared_error, tau, alarm }))
+    Some(SigmaHealth { items: errors.len(), passed_over, mean_sigma2, mean_squared_error, tau, alarm })
 }
 
 #[cfg(test)]
@@ -54,17 +58,26 @@ mod tests {
 
     #[test]
     fn few_items_say_nothing() {
-        assert_eq!(sigma_health(&[(1.0, 1.0); 49]).unwrap(), None);
+        assert_eq!(sigma_health(&[(1.0, 1.0); 49]), None);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_passed_over_and_counted() {
+        let mut errors = vec![(1.0, 1.0); 60];
+        errors[7].1 = f32::INFINITY;
+        errors[9].0 = f32::NAN;
+        let health = sigma_health(&errors).unwrap();
+        assert_eq!((health.items, health.passed_over, health.mean_squared_error), (58, 2, 1.0));
     }
 
     #[test]
     fn an_alarm_rings_where_the_scale_or_the_ranks_are_wrong() {
         let line =
             |f: fn(f32) -> f32| -> Vec<(f32, f32)> { (1..=100).map(|i| (i as f32, f(i as f32))).collect() };
-        assert!(!sigma_health(&line(|x| x * 1.5)).unwrap().unwrap().alarm);
-        assert!(sigma_health(&line(|x| x * 4.0)).unwrap().unwrap().alarm);
-        assert!(sigma_health(&line(|x| 101.0 - x)).unwrap().unwrap().alarm);
+        assert!(!sigma_health(&line(|x| x * 1.5)).unwrap().alarm);
+        assert!(sigma_health(&line(|x| x * 4.0)).unwrap().alarm);
+        assert!(sigma_health(&line(|x| 101.0 - x)).unwrap().alarm);
         // An exact adapter rings nothing.
-        assert!(!sigma_health(&line(|_| 0.0)).unwrap().unwrap().alarm);
+        assert!(!sigma_health(&line(|_| 0.0)).unwrap().alarm);
     }
 }

@@ -19,6 +19,7 @@ use crate::estimate::keep_rate;
 use crate::faults::Place;
 use crate::fill::{Filler, written_of};
 use crate::health::{SigmaHealth, sigma_health};
+use crate::identity::expect_same_encoder;
 use crate::observe::{Observation, Observer};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::verbs::{expect_adapter, mismatch, upgrade_of};
@@ -32,6 +33,12 @@ const COUNT_EVERY_MS: u64 = 5000;
 /// Catching up pages through all that lack a vector, also those that can never be adapted: it rests this many times as long as it
 /// took, so that it never takes most of a run.
 const CATCH_UP_RESTS: u64 = 10;
+/// How long a store that is not available is asked again: vectors that are paid for wait for it meanwhile.
+const STORE_PATIENCE_MS: u64 = 600_000;
+/// Between two such questions.
+const STORE_RESTS: Duration = Duration::from_secs(1);
+/// Bytes of a reason that are kept of a failed item.
+const REASON_BYTES_MAX: usize = 1024;
 
 /// What a backfill needs.
 pub struct BackfillSetup<'a> {
@@ -92,7 +99,8 @@ pub struct Summary {
 /// # Errors
 ///
 /// A conflict where the upgrade is not filled, is paused or stopped, or is filled by another adapter; mismatch where the encoder
-/// is of another space, its name included (all three before anything is written); what the encoder says that no item can overcome (after writing what is done); what the store says.
+/// is of another space, its name included, and a conflict where it gives other vectors than the natives that are there (all four before
+/// anything is written); what the encoder says that no item can overcome (after writing what is done); what the store says.
 pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Summary> {
     let record = Recorded::expect(setup.store)?.record;
     let name = setup.store.name();
@@ -123,6 +131,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
     }
     expect_adapter(setup.store, &record, setup.adapter)?;
     let filler = Filler::new(setup.adapter, &record.old.name, &record.new.name, record.order)?;
+    expect_same_encoder(setup.store, &record.new.name, setup.encoder)?;
     setup.store.release(&record.new.name, setup.worker, None)?;
     let (jobs, to_do) = channel::<Job>();
     let (done, results) = channel::<Done>();
@@ -212,14 +221,48 @@ fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>
                 payload: &record.item.payload,
             })
             .collect();
-        // A defect of an encoder must end the run with an error, not leave it waiting for ever.
-        let answer = catch_unwind(AssertUnwindSafe(|| encoder.encode(&inputs))).unwrap_or_else(|_| {
-            Err(Error::conflict("a worker of the backfill", "the encoder panicked; this is a defect of it"))
-        });
+        let answer = encode(encoder, &inputs);
         if done.send(Done { batch, answer }).is_err() {
             return;
         }
     }
+}
+
+/// What the encoder says of a batch. Where it panics, each half is asked alone, until the items that it panics at are found: they
+/// fail, and the others do not.
+pub(crate) fn encode(
+    encoder: &dyn Encoder,
+    inputs: &[Input<'_>],
+) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+    let panic = match catch_unwind(AssertUnwindSafe(|| encoder.encode(inputs))) {
+        Ok(answer) => return answer,
+        Err(panic) => panic,
+    };
+    if inputs.len() > 1 {
+        let (left, right) = inputs.split_at(inputs.len() / 2);
+        let mut answers = encode(encoder, left)?;
+        match encode(encoder, right) {
+            Ok(others) => answers.extend(others),
+            // What the first half gave is paid for; the next call says what is wrong.
+            Err(error) if answers.iter().any(Result::is_ok) => {
+                answers.resize(inputs.len(), Err(ItemFailure::Untried(error.to_string())));
+            }
+            Err(error) => return Err(error),
+        }
+        return Ok(answers);
+    }
+    let words =
+        panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let words = words.unwrap_or("it did not say why");
+    Ok(vec![Err(ItemFailure::Permanent(format!(
+        "the encoder panicked at this item, which is a defect of it: {words}"
+    )))])
+}
+
+/// The start of a reason, for a list that may have a million of them.
+fn start_of(reason: &str) -> String {
+    let cut = reason.floor_char_boundary(REASON_BYTES_MAX);
+    if cut == reason.len() { reason.to_owned() } else { format!("{}…", &reason[..cut]) }
 }
 
 struct Run<'a> {
@@ -267,6 +310,8 @@ impl Run<'_> {
         loop {
             if !interrupted && (self.observer.wants_stop() || self.fatal.is_some()) {
                 interrupted = true;
+                // What only waits at the encoder need not be waited for.
+                self.setup.encoder.interrupt();
                 events.push_back(Event::Interrupt);
             }
             let event = match events.pop_front() {
@@ -293,8 +338,9 @@ impl Run<'_> {
                         events.push_back(event);
                     }
                     Action::Claim { limit } => {
-                        let claimed =
-                            self.setup.store.claim(self.space, self.setup.worker, limit, self.lease())?;
+                        let claimed = self.patiently(|run| {
+                            run.setup.store.claim(run.space, run.setup.worker, limit, run.lease())
+                        })?;
                         self.observer.reach(Place::BackfillClaimed)?;
                         let keys = claimed.records.iter().map(|record| record.item.key).collect();
                         self.claimed
@@ -303,7 +349,9 @@ impl Run<'_> {
                         events.push_back(Event::Claimed { keys, held_by_others });
                     }
                     Action::Release { keys } => {
-                        self.setup.store.release(self.space, self.setup.worker, Some(&keys))?;
+                        self.patiently(|run| {
+                            run.setup.store.release(run.space, run.setup.worker, Some(&keys))
+                        })?;
                     }
                     Action::Encode { batch, keys } => self.encode(batch, &keys),
                     Action::Write { batch } => {
@@ -318,8 +366,17 @@ impl Run<'_> {
                             .into_iter()
                             .map(|attempt| (attempt.key, attempt.revision, attempt.reason))
                             .collect();
-                        self.setup.store.record_failures(self.space, &failures)?;
+                        self.patiently(|run| run.setup.store.record_failures(run.space, &failures))?;
                         self.observer.reach(Place::FailuresRecorded)?;
+                    }
+                    Action::Refuse(refused) => {
+                        let first = refused.first().map_or("", |attempt| attempt.reason.as_str());
+                        let detail = format!(
+                            "it refused each of the first {} items for good, so something is wrong with it or with all sources; none of them \
+                             is listed as failed. The first: {first}",
+                            refused.len()
+                        );
+                        self.fatal.get_or_insert(Error::conflict("the encoder", detail));
                     }
                     Action::WaitUntil(time) => wait_until = Some(time),
                     Action::End(ending) => return self.end(&state, ending),
@@ -338,9 +395,27 @@ impl Run<'_> {
         if now.saturating_sub(self.renewed_ms) < self.setup.limits.lease_ms / 3 {
             return Ok(());
         }
-        self.setup.store.renew(self.space, self.setup.worker, self.lease())?;
+        self.patiently(|run| run.setup.store.renew(run.space, run.setup.worker, run.lease()))?;
         self.renewed_ms = now;
         Ok(())
+    }
+
+    /// Asks the store, again and again where it is not available: somebody else's transaction of ten seconds must not cost vectors
+    /// that are paid for.
+    fn patiently<T>(&self, ask: impl Fn(&Self) -> Result<T>) -> Result<T> {
+        let began = self.setup.clock.now_ms();
+        loop {
+            match ask(self) {
+                Err(error)
+                    if error.is_retryable()
+                        && !self.observer.wants_stop()
+                        && self.setup.clock.now_ms() - began < STORE_PATIENCE_MS =>
+                {
+                    self.setup.clock.wait(STORE_RESTS);
+                }
+                answer => return answer,
+            }
+        }
     }
 
     fn end(&mut self, state: &Backfill, ending: Ending) -> Result<Summary> {
@@ -370,7 +445,7 @@ impl Run<'_> {
             spent: self.setup.encoder.spent(),
             elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
             encoder_busy_ms: self.busy_ms,
-            sigma: sigma_health(&self.setup.store.errors(self.space, HEALTH_SAMPLE)?)?,
+            sigma: sigma_health(&self.setup.store.errors(self.space, HEALTH_SAMPLE)?),
         })
     }
 
@@ -488,7 +563,7 @@ impl Run<'_> {
                             key: record.item.key,
                             revision: record.item.revision,
                             permanent: matches!(failure, ItemFailure::Permanent(_)),
-                            reason: failure.reason().to_owned(),
+                            reason: start_of(failure.reason()),
                         }),
                     }
                 }
@@ -509,9 +584,12 @@ impl Run<'_> {
         self.busy_since_ms = now;
     }
 
-    /// Keeps the first error that no item can overcome; no item is to blame, so none is recorded as failed.
+    /// Keeps the first error that no item can overcome; no item is to blame, so none is recorded as failed. An interruption that was
+    /// asked for is no error.
     fn fail(&mut self, batch: u64, error: Error) -> Event {
-        self.fatal.get_or_insert(error);
+        if !(error.is_cancelled() || self.observer.wants_stop()) {
+            self.fatal.get_or_insert(error);
+        }
         Event::Returned { batch }
     }
 
@@ -529,11 +607,12 @@ impl Run<'_> {
                     .vector
                     .as_ref()
                     .filter(|adapted| adapted.provenance == Provenance::Adapted)
-                    .map(|adapted| rehang::squared_distance(&adapted.vector, &vector) as f32),
+                    .map(|adapted| rehang::squared_distance(&adapted.vector, &vector) as f32)
+                    .filter(|error| error.is_finite()),
                 vector,
             })
             .collect();
-        let outcomes = self.setup.store.write_vectors(self.space, None, &writes)?;
+        let outcomes = self.patiently(|run| run.setup.store.write_vectors(run.space, None, &writes))?;
         self.written += written_of(&outcomes);
         self.observer.reach(Place::BackfillWritten)?;
         Ok(writes.iter().map(|write| write.key).zip(outcomes).collect())

@@ -15,6 +15,7 @@ use crate::configuration::{Configuration, RunOptions};
 use crate::estimate::{Estimate, Probed, estimate};
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
+use crate::identity::put_back;
 use crate::location::Examined;
 use crate::observe::{Observer, Unobserved};
 use crate::record::Serving;
@@ -201,16 +202,19 @@ impl Upgrade {
         Ok(Requested { request, before })
     }
 
-    /// Allows backfills again; with `retry_failed`, items that are listed as failed are tried again.
+    /// Allows backfills again; with `retry_failed`, items that are listed as failed are tried again, and with `re_embed` native ones
+    /// are [put back](put_back).
     ///
     /// # Errors
     ///
-    /// As [`request`](verbs::request).
-    pub fn resume(&self, retry_failed: bool) -> Result<Resumed> {
+    /// As [`request`](verbs::request) and [`put_back`].
+    pub fn resume(&self, retry_failed: bool, re_embed: bool, observer: &dyn Observer) -> Result<Resumed> {
+        let put_back =
+            if re_embed { put_back(self.store(), &self.configuration.setup(), observer)? } else { 0 };
         let requested = self.request(Request::Run)?;
         let new = &self.configuration.new.name;
         let retried = if retry_failed { self.store.clear_failures(new)? } else { 0 };
-        Ok(Resumed { requested, retried })
+        Ok(Resumed { requested, retried, put_back })
     }
 
     /// As [`rollback`](verbs::rollback).
@@ -321,6 +325,8 @@ pub struct Resumed {
     pub requested: Requested,
     /// Failed items that are tried again.
     pub retried: u64,
+    /// Native items that are adapted again.
+    pub put_back: u64,
 }
 
 #[cfg(test)]

@@ -619,7 +619,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         fraction,
         lag,
         without_vector: counts.lacking.saturating_sub(lag),
-        sigma: if has_new { sigma_health(&store.errors(new, HEALTH_SAMPLE)?)? } else { None },
+        sigma: if has_new { sigma_health(&store.errors(new, HEALTH_SAMPLE)?) } else { None },
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
         at_work: if has_new { store.at_work(new)? } else { Vec::new() },
     })
@@ -710,7 +710,7 @@ fn expect_setup(store: &dyn Ledger, record: &UpgradeRecord, setup: &Setup<'_>) -
 }
 
 /// The upgrade of a gallery, which has to be between the spaces of the configuration.
-fn expect_upgrade(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Recorded> {
+pub(crate) fn expect_upgrade(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Recorded> {
     let recorded = Recorded::expect(store)?;
     expect_setup(store, &recorded.record, setup)?;
     Ok(recorded)

@@ -86,6 +86,7 @@ impl Ledger for WrittenBefore {
         serving_and_document(document: &str) -> Result<(Option<String>, Option<rehang_store::Document>)>;
         write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
         set_priorities(space: &str, epoch: Epoch, places: &[(ItemKey, Revision, Priority)]) -> Result<usize>;
+        forget_natives(space: &str, epoch: Epoch, limit: usize) -> Result<usize>;
         advance(space: &str, from: Epoch, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
         sample(sample: &Sample) -> Result<Drawn>;
         newest_revision() -> Result<Revision>;

@@ -12,7 +12,8 @@ use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Band, Filter, Ledger, MemoryStore, Record, Scan, Select};
 use rehang_upgrade::{
     BackfillSetup, Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Summary,
-    Unobserved, Until, backfill, expect_same, finish, plan, request, rollback, start, status, switch,
+    Unobserved, Until, backfill, expect_same, finish, plan, put_back, request, rollback, start, status,
+    switch,
 };
 
 const ITEMS: usize = 200;
@@ -635,4 +636,205 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     gallery.delete(&[&common::id(3), "nothing"]).unwrap();
     let told = observer.0.lock().unwrap().clone();
     assert_eq!((told.searches, told.failed_searches, told.written, told.deleted), (3, 1, 2, 1));
+}
+
+/// The new model, a little or altogether different, behind a service that has no fingerprint or with one of its own.
+struct Other {
+    encoder: TestEncoder,
+    by: f32,
+    fingerprint: Option<&'static str>,
+}
+
+impl Other {
+    fn new(by: f32, fingerprint: Option<&'static str>) -> Self {
+        Self { encoder: TestEncoder::new(), by, fingerprint }
+    }
+}
+
+impl Encoder for Other {
+    fn space(&self) -> &Space {
+        self.encoder.space()
+    }
+
+    fn batch_max(&self) -> usize {
+        5
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+        let mut answers = self.encoder.encode(inputs)?;
+        answers.iter_mut().flatten().for_each(|vector| vector[3] += self.by);
+        Ok(answers)
+    }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        Ok(self.fingerprint.map(Into::into))
+    }
+
+    fn spent(&self) -> Spent {
+        self.encoder.spent()
+    }
+}
+
+#[test]
+fn two_models_never_share_a_space() {
+    let (store, world) = filled();
+    let limits = Limits { batch: 10, budget: Some(40), ..Limits::default() };
+    run(&store, &world, &TestEncoder::new(), limits).unwrap();
+    let before = common::snapshot(&store);
+    let attempt = |other: &Other| {
+        run_with(&store, &world, other, Limits::default(), &TestClock::default(), &Unobserved)
+    };
+    // Another model, with a fingerprint and as a service; it costs the items that are compared.
+    for fingerprint in [Some("another model"), None] {
+        let other = Other::new(2.0, fingerprint);
+        let error = attempt(&other).unwrap_err();
+        assert!(error.is_conflict() && error.to_string().contains("another vector"), "{error}");
+        assert_eq!(error.remedy(), Some(&Remedy::EmbedNativesAgain));
+        assert_eq!(other.encoder.count(), 14);
+        assert_eq!(common::snapshot(&store), before, "nothing is written");
+    }
+    // The same model in another precision, or exported once more, goes on.
+    for (by, fingerprint) in [(1e-4, None), (0.0, Some("the same, exported again"))] {
+        let other = Other::new(by, fingerprint);
+        let limits = Limits { budget: Some(10), ..Limits::default() };
+        let summary = run_with(&store, &world, &other, limits, &TestClock::default(), &Unobserved).unwrap();
+        assert_eq!(summary.done.native, 10);
+        assert!((20..=26).contains(&other.encoder.count()), "{}", other.encoder.count());
+    }
+    // What it is known by from now on is not compared again.
+    let known = Other::new(0.0, Some("the same, exported again"));
+    assert_eq!(attempt(&known).unwrap().done.native, 140);
+    assert_eq!(known.encoder.count(), 140);
+}
+
+#[test]
+fn natives_are_put_back_for_another_model() {
+    let (store, world) = filled();
+    let (_, key) = (store.delete(&["item-0007"]).unwrap(), "item-0008");
+    // An item that only the new model has seen, without a source, and one without an old vector.
+    for (id, source) in [("no source", None), (key, Some("source 8 version 0"))] {
+        let vectors = vec![rehang_store::NewVector::of_model(
+            "new-model",
+            common::new_model(source.unwrap_or("x")),
+            Provenance::Native,
+        )];
+        let payload = serde_json::Value::Null;
+        let write = rehang_store::ItemWrite {
+            id: id.into(),
+            source: source.map(Into::into),
+            label: None,
+            payload,
+            vectors,
+        };
+        store.put(&[write]).unwrap();
+    }
+    run(&store, &world, &TestEncoder::new(), Limits { budget: Some(50), ..Limits::default() }).unwrap();
+    store.claim("new-model", "someone", 1, Duration::from_mins(1)).unwrap();
+    let error = put_back(&store, &world.setup(), &Unobserved).unwrap_err();
+    assert_eq!(error.remedy(), Some(&Remedy::AwaitOtherProcess), "{error}");
+    store.release("new-model", "someone", None).unwrap();
+    assert_eq!(put_back(&store, &world.setup(), &Unobserved).unwrap(), 51);
+    let counts = store.counts("new-model").unwrap();
+    assert_eq!(
+        (counts.native, counts.lacking),
+        (1, 1),
+        "what cannot be embedded again, and what has no old vector"
+    );
+    let other = Other::new(2.0, Some("another model"));
+    let summary =
+        run_with(&store, &world, &other, Limits::default(), &TestClock::default(), &Unobserved).unwrap();
+    assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, 199));
+    let all =
+        Scan::new("new-model", Select::Provenance(Provenance::Native), 999).with_vectors_of("new-model");
+    for record in store.scan(&all).unwrap().into_iter().filter(|record| record.item.source.is_some()) {
+        let mut expected = common::new_model(record.item.source.as_deref().unwrap());
+        expected[3] += 2.0;
+        assert_eq!(record.vector.unwrap().vector, expected);
+    }
+}
+
+/// Panics at some sources.
+struct Panics(TestEncoder, fn(&str) -> bool);
+
+impl Encoder for Panics {
+    fn space(&self) -> &Space {
+        self.0.space()
+    }
+
+    fn batch_max(&self) -> usize {
+        self.0.batch_max()
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+        assert!(!inputs.iter().any(|input| self.1(input.source)), "an index out of bounds, say");
+        self.0.encode(inputs)
+    }
+
+    fn spent(&self) -> Spent {
+        self.0.spent()
+    }
+}
+
+#[test]
+fn items_that_an_encoder_panics_at_are_found_and_listed() {
+    let (store, world) = filled();
+    let panics = Panics(TestEncoder::new(), |source| source.starts_with("source 7"));
+    let limits = Limits { batch: 16, ..Limits::default() };
+    let summary = run_with(&store, &world, &panics, limits, &TestClock::default(), &Unobserved).unwrap();
+    assert_eq!((summary.done.native, summary.done.failed), (ITEMS as u64 - 11, 11));
+    for failure in store.failures("new-model", None, 99).unwrap() {
+        assert!(
+            failure.reason.contains("panicked") && failure.reason.contains("out of bounds"),
+            "{failure:?}"
+        );
+    }
+    // One that panics at everything is no fault of the items.
+    let (store, world) = filled();
+    let panics = Panics(TestEncoder::new(), |_| true);
+    let error = run_with(&store, &world, &panics, limits, &TestClock::default(), &Unobserved).unwrap_err();
+    assert!(error.to_string().contains("refused each of the first"), "{error}");
+    assert_eq!(store.counts("new-model").unwrap().failed, 0);
+}
+
+#[test]
+fn a_wrong_source_of_everything_stops_the_run_and_lists_nothing() {
+    let (store, world) = filled();
+    let broken = (0..ITEMS).map(|number| format!("source {number} version 0")).collect();
+    let encoder = TestEncoder { broken, ..TestEncoder::new() };
+    let error = run(&store, &world, &encoder, Limits::default()).unwrap_err();
+    assert!(error.to_string().contains("no such file") && error.to_string().contains("128 items"), "{error}");
+    let counts = store.counts("new-model").unwrap();
+    assert_eq!((counts.failed, counts.native), (0, 0));
+    assert_eq!(store.at_work("new-model").unwrap(), [], "and all are given back");
+}
+
+#[test]
+fn vectors_that_are_paid_for_wait_for_a_store_that_is_busy() {
+    let (store, world) = filled();
+    let busy = common::hooked::Hooked::busy(&store, 30);
+    let encoder = TestEncoder::new();
+    let (clock, limits) = (TestClock::default(), Limits::default());
+    let setup = BackfillSetup {
+        store: &busy,
+        encoder: &encoder,
+        adapter: &world.adapter,
+        limits,
+        clock: &clock,
+        worker: "worker",
+    };
+    let summary = backfill(&setup, &Unobserved).unwrap();
+    assert_eq!((summary.done.native, encoder.count()), (ITEMS as u64, ITEMS as u32));
+    assert!(clock.now_ms() >= 30_000);
+}
+
+#[test]
+fn one_huge_vector_fails_no_figure() {
+    let (store, world) = filled();
+    let mut huge = common::item(3, 1);
+    huge.vectors[0].vector = vec![1e30; common::D_OLD];
+    store.put(&[huge]).unwrap();
+    let summary = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    assert_eq!(summary.done.native, ITEMS as u64);
+    let (sigma, status) = (summary.sigma.unwrap(), status(&store, 10).unwrap());
+    assert!(sigma.mean_squared_error.is_finite() && status.sigma == Some(sigma));
 }

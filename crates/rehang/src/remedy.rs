@@ -45,6 +45,8 @@ pub enum Remedy {
     RollBackOrFill,
     /// Allow backfills again.
     ResumeBackfill,
+    /// Put native vectors back to adapted ones, so that the next backfill embeds them again.
+    EmbedNativesAgain,
     /// A forecast says that switching now serves worse than doing nothing: backfill to `backfill_percent` first (`None` where
     /// no share of native items is enough), serve merged searches, or switch all the same.
     ReconsiderSwitch {
@@ -82,6 +84,7 @@ impl fmt::Display for Remedy {
             Self::RollBackOrSwitch => "roll back again to go back, or switch to stay",
             Self::RollBackOrFill => "roll back again to go back, or start the upgrade again to stay",
             Self::ResumeBackfill => "resuming lets it go on",
+            Self::EmbedNativesAgain => "or put the native vectors back, so that the next run embeds them again",
             Self::ReconsiderSwitch { backfill_percent: Some(percent) } => {
                 return write!(
                     f,

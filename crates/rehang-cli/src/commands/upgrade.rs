@@ -424,10 +424,14 @@ fn run_request(arguments: &UpgradeConfig, request: Request, json: bool) -> Resul
 }
 
 fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
-    let resumed = open(&arguments.config)?.resume(arguments.retry_failed)?;
+    let upgrade = open(&arguments.config)?;
+    let resumed = with_bar(|progress| upgrade.resume(arguments.retry_failed, arguments.re_embed, progress))?;
     let mut text = MAY_GO_ON.to_owned();
     if resumed.retried > 0 {
         text += &format!("{} failed items will be tried again.\n", resumed.retried);
+    }
+    if resumed.put_back > 0 {
+        text += &format!("{} native items are adapted again and will be embedded again.\n", resumed.put_back);
     }
     Outcome::Done.print(json, &resumed, &text)
 }

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::Check;
 use crate::config::{at_least_one, number, resolve};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
+use crate::fingerprint::Fingerprint;
 use crate::meter::Meter;
 pub use image::{ImageFilter, ImageInput, ImageLayout, ImageResize};
 use source::Sources;
@@ -82,6 +83,9 @@ pub struct VectorInput {}
 pub(crate) struct Onnx {
     check: Check,
     model: Model,
+    /// The model's file, and the tokeniser's: what a fingerprint reads.
+    files: Vec<PathBuf>,
+    input: OnnxInput,
     kind: Kind,
     sources: Sources,
     output: (NodeId, String),
@@ -153,9 +157,15 @@ impl Onnx {
                 Kind::Vector { node: input.node, width: fixed(&input.shape, 1) }
             }
         };
+        let tokenizer = match &config.input {
+            OnnxInput::Text(text) => Some(resolve(base, &text.tokenizer)),
+            OnnxInput::Image(_) | OnnxInput::Vector(_) => None,
+        };
         let encoder = Self {
             check,
             model,
+            files: std::iter::once(path).chain(tokenizer).collect(),
+            input: config.input.clone(),
             kind,
             sources,
             output,
@@ -349,6 +359,35 @@ impl Encoder for Onnx {
     fn spent(&self) -> Spent {
         self.meter.spent()
     }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        let mut fingerprint =
+            Fingerprint::new("onnx").with(&self.input).with(&self.output.1).with(&self.check.normalises());
+        for path in &self.files {
+            fingerprint = fingerprint.with_file(path)?;
+        }
+        for path in weights_beside(&self.files[0])? {
+            fingerprint = fingerprint.with_file(&path)?;
+        }
+        Ok(Some(fingerprint.text()))
+    }
+}
+
+/// The files beside a model that hold weights of it: a model names them, so each file of its folder whose name stands in it.
+fn weights_beside(model: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |error: &std::io::Error| Error::io("read", model, error);
+    let bytes = fs_err::read(model).map_err(|error| failed(&error))?;
+    let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut found = Vec::new();
+    for entry in fs_err::read_dir(folder).map_err(|error| failed(&error))? {
+        let path = entry.map_err(|error| failed(&error))?.path();
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        if path != model && path.is_file() && memchr::memmem::find(&bytes, name).is_some() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// An input of a model.

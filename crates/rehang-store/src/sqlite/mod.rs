@@ -237,6 +237,7 @@ impl Ledger for SqliteStore {
         write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Vec<Outcome> => vectors::write;
         set_priorities(space: &str, epoch: Epoch, priorities: &[(ItemKey, Revision, Priority)]) -> usize
             => vectors::set_priorities;
+        forget_natives(space: &str, epoch: Epoch, limit: usize) -> usize => vectors::forget_natives;
         advance(space: &str, from: Epoch, document: &str, expected: Option<u64>, text: &str) -> u64
             => items::advance;
         scan(scan: &Scan) -> Vec<Record> => pages::scan;

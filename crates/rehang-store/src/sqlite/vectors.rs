@@ -304,6 +304,19 @@ pub(crate) fn failures(
     })
 }
 
+pub(crate) fn forget_natives(database: &Database, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
+    database.write(|transaction| {
+        let row = spaces::find(transaction, space)?;
+        check::epoch(space, epoch, row.epoch)?;
+        let n = row.number;
+        let forget = format!(
+            "DELETE FROM vector_{n} WHERE item IN (
+                 SELECT item FROM vector_{n} INDEXED BY vector_{n}_native WHERE provenance = 'native' AND sourced = 1 LIMIT ?1)"
+        );
+        Ok(transaction.execute(&forget, [int(limit as u64)])?)
+    })
+}
+
 pub(crate) fn clear_failures(database: &Database, space: &str) -> Result<u64> {
     database.write(|transaction| {
         let n = spaces::find(transaction, space)?.number;

@@ -1,9 +1,10 @@
 //! A store in which something happens right before a call: what others do between two steps of one process.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rehang::{Matrix, Provenance, Result, Space};
+use rehang::{ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger,
     MemoryStore, Outcome, Priority, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite,
@@ -18,6 +19,8 @@ pub struct Hooked {
     pub store: MemoryStore,
     call: &'static str,
     act: Arc<Mutex<Option<Act>>>,
+    /// How many more writes of vectors fail, as while another process writes for long.
+    busy: Arc<AtomicU32>,
 }
 
 impl Hooked {
@@ -26,7 +29,19 @@ impl Hooked {
         call: &'static str,
         act: impl FnOnce(&MemoryStore) + Send + 'static,
     ) -> Self {
-        Self { store: store.clone(), call, act: Arc::new(Mutex::new(Some(Box::new(act)))) }
+        Self {
+            store: store.clone(),
+            call,
+            act: Arc::new(Mutex::new(Some(Box::new(act)))),
+            busy: Arc::default(),
+        }
+    }
+
+    /// A store whose next writes of vectors fail, as while another process writes for longer than a call waits.
+    pub fn busy(store: &MemoryStore, writes: u32) -> Self {
+        let hooked = Self::before(store, "", |_| {});
+        hooked.busy.store(writes, Ordering::SeqCst);
+        hooked
     }
 
     pub fn happened(&self) -> bool {
@@ -60,6 +75,20 @@ impl Index for Hooked {
 }
 
 impl Ledger for Hooked {
+    fn write_vectors(
+        &self,
+        space: &str,
+        epoch: Option<Epoch>,
+        writes: &[VectorWrite],
+    ) -> Result<Vec<Outcome>> {
+        self.called("write_vectors");
+        if self.busy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            let detail = "another process has been writing for more than 10 seconds".into();
+            return Err(ErrorKind::Unavailable { service: self.name(), detail }.into());
+        }
+        self.store.write_vectors(space, epoch, writes)
+    }
+
     passed_on! {
         name() -> String;
         spaces() -> Result<Vec<SpaceRecord>>;
@@ -73,8 +102,8 @@ impl Ledger for Hooked {
         get(ids: &[&str]) -> Result<Vec<Option<Item>>>;
         vectors(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>>;
         provenances(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>>;
-        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
         set_priorities(space: &str, epoch: Epoch, places: &[(ItemKey, Revision, Priority)]) -> Result<usize>;
+        forget_natives(space: &str, epoch: Epoch, limit: usize) -> Result<usize>;
         advance(space: &str, from: Epoch, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
         scan(scan: &Scan) -> Result<Vec<Record>>;
         sample(sample: &Sample) -> Result<Drawn>;

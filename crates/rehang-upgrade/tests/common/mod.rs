@@ -193,6 +193,10 @@ impl Encoder for TestEncoder {
             .collect())
     }
 
+    fn fingerprint(&self) -> Result<Option<String>> {
+        Ok(Some("the new model".into()))
+    }
+
     fn spent(&self) -> Spent {
         Spent { items: u64::from(self.count()), ..Spent::default() }
     }

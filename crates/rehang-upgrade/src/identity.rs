@@ -1,0 +1,130 @@
+//! Which encoder made the native vectors of a space. Natives are never replaced, so two models in one space would stay mixed.
+//!
+//! A document of the gallery holds the fingerprint of the encoder that fills a space. An encoder with another fingerprint, or with none,
+//! as a service has, embeds some native items again before a backfill begins, and is refused where their vectors differ.
+
+use rehang::{Error, Provenance, Remedy, Result, squared_distance};
+use rehang_encode::{Encoder, Input};
+use rehang_store::{Ledger, Scan, Select, Store};
+
+use crate::fill::Filler;
+use crate::observe::{Observation, Observer, expect_going};
+use crate::record::{Phase, Recorded};
+use crate::run::encode;
+use crate::verbs::{Setup, expect_adapter, expect_upgrade, upgrade_of};
+
+/// Native items that are embedded again.
+const COMPARED: usize = 16;
+/// Native items that are looked at for some with a source.
+const LOOKED_AT: usize = 256;
+/// Squared distance of two vectors of one item, over the larger squared length, from which on two models made them. A service that
+/// computes in half precision stays below a thousandth of it; two models that were trained apart are near 1.
+const DIFFERENCE_MAX: f64 = 0.01;
+/// Share of the compared items that may differ: a source may have changed without a word of the application.
+const SHARE_MAX: f64 = 0.25;
+
+/// Name of the document about a space.
+fn document(space: &str) -> String {
+    format!("encoder of {space}")
+}
+
+/// Fails where natives of the space are of another encoder than this one, and remembers this one otherwise.
+///
+/// # Errors
+///
+/// A conflict that names an item; what the store and the encoder say. A budget that is spent is no error here: nothing can be embedded
+/// then.
+pub(crate) fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<()> {
+    let (name, fingerprint) = (document(space), encoder.fingerprint()?);
+    let kept = store.document(&name)?;
+    let is_known = |(_, kept): &(u64, String)| Some(kept) == fingerprint.as_ref();
+    if kept.as_ref().is_some_and(is_known) {
+        return Ok(());
+    }
+    let scan = Scan::new(space, Select::Provenance(Provenance::Native), LOOKED_AT).with_vectors_of(space);
+    let mut natives = store.scan(&scan)?;
+    natives.retain(|record| record.item.source.is_some() && record.vector.is_some());
+    // From all over the page.
+    let step = natives.len().div_ceil(COMPARED).max(1);
+    let natives: Vec<_> = natives.into_iter().step_by(step).collect();
+    let inputs: Vec<Input<'_>> = natives
+        .iter()
+        .filter_map(|record| {
+            let source = record.item.source.as_deref()?;
+            Some(Input { id: &record.item.id, source, payload: &record.item.payload })
+        })
+        .collect();
+    let (mut compared, mut different) = (0, Vec::new());
+    for (batch, records) in inputs.chunks(encoder.batch_max()).zip(natives.chunks(encoder.batch_max())) {
+        let answers = match encode(encoder, batch) {
+            Err(error) if error.is_budget_spent() => return Ok(()),
+            answers => answers?,
+        };
+        for (record, answer) in records.iter().zip(answers) {
+            let (Some(native), Ok(again)) = (&record.vector, answer) else { continue };
+            compared += 1;
+            let length = |vector: &[f32]| vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
+            let longest = length(&native.vector).max(length(&again));
+            if squared_distance(&native.vector, &again) > DIFFERENCE_MAX * longest {
+                different.push(&record.item.id);
+            }
+        }
+    }
+    if different.len() as f64 > SHARE_MAX * f64::from(compared) {
+        let (id, count) = (different[0], different.len());
+        return Err(Error::conflict(
+            format!("the encoder is another one than made the native vectors of {space:?}"),
+            format!(
+                "of {compared} items that it embedded again, {count} have another vector, such as {id:?}, and two models in one space \
+                 cannot be told apart; configure the encoder as it was"
+            ),
+        )
+        .advise(Remedy::EmbedNativesAgain));
+    }
+    if let Some(fingerprint) = fingerprint {
+        // Where another process was faster, it has remembered the same or compares for itself.
+        match store.set_document(&name, kept.map(|(version, _)| version), &fingerprint) {
+            Err(error) if !error.is_changed_meanwhile() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Puts the native vectors of items with a source back to adapted ones, so that the next backfill embeds these items again: for a
+/// space that another encoder is to fill. Items without an old vector lack one until then. Gives how many were put back.
+///
+/// # Errors
+///
+/// A conflict where a backfill is at work or the upgrade is neither filled nor rolled back; as
+/// [`expect_same`](crate::expect_same).
+pub fn put_back(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) -> Result<u64> {
+    let recorded = expect_upgrade(store, setup)?;
+    let record = &recorded.record;
+    expect_adapter(store, record, setup.adapter)?;
+    if !matches!(record.phase, Phase::Filled | Phase::RolledBack) {
+        return Err(Error::wrong_phase(upgrade_of(store), record.phase.name()));
+    }
+    let (new, epoch) = (&record.new.name, record.epoch.unwrap_or_default());
+    if let Some(worker) = store.at_work(new)?.first() {
+        let detail = format!("{} is embedding {} of its items", worker.worker, worker.items);
+        return Err(Error::conflict(upgrade_of(store), detail).advise(Remedy::AwaitOtherProcess));
+    }
+    let filler = Filler::new(setup.adapter, &record.old.name, new, record.order)?;
+    let total = store.counts(new)?.native;
+    observer.observe(&Observation::Began { stage: "putting native vectors back", unit: "items", total });
+    let mut put_back = 0;
+    loop {
+        expect_going(observer)?;
+        let forgotten = store
+            .forget_natives(new, epoch, filler.page())
+            .map_err(|error| Recorded::explain(store, record, error))?;
+        if forgotten == 0 {
+            return Ok(put_back);
+        }
+        // At once, so that searches miss a page of items for a moment only.
+        filler.catch_up(store, epoch, observer).map_err(|error| Recorded::explain(store, record, error))?;
+        put_back += forgotten as u64;
+        observer.observe(&Observation::Advanced { units: forgotten as u64 });
+    }
+}
