@@ -574,6 +574,12 @@ pub enum Gallery {
     Delete(Delete),
     /// Drop a space with all its vectors: one that an upgrade left behind. There is no way back.
     DropSpace(DropSpace),
+    /// Make the search index of a space, so that the first search need not compare every vector.
+    ///
+    /// `rehang upgrade start` and `run` do so at their end. Does nothing where the index is ready, and says its recall.
+    Index(IndexSpace),
+    /// Give the disk the room back that a dropped space leaves in the file.
+    Compact(Compact),
     /// Say what a gallery holds: its spaces, how many items and vectors of each provenance, which space serves.
     Info(Info),
 }
@@ -659,6 +665,25 @@ pub struct Delete {
     /// An id (repeat for several), for scripts.
     #[arg(long = "id", value_name = "ID")]
     pub more_ids: Vec<String>,
+}
+
+/// Options of `rehang gallery index`.
+#[derive(Debug, Args)]
+pub struct IndexSpace {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: PathBuf,
+    /// Name of the space [default: the one that serves].
+    #[arg(long, value_name = "NAME")]
+    pub space: Option<String>,
+}
+
+/// Options of `rehang gallery compact`.
+#[derive(Debug, Args)]
+pub struct Compact {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: PathBuf,
 }
 
 /// Options of `rehang gallery drop-space`.

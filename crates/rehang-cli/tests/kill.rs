@@ -72,7 +72,7 @@ impl World {
         let config = format!(
             "[gallery]\npath = \"g.db\"\n[old]\nname = \"old-model\"\ndim = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \
              \"new-model\"\ndim = {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \
-             \"sigma\"\n[encoder]\nkind = \"command\"\nprogram = [\"sh\", \"encode.sh\"]\n[run]\nbatch = {BATCH}\nlease = 2\n"
+             \"sigma\"\n[encoder]\nkind = \"command\"\nprogram = [\"sh\", \"encode.sh\"]\nrevision = \"1\"\n[run]\nbatch = {BATCH}\nlease = 2\n"
         );
         fs_err::write(world.path("rehang.toml"), config).unwrap();
         world

@@ -33,6 +33,13 @@ pub(crate) fn item_write<'a>(
     write: &ItemWrite,
     mut space: impl FnMut(&str) -> Result<&'a Space>,
 ) -> Result<()> {
+    if write.id.contains(['\n', '\r']) {
+        return Err(Error::option(
+            "an item's id",
+            format!("{:?}", write.id),
+            "one line: lists of ids have one a line, and a break would shift all that follow",
+        ));
+    }
     for (at, new) in write.vectors.iter().enumerate() {
         let whose = || format!("item {:?}", write.id);
         vector(space(&new.space)?, &new.vector, whose)?;

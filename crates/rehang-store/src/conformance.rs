@@ -73,7 +73,7 @@ pub fn suite<B: Bench>(bench: &B) {
     }
 }
 
-const PROMISES: [fn(&dyn Store); 19] = [
+const PROMISES: [fn(&dyn Store); 20] = [
     an_empty_gallery_answers,
     spaces_are_made_once_and_dropped,
     the_serving_space_is_switched_in_one_step,
@@ -93,6 +93,7 @@ const PROMISES: [fn(&dyn Store); 19] = [
     samples_are_uniform_and_stable,
     what_an_earlier_plan_writes_is_refused,
     natives_are_forgotten_where_they_can_be_made_again,
+    an_id_is_one_line,
 ];
 
 /// Promises between two handles on one gallery, and how time passes.
@@ -535,6 +536,16 @@ fn natives_are_forgotten_where_they_can_be_made_again(store: &dyn Store) {
     let query = Matrix::new(2, vec![1.0, 0.0]).unwrap();
     let found = store.search(NEW, &query, 9, &Filter::default()).unwrap().remove(0);
     assert!(found.iter().all(|hit| hit.key != a && hit.key != b), "searches do not find them");
+}
+
+fn an_id_is_one_line(store: &dyn Store) {
+    two_spaces(store);
+    for id in ["a\nb", "a\r", "\n"] {
+        let write =
+            ItemWrite { id: id.into(), source: None, label: None, payload: Value::Null, vectors: vec![] };
+        assert!(store.put(&[write]).is_err(), "{id:?} would shift every list of ids");
+    }
+    assert_eq!(store.counts(NEW).unwrap().items, 0);
 }
 
 fn failures_are_set_aside(store: &dyn Store) {

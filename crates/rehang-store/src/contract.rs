@@ -713,6 +713,14 @@ pub trait Index: Send + Sync {
     /// (the vector itself counts); 1 for exact indexes. Read-only.
     fn recall(&self, space: &str, samples: usize, k: usize) -> Result<f64>;
 
+    /// Whether searches of a space are as fast as they can be: no index has to be made for them first. Reads little, and makes
+    /// nothing.
+    fn is_ready(&self, space: &str) -> Result<bool>;
+
+    /// Makes a space [ready](Index::is_ready), if it is not, and durable. `advance` is told `(done, total)` vectors now and then, and ends
+    /// the work where it gives `false`: cancelled then.
+    fn prepare(&self, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>;
+
     /// Makes the index of a space again from the ledger.
     fn rebuild(&self, space: &str) -> Result<()>;
 

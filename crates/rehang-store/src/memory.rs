@@ -506,6 +506,14 @@ impl Index for MemoryStore {
         Ok(1.0)
     }
 
+    fn is_ready(&self, space: &str) -> Result<bool> {
+        self.state().space(space).map(|_| true)
+    }
+
+    fn prepare(&self, space: &str, _: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+        self.state().space(space).map(drop)
+    }
+
     fn rebuild(&self, space: &str) -> Result<()> {
         self.state().space(space).map(|_| ())
     }

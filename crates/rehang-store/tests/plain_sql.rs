@@ -190,6 +190,7 @@ fn what_must_not_be_is_refused() {
         ("UPDATE item SET key = 99", "cannot be changed"),
         ("INSERT INTO item (id) VALUES ('a')", "UNIQUE"),
         ("INSERT INTO item (id) VALUES (NULL)", "NOT NULL"),
+        ("INSERT INTO item (id) VALUES ('b' || char(10) || 'c')", "CHECK"),
         ("INSERT INTO item (id, payload) VALUES ('b', '{')", "CHECK"),
         ("INSERT INTO vector_1 (item, value) VALUES (99, zeroblob(8))", "no item"),
         ("UPDATE vector_1 SET value = zeroblob(9)", "CHECK"),

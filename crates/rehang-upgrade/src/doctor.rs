@@ -11,9 +11,9 @@ use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::verbs::{expect_same, plan, status};
 
 /// Stored vectors that stand in as queries when an index is checked.
-const RECALL_SAMPLES: usize = 100;
+pub(crate) const RECALL_SAMPLES: usize = 100;
 /// Neighbours of each.
-const RECALL_DEPTH: usize = 10;
+pub(crate) const RECALL_DEPTH: usize = 10;
 /// Below this an index is said to be ill.
 const RECALL_MIN: f64 = 0.95;
 

@@ -49,7 +49,8 @@ pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Ta
 pub use clock::{Clock, SystemClock};
 pub use configuration::{Configuration, RunOptions, parse_rate, parse_until};
 pub use contents::{
-    Contents, Deleted, DroppedSpace, Put, PutItem, SpaceContents, contents, delete, drop_space, put,
+    Compacted, Contents, Deleted, DroppedSpace, Indexed, Put, PutItem, SpaceContents, compact, contents,
+    delete, drop_space, index, put,
 };
 pub use doctor::{Examination, SpaceIndex, examine};
 pub use estimate::{Basis, Estimate, Probed, estimate};

@@ -42,6 +42,13 @@ pub trait Examined: Store {
     ///
     /// Not found where there is no such space; those of the store.
     fn index_health(&self, space: &str) -> Result<IndexHealth>;
+
+    /// Gives the disk the room back that nothing uses any more: bytes before and after.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable where other processes keep the gallery busy; those of the store.
+    fn compact(&self) -> Result<(u64, u64)>;
 }
 
 impl Examined for SqliteStore {
@@ -51,6 +58,10 @@ impl Examined for SqliteStore {
 
     fn index_health(&self, space: &str) -> Result<IndexHealth> {
         SqliteStore::index_health(self, space)
+    }
+
+    fn compact(&self) -> Result<(u64, u64)> {
+        SqliteStore::compact(self)
     }
 }
 
@@ -135,15 +146,11 @@ pub struct NewGallery {
 impl NewGallery {
     fn begin(place: &Path) -> Result<Self> {
         expect_no_log(place)?;
-        let parent = match place.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
         let name = place.file_name().unwrap_or_default().to_string_lossy();
         let folder = tempfile::Builder::new()
             .prefix(&format!(".{name}."))
             .suffix(".partial")
-            .tempdir_in(parent)
+            .tempdir_in(folder_of(place))
             .map_err(|error| Error::io("create", place, &error))?;
         let partial = folder.path().join("gallery.db");
         Ok(Self { place: place.to_owned(), store: SqliteStore::create(&partial)?, partial, _folder: folder })
@@ -172,7 +179,13 @@ impl NewGallery {
                     "it is untouched and nothing was imported; run the import again to add to it, or give another name",
                 ),
                 _ => Error::io("create", &place, &error),
-            })
+            })?;
+        // Without this a loss of power may leave the folder without the name.
+        #[cfg(unix)]
+        fs_err::File::open(folder_of(&place))
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| Error::io("create", &place, &error))?;
+        Ok(())
     }
 }
 
@@ -191,6 +204,10 @@ fn expect_no_log(place: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn folder_of(place: &Path) -> &Path {
+    place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {

@@ -127,6 +127,29 @@ impl Observer for Progress {
     }
 }
 
+/// Makes the search index of a space ready, if it is not, and says whether it had to be made.
+pub(crate) fn prepare_index(
+    store: &dyn rehang_store::Store,
+    space: &str,
+    observer: &dyn Observer,
+) -> Result<bool> {
+    if store.is_ready(space)? {
+        return Ok(false);
+    }
+    let told = std::cell::Cell::new(None);
+    store.prepare(space, &|done, total| {
+        if told.get().is_none() {
+            let stage = "making the search index";
+            observer.observe(&Observation::Began { stage, unit: "vectors", total });
+        }
+        observer.observe(&Observation::Advanced {
+            units: done.saturating_sub(told.replace(Some(done)).unwrap_or(0)),
+        });
+        !observer.wants_stop()
+    })?;
+    Ok(true)
+}
+
 /// Fails where a stop is wanted.
 pub(crate) fn expect_going(observer: &dyn Observer) -> Result<()> {
     if observer.wants_stop() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }

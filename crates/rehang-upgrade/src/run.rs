@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::adapter::Adapter;
-use rehang::{Error, Provenance, Remedy, Result, Space};
+use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemKey, Ledger, Outcome, Record, Store, VectorWrite};
 use serde::Serialize;
@@ -20,7 +20,7 @@ use crate::faults::Place;
 use crate::fill::{Filler, written_of};
 use crate::health::{SigmaHealth, sigma_health};
 use crate::identity::expect_same_encoder;
-use crate::observe::{Observation, Observer};
+use crate::observe::{Observation, Observer, prepare_index};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::verbs::{expect_adapter, mismatch, upgrade_of};
 
@@ -72,6 +72,8 @@ pub struct Summary {
     pub native: u64,
     /// Items that were caught up with on the way.
     pub caught_up: u64,
+    /// Whether the search index of the new space was made again at the end.
+    pub indexed: bool,
     /// What the encoder used.
     pub spent: Spent,
     /// Milliseconds, by the clock given.
@@ -407,7 +409,7 @@ impl Run<'_> {
         loop {
             match ask(self) {
                 Err(error)
-                    if error.is_retryable()
+                    if matches!(error.kind(), ErrorKind::Unavailable { .. })
                         && !self.observer.wants_stop()
                         && self.setup.clock.now_ms() - began < STORE_PATIENCE_MS =>
                 {
@@ -433,7 +435,15 @@ impl Run<'_> {
         // Without the flush, which may look at indexes for a while.
         let worked_ms = self.setup.clock.now_ms() - self.began_ms;
         keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
-        self.setup.store.flush()?;
+        // The vectors that were replaced are an index's whole content in the end. A stop is not kept waiting for it.
+        let indexed = if self.observer.wants_stop() {
+            false
+        } else {
+            match prepare_index(self.setup.store, self.space, self.observer) {
+                Err(error) if error.is_cancelled() => false,
+                made => made?,
+            }
+        };
         let (native, items) = state.native_of_items();
         Ok(Summary {
             ending,
@@ -442,6 +452,7 @@ impl Run<'_> {
             items,
             native,
             caught_up: self.caught_up,
+            indexed,
             spent: self.setup.encoder.spent(),
             elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
             encoder_busy_ms: self.busy_ms,

@@ -36,9 +36,9 @@ pub struct Searched {
     pub k: usize,
     /// The nearest items of each query, nearest first.
     pub results: Vec<Vec<Hit>>,
-    /// Why the search index could not be kept; the answer is good all the same, and the next search makes the index again.
-    #[serde(skip)]
-    pub index_not_kept: Option<Error>,
+    /// Spaces that were compared vector by vector, since their search index is not [ready](rehang_store::Index::is_ready). The answer is
+    /// exact, and slow where the gallery is large.
+    pub without_index: Vec<String>,
 }
 
 /// An item that a search found.
@@ -93,7 +93,12 @@ pub fn search(store: &Arc<dyn Store>, search: &Search) -> Result<Searched> {
         gallery.calibrate()?;
     }
     let answer = gallery.search(&given, search.k, &search.filter)?;
-    let index_not_kept = store.flush().err();
+    let mut without_index = Vec::new();
+    for space in &answer.spaces {
+        if !store.is_ready(space)? {
+            without_index.push(space.clone());
+        }
+    }
     let hits = |found: Vec<rehang_store::Found>| {
         found
             .into_iter()
@@ -101,7 +106,7 @@ pub fn search(store: &Arc<dyn Store>, search: &Search) -> Result<Searched> {
             .collect()
     };
     let results = answer.found.into_iter().map(hits).collect();
-    Ok(Searched { space: standing.serving, spaces: answer.spaces, k: search.k, results, index_not_kept })
+    Ok(Searched { space: standing.serving, spaces: answer.spaces, k: search.k, results, without_index })
 }
 
 /// Fails where queries are not as wide as the space that they are searched in.

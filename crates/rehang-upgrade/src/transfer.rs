@@ -311,6 +311,17 @@ pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Re
             let Some(vector) = record.vector else { continue };
             rows.extend(vector.vector);
             if let Some(ids) = &mut ids {
+                // A gallery of an older rehang may hold one, by plain SQL or not.
+                if record.item.id.contains(['\n', '\r']) {
+                    return Err(Error::corrupt(
+                        store.name(),
+                        format!(
+                            "the id {:?} has a line break, so a list of ids would shift against the vectors; give the item another id, \
+                             or export to .parquet, where the ids stand beside the vectors",
+                            record.item.id
+                        ),
+                    ));
+                }
                 ids.put(format!("{}\n", record.item.id).as_bytes())?;
             }
             if let Some(provenance) = &mut provenance {

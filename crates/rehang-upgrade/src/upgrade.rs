@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::Result;
+use rehang::{Error, Remedy, Result};
 use rehang_encode::{Encoder, Input};
-use rehang_store::{Scan, Select, Store};
+use rehang_store::{Scan, Select, Store, find_space};
 use serde::Serialize;
 
 use crate::backfill::{Ending, Request, Until};
@@ -130,14 +130,21 @@ impl Upgrade {
         verbs::start(self.store(), &self.configuration.setup(), observer)
     }
 
-    /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, unless
-    /// the switch is wanted `anyway`. Gives also what a person should know of the forecast.
+    /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, and so is a space
+    /// whose search index is not ready, unless the switch is wanted `anyway`. Gives also what a person should know of the forecast.
     ///
     /// # Errors
     ///
     /// As [`switch`](verbs::switch), [`expect_worthwhile`] and [`Configuration::forecast`].
     pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<String>)> {
         let mut warnings = Vec::new();
+        let new = &self.configuration.new.name;
+        let is_there = find_space(self.store(), new)?.is_some();
+        if is_there && !anyway && !self.store.is_ready(new)? {
+            let detail = "the first searches would compare every vector";
+            return Err(Error::conflict(format!("the search index of {new:?} is not ready"), detail)
+                .advise(Remedy::PrepareIndex));
+        }
         if serving == Serving::Mixed
             && !anyway
             && let Some(forecast) = self.configuration.forecast()?
@@ -231,9 +238,9 @@ impl Upgrade {
     /// # Errors
     ///
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
-    pub fn finish(&self) -> Result<FinishedUpgrade> {
+    pub fn finish(&self, observer: &dyn Observer) -> Result<FinishedUpgrade> {
         let _held = self.configuration.gallery.hold()?;
-        verbs::finish(self.store(), &self.configuration.setup(), &Unobserved)
+        verbs::finish(self.store(), &self.configuration.setup(), observer)
     }
 }
 

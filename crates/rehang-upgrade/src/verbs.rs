@@ -6,10 +6,11 @@ use rehang_store::{AtWork, Counts, Failure, Ledger, Scan, Select, Store, expect_
 use serde::Serialize;
 
 use crate::backfill::Request;
+use crate::doctor::{RECALL_DEPTH, RECALL_SAMPLES};
 use crate::faults::Place;
 use crate::fill::{Filler, drift};
 use crate::health::{SigmaHealth, sigma_health};
-use crate::observe::{Observation, Observer};
+use crate::observe::{Observation, Observer, prepare_index};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::run::HEALTH_SAMPLE;
 use crate::sample;
@@ -143,7 +144,7 @@ pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
 }
 
 /// What [`start`] did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Started {
     /// Adapted vectors written.
     pub adapted: u64,
@@ -151,13 +152,16 @@ pub struct Started {
     pub replanned: bool,
     /// Items without a vector in the new space: they have no old one either, and wait for the backfill.
     pub lacking: u64,
+    /// Share of the true nearest 10 that searches of the new space find, where its index was made now.
+    pub recall: Option<f64>,
     /// What a person should know.
     pub warnings: Vec<String>,
 }
 
 /// Makes the new space and fills it with adapted vectors; what the application writes meanwhile is caught up with.
 ///
-/// Searches go on in the old space. Calling it again is fine at any time: after a crash it goes on where it was; with
+/// At its end the search index of the new space is there, and its recall is measured, so that a switch is fast and so are the searches
+/// after it. Searches go on in the old space. Calling it again is fine at any time: after a crash it goes on where it was; with
 /// another adapter or order it makes all adapted vectors again and keeps every native one; otherwise it only catches up. Where
 /// the new space is there already, from an upgrade that was rolled back before others, all its adapted vectors are made again
 /// too: whose they are is not known any more. A crash while vectors are made again begins that anew, since those that are done
@@ -213,11 +217,15 @@ pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> R
     let plan = in_its_epoch(store, &recorded.record)?;
     let adapted = fill(store, &filler, &plan, filled, observer)
         .map_err(|error| Recorded::explain(store, &plan, error))?;
-    store.flush()?;
     observer.reach(Place::BeforeFilled)?;
     record_filled(store, &plan)?;
     observer.reach(Place::AfterFilled)?;
-    Ok(Started { adapted, replanned, lacking: store.counts(&new.name)?.lacking, warnings })
+    // All is filled and nothing of it is lost, whatever happens here; a switch waits for it.
+    let recall = match prepare_index(store, &new.name, observer)? {
+        true => Some(store.recall(&new.name, RECALL_SAMPLES, RECALL_DEPTH)?),
+        false => None,
+    };
+    Ok(Started { adapted, replanned, lacking: store.counts(&new.name)?.lacking, recall, warnings })
 }
 
 /// The plan with an epoch: that of the space that was made for it. Where another process that makes the same plan was faster, its
@@ -436,6 +444,8 @@ pub struct FinishedUpgrade {
     pub dropped: String,
     /// How the gallery stands in the new space.
     pub counts: Counts,
+    /// Whether the search index of the space that serves had to be made again.
+    pub indexed: bool,
     /// Items that no search finds: they never had a vector in the new space, nor an old one to adapt. Also what was written in
     /// the very moment of the drop with an old vector alone, past [`Gallery::put`](crate::Gallery::put).
     pub lacking: u64,
@@ -450,7 +460,7 @@ pub struct FinishedUpgrade {
 ///
 /// A conflict where searches still go to the old space, or the upgrade is being filled or rolled back, or is not the one of the
 /// setup: other spaces, or filled by another adapter.
-pub fn finish(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) -> Result<FinishedUpgrade> {
+pub fn finish(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> Result<FinishedUpgrade> {
     let mut recorded = expect_upgrade(store, setup)?;
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
     if recorded.record.phase != Phase::Finished {
@@ -496,7 +506,8 @@ pub fn finish(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) ->
             }
         })?;
     }
-    Ok(FinishedUpgrade { dropped: old, counts, lacking: counts.lacking })
+    let indexed = prepare_index(store, &new, observer)?;
+    Ok(FinishedUpgrade { dropped: old, counts, indexed, lacking: counts.lacking })
 }
 
 /// Adapts what has only an old vector, which is about to be lost: written since the finish caught up for its record, or since one

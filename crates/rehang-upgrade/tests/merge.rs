@@ -61,6 +61,8 @@ impl Index for WrittenBefore {
 
     passed_on! {
         recall(space: &str, samples: usize, k: usize) -> Result<f64>;
+        is_ready(space: &str) -> Result<bool>;
+        prepare(space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>;
         rebuild(space: &str) -> Result<()>;
         flush() -> Result<()>;
     }

@@ -63,6 +63,8 @@ pub enum Remedy {
     DropSpace,
     /// Make a search index again.
     RebuildIndex,
+    /// Make a search index that is not there yet.
+    PrepareIndex,
     /// Wait for the other process, or ask it to end with a pause.
     AwaitOtherProcess,
 }
@@ -99,6 +101,7 @@ impl fmt::Display for Remedy {
             Self::FitAgain => "fit the adapter again on newer pairs, then start the upgrade with it",
             Self::WriteSingleItems => "write single items instead",
             Self::DropSpace => "drop it",
+            Self::PrepareIndex => "making its search index makes it ready",
             Self::RebuildIndex => "make it again",
             Self::AwaitOtherProcess => "wait for it, or ask it to end with a pause",
         })

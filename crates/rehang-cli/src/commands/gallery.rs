@@ -5,7 +5,7 @@ use rehang::{Error, Matrix, Result};
 use rehang_upgrade::{Configuration, Location};
 
 use super::{Outcome, say};
-use crate::arguments::{Delete, DropSpace, Export, Gallery, Import, Info, Put};
+use crate::arguments::{Compact, Delete, DropSpace, Export, Gallery, Import, IndexSpace, Info, Put};
 use crate::bar::with_bar;
 
 /// Runs one of the verbs.
@@ -16,6 +16,8 @@ pub fn run(arguments: &Gallery, json: bool) -> Result<Outcome> {
         Gallery::Put(put) => run_put(put, json),
         Gallery::Delete(delete) => run_delete(delete, json),
         Gallery::DropSpace(space) => run_drop_space(space, json),
+        Gallery::Index(space) => run_index(space, json),
+        Gallery::Compact(compact) => run_compact(compact, json),
         Gallery::Info(info) => run_info(info, json),
     }
 }
@@ -118,6 +120,34 @@ fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
         say(&format!("There is no item {}.", done.missing.join(", ")));
     }
     Ok(outcome)
+}
+
+fn run_index(arguments: &IndexSpace, json: bool) -> Result<Outcome> {
+    let location = Location::file(&arguments.gallery);
+    let space = arguments.space.as_deref();
+    let indexed = with_bar(|progress| rehang_upgrade::index(&location, space, progress))?;
+    let what = if indexed.made { "was made" } else { "was ready" };
+    let text = format!(
+        "The search index of {:?} {what}; searches find {:.1} % of the true nearest 10.\n",
+        indexed.space,
+        100.0 * indexed.recall
+    );
+    Outcome::Done.print(json, &indexed, &text)
+}
+
+fn run_compact(arguments: &Compact, json: bool) -> Result<Outcome> {
+    let compacted = with_bar(|progress| {
+        progress.begin("writing the file again", "bytes", 0);
+        rehang_upgrade::compact(&Location::file(&arguments.gallery))
+    })?;
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let text = format!(
+        "{}: {:.1} MB before, {:.1} MB now\n",
+        arguments.gallery.display(),
+        megabytes(compacted.bytes_before),
+        megabytes(compacted.bytes)
+    );
+    Outcome::Done.print(json, &compacted, &text)
 }
 
 fn run_drop_space(arguments: &DropSpace, json: bool) -> Result<Outcome> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rehang::files::VectorSource;
-use rehang::{Error, Result};
+use rehang::{Error, Remedy, Result};
 use rehang_store::{Filter, Store};
 use rehang_upgrade::Configuration;
 use serde_json::Value;
@@ -24,8 +24,11 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
     let store: Arc<dyn Store> = location(arguments.gallery.as_deref(), configuration.as_ref())?.open()?;
     let found = rehang_upgrade::search(&store, &search)?;
-    if let Some(error) = &found.index_not_kept {
-        say(&format!("Warning: the search index is not kept: {}", wording::said(error)));
+    for space in &found.without_index {
+        say(&format!(
+            "Warning: the search index of {space:?} is not ready, so every vector was compared; {}",
+            wording::remedy(&Remedy::PrepareIndex)
+        ));
     }
     let mut text = String::new();
     for (query, hits) in found.results.iter().enumerate() {

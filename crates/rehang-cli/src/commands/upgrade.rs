@@ -139,6 +139,9 @@ fn estimate_text(estimate: &Estimate, items: u64) -> String {
     text
 }
 
+/// Where most of its vectors were replaced.
+const INDEXED: &str = "The search index was made again.\n";
+
 fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     let upgrade = open(arguments)?;
     let started = with_bar(|progress| {
@@ -152,6 +155,10 @@ fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     }
     if started.lacking > 0 {
         text += &format!("{} items have no old vector; the backfill takes them first.\n", started.lacking);
+    }
+    if let Some(recall) = started.recall {
+        text +=
+            &format!("Its search index is made and finds {:.1} % of the true nearest 10.\n", 100.0 * recall);
     }
     if upgrade.store().serving()?.as_deref() == Some(configuration.old.name.as_str()) {
         text += "Searches still go to the old space: `rehang upgrade switch` changes that.\n";
@@ -215,6 +222,9 @@ fn run_text(run: &Run) -> String {
         summary.native,
         summary.items
     );
+    if summary.indexed {
+        text += INDEXED;
+    }
     if let Some(share) = run.share_missed() {
         text += &format!(
             "Less than the {:.1} % asked for are native: the other items have no source, or failed.\n",
@@ -453,14 +463,19 @@ fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
 }
 
 fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
-    let done = open(arguments)?.finish()?;
+    let upgrade = open(arguments)?;
+    let done = with_bar(|progress| upgrade.finish(progress))?;
     let mut text = format!(
         "Space {:?} is gone. {} items are native, {} stay adapted.\n",
         done.dropped, done.counts.native, done.counts.adapted
     );
+    if done.indexed {
+        text += INDEXED;
+    }
     if done.lacking > 0 {
         text += &format!("{} items have no vector at all: no search finds them.\n", done.lacking);
     }
+    text += "`rehang gallery compact` gives the disk the room back that it took.\n";
     Outcome::done_if(done.lacking == 0).print(json, &done, &text)
 }
 
@@ -515,6 +530,7 @@ mod tests {
             items: 10,
             native: 5,
             caught_up: 0,
+            indexed: false,
             spent: Spent::default(),
             elapsed_ms: 0,
             encoder_busy_ms: 0,

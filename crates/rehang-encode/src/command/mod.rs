@@ -22,6 +22,7 @@ use crate::check::Check;
 use crate::clock;
 use crate::config::{at_least_one, number, resolve, seconds};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
+use crate::fingerprint::Fingerprint;
 use crate::meter::{Meter, lock};
 use process::{Launch, Output, Process, Said};
 
@@ -44,6 +45,7 @@ const LINE_BYTES_MORE: usize = 1 << 16;
 /// | `processes` | 1 | processes at a time | from 1 |
 /// | `timeout_seconds` | 300 | the longest that a batch may take, the start included | above 0, at most a day |
 /// | `normalise` | `false` | scale vectors to length 1 | |
+/// | `revision` | none | names what the vectors depend on, and changes with it; without it a run embeds some items again and compares | any text |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommandConfig {
@@ -66,6 +68,8 @@ pub struct CommandConfig {
     /// Whether vectors are scaled to length 1.
     #[serde(default)]
     pub normalise: bool,
+    /// Names what the vectors depend on, and changes with it.
+    pub revision: Option<String>,
 }
 
 /// What a program writes.
@@ -82,6 +86,7 @@ pub enum CommandFormat {
 /// The encoder behind [`CommandConfig`].
 pub(crate) struct Command {
     check: Check,
+    fingerprint: Option<String>,
     launch: Launch,
     format: CommandFormat,
     persistent: bool,
@@ -136,7 +141,10 @@ impl Command {
         let program = if is_path { resolve(base, first) } else { PathBuf::from(first) };
         let folder = resolve(base, "");
         let program = if is_path { std::path::absolute(&program).unwrap_or(program) } else { program };
+        let keys = (&config.program, config.format, config.normalise, &config.revision);
+        let fingerprint = config.revision.as_ref().map(|_| Fingerprint::new("command").with(&keys).text());
         Ok(Self {
+            fingerprint,
             check: Check::new(space, format!("the program {}", config.program.join(" ")), config.normalise),
             launch: Launch {
                 program,
@@ -392,6 +400,10 @@ impl Encoder for Command {
                 .collect()
         });
         Ok(answers.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        Ok(self.fingerprint.clone())
     }
 
     fn spent(&self) -> Spent {

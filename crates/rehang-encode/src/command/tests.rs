@@ -53,6 +53,7 @@ fn config(program: &[&str]) -> CommandConfig {
         processes: 1,
         timeout_seconds: 20.0,
         normalise: false,
+        revision: None,
     }
 }
 

@@ -22,6 +22,7 @@ use crate::check::Check;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{at_least_one, number, positive, seconds};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
+use crate::fingerprint::Fingerprint;
 use crate::meter::{Meter, lock};
 use answer::Request;
 use pace::{Backoff, Pace, retry_after};
@@ -64,6 +65,7 @@ const ANSWER_BYTES_MORE: u64 = 1 << 20;
 /// | `characters_per_token` | 4 | estimate of tokens before the service says how many there were | above 0 |
 /// | `seed` | 0 | of the jitter between attempts | |
 /// | `normalise` | `false` | scale vectors to length 1 | |
+/// | `revision` | none | names what the vectors depend on, and changes with it; without it a run embeds some items again and compares | any text |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpConfig {
@@ -112,6 +114,8 @@ pub struct HttpConfig {
     /// Whether vectors are scaled to length 1.
     #[serde(default)]
     pub normalise: bool,
+    /// Names what the vectors depend on, and changes with it.
+    pub revision: Option<String>,
 }
 
 impl HttpConfig {
@@ -680,6 +684,12 @@ impl Encoder for Http {
     fn spent(&self) -> Spent {
         let spent = self.meter.spent();
         Spent { money: spent.tokens as f64 * self.price(), ..spent }
+    }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        let HttpConfig { url, model, dimensions, normalise, revision, .. } = &self.config;
+        let keys = (url, model, dimensions, normalise, revision);
+        Ok(revision.as_ref().map(|_| Fingerprint::new("http").with(&keys).text()))
     }
 
     fn interrupt(&self) {

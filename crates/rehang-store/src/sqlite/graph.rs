@@ -141,15 +141,20 @@ impl Graph {
         self.index.change_expansion_search(candidates);
     }
 
-    /// Writes the graph to a file, all of it or nothing: the graph, then a footer that says what it is.
-    pub(crate) fn save(&self, path: &Path, identity: &str, space: &Space, settled: u64) -> Result<()> {
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
+    /// Writes the graph to a file beside `path` and to the disk: the graph, then a footer that says what it is. The file gets its name
+    /// by [`Partial::persist`], and is removed again without it.
+    pub(crate) fn write(
+        &self,
+        path: &Path,
+        identity: &str,
+        space: &Space,
+        settled: u64,
+        mode: Option<std::fs::Permissions>,
+    ) -> Result<Partial> {
+        let folder = folder_of(path);
         let failed = |error: &std::io::Error| Error::io("write", path, error);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        // Removed again unless it gets its final name.
+        remove_partials_of_the_dead(folder, &name);
         let partial = folder.join(format!(".{name}.{}.partial", std::process::id()));
         let partial = TempPath::try_from_path(partial).map_err(|error| failed(&error))?;
         // The library knows one reason for a file that it cannot write, and does not name it.
@@ -183,26 +188,39 @@ impl Graph {
             file.write_all(&text)?;
             file.write_all(&(text.len() as u64).to_le_bytes())?;
             file.write_all(MAGIC)?;
-            // On the disk before it gets its name, and the name after: otherwise a loss of power may leave a name without
-            // its bytes.
-            file.sync_all()?;
-            partial.persist(path).map_err(|error| error.error)?;
-            fs_err::File::open(folder)?.sync_all()
+            // Who may not read the gallery may not read its vectors here.
+            if let Some(mode) = mode {
+                file.set_permissions(mode)?;
+            }
+            file.sync_all()
         };
-        finish().map_err(|error| failed(&error))
+        finish().map_err(|error| failed(&error))?;
+        Ok(Partial { file: partial, path: path.to_path_buf() })
+    }
+
+    /// The gallery and the moment that a file was saved for and at, by its footer alone; `None` where there is no whole footer.
+    pub(crate) fn identity(path: &Path) -> Option<String> {
+        Some(footer(&mut fs_err::File::open(path).ok()?)?.identity)
+    }
+
+    /// The change up to which the graph in a file is whole, by its footer alone; `None` where it is another's.
+    pub(crate) fn settled(path: &Path, is_known: impl Fn(&str) -> bool, space: &Space) -> Option<u64> {
+        let footer = footer(&mut fs_err::File::open(path).ok()?)?;
+        let fits = footer.format == SIDE_FORMAT && is_known(&footer.identity) && footer.space == *space;
+        fits.then_some(footer.settled)
     }
 
     /// Reads the graph of this very gallery and space, and the change up to which it is whole. `None` where the file is
     /// missing, damaged, or another's: it is made again then, so why does not matter.
     pub(crate) fn load(
         path: &Path,
-        identity: &str,
+        is_known: impl Fn(&str) -> bool,
         space: &Space,
         options: SearchOptions,
     ) -> Option<(Self, u64)> {
         let mut file = fs_err::File::open(path).ok()?;
         let footer = footer(&mut file)?;
-        if footer.format != SIDE_FORMAT || footer.identity != identity || footer.space != *space {
+        if footer.format != SIDE_FORMAT || !is_known(&footer.identity) || footer.space != *space {
             return None;
         }
         file.rewind().ok()?;
@@ -228,6 +246,42 @@ impl Graph {
         graph.care = Care { checked_at, ..footer.care };
         graph.recall_at_build = footer.recall_at_build;
         Some((graph, footer.settled))
+    }
+}
+
+/// A graph that is on the disk whole, before it has its name.
+pub(crate) struct Partial {
+    file: TempPath,
+    path: PathBuf,
+}
+
+impl Partial {
+    /// Gives the file its name. Its bytes are on the disk already, so that a loss of power leaves no name without them.
+    pub(crate) fn persist(self) -> Result<()> {
+        let Self { file, path } = self;
+        let persist = || -> std::io::Result<()> {
+            file.persist(&path).map_err(|error| error.error)?;
+            fs_err::File::open(folder_of(&path))?.sync_all()
+        };
+        persist().map_err(|error| Error::io("write", &path, &error))
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A process that was killed while it saved leaves a file as large as the graph. What cannot be removed only takes room.
+fn remove_partials_of_the_dead(folder: &Path, name: &str) {
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    for entry in fs_err::read_dir(folder).into_iter().flatten().flatten() {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        let process = file.strip_prefix(&format!(".{name}.")).and_then(|rest| rest.strip_suffix(".partial"));
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = fs_err::remove_file(entry.path());
+        }
     }
 }
 

@@ -188,6 +188,7 @@ pub(crate) fn build(
     options: SearchOptions,
     threads: usize,
     stop: &AtomicBool,
+    advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<Option<SpaceIndex>> {
     let (row, settled, count) = database.read(|transaction| {
         let row = numbered(transaction, number)?;
@@ -205,7 +206,12 @@ pub(crate) fn build(
     let whole = each_page(database, &row, stop, &mut |page| {
         graph.reserve(page.len())?;
         let items: Vec<(RowKey, &[f32])> = page.iter().collect();
-        pool.install(|| items.par_iter().try_for_each(|(key, vector)| graph.add(*key, vector)))
+        pool.install(|| items.par_iter().try_for_each(|(key, vector)| graph.add(*key, vector)))?;
+        if advance(graph.len() as u64, count as u64) {
+            Ok(())
+        } else {
+            Err(rehang::ErrorKind::Cancelled.into())
+        }
     })?;
     if !whole {
         return Ok(None);

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::thread::JoinHandle;
 
 use rehang::Result;
+use rusqlite::Transaction;
 use serde::Serialize;
 
 use super::SearchOptions;
-use super::connection::{Database, lock};
+use super::connection::{Database, Step, lock};
 use super::graph::{Care, Graph, side_file};
 use super::index::{self, Changes, RECALL_K, RECALL_SAMPLES, SpaceIndex};
 use super::spaces::{self, SpaceRow};
@@ -74,6 +75,19 @@ pub(crate) struct Kept {
     busy: AtomicBool,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
+    #[cfg(test)]
+    dies: Mutex<Option<SavePlace>>,
+}
+
+/// A place between two effects of saving an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SavePlace {
+    /// The file is whole on the disk, without its name.
+    Written,
+    /// The gallery knows its moment.
+    Kept,
+    /// It has its name.
+    Named,
 }
 
 /// What the work on an index has come to.
@@ -134,11 +148,52 @@ impl Keeper {
         })
     }
 
+    /// Whether a search finds an index, in memory or beside the gallery, that has little to catch up with.
+    pub(crate) fn is_ready(&self, space: &str) -> Result<bool> {
+        let (row, count, identity) = self.database.read(|transaction| {
+            let row = spaces::find(transaction, space)?;
+            let count: usize = row.count(transaction, "vector")?;
+            let identity = spaces::index_identity(transaction, row.number)?;
+            Ok((row, count, identity))
+        })?;
+        if count <= self.options.exact_max {
+            return Ok(true);
+        }
+        let kept = lock(&self.spaces).get(&row.number).cloned();
+        let in_memory = kept.and_then(|kept| {
+            let index = kept.read();
+            index.graph.as_deref().map(|graph| (index.applied, graph.len(), index.waiting()))
+        });
+        let path = side_file(self.database.path(), row.number);
+        let beside = || {
+            let settled = Graph::settled(&path, |text| identity.has_saved(text), &row.space)?;
+            Some((settled, count, 0))
+        };
+        let Some((known, len, waiting)) = in_memory.or_else(beside) else { return Ok(false) };
+        let n = row.number;
+        let since: usize = self.database.read(|transaction| {
+            let sql = format!(
+                "SELECT (SELECT count(*) FROM vector_{n} WHERE change > ?1) + (SELECT count(*) FROM removed_{n} WHERE change > ?1)"
+            );
+            Ok(transaction.query_row(&sql, [known], |line| line.get(0))?)
+        })?;
+        Ok(known >= row.trimmed && waiting + since <= self.options.merge_at.max(len / 2))
+    }
+
+    /// Makes the index of a space whole and durable, in this thread.
+    pub(crate) fn prepare(&self, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+        let kept = self.kept(&self.database.read(|transaction| spaces::find(transaction, space))?);
+        let _work = lock(&kept.work);
+        kept.catch_up()?;
+        kept.settle(all_threads(), advance)?;
+        kept.save()
+    }
+
     /// Makes the index of a space from nothing but the truth, and durable. Searches go on with the old one meanwhile.
     pub(crate) fn rebuild(&self, space: &str) -> Result<()> {
         let kept = self.kept(&self.database.read(|transaction| spaces::find(transaction, space))?);
         let _work = lock(&kept.work);
-        kept.replace(all_threads(), "a caller asked for it")?;
+        kept.replace(all_threads(), "a caller asked for it", &|_, _| true)?;
         kept.save()
     }
 
@@ -155,7 +210,7 @@ impl Keeper {
             }
             let _work = lock(&kept.work);
             kept.catch_up()?;
-            kept.settle(true)?;
+            kept.settle(all_threads(), &|_, _| true)?;
             kept.check_recall(all_threads())?;
             kept.save()?;
         }
@@ -182,6 +237,12 @@ impl Keeper {
             self.forget(number);
         }
         Ok(())
+    }
+
+    /// Lets the next saves of a space die at a place.
+    #[cfg(test)]
+    pub(crate) fn die_at(&self, space: &str, place: Option<SavePlace>) {
+        *lock(&self.named(space).unwrap().1.dies) = place;
     }
 
     /// The numbers of the spaces that something is kept of.
@@ -244,6 +305,8 @@ impl Kept {
             busy: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             thread: Mutex::default(),
+            #[cfg(test)]
+            dies: Mutex::default(),
         }
     }
 
@@ -296,7 +359,7 @@ impl Kept {
             let change = row.change(transaction)?;
             Ok((row, spaces::index_identity(transaction, self.number)?, change))
         })?;
-        Ok(Graph::load(&path, &identity, &row.space, self.options)
+        Ok(Graph::load(&path, |text| identity.has_saved(text), &row.space, self.options)
             // One that knows more than the gallery was saved beside a copy that is newer than this one.
             .filter(|(_, settled)| *settled >= row.trimmed && *settled <= change && *settled > 0)
             .map(|(graph, settled)| SpaceIndex::around(&row.space, self.options, graph, settled)))
@@ -326,7 +389,7 @@ impl Kept {
 
     /// What the background does: merge, and make the graph again where its recall fell.
     fn look_after(&self) -> Result<()> {
-        self.settle(false)?;
+        self.settle(background_threads(), &|_, _| true)?;
         self.check_recall(background_threads())
     }
 
@@ -351,13 +414,13 @@ impl Kept {
         };
         if recall < at_build - RECALL_LOSS {
             let why = format!("its recall@{RECALL_K} fell from {at_build:.3} to {recall:.3}");
-            self.replace(threads, &why)?;
+            self.replace(threads, &why, &|_, _| true)?;
         }
         Ok(())
     }
 
     /// Brings every waiting vector into a graph, if there is to be one.
-    fn settle(&self, in_front: bool) -> Result<()> {
+    fn settle(&self, threads: usize, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
         let (graph_len, waiting) = {
             let index = self.read();
             (index.graph.as_deref().map(Graph::len), index.waiting())
@@ -368,8 +431,7 @@ impl Kept {
             Some(len) => waiting > self.options.merge_at.max(len / 2),
         };
         if rebuild {
-            let threads = if in_front { all_threads() } else { background_threads() };
-            return self.replace(threads, "too much waited to be merged into it");
+            return self.replace(threads, "too much waited to be merged into it", advance);
         }
         while !self.stop.load(Ordering::Relaxed) {
             let more = self.write().merge(MERGE_SLICE)?;
@@ -383,14 +445,15 @@ impl Kept {
     }
 
     /// Makes the index again from the truth and puts it in the place of the old one, if there is one for this reason.
-    fn replace(&self, threads: usize, why: &str) -> Result<()> {
+    fn replace(&self, threads: usize, why: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
         let (row, count) = self.database.read(|transaction| {
             let row = index::numbered(transaction, self.number)?;
             let count: usize = row.count(transaction, "vector")?;
             Ok((row, count))
         })?;
         let mut new = if count > self.options.exact_max {
-            let Some(new) = index::build(&self.database, self.number, self.options, threads, &self.stop)?
+            let Some(new) =
+                index::build(&self.database, self.number, self.options, threads, &self.stop, advance)?
             else {
                 return Ok(());
             };
@@ -432,13 +495,39 @@ impl Kept {
             if lock(&self.notes).saved == Some(settled) && fs_err::metadata(&path).is_ok() {
                 return Ok(());
             }
-            // The gallery learns of it first: a file that is not written then counts as another's and is made again.
-            let identity = if database.writable() {
-                database.write(|transaction| spaces::renew_index_identity(transaction, self.number))?
-            } else {
-                database.read(|transaction| spaces::index_identity(transaction, self.number))?
+            // The file first, which takes long; then the gallery learns of its moment; then the file gets its name. Whenever the
+            // process dies, the file that has the name is of the last moment or of the one before.
+            let named = Graph::identity(&path);
+            let (last, next) = database.read(|transaction| {
+                let last = spaces::index_identity(transaction, self.number)?;
+                let next = last.next(transaction, named.as_deref())?;
+                Ok((last, next))
+            })?;
+            let identity = if database.writable() { &next } else { &last };
+            let mode = fs_err::metadata(database.path()).map(|gallery| gallery.permissions()).ok();
+            let partial = graph.write(&path, &identity.text(), &space, settled, mode)?;
+            self.reach(SavePlace::Written)?;
+            if database.writable()
+                && !database.write(|transaction| next.keep(transaction, self.number, &last))?
+            {
+                // Another process saved meanwhile; its file is as good.
+                return Ok(());
+            }
+            self.reach(SavePlace::Kept)?;
+            // One process at a time: where another has kept a later moment, this file would be the one before the one before.
+            let is_last = |transaction: &Transaction<'_>| -> Step<bool> {
+                let last = spaces::index_identity(transaction, self.number)? == *identity;
+                if last {
+                    partial.persist()?;
+                }
+                Ok(last)
             };
-            graph.save(&path, &identity, &space, settled)?;
+            let named =
+                if database.writable() { database.write(is_last)? } else { database.read(is_last)? };
+            self.reach(SavePlace::Named)?;
+            if !named {
+                return Ok(());
+            }
             lock(&self.notes).saved = Some(settled);
             known = settled;
         }
@@ -446,6 +535,19 @@ impl Kept {
             return Ok(());
         }
         self.trim(known)
+    }
+
+    /// Fails where a test wants the process to die.
+    #[cfg_attr(
+        not(test),
+        allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "only tests die here")
+    )]
+    fn reach(&self, _place: SavePlace) -> Result<()> {
+        #[cfg(test)]
+        if *lock(&self.dies) == Some(_place) {
+            return Err(rehang::Error::conflict("this process", "it died"));
+        }
+        Ok(())
     }
 
     /// Lets the feed forget removals up to a change, where it remembers too many. An index that knows less, in another process, is

@@ -195,6 +195,16 @@ impl SqliteStore {
         doctor::check(&self.database)
     }
 
+    /// Gives the disk the room back that dropped spaces and deleted items leave in the file: it is written again without it, which takes as
+    /// much room beside it meanwhile. Gives the file's bytes before and after.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable where other processes keep the gallery busy; what the disk gives.
+    pub fn compact(&self) -> Result<(u64, u64)> {
+        self.database.compact()
+    }
+
     /// Moves everything that SQLite still keeps beside the file into the file, so that the one file is the whole gallery
     /// and may be renamed or copied. Closing is not needed for durability.
     ///
@@ -285,6 +295,14 @@ impl Index for SqliteStore {
 
     fn recall(&self, space: &str, samples: usize, k: usize) -> Result<f64> {
         search::recall(&self.database, &self.keeper, space, samples, k)
+    }
+
+    fn is_ready(&self, space: &str) -> Result<bool> {
+        self.keeper.is_ready(space)
+    }
+
+    fn prepare(&self, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+        self.keeper.prepare(space, advance)
     }
 
     fn rebuild(&self, space: &str) -> Result<()> {

@@ -35,7 +35,7 @@ CREATE TABLE space (
 
 CREATE TABLE item (
     key INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
+    id TEXT NOT NULL UNIQUE CHECK (instr(id, char(10)) = 0 AND instr(id, char(13)) = 0),
     source TEXT,
     label TEXT,
     payload TEXT CHECK (payload IS NULL OR json_valid(payload)),

@@ -248,20 +248,59 @@ pub(crate) fn count(connection: &Connection, n: usize) -> Step<u64> {
 /// What tells the side file of a space's index from every other: the gallery, and the moment it was saved. An older copy
 /// of the gallery that takes its place counts its changes from there on with the same numbers, but does not know of later
 /// moments.
-pub(crate) fn index_identity(connection: &Connection, number: i64) -> Step<String> {
-    let gallery: Option<String> = value(connection, "identity")?;
-    let saved: Option<String> = value(connection, &format!("saved-{number}"))?;
-    Ok(format!("{}/{}", gallery.unwrap_or_default(), saved.unwrap_or_default()))
+pub(crate) fn index_identity(connection: &Connection, number: i64) -> Step<IndexIdentity> {
+    let moment = |name: String| -> Step<String> { Ok(value(connection, &name)?.unwrap_or_default()) };
+    Ok(IndexIdentity {
+        gallery: moment("identity".into())?,
+        saved: moment(format!("saved-{number}"))?,
+        before: moment(format!("saved-before-{number}"))?,
+    })
 }
 
-/// Begins another such moment.
-pub(crate) fn renew_index_identity(connection: &Connection, number: i64) -> Step<String> {
-    connection.execute(
-        "INSERT INTO gallery (name, value) VALUES ('saved-' || ?1, lower(hex(randomblob(16)))) \
-         ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        [number],
-    )?;
-    index_identity(connection, number)
+/// The moments at which an index of a space was saved last, and before that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct IndexIdentity {
+    gallery: String,
+    saved: String,
+    before: String,
+}
+
+impl IndexIdentity {
+    /// What the footer of the last file says.
+    pub(crate) fn text(&self) -> String {
+        format!("{}/{}", self.gallery, self.saved)
+    }
+
+    /// Whether a file with this footer is of this gallery: the last one, or the one before, which is there until the last one has its
+    /// name.
+    pub(crate) fn has_saved(&self, text: &str) -> bool {
+        text.split_once('/').is_some_and(|(gallery, moment)| {
+            gallery == self.gallery && (moment == self.saved || moment == self.before)
+        })
+    }
+
+    /// Another moment of the same gallery, of which nothing knows yet. The one before it is that of the file that has the name now, as
+    /// its footer says: a process that died may have kept a moment without giving its file the name.
+    pub(crate) fn next(&self, connection: &Connection, named: Option<&str>) -> Step<Self> {
+        let saved = connection.query_row("SELECT lower(hex(randomblob(16)))", [], |row| row.get(0))?;
+        let named = named.filter(|text| self.has_saved(text)).and_then(|text| text.split_once('/'));
+        let before = named.map_or_else(|| self.saved.clone(), |(_, moment)| moment.to_owned());
+        Ok(Self { gallery: self.gallery.clone(), saved, before })
+    }
+
+    /// Makes this the last moment, where that is still `last`. `false` where another process has saved meanwhile.
+    pub(crate) fn keep(&self, connection: &Connection, number: i64, last: &Self) -> Step<bool> {
+        if index_identity(connection, number)? != *last {
+            return Ok(false);
+        }
+        for (name, moment) in [("saved", &self.saved), ("saved-before", &self.before)] {
+            connection.execute(
+                "INSERT INTO gallery (name, value) VALUES (?1 || '-' || ?2, ?3) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (name, number, moment),
+            )?;
+        }
+        Ok(true)
+    }
 }
 
 /// A provenance as the file writes it.

@@ -1,5 +1,6 @@
 //! Tests of the embedded gallery that need its insides; what can be seen from outside is in `tests/`.
 
+use super::keeper::SavePlace;
 use super::*;
 use crate::ManualLeaseClock;
 use crate::conformance;
@@ -143,6 +144,124 @@ fn what_is_left_of_a_dropped_space_goes_with_the_next_one() {
     let left = "SELECT count(*) FROM gallery WHERE name LIKE 'left-%' OR name LIKE 'listed-%'";
     let left: u64 = store.database.writer().query_row(left, [], |row| row.get(0)).unwrap();
     assert_eq!(left, 0);
+}
+
+/// A process that dies while it saves an index leaves one that is loaded, and nothing that takes room for ever.
+#[test]
+fn a_save_that_dies_leaves_an_index_that_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    let store = filled(&path, 1000);
+    store.prepare("m", &|_, _| true).unwrap();
+    let mut newest = 5000;
+    for place in [SavePlace::Written, SavePlace::Kept, SavePlace::Named] {
+        // Twice in a row, and once more after a save that came to its end.
+        for ends in [false, false, true] {
+            let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+            newest += 1;
+            store.put(&[item(3, newest)]).unwrap();
+            nearest(&store, &vector(newest), 1, &Filter::default());
+            store.wait_for_indexes();
+            store.keeper.die_at("m", (!ends).then_some(place));
+            assert_eq!(store.flush().is_ok(), ends);
+            drop(store);
+            let again = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+            let found = nearest(&again, &vector(newest), 1, &Filter::default());
+            assert_eq!(found, [(4, 0.0)], "what was written since the save is caught up with");
+            let health = again.index_health("m").unwrap();
+            assert_eq!(
+                (health.kind, health.built),
+                (IndexKind::Graph, 1000),
+                "{place:?}: it was loaded, not built"
+            );
+        }
+    }
+    // Two processes at once: whichever saves last, the file is one of theirs.
+    let stores = [(); 2].map(|()| SqliteStore::open(&path).unwrap().with_search(GRAPH));
+    for store in &stores {
+        // What was never searched is not saved.
+        nearest(store, &vector(1), 1, &Filter::default());
+    }
+    for round in 0..6 {
+        std::thread::scope(|scope| {
+            for (at, store) in stores.iter().enumerate() {
+                scope.spawn(move || {
+                    store.put(&[item(10 + at, 6000 + 2 * round + at as u64)]).unwrap();
+                    store.flush().unwrap();
+                });
+            }
+        });
+        let again = SqliteStore::open(&path).unwrap().with_search(GRAPH);
+        nearest(&again, &vector(1), 1, &Filter::default());
+        assert_eq!(again.index_health("m").unwrap().kind, IndexKind::Graph, "round {round}");
+    }
+    // What a killed process left is removed by the next save.
+    let name = stores[0].index_path("m").unwrap();
+    let left = name.with_file_name(format!(".{}.999999999.partial", name.file_name().unwrap().display()));
+    fs_err::write(&left, "half a graph").unwrap();
+    stores[0].put(&[item(20, 7000)]).unwrap();
+    stores[0].flush().unwrap();
+    assert!(cfg!(not(target_os = "linux")) || !left.exists());
+}
+
+#[test]
+fn a_space_is_ready_where_no_index_has_to_be_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    let store = filled(&path, 1000);
+    assert!(!store.is_ready("m").unwrap());
+    let told = std::cell::Cell::new(0);
+    let cancelled = store.prepare("m", &|_, _| false).unwrap_err();
+    assert!(cancelled.is_cancelled() && !store.is_ready("m").unwrap());
+    store
+        .prepare("m", &|done, total| {
+            told.set(told.get().max(done));
+            total == 1000
+        })
+        .unwrap();
+    assert!(store.is_ready("m").unwrap() && told.get() == 1000);
+    let open = || SqliteStore::open(&path).unwrap().with_search(GRAPH);
+    assert!(open().is_ready("m").unwrap(), "its file says so, without being loaded");
+    // A few that waited would be merged; of many, a new index is made.
+    store.put(&(0..200).map(|id| item(id, 5000 + id as u64)).collect::<Vec<_>>()).unwrap();
+    assert!(open().is_ready("m").unwrap());
+    store.put(&(200..600).map(|id| item(id, 5000 + id as u64)).collect::<Vec<_>>()).unwrap();
+    assert!(!open().is_ready("m").unwrap() && !store.is_ready("m").unwrap());
+    open().prepare("m", &|_, _| true).unwrap();
+    assert!(open().is_ready("m").unwrap());
+    assert_eq!(nearest(&open(), &vector(5300), 1, &Filter::default()), [(301, 0.0)]);
+    // Written again without the room of what is gone, it is the same gallery.
+    store
+        .delete(
+            &(0..900)
+                .map(|id| id.to_string())
+                .collect::<Vec<_>>()
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>(),
+        )
+        .unwrap();
+    let (before, after) = store.compact().unwrap();
+    assert!(after < before, "{before} {after}");
+    assert_eq!(fs_err::metadata(&path).unwrap().len(), after);
+    assert!(store.check().unwrap().is_empty());
+    assert_eq!(nearest(&open(), &vector(950), 1, &Filter::default()), [(951, 0.0)]);
+    assert!(store.is_ready("nothing").is_err() && store.prepare("nothing", &|_, _| true).is_err());
+}
+
+/// Who may not read the gallery may not read its vectors beside it.
+#[cfg(unix)]
+#[test]
+fn an_index_is_as_private_as_its_gallery() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gallery.db");
+    let store = filled(&path, 1000);
+    fs_err::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    nearest(&store, &vector(1), 1, &Filter::default());
+    store.flush().unwrap();
+    let mode = fs_err::metadata(store.index_path("m").unwrap()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]

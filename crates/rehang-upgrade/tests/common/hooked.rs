@@ -69,6 +69,8 @@ impl Index for Hooked {
     passed_on! {
         search(space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>>;
         recall(space: &str, samples: usize, k: usize) -> Result<f64>;
+        is_ready(space: &str) -> Result<bool>;
+        prepare(space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>;
         rebuild(space: &str) -> Result<()>;
         flush() -> Result<()>;
     }
