@@ -482,6 +482,9 @@ impl Kept {
     /// Writes the graph beside the gallery, if there is one and it is not there as it is, and lets the feed forget what nobody
     /// needs any more. The caller holds `work`.
     fn save(&self) -> Result<()> {
+        /// A file that has no name yet is called by its process, so one handle of a process saves at a time.
+        static SAVING: Mutex<()> = Mutex::new(());
+        let _saving = lock(&SAVING);
         let database = &*self.database;
         let path = side_file(database.path(), self.number);
         // Not under the lock: a search that has something to catch up with would wait for the whole file, and all others behind it.
