@@ -124,6 +124,7 @@ impl Wording for Flags {
             Remedy::FitAgain => "fit the adapter again on newer pairs, then `rehang upgrade start`",
             Remedy::WriteSingleItems => "write single items with `rehang gallery put`",
             Remedy::DropSpace => "`rehang gallery drop-space` removes it",
+            Remedy::Compact => "`rehang gallery compact` gives the disk its room back",
             Remedy::PrepareIndex => "`rehang gallery index` makes it",
             Remedy::RebuildIndex => "`rehang doctor --repair` makes it again",
             Remedy::AwaitOtherProcess => "wait for it, or ask it to end with `rehang upgrade pause`",

@@ -34,7 +34,7 @@ fn place() -> Place {
     let space = |name| Space::new(name, D, Distance::L2, false);
     padding(space("old"), space("new"), vec![0.1; D], 0.0).save(place.path("a.safetensors")).unwrap();
     let config = format!(
-        "[gallery]\npath = \"G.db\"\n[old]\nname = \"first\"\ndim = {D}\ndistance = \"l2\"\n[new]\nname = \"second\"\ndim = {D}\n\
+        "[gallery]\npath = \"G.db\"\n[old]\nname = \"first\"\ndimension = {D}\ndistance = \"l2\"\n[new]\nname = \"second\"\ndimension = {D}\n\
          distance = \"l2\"\n[adapter]\nfile = \"a.safetensors\"\n[order]\npolicy = \"sigma\"\n[encoder]\nkind = \"table\"\n\
          vectors = \"new.npy\"\nids = \"ids.txt\"\n"
     );

@@ -39,7 +39,7 @@ fn place() -> Place {
     let adapter = padding(space("old", D_OLD), space("new", D_NEW), vec![0.1; D_NEW], 0.0);
     adapter.save(place.path("adapter.safetensors")).unwrap();
     let config = format!(
-        "[gallery]\npath = \"G.db\"\n[old]\nname = \"first\"\ndim = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \"second\"\ndim = \
+        "[gallery]\npath = \"G.db\"\n[old]\nname = \"first\"\ndimension = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \"second\"\ndimension = \
          {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \"sigma\"\n[encoder]\nkind = \
          \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n"
     );

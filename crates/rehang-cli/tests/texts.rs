@@ -113,8 +113,8 @@ fn place(url: &str) -> Place {
     let adapter = padding(space("old", D_OLD), space("new", D_NEW), vec![0.1; D_NEW], 0.0);
     adapter.save(place.path("adapter.safetensors")).unwrap();
     let config = format!(
-        "[gallery]\npath = \"G.db\"\n[old]\nname = \"letters\"\ndim = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \"more-letters\"\n\
-         dim = {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[encoder]\nkind = \"http\"\nurl = \"{url}\"\n\
+        "[gallery]\npath = \"G.db\"\n[old]\nname = \"letters\"\ndimension = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \"more-letters\"\n\
+         dimension = {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[encoder]\nkind = \"http\"\nurl = \"{url}\"\n\
          model = \"m\"\nbatch = 6\nconcurrency = 3\nattempts = 4\ntimeout_seconds = 0.3\n[run]\nbatch = 18\nworkers = 2\n"
     );
     place.write_bytes("rehang.toml", config.as_bytes());

@@ -129,7 +129,7 @@ fn a_compatible_model_from_its_configuration_to_the_gallery() {
         &place,
         "gallery import --gallery g.db --space old --vectors old.npy --items items.jsonl --distance cosine",
     );
-    let side = |name: &str| format!("name = '{name}'\ndim = 16\ndistance = 'cosine'\n");
+    let side = |name: &str| format!("name = '{name}'\ndimension = 16\ndistance = 'cosine'\n");
     let live = format!(
         "[gallery]\npath = 'g.db'\n[old]\n{}[new]\n{}[adapter]\nfile = 'psi.safetensors'\n[order]\npolicy = 'sigma'\n[encoder]\n\
          kind = 'table'\nvectors = 'dmu.npy'\nids = 'ids.txt'\n",

@@ -457,7 +457,10 @@ fn encoder_text(model: &str) -> String {
 
 fn configuration(adapter: &Adapter) -> String {
     let space = |space: &rehang::Space| {
-        format!("name = \"{}\"\ndim = {}\ndistance = \"{}\"\n", space.name, space.dimension, space.distance)
+        format!(
+            "name = \"{}\"\ndimension = {}\ndistance = \"{}\"\n",
+            space.name, space.dimension, space.distance
+        )
     };
     format!(
         "[gallery]\npath = \"gallery.db\"\n\n[old]\n{}\n[new]\n{}\n[adapter]\nfile = \"adapter.safetensors\"\n\n[order]\npolicy = \

@@ -41,7 +41,9 @@ struct GalleryPart {
 #[serde(deny_unknown_fields)]
 struct SpacePart {
     name: String,
-    dim: usize,
+    /// `dim` in the files of earlier versions.
+    #[serde(alias = "dim")]
+    dimension: usize,
     distance: String,
 }
 
@@ -50,10 +52,10 @@ impl SpacePart {
     fn space(&self, key: &str, normalised: bool) -> Result<Space> {
         let distance: Distance =
             self.distance.parse().map_err(|error: Error| error.context(format!("[{key}] distance")))?;
-        if self.dim == 0 {
-            return Err(Error::option(format!("[{key}] dim"), self.dim, "1 or more"));
+        if self.dimension == 0 {
+            return Err(Error::option(format!("[{key}] dimension"), self.dimension, "1 or more"));
         }
-        Ok(Space::new(&self.name, self.dim, distance, normalised))
+        Ok(Space::new(&self.name, self.dimension, distance, normalised))
     }
 }
 

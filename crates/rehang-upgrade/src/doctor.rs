@@ -34,7 +34,7 @@ pub struct Examination {
     pub gallery: String,
     /// Findings that need attention.
     pub bad: usize,
-    /// All findings: problems need attention, notes are good to know. Codes are `store`, `forgotten-space`, `mixed-models`,
+    /// All findings: problems need attention, notes are good to know. Codes are `store`, `dropped-rows`, `forgotten-space`, `mixed-models`,
     /// `not-found`, `adapted`, `failed`, `index`, `recall`, `index-health`, `configuration`, `upgrade` and `sigma`.
     pub findings: Vec<Finding>,
     /// The search index of every space.
@@ -65,6 +65,10 @@ pub fn examine(
     let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
     let mut findings: Vec<Finding> =
         store.problems()?.iter().map(|found| problem("store", describe(found))).collect();
+    if store.has_dropped_rows()? {
+        let text = "a space was dropped, and its rows still take room: another process is at it, or died";
+        findings.push(note("dropped-rows", text).next(Remedy::Compact));
+    }
     let mut indexes = Vec::new();
     for record in store.spaces()? {
         examine_space(store, &record, recorded.as_ref(), &mut findings)?;

@@ -118,7 +118,7 @@ fn document(
     let text = |text: &str| Value::String(text.to_owned());
     let space = |space: &Space| {
         format!(
-            "name = {}\ndim = {}\ndistance = {}",
+            "name = {}\ndimension = {}\ndistance = {}",
             text(&space.name),
             space.dimension,
             text(space.distance.name())

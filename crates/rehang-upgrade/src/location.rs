@@ -43,6 +43,13 @@ pub trait Examined: Store {
     /// Not found where there is no such space; those of the store.
     fn index_health(&self, space: &str) -> Result<IndexHealth>;
 
+    /// Whether rows of a dropped space still take room.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    fn has_dropped_rows(&self) -> Result<bool>;
+
     /// Gives the disk the room back that nothing uses any more: bytes before and after.
     ///
     /// # Errors
@@ -58,6 +65,10 @@ impl Examined for SqliteStore {
 
     fn index_health(&self, space: &str) -> Result<IndexHealth> {
         SqliteStore::index_health(self, space)
+    }
+
+    fn has_dropped_rows(&self) -> Result<bool> {
+        SqliteStore::has_dropped_rows(self)
     }
 
     fn compact(&self) -> Result<(u64, u64)> {

@@ -354,6 +354,7 @@ mod tests {
                 items: 10,
                 native: 5,
                 caught_up: 0,
+                indexed: false,
                 spent: Spent::default(),
                 elapsed_ms: 0,
                 encoder_busy_ms: 0,

@@ -61,6 +61,8 @@ pub enum Remedy {
     WriteSingleItems,
     /// Drop a space that is not needed any more.
     DropSpace,
+    /// Give the disk the room back that dropped spaces leave.
+    Compact,
     /// Make a search index again.
     RebuildIndex,
     /// Make a search index that is not there yet.
@@ -101,6 +103,7 @@ impl fmt::Display for Remedy {
             Self::FitAgain => "fit the adapter again on newer pairs, then start the upgrade with it",
             Self::WriteSingleItems => "write single items instead",
             Self::DropSpace => "drop it",
+            Self::Compact => "compacting the gallery gives the disk its room back",
             Self::PrepareIndex => "making its search index makes it ready",
             Self::RebuildIndex => "make it again",
             Self::AwaitOtherProcess => "wait for it, or ask it to end with a pause",

@@ -195,14 +195,25 @@ impl SqliteStore {
         doctor::check(&self.database)
     }
 
-    /// Gives the disk the room back that dropped spaces and deleted items leave in the file: it is written again without it, which takes as
+    /// Gives the disk the room back that dropped spaces and deleted items leave in the file: a drop that was cut off is ended, then it is written again without it, which takes as
     /// much room beside it meanwhile. Gives the file's bytes before and after.
     ///
     /// # Errors
     ///
     /// Unavailable where other processes keep the gallery busy; what the disk gives.
     pub fn compact(&self) -> Result<(u64, u64)> {
+        spaces::remove_left(&self.database)?;
         self.database.compact()
+    }
+
+    /// Whether a space was dropped whose rows are still in the file, as where the process died that dropped it. They only take room;
+    /// [`SqliteStore::compact`] removes them, and so does the next space that is made or dropped.
+    ///
+    /// # Errors
+    ///
+    /// What reading the gallery gives.
+    pub fn has_dropped_rows(&self) -> Result<bool> {
+        spaces::is_any_left(&self.database)
     }
 
     /// Moves everything that SQLite still keeps beside the file into the file, so that the one file is the whole gallery

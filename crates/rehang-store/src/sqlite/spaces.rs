@@ -190,19 +190,26 @@ pub(super) fn leave(database: &Database, name: &str) -> Result<Option<i64>> {
     })
 }
 
+/// Whether tables of a dropped space are still there: it is being dropped, or the process that did so died.
+pub(crate) fn is_any_left(database: &Database) -> Result<bool> {
+    Ok(database.read(|transaction| left(transaction))?.is_some())
+}
+
+/// The number of a space that was dropped and is still there.
+fn left(connection: &Connection) -> Step<Option<i64>> {
+    let mut statement =
+        connection.prepare_cached("SELECT value FROM gallery WHERE name LIKE 'left-%' LIMIT 1")?;
+    Ok(statement.query_row([], |row| row.get(0)).optional()?)
+}
+
 /// Removes what is left of dropped spaces. To drop a table whole, SQLite reads every page of it, and everybody waits.
-fn remove_left(database: &Database) -> Result<()> {
+pub(crate) fn remove_left(database: &Database) -> Result<()> {
     in_turns(|| {
-        let next = |connection: &Connection| -> Step<Option<i64>> {
-            let mut statement =
-                connection.prepare_cached("SELECT value FROM gallery WHERE name LIKE 'left-%' LIMIT 1")?;
-            Ok(statement.query_row([], |row| row.get(0)).optional()?)
-        };
-        if database.read(|transaction| next(transaction))?.is_none() {
+        if !is_any_left(database)? {
             return Ok(true);
         }
         database.write(|transaction| {
-            let Some(number) = next(transaction)? else { return Ok(true) };
+            let Some(number) = left(transaction)? else { return Ok(true) };
             let index: Option<String> =
                 transaction.query_row(&schema::an_index(number), [], |row| row.get(0)).optional()?;
             if let Some(index) = index {

@@ -132,6 +132,7 @@ fn what_is_left_of_a_dropped_space_goes_with_the_next_one() {
     let whole = tables();
     assert!(whole > 10);
     assert_eq!(spaces::leave(&store.database, "new").unwrap(), Some(2));
+    assert!(store.has_dropped_rows().unwrap());
     // As if the process had died here: nobody finds it, and items come and go without it.
     assert!(tables() > 0 && store.counts("new").is_err());
     store.put(&[item(20, 20)]).unwrap();
