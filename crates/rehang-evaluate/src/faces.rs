@@ -45,8 +45,10 @@ impl FaceFiles {
             expect_count(&format!("the vectors of {name}"), vectors.rows(), &said, faces.rows)?;
             let of_model = templates::average(vectors, &faces.items, faces.templates.len())?;
             if of_model.zeros > 0 {
-                let seen =
-                    format!("{} templates of {name} are zero vectors; they are like no other template.", of_model.zeros);
+                let seen = format!(
+                    "{} templates of {name} are zero vectors; they are like no other template.",
+                    of_model.zeros
+                );
                 models.inputs.warn("zero-templates", seen);
             }
             templates.push(of_model);
