@@ -119,7 +119,7 @@ fn by_own_queries(vectors: &Vectors, labels: &[i64]) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_data::random_matrix;
+    use crate::tests::test_data::random_matrix;
 
     #[test]
     fn a_perfect_map_agrees_everywhere_and_a_random_one_hardly() {

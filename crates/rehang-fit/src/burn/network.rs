@@ -384,9 +384,9 @@ mod tests {
     use rehang::{Head, Matrix};
 
     use super::*;
-    use crate::finite_differences::numbers;
     use crate::network::{Architecture, Widths};
     use crate::network_fit::{FusedTrainer, Objective};
+    use crate::tests::finite_differences::numbers;
 
     const WIDTHS: Widths = Widths { old: 9, new: 7, side: None };
 

@@ -259,8 +259,8 @@ mod tests {
     use rehang::Head;
 
     use super::*;
-    use crate::finite_differences::{check, numbers};
     use crate::objectives::squared::SquaredScale;
+    use crate::tests::finite_differences::{check, numbers};
 
     fn head(kind: HeadKind, d: usize, classes: usize) -> Head {
         let weight = Matrix::new(d, numbers(d * classes, 21)).unwrap();

@@ -4,9 +4,9 @@ use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Vecto
 use super::trainer::FusedTrainer;
 use super::*;
 use crate::adam::Adam;
-use crate::finite_differences::numbers;
 use crate::network::{Architecture, Dropout, Layout, State, Widths};
 use crate::objectives::squared::SquaredScale;
+use crate::tests::finite_differences::numbers;
 
 /// Pairs whose new vectors are a bent function of the old ones; labels are the quadrant of the first two coordinates.
 fn pairs(n: usize, d_old: usize, d_new: usize, side: bool) -> Pairs {

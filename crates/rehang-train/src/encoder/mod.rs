@@ -8,8 +8,6 @@ mod export;
 mod file;
 mod fused;
 mod graph;
-#[cfg(test)]
-mod interchange;
 mod pass;
 mod tensors;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The two ways to run a graph against each other, and encoders as files.
 
+mod interchange;
+
 use rehang::adapter::Training;
 use rehang::{Head, HeadKind, Matrix, Progress};
 use rehang_fit::Device;

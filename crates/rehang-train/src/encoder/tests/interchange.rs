@@ -11,8 +11,8 @@ use rehang_encode::{EncoderConfig, Input};
 use rehang_fit::Device;
 use serde_json::{Value, json};
 
-use super::tests::{architectures, encoder, near};
-use super::{Architecture, Encoder, Pooling, Shape, Stem, take_weights};
+use super::{architectures, encoder, near};
+use crate::encoder::{Architecture, Encoder, Pooling, Shape, Stem, take_weights};
 use crate::examples::{Images, Inputs};
 use crate::finite_differences::numbers;
 
