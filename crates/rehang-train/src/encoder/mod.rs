@@ -13,7 +13,7 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
-pub use architecture::{Architecture, Pooling, Stem};
+pub use architecture::{Architecture, Pooling, Resnet, Stem};
 pub use file::Encoder;
 pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights};
 pub(crate) use graph::normal;

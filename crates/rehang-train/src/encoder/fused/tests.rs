@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::super::{Architecture, Pooling, Stem};
+use super::super::{Architecture, Pooling, Resnet, Stem};
 use super::*;
 
 /// Numbers in ±1 without a pattern, the same on every run.
@@ -390,7 +390,8 @@ proptest! {
 #[test]
 fn the_same_bits_come_out_for_any_number_of_threads() {
     let small = Architecture::CnnSmall { width: 16, outputs: 8 };
-    let residual = Architecture::Resnet18 { stem: Stem::Imagenet, pooling: Pooling::Average, outputs: 4 };
+    let residual =
+        Architecture::Resnet18(Resnet { stem: Stem::Imagenet, pooling: Pooling::Average, outputs: 4 });
     let mlp = Architecture::Mlp { hidden: vec![300], outputs: 20 };
     let planes = shape(3, 32, 32);
     for (encoder, shape, rows) in [(small, planes, 33), (residual, planes, 3), (mlp, shape(70, 1, 1), 200)] {
