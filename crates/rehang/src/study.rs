@@ -15,7 +15,7 @@ use crate::curve::{
 use crate::error::{ErrorKind, Result};
 use crate::finding::{Finding, Severity};
 use crate::head::{Head, HeadKind};
-use crate::order::{GroupPlaces, OrderInput, Policy, group_places, order};
+use crate::order::{OrderInput, Policy, group_shares, order};
 use crate::progress::Progress;
 use crate::report::{
     AdapterCalibration, Band, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy,
@@ -596,18 +596,13 @@ fn group_curve(
     };
     // Only where the queries are the gallery's own items does an item have a query's group.
     let share = if ground.queries.is_none() {
-        let places_in = |permutation: &Vec<usize>| group_places(permutation, groups, &fractions);
-        let places = permutations.iter().map(places_in).collect::<Result<Vec<Vec<GroupPlaces>>>>()?;
+        let shares_in = |permutation: &Vec<usize>| group_shares(permutation, groups, &fractions);
+        let shares = permutations.iter().map(shares_in).collect::<Result<Vec<_>>>()?;
         let shown: Vec<usize> = (0..fractions.len()).collect();
-        (0..places[0].len())
+        (0..shares[0].len())
             // A group without a counted query has no curve, so it has no share beside one either.
-            .filter(|&group| counted.contains(&places[0][group].group))
-            .map(|group| {
-                let mut share =
-                    mean_along(&places, &shown, |places, point| 100.0 * places[group].share[point]);
-                share[0] = f64::NAN;
-                share
-            })
+            .filter(|&group| counted.contains(&shares[0][group].0))
+            .map(|group| mean_along(&shares, &shown, |shares, point| 100.0 * shares[group].1[point]))
             .collect()
     } else {
         Vec::new()
@@ -954,17 +949,17 @@ mod tests {
         let report =
             study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
         let made = &report.groups.as_ref().unwrap().curves[0];
-        let places: Vec<Vec<GroupPlaces>> = (0..3)
+        let shares: Vec<Vec<(i64, Vec<f64>)>> = (0..3)
             .map(|seed| {
                 let input = OrderInput { items: 300, seed, ..OrderInput::default() };
                 let shuffled = order(Policy::Random, &input).unwrap().permutation;
-                group_places(&shuffled, &groups, &made.fractions).unwrap()
+                group_shares(&shuffled, &groups, &made.fractions).unwrap()
             })
             .collect();
         for group in 0..2 {
             assert!(made.share[group][0].is_nan());
             for point in 1..made.fractions.len() {
-                let mean = places.iter().map(|places| 100.0 * places[group].share[point]).sum::<f64>() / 3.0;
+                let mean = shares.iter().map(|shares| 100.0 * shares[group].1[point]).sum::<f64>() / 3.0;
                 assert!((made.share[group][point] - mean).abs() < 1e-9, "group {group} at point {point}");
             }
         }
