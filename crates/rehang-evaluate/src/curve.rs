@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use rehang::curve::{
-    AgreementCurve, ByMetric, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips, Line, MAP,
-    Metric, Relevance, TOP1, TOP5, agreement, curve as exact_curve,
+    ByMetric, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips, Line, MAP, Metric, Relevance,
+    TOP1, TOP5, curve as exact_curve,
 };
 use rehang::files::{
     Columns, Inputs, JoinFiles, VectorSource, expect_count, expect_normalised, expect_same_items,
@@ -91,25 +91,6 @@ impl CurveFiles {
     }
 }
 
-/// What was measured, with or without right answers.
-#[derive(Debug, Clone)]
-pub enum Measured {
-    /// With right answers: every metric at every fraction.
-    Answers {
-        /// The curve.
-        curve: Box<Curve>,
-        /// Intervals over queries of the areas, where asked for.
-        intervals: Option<ByMetric<Interval>>,
-    },
-    /// Without: how much of the fully native gallery's answers is given.
-    Agreement {
-        /// The curve.
-        curve: AgreementCurve,
-        /// Interval over queries of the area, where asked for.
-        interval: Option<Interval>,
-    },
-}
-
 /// A file that holds the whole curve.
 #[derive(Debug, Clone, Serialize)]
 pub struct Points {
@@ -126,8 +107,10 @@ pub struct CurveAnswer {
     pub items: usize,
     /// The cut-off k.
     pub k: usize,
-    /// The curve.
-    pub measured: Measured,
+    /// The curve; without right answers how much of the fully native gallery's answers is given.
+    pub curve: Curve,
+    /// Intervals over queries of the areas, where asked for.
+    pub intervals: Option<ByMetric<Interval>>,
     /// Bootstrap samples of the intervals.
     pub samples: usize,
     /// Points of the grid, where asked for.
@@ -160,7 +143,7 @@ pub struct CurveAnswer {
 /// use rehang::curve::TOP1;
 /// use rehang::files::{self, VectorSource};
 /// use rehang::{Matrix, Progress};
-/// use rehang_evaluate::{AnswerFiles, CurveFiles, Measured, curve};
+/// use rehang_evaluate::{AnswerFiles, CurveFiles, curve};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let place = |name: &str| folder.path().join(name);
@@ -177,9 +160,9 @@ pub struct CurveAnswer {
 ///     ..CurveFiles::new(source("new.npy"), source("adapted.npy"), source("order.npy"))
 /// };
 /// let answer = curve(&wanted, &Progress::default())?;
-/// let Measured::Answers { curve, .. } = &answer.measured else { unreachable!() };
-/// assert!(curve.lines[TOP1].start() < 100.0);
-/// assert_eq!((curve.lines[TOP1].values()[1], curve.lines[TOP1].end()), (100.0, 100.0));
+/// let top1 = &answer.curve.lines[TOP1];
+/// assert!(top1.start() < 100.0);
+/// assert_eq!((top1.values()[1], top1.end()), (100.0, 100.0));
 /// assert_eq!(answer.to_json()["n"], 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -248,49 +231,40 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     }
     answers.warn_idle(&mut inputs, &[("old", old.is_some() && files.adapter.is_none())]);
     let samples = files.bootstrap;
-    let (mut warnings, mut points) = (Vec::new(), None);
-    let measured = if let Some(relevance) = answers.relevance() {
-        let today = old.as_ref().filter(|_| answers.queries.is_none() || answers.queries_old.is_some());
-        if old.is_some() && today.is_none() {
-            inputs.warn("no-do-nothing-line", "no do-nothing line, since `queries` has no `queries_old`.");
-        }
-        let input = CurveInput {
-            native: &new,
-            adapted: &adapted,
-            order: &order,
-            queries: answers.queries.as_ref(),
-            relevance,
-            distance,
-            handicap,
-            groups: answers.groups.as_deref(),
-            do_nothing: today.map(|old| DoNothing {
-                gallery: old,
-                queries: answers.queries_old.as_ref(),
-                distance: old_distance,
-            }),
-        };
-        let options =
-            CurveOptions { metrics: Metric::measurable(Some(relevance), k), ..CurveOptions::default() };
-        let curve = exact_curve(&input, &options, progress)?;
-        if let Some(path) = &files.points {
-            points = Some(Points { file: path.clone(), columns: write_points(path, &curve)? });
-        }
-        warnings = problems(&curve, relevance);
-        let intervals = (samples > 0).then(|| curve.area_intervals(samples, LEVEL, SEED)).transpose()?;
-        Measured::Answers { curve: Box::new(curve), intervals }
-    } else {
-        let queries = answers.queries.as_ref();
-        let curve = agreement(&new, &adapted, &order, queries, distance, handicap, k, 0, progress)?;
-        if let Some(path) = &files.points {
-            let line = curve.line.values();
-            let column = Matrix::from_fn(line.len(), 1, |cut, _| line[cut] as f32);
-            rehang::files::write_matrix(path, &column, None)?;
-            let columns = vec![format!("agreement@{}", curve.depth)];
-            points = Some(Points { file: path.clone(), columns });
-        }
-        let interval = (samples > 0).then(|| curve.area_interval(samples, LEVEL, SEED)).transpose()?;
-        Measured::Agreement { curve, interval }
+    let queries = answers.queries.as_ref();
+    let given = answers.relevance();
+    let today =
+        old.as_ref().filter(|_| given.is_some() && (queries.is_none() || answers.queries_old.is_some()));
+    if given.is_some() && old.is_some() && today.is_none() {
+        inputs.warn("no-do-nothing-line", "no do-nothing line, since `queries` has no `queries_old`.");
+    }
+    // A ranking may have fewer items than were asked for.
+    let nearest =
+        || Relevance::Nearest(k.min(new.rows().saturating_sub(usize::from(queries.is_none()))).max(1));
+    let relevance = given.unwrap_or_else(nearest);
+    let input = CurveInput {
+        native: &new,
+        adapted: &adapted,
+        order: &order,
+        queries,
+        relevance,
+        distance,
+        handicap,
+        groups: answers.groups.as_deref(),
+        do_nothing: today.map(|old| DoNothing {
+            gallery: old,
+            queries: answers.queries_old.as_ref(),
+            distance: old_distance,
+        }),
     };
+    let options = CurveOptions { metrics: Metric::measurable(relevance, k), ..CurveOptions::default() };
+    let curve = exact_curve(&input, &options, progress)?;
+    let write = |path: &PathBuf| -> Result<Points> {
+        Ok(Points { file: path.clone(), columns: write_points(path, &curve)? })
+    };
+    let points = files.points.as_ref().map(write).transpose()?;
+    let warnings = problems(&curve, relevance);
+    let intervals = (samples > 0).then(|| curve.area_intervals(samples, LEVEL, SEED)).transpose()?;
     let sigma =
         predicted.map(|predicted| SigmaQuality::of(&predicted, &true_errors(&new, &adapted))).transpose()?;
     // The numbers are right all the same, and scripts that compare models want them: this is said and is no failure.
@@ -299,7 +273,8 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     Ok(CurveAnswer {
         items: new.rows(),
         k,
-        measured,
+        curve,
+        intervals,
         samples,
         grid: files.grid,
         group_names: answers.group_names,
@@ -410,6 +385,11 @@ fn guard(
 }
 
 impl CurveAnswer {
+    /// The only line of a curve without right answers; `None` where there are some.
+    pub fn agreement(&self) -> Option<(Metric, &Line)> {
+        self.curve.lines.get(TOP1).is_none().then(|| further(&self.curve).next()).flatten()
+    }
+
     /// The name of a group; `None` where groups are numbers.
     pub fn group_name(&self, group: i64) -> Option<&str> {
         self.group_names.get(usize::try_from(group).ok()?).map(String::as_str)
@@ -419,23 +399,19 @@ impl CurveAnswer {
     pub fn to_json(&self) -> Value {
         let mut value = self.guarded.clone();
         value.insert("n".into(), json!(self.items));
-        match &self.measured {
-            Measured::Answers { curve, intervals } => {
-                self.add_answers(&mut value, curve, intervals.as_ref());
+        if let Some(intervals) = &self.intervals {
+            value.insert("area_interval".into(), drawn(intervals, self.samples));
+        }
+        value.extend(further(&self.curve).map(|(metric, line)| (metric.id(), summary(line))));
+        if let Some((_, line)) = self.agreement() {
+            if let Some(points) = self.grid {
+                let grid = line.grid(points);
+                let mean = json!({ "agreement": grid.mean });
+                let grid = json!({ "cuts": grid.cuts, "agreement": grid.values, "mean": mean });
+                value.insert("grid".into(), grid);
             }
-            Measured::Agreement { curve, interval } => {
-                let name = format!("agreement@{}", curve.depth);
-                if let Some(points) = self.grid {
-                    let grid = curve.line.grid(points);
-                    let mean = json!({ "agreement": grid.mean });
-                    let grid = json!({ "cuts": grid.cuts, "agreement": grid.values, "mean": mean });
-                    value.insert("grid".into(), grid);
-                }
-                if let Some(interval) = interval {
-                    value.insert("area_interval".into(), self.intervals([(name.clone(), *interval)]));
-                }
-                value.insert(name, summary(&curve.line));
-            }
+        } else {
+            self.add_answers(&mut value);
         }
         for (name, of) in [("points", json!(self.points)), ("sigma", json!(self.sigma))] {
             if !of.is_null() {
@@ -450,13 +426,8 @@ impl CurveAnswer {
         Value::Object(value)
     }
 
-    fn add_answers(
-        &self,
-        value: &mut Map<String, Value>,
-        curve: &Curve,
-        intervals: Option<&ByMetric<Interval>>,
-    ) {
-        let lines = &curve.lines;
+    fn add_answers(&self, value: &mut Map<String, Value>) {
+        let (curve, lines) = (&self.curve, &self.curve.lines);
         value.insert("queries".into(), json!(curve.queries));
         value.insert("area".into(), in_table(|metric| lines[metric].area()));
         value.insert("start".into(), in_table(|metric| lines[metric].start()));
@@ -468,11 +439,6 @@ impl CurveAnswer {
             in_table(|metric| Verdict::along(lines[metric].values(), Some(today[metric])).passes_at())
         });
         value.insert("passes_do_nothing_at".into(), json!(passes));
-        if let Some(of) = intervals {
-            let named = of.iter().map(|(metric, &interval)| (metric.id(), interval));
-            value.insert("area_interval".into(), self.intervals(named));
-        }
-        value.extend(further(curve).map(|(metric, line)| (metric.id(), summary(line))));
         if let Some(points) = self.grid {
             let mut grid = in_table(|metric| lines[metric].grid(points).values);
             grid["cuts"] = json!(lines[MAP].grid(points).cuts);
@@ -497,16 +463,15 @@ impl CurveAnswer {
             value.insert("groups".into(), groups.collect());
         }
     }
+}
 
-    /// Intervals over queries, by the name of their measure, and how they were drawn.
-    fn intervals(&self, named: impl IntoIterator<Item = (String, Interval)>) -> Value {
-        let mut value = Map::new();
-        value.insert("level".into(), json!(LEVEL));
-        value.insert("samples".into(), json!(self.samples));
-        value.insert("seed".into(), json!(SEED));
-        value.extend(named.into_iter().map(|(name, of)| (name, json!([of.low, of.high]))));
-        Value::Object(value)
+/// Intervals over queries, by metric, and how they were drawn.
+fn drawn(intervals: &ByMetric<Interval>, samples: usize) -> Value {
+    let mut value = json!({ "level": LEVEL, "samples": samples, "seed": SEED });
+    for (metric, of) in intervals.iter() {
+        value[metric.id()] = json!([of.low, of.high]);
     }
+    value
 }
 
 /// The metrics that stand beside each other in the answer; every other one stands by itself.
@@ -549,7 +514,8 @@ fn point_columns(exact: &Curve) -> Vec<PointColumn<'_>> {
     fn line(name: impl Into<String>, line: &Line) -> PointColumn<'_> {
         (name.into(), Box::new(|cut| line.values()[cut]))
     }
-    let mut columns: Vec<_> = TABLE.iter().map(|&metric| line(metric.id(), &exact.lines[metric])).collect();
+    let in_table = |&metric: &Metric| exact.lines.get(metric).map(|along| line(metric.id(), along));
+    let mut columns: Vec<_> = TABLE.iter().filter_map(in_table).collect();
     let against_today = exact.do_nothing.as_ref().map(|today| ("do_nothing_", &today.flips));
     for (reference, by_metric) in std::iter::once(("", &exact.flips)).chain(against_today) {
         for (metric, flips) in by_metric.iter() {

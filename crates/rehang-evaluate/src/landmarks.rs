@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use rehang::curve::QueryCount;
+use rehang::curve::{MAP, Metric, QueryCount};
 use rehang::files::join::MissingPolicy;
 use rehang::files::{Inputs, VectorSource, expect_count};
 use rehang::finding::Finding;
 use rehang::protocols::landmarks::{
-    GroundTruth, LandmarkRetrieval, PRECISION_DEPTHS, RevisitedSetup, Setup, retrieval, revisited,
+    GroundTruth, PRECISION_DEPTHS, RevisitedSetup, Setup, retrieval, revisited,
 };
 use rehang::protocols::lists::{read_landmark_solution, read_revisited, rows_by_name};
 use rehang::report::Input;
@@ -206,12 +206,12 @@ fn google(
     }
     let answers: Vec<Vec<usize>> = chosen.iter().map(|&query| solution.answers[query].clone()).collect();
     let queries: Vec<Matrix> = ground.queries.iter().map(|queries| queries.select(&chosen)).collect();
-    let results: Vec<Vec<LandmarkRetrieval>> = ground.models.every_pair(|asking, asked| {
+    let results = ground.models.every_pair(|asking, asked| {
         retrieval(&ground.models.vectors[asked], &queries[asking], &answers, k, files.distance, progress)
     })?;
     let metrics = BTreeMap::from([
-        ("map_at".to_owned(), ground.table(&results, |cell| cell.map_at)?),
-        ("map".to_owned(), ground.table(&results, |cell| cell.map)?),
+        ("map_at".to_owned(), ground.table(&results, |cell| cell.values[Metric::map_at(k)])?),
+        ("map".to_owned(), ground.table(&results, |cell| cell.values[MAP])?),
     ]);
     let of = (query_ids.len(), index_ids.len());
     Ok(MeasuredLandmarks::Solution { k, queries: results[0][0].queries, of, metrics })

@@ -17,7 +17,7 @@ mod report;
 mod retrieval;
 
 pub use answers::AnswerFiles;
-pub use curve::{CurveAnswer, CurveFiles, LEVEL, Measured, Points, TABLE, curve, further};
+pub use curve::{CurveAnswer, CurveFiles, LEVEL, Points, TABLE, curve, further};
 pub use faces::{
     FaceFiles, GalleryResults, IdentificationAnswer, IdentificationFiles, VerificationAnswer,
     VerificationRate, identify, tpir_name, verify,

@@ -115,7 +115,7 @@ impl Ground {
 
     /// Everything that can be measured with these right answers.
     fn metrics(&self, k: usize) -> Result<Vec<Metric>> {
-        Ok(Metric::measurable(Some(self.relevance()?), k))
+        Ok(Metric::measurable(self.relevance()?, k))
     }
 
     fn measured(self, queries: QueryCount, k: usize) -> MeasuredOn {

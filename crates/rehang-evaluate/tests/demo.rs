@@ -8,8 +8,7 @@ use rehang::order::Policy;
 use rehang::transform::{TransformFiles, transform};
 use rehang::{Distance, Pairs, Progress, Vectors};
 use rehang_evaluate::{
-    AnswerFiles, CurveFiles, Measured, ModelFiles, NamedFile, OrderFiles, ReportFiles, cross, curve, order,
-    report,
+    AnswerFiles, CurveFiles, ModelFiles, NamedFile, OrderFiles, ReportFiles, cross, curve, order, report,
 };
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 
@@ -89,7 +88,7 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
         &progress,
     )
     .unwrap();
-    let Measured::Answers { curve, .. } = &answer.measured else { panic!("there are labels") };
+    let curve = &answer.curve;
     let today = curve.do_nothing.as_ref().unwrap().evaluation.values[MAP];
     let codes: Vec<&str> = answer.findings.iter().map(|finding| finding.code.as_str()).collect();
     assert_eq!((answer.is_refused, codes), (false, vec!["among-pairs"]));

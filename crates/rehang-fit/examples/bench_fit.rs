@@ -20,10 +20,10 @@ const WIDTH: usize = 128;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let pairs = pairs()?;
-    let checked = NetworkParameters::fct().check()?;
+    let parameters = NetworkParameters::fct();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["write", path] => {
-            let fit = EpochByEpoch::new(&pairs, &checked)?;
+            let fit = EpochByEpoch::new(&pairs, parameters.clone())?;
             let order: Vec<f32> = fit.order(0).into_iter().map(|index| index as f32).collect();
             let tensors = [
                 ("old", pairs.old().matrix().as_slice()),
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let (threads, epochs): (usize, usize) = (threads.parse()?, epochs.parse()?);
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
             let line = pool.install(|| -> Result<String> {
-                let mut fit = EpochByEpoch::new(&pairs, &checked)?;
+                let mut fit = EpochByEpoch::new(&pairs, parameters.clone())?;
                 let loss = fit.epoch(0)?;
                 let (mut wall, mut cpu) = (Vec::new(), Vec::new());
                 for epoch in 1..=epochs {

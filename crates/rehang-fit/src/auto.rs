@@ -699,7 +699,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
-    use crate::test_data::{affine, pairs as make, random_matrix};
+    use crate::tests::test_data::{affine, pairs as make, random_matrix};
 
     /// Pairs with an exactly linear map and some noise, in ten classes.
     fn linear(n: usize, labelled: bool) -> Pairs {

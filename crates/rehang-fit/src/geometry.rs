@@ -97,7 +97,7 @@ fn mean_direction(native: &Matrix) -> Vec<f32> {
 mod tests {
     use super::*;
     use crate::outputs::conformed;
-    use crate::test_data::random_matrix;
+    use crate::tests::test_data::random_matrix;
     use rehang::Distance;
 
     #[test]

@@ -383,7 +383,7 @@ mod tests {
     use rehang::HeadKind;
 
     use super::*;
-    use crate::test_data::{affine, pairs as make, random_matrix};
+    use crate::tests::test_data::{affine, pairs as make, random_matrix};
 
     fn codes(findings: &[Finding]) -> Vec<&str> {
         findings.iter().map(|finding| finding.code.as_str()).collect()

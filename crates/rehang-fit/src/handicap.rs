@@ -127,7 +127,7 @@ pub fn fit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_data::random_matrix;
+    use crate::tests::test_data::random_matrix;
 
     /// Ten classes around random centres, and outputs that have shrunk towards the mean of all, as those of a cautious
     /// map do.

@@ -162,7 +162,7 @@ fn softmax_minus_target(row: &mut [f32], bias: &[f64], target: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_data::random_matrix;
+    use crate::tests::test_data::random_matrix;
 
     fn argmax(head: &Head, v: &[f32]) -> usize {
         let logit = |class: usize| {

@@ -419,7 +419,7 @@ fn sample(n: usize, most: usize, seed: u64) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_data::random_matrix;
+    use crate::tests::test_data::random_matrix;
 
     /// A smooth non-linear function of random vectors.
     fn curved(n: usize, seed: u64) -> (Matrix, Matrix) {

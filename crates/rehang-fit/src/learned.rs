@@ -327,13 +327,8 @@ impl<'a> Asked<'a> {
                 let identity = identity(&fitted_on, held_out.as_ref(), &network);
                 folder.join(format!("{method}-{seed}-{:016x}.safetensors", xxh3_64(identity.as_bytes())))
             });
-            let fitted = fit_network(
-                &fitted_on,
-                held_out.as_ref(),
-                &network.check()?,
-                progress,
-                checkpoint.as_deref(),
-            )?;
+            let fitted =
+                fit_network(&fitted_on, held_out.as_ref(), &network, progress, checkpoint.as_deref())?;
             let loss = fitted
                 .history
                 .get(fitted.best_epoch)
@@ -405,7 +400,7 @@ impl<'a> Asked<'a> {
         let mut best = (f64::NEG_INFINITY, 0.0);
         for weight in DISCRIMINATIVE_WEIGHTS {
             let network = part.parameters(weight)?;
-            let fitted = fit_network(part.pairs, None, &network.check()?, progress, None)?;
+            let fitted = fit_network(part.pairs, None, &network, progress, None)?;
             let raw = raw_outputs(&fitted.map, held_out.old().matrix(), held_out.side())?;
             let kind = GeometryKind::options(native.space())[0];
             let outputs = conformed(&geometry::fit(kind, &raw, part.pairs.new_vectors()), raw);

@@ -35,8 +35,6 @@ mod auto;
 pub mod burn;
 pub mod closed_form;
 mod files;
-#[cfg(test)]
-mod finite_differences;
 pub mod folds;
 pub mod geometry;
 pub mod guards;
@@ -52,12 +50,10 @@ pub mod network_fit;
 pub mod objectives;
 mod outputs;
 pub mod pseudo_classes;
-#[cfg(test)]
-mod real_data;
 mod retrieval;
 mod schedule;
 #[cfg(test)]
-mod test_data;
+mod tests;
 pub mod uncertainty_fit;
 
 pub use adam::WeightDecay;

@@ -281,7 +281,7 @@ pub(crate) fn column_means(rows: &Matrix) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_data::random_matrix;
+    use crate::tests::test_data::random_matrix;
 
     #[test]
     fn moments_equal_their_definition() {

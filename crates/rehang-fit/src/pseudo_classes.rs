@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn one_item_is_one_class_and_many_are_at_most_so_many_as_their_thirtieth() {
         assert_eq!(pseudo_classes(&Matrix::zeros(1, 3), 0).unwrap(), [0]);
-        let vectors = crate::test_data::random_matrix(150, 3, 1);
+        let vectors = crate::tests::test_data::random_matrix(150, 3, 1);
         let labels = pseudo_classes(&vectors, 2).unwrap();
         assert_eq!(labels.iter().collect::<std::collections::BTreeSet<_>>().len(), 5);
     }

@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 
 use rehang::curve::{
-    CurveInput, CurveOptions, DoNothing, Line, MAP, Relevance, TOP1, agreement, agreement_today, curve,
-    evaluate,
+    CurveInput, CurveOptions, DoNothing, Line, MAP, Metric, Relevance, TOP1, curve, evaluate, evaluate_today,
 };
 use rehang::{Distance, Matrix, Pairs, Progress, Result, Vectors};
 
@@ -48,35 +47,40 @@ impl Criterion {
     /// Quality of the old vectors for old queries: doing nothing.
     pub(crate) fn old(&self, pairs: &Pairs) -> Result<f64> {
         let (old, new) = (pairs.old(), pairs.new_vectors());
-        match self {
-            Self::Labels(labels) => by_own_queries(old, labels),
-            Self::Agreement => {
-                let today =
-                    DoNothing { gallery: old.matrix(), queries: None, distance: old.space().distance };
-                let quiet = Progress::default();
-                agreement_today(new.matrix(), None, new.space().distance, today, AGREEMENT, &quiet)
-            }
-        }
+        let today = DoNothing { gallery: old.matrix(), queries: None, distance: old.space().distance };
+        let (relevance, metric) = measured(self.labels());
+        let (distance, options, quiet) = (new.space().distance, CurveOptions::default(), Progress::default());
+        let evaluation = evaluate_today(today, new.matrix(), None, relevance, distance, &options, &quiet)?;
+        Ok(evaluation.values[metric])
     }
 
     /// Quality of the new vectors for new queries: the end of the upgrade.
     pub(crate) fn native(&self, pairs: &Pairs) -> Result<f64> {
-        match self {
-            Self::Labels(labels) => by_own_queries(pairs.new_vectors(), labels),
-            Self::Agreement => Ok(100.0),
-        }
+        self.labels().map_or(Ok(100.0), |labels| by_own_queries(pairs.new_vectors(), labels))
     }
 
     /// Quality of the gallery `adapted` for the queries `native`, which are its own items' new vectors (each leaves
     /// itself out), while it becomes native in random order.
     pub(crate) fn upgrade(&self, native: &Vectors, adapted: &Matrix, seed: u64) -> Result<Quality> {
         let (distance, native) = (native.space().distance, native.matrix());
-        let labels = match self {
-            Self::Labels(labels) => Some(labels.as_slice()),
-            Self::Agreement => None,
-        };
-        let (line, _) = lines(labels, native, adapted, &shuffled(native.rows(), seed), distance, 0.0)?;
+        let order = shuffled(native.rows(), seed);
+        let (line, _) = lines(self.labels(), native, adapted, &order, distance, 0.0)?;
         Ok(Quality { start: line.start(), area: line.area() })
+    }
+
+    fn labels(&self) -> Option<&[i64]> {
+        match self {
+            Self::Labels(labels) => Some(labels),
+            Self::Agreement => None,
+        }
+    }
+}
+
+/// What is a right answer, and what is measured of it.
+fn measured(labels: Option<&[i64]>) -> (Relevance<'_>, Metric) {
+    match labels {
+        Some(gallery) => (Relevance::Labels { gallery, queries: None }, MAP),
+        None => (Relevance::Nearest(AGREEMENT), Metric::agreement_at(AGREEMENT)),
     }
 }
 
@@ -89,24 +93,20 @@ pub(crate) fn lines(
     distance: Distance,
     handicap: f64,
 ) -> Result<(Line, Option<Line>)> {
-    let quiet = Progress::default();
-    let Some(labels) = labels else {
-        let curve = agreement(native, adapted, order, None, distance, handicap, AGREEMENT, 0, &quiet)?;
-        return Ok((curve.line, None));
-    };
+    let (relevance, metric) = measured(labels);
     let input = CurveInput {
         native,
         adapted,
         order,
         queries: None,
-        relevance: Relevance::Labels { gallery: labels, queries: None },
+        relevance,
         distance,
         handicap,
         groups: None,
         do_nothing: None,
     };
-    let curve = curve(&input, &CurveOptions::default(), &quiet)?;
-    Ok((curve.lines[MAP].clone(), Some(curve.lines[TOP1].clone())))
+    let curve = curve(&input, &CurveOptions::default(), &Progress::default())?;
+    Ok((curve.lines[metric].clone(), curve.lines.get(TOP1).cloned()))
 }
 
 /// mAP of vectors for their own queries.
@@ -119,7 +119,7 @@ fn by_own_queries(vectors: &Vectors, labels: &[i64]) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_data::random_matrix;
+    use crate::tests::test_data::random_matrix;
 
     #[test]
     fn a_perfect_map_agrees_everywhere_and_a_random_one_hardly() {

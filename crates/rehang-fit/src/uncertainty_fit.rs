@@ -483,7 +483,7 @@ impl Regression {
 mod tests {
     use super::*;
     use crate::closed_form::ridge;
-    use crate::test_data::{pairs as make, random_matrix};
+    use crate::tests::test_data::{pairs as make, random_matrix};
 
     /// Old vectors in two clouds; in the second one the map has nothing to go by.
     fn two_clouds(n: usize, seed: u64) -> Pairs {
@@ -529,7 +529,7 @@ mod tests {
         let others: Vec<usize> = (0..60).filter(|&other| fold[other] != fold[item]).collect();
         let map = ridge_map(&data.select(&others)).unwrap();
         let alone = raw_outputs(&map, data.select(&[item]).old().matrix(), None).unwrap();
-        assert!(crate::test_data::largest_difference(&alone, &outputs.select(&[item])) < 1e-6);
+        assert!(crate::tests::test_data::largest_difference(&alone, &outputs.select(&[item])) < 1e-6);
         assert!(cross_fit(&data, &[0; 60], |pairs, _| ridge_map(pairs), &Progress::default()).is_err());
     }
 

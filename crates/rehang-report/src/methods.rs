@@ -21,6 +21,8 @@ const LINES_MOST: usize = 10;
 /// The order that charts and the first sentence are about, where it was measured.
 const PREFERRED_ORDER: &str = "random";
 
+/// The column of negative flips.
+const FLIPS: &str = "NFR@1";
 /// mAP says more about a gallery than its first answers, so it comes first.
 const MEASURES: [Measure; 2] = [Measure::Map, Measure::Top1];
 
@@ -342,43 +344,35 @@ fn criterion(part: &Part<'_>, method: &str, measure: Measure) -> Entry {
 /// Areas, flips and lowest points. With one order they are the columns of one table; with more, every one of them is a
 /// table whose columns are the orders.
 fn areas_tables(part: &Part<'_>) -> Vec<Table> {
-    type OfBackfill = fn(&Part<'_>, &str, &str) -> Entry;
+    type OfBackfill = fn(&Backfill) -> f64;
     let kinds: [(&str, Better, OfBackfill); 5] = [
-        ("area of mAP", Better::Higher, |part, method, order| {
-            backfill_entry(part, method, order, |backfill| backfill.area.map)
-        }),
-        ("area of top-1", Better::Higher, |part, method, order| {
-            backfill_entry(part, method, order, |backfill| backfill.area.top1)
-        }),
-        ("NFR@1", Better::Lower, flips_entry),
-        ("lowest mAP", Better::Higher, |part, method, order| {
-            backfill_entry(part, method, order, |backfill| backfill.min.map)
-        }),
-        ("lowest top-1", Better::Higher, |part, method, order| {
-            backfill_entry(part, method, order, |backfill| backfill.min.top1)
-        }),
+        ("area of mAP", Better::Higher, |backfill| backfill.area.map),
+        ("area of top-1", Better::Higher, |backfill| backfill.area.top1),
+        (FLIPS, Better::Lower, |backfill| backfill.negative_flips),
+        ("lowest mAP", Better::Higher, |backfill| backfill.min.map),
+        ("lowest top-1", Better::Higher, |backfill| backfill.min.top1),
     ];
+    let entry = |kind: &str, number: OfBackfill, method: &str, order: &str| {
+        let entry = part.entry(method, |outcome| backfill(outcome, order).map(number));
+        if kind == FLIPS { with_worst_flips(entry, part, method, order) } else { entry }
+    };
     if let &[order] = part.orders.as_slice() {
-        let quantities = kinds.map(|(name, better, entry)| {
-            Quantity::new(name, better, move |method: &str| entry(part, method, order))
+        let quantities = kinds.map(|(name, better, number)| {
+            Quantity::new(name, better, move |method: &str| entry(name, number, method, order))
         });
         return vec![quantities_table(format!("Backfill in order {order}, %"), &part.methods, &quantities)];
     }
-    let table = |(name, better, entry): (&str, Better, OfBackfill)| {
-        let of_order = |&order| Quantity::new(order, better, move |method: &str| entry(part, method, order));
+    let table = |(name, better, number): (&str, Better, OfBackfill)| {
+        let of_order =
+            |&order| Quantity::new(order, better, move |method: &str| entry(name, number, method, order));
         let quantities: Vec<Quantity<'_>> = part.orders.iter().map(of_order).collect();
         quantities_table(format!("{} by order, %", capitalised(name)), &part.methods, &quantities)
     };
     kinds.into_iter().map(table).collect()
 }
 
-fn backfill_entry(part: &Part<'_>, method: &str, order: &str, number: fn(&Backfill) -> f64) -> Entry {
-    part.entry(method, |outcome| backfill(outcome, order).map(number))
-}
-
 /// Mean negative flips, with the worst of all fractions and seeds beside it.
-fn flips_entry(part: &Part<'_>, method: &str, order: &str) -> Entry {
-    let mut entry = backfill_entry(part, method, order, |backfill| backfill.negative_flips);
+fn with_worst_flips(mut entry: Entry, part: &Part<'_>, method: &str, order: &str) -> Entry {
     let worst = part
         .comparison
         .of(method, part.name)

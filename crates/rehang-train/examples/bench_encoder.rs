@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use rehang::Result;
 use rehang_fit::Device;
 use rehang_fit::network::State;
-use rehang_train::encoder::{Architecture, Graph, Mode, Passes, Pooling, Shape, Stem, passes};
+use rehang_train::encoder::{Architecture, Graph, Mode, Passes, Pooling, Resnet, Shape, Stem, passes};
 use safetensors::tensor::{Dtype, TensorView};
 
 const ROWS: usize = 128;
@@ -159,9 +159,11 @@ impl TrainingStep {
 fn architecture(name: &str) -> std::result::Result<Architecture, String> {
     match name {
         "cnn-small" => Ok(Architecture::CnnSmall { width: 32, outputs: OUTPUTS }),
-        "resnet18" => {
-            Ok(Architecture::Resnet18 { stem: Stem::Cifar, pooling: Pooling::Average, outputs: OUTPUTS })
-        }
+        "resnet18" => Ok(Architecture::Resnet18(Resnet {
+            stem: Stem::Cifar,
+            pooling: Pooling::Average,
+            outputs: OUTPUTS,
+        })),
         _ => Err(format!("encoder {name} is not measured; cnn-small and resnet18 are")),
     }
 }

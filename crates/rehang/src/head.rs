@@ -49,9 +49,9 @@ impl FromStr for HeadKind {
 /// A frozen classifier head: weight `[classes, d]`, bias `[classes]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
-    weight: Matrix,
-    bias: Vec<f32>,
-    kind: HeadKind,
+    pub(crate) weight: Matrix,
+    pub(crate) bias: Vec<f32>,
+    pub(crate) kind: HeadKind,
 }
 
 impl Head {
@@ -62,14 +62,18 @@ impl Head {
     /// [`crate::ErrorKind::Empty`] without classes, [`crate::ErrorKind::CountMismatch`] where the bias has another length,
     /// [`crate::ErrorKind::NotFinite`] for NaN or infinite weights.
     pub fn new(weight: Matrix, bias: Option<Vec<f32>>, kind: HeadKind) -> Result<Self> {
-        if weight.rows() == 0 {
+        let bias = bias.unwrap_or_else(|| vec![0.0; weight.rows()]);
+        let head = Self { weight, bias, kind };
+        head.check().map(|()| head)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.weight.rows() == 0 {
             return Err(Error::empty("head weight"));
         }
-        weight.check_finite("head weight")?;
-        let bias = bias.unwrap_or_else(|| vec![0.0; weight.rows()]);
-        expect_count("head weight", weight.rows(), "head bias", bias.len())?;
-        check_finite("head bias", &bias, bias.len(), 0)?;
-        Ok(Self { weight, bias, kind })
+        self.weight.check_finite("head weight")?;
+        expect_count("head weight", self.weight.rows(), "head bias", self.bias.len())?;
+        check_finite("head bias", &self.bias, self.bias.len(), 0)
     }
 
     /// Weight, `[classes, d]`.

@@ -414,43 +414,25 @@ pub fn check_permutation(order: &[usize], items: usize) -> Result<()> {
     Ok(())
 }
 
-/// Where the items of one group stand in an order (FastFill App. F).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GroupPlaces {
-    /// The group's number.
-    pub group: i64,
-    /// Its items.
-    pub items: usize,
-    /// Mean place from 0 (first) to 1 (last); 0.5 on average for an order that does not look at the group.
-    pub mean_place: f64,
-    /// Share of the group's items that are done at each asked fraction, 0 to 1.
-    pub done: Vec<f64>,
-    /// Share of the items done at each asked fraction that are of this group, 0 to 1; 0 where nothing is done.
-    pub share: Vec<f64>,
-}
-
-/// Who comes first in an order: places of each group's items, and its part in the first ⌊x·n⌋ items for every
-/// fraction x of `fractions`. Groups by ascending number, negative ones (no group) left out.
+/// Who comes first in an order: the share of its first ⌊x·n⌋ items that is of each group, 0 to 1, for every fraction x of
+/// `fractions`; NaN where x·n is below one item. Groups by ascending number, negative ones (no group) left out
+/// (FastFill App. F).
 ///
 /// ```
-/// let places = rehang::order::group_places(&[2, 3, 0, 1], &[0, 0, 1, 1], &[0.5])?;
+/// let shares = rehang::order::group_shares(&[2, 3, 0, 1], &[0, 0, 1, 1], &[0.5, 1.0])?;
 /// // Both items of group 1 come first.
-/// assert_eq!((places[1].mean_place, places[1].done[0]), (0.25, 1.0));
+/// assert_eq!(shares, [(0, vec![0.0, 0.5]), (1, vec![1.0, 0.5])]);
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///
 /// # Errors
 ///
 /// As [`check_permutation`], and [`ErrorKind::InvalidOption`] for a fraction outside 0 to 1.
-pub fn group_places(order: &[usize], groups: &[i64], fractions: &[f64]) -> Result<Vec<GroupPlaces>> {
+pub fn group_shares(order: &[usize], groups: &[i64], fractions: &[f64]) -> Result<Vec<(i64, Vec<f64>)>> {
     check_permutation(order, groups.len())?;
     if let Some(fraction) = fractions.iter().find(|fraction| !(0.0..=1.0).contains(*fraction)) {
         return Err(Error::option("fraction", fraction, "a number from 0 to 1"));
     }
-    let count = order.len();
-    // A fraction that was made as k/n is k items, although k/n·n may come out just below k.
-    let firsts: Vec<usize> =
-        fractions.iter().map(|fraction| (fraction * count as f64 + 1e-9) as usize).collect();
     let names = distinct(groups.iter().copied());
     let mut places: Vec<Vec<usize>> = vec![Vec::new(); names.len()];
     for (place, &item) in order.iter().enumerate() {
@@ -458,22 +440,13 @@ pub fn group_places(order: &[usize], groups: &[i64], fractions: &[f64]) -> Resul
             places[group].push(place);
         }
     }
-    Ok(names
-        .into_iter()
-        .zip(places)
-        .map(|(group, places)| {
-            let items = places.len();
-            let sum: f64 = places.iter().map(|&place| place as f64 + 0.5).sum();
-            let done = |first: usize| places.partition_point(|&place| place < first) as f64;
-            GroupPlaces {
-                group,
-                items,
-                mean_place: sum / count as f64 / items as f64,
-                done: firsts.iter().map(|&first| done(first) / items as f64).collect(),
-                share: firsts.iter().map(|&first| done(first) / first.max(1) as f64).collect(),
-            }
-        })
-        .collect())
+    let share = |places: &[usize], fraction: f64| {
+        // A fraction that was made as k/n is k items, although k/n·n may come out just below k.
+        let first = (fraction * order.len() as f64 + 1e-9) as usize;
+        places.partition_point(|&place| place < first) as f64 / first as f64
+    };
+    let shares = |places: Vec<usize>| fractions.iter().map(|&fraction| share(&places, fraction)).collect();
+    Ok(names.into_iter().zip(places.into_iter().map(shares)).collect())
 }
 
 #[cfg(test)]
@@ -487,10 +460,12 @@ mod tests {
     #[test]
     fn a_share_of_the_places_is_of_whole_items() {
         let order: Vec<usize> = (0..100).collect();
-        let fractions: Vec<f64> = (0..=100).map(|items| f64::from(items) / 100.0).collect();
-        let places = group_places(&order, &[0; 100], &fractions).unwrap();
-        for (items, (done, fraction)) in places[0].done.iter().zip(&fractions).enumerate() {
-            assert!((done - fraction).abs() < 1e-12, "{items} items: {done}");
+        let fractions: Vec<f64> = (1..=100).map(|items| f64::from(items) / 100.0).collect();
+        // The first item is alone in its group.
+        let groups: Vec<i64> = (0..100).map(|item| i64::from(item > 0)).collect();
+        let shares = group_shares(&order, &groups, &fractions).unwrap();
+        for (items, share) in (1..).zip(&shares[0].1) {
+            assert!((share - 1.0 / f64::from(items)).abs() < 1e-12, "{items} items: {share}");
         }
     }
 

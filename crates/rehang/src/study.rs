@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::adapter::{self, Adapted, Adapter};
 use crate::curve::{
-    AgreementCurve, Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Metric, Relevance, TOP1,
-    agreement, agreement_today, curve, evaluate,
+    Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Metric, Relevance, TOP1, curve, evaluate,
+    evaluate_today,
 };
 use crate::error::{ErrorKind, Result};
 use crate::finding::{Finding, Severity};
 use crate::head::{Head, HeadKind};
-use crate::order::{GroupPlaces, OrderInput, Policy, group_places, order};
+use crate::order::{OrderInput, Policy, group_shares, order};
 use crate::progress::Progress;
 use crate::report::{
     AdapterCalibration, Band, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy,
@@ -140,12 +140,8 @@ pub fn study(
     report.do_nothing = today.as_ref().map(scores).unwrap_or_default();
     report.new_model = native.as_ref().map(scores).unwrap_or_default();
     if ground.relevance.is_none() {
-        let id = Metric::agreement_at(options.k).id();
-        if let Some(line) = agreement_of_today(ground, options, progress)? {
-            report.do_nothing.insert(id.clone(), line);
-        }
         // The fully native gallery agrees with itself.
-        report.new_model.insert(id, 100.0);
+        report.new_model.insert(Metric::agreement_at(options.k).id(), 100.0);
     }
     let fitted_on =
         |of: &Contender<'_>| FittedOn { method: of.name.clone(), pairs: of.adapter.training.pairs };
@@ -187,10 +183,9 @@ pub fn study(
             };
             let curves = orders.iter().map(curve).collect::<Result<Vec<_>>>()?;
             report.curves.push(series(contender, policy, &curves, &report.do_nothing, options)?);
-            let labelled: Vec<&Curve> = curves.iter().filter_map(|curve| curve.labelled.as_ref()).collect();
-            if let (Some(groups), Some(curve)) = (ground.groups, labelled.first()) {
-                group_names = curve.groups.iter().map(|group| group.group).collect();
-                group_curves.push(group_curve(contender, policy, &labelled, groups, &orders, ground)?);
+            if let Some(groups) = ground.groups.filter(|_| ground.relevance.is_some()) {
+                group_names = curves[0].groups.iter().map(|group| group.group).collect();
+                group_curves.push(group_curve(contender, policy, &curves, groups, &orders, ground)?);
             }
         }
     }
@@ -277,49 +272,32 @@ pub fn true_errors(native: &Matrix, adapted: &Matrix) -> Vec<f64> {
     (0..native.rows()).map(|row| squared_distance(native.row(row), adapted.row(row))).collect()
 }
 
-/// One exact curve: with labels or judgements, or against the native gallery.
-struct OneCurve {
-    labelled: Option<Curve>,
-    agreement: Option<AgreementCurve>,
+/// What is a right answer: what the native gallery gives, where nothing else is.
+fn relevance<'a>(ground: &Ground<'a>, options: &StudyOptions) -> Relevance<'a> {
+    ground.relevance.unwrap_or(Relevance::Nearest(options.k))
 }
 
 fn depths(ground: &Ground<'_>, options: &StudyOptions) -> CurveOptions {
     CurveOptions {
         metrics: metrics(ground, options),
-        kept_cuts: kept_cuts(options),
+        // Where queries keep their own values, for bands.
+        kept_cuts: if options.bootstrap > 0 { BAND_CUTS } else { 0 },
         ..CurveOptions::default()
     }
 }
 
-/// Cuts at which queries keep their own values, for bands.
-fn kept_cuts(options: &StudyOptions) -> usize {
-    if options.bootstrap > 0 { BAND_CUTS } else { 0 }
-}
-
 /// The search as it is today; `None` without old vectors of separate queries, since its quality is unknown then.
-fn search_of_today<'a>(ground: &Ground<'a>) -> Option<DoNothing<'a>> {
-    let queries = match ground.queries {
-        None => None,
-        Some(queries) => Some(queries.old?),
-    };
-    Some(DoNothing { gallery: ground.old.matrix(), queries, distance: ground.old.space().distance })
-}
-
 fn today(ground: &Ground<'_>, options: &StudyOptions, progress: &Progress) -> Result<Option<Evaluation>> {
-    let (Some(relevance), Some(today)) = (ground.relevance, search_of_today(ground)) else { return Ok(None) };
-    let depths = depths(ground, options);
-    evaluate(today.gallery, today.queries, relevance, today.distance, &depths, progress).map(Some)
-}
-
-fn agreement_of_today(
-    ground: &Ground<'_>,
-    options: &StudyOptions,
-    progress: &Progress,
-) -> Result<Option<f64>> {
-    let Some(today) = search_of_today(ground) else { return Ok(None) };
-    let queries = ground.queries.map(|queries| queries.new);
-    let distance = ground.new.space().distance;
-    agreement_today(ground.new.matrix(), queries, distance, today, options.k, progress).map(Some)
+    let old = match ground.queries.map(|queries| queries.old) {
+        None => None,
+        Some(None) => return Ok(None),
+        Some(old) => old,
+    };
+    let today =
+        DoNothing { gallery: ground.old.matrix(), queries: old, distance: ground.old.space().distance };
+    let (queries, distance) = (ground.queries.map(|queries| queries.new), ground.new.space().distance);
+    let (relevance, depths) = (relevance(ground, options), depths(ground, options));
+    evaluate_today(today, ground.new.matrix(), queries, relevance, distance, &depths, progress).map(Some)
 }
 
 fn one_curve(
@@ -329,27 +307,20 @@ fn one_curve(
     permutation: &[usize],
     options: &StudyOptions,
     progress: &Progress,
-) -> Result<OneCurve> {
-    let queries = ground.queries.map(|queries| queries.new);
-    let distance = ground.new.space().distance;
-    let (native, mixed) = (ground.new.matrix(), adapted.vectors.matrix());
-    let Some(relevance) = ground.relevance else {
-        let (k, kept) = (options.k, kept_cuts(options));
-        let curve = agreement(native, mixed, permutation, queries, distance, handicap, k, kept, progress)?;
-        return Ok(OneCurve { labelled: None, agreement: Some(curve) });
-    };
+) -> Result<Curve> {
     let input = CurveInput {
-        native,
-        adapted: mixed,
+        native: ground.new.matrix(),
+        adapted: adapted.vectors.matrix(),
         order: permutation,
-        queries,
-        relevance,
-        distance,
+        queries: ground.queries.map(|queries| queries.new),
+        relevance: relevance(ground, options),
+        distance: ground.new.space().distance,
         handicap,
         groups: ground.groups,
-        do_nothing: search_of_today(ground),
+        // It is the same for every curve, and the flips against it are not in the report.
+        do_nothing: None,
     };
-    Ok(OneCurve { labelled: Some(curve(&input, &depths(ground, options), progress)?), agreement: None })
+    curve(&input, &depths(ground, options), progress)
 }
 
 /// The permutations of one policy: several for the random one.
@@ -380,35 +351,28 @@ fn orders(
 
 /// Everything that can be measured on this gallery.
 fn metrics(ground: &Ground<'_>, options: &StudyOptions) -> Vec<Metric> {
-    Metric::measurable(ground.relevance, options.k)
+    Metric::measurable(relevance(ground, options), options.k)
 }
 
 fn scores(evaluation: &Evaluation) -> Scores {
     evaluation.values.iter().map(|(metric, &value)| (metric.id(), value)).collect()
 }
 
-/// Every line of one curve, by metric.
-fn lines<'c>(curve: &'c OneCurve, options: &StudyOptions) -> Vec<(Metric, &'c Line)> {
-    let agreed = curve.agreement.iter().map(|curve| (Metric::agreement_at(options.k), &curve.line));
-    agreed.chain(curve.labelled.iter().flat_map(|curve| curve.lines.iter())).collect()
-}
-
 /// One series of the report; several curves (random orders) become their mean, flips included, with a band of one deviation.
 fn series(
     contender: &Contender<'_>,
     policy: Policy,
-    curves: &[OneCurve],
+    curves: &[Curve],
     do_nothing: &Scores,
     options: &StudyOptions,
 ) -> Result<CurveSeries> {
-    let all: Vec<Vec<(Metric, &Line)>> = curves.iter().map(|curve| lines(curve, options)).collect();
-    let points = all[0][0].1.values().len();
+    let points = curves[0].items + 1;
     let display = display_points(points);
     let last = (points - 1).max(1) as f64;
     let mut metrics = BTreeMap::new();
-    for (place, (metric, first)) in all[0].iter().enumerate() {
+    for (metric, first) in curves[0].lines.iter() {
         let id = metric.id();
-        let runs: Vec<&Line> = all.iter().map(|lines| lines[place].1).collect();
+        let runs: Vec<&Line> = curves.iter().map(|curve| &curve.lines[metric]).collect();
         let mean = if runs.len() == 1 {
             first.values().to_vec()
         } else {
@@ -433,11 +397,10 @@ fn series(
     {
         add_intervals(&mut metrics, only, &display, options)?;
     }
-    let labelled: Vec<&Curve> = curves.iter().filter_map(|curve| curve.labelled.as_ref()).collect();
-    for flipped in labelled.iter().take(1).flat_map(|curve| curve.flips.metrics()) {
-        if let (Some(curve), Some(metric)) = (labelled.first(), metrics.get_mut(&flipped.id())) {
-            let percent = |count: u64| 100.0 * count as f64 / curve.queries.counted as f64;
-            let flips: Vec<_> = labelled.iter().map(|curve| &curve.flips[flipped]).collect();
+    for flipped in curves[0].flips.metrics() {
+        if let Some(metric) = metrics.get_mut(&flipped.id()) {
+            let percent = |count: u64| 100.0 * count as f64 / curves[0].queries.counted as f64;
+            let flips: Vec<_> = curves.iter().map(|curve| &curve.flips[flipped]).collect();
             metric.flips = Some(Flips {
                 positive: mean_along(&flips, &display, |flips, point| percent(flips.positive[point])),
                 negative: mean_along(&flips, &display, |flips, point| percent(flips.negative[point])),
@@ -476,26 +439,18 @@ fn deviation_band(runs: &[&Line], display: &[usize]) -> Band {
 /// Bootstrap intervals of areas and bands along the curve, for the metrics that queries have one by one.
 fn add_intervals(
     metrics: &mut BTreeMap<String, MetricCurve>,
-    curve: &OneCurve,
+    curve: &Curve,
     display: &[usize],
     options: &StudyOptions,
 ) -> Result<()> {
-    let mut add = |metric: Metric, area: Interval, cuts: &[usize], band: &[Interval]| {
-        if let Some(metric) = metrics.get_mut(&metric.id()) {
-            metric.area.spread = Some(Spread::Interval { low: area.low, high: area.high, level: LEVEL });
-            metric.band = Some(band_around(&metric.values, display, cuts, band));
-        }
-    };
-    if let Some(curve) = &curve.agreement {
-        let area = curve.area_interval(options.bootstrap, LEVEL, options.seed)?;
-        let band = curve.band(options.bootstrap, LEVEL, options.seed)?;
-        add(Metric::agreement_at(options.k), area, &curve.cuts, &band);
-    }
-    let Some(curve) = &curve.labelled else { return Ok(()) };
     let areas = curve.area_intervals(options.bootstrap, LEVEL, options.seed)?;
     let bands = curve.bands(options.bootstrap, LEVEL, options.seed)?;
-    for (metric, &area) in areas.iter() {
-        add(metric, area, &curve.per_query.cuts, &bands[metric]);
+    for (metric, area) in areas.iter() {
+        if let Some(shown) = metrics.get_mut(&metric.id()) {
+            shown.area.spread = Some(Spread::Interval { low: area.low, high: area.high, level: LEVEL });
+            let (cuts, band) = (&curve.per_query.cuts, &bands[metric]);
+            shown.band = Some(band_around(&shown.values, display, cuts, band));
+        }
     }
     Ok(())
 }
@@ -619,7 +574,7 @@ fn classes(ground: &Ground<'_>) -> Option<usize> {
 fn group_curve(
     contender: &Contender<'_>,
     policy: Policy,
-    curves: &[&Curve],
+    curves: &[Curve],
     groups: &[i64],
     permutations: &[Vec<usize>],
     ground: &Ground<'_>,
@@ -641,18 +596,13 @@ fn group_curve(
     };
     // Only where the queries are the gallery's own items does an item have a query's group.
     let share = if ground.queries.is_none() {
-        let places_in = |permutation: &Vec<usize>| group_places(permutation, groups, &fractions);
-        let places = permutations.iter().map(places_in).collect::<Result<Vec<Vec<GroupPlaces>>>>()?;
+        let shares_in = |permutation: &Vec<usize>| group_shares(permutation, groups, &fractions);
+        let shares = permutations.iter().map(shares_in).collect::<Result<Vec<_>>>()?;
         let shown: Vec<usize> = (0..fractions.len()).collect();
-        (0..places[0].len())
+        (0..shares[0].len())
             // A group without a counted query has no curve, so it has no share beside one either.
-            .filter(|&group| counted.contains(&places[0][group].group))
-            .map(|group| {
-                let mut share =
-                    mean_along(&places, &shown, |places, point| 100.0 * places[group].share[point]);
-                share[0] = f64::NAN;
-                share
-            })
+            .filter(|&group| counted.contains(&shares[0][group].0))
+            .map(|group| mean_along(&shares, &shown, |shares, point| 100.0 * shares[group].1[point]))
             .collect()
     } else {
         Vec::new()
@@ -999,17 +949,17 @@ mod tests {
         let report =
             study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
         let made = &report.groups.as_ref().unwrap().curves[0];
-        let places: Vec<Vec<GroupPlaces>> = (0..3)
+        let shares: Vec<Vec<(i64, Vec<f64>)>> = (0..3)
             .map(|seed| {
                 let input = OrderInput { items: 300, seed, ..OrderInput::default() };
                 let shuffled = order(Policy::Random, &input).unwrap().permutation;
-                group_places(&shuffled, &groups, &made.fractions).unwrap()
+                group_shares(&shuffled, &groups, &made.fractions).unwrap()
             })
             .collect();
         for group in 0..2 {
             assert!(made.share[group][0].is_nan());
             for point in 1..made.fractions.len() {
-                let mean = places.iter().map(|places| 100.0 * places[group].share[point]).sum::<f64>() / 3.0;
+                let mean = shares.iter().map(|shares| 100.0 * shares[group].1[point]).sum::<f64>() / 3.0;
                 assert!((made.share[group][point] - mean).abs() < 1e-9, "group {group} at point {point}");
             }
         }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rehang::curve::{
-    Curve, CurveInput, CurveOptions, DoNothing, Line, MAP, Metric, Qrels, Relevance, TOP1, TOP5, agreement,
+    ByMetric, Curve, CurveInput, CurveOptions, DoNothing, Line, MAP, Metric, Qrels, Relevance, TOP1, TOP5,
     curve, evaluate,
 };
 use rehang::{Distance, ErrorKind, Matrix, Progress};
@@ -413,30 +413,28 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
 
 fn check_agreement(case: &Case) -> Result<(), TestCaseError> {
     let queries = case.queries.as_ref();
-    let result = agreement(
-        &case.native,
-        &case.adapted,
-        &case.order,
-        queries,
-        case.distance,
-        case.handicap,
-        DEPTH,
-        case.native.rows() + 1,
-        &Progress::default(),
-    );
+    let input = CurveInput { queries, relevance: Relevance::Nearest(DEPTH), ..input_of(case) };
+    let options = CurveOptions { kept_cuts: case.native.rows() + 1, ..CurveOptions::default() };
+    let result = curve(&input, &options, &Progress::default());
     if queries.is_none() && case.native.rows() == 1 {
         prop_assert!(result.is_err());
         return Ok(());
     }
     let made = result.unwrap();
+    let agreement = Metric::agreement_at(DEPTH);
+    prop_assert!(made.lines.metrics().eq([agreement]) && made.flips == ByMetric::default());
+    let (line, own) = (&made.lines[agreement], &made.per_query);
     let vectors = queries.unwrap_or(&case.native);
     // Every cut is kept, so that queries' own numbers must add up to the line and its area.
-    let mean = made.per_query.iter().sum::<f64>() / vectors.rows() as f64;
-    prop_assert!((mean - made.line.area()).abs() < 1e-9);
-    for (cut, value) in made.line.values().iter().enumerate() {
-        let own = made.at_cuts.iter().skip(cut).step_by(made.cuts.len());
-        prop_assert!((value - own.sum::<f64>() / vectors.rows() as f64).abs() < 1e-4);
+    let mean = own.areas[agreement].iter().sum::<f64>() / vectors.rows() as f64;
+    prop_assert!((mean - line.area()).abs() < 1e-9);
+    for (cut, value) in line.values().iter().enumerate() {
+        let own = own.at_cuts[agreement].iter().skip(cut).step_by(own.cuts.len());
+        prop_assert!(
+            (value - own.map(|&own| f64::from(own)).sum::<f64>() / vectors.rows() as f64).abs() < 1e-4
+        );
     }
+    let depth = DEPTH.min(case.native.rows() - usize::from(queries.is_none()));
     let nearest = |query: usize, gallery: &Matrix, adapted: &[usize]| -> Vec<usize> {
         let handicap = |item| if adapted.contains(&item) { case.handicap } else { 0.0 };
         let from = |item| distance(vectors.row(query), gallery.row(item), case.distance) + handicap(item);
@@ -445,9 +443,9 @@ fn check_agreement(case: &Case) -> Result<(), TestCaseError> {
             .map(|item| (from(item), item))
             .collect();
         ranked.sort_by(|a, b| a.partial_cmp(b).unwrap());
-        ranked.into_iter().take(made.depth).map(|(_, item)| item).collect()
+        ranked.into_iter().take(depth).map(|(_, item)| item).collect()
     };
-    close(&made.line, |cut| {
+    close(line, |cut| {
         let mut gallery = case.adapted.clone();
         for &item in &case.order[..cut] {
             gallery.row_mut(item).copy_from_slice(case.native.row(item));
@@ -458,7 +456,7 @@ fn check_agreement(case: &Case) -> Result<(), TestCaseError> {
                 nearest(query, &gallery, &case.order[cut..]).iter().filter(|item| end.contains(item)).count()
             })
             .sum();
-        100.0 * shared as f64 / (made.depth * vectors.rows()) as f64
+        100.0 * shared as f64 / (depth * vectors.rows()) as f64
     })
 }
 
@@ -559,8 +557,8 @@ fn a_wide_gallery_of_duplicates_keeps_ties_through_the_sums() {
     }
 }
 
-fn curve_of(case: &Case) -> Curve {
-    let input = CurveInput {
+fn input_of(case: &Case) -> CurveInput<'_> {
+    CurveInput {
         native: &case.native,
         adapted: &case.adapted,
         order: &case.order,
@@ -570,8 +568,12 @@ fn curve_of(case: &Case) -> Curve {
         handicap: case.handicap,
         groups: None,
         do_nothing: None,
-    };
-    curve(&input, &CurveOptions { kept_cuts: 5, ..CurveOptions::default() }, &Progress::default()).unwrap()
+    }
+}
+
+fn curve_of(case: &Case) -> Curve {
+    curve(&input_of(case), &CurveOptions { kept_cuts: 5, ..CurveOptions::default() }, &Progress::default())
+        .unwrap()
 }
 
 #[test]
@@ -624,9 +626,10 @@ fn measured_at(offset: impl Fn(usize) -> f32, separate_queries: bool) -> (Curve,
     let options = CurveOptions { metrics: vec![Metric::map_at(10)], ..CurveOptions::default() };
     let progress = Progress::default();
     let made = curve(&input, &options, &progress).unwrap();
-    let agreed = agreement(&native, &adapted, &order, queries, Distance::L2, 0.0, 10, 0, &progress).unwrap();
+    let nearest = CurveInput { relevance: Relevance::Nearest(10), ..input };
+    let agreed = curve(&nearest, &options, &progress).unwrap();
     let still = evaluate(&native, queries, relevance, Distance::L2, &options, &progress).unwrap();
-    (made, agreed.line.values().to_vec(), still.values[MAP])
+    (made, agreed.lines[Metric::agreement_at(10)].values().to_vec(), still.values[MAP])
 }
 
 #[test]
@@ -645,36 +648,23 @@ fn an_offset_that_all_vectors_share_changes_nothing_of_an_l2_curve() {
 #[test]
 fn intervals_hold_areas_and_bands_hold_curves() {
     let case = plain_case(300, 5, 9, 1.0);
-    let curve = curve_of(&case);
-    let areas = curve.area_intervals(300, 0.95, 1).unwrap();
-    assert!((areas[MAP].estimate - curve.lines[MAP].area()).abs() < 1e-9);
-    assert!((areas[TOP1].estimate - curve.lines[TOP1].area()).abs() < 1e-9);
-    assert!(areas[MAP].low < areas[MAP].estimate && areas[MAP].estimate < areas[MAP].high);
-    let bands = curve.bands(100, 0.95, 1).unwrap();
-    assert_eq!(curve.per_query.cuts, curve.lines[MAP].grid(5).cuts);
-    for (interval, value) in bands[MAP].iter().zip(curve.lines[MAP].grid(5).values) {
-        assert!((interval.estimate - value).abs() < 1e-4);
-        assert!(interval.low <= value && value <= interval.high);
-    }
-    let agreement = agreement(
-        &case.native,
-        &case.adapted,
-        &case.order,
-        None,
-        case.distance,
-        0.0,
-        10,
-        5,
-        &Progress::default(),
-    )
-    .unwrap();
-    let area = agreement.area_interval(300, 0.95, 1).unwrap();
-    assert!((area.estimate - agreement.line.area()).abs() < 1e-9);
-    assert!(area.low < area.estimate && area.estimate < area.high);
-    assert_eq!(agreement.cuts, curve.per_query.cuts);
-    for (interval, value) in agreement.band(100, 0.95, 1).unwrap().iter().zip(agreement.line.grid(5).values) {
-        assert!((interval.estimate - value).abs() < 1e-4);
-        assert!(interval.low <= value && value <= interval.high);
+    let agreement = Metric::agreement_at(10);
+    let input = CurveInput { relevance: Relevance::Nearest(10), ..input_of(&case) };
+    let options = CurveOptions { kept_cuts: 5, ..CurveOptions::default() };
+    let agreed = curve(&input, &options, &Progress::default()).unwrap();
+    for (curve, metrics) in [(curve_of(&case), &[MAP, TOP1][..]), (agreed, &[agreement])] {
+        let areas = curve.area_intervals(300, 0.95, 1).unwrap();
+        let bands = curve.bands(100, 0.95, 1).unwrap();
+        for &metric in metrics {
+            let (area, grid) = (&areas[metric], curve.lines[metric].grid(5));
+            assert!((area.estimate - curve.lines[metric].area()).abs() < 1e-9);
+            assert!(area.low < area.estimate && area.estimate < area.high);
+            assert_eq!(curve.per_query.cuts, grid.cuts);
+            for (interval, value) in bands[metric].iter().zip(grid.values) {
+                assert!((interval.estimate - value).abs() < 1e-4);
+                assert!(interval.low <= value && value <= interval.high);
+            }
+        }
     }
 }
 

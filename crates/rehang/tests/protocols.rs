@@ -1,6 +1,7 @@
 //! Face and landmark protocols against hand-computed examples and twins that try every threshold and sort every ranking.
 
 use proptest::prelude::*;
+use rehang::curve::Metric;
 use rehang::files::join::MissingPolicy;
 use rehang::protocols::identification::{IdentificationInput, identification};
 use rehang::protocols::landmarks::{GroundTruth, Setup, retrieval, revisited};
@@ -183,7 +184,7 @@ proptest! {
         }
         let result = result.unwrap();
         prop_assert_eq!(result.queries.without_positives, queries.rows() - values.len());
-        prop_assert!(near(result.map_at, 100.0 * values.iter().sum::<f64>() / values.len() as f64));
+        prop_assert!(near(result.values[Metric::map_at(depth)], 100.0 * values.iter().sum::<f64>() / values.len() as f64));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use rehang::Result;
-use rehang::curve::{AgreementCurve, ByMetric, Curve as ExactCurve, Line};
+use rehang::curve::{Line, Metric};
 use rehang::statistics::Interval;
-use rehang_evaluate::{CurveAnswer, CurveFiles, Measured, TABLE, curve, further};
+use rehang_evaluate::{CurveAnswer, CurveFiles, TABLE, curve, further};
 
 use super::{Outcome, one_decimal, say_findings};
 use crate::arguments::Curve;
@@ -31,9 +31,9 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
     };
     let answer = with_bar(|progress| curve(&files, progress))?;
     say_findings(&answer.findings);
-    let mut text = match &answer.measured {
-        Measured::Answers { curve, intervals } => labelled(&answer, curve, intervals.as_ref()),
-        Measured::Agreement { curve, interval } => label_free(&answer, curve, interval.as_ref()),
+    let mut text = match answer.agreement() {
+        None => labelled(&answer),
+        Some((metric, line)) => label_free(&answer, metric, line),
     };
     if let Some(sigma) = &answer.sigma {
         let tau = sigma.kendall_tau.map_or("undefined".into(), |tau| format!("{tau:.2}"));
@@ -44,7 +44,8 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
     Outcome::done_if(!answer.is_refused).print(json, &answer.to_json(), &text)
 }
 
-fn labelled(answer: &CurveAnswer, exact: &ExactCurve, intervals: Option<&ByMetric<Interval>>) -> String {
+fn labelled(answer: &CurveAnswer) -> String {
+    let exact = &answer.curve;
     let lines: [&Line; 3] = TABLE.map(|metric| &exact.lines[metric]);
     let mut text = format!(
         "{} items, {} queries counted ({} without a right answer, {} unlabelled)\n\n{:<12} {:>7} {:>7} {:>7}\n",
@@ -68,7 +69,7 @@ fn labelled(answer: &CurveAnswer, exact: &ExactCurve, intervals: Option<&ByMetri
     row("minimum", lines.map(Line::min));
     row("end", lines.map(Line::end));
     row("area", lines.map(Line::area));
-    if let Some(of) = intervals {
+    if let Some(of) = &answer.intervals {
         let [a, b, c] = TABLE.map(|metric| between(of[metric]));
         let _ = writeln!(text, "area, 95 % intervals over queries: top-1 {a}, top-5 {b}, mAP {c}");
     }
@@ -87,19 +88,17 @@ fn labelled(answer: &CurveAnswer, exact: &ExactCurve, intervals: Option<&ByMetri
     text
 }
 
-fn label_free(answer: &CurveAnswer, curve: &AgreementCurve, interval: Option<&Interval>) -> String {
-    let line = &curve.line;
+fn label_free(answer: &CurveAnswer, metric: Metric, line: &Line) -> String {
     let mut text = format!(
-        "{} items, no labels: agreement@{} with the fully native gallery, in percent\nstart {:.1}, minimum {:.1}, end {:.1}, area {:.1}\n",
+        "{} items, no labels: {metric} with the fully native gallery, in percent\nstart {:.1}, minimum {:.1}, end {:.1}, area {:.1}\n",
         answer.items,
-        curve.depth,
         line.start(),
         line.min(),
         line.end(),
         line.area()
     );
-    if let Some(interval) = interval {
-        let _ = writeln!(text, "area, 95 % interval over queries: {}", between(*interval));
+    if let Some(intervals) = &answer.intervals {
+        let _ = writeln!(text, "area, 95 % interval over queries: {}", between(intervals[metric]));
     }
     text
 }

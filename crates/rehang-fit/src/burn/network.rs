@@ -13,8 +13,7 @@ use super::{read, tensor, unit, with_angular_margin};
 use crate::adam::{Adam, BETA_1, BETA_2, EPSILON, WeightDecay};
 use crate::network::{Dropout, LayerKind, Layout, Source, State};
 use crate::network_fit::{
-    Batch, BatchLoss, Device, LossParameters, NetworkParameters, Snapshot, Stage, Step, Trainer,
-    UncertaintyLoss,
+    Batch, Device, LossParameters, NetworkParameters, Snapshot, Stage, Step, Trainer, UncertaintyLoss,
 };
 use crate::objectives::squared::SquaredScale;
 
@@ -92,8 +91,8 @@ struct Pass {
     leaves: Vec<Tensor<2>>,
     /// Mean of the objective over the rows.
     total: Tensor<2>,
-    /// Sums over the rows of the objective and of L.
-    loss: BatchLoss,
+    /// Sum over the rows of the objective.
+    loss: f64,
     running: Vec<(Tensor<2>, Tensor<2>)>,
 }
 
@@ -121,14 +120,9 @@ impl BurnTrainer {
                 (column(&snapshot.state.running_mean), column(&snapshot.state.running_variance))
             })
             .collect();
-        let head = parameters.loss.head.as_ref().filter(|_| parameters.loss.discriminative_weight > 0.0);
-        let head = head.map(|head| {
-            let mut weight = head.weight().clone();
-            if let HeadKind::ArcFace { .. } = head.kind() {
-                weight.normalise_rows();
-            }
+        let head = parameters.loss.frozen_head().map(|head| {
             let (classes, d) = (head.classes(), head.dimension());
-            (rows(weight.as_slice(), classes, d), rows(head.bias(), 1, classes), head.kind())
+            (rows(head.weight().as_slice(), classes, d), rows(head.bias(), 1, classes), head.kind())
         });
         Self {
             values: split(&snapshot.state.parameters),
@@ -183,9 +177,7 @@ impl BurnTrainer {
                 }
             }
         };
-        let sum =
-            |values: Tensor<2>| -> Result<f64> { Ok(read(values.inner())?.into_iter().map(f64::from).sum()) };
-        let loss = BatchLoss { objective: sum(shown)?, plain: sum(plain)? };
+        let loss = read(shown.inner())?.into_iter().map(f64::from).sum();
         let total = objective.sum_dim(0).div_scalar(rows as f32);
         Ok(Pass { leaves, total, loss, running })
     }
@@ -320,7 +312,7 @@ impl BurnTrainer {
 }
 
 impl Trainer for BurnTrainer {
-    fn step(&mut self, batch: &Batch, step: Step) -> Result<BatchLoss> {
+    fn step(&mut self, batch: &Batch, step: Step) -> Result<f64> {
         let Pass { leaves, total, loss, running } = self.forward(batch, step)?;
         let mut gradients = total.backward();
         self.update(&leaves, &mut gradients, step.rate);
@@ -384,9 +376,9 @@ mod tests {
     use rehang::{Head, Matrix};
 
     use super::*;
-    use crate::finite_differences::numbers;
     use crate::network::{Architecture, Widths};
     use crate::network_fit::{FusedTrainer, Objective};
+    use crate::tests::finite_differences::numbers;
 
     const WIDTHS: Widths = Widths { old: 9, new: 7, side: None };
 
@@ -462,8 +454,7 @@ mod tests {
                     let batch = batch(rows, side);
                     let (expected_loss, fused_gradient) = fused.differentiate(&batch, step);
                     let pass = twin.forward(&batch, step).unwrap();
-                    assert!((pass.loss.objective - expected_loss.objective).abs() < 1e-3);
-                    assert!((pass.loss.plain - expected_loss.plain).abs() < 1e-3);
+                    assert!((pass.loss - expected_loss).abs() < 1e-3);
                     let mut gradients = pass.total.backward();
                     for (part, leaf) in twin.parts.iter().zip(&pass.leaves).filter(|(part, _)| part.trained) {
                         let expected = read(leaf.grad_remove(&mut gradients).unwrap()).unwrap();

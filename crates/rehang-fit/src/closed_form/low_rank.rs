@@ -106,7 +106,7 @@ fn measured_rank(pairs: &Pairs, seed: u64, scaling: InputScaling, rank_max: usiz
 mod tests {
     use super::*;
     use crate::outputs::raw_outputs;
-    use crate::test_data::{affine, largest_difference, pairs, random_matrix};
+    use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
     use rehang::Matrix;
 
     #[test]

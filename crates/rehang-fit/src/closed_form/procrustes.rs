@@ -48,7 +48,7 @@ pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
 mod tests {
     use super::*;
     use crate::outputs::raw_outputs;
-    use crate::test_data::{affine, largest_difference, pairs, random_matrix};
+    use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
     use rehang::Matrix;
 
     fn rotation(d_new: usize, d_old: usize) -> Matrix {

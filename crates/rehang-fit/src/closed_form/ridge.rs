@@ -101,7 +101,7 @@ fn score(moments: &Moments, values: &[f64], energy: &[f64], penalty: f64) -> f64
 mod tests {
     use super::*;
     use crate::outputs::raw_outputs;
-    use crate::test_data::{affine, largest_difference, pairs, random_matrix};
+    use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
     use rehang::Matrix;
 
     /// Ridge by the normal equations on centred data and Gaussian elimination: `[d_old, d_new]`.

@@ -5,7 +5,7 @@ use rehang::{Pairs, Progress, Result};
 use super::batches::{Data, epoch_generator, permutation};
 use super::run::{Fit, run_epoch};
 use super::trainer::FusedTrainer;
-use super::{Batch, CheckedNetworkParameters, NetworkParameters, Objective, Snapshot};
+use super::{Batch, NetworkParameters, Objective, Snapshot};
 
 /// A fit that is run epoch by epoch on the CPU.
 pub struct EpochByEpoch<'a> {
@@ -18,9 +18,8 @@ pub struct EpochByEpoch<'a> {
 
 impl<'a> EpochByEpoch<'a> {
     /// A fit before its first step.
-    pub fn new(pairs: &'a Pairs, parameters: &CheckedNetworkParameters) -> Result<Self> {
-        parameters.check_pairs(pairs, None)?;
-        let parameters = parameters.get().clone();
+    pub fn new(pairs: &'a Pairs, parameters: NetworkParameters) -> Result<Self> {
+        parameters.check_with(pairs, None)?;
         let fit = Fit::new(pairs, &parameters)?;
         let data = Data::new(pairs, &fit.old, fit.side.as_ref());
         let initial = fit.initial(&parameters);

@@ -18,7 +18,7 @@
 //!     learning_rate: 5e-3,
 //!     ..NetworkParameters::fct()
 //! };
-//! let fitted = fit_network(&pairs, None, &parameters.check()?, &Progress::default(), None)?;
+//! let fitted = fit_network(&pairs, None, &parameters, &Progress::default(), None)?;
 //! assert_eq!(fitted.history.len(), 80);
 //! assert!(fitted.history[79].training < 0.05 * fitted.history[0].training);
 //! # Ok::<(), rehang::Error>(())
@@ -41,12 +41,12 @@ mod run;
 mod trainer;
 
 pub use average::average_maps;
-pub use parameters::{CheckedNetworkParameters, Device, LossParameters, NetworkParameters, UncertaintyLoss};
+pub use parameters::{Device, LossParameters, NetworkParameters, UncertaintyLoss};
 pub use run::fit_network;
 
 pub(crate) use batches::Batch;
 pub(crate) use checkpoint::identity;
-pub(crate) use objective::{BatchLoss, Objective, Stage, uncertainty_of};
+pub(crate) use objective::{Objective, Stage, uncertainty_of};
 #[cfg(test)]
 pub(crate) use trainer::FusedTrainer;
 pub(crate) use trainer::{Snapshot, Step, Trainer};

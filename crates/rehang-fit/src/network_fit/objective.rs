@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rehang::{HeadKind, Matrix};
+use rehang::{Head, HeadKind};
 
 use super::parameters::{LossParameters, UncertaintyLoss};
 use crate::network::product::{self, Window};
@@ -28,8 +28,7 @@ pub(crate) struct Objective {
     /// Total variance of the new vectors of the pairs.
     variance: f64,
     d: usize,
-    /// Head weight; rows of length 1 for ArcFace.
-    head: Option<FrozenHead>,
+    head: Option<Head>,
     values: Vec<f32>,
     unit: Vec<f32>,
     unit_gradient: Vec<f32>,
@@ -37,36 +36,11 @@ pub(crate) struct Objective {
     logits: Vec<f32>,
 }
 
-#[derive(Debug, Clone)]
-struct FrozenHead {
-    weight: Vec<f32>,
-    bias: Vec<f32>,
-    kind: HeadKind,
-    classes: usize,
-}
-
-/// What a batch costs.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct BatchLoss {
-    /// Sum over the rows of the objective that is minimised.
-    pub objective: f64,
-    /// Sum over the rows of L, before uncertainty.
-    pub plain: f64,
-}
-
 impl Objective {
     pub(crate) fn new(parameters: &LossParameters, variance: f64, d: usize, capacity: usize) -> Self {
-        let head = parameters.head.as_ref().filter(|_| parameters.discriminative_weight > 0.0).map(|head| {
-            let mut weight: Matrix = head.weight().clone();
-            let mut bias = head.bias().to_vec();
-            if let HeadKind::ArcFace { .. } = head.kind() {
-                weight.normalise_rows();
-                bias.fill(0.0);
-            }
-            FrozenHead { weight: weight.into_data(), bias, kind: head.kind(), classes: head.classes() }
-        });
+        let head = parameters.frozen_head();
         let wide = if head.is_some() { capacity * d } else { 0 };
-        let logits = head.as_ref().map_or(0, |head| head.classes * capacity);
+        let logits = head.as_ref().map_or(0, |head| head.classes() * capacity);
         Self {
             parameters: parameters.clone(),
             variance,
@@ -101,7 +75,7 @@ impl Objective {
             squared_error(outputs, targets, d, scale, self.variance, weight, values, gradient);
         }
         let Some(head) = &self.head else { return &self.values[..rows] };
-        let (kind, classes) = (head.kind, head.classes);
+        let (kind, classes, head_weight) = (head.kind(), head.classes(), head.weight().as_slice());
         let on_sphere = self.parameters.on_sphere || matches!(kind, HeadKind::ArcFace { .. });
         let seen: &[f32] = if on_sphere {
             normalise_rows(outputs, d, &mut self.unit, &mut self.norms);
@@ -110,7 +84,7 @@ impl Objective {
             outputs
         };
         let (wide, tall) = (Window::dense(d), Window::dense(classes));
-        product::forward(rows, (seen, wide), &head.weight, (&mut self.logits, tall), 1.0, false);
+        product::forward(rows, (seen, wide), head_weight, (&mut self.logits, tall), 1.0, false);
         let smoothing = self.parameters.label_smoothing;
         let weight = self.parameters.discriminative_weight;
         self.logits[..rows * classes]
@@ -125,7 +99,7 @@ impl Objective {
                 };
                 let loss = match kind {
                     HeadKind::Softmax => {
-                        for (logit, &bias) in logits.iter_mut().zip(&head.bias) {
+                        for (logit, &bias) in logits.iter_mut().zip(head.bias()) {
                             *logit += bias;
                         }
                         cross_entropy_row(logits, label, smoothing)
@@ -139,19 +113,19 @@ impl Objective {
             product::input_gradient(
                 rows,
                 (&self.logits, tall),
-                &head.weight,
+                head_weight,
                 (unit_gradient, wide),
                 weight,
                 false,
             );
             through_normalisation(&self.unit[..rows * d], &self.norms, unit_gradient, d, gradient);
         } else {
-            product::input_gradient(rows, (&self.logits, tall), &head.weight, (gradient, wide), weight, true);
+            product::input_gradient(rows, (&self.logits, tall), head_weight, (gradient, wide), weight, true);
         }
         &self.values[..rows]
     }
 
-    /// The objective of a batch: writes the derivative of its mean with respect to the raw outputs into `gradient`
+    /// The objective summed over a batch: writes the derivative of its mean with respect to the raw outputs into `gradient`
     /// and, where ψ is trained, that with respect to ψ's weight and bias into `head_gradient`.
     ///
     /// `uncertainty` is ψ: its parameters `[d + 1]` and the place of their gradient.
@@ -163,18 +137,17 @@ impl Objective {
         stage: Stage,
         uncertainty: Option<(&[f32], &mut [f32])>,
         gradient: &mut [f32],
-    ) -> BatchLoss {
+    ) -> f64 {
         let d = self.d;
         let rows = targets.len() / d;
         self.plain(outputs, targets, labels, gradient);
         let values = &self.values[..rows];
-        let plain: f64 = values.iter().map(|&value| f64::from(value)).sum();
         let share = 1.0 / rows as f32;
         let (UncertaintyLoss::Joint { loss_weight, log_weight, bound, .. }, Some((psi, psi_gradient))) =
             (self.parameters.uncertainty, uncertainty)
         else {
             gradient[..rows * d].iter_mut().for_each(|value| *value *= share);
-            return BatchLoss { objective: plain, plain };
+            return values.iter().map(|&value| f64::from(value)).sum();
         };
         let mut objective = 0.0;
         let mut sums = vec![0.0_f64; d + 1];
@@ -197,7 +170,7 @@ impl Objective {
         for (gradient, sum) in psi_gradient.iter_mut().zip(sums) {
             *gradient = sum as f32;
         }
-        BatchLoss { objective, plain }
+        objective
     }
 }
 
@@ -258,9 +231,11 @@ fn through_normalisation(unit: &[f32], norms: &[f32], unit_gradient: &[f32], d: 
 mod tests {
     use rehang::Head;
 
+    use rehang::Matrix;
+
     use super::*;
-    use crate::finite_differences::{check, numbers};
     use crate::objectives::squared::SquaredScale;
+    use crate::tests::finite_differences::{check, numbers};
 
     fn head(kind: HeadKind, d: usize, classes: usize) -> Head {
         let weight = Matrix::new(d, numbers(d * classes, 21)).unwrap();
@@ -298,7 +273,7 @@ mod tests {
                             Some((psi, &mut psi_gradient)),
                             &mut gradient,
                         );
-                        (loss.objective / rows as f64, gradient, psi_gradient)
+                        (loss / rows as f64, gradient, psi_gradient)
                     };
                     let (_, gradient, psi_gradient) = run(&outputs, &psi);
                     check(&outputs, &gradient, 2e-3, |at| run(at, &psi).0);

@@ -2,7 +2,7 @@
 
 use rehang::adapter::{Dense, InputScaling};
 use rehang::files::expect_width;
-use rehang::{Error, ErrorKind, Head, Result};
+use rehang::{Error, ErrorKind, Head, HeadKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::adam::WeightDecay;
@@ -90,6 +90,20 @@ pub struct LossParameters {
     pub uncertainty: UncertaintyLoss,
 }
 
+impl LossParameters {
+    /// The head of the discriminative part, where the loss has one: its rows are of length 1 for `ArcFace`, whose cosines have no
+    /// bias.
+    pub(crate) fn frozen_head(&self) -> Option<Head> {
+        let head = self.head.as_ref().filter(|_| self.discriminative_weight > 0.0)?;
+        if head.kind() == HeadKind::Softmax {
+            return Some(head.clone());
+        }
+        let mut weight = head.weight().clone();
+        weight.normalise_rows();
+        Some(Head::new(weight, None, head.kind()).expect("rows of length 1 are finite"))
+    }
+}
+
 /// Everything that a fit of a network can be told.
 ///
 /// Three presets name the methods: [`NetworkParameters::fct`], [`NetworkParameters::fastfill_reference`] (both the
@@ -118,8 +132,7 @@ pub struct LossParameters {
 /// ```
 /// use rehang_fit::network_fit::NetworkParameters;
 ///
-/// let parameters = NetworkParameters { epochs: 20, seed: 7, ..NetworkParameters::fct() }.check()?;
-/// assert_eq!(parameters.get().epochs, 20);
+/// NetworkParameters { epochs: 20, seed: 7, ..NetworkParameters::fct() }.check()?;
 /// assert!(NetworkParameters { learning_rate: -1.0, ..NetworkParameters::fct() }.check().is_err());
 /// # Ok::<(), rehang::Error>(())
 /// ```
@@ -248,7 +261,7 @@ impl NetworkParameters {
     ///
     /// [`ErrorKind::InvalidOption`] naming the option and its range; [`ErrorKind::MissingInput`] for a discriminative
     /// part without a head.
-    pub fn check(self) -> Result<CheckedNetworkParameters> {
+    pub fn check(&self) -> Result<()> {
         let within = |name: &str, value: f64, good: bool, range: &str| -> Result<()> {
             if good && value.is_finite() { Ok(()) } else { Err(Error::option(name, value, range)) }
         };
@@ -299,41 +312,30 @@ impl NetworkParameters {
         {
             return Err(Error::option("skip", "a layer", "none for the mixer network, which has no skip"));
         }
-        Ok(CheckedNetworkParameters(self))
-    }
-}
-
-/// Parameters that have passed [`NetworkParameters::check`]; only these can be fitted.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CheckedNetworkParameters(NetworkParameters);
-
-impl CheckedNetworkParameters {
-    /// The parameters.
-    pub fn get(&self) -> &NetworkParameters {
-        &self.0
+        Ok(())
     }
 
-    /// Checks what depends on the pairs: widths of head and skip, labels for the discriminative part, at least two
+    /// Checks what depends on the pairs as well: widths of head and skip, labels for the discriminative part, at least two
     /// pairs.
-    pub(crate) fn check_pairs(&self, pairs: &rehang::Pairs, held_out: Option<&rehang::Pairs>) -> Result<()> {
-        let parameters = &self.0;
+    pub(crate) fn check_with(&self, pairs: &rehang::Pairs, held_out: Option<&rehang::Pairs>) -> Result<()> {
+        self.check()?;
         let (d_old, d_new) = (pairs.old().dimension(), pairs.new_vectors().dimension());
         if pairs.len() < 2 {
             return Err(Error::option("pairs", pairs.len(), "at least 2 (BatchNorm needs two rows)"));
         }
-        if parameters.loss.discriminative_weight > 0.0 {
-            if let Some(head) = &parameters.loss.head {
+        if self.loss.discriminative_weight > 0.0 {
+            if let Some(head) = &self.loss.head {
                 expect_width("head weight", d_new, head.dimension())?;
             }
             if pairs.labels().is_none() {
                 return Err(Error::missing("labels", "the discriminative part of the loss"));
             }
         }
-        if let Some(skip) = &parameters.skip {
+        if let Some(skip) = &self.skip {
             expect_width("skip weight", d_old, skip.weight.columns())?;
             expect_width("skip outputs", d_new, skip.weight.rows())?;
         }
-        if parameters.early_stop.is_some() && held_out.is_none() {
+        if self.early_stop.is_some() && held_out.is_none() {
             return Err(Error::missing("held-out pairs", "the early stop"));
         }
         if let Some(held_out) = held_out {

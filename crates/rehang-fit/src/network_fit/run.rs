@@ -9,8 +9,8 @@ use super::batches::{Data, epoch_generator, permutation, steps};
 use super::checkpoint::{self, Checkpoint};
 use super::trainer::FusedTrainer;
 use super::{
-    Batch, CheckedNetworkParameters, Device, EpochLoss, FittedNetwork, NetworkParameters, Objective,
-    Snapshot, Stage, Step, Trainer, UncertaintyLoss,
+    Batch, Device, EpochLoss, FittedNetwork, NetworkParameters, Objective, Snapshot, Stage, Step, Trainer,
+    UncertaintyLoss,
 };
 use crate::adam::Adam;
 use crate::linear_algebra::column_means;
@@ -38,12 +38,11 @@ use crate::schedule::Schedule;
 pub fn fit_network(
     pairs: &Pairs,
     held_out: Option<&Pairs>,
-    parameters: &CheckedNetworkParameters,
+    parameters: &NetworkParameters,
     progress: &Progress,
     checkpoint: Option<&Path>,
 ) -> Result<FittedNetwork> {
-    parameters.check_pairs(pairs, held_out)?;
-    let parameters = parameters.get();
+    parameters.check_with(pairs, held_out)?;
     let fit = Fit::new(pairs, parameters)?;
     let data = Data::new(pairs, &fit.old, fit.side.as_ref());
     let identity = checkpoint::identity(pairs, held_out, parameters);
@@ -254,10 +253,10 @@ pub(crate) fn run_epoch(
             stage: if epoch < warm_up { Stage::WarmUp } else { Stage::Joint },
         };
         let loss = trainer.step(batch, step)?;
-        if !loss.objective.is_finite() {
+        if !loss.is_finite() {
             return Err(ErrorKind::Diverged { what: "the loss".into(), step: step_number }.into());
         }
-        sum += loss.objective;
+        sum += loss;
     }
     Ok((sum / data.len() as f64, rate))
 }

@@ -4,9 +4,9 @@ use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Pairs, Progress, Vecto
 use super::trainer::FusedTrainer;
 use super::*;
 use crate::adam::Adam;
-use crate::finite_differences::numbers;
 use crate::network::{Architecture, Dropout, Layout, State, Widths};
 use crate::objectives::squared::SquaredScale;
+use crate::tests::finite_differences::numbers;
 
 /// Pairs whose new vectors are a bent function of the old ones; labels are the quadrant of the first two coordinates.
 fn pairs(n: usize, d_old: usize, d_new: usize, side: bool) -> Pairs {
@@ -41,7 +41,7 @@ fn small() -> NetworkParameters {
 }
 
 fn fit(pairs: &Pairs, parameters: NetworkParameters) -> FittedNetwork {
-    fit_network(pairs, None, &parameters.check().unwrap(), &Progress::default(), None).unwrap()
+    fit_network(pairs, None, &parameters, &Progress::default(), None).unwrap()
 }
 
 /// A slow twin of applying a map: one vector, triple loops, in f64.
@@ -117,7 +117,7 @@ fn every_parameters_gradient_agrees_with_finite_differences() {
                     FusedTrainer::new(&layout, &parameters, objective.clone(), 17, current)
                 };
                 let gradient = trainer(&state).differentiate(&batch, step).1.to_vec();
-                let value = |state: &State| trainer(state).differentiate(&batch, step).0.objective / 17.0;
+                let value = |state: &State| trainer(state).differentiate(&batch, step).0 / 17.0;
                 let (mut worst, mut spoilt): (f64, usize) = (0.0, 0);
                 let of_skip = layout.skip.map(|number| &layout.layers[number]);
                 let is_trained = |parameter: &usize| {
@@ -166,8 +166,7 @@ fn the_folded_map_gives_what_the_network_gave() {
         parameters.loss.discriminative_weight = 0.0;
         parameters.loss.uncertainty = UncertaintyLoss::Off;
         // The held-out loss of the last epoch is the network's own; the map must give the same.
-        let checked = parameters.check().unwrap();
-        let fitted = fit_network(&pairs, Some(&pairs), &checked, &Progress::default(), None).unwrap();
+        let fitted = fit_network(&pairs, Some(&pairs), &parameters, &Progress::default(), None).unwrap();
         let mut sum = 0.0;
         for row in 0..pairs.len() {
             let side = pairs.side().unwrap().row(row);
@@ -242,8 +241,7 @@ fn a_resumed_fit_gives_the_bytes_of_one_that_was_not_stopped() {
     parameters.checkpoint_every = 2;
     parameters.early_stop = Some(4);
     parameters.dropout = 0.1;
-    let checked = parameters.clone().check().unwrap();
-    let whole = fit_network(&train, Some(&other), &checked, &Progress::default(), None).unwrap();
+    let whole = fit_network(&train, Some(&other), &parameters, &Progress::default(), None).unwrap();
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fit.safetensors");
@@ -257,19 +255,20 @@ fn a_resumed_fit_gives_the_bytes_of_one_that_was_not_stopped() {
         }
         watched.cancel();
     });
-    let stopped = fit_network(&train, Some(&other), &checked, &progress, Some(&path));
+    let stopped = fit_network(&train, Some(&other), &parameters, &progress, Some(&path));
     done.store(true, std::sync::atomic::Ordering::Relaxed);
     watcher.join().unwrap();
     // The cancel may come after the last step on a busy machine; then the file holds the finished fit.
     assert!(stopped.as_ref().map_or_else(rehang::Error::is_cancelled, |fitted| *fitted == whole));
-    let resumed = fit_network(&train, Some(&other), &checked, &Progress::default(), Some(&path)).unwrap();
+    let resumed = fit_network(&train, Some(&other), &parameters, &Progress::default(), Some(&path)).unwrap();
     assert!(resumed == whole);
     // A finished fit is read back, and another fit's checkpoint is refused.
-    assert!(fit_network(&train, Some(&other), &checked, &Progress::default(), Some(&path)).unwrap() == whole);
+    assert!(
+        fit_network(&train, Some(&other), &parameters, &Progress::default(), Some(&path)).unwrap() == whole
+    );
     let refused = |other: &Pairs, parameters: NetworkParameters| {
-        let checked = parameters.check().unwrap();
         let error =
-            fit_network(&train, Some(other), &checked, &Progress::default(), Some(&path)).unwrap_err();
+            fit_network(&train, Some(other), &parameters, &Progress::default(), Some(&path)).unwrap_err();
         matches!(error.kind(), ErrorKind::InvalidOption { option, .. } if option == "checkpoint")
     };
     let mut labels = vec![0; other.len()];
@@ -287,12 +286,12 @@ fn a_damaged_checkpoint_is_named() {
     let pairs = pairs(60, 4, 5, false);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fit.safetensors");
-    let checked = small().check().unwrap();
-    fit_network(&pairs, None, &checked, &Progress::default(), Some(&path)).unwrap();
+    let parameters = small();
+    fit_network(&pairs, None, &parameters, &Progress::default(), Some(&path)).unwrap();
     let bytes = fs_err::read(&path).unwrap();
     for length in [0, 7, 100, bytes.len() / 2, bytes.len() - 1] {
         fs_err::write(&path, &bytes[..length]).unwrap();
-        let error = fit_network(&pairs, None, &checked, &Progress::default(), Some(&path)).unwrap_err();
+        let error = fit_network(&pairs, None, &parameters, &Progress::default(), Some(&path)).unwrap_err();
         assert!(error.is_corrupt(), "{length} bytes: {error}");
         assert!(error.to_string().contains("fit.safetensors"));
     }
@@ -308,8 +307,7 @@ fn early_stop_keeps_the_best_epoch() {
     parameters.early_stop = Some(3);
     // Far too large a rate: the held-out loss soon jumps about.
     parameters.learning_rate = 0.2;
-    let fitted =
-        fit_network(&train, Some(&other), &parameters.check().unwrap(), &Progress::default(), None).unwrap();
+    let fitted = fit_network(&train, Some(&other), &parameters, &Progress::default(), None).unwrap();
     let losses: Vec<f64> = fitted.history.iter().map(|line| line.held_out.unwrap()).collect();
     let best = losses.iter().copied().fold(f64::INFINITY, f64::min);
     assert_eq!(losses[fitted.best_epoch], best);
@@ -320,8 +318,8 @@ fn early_stop_keeps_the_best_epoch() {
 fn a_diverging_fit_names_its_step() {
     let mut parameters = small();
     parameters.learning_rate = 1e30;
-    let checked = parameters.check().unwrap();
-    let error = fit_network(&pairs(60, 4, 5, false), None, &checked, &Progress::default(), None).unwrap_err();
+    let error =
+        fit_network(&pairs(60, 4, 5, false), None, &parameters, &Progress::default(), None).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Diverged { .. }), "{error}");
 }
 
@@ -344,8 +342,7 @@ fn the_bounded_uncertainty_does_not_collapse_where_the_loss_is_tiny() {
     };
     parameters.epochs = 60;
     parameters.freeze_statistics_from = 30;
-    let fitted =
-        fit_network(&pairs, Some(&pairs), &parameters.check().unwrap(), &Progress::default(), None).unwrap();
+    let fitted = fit_network(&pairs, Some(&pairs), &parameters, &Progress::default(), None).unwrap();
     let last = fitted.history.last().unwrap();
     assert!(last.held_out.unwrap() < 0.05, "{last:?}");
     assert!(last.training >= -0.5 * 4.0);
@@ -357,10 +354,7 @@ fn the_bounded_uncertainty_does_not_collapse_where_the_loss_is_tiny() {
 fn what_does_not_fit_together_is_said_before_anything_starts() {
     let pairs = pairs(60, 4, 5, false);
     let error = |parameters: NetworkParameters, pairs: &Pairs| {
-        let checked = parameters.check();
-        let fitted =
-            checked.and_then(|checked| fit_network(pairs, None, &checked, &Progress::default(), None));
-        fitted.map(|_| ()).unwrap_err()
+        fit_network(pairs, None, &parameters, &Progress::default(), None).map(|_| ()).unwrap_err()
     };
     let mut parameters = small();
     parameters.loss.head = Some(head(4, HeadKind::Softmax));

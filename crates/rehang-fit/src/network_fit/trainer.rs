@@ -2,7 +2,7 @@
 
 use rehang::Result;
 
-use super::{Batch, BatchLoss, NetworkParameters, Objective, Stage, uncertainty_of};
+use super::{Batch, NetworkParameters, Objective, Stage, uncertainty_of};
 use crate::adam::{Adam, Group, WeightDecay};
 use crate::network::{Dropout, Layout, State, Workspace};
 
@@ -25,8 +25,8 @@ pub(crate) struct Snapshot {
 
 /// A way to do steps.
 pub(crate) trait Trainer {
-    /// One step of the optimiser on one batch.
-    fn step(&mut self, batch: &Batch, step: Step) -> Result<BatchLoss>;
+    /// One step of the optimiser on one batch; gives the sum over its rows of what was minimised.
+    fn step(&mut self, batch: &Batch, step: Step) -> Result<f64>;
     /// The state after the steps so far.
     fn snapshot(&self) -> Result<Snapshot>;
 }
@@ -61,8 +61,8 @@ impl FusedTrainer {
         }
     }
 
-    /// Loss and gradient of a batch, without a step; the gradient lies in the layout's order.
-    pub(crate) fn differentiate(&mut self, batch: &Batch, step: Step) -> (BatchLoss, &[f32]) {
+    /// The loss summed over a batch and its gradient, without a step; the gradient lies in the layout's order.
+    pub(crate) fn differentiate(&mut self, batch: &Batch, step: Step) -> (f64, &[f32]) {
         let Self { layout, workspace, objective, gradient, current, .. } = self;
         let state = &mut current.state;
         workspace.forward(layout, state, batch.inputs(), batch.rows, step.live, step.dropout);
@@ -76,7 +76,7 @@ impl FusedTrainer {
 }
 
 impl Trainer for FusedTrainer {
-    fn step(&mut self, batch: &Batch, step: Step) -> Result<BatchLoss> {
+    fn step(&mut self, batch: &Batch, step: Step) -> Result<f64> {
         let (loss, _) = self.differentiate(batch, step);
         let Snapshot { state, adam } = &mut self.current;
         adam.step(&self.groups, &mut state.parameters, &self.gradient, step.rate, self.decay);

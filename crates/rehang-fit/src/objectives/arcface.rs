@@ -54,7 +54,7 @@ fn with_margin(cosine: f32, margin: f32) -> (f32, f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finite_differences::{check, numbers};
+    use crate::tests::finite_differences::{check, numbers};
 
     #[test]
     fn a_margin_computed_by_hand() {

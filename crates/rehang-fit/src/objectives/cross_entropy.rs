@@ -48,7 +48,7 @@ pub fn cross_entropy_row(logits: &mut [f32], label: usize, smoothing: f32) -> f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finite_differences::{check, numbers};
+    use crate::tests::finite_differences::{check, numbers};
 
     #[test]
     fn gradients_agree_with_finite_differences() {

@@ -61,7 +61,7 @@ pub fn weigh(loss: f32, log_variance: f32, loss_weight: f32, log_weight: f32, bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finite_differences::check;
+    use crate::tests::finite_differences::check;
 
     #[test]
     fn gradients_agree_with_finite_differences_inside_the_bounds() {

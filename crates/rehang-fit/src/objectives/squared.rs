@@ -118,7 +118,7 @@ fn cosine_row(output: &[f32], target: &[f32], weight: f32, gradient: &mut [f32])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finite_differences::{check, numbers};
+    use crate::tests::finite_differences::{check, numbers};
 
     const SCALES: [SquaredScale; 3] =
         [SquaredScale::MeanOverCoordinates, SquaredScale::RelativeToVariance, SquaredScale::OneMinusCosine];

@@ -69,22 +69,22 @@ pub(crate) fn adapter(
 fn folded(graph: &Graph, state: &State) -> Result<Vec<Dense>> {
     let numbers = |parameter: usize| &state.parameters[graph.parameters[parameter].range.clone()];
     let mut layers: Vec<Dense> = Vec::new();
-    for operation in &graph.operations {
-        match *operation {
-            Operation::Input | Operation::Flatten { .. } => {}
-            Operation::Dense { weight, bias, .. } => {
+    for node in &graph.nodes {
+        match node.operation {
+            Operation::Input | Operation::Flatten => {}
+            Operation::Dense { weight, bias } => {
                 let inputs = graph.parameters[weight].shape[1];
                 let weight = Matrix::new(inputs, numbers(weight).to_vec())?;
                 layers.push(Dense { weight, bias: numbers(bias).to_vec(), relu: false });
             }
-            Operation::Normalisation { scale, shift, statistics, .. } => {
+            Operation::Normalisation { scale, shift, statistics } => {
                 let range = graph.statistics[statistics].range.clone();
                 let (mean, variance) = (&state.running_mean[range.clone()], &state.running_variance[range]);
                 if let Some(layer) = layers.last_mut() {
                     fold_normalisation(layer, [numbers(scale), numbers(shift), mean, variance]);
                 }
             }
-            Operation::Relu { .. } => {
+            Operation::Relu => {
                 if let Some(layer) = layers.last_mut() {
                     layer.relu = true;
                 }
@@ -92,7 +92,7 @@ fn folded(graph: &Graph, state: &State) -> Result<Vec<Dense>> {
             _ => {
                 return Err(Error::option(
                     "adapter",
-                    format!("{operation:?}"),
+                    format!("{:?}", node.operation),
                     "dense layers, BatchNorm, ReLU",
                 ));
             }

@@ -11,7 +11,7 @@ use rehang_fit::Device;
 use super::adapter::{adapter, adapter_graph};
 use super::trainer::{PSI_IS_LOST, train_until, unless_diverged};
 use super::*;
-use crate::encoder::{Architecture, Encoder, Mode, Pooling, Stem, passes};
+use crate::encoder::{Architecture, Encoder, Mode, Pooling, Resnet, Stem, passes};
 use crate::examples::tests::balanced;
 use crate::examples::{Examples, Images, Inputs, LastBatch, SamplerParameters};
 use crate::finite_differences::numbers;
@@ -267,7 +267,11 @@ fn the_main_methods_train_a_residual_encoder() {
     let (stem, pooling) = (Stem::Cifar, Pooling::GeneralisedMean);
     // Eleven million weights take their time; the loop does not see which objectives it runs.
     let methods = [("plain", ""), ("bct", ""), ("ract", ""), ("dmu", "hidden = 8")];
-    check_methods(&Architecture::Resnet18 { stem, pooling, outputs: 9 }, &images(4, 3, 60.0), &methods);
+    check_methods(
+        &Architecture::Resnet18(Resnet { stem, pooling, outputs: 9 }),
+        &images(4, 3, 60.0),
+        &methods,
+    );
 }
 
 #[test]

@@ -30,38 +30,25 @@ pub enum Architecture {
         outputs: usize,
     },
     /// ResNet-18 (He et al. 2015).
-    Resnet18 {
-        /// How the image is entered.
-        #[serde(default)]
-        stem: Stem,
-        /// How planes become a vector.
-        #[serde(default)]
-        pooling: Pooling,
-        /// Coordinates of the vector: a dense layer stands on the pooled planes.
-        outputs: usize,
-    },
+    Resnet18(Resnet),
     /// ResNet-50.
-    Resnet50 {
-        /// How the image is entered.
-        #[serde(default)]
-        stem: Stem,
-        /// How planes become a vector.
-        #[serde(default)]
-        pooling: Pooling,
-        /// Coordinates of the vector.
-        outputs: usize,
-    },
+    Resnet50(Resnet),
     /// ResNet-101.
-    Resnet101 {
-        /// How the image is entered.
-        #[serde(default)]
-        stem: Stem,
-        /// How planes become a vector.
-        #[serde(default)]
-        pooling: Pooling,
-        /// Coordinates of the vector.
-        outputs: usize,
-    },
+    Resnet101(Resnet),
+}
+
+/// What a ResNet of any depth has to choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resnet {
+    /// How the image is entered.
+    #[serde(default)]
+    pub stem: Stem,
+    /// How planes become a vector.
+    #[serde(default)]
+    pub pooling: Pooling,
+    /// Coordinates of the vector: a dense layer stands on the pooled planes.
+    pub outputs: usize,
 }
 
 fn default_width() -> usize {
@@ -94,11 +81,8 @@ impl Architecture {
     /// Coordinates of the vector.
     pub fn outputs(&self) -> usize {
         match *self {
-            Self::Mlp { outputs, .. }
-            | Self::CnnSmall { outputs, .. }
-            | Self::Resnet18 { outputs, .. }
-            | Self::Resnet50 { outputs, .. }
-            | Self::Resnet101 { outputs, .. } => outputs,
+            Self::Mlp { outputs, .. } | Self::CnnSmall { outputs, .. } => outputs,
+            Self::Resnet18(resnet) | Self::Resnet50(resnet) | Self::Resnet101(resnet) => resnet.outputs,
         }
     }
 
@@ -111,19 +95,20 @@ impl Architecture {
                 format!("mlp of {} hidden units", widths.join(", "))
             }
             Self::CnnSmall { width, .. } => format!("cnn-small of width {width}"),
-            Self::Resnet18 { .. } => "resnet18".into(),
-            Self::Resnet50 { .. } => "resnet50".into(),
-            Self::Resnet101 { .. } => "resnet101".into(),
+            Self::Resnet18(_) => "resnet18".into(),
+            Self::Resnet50(_) => "resnet50".into(),
+            Self::Resnet101(_) => "resnet101".into(),
         }
     }
 
     /// The graph for inputs of a shape.
     ///
     /// ```
-    /// use rehang_train::encoder::{Architecture, Shape, Stem, Pooling};
+    /// use rehang_train::encoder::{Architecture, Pooling, Resnet, Shape, Stem};
     ///
     /// let shape = Shape { channels: 3, height: 32, width: 32 };
-    /// let encoder = Architecture::Resnet18 { stem: Stem::Cifar, pooling: Pooling::Average, outputs: 128 };
+    /// let resnet = Resnet { stem: Stem::Cifar, pooling: Pooling::Average, outputs: 128 };
+    /// let encoder = Architecture::Resnet18(resnet);
     /// let graph = encoder.graph(shape)?;
     /// // The well-known 11,173,962 of CIFAR-10's ResNet-18, less its 10-class head, more this one's 128 outputs.
     /// assert_eq!(graph.parameter_count(), 11_173_962 - 5_130 + 513 * 128);
@@ -167,15 +152,9 @@ impl Architecture {
                 let flat = graph.flatten(node);
                 graph.dense(flat, "fc", *outputs);
             }
-            Self::Resnet18 { stem, pooling, outputs } => {
-                resnet(&mut graph, [2, 2, 2, 2], Block::Basic, *stem, *pooling, *outputs)?;
-            }
-            Self::Resnet50 { stem, pooling, outputs } => {
-                resnet(&mut graph, [3, 4, 6, 3], Block::Bottleneck, *stem, *pooling, *outputs)?;
-            }
-            Self::Resnet101 { stem, pooling, outputs } => {
-                resnet(&mut graph, [3, 4, 23, 3], Block::Bottleneck, *stem, *pooling, *outputs)?;
-            }
+            Self::Resnet18(chosen) => resnet(&mut graph, [2, 2, 2, 2], Block::Basic, *chosen)?,
+            Self::Resnet50(chosen) => resnet(&mut graph, [3, 4, 6, 3], Block::Bottleneck, *chosen)?,
+            Self::Resnet101(chosen) => resnet(&mut graph, [3, 4, 23, 3], Block::Bottleneck, *chosen)?,
         }
         Ok(graph)
     }
@@ -201,14 +180,8 @@ enum Block {
     Bottleneck,
 }
 
-fn resnet(
-    graph: &mut Graph,
-    blocks: [usize; 4],
-    block: Block,
-    stem: Stem,
-    pooling: Pooling,
-    outputs: usize,
-) -> Result<()> {
+fn resnet(graph: &mut Graph, blocks: [usize; 4], block: Block, chosen: Resnet) -> Result<()> {
+    let Resnet { stem, pooling, outputs } = chosen;
     at_least(graph.input(), if stem == Stem::Cifar { 8 } else { 32 }, "a ResNet")?;
     let window = match stem {
         Stem::Cifar => Sliding { side: 3, stride: 1, padding: 1 },

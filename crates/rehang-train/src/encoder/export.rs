@@ -7,7 +7,7 @@
 use rehang::{Matrix, Result};
 use rehang_fit::network::VARIANCE_EPSILON;
 
-use super::graph::{GENERALISED_MEAN_MINIMUM, Operation, Sliding};
+use super::graph::{GENERALISED_MEAN_MINIMUM, Node, Operation, Sliding};
 use super::{Encoder, Graph};
 use crate::onnx::{Attribute, Network};
 
@@ -45,7 +45,7 @@ fn write(
     network: &mut Network,
 ) -> Result<String> {
     let mut names = vec![input];
-    for (operation, shape) in graph.operations.iter().zip(&graph.shapes).skip(1) {
+    for (&Node { input, operation }, shape) in graph.nodes.iter().zip(&graph.shapes).skip(1) {
         let constant = |network: &mut Network, parameter: usize| {
             let parameter = &graph.parameters[parameter];
             network.constant(&parameter.shape, &state.parameters[parameter.range.clone()])
@@ -58,13 +58,13 @@ fn write(
                 ("pads", Attribute::Integers(vec![window.padding as i64; 4])),
             ]
         };
-        let name = match *operation {
+        let name = match operation {
             Operation::Input => names[0].clone(),
-            Operation::Convolution { input, weight, window } => {
+            Operation::Convolution { weight, window } => {
                 let weight = constant(network, weight);
                 network.operator("Conv", &[&names[input], &weight], &sliding(window))
             }
-            Operation::Normalisation { input, scale, shift, statistics } => {
+            Operation::Normalisation { scale, shift, statistics } => {
                 let range = graph.statistics[statistics].range.clone();
                 let (scale, shift) = (constant(network, scale), constant(network, shift));
                 let mean = network.constant(&[range.len()], &state.running_mean[range.clone()]);
@@ -73,16 +73,16 @@ fn write(
                 let inputs: [&str; 5] = [&names[input], &scale, &shift, &mean, &variance];
                 network.operator("BatchNormalization", &inputs, &epsilon)
             }
-            Operation::Relu { input } => network.operator("Relu", &[&names[input]], &[]),
-            Operation::Sum { left, right } => network.operator("Add", &[&names[left], &names[right]], &[]),
-            Operation::MaximumPool { input, window } => {
+            Operation::Relu => network.operator("Relu", &[&names[input]], &[]),
+            Operation::Sum { other } => network.operator("Add", &[&names[input], &names[other]], &[]),
+            Operation::MaximumPool { window } => {
                 network.operator("MaxPool", &[&names[input]], &sliding(window))
             }
-            Operation::AveragePool { input } => {
+            Operation::AveragePool => {
                 let pooled = network.operator("GlobalAveragePool", &[&names[input]], &[]);
                 network.operator("Flatten", &[&pooled], &[])
             }
-            Operation::GeneralisedMeanPool { input } => {
+            Operation::GeneralisedMeanPool => {
                 let minimum = network.constant(&[], &[GENERALISED_MEAN_MINIMUM]);
                 let (three, third) = (network.constant(&[], &[3.0]), network.constant(&[], &[1.0 / 3.0]));
                 let positive = network.operator("Max", &[&names[input], &minimum], &[]);
@@ -91,8 +91,8 @@ fn write(
                 let root = network.operator("Pow", &[&mean, &third], &[]);
                 network.operator("Flatten", &[&root], &[])
             }
-            Operation::Flatten { input } => network.operator("Flatten", &[&names[input]], &[]),
-            Operation::Dense { input, weight, bias } => {
+            Operation::Flatten => network.operator("Flatten", &[&names[input]], &[]),
+            Operation::Dense { weight, bias } => {
                 let numbers = |parameter: usize| &state.parameters[graph.parameters[parameter].range.clone()];
                 let inputs = graph.parameters[weight].shape[1];
                 let matrix = Matrix::new(inputs, numbers(weight).to_vec())?;

@@ -86,6 +86,15 @@ impl Sliding {
     }
 }
 
+/// A node but for its shape: what it does with the node that it reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Node {
+    /// Node that is read; of no meaning for the input.
+    pub input: usize,
+    /// What is done with it.
+    pub operation: Operation,
+}
+
 /// What a node does; numbers of nodes, parameters and statistics are places in their lists.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation {
@@ -93,8 +102,6 @@ pub enum Operation {
     Input,
     /// Cross-correlation without bias.
     Convolution {
-        /// Node that is read.
-        input: usize,
         /// Weight `[outputs, inputs, side, side]`.
         weight: usize,
         /// The window.
@@ -102,8 +109,6 @@ pub enum Operation {
     },
     /// BatchNorm over rows and positions: `γ·(x − μ)/√(var + 1e-5) + β`.
     Normalisation {
-        /// Node that is read.
-        input: usize,
         /// γ.
         scale: usize,
         /// β.
@@ -112,43 +117,25 @@ pub enum Operation {
         statistics: usize,
     },
     /// max(x, 0).
-    Relu {
-        /// Node that is read.
-        input: usize,
-    },
-    /// Sum of two nodes of one shape.
+    Relu,
+    /// Sum with another node of the same shape.
     Sum {
-        /// First node.
-        left: usize,
-        /// Second node.
-        right: usize,
+        /// The other node.
+        other: usize,
     },
     /// Largest number of every window.
     MaximumPool {
-        /// Node that is read.
-        input: usize,
         /// The window.
         window: Sliding,
     },
     /// Mean of every plane: `[c, h, w] → [c]`.
-    AveragePool {
-        /// Node that is read.
-        input: usize,
-    },
+    AveragePool,
     /// Generalised mean of every plane (GeM, Radenović et al. 2018): `(mean max(x, 1e-6)³)^(1/3)`.
-    GeneralisedMeanPool {
-        /// Node that is read.
-        input: usize,
-    },
+    GeneralisedMeanPool,
     /// Planes as one vector: `[c, h, w] → [c·h·w]`.
-    Flatten {
-        /// Node that is read.
-        input: usize,
-    },
+    Flatten,
     /// `W x + b` on vectors, W `[outputs, inputs]`.
     Dense {
-        /// Node that is read.
-        input: usize,
         /// W.
         weight: usize,
         /// b.
@@ -156,20 +143,13 @@ pub enum Operation {
     },
 }
 
-impl Operation {
+impl Node {
     /// The nodes that it reads.
     pub fn inputs(&self) -> impl Iterator<Item = usize> {
-        let (first, second) = match *self {
-            Self::Input => (None, None),
-            Self::Sum { left, right } => (Some(left), Some(right)),
-            Self::Convolution { input, .. }
-            | Self::Normalisation { input, .. }
-            | Self::Relu { input }
-            | Self::MaximumPool { input, .. }
-            | Self::AveragePool { input }
-            | Self::GeneralisedMeanPool { input }
-            | Self::Flatten { input }
-            | Self::Dense { input, .. } => (Some(input), None),
+        let (first, second) = match self.operation {
+            Operation::Input => (None, None),
+            Operation::Sum { other } => (Some(self.input), Some(other)),
+            _ => (Some(self.input), None),
         };
         first.into_iter().chain(second)
     }
@@ -181,8 +161,8 @@ pub const GENERALISED_MEAN_MINIMUM: f32 = 1e-6;
 /// An encoder: what it computes, and what its parameters are called.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Graph {
-    /// Operations in the order of their work; node 0 is the input, the last one the vector.
-    pub operations: Vec<Operation>,
+    /// Nodes in the order of their work; node 0 is the input, the last one the vector.
+    pub nodes: Vec<Node>,
     /// Shape of one row at every node.
     pub shapes: Vec<Shape>,
     /// All parameters, in the order of the flat vector.
@@ -195,7 +175,7 @@ impl Graph {
     /// A graph that is nothing but its input.
     pub fn new(input: Shape) -> Self {
         Self {
-            operations: vec![Operation::Input],
+            nodes: vec![Node { input: 0, operation: Operation::Input }],
             shapes: vec![input],
             parameters: Vec::new(),
             statistics: Vec::new(),
@@ -240,7 +220,8 @@ impl Graph {
         );
         let (height, width) = (window.count(shape.height), window.count(shape.width));
         self.node(
-            Operation::Convolution { input, weight, window },
+            input,
+            Operation::Convolution { weight, window },
             Shape { channels: outputs, height, width },
         )
     }
@@ -253,43 +234,43 @@ impl Graph {
         let start = self.statistics_count();
         self.statistics.push(Statistics { name: name.to_owned(), range: start..start + channels });
         let statistics = self.statistics.len() - 1;
-        self.node(Operation::Normalisation { input, scale, shift, statistics }, self.shapes[input])
+        self.node(input, Operation::Normalisation { scale, shift, statistics }, self.shapes[input])
     }
 
     /// Adds max(x, 0); gives its node.
     pub fn relu(&mut self, input: usize) -> usize {
-        self.node(Operation::Relu { input }, self.shapes[input])
+        self.node(input, Operation::Relu, self.shapes[input])
     }
 
     /// Adds the sum of two nodes of one shape; gives its node.
     pub fn sum(&mut self, left: usize, right: usize) -> usize {
         assert_eq!(self.shapes[left], self.shapes[right], "a sum needs two nodes of one shape");
-        self.node(Operation::Sum { left, right }, self.shapes[left])
+        self.node(left, Operation::Sum { other: right }, self.shapes[left])
     }
 
     /// Adds the largest number of every window; gives its node.
     pub fn maximum_pool(&mut self, input: usize, window: Sliding) -> usize {
         let Shape { channels, height, width } = self.shapes[input];
         let shape = Shape { channels, height: window.count(height), width: window.count(width) };
-        self.node(Operation::MaximumPool { input, window }, shape)
+        self.node(input, Operation::MaximumPool { window }, shape)
     }
 
     /// Adds the mean of every plane; gives its node.
     pub fn average_pool(&mut self, input: usize) -> usize {
         let channels = self.shapes[input].channels;
-        self.node(Operation::AveragePool { input }, Shape { channels, height: 1, width: 1 })
+        self.node(input, Operation::AveragePool, Shape { channels, height: 1, width: 1 })
     }
 
     /// Adds the generalised mean of every plane; gives its node.
     pub fn generalised_mean_pool(&mut self, input: usize) -> usize {
         let channels = self.shapes[input].channels;
-        self.node(Operation::GeneralisedMeanPool { input }, Shape { channels, height: 1, width: 1 })
+        self.node(input, Operation::GeneralisedMeanPool, Shape { channels, height: 1, width: 1 })
     }
 
     /// Adds the planes as one vector; gives its node.
     pub fn flatten(&mut self, input: usize) -> usize {
         let channels = self.shapes[input].size();
-        self.node(Operation::Flatten { input }, Shape { channels, height: 1, width: 1 })
+        self.node(input, Operation::Flatten, Shape { channels, height: 1, width: 1 })
     }
 
     /// Adds `W x + b`; gives its node.
@@ -298,7 +279,7 @@ impl Graph {
         let weight = self.parameter(format!("{name}.weight"), vec![outputs, inputs], Role::Dense);
         let bias = self.parameter(format!("{name}.bias"), vec![outputs], Role::Bias { inputs });
         let shape = Shape { channels: outputs, height: 1, width: 1 };
-        self.node(Operation::Dense { input, weight, bias }, shape)
+        self.node(input, Operation::Dense { weight, bias }, shape)
     }
 
     /// Parameters and running statistics at the start of a training, drawn from ChaCha8 with the given seed; see
@@ -331,17 +312,17 @@ impl Graph {
 
     /// The nodes that read each node, once for every time.
     pub(crate) fn readers(&self) -> Vec<Vec<usize>> {
-        let mut readers = vec![Vec::new(); self.operations.len()];
-        for (node, operation) in self.operations.iter().enumerate() {
-            operation.inputs().for_each(|input| readers[input].push(node));
+        let mut readers = vec![Vec::new(); self.nodes.len()];
+        for (number, node) in self.nodes.iter().enumerate() {
+            node.inputs().for_each(|input| readers[input].push(number));
         }
         readers
     }
 
-    fn node(&mut self, operation: Operation, shape: Shape) -> usize {
-        self.operations.push(operation);
+    fn node(&mut self, input: usize, operation: Operation, shape: Shape) -> usize {
+        self.nodes.push(Node { input, operation });
         self.shapes.push(shape);
-        self.operations.len() - 1
+        self.nodes.len() - 1
     }
 
     fn parameter(&mut self, name: String, shape: Vec<usize>, role: Role) -> usize {

@@ -8,16 +8,16 @@ mod export;
 mod file;
 mod fused;
 mod graph;
-#[cfg(test)]
-mod interchange;
 mod pass;
 mod tensors;
 #[cfg(test)]
 mod tests;
 
-pub use architecture::{Architecture, Pooling, Stem};
+pub use architecture::{Architecture, Pooling, Resnet, Stem};
 pub use file::Encoder;
 pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights};
 pub(crate) use graph::normal;
-pub use graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Parameter, Role, Shape, Sliding, Statistics};
+pub use graph::{
+    GENERALISED_MEAN_MINIMUM, Graph, Node, Operation, Parameter, Role, Shape, Sliding, Statistics,
+};
 pub use pass::{Mode, Passes, passes};

@@ -9,7 +9,7 @@ use rehang::{Error, Result};
 use rehang_fit::burn::{read, tensor};
 use rehang_fit::network::{State, VARIANCE_EPSILON};
 
-use super::graph::{GENERALISED_MEAN_MINIMUM, Graph, Operation, Sliding};
+use super::graph::{GENERALISED_MEAN_MINIMUM, Graph, Node, Operation, Sliding};
 use super::pass::{Mode, Passes};
 
 /// How far running statistics move towards those of a batch.
@@ -41,7 +41,7 @@ impl TensorPasses {
         mode: Mode,
     ) -> Result<Tensor<2>> {
         let rows = input.dims()[0];
-        let mut nodes: Vec<Option<Tensor<4>>> = vec![None; self.graph.operations.len()];
+        let mut nodes: Vec<Option<Tensor<4>>> = vec![None; self.graph.nodes.len()];
         nodes[0] = Some(input);
         let shape_of = |parameter: usize| -> [usize; 4] {
             let shape = &self.graph.parameters[parameter].shape;
@@ -49,19 +49,19 @@ impl TensorPasses {
         };
         // A node is given away with its last reading, so that evaluation keeps only what is still needed.
         let mut readings: Vec<usize> = self.graph.readers().iter().map(Vec::len).collect();
-        for (number, operation) in self.graph.operations.iter().enumerate() {
+        for (number, &Node { input, operation }) in self.graph.nodes.iter().enumerate() {
             let mut take = |node: usize| {
                 readings[node] -= 1;
                 let value = if readings[node] == 0 { nodes[node].take() } else { nodes[node].clone() };
                 value.ok_or_else(|| Error::option("encoder", format!("node {node}"), "nodes in order"))
             };
-            let output = match *operation {
+            let output = match operation {
                 Operation::Input => continue,
-                Operation::Convolution { input, weight, window: Sliding { stride, padding, .. } } => {
+                Operation::Convolution { weight, window: Sliding { stride, padding, .. } } => {
                     let options = ConvOptions::new([stride; 2], [padding; 2], [1; 2], 1);
                     conv2d(take(input)?, leaves[weight].clone().reshape(shape_of(weight)), None, options)
                 }
-                Operation::Normalisation { input, scale, shift, statistics } => {
+                Operation::Normalisation { scale, shift, statistics } => {
                     let input = take(input)?;
                     let range = self.graph.statistics[statistics].range.clone();
                     let (scale, shift) = (leaves[scale].clone(), leaves[shift].clone());
@@ -87,25 +87,25 @@ impl TensorPasses {
                         }
                     }
                 }
-                Operation::Relu { input } => relu(take(input)?),
-                Operation::Sum { left, right } => take(left)? + take(right)?,
-                Operation::MaximumPool { input, window } => {
+                Operation::Relu => relu(take(input)?),
+                Operation::Sum { other } => take(input)? + take(other)?,
+                Operation::MaximumPool { window } => {
                     let options = MaxPoolOptions::new([window.side; 2])
                         .with_stride([window.stride; 2])
                         .with_padding([window.padding; 2]);
                     max_pool2d(take(input)?, options)
                 }
-                Operation::AveragePool { input } => take(input)?.mean_dim(3).mean_dim(2),
-                Operation::GeneralisedMeanPool { input } => {
+                Operation::AveragePool => take(input)?.mean_dim(3).mean_dim(2),
+                Operation::GeneralisedMeanPool => {
                     let positive = take(input)?.clamp_min(GENERALISED_MEAN_MINIMUM);
                     let cubes = positive.clone() * positive.clone() * positive;
                     cubes.mean_dim(3).mean_dim(2).powf_scalar(1.0 / 3.0)
                 }
-                Operation::Flatten { input } => {
+                Operation::Flatten => {
                     let size = self.graph.shapes[number].channels;
                     take(input)?.reshape([rows, size, 1, 1])
                 }
-                Operation::Dense { input, weight, bias } => {
+                Operation::Dense { weight, bias } => {
                     let shape = &self.graph.parameters[weight].shape;
                     let (outputs, inputs) = (shape[0], shape[1]);
                     let product = take(input)?
@@ -115,7 +115,7 @@ impl TensorPasses {
                 }
             };
             nodes[number] = Some(output);
-            if readings[number] == 0 && number + 1 < self.graph.operations.len() {
+            if readings[number] == 0 && number + 1 < self.graph.nodes.len() {
                 nodes[number] = None;
             }
         }

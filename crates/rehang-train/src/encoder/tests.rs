@@ -1,5 +1,7 @@
 //! The two ways to run a graph against each other, and encoders as files.
 
+mod interchange;
+
 use rehang::adapter::Training;
 use rehang::{Head, HeadKind, Matrix, Progress};
 use rehang_fit::Device;
@@ -15,9 +17,9 @@ pub(super) fn architectures() -> Vec<(Architecture, Shape)> {
     vec![
         (Architecture::Mlp { hidden: vec![7, 6], outputs: 5 }, image(9, 1)),
         (Architecture::CnnSmall { width: 4, outputs: 5 }, image(3, 13)),
-        (Architecture::Resnet18 { stem, pooling, outputs: 5 }, image(3, 8)),
-        (Architecture::Resnet18 { stem: Stem::Imagenet, pooling, outputs: 5 }, image(1, 33)),
-        (Architecture::Resnet50 { stem, pooling: Pooling::GeneralisedMean, outputs: 5 }, image(3, 8)),
+        (Architecture::Resnet18(Resnet { stem, pooling, outputs: 5 }), image(3, 8)),
+        (Architecture::Resnet18(Resnet { stem: Stem::Imagenet, pooling, outputs: 5 }), image(1, 33)),
+        (Architecture::Resnet50(Resnet { stem, pooling: Pooling::GeneralisedMean, outputs: 5 }), image(3, 8)),
     ]
 }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::vectors::{Matrix, norm};
 
 /// `Σ_j a_j · exp(−γ‖x − c_j‖²)` over centres c_j: the non-linear part of kernel ridge regression.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct KernelExpansion {
     /// Centres c_j: old vectors of pairs, scaled as the map's input, `[m, d_old]`.
     pub centres: Matrix,

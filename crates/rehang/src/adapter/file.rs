@@ -57,7 +57,10 @@ impl Adapter {
     /// As [`Adapter::check`]: an adapter that could not be applied is not written.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.check()?;
-        tensors::write(&KIND, describe(self)?, &Tensors::of(self).0)
+        let mut adapter = self.clone();
+        let parts = Parts::of(&mut adapter).0;
+        let tensors: Vec<_> = parts.iter().map(|(name, part)| part.tensor(name.clone())).collect();
+        tensors::write(&KIND, describe(self)?, &tensors)
     }
 
     /// A fingerprint of the whole adapter, as 16 hexadecimal digits: equal files have equal ones.
@@ -212,145 +215,188 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
     Ok(metadata)
 }
 
-/// The tensors of an adapter, in the order of its file.
-struct Tensors<'a>(Vec<Tensor<'a>>);
+/// A part of an adapter that stands in its file as one tensor.
+enum Part<'a> {
+    Matrix(&'a mut Matrix),
+    Vector(&'a mut Vec<f32>),
+    Scalar(&'a mut f32),
+}
 
-impl<'a> Tensors<'a> {
-    fn of(adapter: &'a Adapter) -> Self {
-        let mut tensors = Self(Vec::new());
-        let map = &adapter.map;
-        tensors.layers("branch", &map.branch);
-        if let Some(second) = &map.second {
-            tensors.layers("second", &second.layers);
+/// The parts of an adapter by name, in the order of its file: what is written, and what is read into an adapter of which the
+/// metadata are known.
+#[derive(Default)]
+struct Parts<'a>(Vec<(String, Part<'a>)>);
+
+impl<'a> Parts<'a> {
+    fn of(adapter: &'a mut Adapter) -> Self {
+        let mut parts = Self::default();
+        let map = &mut adapter.map;
+        parts.layers("branch", &mut map.branch);
+        if let Some(second) = &mut map.second {
+            parts.layers("second", &mut second.layers);
         }
-        tensors.layers("mixer", &map.mixer);
-        if let Some(skip) = &map.skip {
-            tensors.matrix("skip.weight", &skip.weight);
-            tensors.vector("skip.bias", &skip.bias);
+        parts.layers("mixer", &mut map.mixer);
+        if let Some(skip) = &mut map.skip {
+            parts.layer("skip", skip);
         }
-        if let Some(kernel) = &map.kernel {
-            tensors.matrix("kernel.centres", &kernel.centres);
-            tensors.matrix("kernel.coefficients", &kernel.coefficients);
-            tensors.scalar("kernel.gamma", kernel.gamma);
+        if let Some(kernel) = &mut map.kernel {
+            parts.matrix("kernel.centres", &mut kernel.centres);
+            parts.matrix("kernel.coefficients", &mut kernel.coefficients);
+            parts.scalar("kernel.gamma", &mut kernel.gamma);
         }
-        match &adapter.geometry {
+        match &mut adapter.geometry {
             Geometry::Raw => {}
-            Geometry::Sphere { fallback } => tensors.vector("geometry.fallback", fallback),
+            Geometry::Sphere { fallback } => parts.vector("geometry.fallback", fallback),
             Geometry::MatchedNorms { raw, native } => {
-                tensors.vector("geometry.raw", raw);
-                tensors.vector("geometry.native", native);
+                parts.vector("geometry.raw", raw);
+                parts.vector("geometry.native", native);
             }
         }
-        match &adapter.uncertainty {
-            Uncertainty::Constant { variance } => tensors.scalar("uncertainty.variance", *variance),
+        match &mut adapter.uncertainty {
+            Uncertainty::Constant { variance } => parts.scalar("uncertainty.variance", variance),
             Uncertainty::Linear { weight, bias } => {
-                tensors.vector("uncertainty.weight", weight);
-                tensors.scalar("uncertainty.bias", *bias);
+                parts.vector("uncertainty.weight", weight);
+                parts.scalar("uncertainty.bias", bias);
             }
             Uncertainty::OutOfFold(learned) => {
-                tensors.matrix("uncertainty.anchors", &learned.anchors);
-                tensors.matrix("uncertainty.anchor_values", &learned.anchor_values);
-                tensors.vector("uncertainty.centre", &learned.centre);
-                tensors.scalar("uncertainty.intercept", learned.intercept);
-                tensors.vector("uncertainty.coefficients", &learned.coefficients);
-                tensors.vector("uncertainty.means", &learned.means);
-                tensors.scalar("uncertainty.log_minimum", learned.log_minimum);
-                tensors.scalar("uncertainty.log_maximum", learned.log_maximum);
-                if let Some(head) = &learned.head {
-                    tensors.matrix("uncertainty.head.weight", head.weight());
-                    tensors.vector("uncertainty.head.bias", head.bias());
-                    if let HeadKind::ArcFace { scale, margin } = head.kind() {
-                        tensors.scalar("uncertainty.head.scale", scale);
-                        tensors.scalar("uncertainty.head.margin", margin);
+                parts.matrix("uncertainty.anchors", &mut learned.anchors);
+                parts.matrix("uncertainty.anchor_values", &mut learned.anchor_values);
+                parts.vector("uncertainty.centre", &mut learned.centre);
+                parts.scalar("uncertainty.intercept", &mut learned.intercept);
+                parts.vector("uncertainty.coefficients", &mut learned.coefficients);
+                parts.vector("uncertainty.means", &mut learned.means);
+                parts.scalar("uncertainty.log_minimum", &mut learned.log_minimum);
+                parts.scalar("uncertainty.log_maximum", &mut learned.log_maximum);
+                if let Some(head) = &mut learned.head {
+                    parts.matrix("uncertainty.head.weight", &mut head.weight);
+                    parts.vector("uncertainty.head.bias", &mut head.bias);
+                    if let HeadKind::ArcFace { scale, margin } = &mut head.kind {
+                        parts.scalar("uncertainty.head.scale", scale);
+                        parts.scalar("uncertainty.head.margin", margin);
                     }
                 }
             }
         }
-        if let Some(statistics) = &adapter.input_statistics {
-            tensors.vector("input.mean", &statistics.mean);
-            tensors.vector("input.standard_deviation", &statistics.standard_deviation);
-            tensors.scalar("input.mean_norm", statistics.mean_norm);
+        if let Some(statistics) = &mut adapter.input_statistics {
+            parts.vector("input.mean", &mut statistics.mean);
+            parts.vector("input.standard_deviation", &mut statistics.standard_deviation);
+            parts.scalar("input.mean_norm", &mut statistics.mean_norm);
         }
-        tensors
+        parts
     }
 
-    fn layers(&mut self, part: &str, layers: &'a [Dense]) {
-        for (index, layer) in layers.iter().enumerate() {
-            self.matrix(&format!("{part}.{index}.weight"), &layer.weight);
-            self.vector(&format!("{part}.{index}.bias"), &layer.bias);
+    fn layers(&mut self, name: &str, layers: &'a mut [Dense]) {
+        for (index, layer) in layers.iter_mut().enumerate() {
+            self.layer(&format!("{name}.{index}"), layer);
         }
     }
 
-    fn matrix(&mut self, name: &str, matrix: &'a Matrix) {
-        let shape = vec![matrix.rows(), matrix.columns()];
-        self.0.push(Tensor { name: name.into(), shape, values: matrix.as_slice().into() });
+    fn layer(&mut self, name: &str, layer: &'a mut Dense) {
+        self.matrix(&format!("{name}.weight"), &mut layer.weight);
+        self.vector(&format!("{name}.bias"), &mut layer.bias);
     }
 
-    fn vector(&mut self, name: &str, values: &'a [f32]) {
-        self.0.push(Tensor { name: name.into(), shape: vec![values.len()], values: values.into() });
+    fn matrix(&mut self, name: &str, matrix: &'a mut Matrix) {
+        self.0.push((name.to_owned(), Part::Matrix(matrix)));
     }
 
-    fn scalar(&mut self, name: &str, value: f32) {
-        self.0.push(Tensor { name: name.into(), shape: vec![1], values: vec![value].into() });
+    fn vector(&mut self, name: &str, vector: &'a mut Vec<f32>) {
+        self.0.push((name.to_owned(), Part::Vector(vector)));
+    }
+
+    fn scalar(&mut self, name: &str, scalar: &'a mut f32) {
+        self.0.push((name.to_owned(), Part::Scalar(scalar)));
+    }
+}
+
+impl Part<'_> {
+    fn tensor(&self, name: String) -> Tensor<'_> {
+        let (shape, values) = match self {
+            Self::Matrix(matrix) => (vec![matrix.rows(), matrix.columns()], matrix.as_slice()),
+            Self::Vector(vector) => (vec![vector.len()], vector.as_slice()),
+            Self::Scalar(scalar) => (vec![1], std::slice::from_ref(&**scalar)),
+        };
+        Tensor { name, shape, values: values.into() }
+    }
+
+    fn fill(self, tensor: Tensor<'_>) -> Result<(), Detail> {
+        let Tensor { name, shape, values } = tensor;
+        let axes = if matches!(self, Self::Matrix(_)) { 2 } else { 1 };
+        if shape.len() != axes {
+            return Err(format!("tensor {name:?} has shape {shape:?} where {axes} axes are needed"));
+        }
+        match self {
+            Self::Matrix(matrix) => {
+                *matrix = Matrix::new(shape[1], values.into_owned()).map_err(|error| error.to_string())?;
+            }
+            Self::Vector(vector) => *vector = values.into_owned(),
+            Self::Scalar(scalar) => match *values {
+                [value] => *scalar = value,
+                _ => return Err(format!("tensor {name:?} has {} numbers where 1 is needed", values.len())),
+            },
+        }
+        Ok(())
     }
 }
 
 /// An adapter from the bytes of its file; not checked yet for numbers that do not make one.
 fn read(bytes: &[u8]) -> Result<Adapter, Detail> {
-    let (metadata, tensors) = tensors::read(bytes, &KIND)?;
-    let mut stored = Stored(tensors);
-    let adapter = assemble(&metadata, &mut stored)?;
-    match stored.0.keys().next() {
-        None => Ok(adapter),
-        Some(name) => Err(format!("tensor {name:?} belongs to no part of the adapter")),
+    let (metadata, mut tensors) = tensors::read(bytes, &KIND)?;
+    let mut adapter = outlined(&metadata, &tensors)?;
+    for (name, part) in Parts::of(&mut adapter).0 {
+        part.fill(tensors.remove(&name).ok_or_else(|| format!("tensor {name:?} is missing"))?)?;
     }
+    if let Some(name) = tensors.keys().next() {
+        return Err(format!("tensor {name:?} belongs to no part of the adapter"));
+    }
+    if let Uncertainty::OutOfFold(OutOfFold { head: Some(head), .. }) = &mut adapter.uncertainty {
+        head.check().map_err(|error| error.to_string())?;
+    }
+    Ok(adapter)
 }
 
-/// Puts an adapter together, taking each tensor out of `stored`.
-fn assemble(metadata: &Metadata, stored: &mut Stored<'_>) -> Result<Adapter, Detail> {
+/// An adapter as its metadata say it is, with no numbers in its parts yet.
+fn outlined(metadata: &Metadata, tensors: &BTreeMap<String, Tensor<'_>>) -> Result<Adapter, Detail> {
     let outline: MapOutline = parse_json(metadata, "map")?;
+    let second = outline.second.as_ref().map_or(0, |second| second.layers.len());
+    let count = outline.branch.len() + second + outline.mixer.len();
+    if count > tensors.len() {
+        return Err(format!("it holds {} tensors for the {count} layers of its map", tensors.len()));
+    }
+    let dense = |relu: bool| Dense { weight: Matrix::default(), bias: Vec::new(), relu };
+    let layers = |relu: Vec<bool>| relu.into_iter().map(dense).collect();
     let map = Map {
         input: outline.input,
-        branch: stored.layers("branch", &outline.branch)?,
-        second: optional(outline.second.as_ref(), |second| {
-            Ok(SecondBranch { input: second.input, layers: stored.layers("second", &second.layers)? })
-        })?,
-        mixer: stored.layers("mixer", &outline.mixer)?,
-        skip: optional(outline.skip.then_some(()), |()| stored.dense("skip", false))?,
-        kernel: optional(outline.kernel.then_some(()), |()| {
-            Ok(KernelExpansion {
-                centres: stored.matrix("kernel.centres")?,
-                coefficients: stored.matrix("kernel.coefficients")?,
-                gamma: stored.scalar("kernel.gamma")?,
-            })
-        })?,
+        branch: layers(outline.branch),
+        second: outline.second.map(|of| SecondBranch { input: of.input, layers: layers(of.layers) }),
+        mixer: layers(outline.mixer),
+        skip: outline.skip.then(|| dense(false)),
+        kernel: outline.kernel.then(KernelExpansion::default),
     };
     let geometry = match text(metadata, "geometry")? {
         "raw" => Geometry::Raw,
-        "sphere" => Geometry::Sphere { fallback: stored.vector("geometry.fallback")? },
-        "matched-norms" => Geometry::MatchedNorms {
-            raw: stored.vector("geometry.raw")?,
-            native: stored.vector("geometry.native")?,
-        },
+        "sphere" => Geometry::Sphere { fallback: Vec::new() },
+        "matched-norms" => Geometry::MatchedNorms { raw: Vec::new(), native: Vec::new() },
         other => return Err(format!("its geometry {other:?} is not known")),
     };
     let uncertainty = match text(metadata, "uncertainty")? {
-        "constant" => Uncertainty::Constant { variance: stored.scalar("uncertainty.variance")? },
-        "linear" => Uncertainty::Linear {
-            weight: stored.vector("uncertainty.weight")?,
-            bias: stored.scalar("uncertainty.bias")?,
-        },
-        "out-of-fold" => Uncertainty::OutOfFold(out_of_fold(&parse_json(metadata, "out_of_fold")?, stored)?),
+        "constant" => Uncertainty::Constant { variance: 0.0 },
+        "linear" => Uncertainty::Linear { weight: Vec::new(), bias: 0.0 },
+        "out-of-fold" => {
+            let OutOfFoldOutline { neighbours, head } = parse_json(metadata, "out_of_fold")?;
+            let head = head.map(|kind| Head {
+                weight: Matrix::default(),
+                bias: Vec::new(),
+                kind: match kind {
+                    HeadOutline::Softmax => HeadKind::Softmax,
+                    HeadOutline::ArcFace => HeadKind::ArcFace { scale: 0.0, margin: 0.0 },
+                },
+            });
+            Uncertainty::OutOfFold(OutOfFold { neighbours, head, ..OutOfFold::default() })
+        }
         other => return Err(format!("its uncertainty {other:?} is not known")),
     };
-    let has_statistics = stored.0.contains_key("input.mean").then_some(());
-    let input_statistics = optional(has_statistics, |()| {
-        Ok(InputStatistics {
-            mean: stored.vector("input.mean")?,
-            standard_deviation: stored.vector("input.standard_deviation")?,
-            mean_norm: stored.scalar("input.mean_norm")?,
-        })
-    })?;
+    let sketch = |_| parse_json::<SketchOutline>(metadata, "pairs_sketch")?.sketch();
     let training = Training {
         method: text(metadata, "method")?.into(),
         seed: parse(metadata, "seed")?,
@@ -358,83 +404,17 @@ fn assemble(metadata: &Metadata, stored: &mut Stored<'_>) -> Result<Adapter, Det
         inputs: parse_json(metadata, "inputs")?,
         hyper_parameters: parse_json(metadata, "hyper_parameters")?,
         version: text(metadata, "rehang_version")?.into(),
-        pairs_sketch: optional(metadata.get("pairs_sketch"), |_| {
-            parse_json::<SketchOutline>(metadata, "pairs_sketch")?.sketch()
-        })?,
+        pairs_sketch: metadata.get("pairs_sketch").map(sketch).transpose()?,
     };
-    let (old, new) = (parse_json(metadata, "old_space")?, parse_json(metadata, "new_space")?);
-    // Files of a rehang that did not know it have none.
-    let handicap = if metadata.contains_key("handicap") { parse(metadata, "handicap")? } else { 0.0 };
-    Ok(Adapter { old, new, map, geometry, uncertainty, handicap, input_statistics, training })
-}
-
-/// What `make` makes of a part that the file says it has.
-fn optional<P, T>(part: Option<P>, make: impl FnOnce(P) -> Result<T, Detail>) -> Result<Option<T>, Detail> {
-    part.map(make).transpose()
-}
-
-fn out_of_fold(outline: &OutOfFoldOutline, stored: &mut Stored<'_>) -> Result<OutOfFold, Detail> {
-    let head = optional(outline.head.as_ref(), |kind| {
-        let weight = stored.matrix("uncertainty.head.weight")?;
-        let bias = stored.vector("uncertainty.head.bias")?;
-        let kind = match kind {
-            HeadOutline::Softmax => HeadKind::Softmax,
-            HeadOutline::ArcFace => HeadKind::ArcFace {
-                scale: stored.scalar("uncertainty.head.scale")?,
-                margin: stored.scalar("uncertainty.head.margin")?,
-            },
-        };
-        Head::new(weight, Some(bias), kind).map_err(|error| error.to_string())
-    })?;
-    Ok(OutOfFold {
-        anchors: stored.matrix("uncertainty.anchors")?,
-        anchor_values: stored.matrix("uncertainty.anchor_values")?,
-        centre: stored.vector("uncertainty.centre")?,
-        neighbours: outline.neighbours,
-        intercept: stored.scalar("uncertainty.intercept")?,
-        coefficients: stored.vector("uncertainty.coefficients")?,
-        means: stored.vector("uncertainty.means")?,
-        log_minimum: stored.scalar("uncertainty.log_minimum")?,
-        log_maximum: stored.scalar("uncertainty.log_maximum")?,
-        head,
+    Ok(Adapter {
+        old: parse_json(metadata, "old_space")?,
+        new: parse_json(metadata, "new_space")?,
+        map,
+        geometry,
+        uncertainty,
+        // Files of a rehang that did not know it have none.
+        handicap: if metadata.contains_key("handicap") { parse(metadata, "handicap")? } else { 0.0 },
+        input_statistics: tensors.contains_key("input.mean").then(InputStatistics::default),
+        training,
     })
-}
-
-/// Tensors of a file that no part of the adapter has taken yet.
-struct Stored<'a>(BTreeMap<String, Tensor<'a>>);
-
-impl Stored<'_> {
-    /// Takes a tensor of `axes` axes.
-    fn take(&mut self, name: &str, axes: usize) -> Result<(Vec<usize>, Vec<f32>), Detail> {
-        let tensor = self.0.remove(name).ok_or_else(|| format!("tensor {name:?} is missing"))?;
-        if tensor.shape.len() != axes {
-            return Err(format!("tensor {name:?} has shape {:?} where {axes} axes are needed", tensor.shape));
-        }
-        Ok((tensor.shape, tensor.values.into_owned()))
-    }
-
-    fn matrix(&mut self, name: &str) -> Result<Matrix, Detail> {
-        let (shape, values) = self.take(name, 2)?;
-        Matrix::new(shape[1], values).map_err(|error| error.to_string())
-    }
-
-    fn vector(&mut self, name: &str) -> Result<Vec<f32>, Detail> {
-        Ok(self.take(name, 1)?.1)
-    }
-
-    fn scalar(&mut self, name: &str) -> Result<f32, Detail> {
-        match *self.vector(name)? {
-            [value] => Ok(value),
-            ref values => Err(format!("tensor {name:?} has {} numbers where 1 is needed", values.len())),
-        }
-    }
-
-    fn dense(&mut self, name: &str, relu: bool) -> Result<Dense, Detail> {
-        let weight = self.matrix(&format!("{name}.weight"))?;
-        Ok(Dense { weight, bias: self.vector(&format!("{name}.bias"))?, relu })
-    }
-
-    fn layers(&mut self, part: &str, relu: &[bool]) -> Result<Vec<Dense>, Detail> {
-        relu.iter().enumerate().map(|(index, &relu)| self.dense(&format!("{part}.{index}"), relu)).collect()
-    }
 }

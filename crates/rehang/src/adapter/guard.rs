@@ -46,7 +46,7 @@ impl Adapter {
 }
 
 /// What the old vectors looked like that an adapter was fitted on, coordinate by coordinate.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct InputStatistics {
     /// Mean vector, `[d_old]`.
     pub mean: Vec<f32>,

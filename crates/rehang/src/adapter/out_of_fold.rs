@@ -27,7 +27,7 @@ use crate::vectors::{Matrix, norm, squared_distance};
 ///
 /// Where there are fewer anchors than `neighbours`, all of them are looked at. A length of 0 counts as the smallest
 /// normal single-precision number, so that its log is finite.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct OutOfFold {
     /// Old vectors (scaled as the map's input) whose out-of-fold residual is known, `[m, d_old]`, m ≥ 1.
     pub anchors: Matrix,

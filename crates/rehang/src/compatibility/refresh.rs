@@ -69,6 +69,7 @@ pub fn hot_refresh(
     options: &CurveOptions,
     progress: &Progress,
 ) -> Result<Vec<Refresh>> {
+    input.relevance.expect_given()?;
     if input.orders.is_empty() {
         return Err(ErrorKind::Empty { what: "the list of orders".into() }.into());
     }

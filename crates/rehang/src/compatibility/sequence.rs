@@ -240,6 +240,7 @@ impl<'a> Ground<'a> {
                 return Err(ErrorKind::Empty { what: "the gallery of the first model".into() }.into());
             }
         }
+        input.relevance.expect_given()?;
         input.relevance.check(items, first.queries.map(Matrix::rows))?;
         Ok(Self { items, width, joined_at: input.joined_at })
     }
@@ -290,6 +291,7 @@ impl<'a> View<'a> {
                     (0..qrels.len()).map(among).collect()
                 })?)
             }
+            Relevance::Nearest(_) => unreachable!("`Ground::new` refuses it"),
         };
         Ok(Self { distance: input.distance, leave_one_out, queries, right })
     }

@@ -1,15 +1,15 @@
 //! The metrics of a gallery that stays as it is.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
 use super::input::{Search, check_vectors};
 use super::metrics::ByMetric;
-use super::relevance::{Answers, QueryCount, Relevance, expect_count};
+use super::relevance::{Answers, Qrels, QueryCount, Relevance, expect_count};
 use super::sweep::{self, Depths, OWN_FIXED, Query, Ranking, Workspace};
-use super::{CurveOptions, Processor, check_metrics};
+use super::{CurveOptions, DoNothing, Measured, Processor};
 
 /// Metrics of one gallery and one query set, in percent; definitions as in [the module](super).
 #[derive(Debug, Clone, PartialEq)]
@@ -71,10 +71,74 @@ pub fn evaluate(
     options: &CurveOptions,
     progress: &Progress,
 ) -> Result<Evaluation> {
+    relevance.expect_given()?;
     let order: Vec<usize> = (0..gallery.rows()).collect();
     check_vectors(gallery, None, queries)?;
     let answers = Answers::new(relevance, &order, queries.map(Matrix::rows))?;
-    summarise(gallery, queries.unwrap_or(gallery), answers, distance, options, progress)
+    let measured = Measured::new(relevance, options)?;
+    summarise(gallery, queries.unwrap_or(gallery), answers, distance, &measured, progress)
+}
+
+/// The metrics of the search as it is today: the do-nothing line of a [curve](super::curve()) with these queries, right answers
+/// and options.
+///
+/// For [`Relevance::Nearest`] that is the share of the k nearest items by the new model (`queries` in `native`, compared by
+/// `distance`) that the old model gives among its k nearest too.
+///
+/// ```
+/// use rehang::curve::{CurveOptions, DoNothing, Metric, Relevance, evaluate_today};
+/// use rehang::{Distance, Matrix, Progress};
+///
+/// let native = Matrix::new(1, vec![0.0, 1.0, 5.0, 6.0])?;
+/// let queries = Matrix::new(1, vec![0.0, 6.0])?;
+/// // To the old model the items in the middle stand the other way round.
+/// let old = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
+/// let today = DoNothing { gallery: &old, queries: Some(&queries), distance: Distance::L2 };
+/// let (relevance, options) = (Relevance::Nearest(2), CurveOptions::default());
+/// let (distance, progress) = (Distance::L2, Progress::default());
+/// let line = evaluate_today(today, &native, Some(&queries), relevance, distance, &options, &progress)?;
+/// assert_eq!(line.values[Metric::agreement_at(2)], 50.0);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`super::curve()`]; where old and new vectors or queries are not of the same number.
+pub fn evaluate_today(
+    today: DoNothing<'_>,
+    native: &Matrix,
+    queries: Option<&Matrix>,
+    relevance: Relevance<'_>,
+    distance: Distance,
+    options: &CurveOptions,
+    progress: &Progress,
+) -> Result<Evaluation> {
+    expect_count("old vectors", today.gallery.rows(), "new vectors", native.rows())?;
+    match (today.queries, queries) {
+        (None, None) => {}
+        (Some(old), Some(new)) => expect_count("old queries", old.rows(), "new queries", new.rows())?,
+        (None, Some(_)) => return Err(Error::missing("old query vectors", "the do-nothing line")),
+        (Some(_), None) => return Err(Error::missing("new query vectors", "a set of old queries")),
+    }
+    let order: Vec<usize> = (0..native.rows()).collect();
+    // What the new model finds is what the old one has to find.
+    let wanted = if let Relevance::Nearest(_) = relevance {
+        check_vectors(native, None, queries)?;
+        let answers = Answers::new(relevance, &order, queries.map(Matrix::rows))?;
+        let nearest =
+            rank_all(native, queries.unwrap_or(native), &answers, distance, progress, |_, query| {
+                query.positives.iter().map(|positive| (positive.time as usize, positive.gain)).collect()
+            })?;
+        Some(Qrels::new(nearest)?)
+    } else {
+        None
+    };
+    check_vectors(today.gallery, None, today.queries)?;
+    let right = wanted.as_ref().map_or(relevance, Relevance::Judgements);
+    let answers = Answers::new(right, &order, today.queries.map(Matrix::rows))?;
+    let measured = Measured::new(relevance, options)?;
+    let queries = today.queries.unwrap_or(today.gallery);
+    summarise(today.gallery, queries, answers, today.distance, &measured, progress)
 }
 
 /// The metrics of a gallery `[n, d]` whose own items, embedded by another model, are the queries `[n, d]`: query i
@@ -108,11 +172,12 @@ pub fn evaluate_leave_one_out(
     options: &CurveOptions,
     progress: &Progress,
 ) -> Result<Evaluation> {
+    relevance.expect_given()?;
     let order: Vec<usize> = (0..gallery.rows()).collect();
     check_vectors(gallery, None, Some(queries))?;
     expect_count("query vectors", queries.rows(), "gallery vectors", gallery.rows())?;
     let answers = Answers::new(relevance, &order, None)?;
-    summarise(gallery, queries, answers, distance, options, progress)
+    summarise(gallery, queries, answers, distance, &Measured::new(relevance, options)?, progress)
 }
 
 /// The ranks of the right answers to every query, ascending, from 1; `None` for a query that has none.
@@ -152,7 +217,6 @@ fn rank_all<R: Send>(
     progress: &Progress,
     read: impl Fn(&mut Workspace, &Query<'_>) -> R + Sync,
 ) -> Result<Vec<R>> {
-    let columns: Vec<u32> = (0..gallery.rows() as u32).collect();
     progress.begin("evaluation", "queries", answers.counted.len() as u64);
     let search = Search {
         processor: Processor::detect(),
@@ -168,8 +232,8 @@ fn rank_all<R: Send>(
         progress,
         || (Workspace::default(), Vec::new(), Vec::new()),
         |(work, positives, ignored), place, native, _| {
-            answers.of(answers.counted[place], positives, ignored);
-            let query = Query { native, items: &columns, positives, ignored, ..Query::default() };
+            answers.of(answers.counted[place], native, positives, ignored);
+            let query = Query { native, items: &answers.items, positives, ignored, ..Query::default() };
             read(work, &query)
         },
     )?;
@@ -181,12 +245,11 @@ fn summarise(
     queries: &Matrix,
     answers: Answers<'_>,
     distance: Distance,
-    options: &CurveOptions,
+    measured: &Measured,
     progress: &Progress,
 ) -> Result<Evaluation> {
-    let (measured, depths) = check_metrics(options)?;
     let rankings = rank_all(gallery, queries, &answers, distance, progress, |work, query| {
-        sweep::rank(work, query, &depths)
+        sweep::rank(work, query, &measured.depths)
     })?;
     let of_query = |ranking: &Ranking, slot: usize| {
         let within = |depth: usize| if ranking.first_rank <= depth { 1.0 } else { 0.0 };
@@ -198,15 +261,16 @@ fn summarise(
         }
     };
     let values = |slot: usize| rankings.iter().map(move |ranking| of_query(ranking, slot));
-    let slots = || measured.iter().copied().enumerate();
     Ok(Evaluation {
         queries: answers.count,
-        values: slots()
+        values: measured
+            .shown()
             .map(|(slot, metric)| (metric, 100.0 * values(slot).sum::<f64>() / rankings.len() as f64))
             .collect(),
         per_query: QueryRanks {
             first_rank: rankings.iter().map(|ranking| ranking.first_rank).collect(),
-            values: slots()
+            values: measured
+                .shown()
                 .map(|(slot, metric)| (metric, values(slot).map(|value| 100.0 * value).collect()))
                 .collect(),
             queries: answers.counted,

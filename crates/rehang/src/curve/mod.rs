@@ -36,7 +36,6 @@
     reason = "what the inner loops call must be compiled for each instruction set too"
 )]
 
-mod agreement;
 mod centre;
 mod distances;
 mod evaluate;
@@ -55,8 +54,7 @@ use crate::space::Distance;
 use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::{Matrix, distinct};
 
-pub use agreement::{AgreementCurve, agreement, agreement_today};
-pub use evaluate::{Evaluation, QueryRanks, evaluate, evaluate_leave_one_out};
+pub use evaluate::{Evaluation, QueryRanks, evaluate, evaluate_leave_one_out, evaluate_today};
 pub use line::{Grid, Line, grid_cuts};
 pub use metrics::{ByMetric, MAP, Metric, TOP1, TOP5};
 pub use relevance::{Qrels, QueryCount, Relevance};
@@ -96,7 +94,7 @@ pub struct CurveInput<'a> {
     /// What is added to the distance of every item that is still adapted; 0 compares all vectors alike. See
     /// [`Adapter::handicap`](crate::adapter::Adapter::handicap).
     pub handicap: f64,
-    /// A group of each query, `[m]`, for the gap between groups; a negative one means "no group".
+    /// A group of each query, `[m]`, for the gap in top-1 between groups; a negative one means "no group".
     pub groups: Option<&'a [i64]>,
     /// The search as it is today, for the do-nothing line.
     pub do_nothing: Option<DoNothing<'a>>,
@@ -117,7 +115,7 @@ pub struct DoNothing<'a> {
 ///
 /// | name | default | purpose |
 /// |---|---|---|
-/// | `metrics` | none | metrics of the first ranks, such as nDCG@10; top-1, top-5 and mAP are there anyway |
+/// | `metrics` | none | metrics of the first ranks, such as nDCG@10; top-1, top-5 and mAP are there anyway; not looked at for agreement |
 /// | `flips_at` | none | depth of further flips beside those of top-1 and top-5, for NFR@k |
 /// | `kept_cuts` | 0 | evenly spaced cuts at which every query's own values are kept, for [`Curve::bands`]; 22 is a good number |
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -184,13 +182,14 @@ pub struct Curve {
     pub items: usize,
     /// Queries counted and left out.
     pub queries: QueryCount,
-    /// Top-1, top-5, mAP and what else was asked for.
+    /// Top-1, top-5, mAP and what else was asked for; agreement@k alone for [`Relevance::Nearest`].
     pub lines: ByMetric<Line>,
-    /// Flips against the start of the backfill: of top-1, of top-5, and of top-k for [`CurveOptions::flips_at`].
+    /// Flips against the start of the backfill: of top-1, of top-5, and of top-k for [`CurveOptions::flips_at`]; none of
+    /// agreement.
     pub flips: ByMetric<Flips>,
     /// The search of today, where given.
     pub do_nothing: Option<DoNothingLine>,
-    /// Top-1 of each group, by ascending group; empty without groups.
+    /// Top-1 of each group, by ascending group; empty without groups or right answers.
     pub groups: Vec<GroupLine>,
     /// Best minus worst group's top-1, where there are groups.
     pub gap: Option<Line>,
@@ -236,7 +235,7 @@ impl Curve {
 /// Definitions of the metrics and of ties are those of [this module](self).
 ///
 /// ```
-/// use rehang::curve::{CurveInput, CurveOptions, Relevance, TOP1, curve};
+/// use rehang::curve::{CurveInput, CurveOptions, Metric, Relevance, TOP1, curve};
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// // Four items on a line, two of each class. The adapter swaps the items in the middle.
@@ -254,10 +253,19 @@ impl Curve {
 ///     groups: None,
 ///     do_nothing: None,
 /// };
-/// let curve = curve(&input, &CurveOptions::default(), &Progress::default())?;
-/// assert_eq!(curve.lines[TOP1].values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
-/// assert_eq!(curve.lines[TOP1].area(), 70.0);
-/// assert_eq!(curve.flips[TOP1].positive, [0, 2, 4, 4, 4]);
+/// let made = curve(&input, &CurveOptions::default(), &Progress::default())?;
+/// assert_eq!(made.lines[TOP1].values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
+/// assert_eq!(made.lines[TOP1].area(), 70.0);
+/// assert_eq!(made.flips[TOP1].positive, [0, 2, 4, 4, 4]);
+///
+/// // Without labels: how much of what a user sees at each state is what they will see in the end.
+/// let queries = Matrix::new(1, vec![0.0, 6.0])?;
+/// let input = CurveInput { queries: Some(&queries), relevance: Relevance::Nearest(2), ..input };
+/// let made = curve(&input, &CurveOptions::default(), &Progress::default())?;
+/// let agreement = Metric::agreement_at(2);
+/// assert_eq!(made.lines[agreement].values(), [50.0, 75.0, 100.0, 100.0, 100.0]);
+/// // The first query is answered as in the end from the first item on, the second one item later.
+/// assert_eq!(made.per_query.areas[agreement], [90.0, 80.0]);
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///
@@ -280,19 +288,16 @@ fn curve_on(
     check_vectors(input.native, Some(input.adapted), input.queries)?;
     check_handicap(input.handicap)?;
     crate::order::check_permutation(input.order, items)?;
-    let (measured, depths) = check_metrics(options)?;
+    let measured = Measured::new(input.relevance, options)?;
+    let depths = &measured.depths;
     let answers = Answers::new(input.relevance, input.order, input.queries.map(Matrix::rows))?;
-    let groups = Groups::new(input.groups, &answers)?;
-    let today = match input.do_nothing {
-        None => None,
-        Some(today) => {
-            check_today(&today, input.native, input.queries)?;
-            Some(evaluate(today.gallery, today.queries, input.relevance, today.distance, options, progress)?)
-        }
-    };
+    let groups = Groups::new(input.groups.filter(|_| !measured.is_agreement()), &answers)?;
+    let CurveInput { native, queries, relevance, distance, .. } = *input;
+    let evaluated = |today| evaluate_today(today, native, queries, relevance, distance, options, progress);
+    let today = input.do_nothing.map(evaluated).transpose()?;
     let cuts = kept_cuts(items, options.kept_cuts);
-    let columns: Vec<u32> = input.order.iter().map(|&item| item as u32).collect();
-    progress.begin("curve", "queries", answers.counted.len() as u64);
+    let stage = if measured.is_agreement() { "agreement" } else { "curve" };
+    progress.begin(stage, "queries", answers.counted.len() as u64);
     let search = Search {
         processor,
         native: input.native,
@@ -306,46 +311,34 @@ fn curve_on(
     let (per_query, totals) = search.run(
         progress,
         || {
-            let totals = Totals::new(items, &depths, today.is_some(), groups.names.len());
+            let totals = Totals::new(items, depths, today.is_some(), groups.names.len());
             (Workspace::default(), totals, Vec::new(), Vec::new())
         },
         |(work, totals, positives, ignored), place, native, adapted| {
-            answers.of(answers.counted[place], positives, ignored);
+            answers.of(answers.counted[place], native, positives, ignored);
             let first_rank = today.as_ref().map_or(usize::MAX, |today| today.per_query.first_rank[place]);
             let query = Query {
                 native,
                 adapted,
-                items: &columns,
+                items: &answers.items,
                 positives,
                 ignored,
                 group: groups.of_query[place],
                 baseline: depths.hits.map(|depth| today.is_some() && first_rank as f64 <= depth),
                 cuts: &cuts,
             };
-            sweep::sweep(processor, work, &query, &depths, totals)
+            sweep::sweep(processor, work, &query, depths, totals)
         },
     )?;
     let sums = totals.into_iter().map(|(_, totals, _, _)| totals).reduce(Totals::plus).unwrap_or_default();
-    let curve = assemble(&answers, &measured, options.flips_at, &sums, &groups, today, &per_query);
+    let curve = assemble(&answers, &measured, &sums, &groups, today, &per_query);
     Ok(Curve { per_query: PerQuery { cuts, ..curve.per_query }, ..curve })
-}
-
-/// Fails where the search of today is of another number of items or queries than that of the new model.
-fn check_today(today: &DoNothing<'_>, native: &Matrix, queries: Option<&Matrix>) -> Result<()> {
-    expect_count("old vectors", today.gallery.rows(), "new vectors", native.rows())?;
-    match (today.queries, queries) {
-        (None, None) => Ok(()),
-        (Some(old), Some(new)) => expect_count("old queries", old.rows(), "new queries", new.rows()),
-        (None, Some(_)) => Err(Error::missing("old query vectors", "the do-nothing line")),
-        (Some(_), None) => Err(Error::missing("new query vectors", "a set of old queries")),
-    }
 }
 
 /// Turns sums over queries into percent; the kept cuts are left out.
 fn assemble(
     answers: &Answers<'_>,
-    measured: &[Metric],
-    flips_at: Option<usize>,
+    measured: &Measured,
     sums: &Totals,
     groups: &Groups,
     today: Option<Evaluation>,
@@ -364,13 +357,14 @@ fn assemble(
             let rate = negative.iter().map(|&lost| 100.0 * lost as f64 / right.max(1) as f64).collect();
             Flips { right, positive, negative, rate: Line::new(rate) }
         };
-        let depths = [1, 5].into_iter().chain(flips_at).enumerate();
-        depths.map(|(slot, depth)| (Metric::top(depth), of_slot(slot))).collect::<ByMetric<Flips>>()
+        let depths = measured.flips.iter().enumerate();
+        depths.map(|(slot, &depth)| (Metric::top(depth), of_slot(slot))).collect::<ByMetric<Flips>>()
     };
     let start_right = [0, 1, 2].map(|slot| hits[slot].first().map_or(0, |&hits| hits as usize));
     let do_nothing = today.map(|evaluation| {
-        let right = [1, 5, flips_at.unwrap_or(0)]
-            .map(|depth| evaluation.per_query.first_rank.iter().filter(|&&rank| rank <= depth).count());
+        let ranks = &evaluation.per_query.first_rank;
+        let within = |depth: f64| ranks.iter().filter(|&&rank| rank as f64 <= depth).count();
+        let right = measured.depths.hits.map(within);
         DoNothingLine { flips: flips(right, &sums.lost_to_baseline), evaluation }
     });
     let group_lines: Vec<GroupLine> = groups
@@ -391,7 +385,6 @@ fn assemble(
         };
         Line::new((0..=items).map(gap_at).collect())
     });
-    let slots = || measured.iter().copied().enumerate();
     let line = |slot: usize| match slot {
         0 | 1 => percent_line(&sums.hits[slot], counted as f64),
         2 => fixed(&sums.precision),
@@ -400,23 +393,24 @@ fn assemble(
     let area = |slot: usize| per_query.iter().map(|query| 100.0 * query.areas[slot]).collect();
     let kept = |slot: usize| {
         let of_query = |query: &'_ QueryValues| -> Vec<f32> {
-            query.at_cuts.iter().skip(slot).step_by(measured.len()).map(|value| 100.0 * value).collect()
+            let own = query.at_cuts.iter().skip(slot).step_by(measured.metrics.len());
+            own.map(|value| 100.0 * value).collect()
         };
         per_query.iter().flat_map(of_query).collect()
     };
     Curve {
         items,
         queries: answers.count,
-        lines: slots().map(|(slot, metric)| (metric, line(slot))).collect(),
+        lines: measured.shown().map(|(slot, metric)| (metric, line(slot))).collect(),
         flips: flips(start_right, &sums.lost),
         do_nothing,
         groups: group_lines,
         gap,
         per_query: PerQuery {
             queries: answers.counted.clone(),
-            areas: slots().map(|(slot, metric)| (metric, area(slot))).collect(),
+            areas: measured.shown().map(|(slot, metric)| (metric, area(slot))).collect(),
             cuts: Vec::new(),
-            at_cuts: slots().map(|(slot, metric)| (metric, kept(slot))).collect(),
+            at_cuts: measured.shown().map(|(slot, metric)| (metric, kept(slot))).collect(),
         },
     }
 }
@@ -433,27 +427,53 @@ fn running(changes: &[i64]) -> Vec<u64> {
         .collect()
 }
 
-/// The metrics asked for, checked: top-1, top-5 and mAP, then those of the first ranks.
-fn check_metrics(options: &CurveOptions) -> Result<(Vec<Metric>, Depths)> {
-    let within = |name: &str, depth: usize| match depth {
-        1..=COUNT_MAX => Ok(()),
-        _ => Err(Error::option(format!("the depth of {name}"), depth, format!("1 to {COUNT_MAX}"))),
-    };
-    let mut measured = vec![TOP1, TOP5, MAP];
-    for &metric in &options.metrics {
-        if measured.contains(&metric) {
-            continue;
+/// What is measured: the metrics asked for, checked.
+struct Measured {
+    /// Top-1, top-5 and mAP, which the sweep always has, then those of the first ranks.
+    metrics: Vec<Metric>,
+    /// Depths of the flips.
+    flips: Vec<usize>,
+    depths: Depths,
+}
+
+impl Measured {
+    fn new(relevance: Relevance<'_>, options: &CurveOptions) -> Result<Self> {
+        let mut metrics = vec![TOP1, TOP5, MAP];
+        if let Relevance::Nearest(depth) = relevance {
+            metrics.push(Metric::agreement_at(depth));
+            // Agreement is recall of what the fully native gallery finds.
+            let depths = Depths::new(&[Metric::recall_at(depth)], None);
+            return Ok(Self { metrics, flips: Vec::new(), depths });
         }
-        if metric.head().is_none() {
-            let expected = "one that a curve has: top1, top5, map, or one of the first ranks";
-            return Err(Error::option("metric", metric, expected));
+        let within = |name: &str, depth: usize| match depth {
+            1..=COUNT_MAX => Ok(()),
+            _ => Err(Error::option(format!("the depth of {name}"), depth, format!("1 to {COUNT_MAX}"))),
+        };
+        for &metric in &options.metrics {
+            if metrics.contains(&metric) {
+                continue;
+            }
+            if metric.head().is_none() {
+                let expected = "one that a curve has: top1, top5, map, or one of the first ranks";
+                return Err(Error::option("metric", metric, expected));
+            }
+            within(&metric.name_at_any_depth(), metric.depth().unwrap_or(0))?;
+            metrics.push(metric);
         }
-        within(&metric.name_at_any_depth(), metric.depth().unwrap_or(0))?;
-        measured.push(metric);
+        options.flips_at.map_or(Ok(()), |depth| within("flips", depth))?;
+        let depths = Depths::new(&metrics, options.flips_at);
+        Ok(Self { metrics, flips: [1, 5].into_iter().chain(options.flips_at).collect(), depths })
     }
-    options.flips_at.map_or(Ok(()), |depth| within("flips", depth))?;
-    let depths = Depths::new(&measured, options.flips_at);
-    Ok((measured, depths))
+
+    fn is_agreement(&self) -> bool {
+        self.flips.is_empty()
+    }
+
+    /// The metrics that are told, and where the sweep has them.
+    fn shown(&self) -> impl Iterator<Item = (usize, Metric)> {
+        let hidden = if self.is_agreement() { sweep::OWN_FIXED } else { 0 };
+        self.metrics.iter().copied().enumerate().skip(hidden)
+    }
 }
 
 /// Groups of the counted queries.

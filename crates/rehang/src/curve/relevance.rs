@@ -20,6 +20,9 @@ pub enum Relevance<'a> {
     },
     /// Items that were judged, query by query.
     Judgements(&'a Qrels),
+    /// As many of the nearest items of the fully native gallery: without labels, a [curve](super::curve()) measures agreement
+    /// with it, and nothing else. A ranking with fewer items has them all.
+    Nearest(usize),
 }
 
 impl Relevance<'_> {
@@ -27,6 +30,12 @@ impl Relevance<'_> {
     pub(crate) fn check(self, items: usize, queries: Option<usize>) -> Result<()> {
         let given = queries.unwrap_or(items);
         match self {
+            Self::Nearest(0) => Err(Error::option("the depth of agreement@k", 0, "1 or more")),
+            Self::Nearest(_) if items == 1 && queries.is_none() => {
+                let detail = "the gallery is its own set of queries and has one item; give separate queries, or more items";
+                Err(ErrorKind::NothingToFind { detail: detail.into() }.into())
+            }
+            Self::Nearest(_) => Ok(()),
             Self::Labels { gallery, queries: labels } => {
                 expect_count("gallery labels", gallery.len(), "gallery vectors", items)?;
                 match (queries, labels) {
@@ -49,6 +58,16 @@ impl Relevance<'_> {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Fails where only a gallery that is backfilled has right answers.
+    pub(crate) fn expect_given(self) -> Result<()> {
+        match self {
+            Self::Nearest(_) => {
+                Err(Error::missing("labels or judgements", "an evaluation or a comparison of models"))
+            }
+            Self::Labels { .. } | Self::Judgements(_) => Ok(()),
         }
     }
 }
@@ -143,6 +162,8 @@ pub(crate) struct Positive {
 /// Right answers by backfill time, and the queries that have any.
 pub(crate) struct Answers<'a> {
     kind: Kind<'a>,
+    /// Gallery item of every column, in the order of the backfill.
+    pub(crate) items: Vec<u32>,
     /// Backfill time of every gallery item.
     times: Vec<u32>,
     /// Whether query i is gallery item i.
@@ -159,6 +180,8 @@ enum Kind<'a> {
         queries: &'a [i64],
     },
     Judgements(&'a Qrels),
+    /// How many of the nearest items.
+    Nearest(usize),
 }
 
 impl<'a> Answers<'a> {
@@ -181,9 +204,11 @@ impl<'a> Answers<'a> {
                 Kind::Labels { classes, queries: query_labels.unwrap_or(gallery) }
             }
             Relevance::Judgements(qrels) => Kind::Judgements(qrels),
+            Relevance::Nearest(depth) => Kind::Nearest(depth),
         };
         let mut answers = Self {
             kind,
+            items: order.iter().map(|&item| item as u32).collect(),
             times,
             leave_one_out: queries.is_none(),
             counted: Vec::new(),
@@ -218,11 +243,19 @@ impl<'a> Answers<'a> {
                 .query(query)
                 .iter()
                 .any(|&(item, gain)| gain > 0.0 && !(self.leave_one_out && item == query)),
+            Kind::Nearest(_) => true,
         }
     }
 
-    /// Fills in the right answers to a query by ascending time, and the columns that are not in its ranking.
-    pub(crate) fn of(&self, query: usize, positives: &mut Vec<Positive>, ignored: &mut Vec<u32>) {
+    /// Fills in the right answers to a query by ascending time, and the columns that are not in its ranking; `native` are its
+    /// distances to the native vectors.
+    pub(crate) fn of(
+        &self,
+        query: usize,
+        native: &[f64],
+        positives: &mut Vec<Positive>,
+        ignored: &mut Vec<u32>,
+    ) {
         positives.clear();
         ignored.clear();
         let own = self.leave_one_out.then(|| self.times[query]);
@@ -249,6 +282,29 @@ impl<'a> Answers<'a> {
                 positives.sort_by_key(|positive| positive.time);
                 ignored.sort_unstable();
             }
+            Kind::Nearest(depth) => {
+                let nearest = self.nearest(native, own, *depth);
+                positives.extend(nearest.iter().map(|&(_, _, time)| Positive { time, gain: 1.0 }));
+                positives.sort_unstable_by_key(|positive| positive.time);
+            }
         }
+    }
+
+    /// The `depth` nearest columns but `own` by (distance, gallery index), as (distance, gallery index, column).
+    fn nearest(&self, distances: &[f64], own: Option<u32>, depth: usize) -> Vec<(f64, u32, u32)> {
+        let mut nearest: Vec<(f64, u32, u32)> = Vec::new();
+        let mut farthest = f64::INFINITY;
+        for (time, (&distance, &item)) in (0_u32..).zip(distances.iter().zip(&self.items)) {
+            if distance > farthest || Some(time) == own {
+                continue;
+            }
+            let place = nearest.partition_point(|&(other, index, _)| (other, index) < (distance, item));
+            nearest.insert(place, (distance, item, time));
+            nearest.truncate(depth);
+            if nearest.len() == depth {
+                farthest = nearest[depth - 1].0;
+            }
+        }
+        nearest
     }
 }

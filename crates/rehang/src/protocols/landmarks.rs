@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::compatibility::at_width;
 use crate::curve::{
-    CurveOptions, MAP, Metric, Qrels, QueryCount, Relevance, evaluate, expect_count, ranks_of_answers,
+    CurveOptions, Evaluation, Metric, Qrels, QueryCount, Relevance, evaluate, expect_count, ranks_of_answers,
 };
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -16,25 +16,13 @@ pub const PRECISION_DEPTHS: [usize; 3] = [1, 5, 10];
 /// The depth of mAP@k by which RACT and DMU report the revisited benchmarks.
 pub const REVISITED_MAP_DEPTH: usize = 10;
 
-/// The result of the Google Landmarks v2 retrieval protocol.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LandmarkRetrieval {
-    /// Queries counted; those without any right answer are left out of the mean.
-    pub queries: QueryCount,
-    /// The depth k.
-    pub depth: usize,
-    /// mAP@k, in percent.
-    pub map_at: f64,
-    /// Mean average precision over whole rankings, in percent.
-    pub map: f64,
-}
-
 /// mAP@k of landmark queries `[m, d]` in an index `[n, d]`: `1/min(P, k) · Σ_{r_i ≤ k} i / r_i` for P right answers at ranks
 /// r_i, meaned over queries that have any (Google Landmarks v2; k = 100).
 ///
 /// `answers[q]` are the index rows that answer query q. Equal distances are ranked by index row.
 ///
 /// ```
+/// use rehang::curve::Metric;
 /// use rehang::protocols::landmarks::retrieval;
 /// use rehang::{Distance, Matrix, Progress};
 ///
@@ -43,7 +31,7 @@ pub struct LandmarkRetrieval {
 /// // Right answers at ranks 1 and 3, looked at to depth 2: (1/1) / min(2, 2). The other query shows no landmark.
 /// let answers = [vec![0, 2], vec![]];
 /// let result = retrieval(&index, &queries, &answers, 2, Distance::L2, &Progress::default())?;
-/// assert_eq!((result.map_at, result.queries.counted, result.queries.without_positives), (50.0, 1, 1));
+/// assert_eq!((result.values[Metric::map_at(2)], result.queries.counted, result.queries.without_positives), (50.0, 1, 1));
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///
@@ -57,18 +45,12 @@ pub fn retrieval(
     depth: usize,
     distance: Distance,
     progress: &Progress,
-) -> Result<LandmarkRetrieval> {
+) -> Result<Evaluation> {
     let judged =
         Qrels::new(answers.iter().map(|items| items.iter().map(|&item| (item, 1.0)).collect()).collect())?;
     let options = CurveOptions { metrics: vec![Metric::map_at(depth)], ..CurveOptions::default() };
     let (queries, relevance) = (at_width(queries, index.columns()), Relevance::Judgements(&judged));
-    let result = evaluate(index, Some(&queries), relevance, distance, &options, progress)?;
-    Ok(LandmarkRetrieval {
-        queries: result.queries,
-        depth,
-        map_at: result.values[Metric::map_at(depth)],
-        map: result.values[MAP],
-    })
+    evaluate(index, Some(&queries), relevance, distance, &options, progress)
 }
 
 /// What the gallery holds for one query of a revisited benchmark, as gallery rows.

@@ -24,7 +24,7 @@ use rayon::prelude::*;
 use rehang::{Error, Result};
 use rehang_fit::network::State;
 
-use super::graph::{Graph, Operation, Shape, Sliding};
+use super::graph::{Graph, Node, Operation, Shape, Sliding};
 use super::pass::{Mode, Passes};
 use convolution::Convolution;
 use normalisation::Normalisation;
@@ -51,6 +51,8 @@ pub(crate) struct FusedPasses {
 #[derive(Debug, Clone)]
 struct Step {
     kind: Kind,
+    /// Node that it reads.
+    input: usize,
     /// Node whose value it makes.
     output: usize,
 }
@@ -58,7 +60,6 @@ struct Step {
 #[derive(Debug, Clone)]
 enum Kind {
     Convolution {
-        input: usize,
         /// Where the weight lies among the parameters.
         weight: Range<usize>,
         convolution: Box<Convolution>,
@@ -68,32 +69,20 @@ enum Kind {
         stale: bool,
     },
     Normalisation {
-        input: usize,
         normalisation: Box<Normalisation>,
     },
-    Relu {
-        input: usize,
-    },
+    Relu,
     Sum {
-        left: usize,
-        right: usize,
+        other: usize,
     },
     MaximumPool {
-        input: usize,
         window: Sliding,
         places: Vec<u16>,
     },
-    AveragePool {
-        input: usize,
-    },
-    GeneralisedMeanPool {
-        input: usize,
-    },
-    Flatten {
-        input: usize,
-    },
+    AveragePool,
+    GeneralisedMeanPool,
+    Flatten,
     Dense {
-        input: usize,
         weight: Range<usize>,
         bias: Range<usize>,
     },
@@ -103,20 +92,20 @@ impl FusedPasses {
     /// Plans the steps of a graph; buffers come with the first batch.
     pub(crate) fn new(graph: &Graph) -> Self {
         let steps = plan(graph);
-        let mut last_reader = vec![0; graph.operations.len()];
+        let mut last_reader = vec![0; graph.nodes.len()];
         for (number, step) in steps.iter().enumerate() {
-            for node in step.kind.inputs().into_iter().chain([step.output]) {
+            for node in step.inputs().chain([step.output]) {
                 last_reader[node] = number;
             }
         }
         // The vector is read when all steps are done.
-        last_reader[graph.operations.len() - 1] = usize::MAX;
+        last_reader[graph.nodes.len() - 1] = usize::MAX;
         Self {
             shapes: graph.shapes.clone(),
             parameter_count: graph.parameter_count(),
             steps,
             last_reader,
-            values: vec![Vec::new(); graph.operations.len()],
+            values: vec![Vec::new(); graph.nodes.len()],
             rows: None,
             free: Vec::new(),
             scratch: Scratch::default(),
@@ -141,7 +130,7 @@ impl FusedPasses {
             step.forward(&self.shapes, state, values, &mut out, rows, mode, &mut self.scratch);
             values[step.output] = out;
             if mode == Mode::Evaluation {
-                for input in self.steps[number].kind.inputs() {
+                for input in self.steps[number].inputs() {
                     if self.last_reader[input] == number {
                         self.free.push(std::mem::take(&mut values[input]));
                     }
@@ -247,14 +236,21 @@ impl Gradients {
         }
     }
 
-    /// Adds to a node's gradient by `work`, which finds what is there, or zeros.
-    fn add_by(&mut self, node: usize, size: usize, work: impl FnOnce(&mut [f32])) {
-        let (mut gradient, is_started) = self.open(node, size);
+    /// Adds to a node's gradient by `work`, which gets `gradient` and what is there, or zeros.
+    fn add_by(
+        &mut self,
+        node: usize,
+        size: usize,
+        gradient: Vec<f32>,
+        work: impl FnOnce(&[f32], &mut [f32]),
+    ) {
+        let (mut sum, is_started) = self.open(node, size);
         if !is_started {
-            gradient.fill(0.0);
+            sum.fill(0.0);
         }
-        work(&mut gradient);
-        self.nodes[node] = Some(gradient);
+        work(&gradient, &mut sum);
+        self.nodes[node] = Some(sum);
+        self.free.push(gradient);
     }
 
     /// Adds a whole gradient to a node's; the gradient of the input is never asked for.
@@ -295,30 +291,18 @@ fn check_parameters(count: usize, expected: usize) -> Result<()> {
     ))
 }
 
-impl Kind {
-    /// Nodes whose values the step reads.
-    fn inputs(&self) -> Vec<usize> {
-        match self {
-            Self::Convolution { input, normalisation, .. } => {
-                let residual = normalisation.as_ref().and_then(|(_, normalisation)| normalisation.residual);
-                residual.into_iter().chain([*input]).collect()
-            }
-            Self::Normalisation { input, normalisation } => {
-                normalisation.residual.into_iter().chain([*input]).collect()
-            }
-            Self::Sum { left, right } if left == right => vec![*left],
-            Self::Sum { left, right } => vec![*left, *right],
-            Self::Relu { input }
-            | Self::MaximumPool { input, .. }
-            | Self::AveragePool { input }
-            | Self::GeneralisedMeanPool { input }
-            | Self::Flatten { input }
-            | Self::Dense { input, .. } => vec![*input],
-        }
-    }
-}
-
 impl Step {
+    /// Nodes whose values the step reads.
+    fn inputs(&self) -> impl Iterator<Item = usize> + use<> {
+        let beside = match &self.kind {
+            Kind::Convolution { normalisation: Some((_, normalisation)), .. }
+            | Kind::Normalisation { normalisation } => normalisation.residual,
+            Kind::Sum { other } => Some(*other).filter(|other| *other != self.input),
+            _ => None,
+        };
+        beside.into_iter().chain([self.input])
+    }
+
     fn forward(
         &mut self,
         shapes: &[Shape],
@@ -329,14 +313,14 @@ impl Step {
         mode: Mode,
         scratch: &mut Scratch,
     ) {
-        let output_shape = shapes[self.output];
+        let (input, output_shape) = (self.input, shapes[self.output]);
         match &mut self.kind {
-            Kind::Convolution { input, weight, convolution, normalisation, stale } => {
+            Kind::Convolution { weight, convolution, normalisation, stale } => {
                 convolution.prepare(&state.parameters[weight.clone()], scratch);
                 *stale = mode == Mode::Evaluation;
                 let positions = rows * output_shape.height * output_shape.width;
                 match (normalisation, mode) {
-                    (None, _) => convolution.forward(rows, &values[*input], out, &|_, _, _| (), scratch),
+                    (None, _) => convolution.forward(rows, &values[input], out, &|_, _, _| (), scratch),
                     (Some((between, normalisation)), Mode::Training) => {
                         let mut z = std::mem::take(&mut values[*between]);
                         z.resize(out.len(), 0.0);
@@ -347,7 +331,7 @@ impl Step {
                             let sums = unsafe { sums.part(2 * channels * part..2 * channels * (part + 1)) };
                             normalisation::moments(z, channels, sums);
                         };
-                        convolution.forward(rows, &values[*input], &mut z, &finish, scratch);
+                        convolution.forward(rows, &values[input], &mut z, &finish, scratch);
                         normalisation.settle(positions, state);
                         let residual = normalisation.residual.map(|node| &values[node][..]);
                         normalisation.apply(&z, residual, out);
@@ -360,12 +344,12 @@ impl Step {
                             let residual = residual.map(|residual| &residual[start..]);
                             line.apply_in_place(z, residual, normalisation.relu);
                         };
-                        convolution.forward(rows, &values[*input], out, &finish, scratch);
+                        convolution.forward(rows, &values[input], out, &finish, scratch);
                     }
                 }
             }
-            Kind::Normalisation { input, normalisation } => {
-                let z = &values[*input][..];
+            Kind::Normalisation { normalisation } => {
+                let z = &values[input][..];
                 let residual = normalisation.residual.map(|node| &values[node][..]);
                 if mode == Mode::Training {
                     normalisation.take_moments(z);
@@ -376,30 +360,30 @@ impl Step {
                     normalisation.running_line(state).apply(z, residual, relu, out);
                 }
             }
-            Kind::Relu { input } => {
-                out.copy_from_slice(&values[*input]);
-                normalisation::gate(out, &values[*input]);
+            Kind::Relu => {
+                out.copy_from_slice(&values[input]);
+                normalisation::gate(out, &values[input]);
             }
-            Kind::Sum { left, right } => {
-                for ((out, left), right) in out.iter_mut().zip(&values[*left]).zip(&values[*right]) {
+            Kind::Sum { other } => {
+                for ((out, left), right) in out.iter_mut().zip(&values[input]).zip(&values[*other]) {
                     *out = left + right;
                 }
             }
-            Kind::MaximumPool { input, window, places } => {
+            Kind::MaximumPool { window, places } => {
                 // An evaluation must leave the places of the last pass in training alone.
                 let mut others = Vec::new();
                 let places = if mode == Mode::Training { places } else { &mut others };
                 places.resize(out.len(), 0);
-                pooling::maximum(shapes[*input], output_shape, *window, &values[*input], out, places);
+                pooling::maximum(shapes[input], output_shape, *window, &values[input], out, places);
             }
-            Kind::AveragePool { input } => pooling::average(shapes[*input], &values[*input], out),
-            Kind::GeneralisedMeanPool { input } => {
-                pooling::generalised_mean(shapes[*input], &values[*input], out);
+            Kind::AveragePool => pooling::average(shapes[input], &values[input], out),
+            Kind::GeneralisedMeanPool => {
+                pooling::generalised_mean(shapes[input], &values[input], out);
             }
-            Kind::Flatten { input } => pooling::channels_first(shapes[*input], &values[*input], out),
-            Kind::Dense { input, weight, bias } => {
+            Kind::Flatten => pooling::channels_first(shapes[input], &values[input], out),
+            Kind::Dense { weight, bias } => {
                 let (weight, bias) = (&state.parameters[weight.clone()], &state.parameters[bias.clone()]);
-                let vectors = as_vectors(shapes[*input], &values[*input]);
+                let vectors = as_vectors(shapes[input], &values[input]);
                 dense::forward(rows, &vectors, weight, bias, out);
             }
         }
@@ -415,11 +399,12 @@ impl Step {
         parameters: &mut [f32],
         scratch: &mut Scratch,
     ) {
+        let input = self.input;
         let rows = gradient.len() / shapes[self.output].size();
         let size = |node: usize| rows * shapes[node].size();
         let out = &values[self.output];
         match &mut self.kind {
-            Kind::Convolution { input, weight, convolution, normalisation, stale } => {
+            Kind::Convolution { weight, convolution, normalisation, stale } => {
                 if *stale {
                     convolution.prepare(&state.parameters[weight.clone()], scratch);
                     *stale = false;
@@ -430,78 +415,73 @@ impl Step {
                         normalisation_backward(normalisation, state, z, out, gradient, gradients, parameters);
                 }
                 let weight_gradient = &mut parameters[weight.clone()];
-                if *input == 0 {
+                if input == 0 {
                     convolution.backward(rows, &values[0], &gradient, weight_gradient, None, scratch);
                 } else {
-                    let (mut target, is_started) = gradients.open(*input, size(*input));
+                    let (mut target, is_started) = gradients.open(input, size(input));
                     let wanted = Some((&mut target[..], is_started));
-                    convolution.backward(rows, &values[*input], &gradient, weight_gradient, wanted, scratch);
-                    gradients.nodes[*input] = Some(target);
+                    convolution.backward(rows, &values[input], &gradient, weight_gradient, wanted, scratch);
+                    gradients.nodes[input] = Some(target);
                 }
                 gradients.free.push(gradient);
             }
-            Kind::Normalisation { input, normalisation } => {
-                let z = &values[*input];
+            Kind::Normalisation { normalisation } => {
+                let z = &values[input];
                 let dz =
                     normalisation_backward(normalisation, state, z, out, gradient, gradients, parameters);
-                gradients.add(*input, dz);
+                gradients.add(input, dz);
             }
-            Kind::Relu { input } => {
+            Kind::Relu => {
                 normalisation::gate(&mut gradient, out);
-                gradients.add(*input, gradient);
+                gradients.add(input, gradient);
             }
-            Kind::Sum { left, right } => {
+            Kind::Sum { other } => {
                 let mut copy = take(&mut gradients.free, gradient.len());
                 copy.copy_from_slice(&gradient);
-                gradients.add(*left, copy);
-                gradients.add(*right, gradient);
+                gradients.add(input, copy);
+                gradients.add(*other, gradient);
             }
-            Kind::Dense { input, weight, bias } => {
+            Kind::Dense { weight, bias } => {
                 let (inputs, outputs) = (weight.len() / bias.len(), bias.len());
                 // Weight and bias lie next to each other, the weight first.
                 let (weight_gradient, bias_gradient) =
                     parameters[weight.start..bias.end].split_at_mut(inputs * outputs);
-                let vectors = as_vectors(shapes[*input], &values[*input]);
+                let vectors = as_vectors(shapes[input], &values[input]);
                 dense::parameter_gradient(rows, &vectors, &gradient, weight_gradient, bias_gradient);
-                if *input != 0 {
-                    let mut target = take(&mut gradients.free, size(*input));
+                if input != 0 {
+                    let mut target = take(&mut gradients.free, size(input));
                     let weight = &state.parameters[weight.clone()];
                     dense::input_gradient(rows, &gradient, weight, outputs, &mut target);
-                    if shapes[*input].height * shapes[*input].width > 1 {
-                        let mut planes = take(&mut gradients.free, size(*input));
-                        pooling::channels_last(shapes[*input], &target, &mut planes);
+                    if shapes[input].height * shapes[input].width > 1 {
+                        let mut planes = take(&mut gradients.free, size(input));
+                        pooling::channels_last(shapes[input], &target, &mut planes);
                         std::mem::swap(&mut planes, &mut target);
                         gradients.free.push(planes);
                     }
-                    gradients.add(*input, target);
+                    gradients.add(input, target);
                 }
                 gradients.free.push(gradient);
             }
-            Kind::Flatten { input } => {
-                let mut target = take(&mut gradients.free, size(*input));
-                pooling::channels_last(shapes[*input], &gradient, &mut target);
-                gradients.add(*input, target);
+            Kind::Flatten => {
+                let mut target = take(&mut gradients.free, size(input));
+                pooling::channels_last(shapes[input], &gradient, &mut target);
+                gradients.add(input, target);
                 gradients.free.push(gradient);
             }
-            Kind::MaximumPool { input, window, places } => {
-                let (from, to) = (shapes[*input], shapes[self.output]);
-                gradients.add_by(*input, size(*input), |target| {
-                    pooling::maximum_backward(from, to, *window, &gradient, places, target);
+            Kind::MaximumPool { window, places } => {
+                let (from, to) = (shapes[input], shapes[self.output]);
+                gradients.add_by(input, size(input), gradient, |gradient, target| {
+                    pooling::maximum_backward(from, to, *window, gradient, places, target);
                 });
-                gradients.free.push(gradient);
             }
-            Kind::AveragePool { input } => {
-                gradients.add_by(*input, size(*input), |target| {
-                    pooling::average_backward(shapes[*input], &gradient, target);
+            Kind::AveragePool => gradients.add_by(input, size(input), gradient, |gradient, target| {
+                pooling::average_backward(shapes[input], gradient, target);
+            }),
+            Kind::GeneralisedMeanPool => {
+                gradients.add_by(input, size(input), gradient, |gradient, target| {
+                    let values = &values[input];
+                    pooling::generalised_mean_backward(shapes[input], values, out, gradient, target);
                 });
-                gradients.free.push(gradient);
-            }
-            Kind::GeneralisedMeanPool { input } => {
-                gradients.add_by(*input, size(*input), |target| {
-                    let values = &values[*input];
-                    pooling::generalised_mean_backward(shapes[*input], values, out, &gradient, target);
-                });
-                gradients.free.push(gradient);
             }
         }
     }
@@ -543,42 +523,44 @@ fn plan(graph: &Graph) -> Vec<Step> {
     let readers = graph.readers();
     // The only reader of a node that nothing else looks at.
     let only_reader = |node: usize| match readers[node][..] {
-        [reader] => Some((reader, graph.operations[reader])),
+        [reader] => Some((reader, graph.nodes[reader])),
         _ => None,
     };
     let mut steps = Vec::new();
     // What happens at a node that a step before it has taken along.
-    let mut taken: Vec<Option<Kind>> = vec![None; graph.operations.len()];
+    let mut taken: Vec<Option<Step>> = vec![None; graph.nodes.len()];
     // Sums that BatchNorm has taken along on its way to ReLU.
-    let mut passed = vec![false; graph.operations.len()];
-    for (node, operation) in graph.operations.iter().enumerate() {
+    let mut passed = vec![false; graph.nodes.len()];
+    for (node, &Node { input, operation }) in graph.nodes.iter().enumerate() {
         let is_behind = !matches!(operation, Operation::Normalisation { .. });
-        if let Some(kind) = taken[node].take_if(|_| is_behind) {
-            steps.push(Step { kind, output: node });
+        if let Some(step) = taken[node].take_if(|_| is_behind) {
+            steps.push(step);
             continue;
         }
-        let kind = match *operation {
+        let kind = match operation {
             Operation::Input => continue,
-            Operation::Convolution { input, weight, window } => {
+            Operation::Convolution { weight, window } => {
                 let convolution = Convolution::new(graph.shapes[input], graph.shapes[node], window);
                 let kind = Kind::Convolution {
-                    input,
                     weight: range(weight),
                     convolution: Box::new(convolution),
                     normalisation: None,
                     stale: true,
                 };
-                if let Some((reader, Operation::Normalisation { .. })) = only_reader(node) {
-                    taken[reader] = Some(kind);
+                if let Some((reader, Node { operation: Operation::Normalisation { .. }, .. })) =
+                    only_reader(node)
+                {
+                    taken[reader] = Some(Step { kind, input, output: reader });
                     continue;
                 }
                 kind
             }
-            Operation::Normalisation { input, scale, shift, statistics } => {
+            Operation::Normalisation { scale, shift, statistics } => {
                 let statistics = graph.statistics[statistics].range.clone();
                 let mut normalisation = Normalisation::new(range(scale), range(shift), statistics);
                 let mut end = node;
-                if let Some((reader, Operation::Sum { left, right })) = only_reader(end)
+                if let Some((reader, Node { input: left, operation: Operation::Sum { other: right } })) =
+                    only_reader(end)
                     && left != right
                     && taken[reader].is_none()
                     && !passed[reader]
@@ -586,39 +568,41 @@ fn plan(graph: &Graph) -> Vec<Step> {
                     normalisation.residual = Some(if left == node { right } else { left });
                     end = reader;
                 }
-                if let Some((reader, Operation::Relu { .. })) = only_reader(end) {
+                if let Some((reader, Node { operation: Operation::Relu, .. })) = only_reader(end) {
                     normalisation.relu = true;
                     passed[end] = end != node;
                     end = reader;
                 }
                 let normalisation = Box::new(normalisation);
-                let kind = match taken[node].take() {
-                    Some(Kind::Convolution { input: from, weight, convolution, stale, .. }) => {
+                let step = match taken[node].take() {
+                    Some(Step {
+                        kind: Kind::Convolution { weight, convolution, stale, .. },
+                        input: from,
+                        ..
+                    }) => {
                         let normalisation = Some((input, normalisation));
-                        Kind::Convolution { input: from, weight, convolution, normalisation, stale }
+                        let kind = Kind::Convolution { weight, convolution, normalisation, stale };
+                        Step { kind, input: from, output: end }
                     }
-                    _ => Kind::Normalisation { input, normalisation },
+                    _ => Step { kind: Kind::Normalisation { normalisation }, input, output: end },
                 };
-                if end != node {
-                    taken[end] = Some(kind);
-                    continue;
+                if end == node {
+                    steps.push(step);
+                } else {
+                    taken[end] = Some(step);
                 }
-                kind
+                continue;
             }
             _ if passed[node] => continue,
-            Operation::Relu { input } => Kind::Relu { input },
-            Operation::Sum { left, right } => Kind::Sum { left, right },
-            Operation::MaximumPool { input, window } => {
-                Kind::MaximumPool { input, window, places: Vec::new() }
-            }
-            Operation::AveragePool { input } => Kind::AveragePool { input },
-            Operation::GeneralisedMeanPool { input } => Kind::GeneralisedMeanPool { input },
-            Operation::Flatten { input } => Kind::Flatten { input },
-            Operation::Dense { input, weight, bias } => {
-                Kind::Dense { input, weight: range(weight), bias: range(bias) }
-            }
+            Operation::Relu => Kind::Relu,
+            Operation::Sum { other } => Kind::Sum { other },
+            Operation::MaximumPool { window } => Kind::MaximumPool { window, places: Vec::new() },
+            Operation::AveragePool => Kind::AveragePool,
+            Operation::GeneralisedMeanPool => Kind::GeneralisedMeanPool,
+            Operation::Flatten => Kind::Flatten,
+            Operation::Dense { weight, bias } => Kind::Dense { weight: range(weight), bias: range(bias) },
         };
-        steps.push(Step { kind, output: node });
+        steps.push(Step { kind, input, output: node });
     }
     steps
 }

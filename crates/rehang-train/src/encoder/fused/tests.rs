@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::super::{Architecture, Pooling, Stem};
+use super::super::{Architecture, Pooling, Resnet, Stem};
 use super::*;
 
 /// Numbers in ±1 without a pattern, the same on every run.
@@ -42,7 +42,7 @@ fn reference(
 ) -> (Vec<Vec<f64>>, Vec<(f64, f64)>) {
     let mut moments = Vec::new();
     let mut values: Vec<Vec<f64>> = Vec::new();
-    for (node, operation) in graph.operations.iter().enumerate() {
+    for (node, &Node { input: read, operation }) in graph.nodes.iter().enumerate() {
         let shape = graph.shapes[node];
         let of = |index: usize| &parameters[graph.parameters[index].range.clone()];
         let mut out = vec![0.0; rows * shape.size()];
@@ -71,42 +71,40 @@ fn reference(
                 for y in 0..shape.height {
                     for x in 0..shape.width {
                         let here = at(node, row, channel, y, x);
-                        out[here] = match *operation {
+                        out[here] = match operation {
                             Operation::Input => f64::from(input[here]),
-                            Operation::Convolution { input, weight, window } => {
+                            Operation::Convolution { weight, window } => {
                                 let squares = window.side * window.side;
-                                let inputs = graph.shapes[input].channels;
+                                let inputs = graph.shapes[read].channels;
                                 let mut sum = 0.0;
                                 for c in 0..inputs {
-                                    for (square, from) in window_of(input, window, row, c, y, x) {
+                                    for (square, from) in window_of(read, window, row, c, y, x) {
                                         let w = of(weight)[(channel * inputs + c) * squares + square];
-                                        sum += w * values[input][from];
+                                        sum += w * values[read][from];
                                     }
                                 }
                                 sum
                             }
-                            Operation::Relu { input } => values[input][here].max(0.0),
-                            Operation::Sum { left, right } => values[left][here] + values[right][here],
-                            Operation::MaximumPool { input, window } => {
-                                window_of(input, window, row, channel, y, x)
-                                    .into_iter()
-                                    .map(|(_, from)| values[input][from])
-                                    .fold(f64::NEG_INFINITY, f64::max)
-                            }
-                            Operation::AveragePool { input } | Operation::GeneralisedMeanPool { input } => {
-                                let generalised = matches!(operation, Operation::GeneralisedMeanPool { .. });
+                            Operation::Relu => values[read][here].max(0.0),
+                            Operation::Sum { other } => values[read][here] + values[other][here],
+                            Operation::MaximumPool { window } => window_of(read, window, row, channel, y, x)
+                                .into_iter()
+                                .map(|(_, from)| values[read][from])
+                                .fold(f64::NEG_INFINITY, f64::max),
+                            Operation::AveragePool | Operation::GeneralisedMeanPool => {
+                                let generalised = matches!(operation, Operation::GeneralisedMeanPool);
                                 let (power, least) = if generalised { (3, 1e-6) } else { (1, f64::MIN) };
-                                let size = graph.shapes[input].height * graph.shapes[input].width;
-                                let from = at(input, row, channel, 0, 0);
-                                let plane = &values[input][from..from + size];
+                                let size = graph.shapes[read].height * graph.shapes[read].width;
+                                let from = at(read, row, channel, 0, 0);
+                                let plane = &values[read][from..from + size];
                                 let mean = plane.iter().map(|v| v.max(least).powi(power)).sum::<f64>();
                                 let mean = mean / size as f64;
                                 if generalised { mean.cbrt() } else { mean }
                             }
-                            Operation::Flatten { input } => values[input][here],
-                            Operation::Dense { input, weight, bias } => {
-                                let inputs = graph.shapes[input].size();
-                                let row = &values[input][row * inputs..][..inputs];
+                            Operation::Flatten => values[read][here],
+                            Operation::Dense { weight, bias } => {
+                                let inputs = graph.shapes[read].size();
+                                let row = &values[read][row * inputs..][..inputs];
                                 let products = row.iter().zip(&of(weight)[channel * inputs..]);
                                 products.map(|(v, w)| v * w).sum::<f64>() + of(bias)[channel]
                             }
@@ -116,14 +114,14 @@ fn reference(
                 }
             }
         }
-        if let Operation::Normalisation { input, scale, shift, statistics } = *operation {
+        if let Operation::Normalisation { scale, shift, statistics } = operation {
             for channel in 0..shape.channels {
                 let of_channel: Vec<usize> = (0..out.len())
                     .filter(|index| index / (shape.height * shape.width) % shape.channels == channel)
                     .collect();
                 let n = of_channel.len() as f64;
-                let mut mean = of_channel.iter().map(|&i| values[input][i]).sum::<f64>() / n;
-                let squares: f64 = of_channel.iter().map(|&i| (values[input][i] - mean).powi(2)).sum();
+                let mut mean = of_channel.iter().map(|&i| values[read][i]).sum::<f64>() / n;
+                let squares: f64 = of_channel.iter().map(|&i| (values[read][i] - mean).powi(2)).sum();
                 let mut variance = squares / n;
                 moments.push((mean, squares / (n - 1.0).max(1.0)));
                 if let Some((means, variances)) = running {
@@ -131,7 +129,7 @@ fn reference(
                     (mean, variance) = (f64::from(means[index]), f64::from(variances[index]));
                 }
                 for i in of_channel {
-                    let normalised = (values[input][i] - mean) / (variance + 1e-5).sqrt();
+                    let normalised = (values[read][i] - mean) / (variance + 1e-5).sqrt();
                     out[i] = of(scale)[channel] * normalised + of(shift)[channel];
                 }
             }
@@ -218,9 +216,9 @@ fn is_near_a_bend(graph: &Graph, rows: usize, seed: u64) -> bool {
         random_state(graph, seed).parameters.iter().map(|&value| f64::from(value)).collect();
     let input = numbers(rows * graph.input().size(), seed + 3);
     let (values, _) = reference(graph, &parameters, None, &input, rows);
-    graph.operations.iter().any(|operation| match *operation {
-        Operation::Relu { input } => values[input].iter().any(|value| value.abs() < MARGIN),
-        Operation::MaximumPool { input, window } => {
+    graph.nodes.iter().any(|&Node { input, operation }| match operation {
+        Operation::Relu => values[input].iter().any(|value| value.abs() < MARGIN),
+        Operation::MaximumPool { window } => {
             let Shape { height, width, .. } = graph.shapes[input];
             values[input].chunks_exact(height * width).any(|plane| {
                 let corners =
@@ -392,7 +390,8 @@ proptest! {
 #[test]
 fn the_same_bits_come_out_for_any_number_of_threads() {
     let small = Architecture::CnnSmall { width: 16, outputs: 8 };
-    let residual = Architecture::Resnet18 { stem: Stem::Imagenet, pooling: Pooling::Average, outputs: 4 };
+    let residual =
+        Architecture::Resnet18(Resnet { stem: Stem::Imagenet, pooling: Pooling::Average, outputs: 4 });
     let mlp = Architecture::Mlp { hidden: vec![300], outputs: 20 };
     let planes = shape(3, 32, 32);
     for (encoder, shape, rows) in [(small, planes, 33), (residual, planes, 3), (mlp, shape(70, 1, 1), 200)] {

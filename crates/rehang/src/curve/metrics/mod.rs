@@ -47,7 +47,7 @@ enum Measured {
     Precision,
     /// From the right answers within the depth.
     Head(fn(usize) -> Box<dyn Head>),
-    /// By [`super::agreement()`].
+    /// From the nearest items of the native gallery: [`Relevance::Nearest`].
     Agreement,
 }
 
@@ -135,13 +135,12 @@ impl Metric {
         Self { definition: &agreement::AGREEMENT, depth }
     }
 
-    /// Every metric that these right answers allow, those with a depth at `depth`, in the order of a curve; without right
-    /// answers what needs none.
-    pub fn measurable(relevance: Option<Relevance<'_>>, depth: usize) -> Vec<Self> {
-        let allows = |needs: Needs| match needs {
-            Needs::Nothing => relevance.is_none(),
-            Needs::Answers => relevance.is_some(),
-            Needs::Judgements => matches!(relevance, Some(Relevance::Judgements(_))),
+    /// Every metric that these right answers allow, those with a depth at `depth`, in the order of a curve.
+    pub fn measurable(relevance: Relevance<'_>, depth: usize) -> Vec<Self> {
+        let allows = |needs: Needs| match relevance {
+            Relevance::Nearest(_) => needs == Needs::Nothing,
+            Relevance::Labels { .. } => needs == Needs::Answers,
+            Relevance::Judgements(_) => needs != Needs::Nothing,
         };
         let mut metrics = Vec::new();
         for definition in REGISTRY.into_iter().filter(|definition| allows(definition.needs)) {
@@ -308,9 +307,9 @@ mod tests {
     #[test]
     fn every_metric_has_an_id_of_its_own_and_says_what_it_means_in_a_sentence() {
         let labels = [0];
-        let labelled = Some(Relevance::Labels { gallery: &labels, queries: None });
+        let labelled = Relevance::Labels { gallery: &labels, queries: None };
         let mut ids = Vec::new();
-        for metric in [labelled, None].into_iter().flat_map(|relevance| Metric::measurable(relevance, 7)) {
+        for metric in [labelled, Relevance::Nearest(7)].into_iter().flat_map(|of| Metric::measurable(of, 7)) {
             assert!(!metric.about().is_empty() && metric.about().ends_with('.'));
             ids.push(metric.id());
         }

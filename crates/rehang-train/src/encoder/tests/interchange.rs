@@ -11,8 +11,8 @@ use rehang_encode::{EncoderConfig, Input};
 use rehang_fit::Device;
 use serde_json::{Value, json};
 
-use super::tests::{architectures, encoder, near};
-use super::{Architecture, Encoder, Pooling, Shape, Stem, take_weights};
+use super::{architectures, encoder, near};
+use crate::encoder::{Architecture, Encoder, Pooling, Resnet, Shape, Stem, take_weights};
 use crate::examples::{Images, Inputs};
 use crate::finite_differences::numbers;
 
@@ -230,8 +230,8 @@ fn weights_go_to_pytorch_and_come_from_it() {
     let (stem, pooling, outputs) = (Stem::Cifar, Pooling::Average, 5);
     for (name, architecture) in [
         ("cnn-small", Architecture::CnnSmall { width: 4, outputs }),
-        ("resnet18", Architecture::Resnet18 { stem, pooling, outputs }),
-        ("resnet50", Architecture::Resnet50 { stem, pooling, outputs }),
+        ("resnet18", Architecture::Resnet18(Resnet { stem, pooling, outputs })),
+        ("resnet50", Architecture::Resnet50(Resnet { stem, pooling, outputs })),
     ] {
         let theirs = fs_err::read(folder.path().join(format!("{name}.safetensors"))).unwrap();
         let mut tensors = tensors::plain(&theirs).unwrap();
