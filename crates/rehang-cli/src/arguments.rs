@@ -460,6 +460,9 @@ pub struct Curve {
     /// Joining by id.
     #[command(flatten)]
     pub ids: IdFiles,
+    /// Rows to use, of everything that goes with the gallery's items; an order of all rows loses the others.
+    #[command(flatten)]
+    pub selection: RowSelection,
     /// Adapter file that made the adapted vectors: its handicap and its distances are used. With --old, also says how many items
     /// are among its pairs, and whether it was fitted the wrong way round.
     #[arg(long, value_name = "ADAPTER")]

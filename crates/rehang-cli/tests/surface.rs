@@ -978,6 +978,50 @@ fn judgements_and_ids_go_with_the_rows_that_are_selected() {
     let end =
         value["data"]["curves"][0]["metrics"]["top1"]["end"].as_f64().unwrap_or_else(|| panic!("{text}"));
     assert!(end > 99.0, "every native query finds itself: {end}");
+
+    // A curve of the selected rows is the curve of files that hold no others.
+    let adapted = rehang::Matrix::from_fn(vectors.rows(), vectors.columns(), |row, column| {
+        vectors.row(row)[column] * 0.9
+    });
+    place.write_matrix("adapted.npy", &adapted);
+    place.write_matrix("half-adapted.npy", &adapted.select(&half));
+    place.write_matrix("half-new.npy", &vectors.select(&half));
+    let count = vectors.rows();
+    let order: Vec<usize> = (0..count).map(|at| (count + 3 - at) % count).collect();
+    rehang::files::write_order(place.path("order.npy"), &order).unwrap();
+    let of_half: Vec<usize> = order.iter().filter(|row| *row % 2 == 1).map(|row| row / 2).collect();
+    rehang::files::write_order(place.path("half-order.npy"), &of_half).unwrap();
+    place.write_bytes("half-ids.txt", &lines(&|row| format!("item-{row}\n"), &half));
+    let curve = |new: &str, adapted: &str, order: &str, ids: &str, more: &[&str]| {
+        let fixed = [
+            "curve",
+            "--new",
+            new,
+            "--adapted",
+            adapted,
+            "--order",
+            order,
+            "--queries",
+            "queries.npy",
+            "--qrels",
+            "qrels.tsv",
+            "--ids",
+            ids,
+            "--query-ids",
+            "query-ids.txt",
+            "--bootstrap",
+            "0",
+            "--grid",
+            "9",
+        ];
+        let mut value = place.json(&[&fixed[..], more].concat());
+        value["inputs"].take();
+        value
+    };
+    let taken = curve(&new, "adapted.npy", "order.npy", "ids.txt", &["--rows", "half.npy=1"]);
+    let sliced = curve("half-new.npy", "half-adapted.npy", "half-order.npy", "half-ids.txt", &[]);
+    assert_eq!(taken, sliced);
+    assert_eq!(curve(&new, "adapted.npy", "half-order.npy", "ids.txt", &["--rows", "half.npy=1"]), sliced);
 }
 
 /// A gallery of 16 coordinates whose patterns of means tell old from new, and an adapter between them.

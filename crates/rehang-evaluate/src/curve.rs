@@ -7,8 +7,8 @@ use rehang::curve::{
     TOP1, TOP5, curve as exact_curve,
 };
 use rehang::files::{
-    Columns, Inputs, JoinFiles, VectorSource, expect_count, expect_normalised, expect_same_items,
-    expect_width, said, stream,
+    Columns, Inputs, JoinFiles, RowSelection, VectorSource, expect_count, expect_normalised,
+    expect_same_items, expect_width, said, stream,
 };
 use rehang::finding::{Finding, Severity, with_messages};
 use rehang::report::Input;
@@ -48,6 +48,8 @@ pub struct CurveFiles {
     pub old: Vec<VectorSource>,
     /// How old and new vectors are joined.
     pub join: JoinFiles,
+    /// Which rows of the gallery take part, of everything that goes with its items.
+    pub rows: Option<RowSelection>,
     /// The adapter that made the adapted vectors: its handicap and distances are used. With `old` it is also looked at: which
     /// items are among its pairs, and whether it goes from old to new.
     pub adapter: Option<PathBuf>,
@@ -78,6 +80,7 @@ impl CurveFiles {
             order,
             old: Vec::new(),
             join: JoinFiles::default(),
+            rows: None,
             adapter: None,
             answers: AnswerFiles::default(),
             sigma: Vec::new(),
@@ -172,7 +175,7 @@ pub struct CurveAnswer {
 /// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for a grid or a
 /// distance that cannot be, and for points that would be written over an input.
 pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(files.rows.as_ref())?;
     let adapter = files.adapter.as_ref().map(|path| inputs.adapter(path)).transpose()?;
     let (distance, old_distance) = distances(files, adapter.as_ref())?;
     files.grid.map_or(Ok(()), check_grid)?;

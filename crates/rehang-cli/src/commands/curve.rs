@@ -19,6 +19,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         order: arguments.order.clone(),
         old: arguments.old.clone(),
         join: arguments.ids.files(),
+        rows: arguments.selection.parsed()?,
         adapter: arguments.adapter.clone(),
         answers: arguments.relevance.files(),
         sigma: arguments.sigma.clone(),

@@ -243,14 +243,23 @@ impl Inputs {
         Ok(column.as_slice().iter().copied().map(f64::from).collect())
     }
 
-    /// An order of rows.
+    /// An order of the rows that take part, or of all rows, which loses the others.
     ///
     /// # Errors
     ///
     /// As [`read_order`](super::read_order).
     pub fn order(&mut self, role: &str, source: &VectorSource) -> Result<Vec<usize>> {
         self.mark(role, std::slice::from_ref(source));
-        let order = super::read_order(source)?;
+        let mut order = super::read_order(source)?;
+        if let Some(mask) = self.rows.as_ref().filter(|mask| mask.takes.len() == order.len()) {
+            let mut place = vec![None; order.len()];
+            for (at, row) in mask.places(0..order.len()).into_iter().enumerate() {
+                place[row] = Some(at);
+            }
+            // A number that is no row stays what it is, so that the check of permutations names it.
+            order =
+                order.into_iter().filter_map(|row| place.get(row).copied().unwrap_or(Some(row))).collect();
+        }
         let numbers: Vec<i64> = order.iter().map(|&row| row as i64).collect();
         self.note(role, &source.to_string(), order.len(), None, fingerprint(&numbers));
         Ok(order)
