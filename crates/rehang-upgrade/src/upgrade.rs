@@ -18,7 +18,7 @@ use crate::gallery::Gallery;
 use crate::identity::put_back;
 use crate::location::Examined;
 use crate::observe::{Observer, Unobserved};
-use crate::record::Serving;
+use crate::record::{Phase, Recorded, Serving};
 use crate::run::{BackfillSetup, Summary, backfill};
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Switched, expect_same};
 
@@ -139,8 +139,11 @@ impl Upgrade {
     pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<String>)> {
         let mut warnings = Vec::new();
         let new = &self.configuration.new.name;
-        let is_there = find_space(self.store(), new)?.is_some();
-        if is_there && !anyway && !self.store.is_ready(new)? {
+        // Any other phase is refused below, for a better reason.
+        let record = Recorded::read(self.store())?.map(|recorded| recorded.record);
+        let may_switch =
+            record.is_some_and(|record| matches!(record.phase, Phase::Filled | Phase::RolledBack));
+        if may_switch && !anyway && find_space(self.store(), new)?.is_some() && !self.store.is_ready(new)? {
             let detail = "the first searches would compare every vector";
             return Err(Error::conflict(format!("the search index of {new:?} is not ready"), detail)
                 .advise(Remedy::PrepareIndex));
