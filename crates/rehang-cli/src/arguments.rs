@@ -816,7 +816,7 @@ pub struct UpgradeSwitch {
     /// need both queries. 200 random items are re-embedded first, which the scale is learned from.
     #[arg(long)]
     pub merged: bool,
-    /// Switch although the forecast says that it would serve worse than doing nothing.
+    /// Switch although the forecast says that it would serve worse than doing nothing, or the search index is not ready.
     #[arg(long)]
     pub anyway: bool,
 }

@@ -115,7 +115,7 @@ fn place(url: &str) -> Place {
     let config = format!(
         "[gallery]\npath = \"G.db\"\n[old]\nname = \"letters\"\ndimension = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \"more-letters\"\n\
          dimension = {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[encoder]\nkind = \"http\"\nurl = \"{url}\"\n\
-         model = \"m\"\nbatch = 6\nconcurrency = 3\nattempts = 4\ntimeout_seconds = 0.3\n[run]\nbatch = 18\nworkers = 2\n"
+         model = \"m\"\nbatch = 6\nconcurrency = 3\nattempts = 4\ntimeout_seconds = 0.3\nrevision = \"1\"\n[run]\nbatch = 18\nworkers = 2\n"
     );
     place.write_bytes("rehang.toml", config.as_bytes());
     let import =

@@ -307,7 +307,7 @@ fn planned_anew(store: &MemoryStore) {
 #[test]
 fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
     // A start that fills, its places in the queue, and its catching up.
-    for (call, items) in [("write_vectors", PAGES), ("set_priorities", ITEMS), ("flush", ITEMS)] {
+    for (call, items) in [("write_vectors", PAGES), ("set_priorities", ITEMS)] {
         let (store, world) = (MemoryStore::new(), World::new());
         fill(&store, items);
         let hooked = Hooked::before(&store, call, planned_anew);
@@ -319,6 +319,16 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
         check(&store, &[common::other_adapter()]);
         assert_eq!(store.counts("new-model").unwrap().adapted, items as u64);
     }
+    // A start that has filled, before its record says so.
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, ITEMS);
+    let plans_anew = at(Place::BeforeFilled, || {
+        planned_anew(&store);
+        Ok(())
+    });
+    let error = start(&store, &world.setup(), &plans_anew).unwrap_err();
+    assert!(error.to_string().contains("planned anew"), "{error}");
+    check(&store, &[common::other_adapter()]);
     // A switch and a finish that catch up.
     for verb in ["switch", "finish"] {
         let (store, world) = if verb == "switch" { filled() } else { switched() };
