@@ -50,7 +50,9 @@ pub(crate) fn scaled(rows: &Matrix, scaling: InputScaling) -> Matrix {
     for row in 0..scaled.rows() {
         let row = scaled.row_mut(row);
         let factor = input_factor(scaling, row);
-        row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+        for value in row.iter_mut() {
+            *value = (f64::from(*value) * factor) as f32;
+        }
     }
     scaled
 }

@@ -131,7 +131,9 @@ pub(crate) fn conform(geometry: &Geometry, row: &mut [f32]) {
             let length = rehang::norm(row);
             if length > 0.0 {
                 let factor = f64::from(matched(raw, native, length as f32)) / length;
-                row.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+                for value in row.iter_mut() {
+                    *value = (f64::from(*value) * factor) as f32;
+                }
             }
         }
     }

@@ -221,9 +221,10 @@ pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> R
     record_filled(store, &plan)?;
     observer.reach(Place::AfterFilled)?;
     // All is filled and nothing of it is lost, whatever happens here; a switch waits for it.
-    let recall = match prepare_index(store, &new.name, observer)? {
-        true => Some(store.recall(&new.name, RECALL_SAMPLES, RECALL_DEPTH)?),
-        false => None,
+    let recall = if prepare_index(store, &new.name, observer)? {
+        Some(store.recall(&new.name, RECALL_SAMPLES, RECALL_DEPTH)?)
+    } else {
+        None
     };
     Ok(Started { adapted, replanned, lacking: store.counts(&new.name)?.lacking, recall, warnings })
 }

@@ -88,12 +88,11 @@ fn configuration(bytes: &[u8]) {
 /// Encodes the source `name`, a file of the bytes, by a model of the tests.
 fn encode(bytes: &[u8], name: &str, input: &str, model: &str) {
     let path = file(bytes, name, "bin");
-    let config = format!(
-        r#"{{"kind": "onnx", "model": {:?}, "root": {:?}, "threads": 1, "input": {input}}}"#,
-        models().join(model),
-        folder()
-    );
-    let config: EncoderConfig = serde_json::from_str(&config).expect("a configuration");
+    let input: serde_json::Value = serde_json::from_str(input).expect("an input");
+    let config = serde_json::json!({
+        "kind": "onnx", "model": models().join(model), "root": folder(), "threads": 1, "input": input,
+    });
+    let config: EncoderConfig = serde_json::from_value(config).expect("a configuration");
     let width = if model == "cnn.onnx" { 6 } else { 3 };
     let space = Space::new("new", width, Distance::L2, false);
     let encoder = rehang_encode::open(&config, &space, folder()).expect("a model of the tests");
@@ -103,11 +102,11 @@ fn encode(bytes: &[u8], name: &str, input: &str, model: &str) {
 
 fn tokenizer(bytes: &[u8]) {
     let tokenizer = file(bytes, "tokenizer", "json");
-    let config = format!(
-        r#"{{"kind": "onnx", "model": {:?}, "threads": 1, "input": {{"kind": "text", "tokenizer": {tokenizer:?}}}}}"#,
-        models().join("text.onnx"),
-    );
-    let config: EncoderConfig = serde_json::from_str(&config).expect("a configuration");
+    let config = serde_json::json!({
+        "kind": "onnx", "model": models().join("text.onnx"), "threads": 1,
+        "input": {"kind": "text", "tokenizer": tokenizer},
+    });
+    let config: EncoderConfig = serde_json::from_value(config).expect("a configuration");
     let space = Space::new("new", 8, Distance::L2, false);
     if let Ok(encoder) = rehang_encode::open(&config, &space, folder()) {
         let inputs = ["", "the cat sat", "Ünhappily 🐈"];

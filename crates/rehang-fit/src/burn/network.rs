@@ -393,7 +393,7 @@ mod tests {
     }
 
     fn parameters(loss: LossParameters, architecture: Architecture) -> NetworkParameters {
-        NetworkParameters { loss, architecture, ..NetworkParameters::fct() }
+        NetworkParameters { architecture, loss, ..NetworkParameters::fct() }
     }
 
     /// Every loss, so that each of its derivatives is compared.

@@ -40,8 +40,8 @@ fn small() -> NetworkParameters {
     }
 }
 
-fn fit(pairs: &Pairs, parameters: NetworkParameters) -> FittedNetwork {
-    fit_network(pairs, None, &parameters, &Progress::default(), None).unwrap()
+fn fit(pairs: &Pairs, parameters: &NetworkParameters) -> FittedNetwork {
+    fit_network(pairs, None, parameters, &Progress::default(), None).unwrap()
 }
 
 /// A slow twin of applying a map: one vector, triple loops, in f64.
@@ -189,7 +189,7 @@ fn fct_learns_a_bent_map_better_than_its_mean() {
         learning_rate: 2e-3,
         ..NetworkParameters::fct()
     };
-    let fitted = fit(&pairs, parameters);
+    let fitted = fit(&pairs, &parameters);
     let variance = crate::objectives::squared::total_variance(pairs.new_vectors().matrix()) / 5.0;
     assert!(fitted.history[79].training < 0.02 * variance);
     assert!(fitted.psi.is_none());
@@ -211,7 +211,7 @@ fn on_linear_data_a_residual_network_stays_at_the_right_linear_map() {
     let mut parameters = NetworkParameters::residual_mlp(Some(skip.clone()));
     parameters.input = InputScaling::AsIs;
     parameters.epochs = 10;
-    let fitted = fit(&pairs, parameters);
+    let fitted = fit(&pairs, &parameters);
     assert_eq!(fitted.map.skip, Some(skip));
     // Adam takes steps of the full rate even where only rounding is left to learn; they die out with the rate.
     assert!(fitted.history[0].training < 1e-6);
@@ -226,7 +226,7 @@ fn the_same_seed_gives_the_same_bytes_for_any_number_of_threads() {
     parameters.dropout = 0.2;
     let run = |threads: usize, parameters: &NetworkParameters| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| fit(&pairs, parameters.clone()))
+        pool.install(|| fit(&pairs, parameters))
     };
     let one = run(1, &parameters);
     assert!(one == run(2, &parameters) && one == run(3, &parameters));
@@ -391,7 +391,7 @@ fn the_average_of_maps_gives_the_average_of_their_outputs() {
                 parameters.architecture = Architecture::ResidualMlp { hidden: 8, layers: 3 };
                 parameters.epochs = 2;
                 parameters.seed = seed;
-                fit(&pairs, parameters).map
+                fit(&pairs, &parameters).map
             })
             .collect();
         let average = average_maps(&maps).unwrap();
@@ -404,7 +404,7 @@ fn the_average_of_maps_gives_the_average_of_their_outputs() {
             }
         }
         assert!(average_maps(&[]).unwrap_err().is_corrupt());
-        let other = fit(&pairs, small()).map;
+        let other = fit(&pairs, &small()).map;
         assert!(average_maps(&[maps[0].clone(), other]).is_err());
     }
 }
@@ -414,9 +414,9 @@ fn a_fit_on_burns_device_ends_where_the_fused_one_ends() {
     let pairs = pairs(150, 4, 5, true);
     let mut parameters = small();
     parameters.dropout = 0.1;
-    let fused = fit(&pairs, parameters.clone());
+    let fused = fit(&pairs, &parameters);
     parameters.device = Device::Flex;
-    let other = fit(&pairs, parameters);
+    let other = fit(&pairs, &parameters);
     for (fused, other) in fused.history.iter().zip(&other.history) {
         assert!(
             (fused.training - other.training).abs() < 1e-2 * fused.training.abs(),

@@ -543,11 +543,16 @@ impl Kept {
     /// Fails where a test wants the process to die.
     #[cfg_attr(
         not(test),
-        allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "only tests die here")
+        allow(
+            unused_variables,
+            clippy::unused_self,
+            clippy::unnecessary_wraps,
+            reason = "only tests die here"
+        )
     )]
-    fn reach(&self, _place: SavePlace) -> Result<()> {
+    fn reach(&self, place: SavePlace) -> Result<()> {
         #[cfg(test)]
-        if *lock(&self.dies) == Some(_place) {
+        if *lock(&self.dies) == Some(place) {
             return Err(rehang::Error::conflict("this process", "it died"));
         }
         Ok(())

@@ -130,6 +130,8 @@ fn damaged(source: &VectorSource, error: &ParquetError) -> Error {
 
 impl Table {
     fn open(source: &VectorSource) -> Result<Self> {
+        use ConvertedType::{INT_8, INT_16, INT_32, INT_64, NONE, UINT_8, UINT_16, UINT_32, UINT_64};
+
         let opened = open(&source.path)?;
         if opened.bytes == 0 {
             return Err(opened.empty());
@@ -160,8 +162,6 @@ impl Table {
                 last.shape = Shape::Nested;
                 continue;
             }
-            use ConvertedType::{INT_8, INT_16, INT_32, INT_64, NONE, UINT_8, UINT_16, UINT_32, UINT_64};
-
             let integer = matches!(description.logical_type_ref(), None | Some(LogicalType::Integer(_)));
             let unsigned = matches!(description.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64);
             let counted =
@@ -199,8 +199,12 @@ impl Table {
                 return Err(Error::corrupt(source, "its footer places a column outside of the file"));
             }
             let most = opened.bytes.saturating_mul(VALUES_PER_BYTE_MAX).max(VALUES_FREE);
-            let of_group =
-                group.columns().iter().map(|chunk| chunk.num_values()).chain([group.num_rows()]).max();
+            let of_group = group
+                .columns()
+                .iter()
+                .map(parquet::file::metadata::ColumnChunkMetaData::num_values)
+                .chain([group.num_rows()])
+                .max();
             claimed = claimed.saturating_add(of_group.unwrap_or(0).cast_unsigned());
             if claimed > most {
                 let bytes = opened.bytes;
