@@ -24,9 +24,10 @@ pub struct Qrels {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`], [`ErrorKind::Empty`] for a file without judgements, [`ErrorKind::Corrupt`] for a line that is
-/// none, [`ErrorKind::Duplicate`] for ids or judgements that are there twice, [`ErrorKind::Unmatched`] for ids that
-/// are not among `query_ids` and `item_ids` where the policy is [`MissingPolicy::Error`], or where nothing is left.
+/// [`Io`](crate::ErrorKind::Io), [`Empty`](crate::ErrorKind::Empty) for a file without judgements,
+/// [`Corrupt`](crate::ErrorKind::Corrupt) for a line that is none, [`Duplicate`](crate::ErrorKind::Duplicate) for ids or
+/// judgements that are there twice, [`Unmatched`](crate::ErrorKind::Unmatched) for ids that are not among `query_ids` and
+/// `item_ids` where the policy is [`MissingPolicy::Error`], or where nothing is left.
 pub fn read_qrels(
     path: impl AsRef<Path>,
     query_ids: &[String],
