@@ -65,7 +65,7 @@ impl HandicapChoice {
 ///
 /// # Errors
 ///
-/// As [`curve()`] for vectors that are no numbers or of different shapes; [`rehang::ErrorKind::Cancelled`].
+/// As [`curve`](rehang::curve::curve) for vectors that are no numbers or of different shapes; [`rehang::ErrorKind::Cancelled`].
 pub fn fit(
     native: &Matrix,
     left_out: &[&Matrix],
