@@ -10,7 +10,7 @@ use rehang_store::{Ledger, Scan, Select, Store};
 use crate::fill::Filler;
 use crate::observe::{Observation, Observer, expect_going};
 use crate::record::{Phase, Recorded};
-use crate::run::encode;
+use crate::run::{encode, input_of};
 use crate::verbs::{Setup, expect_adapter, expect_upgrade, upgrade_of};
 
 /// Native items that are embedded again.
@@ -47,13 +47,7 @@ pub(crate) fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn 
     // From all over the page.
     let step = natives.len().div_ceil(COMPARED).max(1);
     let natives: Vec<_> = natives.into_iter().step_by(step).collect();
-    let inputs: Vec<Input<'_>> = natives
-        .iter()
-        .filter_map(|record| {
-            let source = record.item.source.as_deref()?;
-            Some(Input { id: &record.item.id, source, payload: &record.item.payload })
-        })
-        .collect();
+    let inputs: Vec<Input<'_>> = natives.iter().filter_map(input_of).collect();
     let (mut compared, mut different) = (0, Vec::new());
     for (batch, records) in inputs.chunks(encoder.batch_max()).zip(natives.chunks(encoder.batch_max())) {
         let answers = match encode(encoder, batch) {

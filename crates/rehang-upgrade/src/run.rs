@@ -210,6 +210,12 @@ struct Done {
     answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>,
 }
 
+/// What an encoder is given of an item; `None` without a source.
+pub(crate) fn input_of(record: &Record) -> Option<Input<'_>> {
+    let Record { item, .. } = record;
+    Some(Input { id: &item.id, source: item.source.as_deref()?, payload: &item.payload })
+}
+
 fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
     loop {
         // Held while waiting: the others wait for the lock instead of for the channel.

@@ -19,7 +19,7 @@ use crate::identity::put_back;
 use crate::location::Examined;
 use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
-use crate::run::{BackfillSetup, Summary, backfill};
+use crate::run::{BackfillSetup, Summary, backfill, input_of};
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Switched, expect_same};
 
 /// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
@@ -89,13 +89,7 @@ impl Upgrade {
         }
         let encoder = self.configuration.open_encoder()?;
         let records = self.store.scan(&Scan::new(&self.configuration.old.name, Select::All, items))?;
-        let inputs: Vec<Input<'_>> = records
-            .iter()
-            .filter_map(|record| {
-                let source = record.item.source.as_deref()?;
-                Some(Input { id: &record.item.id, source, payload: &record.item.payload })
-            })
-            .collect();
+        let inputs: Vec<Input<'_>> = records.iter().filter_map(input_of).collect();
         if inputs.is_empty() {
             return Ok(None);
         }
