@@ -408,8 +408,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Asks the store, again and again where it is not available: somebody else's transaction of ten seconds must not cost vectors
-    /// that are paid for.
+    /// Asks the store, again and again where it is not available: a transaction of another process that takes ten seconds must not cost
+    /// vectors that are paid for.
     fn patiently<T>(&self, ask: impl Fn(&Self) -> Result<T>) -> Result<T> {
         let began = self.setup.clock.now_ms();
         loop {

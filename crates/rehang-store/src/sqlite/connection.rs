@@ -270,15 +270,12 @@ impl Database {
                 .map_err(|error| Error::io("read", &self.path, &error))
         };
         let writer = lock(&self.writer);
-        let checkpoint = || -> Step<bool> {
-            Ok(writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0))?)
-        };
         let run = |work: &dyn Fn() -> Step<bool>| work().map_err(|trouble| sentence(&self.path, trouble));
-        run(&checkpoint)?;
+        run(&|| truncate_log(&writer))?;
         let before = bytes()?;
         let is_busy = run(&|| {
             writer.execute_batch("VACUUM")?;
-            checkpoint()
+            truncate_log(&writer)
         })?;
         if is_busy {
             return Err(ErrorKind::Unavailable {
@@ -296,10 +293,7 @@ impl Database {
         *lock(&self.bulk) = None;
         *lock(&self.light) = None;
         let writer = lock(&self.writer);
-        let run = || -> Step<bool> {
-            Ok(writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0))?)
-        };
-        if run().map_err(|trouble| sentence(&self.path, trouble))? {
+        if truncate_log(&writer).map_err(|trouble| sentence(&self.path, trouble))? {
             let detail =
                 "another process has it open, so its log cannot be written back; close that one first";
             return Err(Error::conflict(self.path.display(), detail));
@@ -339,6 +333,11 @@ impl Database {
     pub(crate) fn bulk_writer(&self) -> MutexGuard<'_, Option<Connection>> {
         lock(&self.bulk)
     }
+}
+
+/// Writes the log back into the file and empties it; `true` where other connections kept it from that.
+fn truncate_log(connection: &Connection) -> Step<bool> {
+    Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?)
 }
 
 impl Drop for Database {
