@@ -25,6 +25,22 @@ const BATCH: usize = 8;
 const D_OLD: usize = 4;
 const D_NEW: usize = 6;
 
+const IMPORT: [&str; 12] = [
+    "gallery",
+    "import",
+    "--gallery",
+    "g.db",
+    "--space",
+    "old-model",
+    "--vectors",
+    "old.npy",
+    "--items",
+    "items.jsonl",
+    "--distance",
+    "l2",
+];
+const RUN: [&str; 4] = ["upgrade", "run", "--config", "rehang.toml"];
+
 /// The new model's vector of an item: the old one with two more coordinates.
 fn native(number: usize) -> Vec<f32> {
     (0..D_NEW).map(|column| ((number * 7 + column * 13) % 101) as f32 / 8.0).collect()
@@ -167,21 +183,6 @@ fn check_gallery(path: &Path) -> u64 {
 fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
     let kills: u32 = std::env::var("REHANG_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
     let world = World::new();
-    let import = [
-        "gallery",
-        "import",
-        "--gallery",
-        "g.db",
-        "--space",
-        "old-model",
-        "--vectors",
-        "old.npy",
-        "--items",
-        "items.jsonl",
-        "--distance",
-        "l2",
-    ];
-    let run = ["upgrade", "run", "--config", "rehang.toml"];
     let mut random = ChaCha8Rng::seed_from_u64(9);
     let mut wait = |most: u64| Duration::from_micros(random.random_range(0..most * 1000));
     let (mut killed, mut killed_running, mut upgrades) = (0, 0, 0);
@@ -190,11 +191,11 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
         // A gallery appears whole or not at all.
         for _ in 0..6 {
             if !world.path("g.db").exists() {
-                killed += u32::from(!world.kill_after(&import, wait(40)));
+                killed += u32::from(!world.kill_after(&IMPORT, wait(40)));
             }
         }
         if !world.path("g.db").exists() {
-            world.finish(&import);
+            world.finish(&IMPORT);
         }
         world.check();
         for verb in ["start", "switch"] {
@@ -210,9 +211,9 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
         for _ in 0..60 {
             // Two at a time in every other upgrade.
             let died = if upgrades % 2 == 1 {
-                world.kill_both_after(&run, [wait(60), wait(30)])
+                world.kill_both_after(&RUN, [wait(60), wait(30)])
             } else {
-                u32::from(!world.kill_after(&run, wait(60)))
+                u32::from(!world.kill_after(&RUN, wait(60)))
             };
             let ended = died == 0;
             killed += died;
@@ -226,7 +227,7 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
         }
         killed_running += deaths;
         // What the dead held is taken over when their leases have run out.
-        world.finish_both(&run);
+        world.finish_both(&RUN);
         assert_eq!(world.check(), ITEMS as u64);
         // What was embedded more than once was in hand at a death: the one batch of the one worker. Two processes at once pay for
         // nothing twice.
@@ -258,4 +259,38 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
         "{killed} kills ({killed_running} while re-embedding) over {upgrades} upgrades of {ITEMS} items; {embedded_twice} \
          items were embedded twice"
     );
+}
+
+/// An item that kills the process itself, as one does that takes all memory: it goes alone after two deaths, and after two more it is
+/// listed. All others become native.
+#[test]
+fn an_item_that_kills_the_process_is_found() {
+    let world = World::new();
+    let kind = fs_err::read_to_string(world.path("rehang.toml")).unwrap();
+    fs_err::write(world.path("rehang.toml"), kind.replace("lease = 2", "lease = 1")).unwrap();
+    let program = fs_err::read_to_string(world.path("encode.sh")).unwrap();
+    let deadly = "echo \"$id\" >> log.txt; if [ $id = i77 ]; then kill -9 $PPID; fi";
+    fs_err::write(world.path("encode.sh"), program.replace("echo \"$id\" >> log.txt", deadly)).unwrap();
+    for arguments in [&IMPORT[..], &["upgrade", "start", "--config", "rehang.toml"]] {
+        world.finish(arguments);
+    }
+    let mut deaths = 0;
+    let output = loop {
+        let output = world.command(&RUN).stderr(Stdio::piped()).output().unwrap();
+        if output.status.code().is_some() {
+            break output;
+        }
+        deaths += 1;
+        world.check();
+        assert!(deaths <= 4);
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((deaths, output.status.code()), (4, Some(1)), "{said}");
+    assert_eq!(world.check(), ITEMS as u64 - 1);
+    let store = SqliteStore::open(world.path("g.db")).unwrap();
+    let failures = store.failures("new-model", None, 9).unwrap();
+    assert_eq!(failures.iter().map(|failure| failure.id.as_str()).collect::<Vec<_>>(), ["i77"]);
+    let log = fs_err::read_to_string(world.path("log.txt")).unwrap();
+    let again = log.lines().count() - ITEMS;
+    assert!(again <= 2 * BATCH + 3, "{again} embedded again");
 }

@@ -41,8 +41,8 @@ use rehang::{Distance, ErrorKind, Matrix, Provenance, Result, Space};
 use serde_json::{Value, json};
 
 use crate::contract::{
-    Among, AtWork, Band, Counts, Epoch, Filter, Found, Item, ItemKey, ItemWrite, NewVector, Outcome,
-    Priority, Record, Revision, Sample, Scan, Select, Store, VectorWrite,
+    ALONE_AFTER, Among, AtWork, Band, Counts, Epoch, Filter, Found, Item, ItemKey, ItemWrite, NewVector,
+    Outcome, Priority, Record, Revision, Sample, Scan, Select, Store, VectorWrite,
 };
 
 /// Where a store is put to the test.
@@ -99,10 +99,11 @@ const PROMISES: [fn(&dyn Store); 20] = [
 /// Promises between two handles on one gallery, and how time passes.
 type Two = fn(&dyn Store, &dyn Store, &dyn Fn(Duration));
 
-const PROMISES_OF_TWO: [Two; 4] = [
+const PROMISES_OF_TWO: [Two; 5] = [
     what_one_handle_writes_the_other_sees,
     an_item_is_leased_to_one_worker,
     a_lease_ends_with_what_it_was_for,
+    what_its_workers_end_with_goes_alone,
     a_plan_fences_every_handle,
 ];
 
@@ -1007,6 +1008,47 @@ fn a_lease_ends_with_what_it_was_for(one: &dyn Store, other: &dyn Store, pass: &
     assert_eq!(write_to(other, NEW, &writes), Ok(vec![Outcome::Written; 2]));
     one.clear_failures(NEW).unwrap();
     assert_eq!(claim(one, "left"), BTreeSet::from(["b".to_owned(), "c".to_owned()]));
+}
+
+fn what_its_workers_end_with_goes_alone(one: &dyn Store, other: &dyn Store, pass: &dyn Fn(Duration)) {
+    two_spaces(one);
+    let items: Vec<_> = ["a", "b", "c", "d", "e"].map(|id| put_one(one, id, Some(id))).into();
+    for (at, &(key, revision)) in items.iter().enumerate() {
+        write_to(one, NEW, &[adapted(key, revision, [1.0, 0.0], 1.0, -(at as f64))]).unwrap();
+    }
+    let claim = |store: &dyn Store, worker: &str, limit: usize| -> (String, u32) {
+        let claimed = store.claim(NEW, worker, limit, LEASE).unwrap();
+        (claimed.records.into_iter().map(|record| record.item.id).collect(), claimed.lost)
+    };
+    assert_eq!(claim(one, "first", 4), ("abcd".into(), 0));
+    pass(LEASE);
+    one.release(NEW, "first", Some(&[items[0].0])).unwrap();
+    assert_eq!(claim(other, "second", 3), ("abc".into(), 0), "of one that was given back nothing was lost");
+    assert_eq!(claim(other, "second", 3), ("de".into(), 1));
+    pass(LEASE);
+    assert_eq!(claim(one, "third", 9), ("a".into(), 1), "those before the one that goes alone");
+    assert_eq!(claim(one, "third", 9), ("b".into(), ALONE_AFTER), "only that one");
+    assert_eq!(claim(one, "third", 0), (String::new(), 0));
+    assert_eq!(claim(other, "fourth", 9), ("c".into(), ALONE_AFTER));
+    pass(LEASE);
+    assert_eq!(claim(other, "fifth", 9), ("a".into(), 2));
+    assert_eq!(claim(other, "fifth", 9), ("b".into(), 3), "it is counted on");
+    // Whatever else ends a lease begins the count anew.
+    other.release(NEW, "fifth", None).unwrap();
+    put_one(one, "c", Some("new"));
+    let (d, d1) = items[3];
+    one.record_failures(NEW, &[(d, d1, "broken".into())]).unwrap();
+    one.clear_failures(NEW).unwrap();
+    assert_eq!(claim(one, "sixth", 9), ("cabde".into(), 0), "the changed one lacks a vector");
+    write_to(
+        one,
+        NEW,
+        &items[..2].iter().map(|&(key, revision)| native(key, revision, [1.0, 0.0])).collect::<Vec<_>>(),
+    )
+    .unwrap();
+    pass(LEASE);
+    assert_eq!(claim(other, "seventh", 9), ("cd".into(), 1));
+    assert_eq!(claim(other, "seventh", 9), ("e".into(), 2), "it was lost before");
 }
 
 fn a_plan_fences_every_handle(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Duration)) {

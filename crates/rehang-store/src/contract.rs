@@ -1,5 +1,6 @@
 //! The contract between a gallery's store and everything that reads or changes the gallery.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -363,6 +364,25 @@ pub struct Claimed {
     pub records: Vec<Record>,
     /// Items of the queue that other workers hold at this moment.
     pub held_by_others: u64,
+    /// Leases in a row that ran out on the first item: workers that ended, or were not heard of, with it in hand. From
+    /// [`ALONE_AFTER`] on it is the only one that is handed out.
+    pub lost: u32,
+}
+
+/// After so many lost leases an item goes to a worker alone: if it is what ends the workers, the others are safe from it.
+pub const ALONE_AFTER: u32 = 2;
+
+impl Claimed {
+    /// What is handed out of the items that are next, given how many leases were lost in a row on which of them: those before
+    /// the first one that has to go alone, or only that one.
+    pub fn of(mut next: Vec<Record>, lost: &BTreeMap<ItemKey, u32>, held_by_others: u64) -> Self {
+        let lost = |record: &Record| lost.get(&record.item.key).copied().unwrap_or(0);
+        if let Some(at) = next.iter().position(|record| lost(record) >= ALONE_AFTER) {
+            next.truncate(at.max(1));
+        }
+        let lost = next.first().map_or(0, lost);
+        Self { records: next, held_by_others, lost }
+    }
 }
 
 /// A worker that holds items of a space.
@@ -640,7 +660,8 @@ pub trait Ledger: Send + Sync {
     fn count_lag(&self, space: &str, behind: &str) -> Result<u64>;
 
     /// Leases the next items of the queue ([`Select::WorstFirst`]) to a worker: at most `limit`, none that any worker holds,
-    /// this one included. A lease that has run out holds nothing.
+    /// this one included. A lease that has run out holds nothing; it counts as [lost](Claimed::lost) on the next claim of its item, until
+    /// a lease of it ends otherwise.
     ///
     /// A lease ends with a native vector of the item, a recorded failure, an application's write or deletion, and with
     /// [`Ledger::release`]. It says who works on what, so that nothing is paid for twice; whether a write is right never

@@ -15,8 +15,8 @@ mod shuffle;
 mod sqlite;
 
 pub use contract::{
-    Among, AtWork, Band, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item,
-    ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Record, Revision, Sample, Scan, Select,
+    ALONE_AFTER, Among, AtWork, Band, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index,
+    Item, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Record, Revision, Sample, Scan, Select,
     SpaceRecord, Store, VectorRecord, VectorWrite, expect_space, find_space,
 };
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock};

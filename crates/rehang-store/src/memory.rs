@@ -63,6 +63,8 @@ struct SpaceState {
 struct Lease {
     worker: String,
     until_ms: u64,
+    /// Leases of the item in a row, before this one, that ran out.
+    lost: u32,
 }
 
 /// A vector and the count of its last write.
@@ -362,17 +364,23 @@ impl Ledger for MemoryStore {
     fn claim(&self, space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed> {
         let now_ms = self.clock.now_ms();
         let mut state = self.state();
-        find_mut(&mut state.spaces, space)?.leases.retain(|_, lease| lease.until_ms > now_ms);
         let there = state.space(space)?;
-        let held_by_others = there.leases.values().filter(|lease| lease.worker != worker).count() as u64;
-        let queue = state.queue(there).into_iter().filter(|item| !there.leases.contains_key(&item.key));
-        let records: Vec<Record> = queue.take(limit).map(|item| there.record_of(item, Some(there))).collect();
+        let is_held = |lease: &Lease| lease.until_ms > now_ms;
+        let others = there.leases.values().filter(|lease| is_held(lease) && lease.worker != worker);
+        let held_by_others = others.count() as u64;
+        let out = there.leases.iter().filter(|(_, lease)| !is_held(lease));
+        let lost: BTreeMap<ItemKey, u32> = out.map(|(key, lease)| (*key, lease.lost + 1)).collect();
+        let queue = state.queue(there).into_iter();
+        let free = queue.filter(|item| !there.leases.get(&item.key).is_some_and(is_held));
+        let next: Vec<Record> = free.take(limit).map(|item| there.record_of(item, Some(there))).collect();
+        let claimed = Claimed::of(next, &lost, held_by_others);
         let until_ms = until(now_ms, lease);
         let leases = &mut find_mut(&mut state.spaces, space)?.leases;
-        for record in &records {
-            leases.insert(record.item.key, Lease { worker: worker.to_owned(), until_ms });
+        for Record { item, .. } in &claimed.records {
+            let lost = lost.get(&item.key).copied().unwrap_or(0);
+            leases.insert(item.key, Lease { worker: worker.to_owned(), until_ms, lost });
         }
-        Ok(Claimed { records, held_by_others })
+        Ok(claimed)
     }
 
     fn renew(&self, space: &str, worker: &str, lease: Duration) -> Result<u64> {

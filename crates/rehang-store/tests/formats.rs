@@ -1,18 +1,23 @@
 //! Galleries of older formats, kept as files that the rehang of their time wrote.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rehang::Provenance;
-use rehang_store::{Band, Epoch, Ledger, Priority, Scan, Select, SqliteStore};
+use rehang_store::{Band, Epoch, Ledger, ManualLeaseClock, Priority, Scan, Select, SqliteStore};
 use rusqlite::Connection;
 
 /// A merged upgrade half-way: 60 items in all, a few native, one changed and one added plainly and not caught up with, one without
 /// a source, one failed; items in every band of the queue.
 const FORMAT_1: &str = "tests/golden/format-1.db";
 
-fn copied(folder: &Path) -> PathBuf {
+/// The same, brought up to format 2 by the rehang of its time; an item whose id has two lines came plainly, and a worker held two items.
+const FORMAT_2: &str = "tests/golden/format-2.db";
+
+fn copied(golden: &str, folder: &Path) -> PathBuf {
     let path = folder.join("gallery.db");
-    fs_err::copy(FORMAT_1, &path).unwrap();
+    fs_err::copy(golden, &path).unwrap();
     path
 }
 
@@ -23,10 +28,10 @@ fn format(path: &Path) -> i64 {
 #[test]
 fn a_gallery_of_format_1_is_brought_up_when_it_is_opened() {
     let folder = tempfile::tempdir().unwrap();
-    let path = copied(folder.path());
+    let path = copied(FORMAT_1, folder.path());
     assert_eq!(format(&path), 1);
     let store = SqliteStore::open(&path).unwrap();
-    assert_eq!(format(&path), 2);
+    assert_eq!(format(&path), 3);
     assert_eq!(store.check().unwrap(), vec![]);
     let spaces = store.spaces().unwrap();
     assert!(spaces.iter().all(|record| record.epoch == Epoch::FIRST), "{spaces:?}");
@@ -47,7 +52,7 @@ fn a_gallery_of_format_1_is_brought_up_when_it_is_opened() {
     assert!(adapted.is_sorted_by(|a, b| a >= b), "the order stays");
 
     // Triggers of this format are at work: a plain write ends a lease.
-    let claimed = store.claim("new-model", "worker", 2, std::time::Duration::from_mins(1)).unwrap();
+    let claimed = store.claim("new-model", "worker", 2, Duration::from_mins(1)).unwrap();
     assert_eq!(claimed.records[1].item.id, "item-0008");
     let sql = Connection::open(&path).unwrap();
     sql.execute("UPDATE item SET source = 'other' WHERE id = 'item-0008'", []).unwrap();
@@ -62,9 +67,39 @@ fn a_gallery_of_format_1_is_brought_up_when_it_is_opened() {
 }
 
 #[test]
+fn a_gallery_of_format_2_counts_lost_leases_and_takes_ids_of_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = copied(FORMAT_2, folder.path());
+    assert_eq!(format(&path), 2);
+    let clock = ManualLeaseClock::default();
+    let store = SqliteStore::open(&path).unwrap().with_clock(Arc::new(clock.clone()));
+    assert_eq!(format(&path), 3);
+    assert_eq!(store.check().unwrap(), vec![]);
+    let lease = Duration::from_secs(1);
+    assert_eq!(store.at_work("new-model").unwrap(), []);
+    assert_eq!(store.claim("new-model", "worker", 4, lease).unwrap().lost, 0);
+    clock.pass(lease);
+    assert_eq!(store.claim("new-model", "worker", 4, lease).unwrap().lost, 1);
+    // An id that was there stays; no other comes.
+    let sql = Connection::open(&path).unwrap();
+    let insert = "INSERT INTO item (id) VALUES (?1)";
+    for id in ["two\nlines of another", "two\rlines"] {
+        let error = sql.execute(insert, [id]).unwrap_err().to_string();
+        assert!(error.contains("one line"), "{error}");
+    }
+    let error = sql.execute("UPDATE item SET id = id || char(10) WHERE id = 'item-0008'", []).unwrap_err();
+    assert!(error.to_string().contains("one line"), "{error}");
+    let labelled =
+        sql.execute("UPDATE item SET label = 'x', id = id WHERE id = 'two' || char(10) || 'lines'", []);
+    assert_eq!(labelled, Ok(1));
+    assert_eq!(store.delete(&["two\nlines"]), Ok(1));
+    assert_eq!(store.check().unwrap(), vec![]);
+}
+
+#[test]
 fn a_gallery_of_format_1_that_cannot_be_written_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let path = copied(folder.path());
+    let path = copied(FORMAT_1, folder.path());
     let mut permissions = fs_err::metadata(&path).unwrap().permissions();
     permissions.set_readonly(true);
     fs_err::set_permissions(&path, permissions).unwrap();
@@ -76,7 +111,7 @@ fn a_gallery_of_format_1_that_cannot_be_written_says_so() {
 #[test]
 fn several_may_bring_a_gallery_up_at_once_and_a_dropped_space_is_forgotten() {
     let folder = tempfile::tempdir().unwrap();
-    let path = copied(folder.path());
+    let path = copied(FORMAT_1, folder.path());
     // A space that a process of format 1 was dropping when it died: its tables are there, its triggers are not.
     let sql = Connection::open(&path).unwrap();
     let names = |kind: &str, suffix: &str| -> Vec<String> {

@@ -190,7 +190,7 @@ fn what_must_not_be_is_refused() {
         ("UPDATE item SET key = 99", "cannot be changed"),
         ("INSERT INTO item (id) VALUES ('a')", "UNIQUE"),
         ("INSERT INTO item (id) VALUES (NULL)", "NOT NULL"),
-        ("INSERT INTO item (id) VALUES ('b' || char(10) || 'c')", "CHECK"),
+        ("INSERT INTO item (id) VALUES ('b' || char(10) || 'c')", "one line"),
         ("INSERT INTO item (id, payload) VALUES ('b', '{')", "CHECK"),
         ("INSERT INTO vector_1 (item, value) VALUES (99, zeroblob(8))", "no item"),
         ("UPDATE vector_1 SET value = zeroblob(9)", "CHECK"),
@@ -255,4 +255,62 @@ fn the_library_and_plain_sql_take_turns() {
         }
         assert_eq!(gallery.store.check().unwrap(), vec![]);
     }
+}
+
+/// An application's own triggers fire for what the library writes as for what the application writes itself.
+#[test]
+fn an_applications_own_triggers_fire_for_every_write() {
+    let gallery = gallery();
+    gallery
+        .sql
+        .execute_batch(
+            "CREATE TABLE seen (what TEXT);
+             CREATE TRIGGER own_insert AFTER INSERT ON item BEGIN INSERT INTO seen VALUES ('came ' || NEW.id); END;
+             CREATE TRIGGER own_update AFTER UPDATE OF source ON item BEGIN INSERT INTO seen VALUES ('changed ' || NEW.id); END;
+             CREATE TRIGGER own_vector AFTER UPDATE OF value ON vector_2 BEGIN INSERT INTO seen VALUES (NEW.provenance); END;",
+        )
+        .unwrap();
+    let seen = || -> Vec<String> {
+        let mut select = gallery.sql.prepare("SELECT what FROM seen ORDER BY rowid").unwrap();
+        let seen = select.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+        gallery.sql.execute("DELETE FROM seen", []).unwrap();
+        seen
+    };
+    let put = |id: &str| {
+        let write = ItemWrite {
+            id: id.to_owned(),
+            source: Some(format!("source {}", gallery.store.newest_revision().unwrap())),
+            label: None,
+            payload: json!({}),
+            vectors: vec![],
+        };
+        gallery.store.put(&[write]).unwrap();
+        assert_eq!(gallery.store.check().unwrap(), vec![]);
+    };
+    put("a");
+    put("a");
+    assert_eq!(seen(), ["came a", "changed a"]);
+    gallery.adapted("b");
+    let item = gallery.store.get(&["b"]).unwrap().remove(0).unwrap();
+    let write = VectorWrite {
+        key: item.key,
+        revision: item.revision,
+        provenance: Provenance::Native,
+        sigma2: None,
+        priority: None,
+        squared_error: None,
+        vector: vec![0.0, 2.0],
+    };
+    assert_eq!(gallery.store.write_vectors("new", None, &[write]).unwrap(), [Outcome::Written]);
+    assert_eq!(seen(), ["came b", "native"]);
+    assert_eq!(gallery.store.check().unwrap(), vec![]);
+    // Gone again, the fast way is taken, which needs none.
+    gallery
+        .sql
+        .execute_batch("DROP TRIGGER own_insert; DROP TRIGGER own_update; DROP TRIGGER own_vector")
+        .unwrap();
+    put("c");
+    assert_eq!(seen(), [""; 0]);
+    let counts = gallery.store.counts("new").unwrap();
+    assert_eq!((counts.items, counts.lacking, counts.native), (3, 2, 1));
 }

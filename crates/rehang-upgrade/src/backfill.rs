@@ -155,7 +155,11 @@ pub enum Event {
         keys: Vec<ItemKey>,
         /// Items that others hold.
         held_by_others: u64,
+        /// Whether the item, the only one, has to be embedded with nothing else in hand: workers have ended with it before.
+        alone: bool,
     },
+    /// The answer to [`Action::Claim`] where the item is not to be tried again: too many workers have ended with it alone.
+    GivenUp(Attempt),
     /// A batch came back from the encoder; whatever is not in `failures` has a vector, or was not tried.
     Encoded {
         /// The batch.
@@ -242,6 +246,8 @@ pub struct Backfill {
     next_batch: u64,
     /// Items that were claimed and wait for an encoder.
     ready: VecDeque<ItemKey>,
+    /// The last one in hand, which must be embedded alone: it waits for all before it, and nothing is claimed after it.
+    alone: Option<ItemKey>,
     /// Batches at the encoder.
     encoding: BTreeMap<u64, Vec<ItemKey>>,
     /// Batches whose vectors are being written.
@@ -328,13 +334,18 @@ impl Backfill {
                 (self.batches_since_look, self.last_look_ms) = (0, now_ms);
                 self.dry &= now_ms < self.claim_again_ms;
             }
-            Event::Claimed { keys, held_by_others } => {
+            Event::Claimed { keys, held_by_others, alone } => {
                 self.claiming = false;
+                self.alone = keys.last().copied().filter(|_| alone);
                 self.dry = keys.is_empty();
                 self.held_by_others = held_by_others;
                 let waits = if keys.is_empty() && held_by_others > 0 { CLAIM_AGAIN_MS } else { 0 };
                 self.claim_again_ms = now_ms.saturating_add(waits);
                 self.ready.extend(keys);
+            }
+            Event::GivenUp(attempt) => {
+                (self.claiming, self.dry) = (false, false);
+                self.list(vec![attempt], actions);
             }
             Event::Encoded { batch, failures } => {
                 let Some(keys) = self.encoding.remove(&batch) else { return };
@@ -449,11 +460,18 @@ impl Backfill {
         if !self.looked {
             return;
         }
+        if self.in_hand().next().is_none() {
+            self.alone = None;
+        }
         while self.encoding.len() < self.limits.workers
             && !self.ready.is_empty()
             && now_ms >= self.next_send_ms
         {
-            let count = self.batch_items().min(self.ready.len());
+            let company = self.ready.len() - usize::from(self.alone.is_some());
+            if company == 0 && !(self.encoding.is_empty() && self.writing.is_empty()) {
+                break;
+            }
+            let count = self.batch_items().min(company.max(1));
             let keys: Vec<ItemKey> = self.ready.drain(..count).collect();
             if let Some(rate) = self.limits.rate {
                 let pause_ms = (count as f64 * 1000.0 / rate).ceil() as u64;
@@ -467,7 +485,7 @@ impl Backfill {
         // One batch a worker is kept ready, so that no worker waits for the store.
         let ahead = self.batch_items() * self.limits.workers;
         let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
-        if !self.claiming && !self.dry && limit > 0 {
+        if !self.claiming && !self.dry && limit > 0 && self.alone.is_none() {
             self.claiming = true;
             actions.push(Action::Claim { limit });
         }
@@ -673,7 +691,7 @@ mod tests {
     }
 
     fn claimed(keys: Vec<ItemKey>) -> Event {
-        Event::Claimed { keys, held_by_others: 0 }
+        Event::Claimed { keys, held_by_others: 0, alone: false }
     }
 
     #[test]
@@ -848,22 +866,56 @@ mod tests {
         let state = Backfill::new(Limits { batch: 2, ..Limits::default() });
         let (state, _) = state.step(0, Event::Begin);
         let (state, _) = state.step(0, looked(4, 0, Request::Run));
-        let (state, actions) = state.step(0, Event::Claimed { keys: vec![], held_by_others: 4 });
+        let (state, actions) =
+            state.step(0, Event::Claimed { keys: vec![], held_by_others: 4, alone: false });
         assert_eq!(actions, [Action::WaitUntil(500)]);
         let (state, actions) = state.step(400, Event::Tick);
         assert_eq!(actions, [Action::WaitUntil(500)], "not at every tick");
         let (state, actions) = state.step(500, Event::Tick);
         assert_eq!(actions, [Action::Claim { limit: 2 }]);
         // One of the others has died, another one goes on.
-        let (state, actions) = state.step(500, Event::Claimed { keys: keys([3]), held_by_others: 2 });
+        let (state, actions) =
+            state.step(500, Event::Claimed { keys: keys([3]), held_by_others: 2, alone: false });
         assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([3]) });
-        let (state, _) = state.step(500, Event::Claimed { keys: vec![], held_by_others: 2 });
+        let (state, _) = state.step(500, Event::Claimed { keys: vec![], held_by_others: 2, alone: false });
         let (state, _) = state.step(600, Event::Encoded { batch: 0, failures: vec![] });
         let written = Event::Written { batch: 0, outcomes: vec![(3.into(), Outcome::Written)] };
         let (state, actions) = state.step(600, written);
         assert_eq!(actions, [Action::Claim { limit: 2 }]);
         let (_, actions) = state.step(600, claimed(vec![]));
         assert_eq!(actions, [Action::End(Ending::NothingLeft)]);
+    }
+
+    #[test]
+    fn what_workers_ended_with_is_embedded_with_nothing_else_in_hand() {
+        let state = Backfill::new(Limits { batch: 2, workers: 2, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(9, 0, Request::Run));
+        let (state, actions) = state.step(0, claimed(keys([1, 2, 3])));
+        let encode = |batch, numbers: &[u64]| Action::Encode { batch, keys: keys(numbers.iter().copied()) };
+        assert_eq!(actions[..2], [encode(0, &[1, 2]), encode(1, &[3])]);
+        let alone = Event::Claimed { keys: keys([4]), held_by_others: 0, alone: true };
+        let (state, actions) = state.step(0, alone);
+        assert_eq!(actions, [], "it waits, and nothing is claimed behind it");
+        let written = |batch, numbers: &[u64]| Event::Written {
+            batch,
+            outcomes: numbers.iter().map(|&key| (key.into(), Outcome::Written)).collect(),
+        };
+        let (state, _) = state.step(0, Event::Encoded { batch: 1, failures: vec![] });
+        let (state, actions) = state.step(0, written(1, &[3]));
+        assert_eq!(actions, []);
+        let (state, _) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
+        let (state, actions) = state.step(0, written(0, &[1, 2]));
+        assert_eq!(actions, [encode(2, &[4])]);
+        let (state, _) = state.step(0, Event::Encoded { batch: 2, failures: vec![] });
+        let (state, actions) = state.step(0, written(2, &[4]));
+        assert_eq!(actions, [Action::Claim { limit: 4 }], "and then the others");
+        // One that is not tried again is listed, and the queue goes on.
+        let attempt =
+            Attempt { key: 5.into(), revision: 1, reason: "it ends workers".into(), permanent: true };
+        let (state, actions) = state.step(0, Event::GivenUp(attempt.clone()));
+        assert_eq!(actions, [Action::RecordFailures(vec![attempt]), Action::Claim { limit: 4 }]);
+        assert_eq!(state.tally, Tally { native: 4, failed: 1, ..Tally::default() });
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{ItemKey, Ledger, Outcome, Record, Store, VectorWrite};
+use rehang_store::{ALONE_AFTER, Claimed, ItemKey, Ledger, Outcome, Record, Store, VectorWrite};
 use serde::Serialize;
 
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
@@ -37,6 +37,8 @@ const CATCH_UP_RESTS: u64 = 10;
 const STORE_PATIENCE_MS: u64 = 600_000;
 /// Between two such questions.
 const STORE_RESTS: Duration = Duration::from_secs(1);
+/// After so many workers that ended with an item in hand, the last ones with nothing else, it is listed as failed.
+const LISTED_AFTER: u32 = ALONE_AFTER + 2;
 /// Bytes of a reason that are kept of a failed item.
 const REASON_BYTES_MAX: usize = 1024;
 
@@ -92,7 +94,9 @@ pub struct Summary {
 /// a death costs, and the next call embeds again, is at most `batch` items a worker. The encoder waits while its only worker's
 /// batch is written; a second worker keeps it busy meanwhile.
 ///
-/// Items that fail are tried again, then listed; they never stop the others.
+/// Items that fail are tried again, then listed; they never stop the others. An item that ends the process itself (out of memory, say)
+/// cannot be caught: after two such ends each of the items in hand is embedded alone, and one with which two more processes end is
+/// listed.
 ///
 /// Several processes may run at once, on one machine or many: each leases what it works on, so no item is embedded twice but for a
 /// death. Where all that is left is held by others, it waits for them; what a dead one held is taken over when its lease has run out
@@ -134,7 +138,8 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
     expect_adapter(setup.store, &record, setup.adapter)?;
     let filler = Filler::new(setup.adapter, &record.old.name, &record.new.name, record.order)?;
     expect_same_encoder(setup.store, &record.new.name, setup.encoder)?;
-    setup.store.release(&record.new.name, setup.worker, None)?;
+    // What an earlier process of this name still held is free: it ended without a word.
+    setup.store.renew(&record.new.name, setup.worker, Duration::ZERO)?;
     let (jobs, to_do) = channel::<Job>();
     let (done, results) = channel::<Done>();
     let to_do = Arc::new(Mutex::new(to_do));
@@ -350,11 +355,7 @@ impl Run<'_> {
                             run.setup.store.claim(run.space, run.setup.worker, limit, run.lease())
                         })?;
                         self.observer.reach(Place::BackfillClaimed)?;
-                        let keys = claimed.records.iter().map(|record| record.item.key).collect();
-                        self.claimed
-                            .extend(claimed.records.into_iter().map(|record| (record.item.key, record)));
-                        let held_by_others = claimed.held_by_others;
-                        events.push_back(Event::Claimed { keys, held_by_others });
+                        events.push_back(self.take(claimed));
                     }
                     Action::Release { keys } => {
                         self.patiently(|run| {
@@ -543,6 +544,23 @@ impl Run<'_> {
             self.observer.observe(&Observation::Began { stage: "re-embedding", unit: "items", total });
         }
         self.observer.observe(&Observation::Backfilled { tally: state.tally });
+    }
+
+    /// Takes in hand what was claimed; not an item with which worker after worker has ended.
+    fn take(&mut self, claimed: Claimed) -> Event {
+        let Claimed { records, held_by_others, lost } = claimed;
+        if let ([record], LISTED_AFTER..) = (&records[..], lost) {
+            let reason = format!(
+                "{lost} workers in a row ended without a word, or were not heard of for the time of a lease, with this item in hand, the \
+                 last {} of them with nothing else; it may be what ends them",
+                LISTED_AFTER - ALONE_AFTER
+            );
+            let (key, revision) = (record.item.key, record.item.revision);
+            return Event::GivenUp(Attempt { key, revision, reason, permanent: true });
+        }
+        let keys = records.iter().map(|record| record.item.key).collect();
+        self.claimed.extend(records.into_iter().map(|record| (record.item.key, record)));
+        Event::Claimed { keys, held_by_others, alone: lost >= ALONE_AFTER }
     }
 
     fn encode(&mut self, batch: u64, keys: &[ItemKey]) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{DieAt, TestClock, TestEncoder, World, check, fill};
 use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{Band, Filter, Ledger, MemoryStore, Record, Scan, Select};
+use rehang_store::{Band, Filter, Ledger, ManualLeaseClock, MemoryStore, Record, Scan, Select};
 use rehang_upgrade::{
     BackfillSetup, Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Summary,
     Unobserved, Until, backfill, expect_same, finish, plan, put_back, request, rollback, start, status,
@@ -837,4 +837,81 @@ fn one_huge_vector_fails_no_figure() {
     assert_eq!(summary.done.native, ITEMS as u64);
     let (sigma, status) = (summary.sigma.unwrap(), status(&store, 10).unwrap());
     assert!(sigma.mean_squared_error.is_finite() && status.sigma == Some(sigma));
+}
+
+/// An encoder that ends its process at one item, and the observer that makes it so: a dead process reaches nothing any more.
+struct EndsAt<'a> {
+    encoder: &'a TestEncoder,
+    source: String,
+    dead: AtomicBool,
+}
+
+impl Encoder for EndsAt<'_> {
+    fn space(&self) -> &Space {
+        self.encoder.space()
+    }
+
+    fn batch_max(&self) -> usize {
+        self.encoder.batch_max()
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+        if inputs.iter().any(|input| input.source == self.source) {
+            self.dead.store(true, Ordering::SeqCst);
+        }
+        self.encoder.encode(inputs)
+    }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        self.encoder.fingerprint()
+    }
+
+    fn spent(&self) -> Spent {
+        self.encoder.spent()
+    }
+}
+
+impl Observer for EndsAt<'_> {
+    fn reach(&self, _: Place) -> Result<()> {
+        match self.dead.load(Ordering::SeqCst) {
+            true => Err(rehang::Error::conflict("this process", "it died")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn an_item_that_ends_its_workers_goes_alone_and_is_listed() {
+    for workers in [1, 3] {
+        let (store, world) = filled();
+        let clock = ManualLeaseClock::default();
+        let store = store.with_clock(Arc::new(clock.clone()));
+        let encoder = TestEncoder::new();
+        let limits = Limits { batch: 16, workers, ..Limits::default() };
+        let mut deaths = 0;
+        let summary = loop {
+            let mortal = EndsAt {
+                encoder: &encoder,
+                source: common::item(31, 0).source.unwrap(),
+                dead: AtomicBool::new(false),
+            };
+            let run = run_with(&store, &world, &mortal, limits, &TestClock::default(), &mortal);
+            if !mortal.dead.load(Ordering::SeqCst) {
+                break run.unwrap();
+            }
+            assert!(run.is_err());
+            deaths += 1;
+            clock.pass(Duration::from_millis(limits.lease_ms));
+        };
+        assert_eq!(deaths, 4, "two with others in hand, two alone");
+        assert_eq!((summary.ending, summary.done.failed), (Ending::NothingLeft, 1));
+        let counts = store.counts("new-model").unwrap();
+        assert_eq!((counts.native, counts.failed), (ITEMS as u64 - 1, 1));
+        let failure = store.failures("new-model", None, 9).unwrap().remove(0);
+        assert_eq!(failure.id, common::id(31));
+        assert!(failure.reason.starts_with("4 workers in a row ended without a word"), "{}", failure.reason);
+        // What a death in company costs is what was in hand; one alone costs one.
+        let again = encoder.count() - ITEMS as u32;
+        assert!(again <= 2 * 16 * workers as u32 + 3, "{again} embedded again");
+    }
 }

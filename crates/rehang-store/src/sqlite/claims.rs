@@ -2,7 +2,7 @@
 //!
 //! They are written without waiting for the disk, since one that is lost costs an item embedded twice at most.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rehang::Result;
@@ -26,26 +26,33 @@ pub(crate) fn claim(
     database.write_lightly(|transaction| {
         let space = spaces::find(transaction, space)?;
         let n = space.number;
-        transaction
-            .prepare_cached(&format!("DELETE FROM claim_{n} WHERE until <= ?1"))?
-            .execute([int(now_ms)])?;
-        let mut held = BTreeSet::new();
+        let (mut held, mut lost) = (BTreeSet::new(), BTreeMap::new());
         let mut held_by_others = 0;
-        let mut select = transaction.prepare_cached(&format!("SELECT item, worker FROM claim_{n}"))?;
+        let mut select =
+            transaction.prepare_cached(&format!("SELECT item, worker, until, lost FROM claim_{n}"))?;
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
-            held.insert(key(row, 0)?);
-            held_by_others += u64::from(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)? != worker);
+            let item = key(row, 0)?;
+            if row.get::<_, i64>(2)? <= int(now_ms) {
+                lost.insert(item, row.get::<_, u32>(3)?.saturating_add(1));
+            } else {
+                held.insert(item);
+                held_by_others +=
+                    u64::from(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)? != worker);
+            }
         }
         let mut page = Page::new(transaction, &space, Some(space.clone()), limit);
         page.queue(&held)?;
-        let records = page.finish()?;
-        let mut insert = transaction
-            .prepare_cached(&format!("INSERT INTO claim_{n} (item, worker, until) VALUES (?1, ?2, ?3)"))?;
-        for record in &records {
-            insert.execute(params![row_of(record.item.key), worker, int(until(now_ms, lease))])?;
+        let claimed = Claimed::of(page.finish()?, &lost, held_by_others);
+        let mut insert = transaction.prepare_cached(&format!(
+            "INSERT OR REPLACE INTO claim_{n} (item, worker, until, lost) VALUES (?1, ?2, ?3, ?4)"
+        ))?;
+        for record in &claimed.records {
+            let key = record.item.key;
+            let lost = lost.get(&key).copied().unwrap_or(0);
+            insert.execute(params![row_of(key), worker, int(until(now_ms, lease)), lost])?;
         }
-        Ok(Claimed { records, held_by_others })
+        Ok(claimed)
     })
 }
 

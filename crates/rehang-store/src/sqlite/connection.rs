@@ -108,7 +108,7 @@ impl Database {
             // Another process may have written between the look at the file and here.
             match Content::of(&transaction)? {
                 Content::Nothing => {
-                    transaction.execute_batch(schema::TABLES)?;
+                    schema::TABLES.iter().try_for_each(|tables| transaction.execute_batch(tables))?;
                     transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
                     transaction.pragma_update(None, "user_version", schema::FORMAT)?;
                 }
@@ -198,9 +198,9 @@ impl Database {
         run().map_err(|trouble| sentence(&self.path, trouble))
     }
 
-    /// One transaction in which no trigger fires: the caller does everything that they would have done. Triggers
-    /// cost several times what the rows do that they keep right. Where other processes write too, they get their turn between two
-    /// long transactions.
+    /// One transaction in which no trigger of the gallery need fire: the caller does everything that they would have done. They
+    /// cost several times what the rows do that they keep right. Where an application has triggers of its own, all of them fire, and
+    /// find done what they would do. Where other processes write too, they get their turn between two long transactions.
     pub(crate) fn write_without_triggers<T>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> Step<T>,
@@ -219,7 +219,6 @@ impl Database {
                 Some(connection) => connection,
                 none => {
                     let connection = connect(&self.path, false, true)?;
-                    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
                     // Another connection counts the commits of others in its own way.
                     *lock(&self.courtesy) = Courtesy::default();
                     none.insert(connection)
@@ -228,6 +227,13 @@ impl Database {
             lock(&self.courtesy).look(connection, clock::now())?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let locked = clock::now();
+            let others = transaction
+                .prepare_cached(schema::HAS_OTHER_TRIGGERS)?
+                .query_row([], |row| row.get::<_, bool>(0))?;
+            // Setting it compiles every statement of the connection again.
+            if transaction.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)? != others {
+                transaction.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, others)?;
+            }
             let value = work(&transaction)?;
             transaction.commit()?;
             lock(&self.courtesy).ended(clock::now(), locked.elapsed());

@@ -1,7 +1,7 @@
 //! What must never be in a gallery, looked for.
 
 use rehang::{NORMALISED_TOLERANCE, Result, norm};
-use rusqlite::Connection;
+use rusqlite::{Connection, Transaction};
 use serde::Serialize;
 
 use super::connection::{Database, Step};
@@ -93,45 +93,56 @@ const OF_A_SPACE: [(&str, &str); 10] = [
     ),
 ];
 
+/// Each question has a snapshot of its own: one for all would keep the log of a gallery that is written to from being emptied for
+/// minutes.
 pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
-    database.read(|transaction| {
-        let mut problems = Vec::new();
-        let broken: String = transaction.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-        if broken != "ok" {
-            problems.push(Problem {
-                space: None,
-                what: format!("the database is damaged ({broken}); restore it from a copy"),
-                count: 1,
-            });
-            return Ok(problems);
-        }
-        let mut look = |space: Option<&SpaceRow>, what: &str, sql: &str| -> Step<()> {
-            let count: u64 = transaction.query_row(sql, [], |row| row.get(0))?;
-            if count > 0 {
-                let space = space.map(|row| row.space.name.clone());
-                problems.push(Problem { space, what: what.to_owned(), count });
-            }
-            Ok(())
+    let mut problems = Vec::new();
+    let broken: String = database
+        .read(|transaction| Ok(transaction.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?))?;
+    if broken != "ok" {
+        problems.push(Problem {
+            space: None,
+            what: format!("the database is damaged ({broken}); restore it from a copy"),
+            count: 1,
+        });
+        return Ok(problems);
+    }
+    for (what, sql) in OF_THE_GALLERY {
+        let count: u64 =
+            database.read(|transaction| Ok(transaction.query_row(sql, [], |row| row.get(0))?))?;
+        problems.extend(found(None, what, count));
+    }
+    for row in database.read(|transaction| spaces::list(transaction))? {
+        let space = Some(&row.space.name);
+        // One that was dropped meanwhile has nothing that must not be.
+        let is_there = |transaction: &Transaction<'_>| -> Step<bool> {
+            Ok(spaces::list(transaction)?.iter().any(|there| there.number == row.number))
         };
-        for (what, sql) in OF_THE_GALLERY {
-            look(None, what, sql)?;
+        let (number, bytes) = (row.number.to_string(), (4 * row.space.dimension).to_string());
+        for (what, sql) in OF_A_SPACE {
+            let sql = sql.replace("{n}", &number).replace("{bytes}", &bytes);
+            let count: Option<u64> = database.read(|transaction| {
+                if !is_there(transaction)? {
+                    return Ok(None);
+                }
+                Ok(Some(transaction.query_row(&sql, [], |row| row.get(0))?))
+            })?;
+            problems.extend(found(space, what, count.unwrap_or(0)));
         }
-        let rows = spaces::list(transaction)?;
-        for row in &rows {
-            let (number, bytes) = (row.number.to_string(), (4 * row.space.dimension).to_string());
-            for (what, sql) in OF_A_SPACE {
-                look(Some(row), what, &sql.replace("{n}", &number).replace("{bytes}", &bytes))?;
-            }
-        }
-        for row in &rows {
-            check_numbers(transaction, row, &mut problems)?;
-        }
-        Ok(problems)
-    })
+        let numbers = database.read(|transaction| {
+            if is_there(transaction)? { check_numbers(transaction, &row) } else { Ok([(0, ""); 2]) }
+        })?;
+        problems.extend(numbers.iter().filter_map(|&(count, what)| found(space, what, count)));
+    }
+    Ok(problems)
 }
 
-/// Reads a sample of the vectors, spread over the whole space.
-fn check_numbers(connection: &Connection, row: &SpaceRow, problems: &mut Vec<Problem>) -> Step<()> {
+fn found(space: Option<&String>, what: &str, count: u64) -> Option<Problem> {
+    (count > 0).then(|| Problem { space: space.cloned(), what: what.to_owned(), count })
+}
+
+/// Reads a sample of the vectors, spread over the whole space, and says what is wrong with how many.
+fn check_numbers(connection: &Connection, row: &SpaceRow) -> Step<[(u64, &'static str); 2]> {
     let n = row.number;
     let count: u64 = row.count(connection, "vector")?;
     let every = count.div_ceil(SAMPLE as u64).max(1);
@@ -148,13 +159,8 @@ fn check_numbers(connection: &Connection, row: &SpaceRow, problems: &mut Vec<Pro
             not_normalised += 1;
         }
     }
-    for (count, what) in [
+    Ok([
         (not_finite, "sampled vectors with NaN or infinite numbers; searches pass them over"),
         (not_normalised, "sampled vectors whose length is not 1 although the space says so"),
-    ] {
-        if count > 0 {
-            problems.push(Problem { space: Some(row.space.name.clone()), what: what.into(), count });
-        }
-    }
-    Ok(())
+    ])
 }

@@ -89,7 +89,7 @@ fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Rev
             if write.vectors.iter().all(|new| new.space != *name) {
                 connection
                     .prepare_cached(&format!(
-                        "INSERT INTO lacking_{} (item, sourced) VALUES (?1, ?2)",
+                        "INSERT OR IGNORE INTO lacking_{} (item, sourced) VALUES (?1, ?2)",
                         space.number
                     ))?
                     .execute(params![key, write.source.is_some()])?;

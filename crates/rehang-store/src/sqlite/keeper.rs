@@ -568,13 +568,21 @@ impl Kept {
         if removals <= REMOVALS_KEPT {
             return Ok(());
         }
-        self.database.write(|transaction| {
-            index::numbered(transaction, n)?;
-            transaction.execute(&format!("DELETE FROM removed_{n} WHERE change <= ?1"), [known])?;
-            // Another process may have been here with a later change.
-            transaction
-                .execute("UPDATE space SET trimmed = max(trimmed, ?1) WHERE number = ?2", (known, n))?;
-            Ok(())
+        spaces::in_turns(|| {
+            self.database.write(|transaction| {
+                index::numbered(transaction, n)?;
+                // Another process may have been here with a later change. It is said before the first removal goes: an index that
+                // knows less is not used meanwhile.
+                transaction
+                    .execute("UPDATE space SET trimmed = max(trimmed, ?1) WHERE number = ?2", (known, n))?;
+                let forgotten = transaction
+                    .prepare_cached(&format!(
+                        "DELETE FROM removed_{n} WHERE item IN (
+                             SELECT item FROM removed_{n} WHERE change <= ?1 ORDER BY change LIMIT ?2)"
+                    ))?
+                    .execute((known, spaces::REMOVED_TOGETHER))?;
+                Ok(forgotten < spaces::REMOVED_TOGETHER)
+            })
         })
     }
 

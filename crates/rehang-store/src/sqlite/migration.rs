@@ -1,6 +1,6 @@
 //! Bringing a gallery of an older format up to this one's, when it is opened for writing.
 
-use rehang::{Error, Provenance};
+use rehang::Provenance;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::connection::Step;
@@ -11,8 +11,14 @@ use super::schema;
 pub(super) fn to_this_format(connection: &Connection) -> Step<()> {
     let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
     let format: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if format == 1 {
+    if format <= 1 {
         from_1(&transaction)?;
+    }
+    if format <= 2 {
+        for (number, written_as) in spaces(&transaction)? {
+            transaction.execute_batch(&schema::space_from_2(number, written_as))?;
+        }
+        transaction.execute_batch(schema::FROM_2)?;
     }
     transaction.pragma_update(None, "user_version", schema::FORMAT)?;
     transaction.commit()?;
@@ -20,12 +26,7 @@ pub(super) fn to_this_format(connection: &Connection) -> Step<()> {
 }
 
 fn from_1(transaction: &Transaction<'_>) -> Step<()> {
-    let spaces: Vec<(i64, String)> = transaction
-        .prepare("SELECT number, written_as FROM space")?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<_>>()?;
-    for (number, written_as) in spaces {
-        let written_as: Provenance = written_as.parse().map_err(|error: Error| error)?;
+    for (number, written_as) in spaces(transaction)? {
         transaction.execute_batch(&schema::space_from_1(number, written_as))?;
     }
     let left: Vec<i64> = transaction
@@ -37,4 +38,16 @@ fn from_1(transaction: &Transaction<'_>) -> Step<()> {
     }
     transaction.execute_batch(schema::FROM_1)?;
     Ok(())
+}
+
+/// The numbers of the spaces, and who makes the vectors that are written to them.
+fn spaces(transaction: &Transaction<'_>) -> Step<Vec<(i64, Provenance)>> {
+    transaction
+        .prepare("SELECT number, written_as FROM space")?
+        .query_map([], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?
+        .map(|row| {
+            let (number, written_as) = row?;
+            Ok((number, written_as.parse()?))
+        })
+        .collect()
 }

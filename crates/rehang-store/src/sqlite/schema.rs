@@ -8,7 +8,7 @@ use rehang::{Provenance, Space};
 pub(crate) const APPLICATION: i64 = 0x7265_6867;
 
 /// The format this binary reads and writes (`PRAGMA user_version`).
-pub(crate) const FORMAT: i64 = 2;
+pub(crate) const FORMAT: i64 = 3;
 
 /// The tables every gallery has.
 ///
@@ -16,7 +16,8 @@ pub(crate) const FORMAT: i64 = 2;
 /// - `AUTOINCREMENT` keeps the numbers of deleted items and dropped spaces from being used again.
 /// - `replaced` holds at most one key: `INSERT OR REPLACE` removes a row without firing delete triggers, so the key
 ///   is remembered before and its vectors are removed after.
-pub(crate) const TABLES: &str = "
+pub(crate) const TABLES: [&str; 2] = [
+    "
 CREATE TABLE gallery (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 INSERT INTO gallery (name, value) VALUES
     ('counter', 0), ('serving', NULL), ('identity', lower(hex(randomblob(16))));
@@ -35,7 +36,7 @@ CREATE TABLE space (
 
 CREATE TABLE item (
     key INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE CHECK (instr(id, char(10)) = 0 AND instr(id, char(13)) = 0),
+    id TEXT NOT NULL UNIQUE,
     source TEXT,
     label TEXT,
     payload TEXT CHECK (payload IS NULL OR json_valid(payload)),
@@ -71,7 +72,26 @@ CREATE TRIGGER item_touched AFTER UPDATE OF revision ON item WHEN NEW.revision <
     UPDATE gallery SET value = value + 1 WHERE name = 'counter';
     UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter') WHERE key = NEW.key;
 END;
+",
+    IDS,
+];
+
+/// An id is one line, so that lists of ids are files with one a line.
+const IDS: &str = "
+CREATE TRIGGER item_id_is_given BEFORE INSERT ON item
+WHEN instr(NEW.id, char(10)) > 0 OR instr(NEW.id, char(13)) > 0 BEGIN
+    SELECT RAISE(ABORT, 'the id of an item is one line');
+END;
+CREATE TRIGGER item_id_changes BEFORE UPDATE OF id ON item
+WHEN NEW.id <> OLD.id AND (instr(NEW.id, char(10)) > 0 OR instr(NEW.id, char(13)) > 0) BEGIN
+    SELECT RAISE(ABORT, 'the id of an item is one line');
+END;
 ";
+
+/// Selects whether an application has triggers of its own here: there are more than the gallery's. The ones of a space that is being
+/// dropped are gone already.
+pub(crate) const HAS_OTHER_TRIGGERS: &str = "
+SELECT (SELECT count(*) FROM sqlite_schema WHERE type = 'trigger') > 8 + 11 * (SELECT count(*) FROM space)";
 
 /// The tables that every space has, without its number.
 pub(crate) const TABLES_OF_SPACE: [&str; 5] = ["vector", "lacking", "removed", "failure", "claim"];
@@ -130,11 +150,13 @@ fn worst_index(n: i64) -> String {
     )
 }
 
-/// Who works on what, until when by the clock of the processes. A row that has run out means nothing.
+/// Who works on what, until when by the clock of the processes. A row that has run out holds nothing; it says that its worker has
+/// never said what became of the item, and `lost` how many workers before it did not.
 fn claim_table(n: i64) -> String {
     format!(
-        "CREATE TABLE claim_{n} (item INTEGER PRIMARY KEY, worker TEXT NOT NULL, until INTEGER NOT NULL);
-         CREATE INDEX claim_{n}_until ON claim_{n} (until);"
+        "CREATE TABLE claim_{n} (
+             item INTEGER PRIMARY KEY, worker TEXT NOT NULL, until INTEGER NOT NULL, lost INTEGER NOT NULL DEFAULT 0
+         );"
     )
 }
 
@@ -168,7 +190,7 @@ END;
 CREATE TRIGGER vector_{n}_added AFTER INSERT ON vector_{n} BEGIN
     DELETE FROM lacking_{n} WHERE item = NEW.item;
     DELETE FROM failure_{n} WHERE item = NEW.item;
-    DELETE FROM claim_{n} WHERE item = NEW.item;
+    DELETE FROM claim_{n} WHERE item = NEW.item AND NEW.provenance <> 'adapted';
 END;
 CREATE TRIGGER vector_{n}_added_plainly AFTER INSERT ON vector_{n} WHEN NEW.change = 0 BEGIN
     UPDATE gallery SET value = value + 1 WHERE name = 'counter';
@@ -282,6 +304,22 @@ pub(crate) fn space_from_1(n: i64, written_as: Provenance) -> String {
 /// From format 1 to 2, a space that was [left](leave_space).
 pub(crate) fn left_space_from_1(n: i64) -> String {
     claim_table(n)
+}
+
+/// From format 2 to 3, everything but the spaces.
+pub(crate) const FROM_2: &str = IDS;
+
+/// From format 2 to 3, one space: leases that run out are counted, with those of now forgotten.
+pub(crate) fn space_from_2(n: i64, written_as: Provenance) -> String {
+    format!(
+        "{drop}
+         DROP TABLE claim_{n};
+         {claim}
+         {triggers}",
+        drop = drop_triggers(n),
+        claim = claim_table(n),
+        triggers = space_triggers(n, written_as),
+    )
 }
 
 /// Selects the name of one index that is left of a space.

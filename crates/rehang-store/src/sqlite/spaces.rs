@@ -85,10 +85,11 @@ pub(crate) fn advance(connection: &Connection, space: &str, from: Epoch) -> Step
     Ok(())
 }
 
-/// Items that are listed as lacking in one transaction, and rows that are removed in one: an application that writes meanwhile
-/// waits for no more. Few in tests, so that there are several turns.
+/// Items that are listed as lacking in one transaction: an application that writes meanwhile waits for no more. Few in tests, so that
+/// there are several turns.
 const LISTED_TOGETHER: usize = if cfg!(test) { 7 } else { 10_000 };
-const REMOVED_TOGETHER: usize = if cfg!(test) { 3 } else { 500 };
+/// Rows that are removed in one, where there may be millions.
+pub(crate) const REMOVED_TOGETHER: usize = if cfg!(test) { 3 } else { 500 };
 
 pub(crate) fn create(database: &Database, space: &Space, written_as: Provenance) -> Result<()> {
     check::new_space(space, written_as)?;
@@ -158,7 +159,7 @@ fn list_items(database: &Database, number: i64) -> Result<()> {
 
 /// Repeats a step that holds the gallery for a moment until it says that it is done, and leaves the gallery to others for as
 /// long as each step took: a process that waits to write looks again only now and then.
-fn in_turns(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(crate) fn in_turns(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
     loop {
         let began = clock::now();
         if step()? {

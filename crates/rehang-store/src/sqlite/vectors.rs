@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, Row, params};
 
 use super::connection::{Database, Step};
 use super::pages;
-use super::spaces;
+use super::spaces::{self, REMOVED_TOGETHER, in_turns};
 use crate::check;
 use crate::contract::{
     Band, Counts, Epoch, Failure, ItemKey, Outcome, Priority, Revision, VectorRecord, VectorWrite,
@@ -318,10 +318,24 @@ pub(crate) fn forget_natives(database: &Database, space: &str, epoch: Epoch, lim
 }
 
 pub(crate) fn clear_failures(database: &Database, space: &str) -> Result<u64> {
-    database.write(|transaction| {
-        let n = spaces::find(transaction, space)?.number;
-        Ok(transaction.execute(&format!("DELETE FROM failure_{n} WHERE true"), [])? as u64)
-    })
+    let (mut cleared, mut after) = (0, 0);
+    in_turns(|| {
+        database.write(|transaction| {
+            let n = spaces::find(transaction, space)?.number;
+            let last: Option<i64> = transaction
+                .prepare_cached(&format!(
+                    "SELECT max(item) FROM (SELECT item FROM failure_{n} WHERE item > ?1 ORDER BY item LIMIT ?2)"
+                ))?
+                .query_row(params![after, REMOVED_TOGETHER], |row| row.get(0))?;
+            let Some(last) = last else { return Ok(true) };
+            cleared += transaction
+                .prepare_cached(&format!("DELETE FROM failure_{n} WHERE item > ?1 AND item <= ?2"))?
+                .execute(params![after, last])? as u64;
+            after = last;
+            Ok(false)
+        })
+    })?;
+    Ok(cleared)
 }
 
 pub(crate) fn errors(database: &Database, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
