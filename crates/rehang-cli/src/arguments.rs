@@ -189,7 +189,7 @@ impl HeadFiles {
 /// Options of `rehang train`.
 #[derive(Debug, Args)]
 pub struct Train {
-    /// plain, bct, ract, dmu, l2, lwf, focal-distillation, regression or ract-on-bct.
+    /// plain, bct, ract, dmu, l2, lwf, focal-distillation, regression, ract-on-bct or both-heads.
     pub method: String,
     /// The configuration: [data], [allocation], [encoder], [head], [augmentation], [sampler], [old], [method], [training],
     /// [output] (docs/training.md).

@@ -7,7 +7,7 @@ use rehang::curve::{
     TOP1, TOP5, curve as exact_curve,
 };
 use rehang::files::{
-    Columns, Inputs, JoinFiles, RowSelection, VectorSource, expect_count, expect_normalised,
+    Columns, Inputs, JoinFiles, RowSelection, VectorSource, expect_count, expect_normalised, expect_width,
     expect_same_items, expect_width, said, stream,
 };
 use rehang::finding::{Finding, Severity, with_messages};
@@ -205,6 +205,8 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let new = join.new_side(new);
     let old = old.map(|old| join.old_side(&old_said, old)).transpose()?;
     expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
+    // Adapted vectors stand in the new space; narrower ones are those of a file that was meant otherwise.
+    expect_width(&adapted_said, new.columns(), adapted.columns())?;
     if let Some(old) = &old {
         expect_count(&new_said, new.rows(), &old_said, old.rows())?;
     }

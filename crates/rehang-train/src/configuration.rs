@@ -123,7 +123,54 @@ pub(crate) struct TrainingPart {
     label_smoothing: Option<f32>,
     views: Option<usize>,
     pub seed: Option<u64>,
-    initial: Option<PathBuf>,
+    pub initial: Option<PathBuf>,
+}
+
+/// What one method of a study does in another way than all of them: its own recipe.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Recipe {
+    /// The new head.
+    head: Option<HeadForm>,
+    /// How rows become batches.
+    sampler: Option<SamplerParameters>,
+    /// How long and how fast: keys that are not given are those of all.
+    #[serde(default)]
+    pub training: TrainingPart,
+}
+
+impl Recipe {
+    /// The keys of a method's table that belong to its recipe.
+    pub const KEYS: [&'static str; 3] = ["head", "sampler", "training"];
+
+    /// The recipe of all with what is its own.
+    pub fn over(self, all: TrainingParameters) -> TrainingParameters {
+        self.training.over(TrainingParameters {
+            head: self.head.unwrap_or(all.head),
+            sampler: self.sampler.unwrap_or(all.sampler),
+            ..all
+        })
+    }
+}
+
+impl TrainingPart {
+    /// What is given here, and the rest as it was.
+    fn over(self, usual: TrainingParameters) -> TrainingParameters {
+        TrainingParameters {
+            label_smoothing: self.label_smoothing.unwrap_or(usual.label_smoothing),
+            views: self.views.unwrap_or(usual.views),
+            epochs: self.epochs.unwrap_or(usual.epochs),
+            optimiser: self.optimiser.unwrap_or(usual.optimiser),
+            rate: self.rate.unwrap_or(usual.rate),
+            schedule: self.schedule.unwrap_or_else(|| usual.schedule.clone()),
+            warm_up_epochs: self.warm_up_epochs.unwrap_or(usual.warm_up_epochs),
+            weight_decay: self.weight_decay.unwrap_or(usual.weight_decay),
+            gradient_clip: self.gradient_clip.or(usual.gradient_clip),
+            seed: self.seed.unwrap_or(usual.seed),
+            initial: self.initial.or_else(|| usual.initial.clone()),
+            ..usual
+        }
+    }
 }
 
 /// `[output]`.
@@ -255,25 +302,13 @@ impl TrainingFile {
         let architecture = architecture.ok_or_else(|| Error::missing("the table [encoder]", "training"))?;
         let model = self.output.model.clone().unwrap_or_else(|| method.name().to_owned());
         let usual = TrainingParameters::new(model, architecture, method);
-        let training = self.training.clone();
-        Ok(TrainingParameters {
+        Ok(self.training.clone().over(TrainingParameters {
             head: self.head,
-            label_smoothing: training.label_smoothing.unwrap_or(usual.label_smoothing),
             sampler: self.sampler.unwrap_or(usual.sampler),
             augmentation: self.augmentation.clone(),
-            views: training.views.unwrap_or(usual.views),
-            epochs: training.epochs.unwrap_or(usual.epochs),
-            optimiser: training.optimiser.unwrap_or(usual.optimiser),
-            rate: training.rate.unwrap_or(usual.rate),
-            schedule: training.schedule.unwrap_or_else(|| usual.schedule.clone()),
-            warm_up_epochs: training.warm_up_epochs.unwrap_or(usual.warm_up_epochs),
-            weight_decay: training.weight_decay.unwrap_or(usual.weight_decay),
-            gradient_clip: training.gradient_clip,
-            seed: training.seed.unwrap_or(usual.seed),
-            initial: training.initial,
             checkpoint: self.output.checkpoint.clone(),
             ..usual
-        })
+        }))
     }
 }
 

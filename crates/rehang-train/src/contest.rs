@@ -140,7 +140,7 @@ fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<
         // A handicap is chosen with an adapter, but no search of a study adds it.
         format!(
             "Searched parts and their items: {}; cosine, leave one out, by plain distances: without the handicaps that adapters \
-             recommend.",
+             recommend. Where old vectors have fewer coordinates, queries are cut to them and have a length of their own there.",
             parts.join(", ")
         ),
         format!("Seeds: {}.", parameters.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
@@ -202,11 +202,6 @@ fn expect_searchable(data: &ComparisonData<'_>) -> Result<()> {
 /// Every part by one model.
 type Galleries = Vec<Matrix>;
 
-/// Old vectors at the width of the new ones: what a gallery without an adapter holds.
-fn fitted(old_parts: &Galleries, width: usize) -> Galleries {
-    old_parts.iter().map(|old| at_width(old, width.max(old.columns())).into_owned()).collect()
-}
-
 /// A number of both lines of a curve.
 fn both(curve: &Curve, of: &dyn Fn(&Line) -> f64) -> Quality {
     Quality { top1: of(&curve.lines[TOP1]), map: of(&curve.lines[MAP]) }
@@ -242,8 +237,8 @@ struct Side {
 impl Side {
     /// A model whose queries search the old vectors as they are.
     fn plain(label: &str, native: Galleries, old_parts: &Galleries, encoder: &Encoder) -> Self {
-        let adapted = fitted(old_parts, encoder.architecture.outputs());
-        Self { label: label.into(), native, adapted, sigma: None, head: encoder.head.clone() }
+        let (adapted, head) = (old_parts.clone(), encoder.head.clone());
+        Self { label: label.into(), native, adapted, sigma: None, head }
     }
 
     fn adapted(
@@ -271,8 +266,9 @@ impl Side {
             return Ok(None);
         }
         let adapted = &self.adapted[part];
-        let native = at_width(&self.native[part], adapted.columns());
-        let errors = true_errors(&native, adapted);
+        let width = adapted.columns().max(self.native[part].columns());
+        let (native, wide) = (at_width(&self.native[part], width), at_width(adapted, width));
+        let errors = true_errors(&native, &wide);
         let seen = at_width(adapted, self.head.dimension());
         let input = OrderInput {
             items: adapted.rows(),
@@ -296,7 +292,8 @@ impl Side {
     ) -> Result<Curve> {
         let adapted = &self.adapted[part];
         let input = CurveInput {
-            native: &at_width(&self.native[part], adapted.columns()),
+            // A narrower old gallery stays as it is: queries are cut for it.
+            native: &at_width(&self.native[part], adapted.columns().max(self.native[part].columns())),
             adapted,
             order: permutation,
             queries: None,

@@ -11,7 +11,7 @@ use rehang_fit::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::compatible::{Epoch, HeadForm, Method, TrainingParameters, TrainingSet, train};
-use crate::configuration::{Part, TrainingFile};
+use crate::configuration::{Part, Recipe, TrainingFile};
 use crate::contest::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
 use crate::encoder::{Architecture, Encoder, Shape};
 use crate::examples::{Examples, Refusal};
@@ -383,8 +383,8 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
     let plain = file.parameters("plain")?;
     let mut contenders = Vec::new();
     for named in &part.methods {
-        let (name, label, options) = match named {
-            Named::Name(name) => (name.clone(), name.clone(), toml::Table::new()),
+        let (name, label, options, recipe) = match named {
+            Named::Name(name) => (name.clone(), name.clone(), toml::Table::new(), Recipe::default()),
             Named::Table(table) => {
                 let mut options = table.clone();
                 let mut take =
@@ -392,12 +392,22 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
                 let name =
                     take("name").ok_or_else(|| Error::missing("name", "a table in compare.methods"))?;
                 let label = take("label").unwrap_or_else(|| name.clone());
-                (name, label, options)
+                let own: toml::Table =
+                    Recipe::KEYS.iter().filter_map(|key| options.remove_entry(*key)).collect();
+                let recipe: Recipe = own.try_into().map_err(|error: toml::de::Error| {
+                    Error::option("compare.methods", &label, error.message().to_owned())
+                })?;
+                if recipe.training.seed.is_some() || recipe.training.initial.is_some() {
+                    let expected = "no seed and no initial weights of its own: all methods begin alike";
+                    return Err(Error::option("compare.methods", label, expected));
+                }
+                (name, label, options, recipe)
             }
         };
         let method = Method::from_table(&name, options)?;
         expect_contender(&method)?;
-        contenders.push(Contender { label, parameters: TrainingParameters { method, ..plain.clone() } });
+        let parameters = TrainingParameters { method, ..recipe.over(plain.clone()) };
+        contenders.push(Contender { label, parameters });
     }
     let old = TrainingParameters {
         architecture: part.old_encoder.clone(),

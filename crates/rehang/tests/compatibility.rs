@@ -26,7 +26,8 @@ fn distance(q: &[f32], g: &[f32], kind: Distance) -> f64 {
 
 /// Top-1, top-5, mAP, mAP@DEPTH in percent of the queries that have a right answer; `None` where there are none.
 ///
-/// `gallery[i]` is item `i`'s vector, or nothing where it has not joined; query q leaves item `own(q)` out.
+/// `gallery[i]` is item `i`'s vector, or nothing where it has not joined; query q leaves item `own(q)` out. Beside a narrower vector a
+/// query is cut.
 fn twin(
     queries: &[Vec<f32>],
     gallery: &[Option<Vec<f32>>],
@@ -42,7 +43,10 @@ fn twin(
         }
         let mut ranked: Vec<(f64, usize)> = (0..gallery.len())
             .filter(|&item| own(query) != Some(item))
-            .filter_map(|item| Some((distance(vector, gallery[item].as_ref()?, kind), item)))
+            .filter_map(|item| {
+                let other = gallery[item].as_ref()?;
+                Some((distance(&vector[..other.len()], other, kind), item))
+            })
             .collect();
         ranked.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap().then(a.1.cmp(&b.1)));
         let ranks: Vec<usize> = (1..=ranked.len()).filter(|&rank| right(query, ranked[rank - 1].1)).collect();
@@ -230,7 +234,8 @@ proptest! {
         let options = CurveOptions { metrics: vec![Metric::map_at(DEPTH)], ..CurveOptions::default() };
         let result = hot_refresh(&input, &options, &Progress::default());
         let width = case.galleries[0].columns().max(case.galleries[1].columns());
-        let (old, new) = (rows(&case.galleries[0], width), rows(&case.galleries[1], width));
+        let (old, new) =
+            (rows(&case.galleries[0], case.galleries[0].columns()), rows(&case.galleries[1], width));
         let queries = rows(case.query_vectors(1), width);
         let right = |query: usize, item: usize| case.right(query, item);
         for (place, (name, order)) in orders.into_iter().enumerate() {

@@ -80,8 +80,12 @@ fn text(answer: &TrainAnswer) -> String {
     let last = answer.history.len();
     let shown = |epoch: usize| epoch < 3 || epoch + 3 >= last || (epoch + 1).is_multiple_of(10);
     for (epoch, line) in answer.history.iter().enumerate().filter(|(epoch, _)| shown(*epoch)) {
-        let terms: Vec<String> =
-            line.terms.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
+        let terms: Vec<String> = line
+            .terms
+            .iter()
+            .chain(&line.measures)
+            .map(|(name, value)| format!("{name} {value:.3}"))
+            .collect();
         let _ = writeln!(
             text,
             "{:>5}  {:>8.3}  {:>6.1} %   {}",

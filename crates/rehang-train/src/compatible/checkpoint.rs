@@ -36,15 +36,21 @@ pub(crate) struct Kept<'a> {
 struct EpochText {
     loss: String,
     terms: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    measures: Vec<(String, String)>,
     accuracy: String,
     rate: String,
 }
 
 impl EpochText {
     fn of(epoch: &Epoch) -> Self {
+        let texts = |numbers: &[(String, f64)]| {
+            numbers.iter().map(|(name, value)| (name.clone(), value.to_string())).collect()
+        };
         Self {
             loss: epoch.loss.to_string(),
-            terms: epoch.terms.iter().map(|(name, value)| (name.clone(), value.to_string())).collect(),
+            terms: texts(&epoch.terms),
+            measures: texts(&epoch.measures),
             accuracy: epoch.accuracy.to_string(),
             rate: epoch.rate.to_string(),
         }
@@ -53,13 +59,13 @@ impl EpochText {
     fn epoch(self) -> Result<Epoch, Detail> {
         let number =
             |text: String| text.parse::<f64>().map_err(|_| format!("its history holds {text:?} as a number"));
+        let numbers = |texts: Vec<(String, String)>| -> Result<Vec<(String, f64)>, Detail> {
+            texts.into_iter().map(|(name, value)| Ok((name, number(value)?))).collect()
+        };
         Ok(Epoch {
             loss: number(self.loss)?,
-            terms: self
-                .terms
-                .into_iter()
-                .map(|(name, value)| Ok((name, number(value)?)))
-                .collect::<Result<_, Detail>>()?,
+            terms: numbers(self.terms)?,
+            measures: numbers(self.measures)?,
             accuracy: number(self.accuracy)?,
             rate: number(self.rate)?,
         })

@@ -10,11 +10,12 @@
 //! | `lwf` | L_cls + λ·L_distillation (Learning without Forgetting) | old head and vectors |
 //! | `focal-distillation` | L_cls + λ·L_influence·(where `influence` is on) + λ·L_focal | old head and vectors |
 //! | `regression` | L_cls + λ·L_regression (DMU 14) | old vectors |
-//! | `ract-on-bct` | L_cls + λ·L_both-heads | old head |
+//! | `ract-on-bct` | L_cls + L_influence + λ·L_ra-comp (RACT 6 on top of BCT 8, RACT A.5) | old head and vectors |
+//! | `both-heads` | L_cls + λ·L_both-heads (OpenCompatible) | old head |
 //!
-//! `dmu`, `ract-on-bct`, `bct` as it is by default and `focal-distillation` beside its influence loss give the old head a synthesised
-//! weight for every class that it does not know (the mean old vector, BCT §2.5), for which the old model is run once over the
-//! training set; K of their formulas is then the whole batch. `bct` on the old training set synthesises nothing: its old head
+//! `dmu`, `ract-on-bct`, `both-heads`, `bct` as it is by default and `focal-distillation` for its influence loss give the old head a
+//! synthesised weight for every class that it does not know (the mean old vector, BCT §2.5), for which the old model is run once over
+//! the training set; K of their formulas is then the whole batch. What `focal-distillation` distils is the old head as it is. `bct` on the old training set synthesises nothing: its old head
 //! is the one that the old model was trained with.
 
 use burn_tensor::Device;
@@ -23,13 +24,13 @@ use serde::{Deserialize, Serialize};
 
 use super::heads::HeadTensors;
 use super::objectives::Objective;
+use super::objectives::both_heads::both_heads;
 use super::objectives::classification::classification;
-use super::objectives::contrastive::{Negatives, contrastive};
+use super::objectives::contrastive::{Contrast, Negatives, contrastive};
 use super::objectives::focal_distillation::focal_distillation;
 use super::objectives::forward_adaptive::forward_adaptive;
 use super::objectives::head_distillation::head_distillation;
 use super::objectives::influence::influence;
-use super::objectives::old_and_new_head::old_and_new_head;
 use super::objectives::regression::regression;
 use super::objectives::selective::{Selection, selective};
 use super::objectives::triplet::triplet;
@@ -75,6 +76,9 @@ pub enum Method {
         /// m of the triplet forms.
         #[serde(default = "usual_margin")]
         margin: f32,
+        /// Whose old vector is a row's positive.
+        #[serde(default, skip_serializing_if = "is_usual")]
+        positives: Positives,
     },
     /// Darwinian model upgrades (Zhang et al. 2023).
     Dmu {
@@ -134,13 +138,40 @@ pub enum Method {
         selection: Selection,
         /// Units of each of ψ's three hidden layers; no ψ where it is not given.
         hidden: Option<usize>,
+        /// Whether φ_new is but a target where ψ is trained; (14) as it is printed draws the encoder to ψ's vectors as well.
+        #[serde(default)]
+        stop_gradient: bool,
     },
-    /// The old head's class against all classes of both heads.
+    /// RACT's loss (6) on top of BCT's (Zhang et al. 2022, A.5).
     RactOnBct {
         /// λ.
         #[serde(default = "one")]
         weight: f32,
+        /// τ.
+        #[serde(default = "usual_temperature")]
+        temperature: f32,
+        /// τ of new-to-new negatives; the same as `temperature` where it is not given.
+        temperature_new: Option<f32>,
+        /// How many negatives of each kind count, the nearest ones; all where it is not given.
+        hardest: Option<usize>,
     },
+    /// The old head's class against all classes of both heads, as OpenCompatible combines RACT with a head.
+    BothHeads {
+        /// λ.
+        #[serde(default = "one")]
+        weight: f32,
+    },
+}
+
+/// Whose old vector is the positive of a row in RACT's contrast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Positives {
+    /// The row's own (RACT: instance discrimination).
+    #[default]
+    Own,
+    /// Another row's of its class, drawn anew for each batch, or its own where it is the only one (RACT table 6: a pre-sampler).
+    Class,
 }
 
 /// What BCT does with classes that the old head does not know.
@@ -231,13 +262,31 @@ fn usual_focus() -> f32 {
     5.0
 }
 
+/// The old model's frozen head.
+pub(crate) struct OldHeads {
+    /// As the old model was trained with it.
+    pub own: HeadTensors,
+    /// With the weights that were synthesised for classes that it does not know, where [`Method::synthesises`] says so.
+    pub whole: HeadTensors,
+}
+
 /// What a method is made of, ready to be evaluated: weights and objectives.
 pub(crate) type Terms = Vec<(f32, Objective)>;
 
 impl Method {
     /// Every name, in the order of the documentation.
-    pub const NAMES: [&'static str; 9] =
-        ["plain", "bct", "ract", "dmu", "l2", "lwf", "focal-distillation", "regression", "ract-on-bct"];
+    pub const NAMES: [&'static str; 10] = [
+        "plain",
+        "bct",
+        "ract",
+        "dmu",
+        "l2",
+        "lwf",
+        "focal-distillation",
+        "regression",
+        "ract-on-bct",
+        "both-heads",
+    ];
 
     /// A method by name with the options of a table, or with the defaults.
     ///
@@ -286,6 +335,9 @@ impl Method {
     fn ignores(&self) -> (&'static [&'static str], &'static str) {
         match self {
             Self::Ract { form, .. } => (form.ignores(), "this form of ract does not look at it"),
+            Self::Regression { hidden: None, .. } => {
+                (&["stop_gradient"], "without hidden units there is no ψ that would be drawn anywhere")
+            }
             Self::Dmu { forward_weight, .. } if *forward_weight == 0.0 => {
                 (&["hidden"], "forward_weight = 0 trains no ψ that would have hidden units")
             }
@@ -310,6 +362,7 @@ impl Method {
             Self::FocalDistillation { .. } => "focal-distillation",
             Self::Regression { .. } => "regression",
             Self::RactOnBct { .. } => "ract-on-bct",
+            Self::BothHeads { .. } => "both-heads",
         }
     }
 
@@ -327,13 +380,14 @@ impl Method {
                 | Self::Lwf { .. }
                 | Self::FocalDistillation { .. }
                 | Self::RactOnBct { .. }
+                | Self::BothHeads { .. }
         )
     }
 
     /// Whether every batch needs the old vectors.
     pub fn needs_old_vectors(&self) -> bool {
         match self {
-            Self::Plain {} | Self::RactOnBct { .. } => false,
+            Self::Plain {} | Self::BothHeads { .. } => false,
             Self::Bct { new_classes, .. } => *new_classes == NewClasses::Distillation,
             _ => true,
         }
@@ -347,10 +401,15 @@ impl Method {
             Self::Bct { new_classes, influence_set, .. } => {
                 (*new_classes, *influence_set) == (NewClasses::Synthesised, InfluenceSet::New)
             }
-            Self::Dmu { .. } | Self::RactOnBct { .. } => true,
+            Self::Dmu { .. } | Self::RactOnBct { .. } | Self::BothHeads { .. } => true,
             Self::FocalDistillation { influence, .. } => *influence,
             _ => false,
         }
+    }
+
+    /// Whether a batch needs the old vectors of other rows of its rows' classes.
+    pub(crate) fn needs_sisters(&self) -> bool {
+        matches!(self, Self::Ract { positives: Positives::Class, .. })
     }
 
     /// Whether it has to be known which rows the old model was trained on.
@@ -368,27 +427,22 @@ impl Method {
     }
 
     fn check(&self) -> Result<()> {
-        let expect = |option: &str, value: f32, holds: bool, rule: &str| {
-            if value.is_finite() && holds { Ok(()) } else { Err(Error::option(option, value, rule)) }
-        };
-        let above_zero = |option, value| expect(option, value, value > 0.0, "a finite number above 0");
         let not_below_zero =
             |option, value| expect(option, value, value >= 0.0, "a finite number, 0 or above");
         match *self {
             Self::Plain {} => Ok(()),
-            Self::Bct { weight, .. } | Self::L2 { weight } | Self::RactOnBct { weight } => {
+            Self::Bct { weight, .. } | Self::L2 { weight } | Self::BothHeads { weight } => {
                 not_below_zero("weight", weight)
             }
             Self::Ract { weight, temperature, temperature_new, eta, hardest, margin, .. } => {
                 not_below_zero("weight", weight)?;
-                above_zero("temperature", temperature)?;
-                above_zero("temperature_new", temperature_new.unwrap_or(1.0))?;
                 not_below_zero("eta", eta)?;
                 not_below_zero("margin", margin)?;
-                if hardest == Some(0) {
-                    return Err(Error::option("hardest", 0, "at least 1 negative"));
-                }
-                Ok(())
+                check_contrast(temperature, temperature_new, hardest)
+            }
+            Self::RactOnBct { weight, temperature, temperature_new, hardest } => {
+                not_below_zero("weight", weight)?;
+                check_contrast(temperature, temperature_new, hardest)
             }
             Self::Dmu { weight, forward_weight, hidden, .. } => {
                 not_below_zero("weight", weight)?;
@@ -412,26 +466,20 @@ impl Method {
         }
     }
 
-    /// The objectives. `old_head` already has its synthesised weights, where [`Method::synthesises`] says so.
-    pub(crate) fn terms(&self, smoothing: f32, old_head: Option<&HeadTensors>) -> Result<Terms> {
-        let head = || {
-            old_head
-                .cloned()
-                .ok_or_else(|| Error::missing("the old model's head", format!("train {}", self.name())))
-        };
+    /// The objectives.
+    pub(crate) fn terms(&self, smoothing: f32, old: Option<&OldHeads>) -> Result<Terms> {
+        let heads =
+            || old.ok_or_else(|| Error::missing("the old model's head", format!("train {}", self.name())));
+        let head = || heads().map(|heads| heads.whole.clone());
         let mut terms: Terms = vec![(1.0, classification(smoothing))];
         match *self {
             Self::Plain {} => {}
             Self::Bct { weight, new_classes, influence_set } => {
-                terms.push((weight, influence(head()?, influence_set)));
-                if new_classes == NewClasses::Distillation {
-                    terms.push((weight, head_distillation(head()?, 1.0, true)));
-                }
+                terms.push((weight, influence(head()?, influence_set, new_classes)));
             }
-            Self::Ract { weight, form, temperature, temperature_new, eta, hardest, margin } => {
-                let contrast = |negatives| {
-                    contrastive(negatives, temperature, temperature_new.unwrap_or(temperature), hardest)
-                };
+            Self::Ract { weight, form, temperature, temperature_new, eta, hardest, margin, .. } => {
+                let of = Contrast::new(temperature, temperature_new, hardest);
+                let contrast = |negatives| contrastive(negatives, of);
                 let objective = match form {
                     RactForm::Contrastive => contrast(Negatives::OldAndNew),
                     RactForm::Vanilla => contrast(Negatives::Old),
@@ -449,21 +497,46 @@ impl Method {
             }
             Self::L2 { weight } => terms.push((weight, vector_distance())),
             Self::Lwf { weight, temperature } => {
-                terms.push((weight, head_distillation(head()?, temperature, false)));
+                terms.push((weight, head_distillation(head()?, temperature)));
             }
             Self::FocalDistillation { weight, base, focus, temperature, influence: with_influence } => {
                 if with_influence {
-                    terms.push((weight, influence(head()?, InfluenceSet::New)));
+                    let influence = influence(head()?, InfluenceSet::New, NewClasses::Synthesised);
+                    terms.push((weight, influence));
                 }
-                terms.push((weight, focal_distillation(head()?, base, focus, temperature)));
+                let teacher = heads()?.own.clone();
+                terms.push((weight, focal_distillation(teacher, base, focus, temperature)));
             }
-            Self::Regression { weight, selection, .. } => {
-                terms.push((weight, regression(old_head.cloned(), selection)));
+            Self::Regression { weight, selection, stop_gradient, .. } => {
+                let head = old.map(|heads| heads.own.clone());
+                terms.push((weight, regression(head, selection, stop_gradient)));
             }
-            Self::RactOnBct { weight } => terms.push((weight, old_and_new_head(head()?))),
+            Self::RactOnBct { weight, temperature, temperature_new, hardest } => {
+                terms.push((1.0, influence(head()?, InfluenceSet::New, NewClasses::Synthesised)));
+                let of = Contrast::new(temperature, temperature_new, hardest);
+                terms.push((weight, contrastive(Negatives::OldAndNew, of)));
+            }
+            Self::BothHeads { weight } => terms.push((weight, both_heads(head()?))),
         }
         Ok(terms)
     }
+}
+
+fn expect(option: &str, value: f32, holds: bool, rule: &str) -> Result<()> {
+    if value.is_finite() && holds { Ok(()) } else { Err(Error::option(option, value, rule)) }
+}
+
+fn above_zero(option: &str, value: f32) -> Result<()> {
+    expect(option, value, value > 0.0, "a finite number above 0")
+}
+
+fn check_contrast(temperature: f32, temperature_new: Option<f32>, hardest: Option<usize>) -> Result<()> {
+    above_zero("temperature", temperature)?;
+    above_zero("temperature_new", temperature_new.unwrap_or(1.0))?;
+    if hardest == Some(0) {
+        return Err(Error::option("hardest", 0, "at least 1 negative"));
+    }
+    Ok(())
 }
 
 fn expect_units(units: usize) -> Result<()> {
@@ -484,6 +557,7 @@ mod tests {
         let weight = rehang::Matrix::new(2, vec![1.0, 0.0, 0.0, 1.0]).unwrap();
         let head =
             HeadTensors::frozen(&weight, &[0.0, 0.0], super::super::HeadForm::default(), &objective_device());
+        let head = OldHeads { own: head.clone(), whole: head };
         let names = |name: &str, options: &str| -> Vec<&'static str> {
             let method = Method::named(name, options).unwrap();
             let terms = method.terms(0.0, Some(&head)).unwrap();
@@ -492,7 +566,7 @@ mod tests {
         assert_eq!(names("plain", ""), ["classification"]);
         assert_eq!(names("bct", ""), ["classification", "influence"]);
         let distilled = names("bct", "new_classes = 'distillation'");
-        assert_eq!(distilled, ["classification", "influence", "distillation"]);
+        assert_eq!(distilled, ["classification", "influence"]);
         assert_eq!(names("ract", ""), ["classification", "contrast"]);
         assert_eq!(names("ract", "form = 'triplet'"), ["classification", "triplets"]);
         assert_eq!(names("dmu", ""), ["classification", "selective", "forward-adaptive"]);
@@ -501,12 +575,32 @@ mod tests {
         assert_eq!(names("lwf", ""), ["classification", "distillation"]);
         assert_eq!(names("focal-distillation", ""), ["classification", "influence", "focal"]);
         assert_eq!(names("regression", ""), ["classification", "regression"]);
-        assert_eq!(names("ract-on-bct", ""), ["classification", "both-heads"]);
+        assert_eq!(names("ract-on-bct", ""), ["classification", "influence", "contrast"]);
+        assert_eq!(names("both-heads", ""), ["classification", "both-heads"]);
         for name in Method::NAMES {
             let method = Method::named(name, "").unwrap();
             assert_eq!(method.name(), name);
             assert_eq!(method.terms(0.0, None).is_err(), method.needs_old_head(), "{name}");
         }
+    }
+
+    /// Yan et al. distil what the old model says; a class that it does not know is none of its words.
+    #[test]
+    fn what_is_distilled_is_the_old_head_as_it_is() {
+        use super::super::objectives::tests::{Plain, frozen};
+        use crate::finite_differences::numbers;
+        use rehang_fit::burn::read;
+
+        let form = super::super::HeadForm::default();
+        let own = frozen(&numbers(2 * 4, 9), 4, form);
+        let heads = OldHeads { own: own.clone(), whole: frozen(&numbers(3 * 4, 7), 4, form) };
+        let focal = Method::named("focal-distillation", "").unwrap();
+        let (batch, _) = Plain::usual().batch();
+        let value = |objective: &Objective| read(objective.loss(&batch)).unwrap();
+        let terms = focal.terms(0.0, Some(&heads)).unwrap();
+        assert_eq!(value(&terms[2].1), value(&focal_distillation(own, 1.0, 5.0, 2.0)));
+        let influence = influence(heads.whole.clone(), InfluenceSet::New, NewClasses::Synthesised);
+        assert_eq!(value(&terms[1].1), value(&influence), "the influence loss has the synthesised classes");
     }
 
     #[test]
@@ -531,6 +625,7 @@ mod tests {
         for (name, options, says) in [
             ("ract", "form = 'triplet'\neta = 0.5", "this form"),
             ("dmu", "forward_weight = 0.0\nhidden = 8", "trains no ψ"),
+            ("regression", "stop_gradient = true", "no ψ"),
             ("bct", "influence_set = 'old'\nnew_classes = 'synthesised'", "influence_set"),
         ] {
             let error = Method::named(name, options).unwrap_err().to_string();

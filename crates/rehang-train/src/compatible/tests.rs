@@ -723,3 +723,47 @@ fn progress_counts_the_rows_that_batches_really_hold() {
         assert_eq!((shown.done, shown.total), (2 * of_an_epoch, 2 * of_an_epoch), "{sampler:?}");
     }
 }
+
+/// ψ follows φ_new and nothing flows back: then the encoder is the very one that is trained without ψ, however long ψ's gradient is.
+#[test]
+fn the_gradient_of_psi_does_not_shorten_the_steps_of_the_encoder() {
+    let examples = images(4, 10, 60.0);
+    let old = old_model(&examples, false);
+    let trained = |options: &str| {
+        let clipped = TrainingParameters { gradient_clip: Some(0.1), ..quick("regression", options, mlp(6)) };
+        run(&examples, &all(&examples), Some(&old), &clipped).unwrap()
+    };
+    let (with, without) = (trained("hidden = 12\nstop_gradient = true"), trained(""));
+    assert!(with.adapter.is_some() && without.adapter.is_none());
+    assert_eq!(with.encoder.state, without.encoder.state);
+    // As (14) is printed, ψ draws the encoder as well.
+    assert_ne!(trained("hidden = 12").encoder.state, without.encoder.state);
+}
+
+#[test]
+fn positives_of_the_class_are_drawn_anew_and_the_same_again() {
+    let examples = images(4, 10, 60.0);
+    for cached in [false, true] {
+        let old = old_model(&examples, cached);
+        let trained = |options: &str| {
+            run(&examples, &all(&examples), Some(&old), &quick("ract", options, mlp(6))).unwrap().encoder
+        };
+        let own = trained("");
+        let drawn = trained("positives = 'class'");
+        assert_ne!(own.state, drawn.state);
+        assert_eq!(drawn.state, trained("positives = 'class'").state);
+    }
+}
+
+#[test]
+fn dmu_says_how_far_its_weights_are_from_even() {
+    let examples = images(4, 10, 60.0);
+    let old = old_model(&examples, false);
+    let measured = |options: &str| {
+        let trained = run(&examples, &all(&examples), Some(&old), &quick("dmu", options, mlp(6))).unwrap();
+        trained.history.into_iter().map(|epoch| epoch.measures[0].1).collect::<Vec<f64>>()
+    };
+    // Batches of 8: by (10) at most 1/7 above even, whatever the old model knows.
+    assert!(measured("hidden = 4").into_iter().all(|above| above > 0.0 && above <= 100.0 / 7.0));
+    assert!(measured("hidden = 4\nselection = 'even'").into_iter().all(|above| above < 1e-3));
+}

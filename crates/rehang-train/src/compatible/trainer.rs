@@ -19,14 +19,16 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::adapter::{adapter, adapter_graph};
 use super::checkpoint::{self, Checkpoint};
 use super::heads::{HeadForm, HeadTensors, Taught, synthesised};
-use super::method::{Method, Terms, objective_device};
+use super::method::{Method, OldHeads, Terms, objective_device};
 use super::objectives::Batch;
 use super::old::{OldModel, OldSource};
 use super::optimiser::{Moments, OptimiserKind, RateSchedule};
 use crate::encoder::{
     Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, passes, shape_of, take_weights,
 };
-use crate::examples::{Augmentation, Augmenter, Examples, Normalisation, Sampler, SamplerParameters};
+use crate::examples::{
+    Augmentation, Augmenter, Examples, Normalisation, Sampler, SamplerParameters, Sisters,
+};
 
 /// Rows that a trained encoder is tried on.
 const CHECKED_ROWS: usize = 64;
@@ -75,7 +77,8 @@ pub struct TrainingParameters {
     pub warm_up_epochs: f64,
     /// Weight decay: this times its value is added to the gradient of every parameter but the new head's bias.
     pub weight_decay: f32,
-    /// Longest gradient; a longer one is scaled down to it. None where it is not given.
+    /// Longest gradient, of encoder and head together and of ψ by itself; a longer one is scaled down to it. None where it is not
+    /// given.
     pub gradient_clip: Option<f64>,
     /// Draws initial weights, batches and variations.
     pub seed: u64,
@@ -154,6 +157,9 @@ pub struct Epoch {
     pub loss: f64,
     /// Mean value of every term, by name, without its weight.
     pub terms: Vec<(String, f64)>,
+    /// What terms say of their batches, by name: means over the epoch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measures: Vec<(String, f64)>,
     /// Percent of its rows whose class the new head gave first.
     pub accuracy: f64,
     /// The rate of its last step.
@@ -389,6 +395,10 @@ fn describe(parameters: &TrainingParameters) -> Result<BTreeMap<String, String>>
             serde_json::to_value(parameters.device).map_err(|error| Error::corrupt("device", error))?;
         fields.insert("device".into(), device);
     }
+    // Files of before ψ's gradient was cut by itself do not say so.
+    if parameters.gradient_clip.is_some() && parameters.method.adapter_hidden().is_some() {
+        fields.insert("adapter_gradient".into(), "cut by itself".into());
+    }
     Ok(fields.into_iter().map(|(name, value)| (name, value.to_string())).collect())
 }
 
@@ -610,6 +620,8 @@ struct Run<'a> {
     terms: Terms,
     augmenter: Augmenter,
     sampler: Sampler,
+    /// Draws other rows of the classes, where the method takes its positives so.
+    sisters: Option<Sisters>,
     identity: String,
     history: Vec<Epoch>,
     steps: u64,
@@ -619,6 +631,7 @@ struct Run<'a> {
 struct Step {
     loss: f64,
     terms: Vec<f64>,
+    measures: Vec<(&'static str, f64)>,
     right: usize,
 }
 
@@ -656,6 +669,7 @@ impl<'a> Run<'a> {
             parameters.seed,
         )?;
         let sampler = Sampler::new(&parameters.sampler, &examples.labels, rows, parameters.seed)?;
+        let sisters = method.needs_sisters().then(|| Sisters::new(&examples.labels, rows, parameters.seed));
         let needs_vectors = method.needs_old_vectors();
         let old_encoder = match old.map(|old| &old.source) {
             Some(OldSource::Encoder { encoder, cached: false }) if needs_vectors => {
@@ -685,14 +699,18 @@ impl<'a> Run<'a> {
         let device = objective_device();
         let old_head = match old.and_then(|old| old.head.as_ref()) {
             Some(old_head) => {
-                let head = match &old_vectors {
+                let frozen =
+                    |head: &Head| HeadTensors::frozen(head.weight(), head.bias(), old_head.form, &device);
+                let own = frozen(&old_head.head);
+                let whole = match &old_vectors {
                     Some(vectors) if method.synthesises() => {
                         let labels: Vec<usize> = rows.iter().map(|&row| numbering.labels[row]).collect();
-                        synthesised(&old_head.head, vectors, &labels, numbering.classes.len())?
+                        let classes = numbering.classes.len();
+                        frozen(&synthesised(&old_head.head, vectors, &labels, classes)?)
                     }
-                    _ => old_head.head.clone(),
+                    _ => own.clone(),
                 };
-                Some(HeadTensors::frozen(head.weight(), head.bias(), old_head.form, &device))
+                Some(OldHeads { own, whole })
             }
             None => None,
         };
@@ -710,6 +728,7 @@ impl<'a> Run<'a> {
             terms,
             augmenter,
             sampler,
+            sisters,
             identity,
             history: Vec::new(),
             steps: 0,
@@ -761,6 +780,7 @@ impl<'a> Run<'a> {
         let count = batches.len();
         let (mut seen, mut loss, mut right, mut rate) = (0, 0.0, 0, 0.0);
         let mut terms = vec![0.0; self.terms.len()];
+        let mut measures: Vec<(String, f64)> = Vec::new();
         for (number, rows) in batches.iter().enumerate() {
             progress.check()?;
             if !is_trained_on(rows) {
@@ -776,6 +796,10 @@ impl<'a> Run<'a> {
             loss += step.loss * rows.len() as f64;
             for (sum, value) in terms.iter_mut().zip(step.terms) {
                 *sum += value * rows.len() as f64;
+            }
+            measures.resize_with(step.measures.len(), Default::default);
+            for (sum, (name, value)) in measures.iter_mut().zip(step.measures) {
+                *sum = (name.to_owned(), sum.1 + value * rows.len() as f64);
             }
             progress.advance(rows.len() as u64);
             let (loss, accuracy) = (loss / seen as f64, 100.0 * right as f64 / seen as f64);
@@ -794,6 +818,7 @@ impl<'a> Run<'a> {
                 .zip(terms)
                 .map(|((_, objective), sum)| (objective.name.to_owned(), sum / seen))
                 .collect(),
+            measures: measures.into_iter().map(|(name, sum)| (name, sum / seen)).collect(),
             accuracy: 100.0 * right as f64 / seen,
             rate,
         })
@@ -807,6 +832,10 @@ impl<'a> Run<'a> {
         let encoder = &mut model.encoder;
         let new = encoder.passes.forward(&mut encoder.state, &input, n, Mode::Training)?;
         let old = self.old_batch(epoch, rows)?;
+        let sisters = match self.sisters.as_ref().map(|sisters| sisters.drawn(epoch, rows)) {
+            Some(sisters) => self.old_batch(epoch, &sisters)?,
+            None => None,
+        };
         let adapted = match (&mut model.adapter, &old) {
             (Some(adapter), Some(old)) => {
                 Some(adapter.passes.forward(&mut adapter.state, old.as_slice(), n, Mode::Training)?)
@@ -828,6 +857,7 @@ impl<'a> Run<'a> {
             of_old: rows.iter().map(|&row| self.of_old[row]).collect(),
             new: new.clone(),
             old: old.map_or_else(|| Tensor::zeros([n, 0], &device), |old| rows_of(old.as_slice(), n)),
+            sister: sisters.map(|sisters| rows_of(sisters.as_slice(), n)),
             adapted: adapted.clone(),
             head: HeadTensors {
                 weight: weight.clone(),
@@ -871,18 +901,10 @@ impl<'a> Run<'a> {
             of_adapter = vec![0.0; adapter.state.parameters.len()];
             adapter.passes.backward(&adapter.state, &take(leaf)?, &mut of_adapter)?;
         }
-        let mut all = [&mut of_encoder, &mut of_weight, &mut of_bias, &mut of_adapter];
-        let squares = |values: &[f32]| values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
-        let length = all.iter().map(|values| squares(values)).sum::<f64>().sqrt();
-        if !length.is_finite() {
-            return Err(self.diverged("the gradient"));
-        }
-        if let Some(limit) = self.parameters.gradient_clip.filter(|&limit| length > limit) {
-            let factor = (limit / length) as f32;
-            for values in &mut all {
-                for value in values.iter_mut() {
-                    *value *= factor;
-                }
+        // ψ's gradient is long at first: in one norm with the encoder's it would shorten the encoder's steps.
+        for part in [&mut [&mut of_encoder, &mut of_weight, &mut of_bias][..], &mut [&mut of_adapter]] {
+            if !cut(part, self.parameters.gradient_clip).is_finite() {
+                return Err(self.diverged("the gradient"));
             }
         }
         let decay = self.parameters.weight_decay;
@@ -893,7 +915,8 @@ impl<'a> Run<'a> {
             adapter.moments.step(&mut adapter.state.parameters, &of_adapter, rate, decay);
         }
         self.steps += 1;
-        Ok(Step { loss, terms: values, right })
+        let measures = self.terms.iter().filter_map(|(_, objective)| objective.measured(&batch)).collect();
+        Ok(Step { loss, terms: values, measures, right })
     }
 
     fn diverged(&self, what: &str) -> Error {
@@ -914,6 +937,19 @@ impl<'a> Run<'a> {
         let places: Vec<usize> = rows.iter().map(|&row| self.old_places[row]).collect();
         Ok(self.old_vectors.as_ref().map(|vectors| vectors.select(&places)))
     }
+}
+
+/// Scales the parts of a gradient down to a length, where they are longer together; gives the length that they had.
+fn cut(parts: &mut [&mut Vec<f32>], limit: Option<f64>) -> f64 {
+    let squares = |values: &[f32]| values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
+    let length = parts.iter().map(|values| squares(values)).sum::<f64>().sqrt();
+    if let Some(limit) = limit.filter(|&limit| length > limit && length.is_finite()) {
+        let factor = (limit / length) as f32;
+        for value in parts.iter_mut().flat_map(|values| values.iter_mut()) {
+            *value *= factor;
+        }
+    }
+    length
 }
 
 /// Whether a batch makes a step: `BatchNorm` over a single row of a vector is undefined, so such a remainder waits for another

@@ -65,6 +65,7 @@ use xxhash_rust::xxh3::Xxh3;
 pub use allocation::{Allocation, AllocationKind, AllocationParameters, ClassLists};
 pub use augmentation::{Affine, Augmentation, Augmenter, Border, ColourJitter, ResizedCrop};
 pub use normalisation::Normalisation;
+pub(crate) use sampler::Sisters;
 pub use sampler::{LastBatch, Sampler, SamplerParameters};
 pub use source::{CifarLabels, ExamplesSource, ImageLayout};
 
@@ -387,6 +388,7 @@ enum Purpose {
     Rows,
     Batches,
     View,
+    Sisters,
 }
 
 /// The generator of one draw: a function of its seed, its purpose and the numbers that name the draw.

@@ -1,5 +1,7 @@
 //! Which rows make a batch.
 
+use std::collections::BTreeMap;
+
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -200,6 +202,42 @@ impl Sampler {
         // The order above puts large classes in front; training should not see it.
         batches.shuffle(random);
         batches
+    }
+}
+
+/// Draws for each row of a batch another row of its class.
+#[derive(Debug, Clone)]
+pub(crate) struct Sisters {
+    /// The rows that may be drawn, by class.
+    of_class: BTreeMap<u32, Vec<usize>>,
+    labels: Vec<u32>,
+    seed: u64,
+}
+
+impl Sisters {
+    /// Of the given rows of a set whose `labels` are `[n]`.
+    pub(crate) fn new(labels: &[u32], rows: &[usize], seed: u64) -> Self {
+        let mut of_class: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for &row in rows {
+            of_class.entry(labels[row]).or_default().push(row);
+        }
+        Self { of_class, labels: labels.to_vec(), seed }
+    }
+
+    /// One for each row, a function of the seed, the epoch and the row; the row itself where it is the only one of its class.
+    pub(crate) fn drawn(&self, epoch: usize, rows: &[usize]) -> Vec<usize> {
+        rows.iter()
+            .map(|&row| {
+                let class = self.of_class.get(&self.labels[row]).map_or(&[][..], Vec::as_slice);
+                let others = class.iter().filter(|&&other| other != row).count();
+                if others == 0 {
+                    return row;
+                }
+                let mut random = generator(self.seed, Purpose::Sisters, [epoch as u64, row as u64]);
+                let at = random.random_range(0..others as u64) as usize;
+                class.iter().copied().filter(|&other| other != row).nth(at).unwrap_or(row)
+            })
+            .collect()
     }
 }
 

@@ -21,10 +21,12 @@
 //! # Different widths
 //!
 //! A gallery's vectors are stored and indexed, so it is the query that is made to fit ([`at_width`]): of a wider query
-//! the first coordinates count (BCT §2.4 trains the new model for that), a narrower one is filled up with zeros. A
-//! gallery that is being backfilled holds vectors of both models; it is kept in the widest of their widths, narrower
-//! vectors filled up with zeros. Under the inner product the two are the same. Under L2 and cosine they rank a gallery
-//! of one model alike, because the query's own length moves all of its distances together.
+//! the first coordinates count (BCT §3.6 trains the new model for that), a narrower one is filled up with zeros. In a
+//! gallery that is being backfilled ([`hot_refresh`]) each vector is compared with the query as it is made to fit that vector:
+//! under cosine an old one with the query that is cut and has a length of its own. Were old vectors filled up with zeros (as
+//! openBCT does), the coordinates that only new vectors have would count against every old one, and whoever is backfilled first would
+//! come first. A gallery that went through several models ([`upgrade_sequence`]) is kept in one index, in the widest of their
+//! widths, narrower vectors filled up with zeros: compare models of one width there.
 
 mod cross;
 mod refresh;

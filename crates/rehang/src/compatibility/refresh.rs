@@ -77,9 +77,10 @@ pub fn hot_refresh(
         let without = if input.old.queries.is_none() { &input.old } else { &input.new };
         return Err(Error::missing("query vectors", format!("model {:?}", without.name)));
     }
-    let width = input.old.gallery.columns().max(input.new.gallery.columns());
+    // Old vectors stay as narrow as they are: queries are cut for them. A narrower new model is filled up.
+    let old = input.old.gallery;
+    let width = old.columns().max(input.new.gallery.columns());
     let native = at_width(input.new.gallery, width);
-    let old = at_width(input.old.gallery, width);
     let queries = input.new.queries.map(|queries| at_width(queries, width));
     input
         .orders
@@ -87,7 +88,7 @@ pub fn hot_refresh(
         .map(|&(name, order)| {
             let curve_input = CurveInput {
                 native: &native,
-                adapted: &old,
+                adapted: old,
                 order,
                 queries: queries.as_deref(),
                 relevance: input.relevance,

@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 
 use rayon::prelude::*;
 
+use crate::compatibility::at_width;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expect_width;
 use crate::progress::Progress;
@@ -22,13 +23,19 @@ pub(crate) fn check_vectors(
     adapted: Option<&Matrix>,
     queries: Option<&Matrix>,
 ) -> Result<()> {
-    let named = [("gallery vectors", Some(native)), ("adapted vectors", adapted), ("query vectors", queries)];
-    for (what, vectors) in named {
+    // Old vectors may be narrower than queries, which are cut for them.
+    let narrowest = |vectors: &Matrix| vectors.columns().min(native.columns());
+    let named = [
+        ("gallery vectors", Some(native), native.columns()),
+        ("adapted vectors", adapted, adapted.map_or(0, narrowest)),
+        ("query vectors", queries, native.columns()),
+    ];
+    for (what, vectors, width) in named {
         let Some(vectors) = vectors else { continue };
         if vectors.rows() == 0 {
             return Err(ErrorKind::Empty { what: what.into() }.into());
         }
-        expect_width(what, native.columns(), vectors.columns())?;
+        expect_width(what, width, vectors.columns())?;
         if vectors.rows() > COUNT_MAX {
             let expected = format!("at most {COUNT_MAX}");
             return Err(Error::option(format!("the number of {what}"), vectors.rows(), expected));
@@ -65,7 +72,7 @@ pub(crate) struct Search<'a> {
     pub(crate) processor: Processor,
     /// The gallery, `[n, d]`.
     pub(crate) native: &'a Matrix,
-    /// The gallery before a backfill, where there is one.
+    /// The gallery before a backfill, where there is one; where it is narrower, queries are cut to its width.
     pub(crate) adapted: Option<&'a Matrix>,
     /// The item of every column of distances.
     pub(crate) order: &'a [usize],
@@ -80,6 +87,8 @@ pub(crate) struct Search<'a> {
 /// Buffers of one thread at a time.
 struct Slot<S> {
     tiles: QueryTiles,
+    /// The queries as adapted vectors are compared with them, where these are narrower.
+    cut: QueryTiles,
     native: Vec<f64>,
     adapted: Vec<f64>,
     state: S,
@@ -94,11 +103,18 @@ impl Search<'_> {
         state: impl Fn() -> S,
         each: impl Fn(&mut S, usize, &[f64], &[f64]) -> R + Sync,
     ) -> Result<(Vec<R>, Vec<S>)> {
-        let others: Vec<&Matrix> = self.adapted.into_iter().chain([self.queries]).collect();
+        let narrow = self.adapted.filter(|adapted| adapted.columns() < self.native.columns());
+        let wide = self.adapted.filter(|_| narrow.is_none());
+        let others: Vec<&Matrix> = wide.into_iter().chain([self.queries]).collect();
         let centre = Centre::new(self.distance, self.native, &others);
         let native_panels = Panels::new(&centre.taken_from(self.native), self.order);
-        let adapted_panels = self.adapted.map(|adapted| Panels::new(&centre.taken_from(adapted), self.order));
         let vectors = centre.taken_from(self.queries);
+        let cut = narrow.map(|narrow| (narrow, at_width(self.queries, narrow.columns())));
+        let centre_of_cut = cut.as_ref().map(|(narrow, cut)| Centre::new(self.distance, narrow, &[cut]));
+        let of_adapted = centre_of_cut.as_ref().unwrap_or(&centre);
+        let adapted_panels =
+            self.adapted.map(|adapted| Panels::new(&of_adapted.taken_from(adapted), self.order));
+        let cut = cut.as_ref().map(|(_, cut)| of_adapted.taken_from(cut));
         let items = self.order.len();
         let rows = block_queries(items);
         let blocks = self.counted.len().div_ceil(rows);
@@ -108,6 +124,7 @@ impl Search<'_> {
             .map(|_| {
                 Mutex::new(Slot {
                     tiles: QueryTiles::default(),
+                    cut: QueryTiles::default(),
                     native: vec![0.0; rows * items],
                     adapted: vec![0.0; if self.adapted.is_some() { rows * items } else { 0 }],
                     state: state(),
@@ -129,7 +146,14 @@ impl Search<'_> {
                 distances(self.processor, &slot.tiles, &native_panels, self.distance, native);
                 let adapted = &mut slot.adapted[..if self.adapted.is_some() { length } else { 0 }];
                 if let Some(panels) = &adapted_panels {
-                    distances(self.processor, &slot.tiles, panels, self.distance, adapted);
+                    let tiles = match &cut {
+                        Some(cut) => {
+                            slot.cut.fill(cut, queries);
+                            &slot.cut
+                        }
+                        None => &slot.tiles,
+                    };
+                    distances(self.processor, tiles, panels, self.distance, adapted);
                     if self.handicap > 0.0 {
                         for distance in adapted.iter_mut() {
                             *distance += self.handicap;

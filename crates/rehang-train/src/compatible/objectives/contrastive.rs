@@ -10,7 +10,9 @@
 //! ```
 //!
 //! The loss is the mean over B. With `hardest = K` only the K largest negatives of each of the two sets count. The
-//! gradient flows through `v` and `v_k`, never through `o`.
+//! gradient flows through `v` and `v_k`, never through `o`. Where the new vectors are wider than the old ones, `v` is cut
+//! beside `o`, and whole beside `v_k`. The positive is the row's own `o`, or where positives are drawn that of another row of its
+//! class (RACT table 6).
 
 use burn_tensor::Tensor;
 
@@ -27,6 +29,24 @@ pub(crate) enum Negatives {
     Split { eta: f32 },
 }
 
+/// What both kinds of negatives are divided by, and how many of each count.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Contrast {
+    /// τ.
+    temperature: f32,
+    /// τ_new, of new-to-new negatives.
+    temperature_new: f32,
+    /// So many of the nearest negatives of each set; all where no number is given.
+    hardest: Option<usize>,
+}
+
+impl Contrast {
+    /// τ_new is τ where it is not given.
+    pub(crate) fn new(temperature: f32, temperature_new: Option<f32>, hardest: Option<usize>) -> Self {
+        Self { temperature, temperature_new: temperature_new.unwrap_or(temperature), hardest }
+    }
+}
+
 /// `v`, `o` scaled to length 1 and equally wide.
 pub(crate) fn both_unit(batch: &Batch) -> (Tensor<2>, Tensor<2>) {
     let new = as_wide_as(batch.new.clone(), batch.old.dims()[1]);
@@ -41,26 +61,24 @@ pub(crate) fn largest(rows: Tensor<2>, count: Option<usize>) -> Tensor<2> {
     }
 }
 
-/// `temperature` is τ, `temperature_new` that of new-to-new negatives; so many of the `hardest` negatives of each set count, all
-/// where no number is given.
-pub(crate) fn contrastive(
-    negatives: Negatives,
-    temperature: f32,
-    temperature_new: f32,
-    hardest: Option<usize>,
-) -> Objective {
+pub(crate) fn contrastive(negatives: Negatives, of: Contrast) -> Objective {
+    let Contrast { temperature, temperature_new, hardest } = of;
     Objective::new("contrast", move |batch| {
         let (new, old) = both_unit(batch);
         let same = same_class(&batch.labels, &batch.old.device());
         // Similarities to negatives, `[B, B]` or `[B, K]`, others as good as −∞.
-        let to_negatives = |vectors: &Tensor<2>, temperature: f32| {
-            let similarities = new.clone().matmul(vectors.clone().transpose()).div_scalar(temperature);
+        let to_negatives = |anchors: &Tensor<2>, vectors: &Tensor<2>, temperature: f32| {
+            let similarities = anchors.clone().matmul(vectors.clone().transpose()).div_scalar(temperature);
             let others = similarities * same.clone().neg().add_scalar(1.0) + same.clone().mul_scalar(NEVER);
             largest(others, hardest)
         };
-        let positive = rowwise(new.clone(), old.clone()).div_scalar(temperature);
-        let to_old = to_negatives(&old, temperature);
-        let to_new = || to_negatives(&new, temperature_new);
+        let partner = batch.sister.clone().map_or_else(|| old.clone(), unit);
+        let positive = rowwise(new.clone(), partner).div_scalar(temperature);
+        let to_old = to_negatives(&new, &old, temperature);
+        let to_new = || {
+            let whole = unit(batch.new.clone());
+            to_negatives(&whole, &whole, temperature_new)
+        };
         let against = |negatives: Vec<Tensor<2>>| {
             let all = std::iter::once(positive.clone()).chain(negatives).collect();
             log_sum_exp(Tensor::cat(all, 1)) - positive.clone()
@@ -81,7 +99,7 @@ mod tests {
     use crate::finite_differences::numbers;
 
     fn contrast(negatives: Negatives, hardest: Option<usize>) -> Objective {
-        contrastive(negatives, 0.5, 0.7, hardest)
+        contrastive(negatives, Contrast::new(0.5, Some(0.7), hardest))
     }
 
     fn forms() -> [Negatives; 3] {
@@ -153,6 +171,35 @@ mod tests {
         // Were it of a third class, its old vector would push row 0.
         let stranger = Plain { labels: vec![0, 7, 1], ..sister };
         assert_ne!(gradient_of_row_0(&stranger), before);
+    }
+
+    #[test]
+    fn wider_new_vectors_are_cut_beside_old_ones_alone() {
+        // The third coordinate is the new model's alone: beside old vectors it is nothing, beside new ones it counts.
+        let plain = Plain {
+            new: vec![1.0, 0.0, 1.0, 0.0, 1.0, 1.0],
+            old: vec![1.0, 0.0, 0.0, 1.0],
+            adapted: vec![1.0; 6],
+            head: vec![1.0; 6],
+            widths: [2, 3],
+            ..Plain::on_axes()
+        };
+        // Positives 1, old negatives 0, new negatives ½: at τ = 0.5, τ_new = 0.7.
+        let (positive, old, new) = (2.0_f64.exp(), 1.0, (0.5_f64 / 0.7).exp());
+        let expected = (positive + old + new).ln() - 2.0;
+        assert!((plain.value(&contrast(Negatives::OldAndNew, None)) - expected).abs() < 1e-5);
+        // The first coordinates alone would give cosines of 0.
+        let vanilla = (positive + old).ln() - 2.0;
+        assert!((plain.value(&contrast(Negatives::Old, None)) - vanilla).abs() < 1e-5);
+    }
+
+    #[test]
+    fn a_positive_that_was_drawn_takes_the_place_of_the_own_one() {
+        let plain = Plain { sister: Some(vec![0.0, 1.0, 0.0, 1.0]), ..Plain::on_axes() };
+        // Row 0: positive 0 now, old negative 1; row 1: positive 1, old negative 0.
+        let vanilla = 0.5 * ((1.0 + 2.0_f64.exp()).ln() + (2.0_f64.exp() + 1.0).ln() - 2.0);
+        assert!((plain.value(&contrast(Negatives::Old, None)) - vanilla).abs() < 1e-5);
+        plain.check(&contrast(Negatives::OldAndNew, None));
     }
 
     #[test]

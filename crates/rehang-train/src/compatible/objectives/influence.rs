@@ -6,21 +6,35 @@
 //!
 //! With T_BCT = the old training set, K is only those of them that the old model was trained on.
 //!
-//! Classes that the old head does not know are left out here; with synthesised weights there are none, and
-//! distillation ([`super::head_distillation`]) is the other way to use them.
+//! Classes that the old head does not know are left out; with synthesised weights there are none. With distillation (BCT §2.5) they
+//! count, too, by what the head says of their old and of their new vector, in one mean with the others:
+//!
+//! ```text
+//! L_influence = 1/|K ∪ U| (Σ_{x ∈ K} ℓ(φ_new(x), ω_old)_y + Σ_{x ∈ U} KL(softmax z_old(φ_old(x)) ‖ softmax z_old(φ_new(x))))
+//! U = rows of B whose class the old head does not know
+//! ```
 
 use super::super::heads::HeadTensors;
-use super::super::method::InfluenceSet;
-use super::{Objective, mean_over};
+use super::super::method::{InfluenceSet, NewClasses};
+use super::head_distillation::divergence;
+use super::{Objective, mean_over, only};
 
-/// `old_head` is ω_old, `set` T_BCT.
-pub(crate) fn influence(old_head: HeadTensors, set: InfluenceSet) -> Objective {
+/// `old_head` is ω_old, `set` T_BCT; rows of `new_classes` are left out unless they are distilled.
+pub(crate) fn influence(old_head: HeadTensors, set: InfluenceSet, new_classes: NewClasses) -> Objective {
     Objective::new("influence", move |batch| {
-        let losses = old_head.cross_entropy(&batch.new, &batch.labels, 0.0);
         let rows = batch.labels.iter().zip(&batch.of_old);
-        let counts =
-            rows.map(|(&label, &of_old)| old_head.knows(label) && (of_old || set == InfluenceSet::New));
-        mean_over(losses, counts)
+        let counts = |&(&label, &of_old): &(&usize, &bool)| {
+            old_head.knows(label) && (of_old || set == InfluenceSet::New)
+        };
+        let known: Vec<bool> = rows.map(|row| counts(&row)).collect();
+        let losses = old_head.cross_entropy(&batch.new, &batch.labels, 0.0);
+        if new_classes != NewClasses::Distillation {
+            return mean_over(losses, known.into_iter());
+        }
+        let unknown: Vec<bool> = batch.labels.iter().map(|&label| !old_head.knows(label)).collect();
+        let said = divergence(old_head.logits(&batch.old), old_head.logits(&batch.new), 1.0);
+        let counts: Vec<bool> = known.iter().zip(&unknown).map(|(known, unknown)| known | unknown).collect();
+        mean_over(only(losses, &known) + only(said, &unknown), counts.into_iter())
     })
 }
 
@@ -35,7 +49,10 @@ mod tests {
     fn gradients_agree_with_finite_differences() {
         for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
             for set in [InfluenceSet::New, InfluenceSet::Old] {
-                Plain::usual().check(&influence(frozen(&numbers(2 * 4, 9), 4, form), set));
+                for new_classes in [NewClasses::LeaveOut, NewClasses::Distillation] {
+                    let old_head = frozen(&numbers(2 * 4, 9), 4, form);
+                    Plain::usual().check(&influence(old_head, set, new_classes));
+                }
             }
         }
     }
@@ -45,7 +62,7 @@ mod tests {
         // Logits (2, 0) and (0, 0) of an old head of two classes: losses ln(1 + e⁻²) for class 0 and ln 2 for class 1.
         let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
         let expected = 0.5 * ((1.0 + (-2.0_f64).exp()).ln() + 2.0_f64.ln());
-        let influence = |set| influence(old_head.clone(), set);
+        let influence = |set| influence(old_head.clone(), set, NewClasses::LeaveOut);
         assert!((Plain::on_axes().value(&influence(InfluenceSet::New)) - expected).abs() < 1e-5);
         // The old model was trained on the second row alone, or on none.
         for (of_old, expected) in [([false, true], 2.0_f64.ln()), ([false, false], 0.0)] {
@@ -57,7 +74,7 @@ mod tests {
     #[test]
     fn rows_of_unknown_classes_do_not_count_and_the_new_head_gets_no_gradient() {
         let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
-        let objective = influence(old_head, InfluenceSet::New);
+        let objective = influence(old_head, InfluenceSet::New, NewClasses::LeaveOut);
         let plain = Plain::usual();
         let [new, adapted, head] = plain.gradients(&objective);
         assert!(adapted.iter().chain(&head).all(|&value| value == 0.0));
@@ -69,5 +86,25 @@ mod tests {
         // With no known class at all it is 0.
         let none = Plain { labels: vec![2; 6], ..plain };
         assert_eq!(none.value(&objective), 0.0);
+    }
+
+    #[test]
+    fn what_is_distilled_stands_in_one_mean_with_the_others() {
+        // Two rows of a known class and one of an unknown one: a third of everything, and not a mean of each kind.
+        let old_head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
+        let plain = Plain {
+            labels: vec![0, 0, 7],
+            of_old: vec![true; 3],
+            new: vec![2.0, 0.0, 0.0, 3.0, 1.0, 0.0],
+            old: vec![1.0, 0.0, 5.0, 0.0, 3.0, 0.0],
+            adapted: vec![1.0; 6],
+            ..Plain::on_axes()
+        };
+        let objective = influence(old_head, InfluenceSet::New, NewClasses::Distillation);
+        // Old logits (3, 0) of the third row's old vector, (1, 0) of its new one.
+        let p = |logit: f64| [1.0 / (1.0 + (-logit).exp()), 1.0 / (1.0 + logit.exp())];
+        let kl: f64 = p(3.0).iter().zip(p(1.0)).map(|(p, q)| p * (p / q).ln()).sum();
+        let expected = ((1.0 + (-2.0_f64).exp()).ln() + 2.0_f64.ln() + kl) / 3.0;
+        assert!((plain.value(&objective) - expected).abs() < 1e-5);
     }
 }

@@ -7,13 +7,13 @@
 //! `v = φ_new(x)`, `o = φ_old(x)`, `ω` the weights of a head, `B` the batch. Where old and new differ in width, `v`
 //! is cut to its first `d_old` coordinates, or filled up with zeros (BCT, appendix).
 
+pub(crate) mod both_heads;
 pub(crate) mod classification;
 pub(crate) mod contrastive;
 pub(crate) mod focal_distillation;
 pub(crate) mod forward_adaptive;
 pub(crate) mod head_distillation;
 pub(crate) mod influence;
-pub(crate) mod old_and_new_head;
 pub(crate) mod regression;
 pub(crate) mod selective;
 pub(crate) mod triplet;
@@ -38,6 +38,8 @@ pub(crate) struct Batch {
     pub new: Tensor<2>,
     /// φ_old(x), `[B, d_old]`, a constant; empty `[B, 0]` for methods without an old model.
     pub old: Tensor<2>,
+    /// φ_old of another row of each row's class, drawn for this batch, `[B, d_old]`, for methods that take their positives so.
+    pub sister: Option<Tensor<2>>,
     /// ψ(φ_old(x)), `[B, d_new]`, for methods that train a forward-adaptive head.
     pub adapted: Option<Tensor<2>>,
     /// The new head.
@@ -49,11 +51,22 @@ pub(crate) struct Objective {
     /// Its name in progress and reports.
     pub name: &'static str,
     value: Box<dyn Fn(&Batch) -> Tensor<1>>,
+    /// What it says of a batch beside its value, and how that is called.
+    measure: Option<(&'static str, Box<dyn Fn(&Batch) -> f64>)>,
 }
 
 impl Objective {
     fn new(name: &'static str, value: impl Fn(&Batch) -> Tensor<1> + 'static) -> Self {
-        Self { name, value: Box::new(value) }
+        Self { name, value: Box::new(value), measure: None }
+    }
+
+    fn measuring(self, name: &'static str, of: impl Fn(&Batch) -> f64 + 'static) -> Self {
+        Self { measure: Some((name, Box::new(of))), ..self }
+    }
+
+    /// What it says of a batch beside its value, by name.
+    pub(crate) fn measured(&self, batch: &Batch) -> Option<(&'static str, f64)> {
+        self.measure.as_ref().map(|(name, of)| (*name, of(batch)))
     }
 
     /// Its value on a batch, `[1]`.
@@ -97,6 +110,12 @@ pub(crate) fn rowwise(left: Tensor<2>, right: Tensor<2>) -> Tensor<2> {
 pub(crate) fn log_sum_exp(rows: Tensor<2>) -> Tensor<2> {
     let largest = rows.clone().detach().max_dim(1);
     (rows - largest.clone()).exp().sum_dim(1).log() + largest
+}
+
+/// The rows for which `counts` holds, the others 0: `[B, 1] × [B] → [B, 1]`.
+pub(crate) fn only(values: Tensor<2>, counts: &[bool]) -> Tensor<2> {
+    let counts: Vec<f32> = counts.iter().map(|&count| f32::from(u8::from(count))).collect();
+    values.clone() * tensor(&counts, [counts.len(), 1], &values.device())
 }
 
 /// Σ weight·value over rows: `[B, 1] × [B] → [1]`.

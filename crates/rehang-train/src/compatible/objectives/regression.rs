@@ -6,8 +6,8 @@
 //!
 //! λ as in [`super::selective`] among the rows whose class the old head knows, which have |K|/|B| of the whole; all others weigh
 //! 1/|B| each, as all rows do without an old head.
-//! In the second part, which is there where ψ is trained, φ_new(x) is a target and gets no gradient: ψ follows the
-//! encoder, not the other way round.
+//! The second part is there where ψ is trained. As printed, it draws both of its sides to each other; with `stop_gradient`
+//! φ_new(x) is a target there and gets no gradient, so that ψ follows the encoder and not the other way round.
 
 use burn_tensor::Tensor;
 
@@ -17,7 +17,11 @@ use super::selective::{Selection, weights};
 use super::{Objective, rowwise, unit, weighted};
 
 /// `old_head` is ω_old, for λ.
-pub(crate) fn regression(old_head: Option<HeadTensors>, selection: Selection) -> Objective {
+pub(crate) fn regression(
+    old_head: Option<HeadTensors>,
+    selection: Selection,
+    stop_gradient: bool,
+) -> Objective {
     Objective::new("regression", move |batch| {
         let rows = batch.labels.len();
         let even = vec![1.0 / rows.max(1) as f32; rows];
@@ -36,7 +40,8 @@ pub(crate) fn regression(old_head: Option<HeadTensors>, selection: Selection) ->
         let backward = weighted(away(rowwise(new, old)), &lambda);
         match &batch.adapted {
             Some(adapted) => {
-                let target = unit(batch.new.clone()).detach();
+                let target = unit(batch.new.clone());
+                let target = if stop_gradient { target.detach() } else { target };
                 backward + weighted(away(rowwise(unit(adapted.clone()), target)), &even)
             }
             None => backward,
@@ -55,8 +60,9 @@ mod tests {
     fn gradients_agree_with_finite_differences_where_they_flow() {
         let head = frozen(&numbers(3 * 4, 9), 4, HeadForm::Softmax);
         for old_head in [None, Some(head)] {
-            let objective = regression(old_head, Selection::Entropy);
             let plain = Plain::usual();
+            plain.check(&regression(old_head.clone(), Selection::Entropy, false));
+            let objective = regression(old_head, Selection::Entropy, true);
             let [new, adapted, head] = plain.gradients(&objective);
             assert!(head.iter().all(|&value| value == 0.0));
             check(&plain.adapted, &adapted, 1e-2, |at| {
@@ -89,7 +95,7 @@ mod tests {
         };
         let share = 0.75_f64.exp() / (0.75_f64.exp() + (1.0_f64 / 3.0).exp());
         // All three pairs are at right angles, so each costs its weight; a half turn of the first makes its weight visible.
-        let objective = regression(old_head, Selection::LeastConfidence);
+        let objective = regression(old_head, Selection::LeastConfidence, false);
         let value = |rows: &Plain| {
             let (mut batch, _) = rows.batch();
             batch.adapted = None;
@@ -105,7 +111,7 @@ mod tests {
     fn vectors_that_point_alike_cost_nothing() {
         let together =
             Plain { old: vec![1.0, 0.0, 0.0, 5.0], adapted: vec![7.0, 0.0, 0.0, 1.0], ..Plain::on_axes() };
-        let objective = regression(None, Selection::Even);
+        let objective = regression(None, Selection::Even, false);
         assert!(together.value(&objective).abs() < 1e-6);
         // Turned by a right angle, 1 each: half a batch of the first part.
         let turned = Plain { old: vec![1.0, 0.0, 5.0, 0.0], ..together };

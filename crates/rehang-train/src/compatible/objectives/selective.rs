@@ -79,11 +79,21 @@ pub(crate) fn weights(
     weights
 }
 
-/// `old_head` is ω_old.
+/// `old_head` is ω_old. It measures how far λ is from even: the largest λ(x) of a batch over 1/|K|, less 1, in percent.
+///
+/// By (10), λ lies between `(1 − 1)/(|K| − 1)` and `1/(|K| − 1)` and its mean is `1/|K|`, so with entropy it is at most `100/(|K| − 1)`
+/// percent above even, whatever the old model knows.
 pub(crate) fn selective(old_head: HeadTensors, selection: Selection) -> Objective {
+    let of_measure = old_head.clone();
     Objective::new("selective", move |batch| {
         let weights = weights(&old_head, &batch.old, &batch.labels, selection);
         weighted(old_head.cross_entropy(&batch.new, &batch.labels, 0.0), &weights)
+    })
+    .measuring("λ above even, %", move |batch| {
+        let weights = weights(&of_measure, &batch.old, &batch.labels, selection);
+        let known = weights.iter().filter(|&&weight| weight > 0.0).count() as f32;
+        let largest = weights.iter().copied().fold(0.0, f32::max);
+        f64::from((100.0 * (largest * known - 1.0)).max(0.0))
     })
 }
 

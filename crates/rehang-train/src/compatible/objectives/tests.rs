@@ -13,6 +13,8 @@ pub(crate) struct Plain {
     pub new: Vec<f32>,
     pub old: Vec<f32>,
     pub adapted: Vec<f32>,
+    /// Old vectors of other rows of the classes, where positives are drawn.
+    pub sister: Option<Vec<f32>>,
     pub head: Vec<f32>,
     pub widths: [usize; 2],
     pub form: HeadForm,
@@ -27,6 +29,7 @@ impl Plain {
             new: numbers(6 * 5, 1),
             old: numbers(6 * 4, 2),
             adapted: numbers(6 * 5, 3),
+            sister: None,
             head: numbers(3 * 5, 4),
             widths: [4, 5],
             form: HeadForm::Softmax,
@@ -42,6 +45,7 @@ impl Plain {
             new: vec![2.0, 0.0, 0.0, 3.0],
             old: vec![1.0, 0.0, 5.0, 0.0],
             adapted: vec![1.0; 4],
+            sister: None,
             head: vec![1.0; 4],
             widths: [2, 2],
             form: HeadForm::Softmax,
@@ -63,6 +67,7 @@ impl Plain {
             of_old: self.of_old.clone(),
             new,
             old: leaf(&self.old, n),
+            sister: self.sister.as_ref().map(|sister| leaf(sister, n)),
             adapted: Some(adapted),
             head: HeadTensors { weight, bias, form: self.form, taught: None },
         };

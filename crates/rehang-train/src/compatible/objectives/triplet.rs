@@ -7,13 +7,13 @@
 //!
 //! The paper prints positive minus negative, which would reward the wrong direction; the sign here is the one that pulls
 //! positives in. All vectors are scaled to length 1; `N(x)` are the rows of another class; the loss is the mean over
-//! the rows that have any. With `hardest = K` only the K nearest negatives of each of the two sets count.
+//! the rows that have any. Where the new vectors are wider than the old ones, `v` is cut beside `o_k` and whole beside `v_k`. With `hardest = K` only the K nearest negatives of each of the two sets count.
 
 use burn_tensor::Tensor;
 use burn_tensor::activation::relu;
 
 use super::contrastive::{both_unit, largest};
-use super::{Objective, mean_over, rowwise, same_class};
+use super::{Objective, mean_over, rowwise, same_class, unit};
 
 /// With `new_negatives` they count too (15); `margin` is m; so many of the `hardest` negatives of each set count, all where no
 /// number is given.
@@ -23,7 +23,7 @@ pub(crate) fn triplet(new_negatives: bool, margin: f32, hardest: Option<usize>) 
         let other = same_class(&batch.labels, &batch.old.device()).neg().add_scalar(1.0);
         let most = hardest.map_or(f32::INFINITY, |count| count as f32);
         let count = other.clone().sum_dim(1).clamp(1.0, most);
-        let positive = rowwise(new.clone(), old.clone());
+        let positive = rowwise(new.clone(), batch.sister.clone().map_or_else(|| old.clone(), unit));
         let violation = |similarities: Tensor<2>| {
             let all = relu(similarities - positive.clone() + margin) * other.clone();
             // None is below 0, so rows of the same class are never among the largest in the place of another.
@@ -31,7 +31,8 @@ pub(crate) fn triplet(new_negatives: bool, margin: f32, hardest: Option<usize>) 
         };
         let mut violations = violation(new.clone().matmul(old.transpose()));
         if new_negatives {
-            violations = violations + violation(new.clone().matmul(new.transpose()));
+            let whole = unit(batch.new.clone());
+            violations = violations + violation(whole.clone().matmul(whole.transpose()));
         }
         let has_others = batch.labels.iter().map(|label| batch.labels.iter().any(|other| other != label));
         mean_over(violations / count, has_others)
@@ -79,6 +80,7 @@ mod tests {
             new: vec![1.0, 0.0, 0.0, 1.0, 0.0, 1.0],
             old: vec![1.0, 0.0, 0.6, 0.8, 0.0, 1.0],
             adapted: vec![1.0; 6],
+            sister: None,
             head: vec![1.0; 6],
             widths: [2, 2],
             form: crate::compatible::heads::HeadForm::Softmax,

@@ -1,4 +1,4 @@
-//! RACT on top of BCT (RACT, appendix): the old head's true class against all other classes of BOTH heads.
+//! The old head's true class against all other classes of BOTH heads (OpenCompatible's way to bring RACT to a head).
 //!
 //! ```text
 //! L = 1/|K| Σ_{x ∈ K} −log e^(z_old,y) / (Σ_j e^(z_old,j) + Σ_{j ≠ y} e^(z_new,j))
@@ -13,7 +13,7 @@ use super::super::heads::HeadTensors;
 use super::{NEVER, Objective, log_sum_exp, mean_over};
 
 /// `old_head` is ω_old.
-pub(crate) fn old_and_new_head(old_head: HeadTensors) -> Objective {
+pub(crate) fn both_heads(old_head: HeadTensors) -> Objective {
     Objective::new("both-heads", move |batch| {
         let device = batch.old.device();
         let old = old_head.logits_with_margin(&batch.new, &batch.labels);
@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn gradients_agree_with_finite_differences() {
         let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
-        Plain::usual().check(&old_and_new_head(old_head));
+        Plain::usual().check(&both_heads(old_head));
     }
 
     #[test]
@@ -52,6 +52,6 @@ mod tests {
         // Old logits (2, 1); new logits (masked, 6).
         let old_head = frozen(&[1.0, 0.0, 0.0, 1.0], 2, HeadForm::Softmax);
         let expected = (2.0_f64.exp() + 1.0_f64.exp() + 6.0_f64.exp()).ln() - 2.0;
-        assert!((plain.value(&old_and_new_head(old_head)) - expected).abs() < 1e-5);
+        assert!((plain.value(&both_heads(old_head)) - expected).abs() < 1e-5);
     }
 }
