@@ -162,8 +162,8 @@ fn noted(descriptor: c_int, work: impl FnOnce(&mut Notes, &std::fs::Metadata)) {
     }
 }
 
+// SAFETY: the signatures are those of the C library. These are the same functions under other names, which nothing takes the place of.
 unsafe extern "C" {
-    // The same functions under their other names: these are the library's own.
     fn pwrite(descriptor: c_int, bytes: *const c_void, count: usize, at: i64) -> isize;
     fn ftruncate(descriptor: c_int, length: i64) -> c_int;
     fn unlinkat(folder: c_int, path: *const c_char, flags: c_int) -> c_int;
