@@ -7,7 +7,7 @@ use rehang::curve::{
     TOP1, TOP5, curve as exact_curve,
 };
 use rehang::files::{
-    Columns, Inputs, JoinFiles, RowSelection, VectorSource, expect_count, expect_normalised, expect_width,
+    Columns, Inputs, JoinFiles, RowSelection, VectorSource, expect_count, expect_normalised,
     expect_same_items, expect_width, said, stream,
 };
 use rehang::finding::{Finding, Severity, with_messages};

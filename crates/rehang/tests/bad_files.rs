@@ -323,6 +323,10 @@ fn malformed_parquet_columns_fail_with_the_row_and_the_columns_there_are() {
     for (reader, name, column, words) in cases {
         expect(reader, &source(name, column), words);
     }
+    // Found by fuzzing: room was made for 270 million values, before any was read.
+    let found = include_bytes!("../../../xtask/fuzz/corpus/parquet/a-dictionary-of-270-million");
+    let claims = "a dictionary claims more values than it has room for";
+    expect(Reader::Ids, &put(folder.path(), "dictionary.parquet", found), claims);
 }
 
 #[test]

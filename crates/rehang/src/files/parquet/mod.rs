@@ -319,8 +319,14 @@ struct BoundedPages {
 
 impl BoundedPages {
     fn check(&mut self, page: Option<Page>) -> Result<Option<Page>, ParquetError> {
-        if page.as_ref().is_some_and(Page::is_dictionary_page) {
+        if let Some(page) = page.as_ref().filter(|page| page.is_dictionary_page()) {
             self.dictionary = true;
+            // Its values are made room for before any is read; each takes a byte of the page at least.
+            if page.num_values() as usize > page.buffer().len() {
+                return Err(ParquetError::General(
+                    "a dictionary claims more values than it has room for".into(),
+                ));
+            }
         }
         if let Some(page) = &page
             && page.is_data_page()
