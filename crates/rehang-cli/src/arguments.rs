@@ -747,9 +747,9 @@ pub struct Init {
     /// Gallery file: it says which space is replaced.
     #[arg(long, value_name = "FILE")]
     pub gallery: PathBuf,
-    /// Adapter: it says which space comes.
-    #[arg(long, value_name = "FILE")]
-    pub adapter: PathBuf,
+    /// Adapter: it says which space comes. Leave it out for a model that searches the old vectors as they are.
+    #[arg(long, value_name = "FILE", required_unless_present = "new_name")]
+    pub adapter: Option<PathBuf>,
     /// Report of the adapter as JSON, which forecasts the upgrade.
     #[arg(long, value_name = "FILE")]
     pub forecast: Option<PathBuf>,

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rehang::files::{self, VectorSource};
 use rehang::order::Policy;
-use rehang::{Adapter, Distance, Error, Result, Space};
+use rehang::{Adapter, Distance, Error, Head, HeadKind, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig};
 use rehang_store::Store;
 use serde::Deserialize;
@@ -22,7 +23,8 @@ struct Document {
     gallery: GalleryPart,
     old: SpacePart,
     new: SpacePart,
-    adapter: FilePart,
+    adapter: Option<FilePart>,
+    head: Option<HeadPart>,
     #[serde(default)]
     order: OrderPart,
     encoder: Option<EncoderConfig>,
@@ -63,6 +65,25 @@ impl SpacePart {
 #[serde(deny_unknown_fields)]
 struct FilePart {
     file: PathBuf,
+}
+
+/// The new model's classifier head, by which a backfill without an adapter may be ordered.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HeadPart {
+    weight: PathBuf,
+    bias: Option<PathBuf>,
+    kind: Option<String>,
+}
+
+impl HeadPart {
+    fn read(&self, base: &Path) -> Result<Head> {
+        let source = |path: &Path| VectorSource::parse(&base.join(path).to_string_lossy());
+        let kind = self.kind.as_deref().map_or(Ok(HeadKind::Softmax), str::parse)?;
+        let weight = files::read_matrix(&source(&self.weight)?)?;
+        let bias = self.bias.as_deref().map(|path| files::read_f32_column(&source(path)?)).transpose()?;
+        Head::new(weight, bias, kind)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -128,7 +149,7 @@ pub struct Configuration {
     pub old: Space,
     /// The space that replaces it.
     pub new: Space,
-    /// The adapter.
+    /// The adapter; [`Adapter::identity`] where the file names none, since the new model searches old vectors as they are.
     pub adapter: Arc<Adapter>,
     /// The order.
     pub order: OrderSettings,
@@ -158,7 +179,21 @@ impl Configuration {
         let base = path.parent().unwrap_or(Path::new(""));
         // Before the adapter, which may take a while to read.
         let (old, new) = (document.old.space("old", false)?, document.new.space("new", false)?);
-        let adapter = Arc::new(Adapter::load(base.join(&document.adapter.file))?);
+        let adapter = match (&document.adapter, &document.head) {
+            (Some(_), Some(_)) => {
+                let expected = "no table beside [adapter], which brings its own";
+                return Err(Error::option("[head]", "given", expected));
+            }
+            (Some(part), None) => Adapter::load(base.join(&part.file))?,
+            (None, head) => {
+                let within = |error: Error| error.context("[head]");
+                let head = head.as_ref().map(|head| head.read(base).map_err(within)).transpose()?;
+                Adapter::identity(old.clone(), new.clone(), head).map_err(|error| {
+                    error.context("without [adapter], old vectors stand in the new space as they are")
+                })?
+            }
+        };
+        let adapter = Arc::new(adapter);
         let policy = document.order.policy.parse().map_err(|error: Error| error.context("[order]"))?;
         Ok(Self {
             path: path.to_owned(),

@@ -16,11 +16,11 @@ use crate::location::Location;
 pub struct Init {
     /// The gallery, which has to be there.
     pub gallery: PathBuf,
-    /// The adapter.
-    pub adapter: PathBuf,
+    /// The adapter; none for a model that searches the old vectors as they are.
+    pub adapter: Option<PathBuf>,
     /// A report as JSON that forecasts the upgrade.
     pub forecast: Option<PathBuf>,
-    /// Name of the new space; without it, the adapter's.
+    /// Name of the new space; without it, the adapter's. Needed where there is none.
     pub new_name: Option<String>,
     /// The file to write.
     pub path: PathBuf,
@@ -33,28 +33,28 @@ pub struct Initialised {
     pub path: PathBuf,
     /// The space that is replaced, as the gallery has it.
     pub old: Space,
-    /// The space that replaces it, as the adapter gives it.
+    /// The space that replaces it, as the adapter gives it; without one as the old one is, but for its name.
     pub new: Space,
 }
 
 /// Writes a configuration with a comment on every part. The old space is the one of the gallery that the adapter was fitted
-/// on: of its name, or else the one that serves. A file that is there is never replaced.
+/// on: of its name, or else the one that serves, as without an adapter. A file that is there is never replaced.
 ///
 /// # Errors
 ///
 /// A conflict where the file is there; not found where the gallery has no space to replace; a mismatch where the adapter does
-/// not fit that space; an invalid option where both spaces would have one name; I/O errors.
+/// not fit that space; an invalid option where both spaces would have one name; missing input without an adapter and a name; I/O errors.
 pub fn init(init: &Init) -> Result<Initialised> {
     if init.path.exists() {
         return Err(taken(&init.path));
     }
-    let adapter = Adapter::load(&init.adapter)?;
+    let adapter = init.adapter.as_ref().map(Adapter::load).transpose()?;
     let store = Location::file(&init.gallery).open()?;
-    let old = old_space(&*store, &adapter)?;
-    let new = Space {
-        name: init.new_name.clone().unwrap_or_else(|| adapter.new.name.clone()),
-        ..adapter.output_space()
-    };
+    let old = old_space(&*store, adapter.as_ref())?;
+    let outputs = adapter.as_ref().map(Adapter::output_space);
+    let name = init.new_name.clone().or(outputs.as_ref().map(|outputs| outputs.name.clone()));
+    let name = name.ok_or_else(|| Error::missing("`new_name`", "a configuration without an adapter"))?;
+    let new = Space { name, ..outputs.unwrap_or_else(|| old.clone()) };
     if new.name == old.name {
         return Err(Error::option("new_name", &new.name, "a name that the old space does not have"));
     }
@@ -65,21 +65,25 @@ pub fn init(init: &Init) -> Result<Initialised> {
     let from_file = |path: &Path| seen_from(folder, path);
     let text = document(
         (&from_file(&init.gallery)?, &old),
-        (&from_file(&init.adapter)?, &new),
+        (init.adapter.as_deref().map(from_file).transpose()?.as_deref(), &new),
         init.forecast.as_deref().map(from_file).transpose()?.as_deref(),
     );
     write_new(folder, &init.path, &text)?;
     Ok(Initialised { path: init.path.clone(), old, new })
 }
 
-/// The space that an adapter replaces in a gallery.
-fn old_space(store: &dyn Store, adapter: &Adapter) -> Result<Space> {
-    let record = match find_space(store, &adapter.old.name)? {
+/// The space of a gallery that an adapter replaces, or that serves.
+fn old_space(store: &dyn Store, adapter: Option<&Adapter>) -> Result<Space> {
+    let named = adapter.map(|adapter| find_space(store, &adapter.old.name)).transpose()?.flatten();
+    let record = match named {
         Some(record) => Some(record),
         None => store.serving()?.map(|name| find_space(store, &name)).transpose()?.flatten(),
     };
-    let space = record.ok_or_else(|| Error::not_found("space", &adapter.old.name, store.name()))?.space;
-    adapter.expect_input_width(space.dimension)?;
+    let wanted = adapter.map_or("that serves", |adapter| &adapter.old.name);
+    let space = record.ok_or_else(|| Error::not_found("space", wanted, store.name()))?.space;
+    if let Some(adapter) = adapter {
+        adapter.expect_input_width(space.dimension)?;
+    }
     Ok(space)
 }
 
@@ -112,7 +116,7 @@ fn taken(path: &Path) -> Error {
 /// The text of the file.
 fn document(
     (gallery, old): (&str, &Space),
-    (adapter, new): (&str, &Space),
+    (adapter, new): (Option<&str>, &Space),
     forecast: Option<&str>,
 ) -> String {
     let text = |text: &str| Value::String(text.to_owned());
@@ -123,6 +127,12 @@ fn document(
             space.dimension,
             text(space.distance.name())
         )
+    };
+    let adapter = match adapter {
+        Some(file) => format!("# The map from old to new vectors.\n[adapter]\nfile = {}", text(file)),
+        None => "# No [adapter]: the new model searches the old vectors as they are. By its classifier head a backfill may be ordered:\n\
+                 # [head]\n# weight = \"head-weight.npy\"\n# bias = \"head-bias.npy\"\n# kind = \"softmax\""
+            .to_owned(),
     };
     let forecast = match forecast {
         Some(file) => format!("[forecast]\nfile = {}", text(file)),
@@ -142,9 +152,7 @@ path = {gallery}
 [new]
 {new}
 
-# The map from old to new vectors.
-[adapter]
-file = {adapter}
+{adapter}
 
 # Which items are re-embedded first. "coverage" covers the gallery, then digs where the map is in doubt; "sigma" takes the
 # worst first; "random" takes any. The seed makes an order repeatable.
@@ -198,7 +206,6 @@ seed = 0
         gallery = text(gallery),
         old = space(old),
         new = space(new),
-        adapter = text(adapter),
     )
 }
 
@@ -224,7 +231,7 @@ mod tests {
         adapter.save(&path).unwrap();
         Init {
             gallery,
-            adapter: path,
+            adapter: Some(path),
             forecast: None,
             new_name: new_name.map(str::to_owned),
             path: folder.join("rehang.toml"),

@@ -38,6 +38,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{expect_count, expect_width};
+use crate::head::Head;
 use crate::space::Space;
 use crate::vectors::{Matrix, check_finite};
 
@@ -184,6 +185,70 @@ pub struct Adapter {
 }
 
 impl Adapter {
+    /// The adapter of a compatible model: `h(o) = o`, since its queries search old vectors as they are. σ² is 1 for every item:
+    /// nothing is learned. With the new model's `head` a backfill may be ordered by what that head makes of old vectors
+    /// (RACT §4.3: entropy, margin, least confidence; `coverage` too).
+    ///
+    /// ```
+    /// use rehang::{Adapter, Distance, Space};
+    ///
+    /// let space = |name| Space::new(name, 2, Distance::Cosine, false);
+    /// let adapter = Adapter::identity(space("v1"), space("v2"), None)?;
+    /// assert_eq!(adapter.training.method, "identity");
+    /// assert!(Adapter::identity(space("v1"), Space::new("v2", 3, Distance::Cosine, false), None).is_err());
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WidthMismatch`] for spaces, or a head, of different widths: old vectors can only stand in the new space as they are
+    /// where they have its coordinates. [`ErrorKind::SpaceMismatch`] for spaces that are searched by different distances.
+    pub fn identity(old: Space, new: Space, head: Option<Head>) -> Result<Self> {
+        expect_width("the new space, into which old vectors go as they are,", old.dimension, new.dimension)?;
+        if old.distance != new.distance {
+            let (expected, received) = (old.to_string(), new.to_string());
+            return Err(ErrorKind::SpaceMismatch { expected, received }.into());
+        }
+        let d = old.dimension;
+        let weight = Matrix::from_fn(d, d, |row, column| f32::from(u8::from(row == column)));
+        let uncertainty = match head {
+            None => Uncertainty::Constant { variance: 1.0 },
+            // No feature has a coefficient, so that σ² is exp 0; the head is there for orders.
+            Some(head) => {
+                let features = out_of_fold::features(1, true);
+                Uncertainty::OutOfFold(OutOfFold {
+                    anchors: Matrix::zeros(1, d),
+                    anchor_values: Matrix::zeros(1, 1),
+                    neighbours: 1,
+                    centre: vec![0.0; d],
+                    coefficients: vec![0.0; features],
+                    means: vec![0.0; features],
+                    head: Some(head),
+                    ..OutOfFold::default()
+                })
+            }
+        };
+        let adapter = Self {
+            old,
+            new,
+            map: Map {
+                input: InputScaling::AsIs,
+                branch: Vec::new(),
+                second: None,
+                mixer: vec![Dense { weight, bias: vec![0.0; d], relu: false }],
+                skip: None,
+                kernel: None,
+            },
+            geometry: Geometry::Raw,
+            uncertainty,
+            handicap: 0.0,
+            input_statistics: None,
+            training: Training { method: "identity".into(), ..Training::default() },
+        };
+        adapter.check()?;
+        Ok(adapter)
+    }
+
     /// Says whether all parts agree: widths from layer to layer, lengths of biases, numbers finite, σ² positive.
     ///
     /// # Errors

@@ -54,6 +54,11 @@ pub struct OutOfFold {
 /// How many features there are beside the anchors' values and the head's.
 const FEATURES: usize = 3;
 
+/// How many features there are with so many values of an anchor.
+pub(super) fn features(values: usize, has_head: bool) -> usize {
+    values + FEATURES + 2 * usize::from(has_head)
+}
+
 impl OutOfFold {
     /// The features of one item from what was measured on it, in the order of the documentation of [`OutOfFold`].
     /// The fit of the coefficients calls this too, so that both sides mean the same numbers.
@@ -86,7 +91,7 @@ impl OutOfFold {
         if self.neighbours == 0 {
             return Err(Error::option("neighbours of σ²", 0, "at least 1"));
         }
-        let features = self.anchor_values.columns() + FEATURES + 2 * usize::from(self.head.is_some());
+        let features = features(self.anchor_values.columns(), self.head.is_some());
         expect_count("features of σ²", features, "their coefficients", self.coefficients.len())?;
         expect_count("features of σ²", features, "their means", self.means.len())?;
         expect_finite("coefficients of σ²", &self.coefficients)?;
