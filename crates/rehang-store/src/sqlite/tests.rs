@@ -111,9 +111,11 @@ fn a_space_whose_making_was_interrupted_is_listed_to_its_end() {
         squared_error: None,
     };
     assert_eq!(store.write_vectors("new", None, &[native]).unwrap(), [Outcome::Written]);
-    store.create_space(&new, Provenance::Native).unwrap();
+    plainly("UPDATE item SET source = NULL WHERE id = '30'");
     let counts = store.counts("new").unwrap();
-    assert_eq!((counts.items, counts.native, counts.lacking), (40, 1, 39));
+    assert_eq!((counts.items, counts.native, counts.lacking, counts.without_source), (40, 1, 39, 1));
+    store.create_space(&new, Provenance::Native).unwrap();
+    assert_eq!(store.counts("new").unwrap(), counts, "listed or not, an item lacks its vector");
     assert_eq!(store.scan(&Scan::new("new", Select::Lacking, 100)).unwrap().len(), 39);
     assert_eq!(store.check().unwrap(), []);
     store.create_space(&new, Provenance::Native).unwrap();
