@@ -25,7 +25,7 @@ const ITEMS: usize = 21_000;
 const KNOWN: usize = 25_000;
 const D: usize = 8;
 /// The share of the true nearest 10 that searches find at the least. A graph that was just made finds 1.0000 of these vectors.
-const RECALL: f64 = 0.99;
+const RECALL: f64 = 0.995;
 
 /// A gallery under kills, and what an application knows of its items.
 struct Chaos {
@@ -143,7 +143,7 @@ impl Chaos {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{said}");
         assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 10);
-        assert_eq!(ready, !said.contains("`rehang gallery index`"), "{said}");
+        assert!(!ready || said.is_empty(), "{said}");
         assert!(ready || saved() == before, "a search made an index");
     }
 

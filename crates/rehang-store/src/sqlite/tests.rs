@@ -228,6 +228,14 @@ fn a_space_is_ready_where_no_index_has_to_be_made() {
     // A few that waited would be merged; of many, a new index is made.
     store.put(&(0..200).map(|id| item(id, 5000 + id as u64)).collect::<Vec<_>>()).unwrap();
     assert!(open().is_ready("m").unwrap());
+    // One that replaces another waits twice, to be added and to take that one out, however it came: whoever loaded this file would
+    // make it anew.
+    store
+        .database
+        .writer()
+        .execute_batch("UPDATE vector_1 SET value = value WHERE item > 200 AND item <= 260")
+        .unwrap();
+    assert!(!open().is_ready("m").unwrap());
     store.put(&(200..600).map(|id| item(id, 5000 + id as u64)).collect::<Vec<_>>()).unwrap();
     assert!(!open().is_ready("m").unwrap() && !store.is_ready("m").unwrap());
     open().prepare("m", &|_, _| true).unwrap();
