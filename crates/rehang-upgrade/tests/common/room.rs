@@ -13,6 +13,7 @@ pub struct NoRoom(Rlimit);
 #[cfg(unix)]
 impl NoRoom {
     pub fn beside(gallery: &Path, bytes: u64) -> Self {
+        // SAFETY: POSIX's own function; a handler is an address or one of a few small numbers.
         unsafe extern "C" {
             fn signal(number: i32, handler: usize) -> usize;
         }
