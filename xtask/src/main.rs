@@ -11,6 +11,11 @@
 //!
 //! `cargo xtask kill [TIMES]` kills the binary in the middle of upgrades, 1,000 times unless told otherwise.
 //!
+//! `cargo xtask chaos [TIMES]` does so to a gallery that is large enough for a search graph, 60 times, and measures recall after each.
+//!
+//! `cargo xtask race [HISTORIES]` plays random histories of applications, operators, deaths and full disks against an oracle, 10,000 in
+//! memory and 10,000 on disk unless told otherwise (`TMPDIR=/dev/shm` spares a disk).
+//!
 //! `cargo xtask merge [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and merged.
 //!
 //! `cargo xtask bias [FOLDER]` measures which order closes the gap between groups that the old model saw unevenly.
@@ -30,7 +35,7 @@ mod bias;
 mod cli_docs;
 mod demo_data;
 mod fuzz;
-mod kill;
+mod long;
 mod merge;
 mod picture;
 mod results;
@@ -52,11 +57,15 @@ fn main() -> ExitCode {
         ["bias", folder] => bias::run(folder),
         ["fuzz"] => fuzz::run("3600", &[]),
         ["fuzz", seconds, names @ ..] => fuzz::run(seconds, names),
-        ["kill"] => kill::run("1000"),
-        ["kill", times] => kill::run(times),
+        ["kill"] => long::run("kill", "REHANG_KILLS", "1000"),
+        ["kill", times] => long::run("kill", "REHANG_KILLS", times),
+        ["chaos"] => long::run("chaos", "REHANG_KILLS", "60"),
+        ["chaos", times] => long::run("chaos", "REHANG_KILLS", times),
+        ["race"] => long::run("model", "PROPTEST_CASES", "10000"),
+        ["race", histories] => long::run("model", "PROPTEST_CASES", histories),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | merge [FOLDER] [SET…] | kill [TIMES] | fuzz [SECONDS [DOOR…]] | bias [FOLDER]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] | fuzz [SECONDS [DOOR…]] | bias [FOLDER]"
             );
             return ExitCode::from(2);
         }

@@ -2,43 +2,23 @@
 //! disk gets its room back.
 
 mod common;
-#[path = "../../rehang-upgrade/tests/common/padding.rs"]
-mod padding;
 
-use std::fmt::Write as _;
 use std::process::Output;
 
 use common::Place;
-use padding::padding;
 use rand::{RngExt as _, SeedableRng as _};
-use rehang::{Distance, Matrix, Space};
+use rehang::Matrix;
 
 /// More than are compared one by one.
 const ITEMS: usize = 20_500;
 const D: usize = 8;
 
 fn place() -> Place {
-    let place = Place::new();
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(1);
     let old = Matrix::from_fn(ITEMS, D, |_, _| random.random_range(-1.0..1.0));
-    place.write_matrix("old.npy", &old);
-    place.write_matrix("new.npy", &Matrix::from_fn(ITEMS, D, |row, column| old.row(row)[D - 1 - column]));
+    let place =
+        common::upgrade::place(&old, &Matrix::from_fn(ITEMS, D, |row, column| old.row(row)[D - 1 - column]));
     place.write_matrix("query.npy", &old.select(&[7]));
-    let (mut items, mut ids) = (String::new(), String::new());
-    for row in 0..ITEMS {
-        writeln!(items, r#"{{"id": "i{row}", "source": "text {row}"}}"#).unwrap();
-        writeln!(ids, "i{row}").unwrap();
-    }
-    place.write_bytes("items.jsonl", items.as_bytes());
-    place.write_bytes("ids.txt", ids.as_bytes());
-    let space = |name| Space::new(name, D, Distance::L2, false);
-    padding(space("old"), space("new"), vec![0.1; D], 0.0).save(place.path("a.safetensors")).unwrap();
-    let config = format!(
-        "[gallery]\npath = \"G.db\"\n[old]\nname = \"first\"\ndimension = {D}\ndistance = \"l2\"\n[new]\nname = \"second\"\ndimension = {D}\n\
-         distance = \"l2\"\n[adapter]\nfile = \"a.safetensors\"\n[order]\npolicy = \"sigma\"\n[encoder]\nkind = \"table\"\n\
-         vectors = \"new.npy\"\nids = \"ids.txt\"\n"
-    );
-    place.write_bytes("rehang.toml", config.as_bytes());
     place
 }
 

@@ -4,15 +4,12 @@
 #![cfg(unix)]
 
 mod common;
-#[path = "../../rehang-upgrade/tests/common/padding.rs"]
-mod padding;
 
-use std::fmt::Write as _;
 use std::process::{Command, Output};
 
 use common::Place;
-use padding::padding;
-use rehang::{Distance, Matrix, Space};
+use common::upgrade::{IMPORT, upgrade};
+use rehang::Matrix;
 use rehang_store::{Counts, Ledger, SqliteStore};
 
 const ITEMS: usize = 3000;
@@ -25,33 +22,12 @@ fn native(row: usize, column: usize) -> f32 {
 
 /// A gallery, imported.
 fn place() -> Place {
-    let place = Place::new();
-    place.write_matrix("old.npy", &Matrix::from_fn(ITEMS, D_OLD, native));
-    place.write_matrix("new.npy", &Matrix::from_fn(ITEMS, D_NEW, native));
-    let (mut items, mut ids) = (String::new(), String::new());
-    for row in 0..ITEMS {
-        writeln!(items, r#"{{"id": "i{row}", "source": "text {row}"}}"#).unwrap();
-        writeln!(ids, "i{row}").unwrap();
-    }
-    place.write_bytes("items.jsonl", items.as_bytes());
-    place.write_bytes("ids.txt", ids.as_bytes());
-    let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
-    let adapter = padding(space("old", D_OLD), space("new", D_NEW), vec![0.1; D_NEW], 0.0);
-    adapter.save(place.path("adapter.safetensors")).unwrap();
-    let config = format!(
-        "[gallery]\npath = \"G.db\"\n[old]\nname = \"first\"\ndimension = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \"second\"\ndimension = \
-         {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \"sigma\"\n[encoder]\nkind = \
-         \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n"
+    let place = common::upgrade::place(
+        &Matrix::from_fn(ITEMS, D_OLD, native),
+        &Matrix::from_fn(ITEMS, D_NEW, native),
     );
-    place.write_bytes("rehang.toml", config.as_bytes());
-    let import =
-        "gallery import --gallery G.db --space first --vectors old.npy --items items.jsonl --distance l2";
-    place.json(&import.split(' ').collect::<Vec<_>>());
+    place.finish(&IMPORT);
     place
-}
-
-fn upgrade(verb: &str) -> [&str; 4] {
-    ["upgrade", verb, "--config", "rehang.toml"]
 }
 
 /// Runs the binary so that no file of its may grow beyond so many bytes: the system then refuses writes, as on a full disk.

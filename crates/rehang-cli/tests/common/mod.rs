@@ -1,8 +1,11 @@
 //! Runs the real binary in a fresh folder.
 #![allow(dead_code, reason = "each test file needs a part of it")]
 
+pub mod upgrade;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use rehang::Matrix;
 use rehang::files;
@@ -31,12 +34,38 @@ impl Place {
         self.path(name).display().to_string()
     }
 
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rehang"));
+        command.args(arguments).current_dir(self.folder.path());
+        command
+    }
+
     pub fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_rehang"))
-            .args(arguments)
-            .current_dir(self.folder.path())
-            .output()
-            .expect("the binary runs")
+        self.command(arguments).output().expect("the binary runs")
+    }
+
+    /// Runs a command that must succeed.
+    pub fn finish(&self, arguments: &[&str]) {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+
+    /// Runs so many processes of a command at once, and kills each after another while; gives how many had not ended by then.
+    pub fn kill_after<const N: usize>(&self, arguments: &[&str], waits: [Duration; N]) -> u32 {
+        let start = || self.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut children = [(); N].map(|()| start().expect("the binary runs"));
+        let mut killed = 0;
+        for (child, wait) in children.iter_mut().zip(waits) {
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "the processes are killed at any moment of their work"
+            )]
+            std::thread::sleep(wait);
+            killed += u32::from(child.try_wait().expect("a child").is_none());
+            drop(child.kill());
+            child.wait().expect("a child");
+        }
+        killed
     }
 
     /// Runs a command that must succeed with `--json`, and gives its one JSON object.

@@ -171,9 +171,13 @@ impl Keeper {
         };
         let Some((known, len, waiting)) = in_memory.or_else(beside) else { return Ok(false) };
         let n = row.number;
+        // A vector that replaces another one is added and takes that one out, so it counts twice. Which ones do is not known without
+        // the graph, so all of them are taken to: what is called ready here is not made again by whoever loads it.
         let since: usize = self.database.read(|transaction| {
             let sql = format!(
-                "SELECT (SELECT count(*) FROM vector_{n} WHERE change > ?1) + (SELECT count(*) FROM removed_{n} WHERE change > ?1)"
+                "SELECT 2 * (SELECT count(*) FROM vector_{n} WHERE change > ?1)
+                      + (SELECT count(*) FROM removed_{n} AS removed WHERE change > ?1 AND NOT EXISTS (
+                             SELECT 1 FROM vector_{n} WHERE item = removed.item AND change > ?1))"
             );
             Ok(transaction.query_row(&sql, [known], |line| line.get(0))?)
         })?;

@@ -244,6 +244,15 @@ pub(crate) fn list_lacking(n: i64) -> String {
     )
 }
 
+/// Counts the items after a key that lack a vector and are not listed so, and those of them without a source.
+pub(crate) fn count_unlisted(n: i64) -> String {
+    format!(
+        "SELECT count(*), count(*) FILTER (WHERE source IS NULL) FROM item
+         WHERE key > ?1 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = key)
+           AND NOT EXISTS (SELECT 1 FROM lacking_{n} WHERE item = key)"
+    )
+}
+
 /// Takes a space out of the gallery: from here on nothing finds its tables or keeps them right, and `left-N` says that they are
 /// still there.
 pub(crate) fn leave_space(n: i64) -> String {

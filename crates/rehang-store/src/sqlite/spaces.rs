@@ -157,6 +157,14 @@ fn list_items(database: &Database, number: i64) -> Result<()> {
     })
 }
 
+/// Items that lack a vector in a space and are not listed as such yet, and those of them without a source. None but while a space is
+/// being made, or where the process died that made it.
+pub(crate) fn count_unlisted(connection: &Connection, n: i64) -> Step<(u64, u64)> {
+    let Some(after) = value::<i64>(connection, &format!("listed-{n}"))? else { return Ok((0, 0)) };
+    let mut select = connection.prepare_cached(&schema::count_unlisted(n))?;
+    Ok(select.query_row([after], |row| Ok((row.get(0)?, row.get(1)?)))?)
+}
+
 /// Repeats a step that holds the gallery for a moment until it says that it is done, and leaves the gallery to others for as
 /// long as each step took: a process that waits to write looks again only now and then.
 pub(crate) fn in_turns(mut step: impl FnMut() -> Result<bool>) -> Result<()> {

@@ -111,9 +111,11 @@ fn a_space_whose_making_was_interrupted_is_listed_to_its_end() {
         squared_error: None,
     };
     assert_eq!(store.write_vectors("new", None, &[native]).unwrap(), [Outcome::Written]);
-    store.create_space(&new, Provenance::Native).unwrap();
+    plainly("UPDATE item SET source = NULL WHERE id = '30'");
     let counts = store.counts("new").unwrap();
-    assert_eq!((counts.items, counts.native, counts.lacking), (40, 1, 39));
+    assert_eq!((counts.items, counts.native, counts.lacking, counts.without_source), (40, 1, 39, 1));
+    store.create_space(&new, Provenance::Native).unwrap();
+    assert_eq!(store.counts("new").unwrap(), counts, "listed or not, an item lacks its vector");
     assert_eq!(store.scan(&Scan::new("new", Select::Lacking, 100)).unwrap().len(), 39);
     assert_eq!(store.check().unwrap(), []);
     store.create_space(&new, Provenance::Native).unwrap();
@@ -226,6 +228,14 @@ fn a_space_is_ready_where_no_index_has_to_be_made() {
     // A few that waited would be merged; of many, a new index is made.
     store.put(&(0..200).map(|id| item(id, 5000 + id as u64)).collect::<Vec<_>>()).unwrap();
     assert!(open().is_ready("m").unwrap());
+    // One that replaces another waits twice, to be added and to take that one out, however it came: whoever loaded this file would
+    // make it anew.
+    store
+        .database
+        .writer()
+        .execute_batch("UPDATE vector_1 SET value = value WHERE item > 200 AND item <= 260")
+        .unwrap();
+    assert!(!open().is_ready("m").unwrap());
     store.put(&(200..600).map(|id| item(id, 5000 + id as u64)).collect::<Vec<_>>()).unwrap();
     assert!(!open().is_ready("m").unwrap() && !store.is_ready("m").unwrap());
     open().prepare("m", &|_, _| true).unwrap();

@@ -226,7 +226,8 @@ pub(crate) fn counts(database: &Database, space: &str) -> Result<Counts> {
             ))
         };
         let (old, adapted, native) = (of("old")?, of("adapted")?, of("native")?);
-        let lacking = count(format!("SELECT count(*) FROM lacking_{n}"))?;
+        let (unlisted, unlisted_unsourced) = spaces::count_unlisted(transaction, n)?;
+        let lacking = unlisted + count(format!("SELECT count(*) FROM lacking_{n}"))?;
         let unsourced = count(format!(
             "SELECT count(*) FROM vector_{n} INDEXED BY vector_{n}_unsourced
              WHERE provenance = 'adapted' AND sourced = 0"
@@ -242,7 +243,7 @@ pub(crate) fn counts(database: &Database, space: &str) -> Result<Counts> {
             native,
             lacking,
             failed: count(format!("SELECT count(*) FROM failure_{n}"))?,
-            without_source: unsourced + lacking_unsourced,
+            without_source: unsourced + lacking_unsourced + unlisted_unsourced,
         })
     })
 }

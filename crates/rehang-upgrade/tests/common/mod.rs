@@ -3,6 +3,8 @@
 
 pub mod hooked;
 mod padding;
+pub mod plain;
+pub mod room;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
