@@ -137,6 +137,7 @@ impl Chaos {
         drop(store);
         let saved = || fs_err::metadata(&file).ok().map(|file| (file.len(), file.modified().unwrap()));
         let before = saved();
+        #[allow(clippy::disallowed_methods, reason = "how long a search takes is printed")]
         let began = Instant::now();
         let output = self.place.run(&["search", "--gallery", "G.db", "--vectors", "query.npy", "-k", "10"]);
         self.slowest_search = self.slowest_search.max(began.elapsed());

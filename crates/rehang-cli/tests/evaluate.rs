@@ -44,17 +44,17 @@ fn text(place: &Place, command: &str) -> String {
 fn cross_and_refresh_and_sequence_agree_with_the_curve() {
     let place = Place::new();
     let [old, new, _] = gallery(&place);
-    // The new model is wider; a curve wants one width, and gets the old vectors filled up with zeros by hand.
-    let (old, wide) = (read_matrix(&source(&old)).unwrap(), read_matrix(&source(&new)).unwrap().columns());
-    assert!(old.columns() < wide);
+    // The new model is wider, and a curve wants one width: a part of it is a model, too.
+    let (old, new) = (read_matrix(&source(&old)).unwrap(), read_matrix(&source(&new)).unwrap());
+    assert!(old.columns() < new.columns());
     place.write_matrix(
-        "old-wide.npy",
-        &Matrix::from_fn(old.rows(), wide, |row, column| old.row(row).get(column).copied().unwrap_or(0.0)),
+        "new.npy",
+        &Matrix::from_fn(new.rows(), old.columns(), |row, column| new.row(row)[column]),
     );
     place.write_labels("order.npy", &(0..400).map(|item| item * 7 % 400).collect::<Vec<_>>());
     let curve = run(
         &place,
-        "curve --new new.npy --adapted old-wide.npy --old old.npy --labels labels.npy --order order.npy -k 3 --grid 3",
+        "curve --new new.npy --adapted old.npy --old old.npy --labels labels.npy --order order.npy -k 3 --grid 3",
     );
 
     let cross = run(&place, "evaluate cross --models o=old.npy n=new.npy --labels labels.npy -k 3 --best n");

@@ -1,17 +1,15 @@
 //! A live upgrade by the command line alone: the verbs that scripts rely on, and everything that can be wrong with them.
 
 mod common;
-#[path = "../../rehang-upgrade/tests/common/padding.rs"]
-mod padding;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 
 use common::Place;
-use padding::padding;
+use common::upgrade::padding;
 use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Provenance, Space};
-use rehang_store::{Ledger, SqliteStore};
+use rehang_store::{Ledger, Scan, Select, SqliteStore};
 
 const ITEMS: usize = 120;
 const D_OLD: usize = 4;
@@ -1034,6 +1032,99 @@ fn what_an_upgrade_left_behind_can_be_dropped() {
     // The upgrade that is under way goes on.
     place.json(&["upgrade", "switch", "--config", "second.toml"]);
     assert_eq!(drop_space("resnet").0, 2, "a way back is left until it is finished");
+}
+
+/// The new model was trained to be compatible: it searches old vectors as they are, and its head says which to re-embed first.
+#[test]
+fn a_compatible_model_needs_no_adapter() {
+    let place = Place::new();
+    // Two classes apart on the first axis, and at the end items between them, about which the head is in doubt.
+    let old = Matrix::from_fn(ITEMS, D_OLD, |row, column| match (column, row >= ITEMS - 12) {
+        (0, true) => 0.01 * (row % 3) as f32,
+        (0, false) => {
+            if row % 2 == 0 {
+                3.0
+            } else {
+                -3.0
+            }
+        }
+        _ => native(row, column) / 50.0,
+    });
+    let new =
+        Matrix::from_fn(ITEMS, D_OLD, |row, column| old.row(row)[column] + 0.02 * native(row + 1, column));
+    place.write_matrix("old.npy", &old);
+    place.write_matrix("new.npy", &new);
+    place.write_matrix(
+        "head.npy",
+        &Matrix::from_fn(2, D_OLD, |class, column| match (class, column) {
+            (0, 0) => 2.0,
+            (1, 0) => -2.0,
+            _ => 0.0,
+        }),
+    );
+    let (mut items, mut ids) = (String::new(), String::new());
+    for row in 0..ITEMS {
+        writeln!(items, r#"{{"id": "i{row}", "source": "text {row}"}}"#).unwrap();
+        writeln!(ids, "i{row}").unwrap();
+    }
+    place.write_bytes("items.jsonl", items.as_bytes());
+    place.write_bytes("ids.txt", ids.as_bytes());
+    let import =
+        "gallery import --gallery G.db --space v1 --vectors old.npy --items items.jsonl --distance cosine";
+    place.json(&import.split(' ').collect::<Vec<_>>());
+    let init = "init --gallery G.db --new-name v2";
+    let written = place.json(&init.split(' ').collect::<Vec<_>>());
+    assert_eq!(
+        (written["new"]["model"].as_str(), written["new"]["dimension"].as_u64()),
+        (Some("v2"), Some(4))
+    );
+    let (status, _, said) = code(&place, &["init", "--gallery", "G.db", "--out", "other.toml"]);
+    assert!(status == 2 && said.contains("--adapter"), "{said}");
+
+    let text = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    assert!(text.contains("No [adapter]"), "{text}");
+    let with = |text: &str, from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        text.replacen(from, to, 1)
+    };
+    let text = with(&text, "# [head]\n# weight = \"head-weight.npy\"", "[head]\nweight = \"head.npy\"");
+    let text = with(&text, "policy = \"coverage\"", "policy = \"entropy\"");
+    let text = format!("{text}\n[encoder]\nkind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n");
+    place.write_bytes("rehang.toml", text.as_bytes());
+    place.json(&upgrade("start", &[]));
+    place.json(&upgrade("switch", &[]));
+    // The new model's queries find the old vectors as they are.
+    place.write_matrix("query.npy", &Matrix::from_fn(1, D_OLD, |_, column| new.row(7)[column]));
+    let found = place.json(&["search", "--gallery", "G.db", "--vectors", "query.npy", "-k", "3"]);
+    assert_eq!(
+        (found["space"].as_str(), found["results"][0][0]["provenance"].as_str()),
+        (Some("v2"), Some("adapted"))
+    );
+    let run = place.json(&upgrade("run", &["--budget", "12"]));
+    assert!(run["sigma"].is_null(), "nothing was predicted of any item");
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let natives = Scan::new("v2", Select::Provenance(Provenance::Native), ITEMS);
+    let mut first: Vec<String> =
+        store.scan(&natives).unwrap().into_iter().map(|record| record.item.id).collect();
+    first.sort();
+    let mut doubtful: Vec<String> = (ITEMS - 12..ITEMS).map(|row| format!("i{row}")).collect();
+    doubtful.sort();
+    assert_eq!(first, doubtful, "those that the head is in doubt about");
+    drop(store);
+    let run = place.json(&upgrade("run", &[]));
+    assert_eq!(run["native"], ITEMS);
+
+    // Beside an adapter, which brings its own, a head is refused; so are vectors of another width.
+    for (change, says) in [
+        ("[head]\n => [adapter]\nfile = \"a.safetensors\"\n[head]\n", "[head]"),
+        ("name = \"v2\"\ndimension = 4 => name = \"v2\"\ndimension = 5", "without [adapter]"),
+        ("weight = \"head.npy\" => weight = \"nowhere.npy\"", "[head]"),
+    ] {
+        let (from, to) = change.split_once(" => ").unwrap();
+        place.write_bytes("wrong.toml", with(&text, from, to).as_bytes());
+        let (status, _, said) = code(&place, &["upgrade", "status", "--config", "wrong.toml"]);
+        assert!(status == 2 && said.contains(says), "{change}: {said}");
+    }
 }
 
 #[test]

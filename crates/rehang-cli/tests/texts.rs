@@ -2,8 +2,6 @@
 //! middle. In the end every text is native, but for those that the service refuses, which are listed with what it said.
 
 mod common;
-#[path = "../../rehang-upgrade/tests/common/padding.rs"]
-mod padding;
 #[path = "../../rehang-encode/tests/common/stub.rs"]
 mod stub;
 
@@ -13,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::Place;
-use padding::padding;
+use common::upgrade::padding;
 use rehang::files::{VectorSource, read_matrix};
 use rehang::{Distance, Matrix, Space};
 use serde_json::{Value, json};

@@ -927,13 +927,28 @@ fn the_first_session_of_the_guide_works() {
     let new = old.replace("part = \"old\"", "part = \"new\"").replace("digits-v1", "digits-v2");
     let new = new.replace("encoder = \"v1.safetensors\"", "adapter = \"psi.safetensors\"");
     write(&place, "new.toml", &format!("{new}[old]\nencoder = \"v1.safetensors\"\n"));
-    for method in
-        ["plain", "bct", "ract", "dmu", "l2", "lwf", "focal-distillation", "regression", "ract-on-bct"]
-    {
+    for method in rehang_train::compatible::Method::NAMES {
         assert!(GUIDE.contains(&format!("| `{method}` | L_cls")), "{method} has no line in the guide");
         let said = json_of(&place, &format!("train {method} new.toml -o {method}.safetensors"));
         assert_eq!((&said["model"], &said["classes"]), (&json!("digits-v2"), &json!(10)));
     }
+
+    // The live hot refresh: `bct` serves the old gallery, and its head says what is re-embedded first.
+    json_of(&place, "embed v1.safetensors old.toml --part test -o v1.npy");
+    json_of(&place, "embed bct.safetensors new.toml --part test -o bct.npy");
+    let items: String =
+        (0..719).map(|item| format!("{{\"id\": \"digit-{item}\", \"source\": \"{item}.png\"}}\n")).collect();
+    write(&place, "items.jsonl", &items);
+    write(&place, "ids.txt", &(0..719).map(|item| format!("digit-{item}\n")).collect::<String>());
+    let import = "gallery import --gallery G.db --space digits-v1 --vectors v1.npy --items items.jsonl --distance cosine";
+    json_of(&place, import);
+    json_of(&place, "init --gallery G.db --new-name digits-v2 --out rehang.toml");
+    let written = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    let own = GUIDE.split("```toml\n# digits/rehang.toml\n").nth(1).unwrap().split("```").next().unwrap();
+    write(&place, "rehang.toml", &format!("{written}\n{own}"));
+    assert_eq!(json_of(&place, "upgrade start --config rehang.toml")["adapted"], 719);
+    assert_eq!(json_of(&place, "upgrade switch --config rehang.toml")["serving"], "digits-v2");
+    assert_eq!(json_of(&place, "upgrade run --config rehang.toml --until 0.3")["native"], 216);
 }
 
 #[test]

@@ -367,7 +367,7 @@ impl History {
 }
 
 fn item(id: &str, vectors: Vec<NewVector>) -> ItemWrite {
-    let label = (id.len() % 2 == 0).then(|| "even".into());
+    let label = id.len().is_multiple_of(2).then(|| "even".into());
     ItemWrite { id: id.into(), source: Some(id.into()), label, payload: serde_json::Value::Null, vectors }
 }
 

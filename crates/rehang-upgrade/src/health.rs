@@ -22,21 +22,22 @@ pub struct SigmaHealth {
     pub mean_sigma2: f64,
     /// Mean true squared error.
     pub mean_squared_error: f64,
-    /// Kendall τ-b between the two; `None` where all σ² or all errors are equal. Worst-first orders take the items with
+    /// Kendall τ-b between the two; `None` where all errors are equal. Worst-first orders take the items with
     /// large σ² first, so early on this is the correlation among those alone, which is lower than that of the gallery.
     pub tau: Option<f64>,
     /// Whether they disagree: the means by more than a factor of 3, or the ranks the wrong way round (τ below −0.1).
     pub alarm: bool,
 }
 
-/// Compares `(σ², squared error)` of backfilled items; `None` below 50 of them. Pairs that are not finite, as a vector whose length has
+/// Compares `(σ², squared error)` of backfilled items; `None` below 50 of them, and where σ² is the same for all, as an
+/// adapter has it that tells no item from another. Pairs that are not finite, as a vector whose length has
 /// no square in `f32` leaves them, are counted and passed over: a figure about the gallery's health fails no verb.
 pub fn sigma_health(errors: &[(f32, f32)]) -> Option<SigmaHealth> {
     let all = errors.len();
     let errors: Vec<(f32, f32)> =
         errors.iter().copied().filter(|(sigma2, error)| sigma2.is_finite() && error.is_finite()).collect();
     let passed_over = all - errors.len();
-    if errors.len() < ITEMS_MIN {
+    if errors.len() < ITEMS_MIN || errors.iter().all(|(sigma2, _)| *sigma2 == errors[0].0) {
         return None;
     }
     let sigma2: Vec<f64> = errors.iter().map(|(sigma2, _)| f64::from(*sigma2)).collect();
@@ -58,12 +59,19 @@ mod tests {
 
     #[test]
     fn few_items_say_nothing() {
-        assert_eq!(sigma_health(&[(1.0, 1.0); 49]), None);
+        let line = |count: u8| (0..count).map(|at| (f32::from(at), 1.0)).collect::<Vec<_>>();
+        assert_eq!(sigma_health(&line(49)), None);
+        assert!(sigma_health(&line(50)).is_some());
+    }
+
+    #[test]
+    fn one_sigma_for_all_says_nothing_of_any() {
+        assert_eq!(sigma_health(&[(1.0, 240.0); 60]), None);
     }
 
     #[test]
     fn what_is_not_finite_is_passed_over_and_counted() {
-        let mut errors = vec![(1.0, 1.0); 60];
+        let mut errors: Vec<(f32, f32)> = (0..60_u8).map(|at| (f32::from(at), 1.0)).collect();
         errors[7].1 = f32::INFINITY;
         errors[9].0 = f32::NAN;
         let health = sigma_health(&errors).unwrap();

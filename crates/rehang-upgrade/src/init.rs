@@ -285,7 +285,9 @@ mod tests {
         let told = told(folder.path(), Some("clip \"2\""));
         assert!(init(&told).unwrap_err().to_string().contains("new_name"), "both spaces of one name");
         let raw = |name, dimension| Space::new(name, dimension, Distance::L2, false);
-        padding(raw("old", 5), raw("new", 4), vec![1.0; 4], 0.0).save(&told.adapter).unwrap();
+        padding(raw("old", 5), raw("new", 4), vec![1.0; 4], 0.0)
+            .save(told.adapter.as_ref().unwrap())
+            .unwrap();
         assert!(init(&told).unwrap_err().is_mismatch(), "an adapter of other vectors");
         assert!(!told.path.exists());
     }

@@ -873,10 +873,10 @@ impl Encoder for EndsAt<'_> {
 
 impl Observer for EndsAt<'_> {
     fn reach(&self, _: Place) -> Result<()> {
-        match self.dead.load(Ordering::SeqCst) {
-            true => Err(rehang::Error::conflict("this process", "it died")),
-            false => Ok(()),
+        if self.dead.load(Ordering::SeqCst) {
+            return Err(rehang::Error::conflict("this process", "it died"));
         }
+        Ok(())
     }
 }
 

@@ -687,14 +687,14 @@ fn every_kind_of_wrong_input_is_one_clear_error() {
         |input: CurveInput<'_>| curve(&input, &CurveOptions::default(), &Progress::default()).unwrap_err();
     assert!(curve(&good, &CurveOptions::default(), &Progress::default()).is_ok());
 
-    let (empty, narrow) = (Matrix::default(), Matrix::zeros(6, 1));
+    let (empty, wide) = (Matrix::default(), Matrix::zeros(6, 3));
     let short = Matrix::zeros(5, 2);
     let mut broken = case.adapted.clone();
     broken.row_mut(4)[1] = f32::NAN;
     let three = [0, 1, 0];
     let unknown = [-1; 6];
     assert!(matches!(fails(CurveInput { native: &empty, ..good }).kind(), ErrorKind::Empty { .. }));
-    assert!(matches!(fails(CurveInput { adapted: &narrow, ..good }).kind(), ErrorKind::WidthMismatch { .. }));
+    assert!(matches!(fails(CurveInput { adapted: &wide, ..good }).kind(), ErrorKind::WidthMismatch { .. }));
     assert!(matches!(fails(CurveInput { adapted: &short, ..good }).kind(), ErrorKind::CountMismatch { .. }));
     assert_eq!(
         *fails(CurveInput { adapted: &broken, ..good }).kind(),

@@ -3,6 +3,8 @@
 #[path = "../../../rehang-upgrade/tests/common/padding.rs"]
 mod padding;
 
+pub use padding::padding;
+
 use std::fmt::Write as _;
 
 use rehang::{Distance, Matrix, Space};
@@ -46,7 +48,7 @@ pub fn place(old: &Matrix, new: &Matrix) -> Place {
     place.write_bytes("items.jsonl", items.as_bytes());
     place.write_bytes("ids.txt", ids.as_bytes());
     let space = |name, matrix: &Matrix| Space::new(name, matrix.columns(), Distance::L2, false);
-    let adapter = padding::padding(space("old", old), space("new", new), vec![0.1; new.columns()], 0.0);
+    let adapter = padding(space("old", old), space("new", new), vec![0.1; new.columns()], 0.0);
     adapter.save(place.path("adapter.safetensors")).unwrap();
     let config = format!(
         "[gallery]\npath = \"G.db\"\n[old]\nname = \"first\"\ndimension = {}\ndistance = \"l2\"\n[new]\nname = \"second\"\ndimension = \

@@ -22,7 +22,7 @@ impl NoRoom {
         unsafe { signal(Signal::XFSZ.as_raw(), IGNORED) };
         let log = fs_err::metadata(format!("{}-wal", gallery.display())).map_or(0, |metadata| metadata.len());
         let before = getrlimit(Resource::Fsize);
-        let now = Rlimit { current: Some(log + bytes), ..before.clone() };
+        let now = Rlimit { current: Some(log + bytes), ..before };
         setrlimit(Resource::Fsize, now).unwrap();
         Self(before)
     }
@@ -31,7 +31,7 @@ impl NoRoom {
 #[cfg(unix)]
 impl Drop for NoRoom {
     fn drop(&mut self) {
-        setrlimit(Resource::Fsize, self.0.clone()).unwrap();
+        setrlimit(Resource::Fsize, self.0).unwrap();
     }
 }
 

@@ -51,9 +51,11 @@ pub(crate) struct Objective {
     /// Its name in progress and reports.
     pub name: &'static str,
     value: Box<dyn Fn(&Batch) -> Tensor<1>>,
-    /// What it says of a batch beside its value, and how that is called.
-    measure: Option<(&'static str, Box<dyn Fn(&Batch) -> f64>)>,
+    measure: Option<Measure>,
 }
+
+/// What an objective says of a batch beside its value, and how that is called.
+type Measure = (&'static str, Box<dyn Fn(&Batch) -> f64>);
 
 impl Objective {
     fn new(name: &'static str, value: impl Fn(&Batch) -> Tensor<1> + 'static) -> Self {
@@ -115,7 +117,8 @@ pub(crate) fn log_sum_exp(rows: Tensor<2>) -> Tensor<2> {
 /// The rows for which `counts` holds, the others 0: `[B, 1] × [B] → [B, 1]`.
 pub(crate) fn only(values: Tensor<2>, counts: &[bool]) -> Tensor<2> {
     let counts: Vec<f32> = counts.iter().map(|&count| f32::from(u8::from(count))).collect();
-    values.clone() * tensor(&counts, [counts.len(), 1], &values.device())
+    let counts = tensor(&counts, [counts.len(), 1], &values.device());
+    values * counts
 }
 
 /// Σ weight·value over rows: `[B, 1] × [B] → [1]`.
