@@ -21,7 +21,7 @@ const INPUT_SECONDS_MAX: u32 = 10;
 /// Inputs longer than this are not made: what readers do with lengths, they do with small files too.
 const INPUT_BYTES_MAX: usize = 4096;
 /// What is kept of a door in the repository: the smallest inputs, as many and as long as this.
-const KEPT: usize = 48;
+const KEPT: usize = 24;
 const KEPT_BYTES_MAX: u64 = 1024;
 
 /// Fuzzes each door, or the ones that are named, for so many seconds, and keeps the smallest inputs that reach new edges.
