@@ -453,8 +453,7 @@ impl State {
     /// Average precision from `sum`; `cuts` is how many cuts the new value holds for, this one included.
     #[inline(always)]
     fn update_precision(&mut self, cut: usize, cuts: i64, totals: &mut Totals) {
-        // SAFETY: average precision is finite and lies between 0 and 1.
-        let precision: i64 = unsafe { (self.sum * self.unit + 0.5).to_int_unchecked() };
+        let precision = nearest(self.sum * self.unit);
         let change = precision - self.precision;
         self.precision = precision;
         self.precision_area += change * cuts;
@@ -601,9 +600,18 @@ impl State {
     }
 }
 
+/// The nearest whole number of a value from 0 to [`UNIT`]. Beside 1.5 · 2^52 the last place of an `f64` is 1, so the sum holds the whole
+/// number in its low bits. A cast, which also looks for what is no number, makes a curve
+/// 3 % slower (`bench_curve`).
+#[inline(always)]
+fn nearest(value: f64) -> i64 {
+    const ONES: f64 = 1.5 * (1_u64 << 52) as f64;
+    (value + ONES).to_bits().cast_signed() - ONES.to_bits().cast_signed()
+}
+
 /// A number from 0 to 1 in fixed point, rounded to the nearest.
 fn fixed(value: f64) -> i64 {
-    (value * UNIT + 0.5) as i64
+    nearest(value * UNIT)
 }
 
 /// `Σ weights[i] / ranks[i]`, with one division for four registers.
