@@ -276,6 +276,10 @@ fn convolutions_by_minimal_filtering_agree_with_the_definition() {
         (8, 8, 9, 6, 0, 2),
         (8, 16, 5, 6, 2, 2),
     ] {
+        // Miri, which looks whether parts of shared slices overlap, takes minutes for a small one.
+        if cfg!(miri) && rows > 3 {
+            continue;
+        }
         let (input, window) = (shape(inputs, height, width), Sliding { side: 3, stride: 1, padding });
         let output = shape(outputs, window.count(height), window.count(width));
         let mut fast = Convolution::new(input, output, window);
