@@ -4,8 +4,8 @@
 mod common;
 
 use common::{Place, demo, waves};
-use rehang::Matrix;
 use rehang::files::{VectorSource, read_labels, read_matrix};
+use rehang::{Adapter, Distance, Matrix, Space};
 use serde_json::{Value, json};
 
 fn source(path: &str) -> VectorSource {
@@ -99,6 +99,17 @@ fn cross_and_refresh_and_sequence_agree_with_the_curve() {
     assert!(near(&step["no_refresh"]["map"], &curve["start"]["map"]));
     assert!(near(&step["hot_end"]["map"], &curve["grid"]["map"][1]));
     assert!(near(&step["full"]["map"], &curve["end"]["map"]));
+
+    // Through an adapter that changes nothing it is the same; into the first model's space there is none.
+    let space = |name| Space::new(name, old.columns(), Distance::Cosine, false);
+    Adapter::identity(space("o"), space("n"), None).unwrap().save(place.path("psi.safetensors")).unwrap();
+    let through = "evaluate sequence --models o=old.npy n=new.npy --labels labels.npy --orders n=order.npy --backfilled 0.5 --adapters";
+    let with = run(&place, &format!("{through} n=psi.safetensors"));
+    assert_eq!(with["steps"], sequence["steps"]);
+    let refused = format!("{through} o=psi.safetensors");
+    let output = place.run(&refused.split_whitespace().collect::<Vec<_>>());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("--adapters"), "{said}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use rehang::finding::Finding;
 use rehang::order::{OrderInput, Policy, order};
 use rehang::report::Input;
 use rehang::statistics::Interval;
-use rehang::{Distance, Error, Matrix, Progress, Result};
+use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
 use serde::Serialize;
 
 use crate::answers::{AnswerFiles, Answers};
@@ -314,6 +314,7 @@ pub fn refresh(
 /// |---|---|---|
 /// | `backfilled` | everything | 0 to 1 each; one for all upgrades, or one for each |
 /// | `orders` | one random order by `seed` for all | one for each model but the first |
+/// | `adapters` | older vectors stay as they are | into any model's space but the first one's, from the one before |
 /// | `joined` | all with the first model | 0 for the first model, 1 for the second, … |
 #[derive(Debug, Clone)]
 pub struct SequenceFiles {
@@ -321,6 +322,8 @@ pub struct SequenceFiles {
     pub backfilled: Vec<f64>,
     /// The order of backfill of each model's upgrade, by the model's name.
     pub orders: Vec<NamedFile>,
+    /// The adapter into a model's space, by the model's name: older vectors go through it when that model comes.
+    pub adapters: Vec<NamedFile>,
     /// Seed of the random order.
     pub seed: u64,
     /// For each item the model with which it joins the gallery.
@@ -329,7 +332,7 @@ pub struct SequenceFiles {
 
 impl Default for SequenceFiles {
     fn default() -> Self {
-        Self { backfilled: vec![1.0], orders: Vec::new(), seed: 0, joined: None }
+        Self { backfilled: vec![1.0], orders: Vec::new(), adapters: Vec::new(), seed: 0, joined: None }
     }
 }
 
@@ -384,13 +387,24 @@ pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) ->
         let missing = || Error::missing(format!("`orders` {name}=FILE"), "a sequence with orders of its own");
         named.map(|(_, order)| &order[..]).ok_or_else(missing)
     };
+    expect_distinct("adapters", &how.adapters)?;
+    let mut adapters: Vec<Option<Adapter>> = vec![None; upgrades + 1];
+    for NamedFile { name, file } in &how.adapters {
+        let place = ground.models.place("adapters", name)?;
+        if place == 0 {
+            let expected = "a model that comes after another one";
+            return Err(Error::option("adapters", name, expected));
+        }
+        adapters[place] = Some(Adapter::load(&file.path)?);
+    }
     let models = ground.models();
     let steps = models
         .iter()
+        .zip(&adapters)
         .enumerate()
-        .map(|(number, &model)| {
+        .map(|(number, (&model, adapter))| {
             let backfilled = if number == 0 { 0.0 } else { shares[number - 1] };
-            Ok(UpgradeStep { model, order: order_of(number)?, backfilled })
+            Ok(UpgradeStep { model, order: order_of(number)?, backfilled, adapter: adapter.as_ref() })
         })
         .collect::<Result<Vec<_>>>()?;
     let input = SequenceInput {

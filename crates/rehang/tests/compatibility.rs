@@ -7,7 +7,7 @@ use rehang::compatibility::{
     upgrade_sequence,
 };
 use rehang::curve::{CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5};
-use rehang::{Distance, Matrix, Progress};
+use rehang::{Adapter, Distance, Matrix, Progress, Space};
 
 const DEPTH: usize = 2;
 
@@ -283,6 +283,7 @@ proptest! {
                 model: case.model(number),
                 order: &case.order,
                 backfilled: case.fractions[number],
+                adapter: None,
             })
             .collect();
         let input = SequenceInput {
@@ -409,6 +410,7 @@ fn a_share_of_the_items_is_of_whole_items() {
             model: Model { name, gallery, queries: None },
             order: &order,
             backfilled,
+            adapter: None,
         };
         let input = SequenceInput {
             steps: &[step("old", &old, 0.0), step("new", &new, share)],
@@ -450,4 +452,56 @@ fn widths_are_brought_together_without_a_copy_where_they_agree() {
     let matrix = Matrix::from_fn(2, 3, |row, column| (row * 3 + column) as f32);
     assert!(matches!(at_width(&matrix, 3), std::borrow::Cow::Borrowed(_)));
     assert_eq!(at_width(&at_width(&matrix, 5), 3).as_slice(), matrix.as_slice());
+}
+
+/// Three models on a line whose numbers mean different things; each adapter translates. What is not backfilled is as good as new then, and
+/// without the adapters it is not.
+#[test]
+fn a_gallery_goes_through_one_adapter_after_the_other() {
+    let of = |factor: f32, offset: f32| Matrix::from_fn(40, 1, |row, _| factor * row as f32 + offset);
+    let galleries = [of(1.0, 0.0), of(-1.0, 7.0), of(2.0, 300.0)];
+    let space = |name: &str| Space::new(name, 1, Distance::L2, false);
+    let line = |from: &str, to: &str, factor: f32, offset: f32| {
+        let mut adapter = Adapter::identity(space(from), space(to), None).unwrap();
+        adapter.map.mixer[0].weight = Matrix::new(1, vec![factor]).unwrap();
+        adapter.map.mixer[0].bias = vec![offset];
+        adapter
+    };
+    // From x to 7 − x, and from there to 2x + 300.
+    let (first, second) = (line("a", "b", -1.0, 7.0), line("b", "c", -2.0, 314.0));
+    let labels: Vec<i64> = (0..40).map(|item| item / 4).collect();
+    let order: Vec<usize> = (0..40).collect();
+    let joined: Vec<usize> = (0..40).map(|item| usize::from(item % 5 == 0)).collect();
+    let sequence = |adapters: [Option<&Adapter>; 3]| {
+        let step = |(number, name): (usize, &'static str)| UpgradeStep {
+            model: Model { name, gallery: &galleries[number], queries: None },
+            order: &order,
+            backfilled: 0.3,
+            adapter: adapters[number],
+        };
+        let steps: Vec<UpgradeStep<'_>> = ["a", "b", "c"].into_iter().enumerate().map(step).collect();
+        let input = SequenceInput {
+            steps: &steps,
+            joined_at: Some(&joined),
+            relevance: Relevance::Labels { gallery: &labels, queries: None },
+            distance: Distance::L2,
+            metrics: &[],
+        };
+        upgrade_sequence(&input, &Progress::default())
+    };
+    let with = sequence([None, Some(&first), Some(&second)]).unwrap();
+    for step in &with {
+        for state in [&step.no_refresh, &step.hot_start, &step.hot_end] {
+            assert!(near(state[MAP], step.full[MAP]), "{}", step.model);
+        }
+    }
+    let without = sequence([None, None, None]).unwrap();
+    assert!(without[2].no_refresh[MAP] < with[2].no_refresh[MAP] - 10.0);
+    let wide = Adapter::identity(
+        Space::new("b", 2, Distance::L2, false),
+        Space::new("c", 2, Distance::L2, false),
+        None,
+    );
+    let error = sequence([None, None, Some(&wide.unwrap())]).unwrap_err().to_string();
+    assert!(error.contains("the adapter to \"c\""), "{error}");
 }

@@ -164,6 +164,10 @@ pub struct Sequence {
     /// Order of backfill of a model's upgrade, NAME=FILE [default: one random order for all].
     #[arg(long, value_name = "NAME=FILE", num_args = 1..)]
     pub orders: Vec<String>,
+    /// Adapter into a model's space, NAME=FILE: when that model comes, every older vector goes through it [default: older vectors
+    /// stay as they are].
+    #[arg(long, value_name = "NAME=FILE", num_args = 1..)]
+    pub adapters: Vec<String>,
     /// Seed of the random order.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,

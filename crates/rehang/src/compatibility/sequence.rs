@@ -2,15 +2,17 @@
 
 use serde::Serialize;
 
+use crate::adapter::{Adapter, apply};
 use crate::curve::{
     ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance, curve,
     evaluate, evaluate_leave_one_out, expect_count,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::expect_width;
 use crate::order::check_permutation;
 use crate::progress::Progress;
 use crate::space::Distance;
-use crate::vectors::Matrix;
+use crate::vectors::{Matrix, Vectors};
 
 use super::{Model, at_width, check_models, gain_up};
 
@@ -25,6 +27,9 @@ pub struct UpgradeStep<'a> {
     /// Which share of the items that are not yet by this model is backfilled before the next step, 0 to 1. Of the first
     /// step it is not used.
     pub backfilled: f64,
+    /// ψ from the space of the model before to this one's, where there is one: every older vector goes through it at the moment when
+    /// queries move to this model. Of the first step it is not used.
+    pub adapter: Option<&'a Adapter>,
 }
 
 /// What a sequence is computed from.
@@ -83,6 +88,9 @@ pub struct SequenceStep {
 ///   `φ_t`, in its order, and embeds the first `⌊f_t·c⌋` of them by `φ_t`. What it does not reach keeps its older vector,
 ///   which may be several models old, for the next steps.
 ///
+/// With adapters (DMU table 6) a vector that is by an older model goes through `ψ_t` when step t begins, in both galleries: one of `φ_0`
+/// stands at step 2 as `ψ_2(ψ_1(φ_0(x)))`.
+///
 /// With all fractions 0 the two are the same; with all fractions 1 the hot-refresh gallery ends every step at the bound
 /// `M(φ_t, φ_t)`. Where the gallery is its own query set, the queries of a step are the items that have joined. Different
 /// widths are brought together as [the module](super) says for mixed galleries, in the widest width of all models.
@@ -99,6 +107,7 @@ pub struct SequenceStep {
 ///     model: Model { name, gallery, queries: None },
 ///     order: &[1, 2, 0, 3],
 ///     backfilled,
+///     adapter: None,
 /// };
 /// let input = SequenceInput {
 ///     steps: &[step("first", &old, 0.0), step("second", &new, 0.5)],
@@ -119,7 +128,8 @@ pub struct SequenceStep {
 ///
 /// No steps, or two models of one name; vectors that are empty, hold NaN or differ in number; an order that is no
 /// permutation; a fraction outside 0 to 1; an item that joins at a step that does not exist; no item in the first gallery;
-/// a step without a query that has a right answer; cancelled.
+/// a step without a query that has a right answer; an adapter that is not as wide as the models on its two sides, and what
+/// [`apply`] says; cancelled.
 pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Result<Vec<SequenceStep>> {
     let ground = Ground::new(input)?;
     let options = CurveOptions { metrics: input.metrics.to_vec(), ..CurveOptions::default() };
@@ -130,6 +140,14 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
     for (number, step) in input.steps.iter().enumerate() {
         let by_model = at_width(step.model.gallery, ground.width);
         let members: Vec<usize> = (0..ground.items).filter(|&item| ground.joined(item) <= number).collect();
+        if let Some(adapter) = step.adapter.filter(|_| number > 0) {
+            let older: Vec<usize> =
+                members.iter().copied().filter(|&item| ground.joined(item) < number).collect();
+            for gallery in [&mut hot, &mut first_seen] {
+                send_through(adapter, gallery, &older, progress)
+                    .map_err(|error| error.context(format!("the adapter to {:?}", step.model.name)))?;
+            }
+        }
         for &item in members.iter().filter(|&&item| ground.joined(item) == number) {
             hot.row_mut(item).copy_from_slice(by_model.row(item));
             first_seen.row_mut(item).copy_from_slice(by_model.row(item));
@@ -208,6 +226,18 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
     Ok(steps)
 }
 
+/// Sends some rows of a gallery through an adapter.
+fn send_through(adapter: &Adapter, gallery: &mut Matrix, rows: &[usize], progress: &Progress) -> Result<()> {
+    let old = at_width(&gallery.select(rows), adapter.old.dimension).into_owned();
+    let old = Vectors::new(adapter.old.clone(), old, "vectors of the model before")?;
+    let adapted = apply(adapter, &old, None, progress)?;
+    let adapted = at_width(adapted.vectors.matrix(), gallery.columns());
+    for (place, &row) in rows.iter().enumerate() {
+        gallery.row_mut(row).copy_from_slice(adapted.row(place));
+    }
+    Ok(())
+}
+
 /// The checked whole.
 struct Ground<'a> {
     items: usize,
@@ -220,8 +250,16 @@ impl<'a> Ground<'a> {
         check_models(input.steps.iter().map(|step| step.model))?;
         let first = input.steps[0].model;
         let items = first.gallery.rows();
-        for step in &input.steps[1..] {
+        for (before, step) in input.steps.iter().zip(&input.steps[1..]) {
             let name = step.model.name;
+            if let Some(adapter) = step.adapter {
+                let wide = |model: Model<'_>| model.gallery.columns();
+                let sides =
+                    [(wide(before.model), adapter.old.dimension), (wide(step.model), adapter.new.dimension)];
+                for (model, side) in sides {
+                    expect_width(&format!("the adapter to {name:?}"), model, side)?;
+                }
+            }
             check_permutation(step.order, items)
                 .map_err(|error| error.context(format!("the order of {name:?}")))?;
             if !(0.0..=1.0).contains(&step.backfilled) {

@@ -75,6 +75,7 @@ pub fn sequence(arguments: &Sequence, json: bool) -> Result<Outcome> {
     let how = SequenceFiles {
         backfilled: arguments.backfilled.clone(),
         orders: named("orders", &arguments.orders)?,
+        adapters: named("adapters", &arguments.adapters)?,
         seed: arguments.seed,
         joined: arguments.joined.clone(),
     };
