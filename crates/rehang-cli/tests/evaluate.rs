@@ -270,8 +270,7 @@ fn landmarks_give_the_numbers_made_by_hand() {
     place.write_bytes("ids.txt", b"a\nb\nc\nd\ne\n");
     place.write_bytes("q-ids.txt", b"q0\nq1\n");
     place.write_bytes("solution.csv", b"id,images,Usage\nq0,a c,Private\nq1,None,Public\n");
-    let common =
-        "evaluate landmarks --models m=index.npy --queries m=q.npy --ids ids.txt --query-ids q-ids.txt";
+    let common = "evaluate landmarks --distance l2 --models m=index.npy --queries m=q.npy --ids ids.txt --query-ids q-ids.txt";
     let result = run(&place, &format!("{common} --solution solution.csv -k 2"));
     // Ranks 1 and 3, looked at to depth 2.
     assert_eq!(result["metrics"]["map_at"]["matrix"], json!([[50.0]]));

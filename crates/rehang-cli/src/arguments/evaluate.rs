@@ -269,7 +269,7 @@ pub struct Landmarks {
     #[arg(long, conflicts_with = "ground_truth")]
     pub keep_common: bool,
     /// l2, cosine or dot; in every gallery.
-    #[arg(long, default_value = "l2")]
+    #[arg(long, default_value = "cosine")]
     pub distance: String,
     /// With --solution: cut-off of mAP@k.
     #[arg(short, value_name = "K", default_value_t = 100)]

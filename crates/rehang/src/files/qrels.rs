@@ -20,7 +20,8 @@ pub struct Qrels {
 /// Reads judgements, tab- or blank-separated: `query-id corpus-id score`, with a header line or without (BEIR), or
 /// `query-id iteration item-id score` (TREC).
 ///
-/// A score below 0, by which TREC marks junk, becomes a gain of 0.
+/// A score below 0 marks junk: such an item is taken out of the ranking of its query, as revisited Oxford and Paris and Market-1501 ask
+/// for. (`trec_eval` leaves it in as a wrong answer: give it 0 for that.)
 ///
 /// # Errors
 ///
@@ -61,7 +62,7 @@ pub fn read_qrels(
             )));
         };
         let gain = match score.parse::<f32>() {
-            Ok(score) if score.is_finite() => score.max(0.0),
+            Ok(score) if score.is_finite() => score,
             // The first line may name the fields.
             Err(_) if number == 0 => continue,
             _ => return Err(corrupt(format!("its score {score:?} is no number"))),
