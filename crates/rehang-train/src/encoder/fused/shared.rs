@@ -9,9 +9,6 @@ pub(super) struct Disjoint<'a, T> {
     start: *mut T,
     length: usize,
     slice: PhantomData<&'a mut [T]>,
-    /// Which thread has taken what: by its start, the end and the thread.
-    #[cfg(test)]
-    taken: std::sync::Mutex<std::collections::BTreeMap<usize, (usize, std::thread::ThreadId)>>,
 }
 
 // SAFETY: parts are only given out by `part`, whose caller promises that no two of them overlap.
@@ -19,13 +16,7 @@ unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 
 impl<'a, T> Disjoint<'a, T> {
     pub(super) fn new(slice: &'a mut [T]) -> Self {
-        Self {
-            start: slice.as_mut_ptr(),
-            length: slice.len(),
-            slice: PhantomData,
-            #[cfg(test)]
-            taken: std::sync::Mutex::default(),
-        }
+        Self { start: slice.as_mut_ptr(), length: slice.len(), slice: PhantomData }
     }
 
     /// A part of the slice.
@@ -36,25 +27,8 @@ impl<'a, T> Disjoint<'a, T> {
     #[allow(clippy::mut_from_ref, reason = "the caller promises that parts do not overlap")]
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.length);
-        #[cfg(test)]
-        self.expect_of_one_thread(&range);
         // SAFETY: the range lies inside the slice, and by the caller's promise no other part that is alive overlaps it.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
-    }
-
-    /// Fails where two threads take parts that overlap. The tests of whole encoders run with several.
-    #[cfg(test)]
-    fn expect_of_one_thread(&self, range: &Range<usize>) {
-        let own = std::thread::current().id();
-        let mut taken = self.taken.lock().unwrap();
-        // The ones that were taken do not overlap, but for those of one thread, so the nearest before the end are enough.
-        for (&start, &(end, thread)) in taken.range(..range.end).rev().take(4) {
-            let overlap = start.max(range.start) < end.min(range.end);
-            assert!(!overlap || thread == own, "{range:?} of {own:?} and {start}..{end} of {thread:?}");
-        }
-        if !range.is_empty() {
-            taken.insert(range.start, (range.end, own));
-        }
     }
 }
 
