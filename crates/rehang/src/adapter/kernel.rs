@@ -292,6 +292,7 @@ crate::vectorised! {
 }
 
 /// Calls `micro::<ROWS, LINES>` for the row and line counts of a block.
+#[cfg(target_arch = "x86_64")]
 macro_rules! dispatch {
     ($micro:ident, $rows:expr, $lines:expr, $block:expr, [$($r:literal),*]) => {
         match ($rows, $lines) {
