@@ -412,6 +412,19 @@ impl Method {
         matches!(self, Self::Ract { positives: Positives::Class, .. })
     }
 
+    /// Which of the losses it is that have stood under its name and options; `None` for the first one. An encoder that is kept was trained
+    /// by one of them.
+    pub(crate) fn loss_revision(&self) -> Option<u32> {
+        let changed = matches!(
+            self,
+            Self::Bct { new_classes: NewClasses::Distillation, .. }
+                | Self::FocalDistillation { .. }
+                | Self::Ract { .. }
+                | Self::Regression { hidden: Some(_), .. }
+        );
+        changed.then_some(2)
+    }
+
     /// Whether it has to be known which rows the old model was trained on.
     pub fn needs_old_rows(&self) -> bool {
         matches!(self, Self::Bct { influence_set: InfluenceSet::Old, .. })

@@ -399,6 +399,10 @@ fn describe(parameters: &TrainingParameters) -> Result<BTreeMap<String, String>>
     if parameters.gradient_clip.is_some() && parameters.method.adapter_hidden().is_some() {
         fields.insert("adapter_gradient".into(), "cut by itself".into());
     }
+    // Nor those of before a method's loss was another one.
+    if let Some(loss) = parameters.method.loss_revision() {
+        fields.insert("loss".into(), loss.into());
+    }
     Ok(fields.into_iter().map(|(name, value)| (name, value.to_string())).collect())
 }
 
