@@ -228,7 +228,7 @@ impl Database {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let locked = clock::now();
             let others = transaction
-                .prepare_cached(schema::HAS_OTHER_TRIGGERS)?
+                .prepare_cached(&schema::HAS_OTHER_TRIGGERS)?
                 .query_row([], |row| row.get::<_, bool>(0))?;
             // Setting it compiles every statement of the connection again.
             if transaction.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)? != others {

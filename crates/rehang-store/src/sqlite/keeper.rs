@@ -172,7 +172,7 @@ impl Keeper {
         let Some((known, len, waiting)) = in_memory.or_else(beside) else { return Ok(false) };
         let n = row.number;
         // A vector that replaces another one is added and takes that one out, so it counts twice. Which ones do is not known without
-        // the graph, so all of them are taken to: what is called ready here is not made again by whoever loads it.
+        // the graph, so all of them are taken to: what is called ready here is not made again by a process that loads it.
         let since: usize = self.database.read(|transaction| {
             let sql = format!(
                 "SELECT 2 * (SELECT count(*) FROM vector_{n} WHERE change > ?1)

@@ -2,6 +2,8 @@
 //!
 //! `docs/store.md` explains them to applications that write through plain SQL.
 
+use std::sync::LazyLock;
+
 use rehang::{Provenance, Space};
 
 /// "rehg": what stands in the header of every gallery, so that a foreign database is never taken for one.
@@ -90,8 +92,15 @@ END;
 
 /// Selects whether an application has triggers of its own here: there are more than the gallery's. The ones of a space that is being
 /// dropped are gone already.
-pub(crate) const HAS_OTHER_TRIGGERS: &str = "
-SELECT (SELECT count(*) FROM sqlite_schema WHERE type = 'trigger') > 8 + 11 * (SELECT count(*) FROM space)";
+pub(crate) static HAS_OTHER_TRIGGERS: LazyLock<String> = LazyLock::new(|| {
+    let made_by = |sql: &str| sql.matches("CREATE TRIGGER").count();
+    let of_the_gallery: usize = TABLES.iter().map(|sql| made_by(sql)).sum();
+    let of_a_space = made_by(&space_triggers(0, Provenance::Native));
+    format!(
+        "SELECT (SELECT count(*) FROM sqlite_schema WHERE type = 'trigger')
+             > {of_the_gallery} + {of_a_space} * (SELECT count(*) FROM space)"
+    )
+});
 
 /// The tables that every space has, without its number.
 pub(crate) const TABLES_OF_SPACE: [&str; 5] = ["vector", "lacking", "removed", "failure", "claim"];

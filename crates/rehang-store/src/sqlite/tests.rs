@@ -76,6 +76,24 @@ fn filled(path: &Path, count: usize) -> SqliteStore {
     store
 }
 
+/// What decides whether bulk writes may do without triggers counts the gallery's own right, spaces and all.
+#[test]
+fn a_gallery_knows_its_own_triggers_from_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("gallery.db"), 1);
+    let has_others = || {
+        let ask = |transaction: &rusqlite::Transaction<'_>| {
+            Ok(transaction.query_row(&super::schema::HAS_OTHER_TRIGGERS, [], |row| row.get::<_, bool>(0))?)
+        };
+        store.database.read(ask).unwrap()
+    };
+    store.create_space(&space("another"), Provenance::Native).unwrap();
+    assert!(!has_others());
+    let other = "CREATE TRIGGER other AFTER INSERT ON item BEGIN SELECT 1; END";
+    store.database.writer().execute_batch(other).unwrap();
+    assert!(has_others());
+}
+
 fn number(key: ItemKey) -> u64 {
     key.bits() as u64
 }
@@ -228,7 +246,7 @@ fn a_space_is_ready_where_no_index_has_to_be_made() {
     // A few that waited would be merged; of many, a new index is made.
     store.put(&(0..200).map(|id| item(id, 5000 + id as u64)).collect::<Vec<_>>()).unwrap();
     assert!(open().is_ready("m").unwrap());
-    // One that replaces another waits twice, to be added and to take that one out, however it came: whoever loaded this file would
+    // One that replaces another waits twice, to be added and to take that one out, however it came: a process that loaded this file would
     // make it anew.
     store
         .database

@@ -24,7 +24,7 @@
 //! the first coordinates count (BCT §3.6 trains the new model for that), a narrower one is filled up with zeros. In a
 //! gallery that is being backfilled ([`hot_refresh`]) each vector is compared with the query as it is made to fit that vector:
 //! under cosine an old one with the query that is cut and has a length of its own. Were old vectors filled up with zeros (as
-//! openBCT does), the coordinates that only new vectors have would count against every old one, and whoever is backfilled first would
+//! openBCT does), the coordinates that only new vectors have would count against every old one, and what is backfilled first would
 //! come first. A gallery that went through several models ([`upgrade_sequence`]) is kept in one index, in the widest of their
 //! widths, narrower vectors filled up with zeros: compare models of one width there.
 
