@@ -23,7 +23,8 @@
 //! `cargo xtask fuzz [SECONDS [DOOR…]]` gives every reader of files and answers inputs that reach new edges, an hour each unless told
 //! otherwise.
 //!
-//! `cargo xtask results` measures every method on real galleries and writes `docs/results.md`.
+//! `cargo xtask papers [pages | units [SET…] | studies [NAME…]]` makes the papers' tables here, what is missing of them, and writes
+//! `docs/results.md` and the pages under `docs/results/`.
 
 #![allow(
     clippy::print_stdout,
@@ -37,8 +38,8 @@ mod demo_data;
 mod fuzz;
 mod long;
 mod merge;
+mod papers;
 mod picture;
-mod results;
 mod tidy;
 
 use std::process::ExitCode;
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
         ["cli-docs"] => cli_docs::run(),
         ["picture"] => picture::run("rehang-demo/report.json"),
         ["picture", path] => picture::run(path),
-        ["results", rest @ ..] => results::run(rest),
+        ["papers", rest @ ..] => papers::run(rest),
         ["merge", rest @ ..] => merge::run(rest),
         ["bias"] => bias::run("../shared/data"),
         ["bias", folder] => bias::run(folder),
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
         ["race", histories] => long::run("model", "PROPTEST_CASES", histories),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | results [FOLDER] [SET…] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] | fuzz [SECONDS [DOOR…]] | bias [FOLDER]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | papers [pages | units [SET…] | studies [NAME…]] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] | fuzz [SECONDS [DOOR…]] | bias [FOLDER]"
             );
             return ExitCode::from(2);
         }

@@ -14,7 +14,7 @@ use rehang_store::{Filter, ItemWrite, Ledger, MemoryStore, NewVector, Outcome, S
 use rehang_upgrade::{Gallery, OrderSettings, Serving, Setup, Unobserved, start, switch};
 use serde_json::Value;
 
-use crate::results::{Part, Set};
+use crate::papers::units::{Part, Set};
 
 const SETS: [&str; 4] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77"];
 const STAGES: [f64; 9] = [0.0, 0.02, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0];

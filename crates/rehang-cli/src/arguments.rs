@@ -170,7 +170,7 @@ pub struct HeadFiles {
     /// Bias of that head, [classes].
     #[arg(long, value_name = "FILE", requires = "head_weight")]
     pub head_bias: Option<VectorSource>,
-    /// How the head was trained: softmax, or arcface:SCALE,MARGIN (for example arcface:64,0.5).
+    /// How the head was trained: softmax, normalised-softmax:SCALE, cosface:SCALE,MARGIN or arcface:SCALE,MARGIN (for example arcface:64,0.5).
     #[arg(long, value_name = "KIND", default_value = "softmax")]
     pub head_kind: String,
 }
@@ -303,6 +303,12 @@ pub struct Fit {
     /// Where σ² comes from: out-of-fold (default), joint (trained with the map, as published) or off.
     #[arg(long, value_name = "KIND")]
     pub uncertainty: Option<String>,
+    /// Label smoothing of the discriminative part, where the head is a softmax [default: 0.1].
+    #[arg(long, value_name = "SHARE")]
+    pub label_smoothing: Option<f32>,
+    /// Weights of loss/σ² and of log σ², where σ² is trained with the map [default: 0.5 0.5].
+    #[arg(long, value_name = "WEIGHT", num_args = 2)]
+    pub uncertainty_weights: Option<Vec<f32>>,
     /// Epochs of the learned methods.
     #[arg(long, value_name = "E")]
     pub epochs: Option<usize>,

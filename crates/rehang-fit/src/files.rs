@@ -254,6 +254,8 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
         ("`device`", options.device != Device::Cpu, network),
         ("`checkpoints`", options.checkpoints.is_some(), network),
         ("`loss`", options.loss.is_some(), fastfill),
+        ("`label_smoothing`", options.label_smoothing.is_some(), fastfill),
+        ("`uncertainty_weights`", options.uncertainty_weights.is_some(), fastfill),
         ("`thorough`", options.thorough, method == Method::Auto),
         ("`uncertainty` joint", options.uncertainty == Some(UncertaintySource::Joint), fastfill),
     ] {

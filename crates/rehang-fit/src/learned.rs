@@ -68,6 +68,8 @@ rehang::named! {
 /// | `epochs` | the method's | passes over the pairs | ≥ 1 |
 /// | `loss` | the squared error, and as much of the discriminative part as helps on held-out pairs | parts of FastFill's loss | |
 /// | `uncertainty` | out-of-fold residuals; the published head for `fastfill-reference` | where σ² comes from | |
+/// | `label_smoothing` | 0.1 | of the cross-entropy through a softmax head | 0 to 1 |
+/// | `uncertainty_weights` | ½, ½ | weights of `L/σ²` and of `log σ²` where ψ is trained with h: FastFill (5) with λ their ratio | > 0 |
 /// | `early_stop` | none | patience in epochs on a held-out tenth | ≥ 1 |
 /// | `seeds` | 1 | seeds that are tried on a held-out tenth (residual networks: averaged) | ≥ 1 |
 /// | `device` | CPU | where networks train | |
@@ -81,6 +83,10 @@ pub struct NetworkOptions {
     pub loss: Option<LossParts>,
     /// Where σ² comes from; `None` for the method's own way.
     pub uncertainty: Option<UncertaintySource>,
+    /// Label smoothing of the discriminative part; `None` for the recipe's.
+    pub label_smoothing: Option<f32>,
+    /// Weights of `L/σ²` and of `log σ²`; `None` for the recipe's.
+    pub uncertainty_weights: Option<[f32; 2]>,
     /// Patience in epochs; `None` for no early stop.
     pub early_stop: Option<usize>,
     /// How many seeds are tried.
@@ -99,6 +105,8 @@ impl Default for NetworkOptions {
             epochs: None,
             loss: None,
             uncertainty: None,
+            label_smoothing: None,
+            uncertainty_weights: None,
             early_stop: None,
             seeds: 1,
             device: Device::Cpu,
@@ -279,6 +287,12 @@ impl<'a> Asked<'a> {
             if !joint {
                 network.loss.uncertainty = UncertaintyLoss::Off;
             }
+            network.loss.label_smoothing = options.label_smoothing.unwrap_or(network.loss.label_smoothing);
+            if let (Some([of_loss, of_log]), UncertaintyLoss::Joint { loss_weight, log_weight, .. }) =
+                (options.uncertainty_weights, &mut network.loss.uncertainty)
+            {
+                (*loss_weight, *log_weight) = (of_loss, of_log);
+            }
         }
         if let Some(epochs) = options.epochs {
             network.epochs = epochs;
@@ -426,4 +440,37 @@ fn cost(method: Method, pairs: &Pairs, options: &NetworkOptions) -> f64 {
         0.0
     };
     6.0 * weights * pairs.len() as f64 * (epochs + trials)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::test_data::{pairs, random_matrix};
+
+    #[test]
+    fn smoothing_and_the_weights_of_sigma_are_those_of_the_recipe_unless_given() {
+        let labels = (0..40).map(|row| row % 4).collect();
+        let pairs = pairs(random_matrix(40, 3, 1), random_matrix(40, 4, 2), Some(labels));
+        let head = Head::new(random_matrix(4, 4, 3), None, rehang::HeadKind::Softmax).unwrap();
+        let parameters =
+            FitParameters { method: Method::FastfillReference, compare: false, ..FitParameters::default() };
+        let fit = |label_smoothing, uncertainty_weights| {
+            let options = NetworkOptions {
+                epochs: Some(1),
+                label_smoothing,
+                uncertainty_weights,
+                ..NetworkOptions::default()
+            };
+            fit_adapter(&pairs, Some(&head), &parameters, &options, &Progress::default())
+                .map(|fitted| fitted.adapter)
+        };
+        let usual = fit(None, None).unwrap();
+        let (same, smoother, weighed) =
+            (fit(Some(0.1), Some([0.5, 0.5])), fit(Some(0.4), None), fit(None, Some([0.5, 2.0])));
+        assert_eq!(same.unwrap().map, usual.map);
+        assert!(smoother.unwrap().map != usual.map && weighed.unwrap().map != usual.map);
+        for refused in [fit(Some(1.5), None), fit(None, Some([0.0, 0.5]))] {
+            assert!(matches!(refused.unwrap_err().kind(), rehang::ErrorKind::InvalidOption { .. }));
+        }
+    }
 }

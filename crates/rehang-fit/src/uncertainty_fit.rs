@@ -351,9 +351,9 @@ pub(crate) fn logits(head: &Head, v: &[f32]) -> Vec<f64> {
         .map(|class| {
             let weight = head.weight().row(class);
             let product: f64 = weight.iter().zip(v).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-            match head.kind() {
-                HeadKind::Softmax => product + f64::from(head.bias()[class]),
-                HeadKind::ArcFace { scale, .. } => {
+            match head.kind().scale() {
+                None => product + f64::from(head.bias()[class]),
+                Some(scale) => {
                     let lengths = length * rehang::norm(weight);
                     if lengths > 0.0 { f64::from(scale) * product / lengths } else { 0.0 }
                 }
@@ -424,6 +424,10 @@ fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Result<Head> {
         }
         HeadKind::ArcFace { scale, margin } => {
             let kind = HeadKind::ArcFace { scale: scale * factor, margin };
+            Head::new(head.weight().clone(), Some(head.bias().to_vec()), kind)
+        }
+        HeadKind::CosFace { scale, margin } => {
+            let kind = HeadKind::CosFace { scale: scale * factor, margin };
             Head::new(head.weight().clone(), Some(head.bias().to_vec()), kind)
         }
     }

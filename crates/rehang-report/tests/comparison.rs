@@ -39,6 +39,7 @@ fn backfill(order: &str, start: f64, end: f64, bend: i32, seed: u64) -> Backfill
         min: Quality { top1: lowest(&top1), map: lowest(&map) },
         negative_flips: rounded(2.0 + noise(seed, 3)),
         negative_flips_max: rounded(5.0 + noise(seed, 4)),
+        negative_flip_rate: along(0.0, rounded(2.0 + noise(seed, 3))),
         top1,
         map,
     }

@@ -130,6 +130,8 @@ pub(crate) struct TrainingPart {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Recipe {
+    /// What is trained.
+    encoder: Option<Architecture>,
     /// The new head.
     head: Option<HeadForm>,
     /// How rows become batches.
@@ -141,11 +143,12 @@ pub(crate) struct Recipe {
 
 impl Recipe {
     /// The keys of a method's table that belong to its recipe.
-    pub const KEYS: [&'static str; 3] = ["head", "sampler", "training"];
+    pub const KEYS: [&'static str; 4] = ["encoder", "head", "sampler", "training"];
 
     /// The recipe of all with what is its own.
     pub fn over(self, all: TrainingParameters) -> TrainingParameters {
         self.training.over(TrainingParameters {
+            architecture: self.encoder.unwrap_or(all.architecture),
             head: self.head.unwrap_or(all.head),
             sampler: self.sampler.unwrap_or(all.sampler),
             ..all

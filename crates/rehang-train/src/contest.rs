@@ -137,10 +137,9 @@ fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<
     vec![
         encoder("Old model", &parameters.old, data.old_rows),
         encoder("New models", &parameters.independent, data.new_rows),
-        // A handicap is chosen with an adapter, but no search of a study adds it.
         format!(
-            "Searched parts and their items: {}; cosine, leave one out, by plain distances: without the handicaps that adapters \
-             recommend. Where old vectors have fewer coordinates, queries are cut to them and have a length of their own there.",
+            "Searched parts and their items: {}; cosine, leave one out, by plain distances; `auto`, the default of `rehang fit`, with the \
+             handicap that it recommends. Where old vectors have fewer coordinates, queries are cut to them and have a length of their own there.",
             parts.join(", ")
         ),
         format!("Seeds: {}.", parameters.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
@@ -208,9 +207,9 @@ fn both(curve: &Curve, of: &dyn Fn(&Line) -> f64) -> Quality {
 }
 
 fn backfill(order: &str, curve: &Curve) -> Backfill {
+    // For charts and tables, which show less.
     let points = |line: &Line| -> Vec<f64> {
-        let values = line.values();
-        (0..POINTS).map(|point| values[point * (values.len() - 1) / (POINTS - 1)]).collect()
+        line.grid(POINTS).values.into_iter().map(|value| (1e3 * value).round() / 1e3).collect()
     };
     let rate = &curve.flips[TOP1].rate;
     Backfill {
@@ -221,6 +220,7 @@ fn backfill(order: &str, curve: &Curve) -> Backfill {
         negative_flips_max: rate.values().iter().copied().fold(0.0, f64::max),
         top1: points(&curve.lines[TOP1]),
         map: points(&curve.lines[MAP]),
+        negative_flip_rate: points(rate),
     }
 }
 
@@ -231,6 +231,8 @@ struct Side {
     adapted: Galleries,
     /// σ² of every item, where there is an adapter.
     sigma: Option<Vec<Vec<f64>>>,
+    /// What a search adds to the distances of adapted vectors.
+    handicap: f64,
     head: Head,
 }
 
@@ -238,7 +240,7 @@ impl Side {
     /// A model whose queries search the old vectors as they are.
     fn plain(label: &str, native: Galleries, old_parts: &Galleries, encoder: &Encoder) -> Self {
         let (adapted, head) = (old_parts.clone(), encoder.head.clone());
-        Self { label: label.into(), native, adapted, sigma: None, head }
+        Self { label: label.into(), native, adapted, sigma: None, handicap: 0.0, head }
     }
 
     fn adapted(
@@ -256,7 +258,14 @@ impl Side {
             sigma.push(out.variance.iter().map(|&value| f64::from(value)).collect());
             adapted.push(out.vectors.matrix().clone());
         }
-        Ok(Self { label: label.into(), native, adapted, sigma: Some(sigma), head: head.clone() })
+        Ok(Self {
+            label: label.into(),
+            native,
+            adapted,
+            sigma: Some(sigma),
+            handicap: 0.0,
+            head: head.clone(),
+        })
     }
 
     /// The order in which a part is re-embedded; `None` where there is no evidence for it.
@@ -299,7 +308,7 @@ impl Side {
             queries: None,
             relevance,
             distance: Distance::Cosine,
-            handicap: 0.0,
+            handicap: self.handicap,
             groups: None,
             do_nothing: None,
         };
@@ -414,7 +423,9 @@ impl Study<'_> {
             };
             let label = method.name();
             let side = adapter.and_then(|adapter| {
-                Side::adapted(label, best_parts.clone(), old_parts, &adapter, head, progress)
+                let side = Side::adapted(label, best_parts.clone(), old_parts, &adapter, head, progress)?;
+                // The default as it is served; methods that others published by their plain distances, as they were.
+                Ok(Side { handicap: if method == Method::Auto { adapter.handicap } else { 0.0 }, ..side })
             });
             let Some(mut side) = self.unless_diverged(side, label)? else { continue };
             side.sigma = side.sigma.filter(|_| method != Method::Fct);
@@ -617,10 +628,13 @@ mod tests {
     }
 
     #[test]
-    fn a_study_says_that_its_searches_add_no_handicap() {
+    fn only_the_default_of_fit_is_searched_with_its_handicap() {
         let folder = tempfile::tempdir().unwrap();
-        let setting = run(&study(folder.path(), "bct", "bct", ""), 32..40).unwrap().setting;
-        assert!(setting.iter().any(|line| line.contains("without the handicaps")), "{setting:?}");
+        let mut parameters = study(folder.path(), "bct", "bct", "");
+        parameters.adapters = vec![Method::Auto, Method::Procrustes];
+        let made = run(&parameters, 32..40).unwrap();
+        assert!(made.setting.iter().any(|line| line.contains("plain distances; `auto`")), "{made:?}");
+        assert_eq!(made.methods(), ["independent", "bct", "auto", "procrustes"]);
     }
 
     #[test]

@@ -286,13 +286,16 @@ pub fn compare_files(files: &CompareFiles, progress: &Progress) -> Result<(Compa
     let examples = Examples::read(&file.data)?;
     let rows = |part: Part| file.rows(&examples, Some(part));
     let (old_rows, new_rows) = (rows(Part::Old)?, rows(Part::New)?);
-    let parts = [("test", rows(Part::Test)?), ("unseen", rows(Part::Unseen)?)];
+    let mut parts = vec![("test", rows(Part::Test)?), ("unseen", rows(Part::Unseen)?)];
     if parts.iter().all(|(_, rows)| rows.is_empty()) {
         return Err(Error::option(
             "[allocation]",
             "nobody held out",
             "test above 0 or unseen classes: a comparison searches what no model was trained on",
         ));
+    }
+    if part.union {
+        parts.push(("union", parts.iter().flat_map(|(_, rows)| rows.iter().copied()).collect()));
     }
     let parts = parts.into_iter().filter(|(_, rows)| !rows.is_empty());
     let data = ComparisonData {
@@ -340,6 +343,9 @@ struct ComparePart {
     /// Orders.
     #[serde(default = "usual_orders")]
     orders: Vec<String>,
+    /// Whether the seen and the unseen classes are searched as one gallery, too.
+    #[serde(default)]
+    union: bool,
     /// Folder in which trained encoders are kept.
     folder: Option<PathBuf>,
 }

@@ -30,10 +30,12 @@ pub struct Backfill {
     pub negative_flips: f64,
     /// NFR@1 at its worst fraction.
     pub negative_flips_max: f64,
-    /// Top-1 at 101 fractions, 0 % to 100 %.
+    /// Top-1 at 101 fractions, 0 % to 100 %, to three decimals.
     pub top1: Vec<f64>,
     /// mAP at the same fractions.
     pub map: Vec<f64>,
+    /// NFR@1 at the same fractions.
+    pub negative_flip_rate: Vec<f64>,
 }
 
 /// One method on one part with one seed.

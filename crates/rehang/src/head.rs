@@ -22,9 +22,28 @@ pub enum HeadKind {
         /// Angular margin m in radians (0.5 for faces, 0.3 for landmarks).
         margin: f32,
     },
+    /// `scale · ⟨w_y, v⟩ / (‖w_y‖·‖v‖)`, less `scale · margin` on the true class while training (CosFace); a normalised softmax where the
+    /// margin is 0.
+    CosFace {
+        /// Scale s.
+        scale: f32,
+        /// Margin m of the cosine (0.35 for faces).
+        margin: f32,
+    },
 }
 
-/// `softmax`, or `arcface:SCALE,MARGIN` with a finite scale above 0 and a margin from 0 to below 1.6.
+impl HeadKind {
+    /// The scale of a head of cosines; `None` for a softmax of products.
+    pub fn scale(self) -> Option<f32> {
+        match self {
+            Self::Softmax => None,
+            Self::ArcFace { scale, .. } | Self::CosFace { scale, .. } => Some(scale),
+        }
+    }
+}
+
+/// `softmax`, `normalised-softmax:SCALE`, or `arcface:SCALE,MARGIN` and `cosface:SCALE,MARGIN` with a finite scale above 0 and a margin from
+/// 0 to below 1.6.
 impl FromStr for HeadKind {
     type Err = Error;
 
@@ -32,17 +51,24 @@ impl FromStr for HeadKind {
         if text == "softmax" {
             return Ok(Self::Softmax);
         }
-        let numbers = text.strip_prefix("arcface:").and_then(|numbers| numbers.split_once(','));
-        let parsed = numbers.and_then(|(scale, margin)| Some((scale.parse().ok()?, margin.parse().ok()?)));
-        match parsed {
-            Some((scale, margin)) if f32::is_finite(scale) && scale > 0.0 && (0.0..1.6).contains(&margin) => {
-                Ok(Self::ArcFace { scale, margin })
+        let parsed = text.split_once(':').and_then(|(form, numbers)| {
+            let (scale, margin) = match form {
+                "normalised-softmax" => (numbers, "0"),
+                _ => numbers.split_once(',')?,
+            };
+            let (scale, margin): (f32, f32) = (scale.parse().ok()?, margin.parse().ok()?);
+            let is_sound = scale.is_finite() && scale > 0.0 && (0.0..1.6).contains(&margin);
+            match form {
+                _ if !is_sound => None,
+                "arcface" => Some(Self::ArcFace { scale, margin }),
+                "cosface" | "normalised-softmax" => Some(Self::CosFace { scale, margin }),
+                _ => None,
             }
-            _ => {
-                let expected = "softmax or arcface:SCALE,MARGIN (for example arcface:64,0.5)";
-                Err(Error::option("head_kind", text, expected))
-            }
-        }
+        });
+        parsed.ok_or_else(|| {
+            let expected = "softmax, normalised-softmax:SCALE, cosface:SCALE,MARGIN or arcface:SCALE,MARGIN (for example arcface:64,0.5)";
+            Error::option("head_kind", text, expected)
+        })
     }
 }
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::curve::{Panels, QueryTiles, distances};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{expect_count, expect_width};
-use crate::head::{Head, HeadKind};
+use crate::head::Head;
 use crate::processor::Processor;
 use crate::space::Distance;
 use crate::vectors::{Matrix, check_finite, distinct, squared_distance};
@@ -364,9 +364,9 @@ fn probabilities(head: &Head, vectors: &Matrix, score: impl Fn(&[f64]) -> f64 + 
             |(tiles, out), items| {
                 tiles.fill(vectors, items);
                 let out = &mut out[..items.len() * classes];
-                let (distance, scale) = match head.kind() {
-                    HeadKind::Softmax => (Distance::Dot, 1.0),
-                    HeadKind::ArcFace { scale, .. } => (Distance::Cosine, f64::from(scale)),
+                let (distance, scale) = match head.kind().scale() {
+                    None => (Distance::Dot, 1.0),
+                    Some(scale) => (Distance::Cosine, f64::from(scale)),
                 };
                 distances(processor, tiles, &panels, distance, out);
                 out.chunks_mut(classes)
@@ -452,6 +452,7 @@ pub fn group_shares(order: &[usize], groups: &[i64], fractions: &[f64]) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::head::HeadKind;
 
     fn input(items: usize) -> OrderInput<'static> {
         OrderInput { items, ..OrderInput::default() }

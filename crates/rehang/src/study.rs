@@ -515,7 +515,7 @@ fn study_calibration(
     })
 }
 
-/// The loss of every adapted item that the new head was trained with, label smoothing aside: cross-entropy, for ArcFace of scaled
+/// The loss of every adapted item that the new head was trained with, label smoothing aside: cross-entropy, for heads of cosines of scaled
 /// cosines with the margin on the true class; `None` unless every item's label is the number of one of the head's.
 fn discriminative_losses(ground: &Ground<'_>, adapted: &Matrix) -> Option<Vec<f64>> {
     if ground.labels_are_names {
@@ -544,6 +544,11 @@ fn discriminative_losses(ground: &Ground<'_>, adapted: &Matrix) -> Option<Vec<f6
                         let is_true = gallery[row] as usize == class;
                         f64::from(scale)
                             * if is_true { with_margin(angle, f64::from(margin)) } else { angle.cos() }
+                    }
+                    HeadKind::CosFace { scale, margin } => {
+                        let of_length_one = (lengths[row] * weight_lengths[class]).max(f64::MIN_POSITIVE);
+                        let less = if gallery[row] as usize == class { f64::from(margin) } else { 0.0 };
+                        f64::from(scale) * ((product / of_length_one).clamp(-1.0, 1.0) - less)
                     }
                 };
                 logit + f64::from(head.bias()[class])
@@ -1027,6 +1032,56 @@ mod tests {
             groups: None,
             head: None,
         }
+    }
+
+    #[test]
+    fn losses_through_a_head_are_those_that_it_is_trained_with() {
+        let (items, labels) = (vectors("new", |_| 0.0), [0_i64, 1]);
+        let adapted = Matrix::new(2, vec![2.0, 0.0, 3.0, 4.0]).unwrap();
+        let (scale, turned) = (2.0, |cosine: f64| (cosine.acos() + PI / 6.0).cos());
+        // Logits of the true and of the other class of both items, whose cosines are (1, 0) and (0.6, 0.8).
+        for (kind, logits) in [
+            (HeadKind::Softmax, [[2.0, 0.0], [8.0, 3.0]]),
+            (
+                HeadKind::ArcFace { scale: 2.0, margin: std::f32::consts::PI / 6.0 },
+                [[scale * turned(1.0), 0.0], [scale * turned(0.8), scale * 0.6]],
+            ),
+            (HeadKind::CosFace { scale: 2.0, margin: 0.25 }, [[1.5, 0.0], [1.1, 1.2]]),
+        ] {
+            let head = Head::new(Matrix::new(2, vec![1.0, 0.0, 0.0, 2.0]).unwrap(), None, kind).unwrap();
+            let relevance = Some(Relevance::Labels { gallery: &labels, queries: None });
+            let ground = Ground { head: Some(&head), ..plain(&items, &items, relevance) };
+            let losses = discriminative_losses(&ground, &adapted).unwrap();
+            for (loss, [right, wrong]) in losses.iter().zip(logits) {
+                let expected = (1.0 + f64::exp(wrong - right)).ln();
+                assert!((loss - expected).abs() < 1e-6, "{kind:?}: {loss} {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_correlation_of_sigma_is_that_with_each_loss_and_with_their_sum() {
+        let place = |item: usize| 3.0 * (item as f32 + 1.0) / 300.0;
+        let (old, new) = (vectors("old", place), vectors("new", |item| 1.5 * place(item)));
+        let labels = vec![0_i64; 300];
+        let head = Head::new(Matrix::new(1, vec![1.0, -1.0]).unwrap(), None, HeadKind::Softmax).unwrap();
+        let relevance = Some(Relevance::Labels { gallery: &labels, queries: None });
+        let ground = Ground { head: Some(&head), ..plain(&old, &new, relevance) };
+        // σ² grows with the place, and so does the squared error (h/2)²; ln(1 + e^(−2h)) falls.
+        let uncertainty = Uncertainty::Linear { weight: vec![1.0], bias: 0.0 };
+        let adapter = Adapter { uncertainty, ..identity(7) };
+        let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+        let report =
+            study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
+        let tau = &report.calibrations[0].kendall_tau;
+        assert_eq!((tau.l2, tau.discriminative), (Some(1.0), Some(-1.0)));
+        let sum = |item: usize| {
+            let h = f64::from(place(item));
+            h * h / 4.0 + (1.0 + (-2.0 * h).exp()).ln()
+        };
+        let pairs = (0..300).flat_map(|a| (0..a).map(move |b| if sum(a) > sum(b) { 1.0 } else { -1.0 }));
+        let expected = pairs.sum::<f64>() / (300.0 * 299.0 / 2.0);
+        assert!(tau.sum.is_some_and(|tau| (tau - expected).abs() < 1e-3), "{tau:?} {expected}");
     }
 
     #[test]

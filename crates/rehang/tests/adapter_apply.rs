@@ -77,7 +77,9 @@ fn slow_doubt(head: &Head, v: &[f64]) -> [f64; 2] {
             let product: f64 = w.iter().zip(v).map(|(a, b)| a * b).sum();
             match head.kind() {
                 HeadKind::Softmax => product + f64::from(head.bias()[class]),
-                HeadKind::ArcFace { scale, .. } => f64::from(scale) * product / (length(&w) * length(v)),
+                HeadKind::ArcFace { scale, .. } | HeadKind::CosFace { scale, .. } => {
+                    f64::from(scale) * product / (length(&w) * length(v))
+                }
             }
         })
         .collect();
@@ -177,7 +179,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
         Just(None),
         (prop_oneof![Just(BranchInput::Old), Just(BranchInput::Side)], 0..3_usize).prop_map(Some)
     ];
-    (any::<bool>(), 0..3_usize, second, 0..4_usize, any::<bool>(), 0..3_usize, 0..5_usize).prop_map(
+    (any::<bool>(), 0..3_usize, second, 0..4_usize, any::<bool>(), 0..3_usize, 0..6_usize).prop_map(
         |(unit, branch_layers, second, mixer_layers, skip, geometry, uncertainty)| Kind {
             input: if unit { InputScaling::UnitLength } else { InputScaling::AsIs },
             branch_layers,

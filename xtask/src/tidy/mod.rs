@@ -7,6 +7,7 @@
 //! | clocks are read and threads sleep behind the doors only | results never depend on the time, and tests need not wait |
 //! | libraries print nothing and know no word of the command line | other faces (Python, a service) have words of their own |
 //! | every `unsafe` says why it is sound, every `allow` says its reason, every crate says what it is | readers need not guess |
+//! | pages of results are what their records say | a table that was edited, or a record without its page, would be believed |
 //! | links of documents lead to files, and ARCHITECTURE.md names every crate | documents age unseen |
 
 mod rules;
@@ -18,6 +19,7 @@ use std::process::Command;
 use rehang::{Error, Result};
 use serde_json::Value;
 
+use crate::papers;
 use rules::{ARROWS, DOORS, FACES, HEAVY, SAID, SPEAKERS};
 use source::{Source, is_word};
 
@@ -62,6 +64,7 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
     }
     faults.extend(stale(&sources));
     faults.extend(documents(root, &packages)?);
+    faults.extend(results(root)?);
     Ok(faults)
 }
 
@@ -104,6 +107,19 @@ fn packages(root: &Path) -> Result<Vec<Package>> {
                 development: of(&|dependency| dependency["kind"] == "dev"),
             }
         })
+        .collect())
+}
+
+/// Pages of results that are not what their records say.
+fn results(root: &Path) -> Result<Vec<Fault>> {
+    let pages = papers::pages(root)?;
+    let is_another =
+        |(path, text): &(String, String)| fs_err::read_to_string(root.join(path)).ok().as_ref() != Some(text);
+    let what = "it is not what its records and its text in xtask/src/papers say: cargo xtask papers pages";
+    Ok(pages
+        .into_iter()
+        .filter(is_another)
+        .map(|(path, _)| Fault { path, line: 1, what: what.into() })
         .collect())
 }
 

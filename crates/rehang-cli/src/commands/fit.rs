@@ -28,6 +28,11 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
         thorough: arguments.thorough,
         loss: arguments.loss.as_deref().map(str::parse).transpose()?,
         uncertainty: arguments.uncertainty.as_deref().map(str::parse).transpose()?,
+        label_smoothing: arguments.label_smoothing,
+        uncertainty_weights: arguments
+            .uncertainty_weights
+            .as_deref()
+            .and_then(|weights| weights.try_into().ok()),
     };
     let files = FitFiles {
         old: arguments.old.clone(),

@@ -258,7 +258,7 @@ impl BurnTrainer {
         let classes = weight.dims()[0];
         let smoothing = match kind {
             HeadKind::Softmax => self.loss.label_smoothing,
-            HeadKind::ArcFace { .. } => 0.0,
+            HeadKind::ArcFace { .. } | HeadKind::CosFace { .. } => 0.0,
         };
         // Rows of unknown labels are all zero in both, so they have no discriminative part.
         let (mut wanted, mut is_true) = (vec![0.0; rows * classes], vec![0.0; rows * classes]);
@@ -279,6 +279,11 @@ impl BurnTrainer {
                 let cosines = unit(raw).matmul(weight.clone().transpose()).clamp(-1.0, 1.0);
                 let is_true = tensor(&is_true, [rows, classes], &self.device);
                 with_angular_margin(&cosines, is_true, margin).mul_scalar(scale)
+            }
+            HeadKind::CosFace { scale, margin } => {
+                let cosines = unit(raw).matmul(weight.clone().transpose()).clamp(-1.0, 1.0);
+                let is_true = tensor(&is_true, [rows, classes], &self.device);
+                (cosines - is_true.mul_scalar(margin)).mul_scalar(scale)
             }
         };
         let loss = (log_softmax(logits, 1) * wanted).sum_dim(1).neg();

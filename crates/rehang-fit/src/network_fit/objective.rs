@@ -7,7 +7,7 @@ use rehang::{Head, HeadKind};
 
 use super::parameters::{LossParameters, UncertaintyLoss};
 use crate::network::product::{self, Window};
-use crate::objectives::arcface::arcface_row;
+use crate::objectives::arcface::{arcface_row, cosface_row};
 use crate::objectives::cross_entropy::cross_entropy_row;
 use crate::objectives::likelihood::weigh;
 use crate::objectives::squared::squared_error;
@@ -76,7 +76,7 @@ impl Objective {
         }
         let Some(head) = &self.head else { return &self.values[..rows] };
         let (kind, classes, head_weight) = (head.kind(), head.classes(), head.weight().as_slice());
-        let on_sphere = self.parameters.on_sphere || matches!(kind, HeadKind::ArcFace { .. });
+        let on_sphere = self.parameters.on_sphere || kind.scale().is_some();
         let seen: &[f32] = if on_sphere {
             normalise_rows(outputs, d, &mut self.unit, &mut self.norms);
             &self.unit[..rows * d]
@@ -105,6 +105,7 @@ impl Objective {
                         cross_entropy_row(logits, label, smoothing)
                     }
                     HeadKind::ArcFace { scale, margin } => arcface_row(logits, label, scale, margin),
+                    HeadKind::CosFace { scale, margin } => cosface_row(logits, label, scale, margin),
                 };
                 *value += (f64::from(weight) * loss) as f32;
             });
@@ -249,7 +250,11 @@ mod tests {
         let targets = numbers(rows * d, 31);
         let outputs = numbers(rows * d, 32);
         let psi = numbers(d + 1, 33);
-        let heads = [HeadKind::Softmax, HeadKind::ArcFace { scale: 4.0, margin: 0.3 }];
+        let heads = [
+            HeadKind::Softmax,
+            HeadKind::ArcFace { scale: 4.0, margin: 0.3 },
+            HeadKind::CosFace { scale: 4.0, margin: 0.3 },
+        ];
         for kind in heads {
             for on_sphere in [false, true] {
                 for uncertainty in [UncertaintyLoss::Off, UncertaintyLoss::REFERENCE] {

@@ -79,7 +79,7 @@ pub struct LossParameters {
     pub discriminative_weight: f32,
     /// The new model's head, needed for the discriminative part.
     ///
-    /// A softmax head gives cross-entropy, an ArcFace head its angular margin. Pairs whose label is negative or not
+    /// A softmax head gives cross-entropy, a head of cosines its margin. Pairs whose label is negative or not
     /// below the head's number of classes have no discriminative part.
     pub head: Option<Head>,
     /// Label smoothing of the cross-entropy.
@@ -91,8 +91,8 @@ pub struct LossParameters {
 }
 
 impl LossParameters {
-    /// The head of the discriminative part, where the loss has one: its rows are of length 1 for `ArcFace`, whose cosines have no
-    /// bias.
+    /// The head of the discriminative part, where the loss has one: its rows are of length 1 for heads of cosines, which
+    /// have no bias.
     pub(crate) fn frozen_head(&self) -> Option<Head> {
         let head = self.head.as_ref().filter(|_| self.discriminative_weight > 0.0)?;
         if head.kind() == HeadKind::Softmax {

@@ -1,4 +1,4 @@
-//! ArcFace: cross-entropy over scaled cosines with an angular margin on the true class.
+//! ArcFace and CosFace: cross-entropy over scaled cosines with a margin on the true class.
 //!
 //! With unit vectors `ĥ = h/‖h‖`, `ŵ_k = w_k/‖w_k‖`, cosines `c_k = ⟨ĥ, ŵ_k⟩ = cos θ_k`, scale `s` and margin `m`
 //! (Deng et al. 2019, equation 3; `L_disc` of FastFill for faces):
@@ -10,6 +10,8 @@
 //!
 //! Beyond `θ_y = π − m` the cosine would rise again and reward the wrong direction; there, as in the common
 //! implementations, `z_y = s·(c_y − m·sin m)`.
+//!
+//! CosFace (Wang et al. 2018, equation 4) takes the margin off the cosine, `z_y = s·(c_y − m)`; with m = 0 it is a normalised softmax.
 
 use super::cross_entropy::cross_entropy_row;
 
@@ -26,10 +28,28 @@ use super::cross_entropy::cross_entropy_row;
 /// assert!((loss - (1.0 + (-1.0f64).exp()).ln()).abs() < 1e-6);
 /// ```
 pub fn arcface_row(cosines: &mut [f32], label: usize, scale: f32, margin: f32) -> f64 {
+    row(cosines, label, scale, |cosine| with_margin(cosine, margin))
+}
+
+/// The same with CosFace's margin.
+///
+/// ```
+/// use rehang_fit::objectives::arcface::cosface_row;
+///
+/// // A margin of 0.5 takes the true class to the other's cosine: ln 2.
+/// let mut cosines = [0.5, 0.0];
+/// assert!((cosface_row(&mut cosines, 0, 2.0, 0.5) - 2.0f64.ln()).abs() < 1e-6);
+/// ```
+pub fn cosface_row(cosines: &mut [f32], label: usize, scale: f32, margin: f32) -> f64 {
+    row(cosines, label, scale, |cosine| (cosine - margin, 1.0))
+}
+
+/// `with_margin` gives what stands for the true class's cosine, and its slope.
+fn row(cosines: &mut [f32], label: usize, scale: f32, with_margin: impl Fn(f32) -> (f32, f32)) -> f64 {
     for cosine in &mut *cosines {
         *cosine = cosine.clamp(-1.0, 1.0);
     }
-    let (true_cosine, slope) = with_margin(cosines[label], margin);
+    let (true_cosine, slope) = with_margin(cosines[label]);
     for cosine in &mut *cosines {
         *cosine *= scale;
     }
@@ -72,6 +92,9 @@ mod tests {
             let mut gradient = cosines.clone();
             arcface_row(&mut gradient, 2, 8.0, 0.5);
             check(&cosines, &gradient, 2e-3, |at| arcface_row(&mut at.to_vec(), 2, 8.0, 0.5));
+            let mut gradient = cosines.clone();
+            cosface_row(&mut gradient, 2, 8.0, 0.35);
+            check(&cosines, &gradient, 2e-3, |at| cosface_row(&mut at.to_vec(), 2, 8.0, 0.35));
         }
     }
 }

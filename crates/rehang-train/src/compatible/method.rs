@@ -122,7 +122,7 @@ pub enum Method {
         #[serde(default = "usual_focus")]
         focus: f32,
         /// T.
-        #[serde(default = "usual_distillation")]
+        #[serde(default = "usual_focal_temperature")]
         temperature: f32,
         /// Whether BCT's influence loss stands beside it, as RACT compares it; alone it makes nothing compatible.
         #[serde(default = "yes")]
@@ -260,6 +260,11 @@ fn usual_distillation() -> f32 {
 
 fn usual_focus() -> f32 {
     5.0
+}
+
+/// That of the authors' code: so hot that logits are matched, each by its share of the classes (at 2 the old model rules).
+fn usual_focal_temperature() -> f32 {
+    100.0
 }
 
 /// The old model's frozen head.

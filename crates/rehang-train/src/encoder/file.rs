@@ -304,16 +304,12 @@ fn assemble(bytes: &[u8]) -> Result<Encoder, Detail> {
 }
 
 impl HeadForm {
-    /// The core's word for it: heads of cosines are one kind there, whose margin is one of angles.
-    ///
-    /// `CosFace` takes its margin off the cosine, which no angle does for all vectors alike, so it comes without: margins
-    /// only shape what is learned, and the finished head's logits are the scaled cosines, as of a normalised softmax.
+    /// The core's word for it: a normalised softmax is a CosFace without a margin there.
     pub fn core(self) -> HeadKind {
         match self {
             Self::Softmax => HeadKind::Softmax,
-            Self::NormalisedSoftmax { scale } | Self::CosFace { scale, .. } => {
-                HeadKind::ArcFace { scale, margin: 0.0 }
-            }
+            Self::NormalisedSoftmax { scale } => HeadKind::CosFace { scale, margin: 0.0 },
+            Self::CosFace { scale, margin } => HeadKind::CosFace { scale, margin },
             Self::ArcFace { scale, margin } => HeadKind::ArcFace { scale, margin },
         }
     }

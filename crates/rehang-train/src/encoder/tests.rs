@@ -101,11 +101,12 @@ fn a_file_is_the_same_encoder_again_and_damage_is_noticed() {
 }
 
 #[test]
-fn a_margin_of_cosines_does_not_become_one_of_angles() {
-    let core = |margin| HeadKind::ArcFace { scale: 20.0, margin };
-    assert_eq!(HeadForm::CosFace { scale: 20.0, margin: 0.35 }.core(), core(0.0));
+fn heads_keep_their_margins_where_adapters_are_fitted_with_them() {
+    let core = |margin| HeadKind::CosFace { scale: 20.0, margin };
+    assert_eq!(HeadForm::CosFace { scale: 20.0, margin: 0.35 }.core(), core(0.35));
     assert_eq!(HeadForm::NormalisedSoftmax { scale: 20.0 }.core(), core(0.0));
-    assert_eq!(HeadForm::ArcFace { scale: 20.0, margin: 0.35 }.core(), core(0.35));
+    let arcface = HeadKind::ArcFace { scale: 20.0, margin: 0.35 };
+    assert_eq!(HeadForm::ArcFace { scale: 20.0, margin: 0.35 }.core(), arcface);
     assert_eq!(HeadForm::Softmax.core(), HeadKind::Softmax);
 }
 

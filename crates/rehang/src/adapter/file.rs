@@ -142,6 +142,7 @@ struct OutOfFoldOutline {
 enum HeadOutline {
     Softmax,
     ArcFace,
+    CosFace,
 }
 
 /// The sketch of the pairs: how many different rows there were, and the kept hashes, 16 hexadecimal digits each.
@@ -208,6 +209,7 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
         let head = learned.head.as_ref().map(|head| match head.kind() {
             HeadKind::Softmax => HeadOutline::Softmax,
             HeadKind::ArcFace { .. } => HeadOutline::ArcFace,
+            HeadKind::CosFace { .. } => HeadOutline::CosFace,
         });
         metadata
             .insert("out_of_fold".into(), json(&OutOfFoldOutline { neighbours: learned.neighbours, head })?);
@@ -270,7 +272,9 @@ impl<'a> Parts<'a> {
                 if let Some(head) = &mut learned.head {
                     parts.matrix("uncertainty.head.weight", &mut head.weight);
                     parts.vector("uncertainty.head.bias", &mut head.bias);
-                    if let HeadKind::ArcFace { scale, margin } = &mut head.kind {
+                    if let HeadKind::ArcFace { scale, margin } | HeadKind::CosFace { scale, margin } =
+                        &mut head.kind
+                    {
                         parts.scalar("uncertainty.head.scale", scale);
                         parts.scalar("uncertainty.head.margin", margin);
                     }
@@ -390,6 +394,7 @@ fn outlined(metadata: &Metadata, tensors: &BTreeMap<String, Tensor<'_>>) -> Resu
                 kind: match kind {
                     HeadOutline::Softmax => HeadKind::Softmax,
                     HeadOutline::ArcFace => HeadKind::ArcFace { scale: 0.0, margin: 0.0 },
+                    HeadOutline::CosFace => HeadKind::CosFace { scale: 0.0, margin: 0.0 },
                 },
             });
             Uncertainty::OutOfFold(OutOfFold { neighbours, head, ..OutOfFold::default() })

@@ -103,7 +103,7 @@ impl OutOfFold {
         }
         if let Some(head) = &self.head {
             expect_width("head of σ²", d_new, head.dimension())?;
-            if let HeadKind::ArcFace { scale, margin } = head.kind() {
+            if let HeadKind::ArcFace { scale, margin } | HeadKind::CosFace { scale, margin } = head.kind() {
                 expect_finite("scale and margin of the head of σ²", &[scale, margin])?;
             }
         }
@@ -323,13 +323,13 @@ struct PreparedHead {
 impl PreparedHead {
     fn new(head: &Head) -> Self {
         let (classes, width) = (head.classes(), head.dimension());
-        match head.kind() {
-            HeadKind::Softmax => {
+        match head.kind().scale() {
+            None => {
                 let packed =
                     Packed::new(classes, width, |class, at| head.weight().row(class)[at], head.bias());
                 Self { packed, cosine: false }
             }
-            HeadKind::ArcFace { scale, .. } => {
+            Some(scale) => {
                 let factors: Vec<f64> = (0..classes)
                     .map(|class| {
                         let length = norm(head.weight().row(class));

@@ -7,7 +7,9 @@
 /// use rehang::curve::Line;
 ///
 /// let line = Line::new(vec![10.0, 40.0, 30.0, 60.0]);
-/// assert_eq!((line.start(), line.end(), line.min(), line.area()), (10.0, 60.0, 10.0, 35.0));
+/// assert_eq!((line.start(), line.end(), line.min()), (10.0, 60.0, 10.0));
+/// // The end is one point of the way, and has no width: (10 + 40 + 30) / 3.
+/// assert!((line.area() - 80.0 / 3.0).abs() < 1e-9);
 /// // A grid of two points is the start and the end.
 /// assert_eq!(line.grid(2).mean, 35.0);
 /// assert_eq!(line.grid(2).cuts, [0, 3]);
@@ -54,9 +56,11 @@ impl Line {
         self.values.iter().copied().reduce(f64::min).unwrap_or(f64::NAN)
     }
 
-    /// The area `M̃ = E_{α∼U[0,1]} M(α)` (FastFill §5.1), exactly: the mean over all n + 1 states.
+    /// The area `M̃ = E_{α∼U[0,1]} M(α)` (FastFill 6), exactly. ⌊α·n⌋ items are re-embedded at α, so each of the first n states holds for
+    /// 1/n of the way, and the last one for α = 1 alone: the mean over n states. The one value of a line without items.
     pub fn area(&self) -> f64 {
-        self.values.iter().sum::<f64>() / self.values.len() as f64
+        let way = &self.values[..area_states(self.values.len().saturating_sub(1)).min(self.values.len())];
+        way.iter().sum::<f64>() / way.len() as f64
     }
 
     /// The values at `points` evenly spaced cuts, `cuts[i] = ⌊i·n/(points − 1)⌋`, and their mean.
@@ -68,6 +72,11 @@ impl Line {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         Grid { cuts, values, mean }
     }
+}
+
+/// How many states an area is the mean of, for a gallery of `items`: all but the last, the one there is without items.
+pub(super) fn area_states(items: usize) -> usize {
+    items.max(1)
 }
 
 /// `points` evenly spaced cuts of a gallery of `items`: `⌊i·n/(points − 1)⌋`; the start alone for fewer than two.

@@ -256,7 +256,8 @@ impl Curve {
 /// };
 /// let made = curve(&input, &CurveOptions::default(), &Progress::default())?;
 /// assert_eq!(made.lines[TOP1].values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
-/// assert_eq!(made.lines[TOP1].area(), 70.0);
+/// // The last state is the end of the way and no part of it.
+/// assert_eq!(made.lines[TOP1].area(), 62.5);
 /// assert_eq!(made.flips[TOP1].positive, [0, 2, 4, 4, 4]);
 ///
 /// // Without labels: how much of what a user sees at each state is what they will see in the end.
@@ -266,7 +267,7 @@ impl Curve {
 /// let agreement = Metric::agreement_at(2);
 /// assert_eq!(made.lines[agreement].values(), [50.0, 75.0, 100.0, 100.0, 100.0]);
 /// // The first query is answered as in the end from the first item on, the second one item later.
-/// assert_eq!(made.per_query.areas[agreement], [90.0, 80.0]);
+/// assert_eq!(made.per_query.areas[agreement], [87.5, 75.0]);
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///

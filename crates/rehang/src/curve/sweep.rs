@@ -10,6 +10,7 @@
 //! `ranks`. When a right answer itself is backfilled, its entry moves, and its new rank is counted in `histogram`,
 //! which holds how many items stand at each place.
 
+use super::line::area_states;
 use super::metrics::{Head, Metric};
 #[cfg(target_arch = "x86_64")]
 use super::registers::x86::{Avx2, Avx512};
@@ -590,13 +591,13 @@ impl State {
         kept.extend(self.heads.iter().map(|head| value(head.now)));
     }
 
-    /// Their means over all cuts.
+    /// Their areas, as of a [`super::line::Line`]: what they are at the end is summed, but has no width.
     fn areas(&self, items: usize) -> Vec<f64> {
-        let cuts = (items + 1) as f64;
-        let [top1, top5, _] = self.hit_area.map(|area| area as f64 / cuts);
-        let mean = |area: i64| area as f64 / UNIT / cuts;
-        let heads = self.heads.iter().map(|head| mean(head.area));
-        [top1, top5, mean(self.precision_area)].into_iter().chain(heads).collect()
+        let states = area_states(items) as f64;
+        let hit = |slot: usize| (self.hit_area[slot] - i64::from(self.hits[slot])) as f64 / states;
+        let mean = |area: i64, now: i64| (area - now) as f64 / UNIT / states;
+        let heads = self.heads.iter().map(|head| mean(head.area, head.now));
+        [hit(0), hit(1), mean(self.precision_area, self.precision)].into_iter().chain(heads).collect()
     }
 }
 

@@ -99,7 +99,7 @@ pub struct RevisitedSetup {
     pub queries: QueryCount,
     /// Mean trapezoidal average precision, in percent; NaN where no query counts.
     pub map: f64,
-    /// mAP@10 by the rule of Google Landmarks v2, as RACT and DMU report these benchmarks, in percent.
+    /// mAP@10 by the rule of Google Landmarks v2, as RACT reports these benchmarks, in percent; DMU reports `map`.
     pub map_at_10: f64,
     /// Mean precision at 1, 5 and 10, in percent.
     pub precision_at: [f64; 3],

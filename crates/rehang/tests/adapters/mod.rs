@@ -100,7 +100,12 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
         0 => Uncertainty::Constant { variance: 0.125 },
         1 => Uncertainty::Linear { weight: vector(random, d_new), bias: -1.5 },
         which => {
-            let kinds = [None, Some(HeadKind::Softmax), Some(HeadKind::ArcFace { scale: 16.0, margin: 0.5 })];
+            let kinds = [
+                None,
+                Some(HeadKind::Softmax),
+                Some(HeadKind::ArcFace { scale: 16.0, margin: 0.5 }),
+                Some(HeadKind::CosFace { scale: 8.0, margin: 0.2 }),
+            ];
             let head = kinds[which - 2].map(|kind| {
                 let bias = vector(random, 5);
                 Head::new(matrix(random, 5, d_new), (kind == HeadKind::Softmax).then_some(bias), kind)

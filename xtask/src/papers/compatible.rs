@@ -1,0 +1,469 @@
+//! The tables of RACT, BCT and DMU from studies that train encoders.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rehang::comparison::{Backfill, Comparison, Measure, Outcome, Quality};
+use rehang::statistics::MeanSd;
+use rehang::{Error, Result};
+
+use super::{STUDIES, markdown, record};
+
+/// Every study that is recorded.
+pub struct Studies(BTreeMap<&'static str, Comparison>);
+
+/// A number here and, in brackets, what the paper prints.
+pub fn with_paper(number: Option<MeanSd>, paper: Option<f64>) -> String {
+    let here = match number {
+        None => "–".into(),
+        Some(only) if only.count == 1 => format!("{:.1}", only.mean),
+        Some(several) => format!("{:.1} ± {:.1}", several.mean, several.sd),
+    };
+    paper.map_or(here.clone(), |paper| format!("{here} ({paper})"))
+}
+
+/// The rows of DMU's tables: the paper's words, the method here (`+ ψ` where the gallery goes through ψ), M(n, n), M(n, o), Δ↑ and Δ↓ on
+/// GLDv2-test.
+type Row = (&'static str, &'static str, Option<[f64; 4]>);
+
+const ORACLE: Row = ("φ_n (oracle)", "independent", Some([25.58, f64::NAN, f64::NAN, f64::NAN]));
+const BCT: Row = ("φ_n (BCT)", "bct", Some([24.55, 21.12, 11.57, 4.03]));
+const OURS: Row = ("φ_n (ours)", "dmu + ψ", Some([25.00, 22.56, 19.18, 2.27]));
+const DEFAULT: Row = ("rehang's default (`auto`)", "auto", None);
+const TABLE_1: [Row; 4] = [ORACLE, BCT, OURS, DEFAULT];
+const TABLE_3: [Row; 4] = [
+    ("uniform (BCT)", "dmu, no selection + ψ", Some([24.55, 21.12, 11.57, 4.03])),
+    ("least conf.", "dmu, least confidence + ψ", Some([24.88, 22.25, 17.54, 2.74])),
+    ("entropy", "dmu + ψ", Some([25.00, 22.56, 19.18, 2.27])),
+    DEFAULT,
+];
+const TABLE_4: [Row; 5] = [
+    BCT,
+    ("φ_n (ours), L_SBC", "dmu, no L_FA", Some([24.75, 21.60, 14.10, 3.24])),
+    ("φ_n (ours), L_FA", "dmu, no selection + ψ", Some([24.72, 22.42, 18.44, 3.36])),
+    ("φ_n (ours), both", "dmu + ψ", Some([25.00, 22.56, 19.18, 2.27])),
+    DEFAULT,
+];
+const TABLE_7: [Row; 7] = [
+    ("BCT (ArcFace)", "bct", Some([24.55, 21.12, 11.57, 4.03])),
+    ("DMU (ArcFace)", "dmu + ψ", Some([25.00, 22.56, 19.18, 2.27])),
+    ("BCT (Regression)", "bct (regression)", Some([25.11, 19.96, 5.44, 1.84])),
+    ("DMU (Regression)", "dmu (regression) + ψ", Some([25.27, 21.23, 12.15, 1.21])),
+    ("BCT (Regression), λ = 10", "bct (regression), λ = 10", None),
+    ("DMU (Regression), λ = 10", "dmu (regression), λ = 10 + ψ", None),
+    DEFAULT,
+];
+const TABLE_8: [Row; 5] = [
+    ("BCT (CVPR'20)", "bct", Some([24.55, 21.12, 11.57, 4.03])),
+    ("FD (CVPR'21)", "focal-distillation", Some([25.24, 20.02, 5.76, 1.3])),
+    ("FD, λ = 0.1", "focal-distillation, λ = 0.1", None),
+    ("ours", "dmu + ψ", Some([25.00, 22.56, 19.18, 2.27])),
+    DEFAULT,
+];
+
+/// RACT's scenarios: the study, its name there, and mAP on GLDv2-test at 0 % (table 2): old, vanilla and ours from R50 to R101.
+const SCENARIOS: [(&str, &str, [f64; 3]); 3] = [
+    ("ract-expansion", "Expansion", [9.91, 11.37, 11.40]),
+    ("ract-open-data", "Open-data", [9.91, 10.61, 11.05]),
+    ("ract-open-class", "Open-class", [11.04, 11.65, 11.90]),
+];
+
+impl Studies {
+    /// The records under `root`.
+    pub fn read(root: &Path) -> Result<Self> {
+        let mut studies = BTreeMap::new();
+        for (name, _) in STUDIES {
+            let path = root.join(record(name));
+            if path.exists() {
+                let text = fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
+                let read = serde_json::from_str(&text);
+                studies.insert(name, read.map_err(|error| Error::corrupt(path.display(), error))?);
+            }
+        }
+        Ok(Self(studies))
+    }
+
+    /// One of them.
+    pub fn get(&self, name: &str) -> Result<&Comparison> {
+        self.0
+            .get(name)
+            .ok_or_else(|| Error::missing(format!("the record of the study {name}"), "its tables"))
+    }
+
+    /// A table of one of the three papers.
+    pub fn table(&self, paper: &str, name: &str, rest: &[&str]) -> Result<String> {
+        match (paper, name, rest) {
+            ("setting", study, []) => {
+                Ok(self.get(study)?.setting.iter().map(|line| format!("- {line}\n")).collect())
+            }
+            ("ract", "table-2", []) => self.hot_start(),
+            ("ract", "map", [study, part]) => self.along(study, part, |backfill| &backfill.map),
+            ("ract", "flips", [study, part]) => {
+                self.along(study, part, |backfill| &backfill.negative_flip_rate)
+            }
+            ("ract", "orders", [part]) => self.orders(part),
+            ("ract", "others", [part]) => self.others(part),
+            ("bct", "table-1", [part]) => self.bct_1(part),
+            ("bct", "table-2", []) => self.bct_2(),
+            ("bct", "table-3", [part]) => self.bct_3(part),
+            ("dmu", "table-1", [part]) => self.dmu(&TABLE_1, part),
+            ("dmu", "table-3", [part]) => self.dmu(&TABLE_3, part),
+            ("dmu", "table-4", [part]) => self.dmu(&TABLE_4, part),
+            ("dmu", "table-7", [part]) => self.dmu(&TABLE_7, part),
+            ("dmu", "table-8", [part]) => self.dmu(&TABLE_8, part),
+            _ => Err(Error::option("a page of results", format!("{paper} {name}"), "the name of a table")),
+        }
+    }
+
+    /// RACT's table 2: mAP at 0 %.
+    fn hot_start(&self) -> Result<String> {
+        let mut columns = vec!["Model"];
+        let mut rows: Vec<Vec<String>> = ["old", "vanilla new", "ours new", "rehang's default (`auto`)"]
+            .map(|row| vec![row.to_owned()])
+            .into();
+        let headings: Vec<String> = SCENARIOS
+            .iter()
+            .flat_map(|(_, name, _)| [format!("{name}, seen"), format!("{name}, unseen")])
+            .collect();
+        columns.extend(headings.iter().map(String::as_str));
+        for (study, _, paper) in SCENARIOS {
+            let study = self.get(study)?;
+            for part in ["test", "unseen"] {
+                // The paper's landmarks of the test are those of the training in part only.
+                let paper = |row: usize| Some(paper[row]);
+                let at_0 = |method: &str| study.over_seeds(method, part, |outcome| Some(outcome.new_old.map));
+                let old = study.over_seeds("independent", part, |outcome| Some(outcome.old_old.map));
+                rows[0].push(with_paper(old, paper(0)));
+                rows[1].push(with_paper(at_0("vanilla"), paper(1)));
+                rows[2].push(with_paper(at_0("ract"), paper(2)));
+                rows[3].push(with_paper(at_0("auto"), None));
+            }
+        }
+        Ok(markdown(&columns, &rows))
+    }
+
+    /// RACT's figures 3 to 5: something along a backfill in random order, of vanilla and ours; and of the product's default in its own.
+    fn along(&self, study: &str, part: &str, of: impl Fn(&Backfill) -> &Vec<f64>) -> Result<String> {
+        let study = self.get(study)?;
+        let headings: Vec<String> = (0..=10).map(|tenth| format!("{} %", 10 * tenth)).collect();
+        let mut columns = vec!["Model"];
+        columns.extend(headings.iter().map(String::as_str));
+        columns.extend(["lowest", "highest", "mean of 101"]);
+        let rows: Vec<Vec<String>> = [
+            ("vanilla", "vanilla", "random"),
+            ("ours", "ract", "random"),
+            ("rehang's default (`auto`, coverage)", "auto", "coverage"),
+        ]
+        .into_iter()
+        .map(|(label, method, order)| {
+            let cell = |of_line: &dyn Fn(&[f64]) -> f64| {
+                let number =
+                    study.over_seeds(method, part, |outcome| Some(of_line(of(backfill(outcome, order)?))));
+                with_paper(number, None)
+            };
+            let mut row = vec![label.to_owned()];
+            row.extend((0..=10).map(|tenth| cell(&|line| line[10 * tenth])));
+            row.push(cell(&|line| line.iter().copied().fold(f64::INFINITY, f64::min)));
+            row.push(cell(&|line| line.iter().copied().fold(f64::NEG_INFINITY, f64::max)));
+            row.push(cell(&|line| line.iter().sum::<f64>() / line.len() as f64));
+            row
+        })
+        .collect();
+        Ok(markdown(&columns, &rows))
+    }
+
+    /// RACT's figure 6: area of mAP, and NFR@1, by order.
+    fn orders(&self, part: &str) -> Result<String> {
+        let orders = ["random", "least-confidence", "margin", "entropy", "coverage"];
+        let mut columns = vec!["Scenario", "Model"];
+        columns.extend(orders);
+        let mut rows = Vec::new();
+        for (study, scenario, _) in SCENARIOS {
+            let study = self.get(study)?;
+            for (label, method) in [("vanilla", "vanilla"), ("ours", "ract"), ("rehang's default", "auto")] {
+                let mut row = vec![scenario.to_owned(), label.to_owned()];
+                row.extend(orders.iter().map(|order| {
+                    let cell = |number: &dyn Fn(&Backfill) -> f64| {
+                        with_paper(
+                            study.over_seeds(method, part, |outcome| Some(number(backfill(outcome, order)?))),
+                            None,
+                        )
+                    };
+                    format!("{} / {}", cell(&|of| of.area.map), cell(&|of| of.negative_flips))
+                }));
+                rows.push(row);
+            }
+        }
+        Ok(markdown(&columns, &rows))
+    }
+
+    /// RACT's figures 16 and 17: beside BCT and focal distillation, in random order.
+    fn others(&self, part: &str) -> Result<String> {
+        let columns = [
+            "Scenario",
+            "Model",
+            "mAP at 0 %",
+            "lowest",
+            "area",
+            "at 100 %",
+            "NFR@1, mean",
+            "criterion, mAP",
+        ];
+        let mut rows = Vec::new();
+        for (study, scenario, _) in SCENARIOS {
+            let study = self.get(study)?;
+            for (label, method, order) in [
+                ("BCT", "bct", "random"),
+                ("FD", "focal-distillation", "random"),
+                ("FD, T = 2", "focal-distillation, T = 2", "random"),
+                ("FD, λ = 0.1", "focal-distillation, λ = 0.1", "random"),
+                ("ours", "ract", "random"),
+                ("ours on top of BCT", "ract-on-bct", "random"),
+                ("rehang's default", "auto", "coverage"),
+            ] {
+                if study.of(method, part).next().is_none() {
+                    continue;
+                }
+                let cell = |number: &dyn Fn(&Outcome) -> Option<f64>| {
+                    with_paper(study.over_seeds(method, part, number), None)
+                };
+                rows.push(vec![
+                    scenario.to_owned(),
+                    label.to_owned(),
+                    cell(&|outcome| Some(outcome.new_old.map)),
+                    cell(&|outcome| Some(backfill(outcome, order)?.min.map)),
+                    cell(&|outcome| Some(backfill(outcome, order)?.area.map)),
+                    cell(&|outcome| Some(outcome.new_new.map)),
+                    cell(&|outcome| Some(backfill(outcome, order)?.negative_flips)),
+                    met(study, method, part, Measure::Map),
+                ]);
+            }
+        }
+        Ok(markdown(&columns, &rows))
+    }
+
+    /// BCT's table 1: the cross search, the criterion and the gains; the paper's figures are those of IJB-C 1:N.
+    fn bct_1(&self, part: &str) -> Result<String> {
+        let rows = [
+            ("(φ_new*, φ_old)", "independent", [0.0, f64::NAN, f64::NAN]),
+            ("(φ_new-l2, φ_old)", "l2", [0.50, f64::NAN, f64::NAN]),
+            ("(φ_new-LwF, φ_old)", "lwf", [59.27, f64::NAN, f64::NAN]),
+            ("(φ_new-β, φ_old), basic", "bct (basic)", [67.23, 44.98, 7.89]),
+            ("(φ_new-β-kd, φ_old), distilled", "bct (distilled)", [69.02, 55.11, 9.68]),
+            ("(φ_new-β-sys, φ_old), synthesised", "bct", [70.70, 64.77, 11.36]),
+            ("rehang's default (`auto`)", "auto", [f64::NAN; 3]),
+        ];
+        let study = self.get("bct")?;
+        let mut table =
+            vec![bound(study, "(φ_old, φ_old), lower bound", part, |outcome| outcome.old_old, Some(59.34))];
+        table.extend(rows.map(|(label, method, paper)| compared(study, label, method, part, paper)));
+        table.push(bound(
+            study,
+            "(φ_new*, φ_new*), upper bound",
+            part,
+            |outcome| outcome.best_best,
+            Some(76.88),
+        ));
+        Ok(markdown(&COMPARED, &table))
+    }
+
+    /// BCT's table 2: what the new model loses.
+    fn bct_2(&self) -> Result<String> {
+        let study = self.get("bct")?;
+        let columns = ["Model", "mAP, seen", "mAP, unseen", "top-1, seen", "top-1, unseen"];
+        let row = |label: &str, paper: Option<f64>, of: &dyn Fn(&Outcome) -> Quality, method: &str| {
+            let cell = |part: &str, measure: Measure, paper: Option<f64>| {
+                with_paper(study.over_seeds(method, part, |outcome| Some(of(outcome).of(measure))), paper)
+            };
+            vec![
+                label.to_owned(),
+                cell("test", Measure::Map, paper),
+                cell("unseen", Measure::Map, None),
+                cell("test", Measure::Top1, None),
+                cell("unseen", Measure::Top1, None),
+            ]
+        };
+        let mut rows = vec![row("φ_old", Some(59.34), &|outcome| outcome.old_old, "independent")];
+        for (label, method, paper) in [
+            ("φ_new-β, basic", "bct (basic)", Some(73.86)),
+            ("φ_new-β-kd, distilled", "bct (distilled)", Some(73.56)),
+            ("φ_new-β-sys, synthesised", "bct", Some(74.40)),
+            ("φ_new*", "independent", Some(76.88)),
+            ("φ_new-l2", "l2", None),
+            ("φ_new-LwF", "lwf", None),
+            ("φ_new-β-sys without a clip of the gradient", "bct, no clip", None),
+            ("rehang's default (`auto`) leaves φ_new* as it is", "auto", None),
+        ] {
+            rows.push(row(label, paper, &|outcome| outcome.new_new, method));
+        }
+        Ok(markdown(&columns, &rows))
+    }
+
+    /// BCT's table 3: other encoders, widths and heads.
+    fn bct_3(&self, part: &str) -> Result<String> {
+        let study = self.get("bct")?;
+        let mut table =
+            vec![bound(study, "(φ_old, φ_old), lower bound", part, |outcome| outcome.old_old, Some(59.34))];
+        table.push(compared(
+            study,
+            "larger new encoder (ResNet-152)",
+            "bct, larger",
+            part,
+            [68.71, 53.42, 9.37],
+        ));
+        table.push(compared(
+            study,
+            "wider new vectors, 64 → 128 (128 → 256)",
+            "bct, wider",
+            part,
+            [69.45, 57.63, 10.11],
+        ));
+        for (name, label, lower, paper) in [
+            (
+                "bct-from-normalised-softmax",
+                "old Norm-Softmax, new Cosine Margin",
+                64.32,
+                [71.16, 54.46, 6.84],
+            ),
+            ("bct-from-softmax", "old SoftMax, new Cosine Margin", 54.16, [45.46, f64::NAN, f64::NAN]),
+        ] {
+            let study = self.get(name)?;
+            let lower_label = format!("lower bound of: {label}");
+            table.push(bound(study, &lower_label, part, |outcome| outcome.old_old, Some(lower)));
+            table.push(compared(study, label, "bct", part, paper));
+            table.push(compared(study, &format!("{label}: rehang's default"), "auto", part, [f64::NAN; 3]));
+        }
+        table.push(bound(
+            study,
+            "(φ_new*, φ_new*), upper bound",
+            part,
+            |outcome| outcome.best_best,
+            Some(76.88),
+        ));
+        Ok(markdown(&COMPARED, &table))
+    }
+
+    /// A table of DMU.
+    fn dmu(&self, rows: &[Row], part: &str) -> Result<String> {
+        let study = self.get("dmu")?;
+        let columns = [
+            "Method",
+            "M(φ_n, φ_n)",
+            "M(φ_n, φ_o)",
+            "Δ↑",
+            "Δ↓",
+            "top-1: M(φ_n, φ_n)",
+            "M(φ_n, φ_o)",
+            "Δ↑",
+            "Δ↓",
+        ];
+        let old =
+            |measure| study.over_seeds("independent", part, |outcome| Some(outcome.old_old.of(measure)));
+        let dash = || "–".to_owned();
+        let mut table = vec![vec![
+            "φ_o".to_owned(),
+            with_paper(old(Measure::Map), Some(18.93)),
+            dash(),
+            dash(),
+            dash(),
+            with_paper(old(Measure::Top1), None),
+            dash(),
+            dash(),
+            dash(),
+        ]];
+        for (label, method, paper) in rows {
+            let mut row = vec![(*label).to_owned()];
+            for measure in [Measure::Map, Measure::Top1] {
+                type Number = fn(&Outcome, Measure) -> Option<f64>;
+                let numbers: [Number; 4] = [
+                    |outcome, measure| Some(outcome.new_new.of(measure)),
+                    |outcome, measure| Some(outcome.new_old.of(measure)),
+                    Outcome::gain_up,
+                    Outcome::gain_down,
+                ];
+                for (place, number) in numbers.iter().enumerate() {
+                    let paper = paper.filter(|_| measure == Measure::Map).map(|paper| paper[place]);
+                    row.push(with_paper(
+                        study.over_seeds(method, part, |outcome| number(outcome, measure)),
+                        paper.filter(|paper| paper.is_finite()),
+                    ));
+                }
+            }
+            table.push(row);
+        }
+        Ok(markdown(&columns, &table))
+    }
+}
+
+/// Columns of BCT's tables 1 and 3.
+const COMPARED: [&str; 8] = [
+    "Comparison pair",
+    "Search acc. (mAP)",
+    "Backward compatible?",
+    "Update gain, %",
+    "Absolute gain",
+    "top-1",
+    "compatible in top-1?",
+    "Absolute gain",
+];
+
+/// A line of these tables.
+fn compared(study: &Comparison, label: &str, method: &str, part: &str, paper: [f64; 3]) -> Vec<String> {
+    let [accuracy, update, absolute] = paper.map(|paper| Some(paper).filter(|paper| paper.is_finite()));
+    let gain = |measure: Measure| {
+        study.over_seeds(method, part, |outcome| {
+            Some(outcome.new_old.of(measure) - outcome.old_old.of(measure))
+        })
+    };
+    let found =
+        |measure: Measure| study.over_seeds(method, part, |outcome| Some(outcome.new_old.of(measure)));
+    vec![
+        label.to_owned(),
+        with_paper(found(Measure::Map), accuracy),
+        met(study, method, part, Measure::Map),
+        with_paper(study.over_seeds(method, part, |outcome| outcome.update_gain(Measure::Map)), update),
+        with_paper(gain(Measure::Map), absolute),
+        with_paper(found(Measure::Top1), None),
+        met(study, method, part, Measure::Top1),
+        with_paper(gain(Measure::Top1), None),
+    ]
+}
+
+/// The line of a bound, which is compared with nothing.
+fn bound(
+    study: &Comparison,
+    label: &str,
+    part: &str,
+    of: impl Fn(&Outcome) -> Quality,
+    paper: Option<f64>,
+) -> Vec<String> {
+    let cell = |measure, paper| {
+        with_paper(study.over_seeds("independent", part, |outcome| Some(of(outcome).of(measure))), paper)
+    };
+    let dash = || "–".to_owned();
+    vec![
+        label.to_owned(),
+        cell(Measure::Map, paper),
+        dash(),
+        dash(),
+        dash(),
+        cell(Measure::Top1, None),
+        dash(),
+        dash(),
+    ]
+}
+
+/// In how many seeds the criterion is met.
+fn met(study: &Comparison, method: &str, part: &str, measure: Measure) -> String {
+    let met: Vec<bool> = study.of(method, part).map(|outcome| outcome.criterion_met(measure)).collect();
+    match (met.iter().filter(|met| **met).count(), met.len()) {
+        (_, 0) => "–".into(),
+        (0, _) => "no".into(),
+        (some, all) if some == all => "yes".into(),
+        (some, all) => format!("{some} of {all}"),
+    }
+}
+
+fn backfill<'a>(outcome: &'a Outcome, order: &str) -> Option<&'a Backfill> {
+    outcome.backfills.iter().find(|backfill| backfill.order == order)
+}

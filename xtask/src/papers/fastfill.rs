@@ -1,0 +1,470 @@
+//! FastFill's tables from the units of the vector sets, and its table 7 from a study with encoders of our own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use rehang::comparison::Measure;
+use rehang::order::Policy;
+use rehang::statistics::mean_sd;
+use rehang::{Error, Result};
+
+use super::compatible::{Studies, with_paper};
+use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SEEDS, SETS};
+use super::{markdown, spread};
+
+/// The published networks, whose order is random or their own.
+const PUBLISHED: [&str; 3] = ["fct", "l2+disc", "fastfill-reference"];
+
+/// Rows of table 1: method, its name and order in the study, then top-1 and mAP areas on ImageNet-1k.
+const TABLE_1: [(&str, &str, &str, Option<[f64; 2]>); 6] = [
+    ("BCT", "bct", "random", Some([58.92, 37.02])),
+    ("RACT", "ract", "entropy", Some([60.91, 39.47])),
+    ("FCT", "fct", "random", Some([62.80, 40.47])),
+    ("FastFill", "fastfill-reference", "sigma", Some([66.49, 44.84])),
+    ("`fastfill`, σ² of left-out pairs", "fastfill", "sigma", None),
+    ("rehang's default (`auto`, coverage)", "auto", "coverage", None),
+];
+
+/// Rows of table 5: the paper's words, method and order here, top-1 and mAP area there.
+const TABLE_5: [(&str, &str, &str, [f64; 2]); 8] = [
+    ("(l2)-random", "fct", "random", [62.80, 40.47]),
+    ("(disc)-random", "disc", "random", [65.51, 39.45]),
+    ("(l2+disc)-random", "l2+disc", "random", [65.06, 41.95]),
+    ("(l2+uncert.)-random", "label-free", "random", [62.58, 40.08]),
+    ("(l2+disc+uncert.)-random", "fastfill-reference", "random", [64.51, 42.05]),
+    ("(l2+uncert.)-sigma", "label-free", "sigma", [65.76, 43.61]),
+    ("(disc+uncert.)-sigma", "disc+uncertainty", "sigma", [55.21, 27.59]),
+    ("(l2+disc+uncert.)-sigma", "fastfill-reference", "sigma", [66.49, 44.84]),
+];
+
+/// Rows of table 7: method, uncertainty, method and order of the study, then top-1 and mAP areas on [:500], [500:] and [:1000].
+const TABLE_7: [(&str, &str, &str, &str, [f64; 6]); 7] = [
+    ("Old Model", "", "", "", [50.7, 12.41, 29.32, 29.13, 2.47, 14.9]),
+    ("FastFill", "Bayesian", "fastfill-reference", "sigma", [75.27, 17.9, 43.0, 53.88, 4.68, 26.44]),
+    (
+        "FastFill-ablation",
+        "Entropy",
+        "fastfill-reference",
+        "entropy",
+        [74.26, 15.22, 40.78, 53.48, 4.13, 25.74],
+    ),
+    (
+        "FastFill-ablation",
+        "Margin Conf.",
+        "fastfill-reference",
+        "margin",
+        [74.21, 15.17, 40.66, 53.21, 4.01, 25.56],
+    ),
+    (
+        "FastFill-ablation",
+        "Least Conf.",
+        "fastfill-reference",
+        "least-confidence",
+        [74.28, 15.18, 40.74, 53.38, 4.07, 25.65],
+    ),
+    ("FCT", "", "fct", "random", [71.15, 14.94, 38.77, 48.61, 3.7, 23.4]),
+    ("RACT", "Entropy", "ract", "entropy", [66.88, 13.65, 36.65, 41.6, 3.3, 20.4]),
+];
+
+/// Kendall τ of appendix E: what the network learned from, then τ with L_l2, L_disc and their sum.
+const TAUS: [(&str, &str, [Option<f64>; 3]); 3] = [
+    ("l2", "label-free", [Some(0.73), Some(0.56), None]),
+    ("disc", "disc+uncertainty", [Some(0.34), Some(0.62), None]),
+    ("l2+disc", "fastfill-reference", [Some(0.65), Some(0.63), Some(0.67)]),
+];
+
+/// One of the tables of FastFill's page.
+pub fn table(name: &str, units: &[Row], studies: &Studies) -> Result<String> {
+    match name {
+        "table-1" => table_1(studies),
+        "table-5" => Ok(table_5(units)),
+        "table-7" => table_7(studies),
+        "flips" => Ok(flips(units)),
+        "taus" => Ok(taus(units)),
+        "oracles" => Ok(oracles(units)),
+        "reproduction" => Ok(reproduction(units)),
+        "sets" => Ok(sets(units)),
+        _ => Err(Error::option("a table of FastFill", name, "one that fastfill.rs knows")),
+    }
+}
+
+fn table_5(units: &[Row]) -> String {
+    let places: Vec<(&str, &str)> =
+        SETS.iter().flat_map(|set| PARTS.iter().map(move |part| (*set, *part))).collect();
+    let headings: Vec<String> = places.iter().map(|(set, part)| format!("{set}, {part}")).collect();
+    let mut columns = vec!["Method", "paper"];
+    columns.extend(headings.iter().map(String::as_str));
+    let line = |label: &str, paper: String, method: &str, order: &str| {
+        let mut row = vec![label.to_owned(), paper];
+        row.extend(places.iter().map(|(set, part)| match areas(units, set, part, method, order) {
+            None => "–".into(),
+            Some([top1, map]) => format!("{} / {}", spread(&top1), spread(&map)),
+        }));
+        row
+    };
+    let mut rows: Vec<Vec<String>> = TABLE_5
+        .iter()
+        .map(|(label, method, order, paper)| {
+            line(label, format!("{:.1} / {:.1}", paper[0], paper[1]), method, order)
+        })
+        .collect();
+    rows.push(line("rehang's default (`auto`, coverage)", "–".into(), "auto", Policy::Coverage.name()));
+    markdown(&columns, &rows)
+}
+
+fn table_1(studies: &Studies) -> Result<String> {
+    let study = studies.get("fastfill")?;
+    let rows: Vec<Vec<String>> = TABLE_1
+        .iter()
+        .map(|(label, method, order, paper)| {
+            let cell = |measure: Measure, paper: Option<f64>| {
+                let number = study.over_seeds(method, "test", |outcome| {
+                    let found = outcome.backfills.iter().find(|backfill| backfill.order == *order);
+                    Some(found?.area.of(measure))
+                });
+                with_paper(number, paper)
+            };
+            vec![
+                (*label).to_owned(),
+                cell(Measure::Top1, paper.map(|paper| paper[0])),
+                cell(Measure::Map, paper.map(|paper| paper[1])),
+            ]
+        })
+        .collect();
+    Ok(markdown(&["Method", "top1~", "mAP~"], &rows))
+}
+
+fn table_7(studies: &Studies) -> Result<String> {
+    let study = studies.get("fastfill")?;
+    let parts = ["test", "unseen", "union"];
+    let columns = [
+        "Method Transformation",
+        "Uncertainty Estimation",
+        "top1~ seen",
+        "top1~ unseen",
+        "top1~ union",
+        "mAP~ seen",
+        "mAP~ unseen",
+        "mAP~ union",
+    ];
+    let cells = |method: &str, order: &str, paper: Option<[f64; 6]>| -> Vec<String> {
+        (0..6)
+            .map(|column| {
+                let (part, is_map) = (parts[column % 3], column >= 3);
+                let number = study.over_seeds(
+                    if method.is_empty() { "independent" } else { method },
+                    part,
+                    |outcome| {
+                        let quality = match outcome.backfills.iter().find(|backfill| backfill.order == order)
+                        {
+                            _ if method.is_empty() => outcome.old_old,
+                            found => found?.area,
+                        };
+                        Some(if is_map { quality.map } else { quality.top1 })
+                    },
+                );
+                with_paper(number, paper.map(|paper| paper[column]))
+            })
+            .collect()
+    };
+    let mut rows: Vec<Vec<String>> = TABLE_7
+        .iter()
+        .map(|(label, uncertainty, method, order, paper)| {
+            let mut row = vec![(*label).to_owned(), (*uncertainty).to_owned()];
+            row.extend(cells(method, order, Some(*paper)));
+            row
+        })
+        .collect();
+    for (label, uncertainty, method, order) in [
+        ("BCT", "", "bct", "random"),
+        ("`fastfill`, σ² of left-out pairs", "Bayesian", "fastfill", "sigma"),
+        ("rehang's default (`auto`)", "coverage", "auto", "coverage"),
+    ] {
+        let mut row = vec![label.to_owned(), uncertainty.to_owned()];
+        row.extend(cells(method, order, None));
+        rows.push(row);
+    }
+    Ok(markdown(&columns, &rows))
+}
+
+fn flips(units: &[Row]) -> String {
+    let headings: Vec<String> = FLIPS_AT.iter().map(|share| format!("{share} %")).collect();
+    let mut columns = vec!["Set, part, metric", "Method"];
+    columns.extend(headings.iter().map(String::as_str));
+    let mut rows = Vec::new();
+    for set in SETS {
+        for part in PARTS {
+            for (metric, place) in [("top-1", 0), ("top-5", 2)] {
+                for (label, method, order) in [
+                    ("FCT", "fct", "random"),
+                    ("FastFill", "fastfill-reference", "sigma"),
+                    ("rehang's default", "auto", Policy::Coverage.name()),
+                ] {
+                    let found: Vec<&Vec<[f64; 4]>> =
+                        of(units, set, part, method, order).filter_map(|row| row.flips.as_ref()).collect();
+                    if found.is_empty() {
+                        continue;
+                    }
+                    let mut row = vec![format!("{set}, {part}, {metric}"), label.to_owned()];
+                    row.extend((0..FLIPS_AT.len()).map(|at| {
+                        let side = |side: usize| {
+                            spread(&found.iter().map(|flips| flips[at][place + side]).collect::<Vec<_>>())
+                        };
+                        format!("+{} −{}", side(0), side(1))
+                    }));
+                    rows.push(row);
+                }
+            }
+        }
+    }
+    markdown(&columns, &rows)
+}
+
+fn taus(units: &[Row]) -> String {
+    let mut rows = Vec::new();
+    for (label, method, paper) in TAUS {
+        let mut row = vec![label.to_owned()];
+        for set in SETS {
+            let found: Vec<[f64; 3]> =
+                of(units, set, "seen", method, "sigma").filter_map(|row| row.taus).collect();
+            if found.is_empty() {
+                continue;
+            }
+            for (column, paper) in paper.iter().enumerate() {
+                let mean = mean_sd(&found.iter().map(|taus| taus[column]).collect::<Vec<_>>());
+                row.push(match (mean, paper) {
+                    (None, _) => "–".into(),
+                    (Some(mean), None) => format!("{:.2}", mean.mean),
+                    (Some(mean), Some(paper)) => format!("{:.2} ({paper:.2})", mean.mean),
+                });
+            }
+        }
+        rows.push(row);
+    }
+    let measured = SETS
+        .iter()
+        .filter(|set| of(units, set, "seen", "fastfill-reference", "sigma").any(|row| row.taus.is_some()));
+    let headings: Vec<String> =
+        measured.flat_map(|set| ["L_l2", "L_disc", "sum"].map(|loss| format!("{set}, {loss}"))).collect();
+    let mut columns = vec!["Trained with"];
+    columns.extend(headings.iter().map(String::as_str));
+    markdown(&columns, &rows)
+}
+
+fn oracles(units: &[Row]) -> String {
+    let orders = [("random", "random"), ("σ²", "sigma"), ("‖v − h(o)‖²", "oracle"), ("loss (3)", LOSS)];
+    let mut columns = vec!["Set, part"];
+    columns.extend(orders.iter().map(|(label, _)| *label));
+    let mut rows = Vec::new();
+    for set in SETS {
+        for part in PARTS {
+            let mut row = vec![format!("{set}, {part}")];
+            row.extend(orders.iter().map(|(_, order)| {
+                areas(units, set, part, "fastfill-reference", order)
+                    .map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)))
+            }));
+            rows.push(row);
+        }
+    }
+    markdown(&columns, &rows)
+}
+
+fn of<'a>(
+    units: &'a [Row],
+    set: &'a str,
+    part: &'a str,
+    method: &'a str,
+    order: &'a str,
+) -> impl Iterator<Item = &'a Row> {
+    units
+        .iter()
+        .filter(move |row| row.set == set && row.part == part && row.method == method && row.order == order)
+}
+
+/// Top-1 and mAP areas of one method and order over seeds.
+fn areas(rows: &[Row], set: &str, part: &str, method: &str, order: &str) -> Option<[Vec<f64>; 2]> {
+    over_seeds(rows, set, part, method, order, |row| Some(row.area))
+}
+
+/// A number of top-1 and of mAP of one method and order over the seeds that have it.
+fn over_seeds(
+    rows: &[Row],
+    set: &str,
+    part: &str,
+    method: &str,
+    order: &str,
+    number: impl Fn(&Row) -> Option<[f64; 2]>,
+) -> Option<[Vec<f64>; 2]> {
+    let found: Vec<[f64; 2]> = of(rows, set, part, method, order).filter_map(number).collect();
+    (!found.is_empty()).then(|| [0, 1].map(|metric| found.iter().map(|numbers| numbers[metric]).collect()))
+}
+
+/// The product's default beside what it is held against: the published recipe in its own order, and the best columns in
+/// random order.
+pub fn default(rows: &[Row]) -> String {
+    let mean = |values: &[f64]| mean_sd(values).map_or(f64::NAN, |spread| spread.mean);
+    let mut text = String::from(
+        "| set | part | default, top-1 / mAP | without handicap | fastfill-reference σ, mAP | above it | best published random column | \
+         top-1 at or above it | best random column of all | top-1 at or above it |\n|---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for set in SETS {
+        for part in PARTS {
+            let Some([top1, map]) = areas(rows, set, part, "auto", Policy::Coverage.name()) else { continue };
+            let plain = areas(rows, set, part, "auto", PLAIN)
+                .map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)));
+            let reference = areas(rows, set, part, "fastfill-reference", Policy::Sigma.name());
+            let verdict = |gap: f64| match gap {
+                // What is shown as 0.0 is neither.
+                _ if gap.abs() < 0.05 => "level".to_owned(),
+                _ if gap > 0.0 => format!("yes ({gap:+.1})"),
+                _ => format!("no ({gap:+.1})"),
+            };
+            let (reference, above) = reference.map_or(("–".into(), "–".into()), |[_, column]| {
+                (spread(&column), verdict(mean(&map) - mean(&column)))
+            });
+            let best = |methods: &[&str]| {
+                let column = |method| areas(rows, set, part, method, Policy::Random.name());
+                let columns = methods.iter().filter_map(|method| Some((*method, column(method)?)));
+                columns.max_by(|a, b| mean(&a.1[0]).total_cmp(&mean(&b.1[0]))).map_or(
+                    "– | –".into(),
+                    |(method, [best, its_map])| {
+                        let at = verdict(mean(&top1) - mean(&best));
+                        format!("{} / {} ({method}) | {at}", spread(&best), spread(&its_map))
+                    },
+                )
+            };
+            let all: Vec<&str> = METHODS.into_iter().filter(|method| *method != "auto").collect();
+            let _ = writeln!(
+                text,
+                "| {set} | {part} | {} / {} | {plain} | {reference} | {above} | {} | {} |",
+                spread(&top1),
+                spread(&map),
+                best(&PUBLISHED),
+                best(&all)
+            );
+        }
+    }
+    text
+}
+
+/// Areas (top-1, mAP) of the published recipe by an independent implementation, one seed: set, part, FCT random,
+/// FastFill random, σ and oracle.
+const ELSEWHERE: [(&str, &str, [[f64; 2]; 4]); 4] = [
+    ("img_omniglot", "seen", [[64.6, 51.5], [66.9, 52.1], [67.8, 52.6], [68.2, 56.2]]),
+    ("img_omniglot", "unseen", [[67.3, 39.1], [68.3, 39.2], [67.4, 39.2], [66.5, 41.9]]),
+    ("img_caltech101", "seen", [[44.3, 23.2], [46.3, 24.5], [45.3, 24.8], [46.9, 26.6]]),
+    ("img_caltech101", "unseen", [[35.9, 16.8], [38.7, 17.1], [38.4, 17.0], [39.1, 17.8]]),
+];
+
+/// The published recipe here beside the same recipe elsewhere.
+fn reproduction(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| set | part | column | here, area | here, 11 points | elsewhere | apart |\n|---|---|---|---|---|---|---|\n",
+    );
+    let columns = [
+        ("fct", Policy::Random),
+        ("fastfill-reference", Policy::Random),
+        ("fastfill-reference", Policy::Sigma),
+        ("fastfill-reference", Policy::Oracle),
+    ];
+    // Per metric, of every column: the square of how far apart the two are, and of the spread over seeds here.
+    let mut squares: [Vec<(f64, f64)>; 2] = Default::default();
+    for (set, part, numbers) in ELSEWHERE {
+        for ((method, policy), elsewhere) in columns.into_iter().zip(numbers) {
+            let order = policy.name();
+            let Some(area) = areas(rows, set, part, method, order) else { continue };
+            let points = over_seeds(rows, set, part, method, order, |row| row.points);
+            for (metric, values) in points.iter().flatten().enumerate() {
+                if let Some(spread) = mean_sd(values) {
+                    squares[metric].push(((spread.mean - elsewhere[metric]).powi(2), spread.sd.powi(2)));
+                }
+            }
+            let both = |of: &dyn Fn(usize) -> String| format!("{} / {}", of(0), of(1));
+            let (points, apart) = points.map_or(("–".into(), "–".into()), |points| {
+                let gap = |metric: usize| {
+                    let here = mean_sd(&points[metric]).map_or(f64::NAN, |spread| spread.mean);
+                    format!("{:+.1}", here - elsewhere[metric])
+                };
+                (both(&|metric| spread(&points[metric])), both(&gap))
+            });
+            let _ = writeln!(
+                text,
+                "| {set} | {part} | {method} {order} | {} | {points} | {} | {apart} |",
+                both(&|metric| spread(&area[metric])),
+                both(&|metric| format!("{:.1}", elsewhere[metric])),
+            );
+        }
+    }
+    if squares.iter().any(Vec::is_empty) {
+        return text;
+    }
+    let root = |metric: usize, of: &dyn Fn(&(f64, f64)) -> f64| {
+        (squares[metric].iter().map(of).sum::<f64>() / squares[metric].len() as f64).sqrt()
+    };
+    // The mean of three runs and one more: their difference has the variance of a run, and a third of it.
+    let another = f64::sqrt(1.0 + 1.0 / SEEDS as f64);
+    let _ = writeln!(
+        text,
+        "\nApart by (root mean square over the rows): {:.1} / {:.1}. One more run of our own would be apart from the mean of {SEEDS} by \
+         {:.1} / {:.1}, from the spread over seeds alone.",
+        root(0, &|square| square.0),
+        root(1, &|square| square.0),
+        another * root(0, &|square| square.1),
+        another * root(1, &|square| square.1)
+    );
+    text
+}
+
+/// Every method and order of every set and part.
+fn sets(rows: &[Row]) -> String {
+    let mut text = String::new();
+    for set in SETS {
+        for part in PARTS {
+            let here: Vec<&Row> = rows.iter().filter(|row| row.set == set && row.part == part).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let seeds: BTreeSet<u64> = here.iter().map(|row| row.seed).collect();
+            let _ = writeln!(
+                text,
+                "\n## {set}, {part} classes\n\nTop-1 / mAP in percent; up to {} seeds, as the last column says.\n\n| \
+                 method | order | area | start | minimum | end | τ | seeds |\n|---|---|---|---|---|---|---|---|",
+                seeds.len()
+            );
+            let mut groups: BTreeMap<(usize, usize, String, String), Vec<&Row>> = BTreeMap::new();
+            for row in here {
+                let method = METHODS.iter().position(|name| *name == row.method).map_or(0, |place| place + 1);
+                let order = Policy::ALL
+                    .iter()
+                    .position(|policy| policy.name() == row.order)
+                    .unwrap_or(Policy::ALL.len());
+                groups.entry((method, order, row.method.clone(), row.order.clone())).or_default().push(row);
+            }
+            for ((_, _, method, order), rows) in groups {
+                let cell = |of: &dyn Fn(&Row) -> [f64; 2]| {
+                    let part =
+                        |index: usize| spread(&rows.iter().map(|row| of(row)[index]).collect::<Vec<_>>());
+                    format!("{} / {}", part(0), part(1))
+                };
+                let taus: Vec<f64> = rows.iter().filter_map(|row| row.tau).collect();
+                let tau = mean_sd(&taus).map_or("–".into(), |tau| format!("{:.2}", tau.mean));
+                let kept: BTreeSet<&str> = rows.iter().map(|row| row.kept.as_str()).collect();
+                let method = if method == "auto" {
+                    format!("auto ({})", kept.into_iter().collect::<Vec<_>>().join(", "))
+                } else {
+                    method
+                };
+                let _ = writeln!(
+                    text,
+                    "| {method} | {order} | {} | {} | {} | {} | {tau} | {} |",
+                    cell(&|row| row.area),
+                    cell(&|row| row.start),
+                    cell(&|row| row.minimum),
+                    cell(&|row| row.end),
+                    rows.len()
+                );
+            }
+        }
+    }
+    text
+}

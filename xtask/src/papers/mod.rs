@@ -1,0 +1,150 @@
+//! `cargo xtask papers`: the tables of the papers, made of what can be had here; [`pages`] writes them, `docs/results.md` and the pages under
+//! `docs/results/`.
+//!
+//! Two kinds of records stand behind them: the units of [`units`] (fits on the vector sets of `../shared/data`) and the studies of
+//! `bench/compatible` (encoders trained from pixels). What is recorded is not measured again. A page is a text of ours with places for
+//! tables; `cargo xtask tidy` says where a page and its records disagree.
+
+mod compatible;
+mod fastfill;
+pub mod units;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use rehang::files::write_text;
+use rehang::statistics::mean_sd;
+use rehang::{Error, Result};
+
+use crate::tidy::root;
+
+/// A study, and the minutes it takes on two idle cores.
+const STUDIES: [(&str, u32); 8] = [
+    ("fastfill", 12),
+    ("ract-expansion", 8),
+    ("ract-open-data", 6),
+    ("ract-open-class", 6),
+    ("bct", 10),
+    ("bct-from-normalised-softmax", 3),
+    ("bct-from-softmax", 3),
+    ("dmu", 14),
+];
+
+/// Makes what is missing and writes the pages: all of it; `pages` measures nothing; `units [SET…]` and `studies [NAME…]` one kind.
+pub fn run(arguments: &[&str]) -> Result<()> {
+    let shared = Path::new("../shared/data");
+    let (kind, names) = arguments.split_first().map_or(("all", &[][..]), |(kind, names)| (*kind, names));
+    if matches!(kind, "all" | "studies") {
+        let chosen: Vec<_> =
+            STUDIES.iter().filter(|(name, _)| names.is_empty() || names.contains(name)).collect();
+        let missing: Vec<_> = chosen.into_iter().filter(|(name, _)| !record(name).exists()).collect();
+        let minutes: u32 = missing.iter().map(|(_, minutes)| minutes).sum();
+        eprintln!("{} studies are missing: about {minutes} minutes on two idle cores", missing.len());
+        for (name, minutes) in missing {
+            eprintln!("{name}: about {minutes} minutes");
+            study(name)?;
+        }
+    }
+    if matches!(kind, "all" | "units") {
+        let sets = if names.is_empty() { &units::SETS[..] } else { names };
+        units::measure_missing(shared, sets, &units::METHODS)?;
+    }
+    for (path, text) in pages(&root())? {
+        write_text(&path, &text)?;
+        eprintln!("{path}");
+    }
+    Ok(())
+}
+
+/// Where the record of a study lies, from the root.
+fn record(name: &str) -> std::path::PathBuf {
+    Path::new("bench/runs").join(format!("compatible-{name}")).join("comparison.json")
+}
+
+/// One study, by the command that a reader would type. It goes on where it stopped, with the encoders it has kept.
+fn study(name: &str) -> Result<()> {
+    let out = Path::new("bench/runs").join(format!("compatible-{name}"));
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let status = Command::new(cargo)
+        .args(["run", "--release", "--package", "rehang-cli", "--", "compare"])
+        .arg(format!("bench/compatible/{name}.toml"))
+        .arg("--out")
+        .arg(&out)
+        .stdout(std::process::Stdio::null())
+        .status()
+        .map_err(|error| Error::io("run", "cargo run", &error))?;
+    if !status.success() {
+        return Err(Error::conflict(format!("the study {name}"), "it failed, see above"));
+    }
+    // The page with its curves is made again by the same command, and is too large to keep.
+    let page = out.join("comparison.html");
+    fs_err::remove_file(&page).map_err(|error| Error::io("remove", &page, &error))
+}
+
+/// Every page of results, its path from the root and its text, from the records under `root`.
+pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
+    let units = units::read_units(root)?;
+    let studies = compatible::Studies::read(root)?;
+    let templates = [
+        ("docs/results.md", include_str!("results.md")),
+        ("docs/results/fastfill.md", include_str!("fastfill.md")),
+        ("docs/results/ract.md", include_str!("ract.md")),
+        ("docs/results/bct.md", include_str!("bct.md")),
+        ("docs/results/dmu.md", include_str!("dmu.md")),
+        ("docs/results/sets.md", include_str!("sets.md")),
+    ];
+    let fill = |template: &str| -> Result<String> {
+        let mut text = String::new();
+        for line in template.lines() {
+            match line.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")) {
+                None => text.push_str(line),
+                Some(place) => {
+                    let words: Vec<&str> = place.split_whitespace().collect();
+                    text.push_str(table_of(&words, root, &units, &studies)?.trim_end());
+                }
+            }
+            text.push('\n');
+        }
+        Ok(text)
+    };
+    templates.into_iter().map(|(path, template)| Ok((path.to_owned(), fill(template)?))).collect()
+}
+
+/// The table that a place of a template names.
+fn table_of(
+    place: &[&str],
+    root: &Path,
+    units: &[units::Row],
+    studies: &compatible::Studies,
+) -> Result<String> {
+    match place {
+        ["record", path] => {
+            let path = root.join(path);
+            let text = fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
+            Ok(text.lines().filter(|line| !line.starts_with("# ")).collect::<Vec<_>>().join("\n"))
+        }
+        ["default"] => Ok(fastfill::default(units)),
+        ["fastfill", name] => fastfill::table(name, units, studies),
+        [paper, name, rest @ ..] => studies.table(paper, name, rest),
+        _ => Err(Error::option("a page of results", place.join(" "), "the name of a table")),
+    }
+}
+
+/// A table in Markdown: columns after the first stand to the right.
+fn markdown(columns: &[&str], rows: &[Vec<String>]) -> String {
+    let mut text = format!("| {} |\n|---|{}\n", columns.join(" | "), "--:|".repeat(columns.len() - 1));
+    for row in rows {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+    text
+}
+
+/// `mean ± sd` over seeds; the mean alone for one seed, a dash for none.
+fn spread(values: &[f64]) -> String {
+    match mean_sd(values) {
+        None => "–".into(),
+        Some(only) if only.count == 1 => format!("{:.1}", only.mean),
+        Some(several) => format!("{:.1} ± {:.1}", several.mean, several.sd),
+    }
+}

@@ -1,0 +1,410 @@
+//! The vector sets of `../shared/data`: every method in every order that applies.
+//!
+//! Every (set, seed, method) is a unit of work whose numbers are appended to `bench/runs/results/units.jsonl` as soon as
+//! they are known; a unit that is there already is not done again.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use rehang::adapter::{self, Adapter};
+use rehang::curve::{Curve, CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, TOP5, curve, evaluate};
+use rehang::files::{self, VectorSource};
+use rehang::order::{Order, OrderInput, Policy, order};
+use rehang::statistics::kendall_tau_b;
+use rehang::study::true_errors;
+use rehang::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter};
+use serde::{Deserialize, Serialize};
+
+const UNITS: &str = "bench/runs/results/units.jsonl";
+pub const SETS: [&str; 4] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77"];
+/// The order of the rows that say what the handicap is worth.
+pub const PLAIN: &str = "coverage, no handicap";
+pub const PARTS: [&str; 2] = ["seen", "unseen"];
+pub const SEEDS: u64 = 3;
+/// Evenly spaced states whose mean others report instead of the area.
+const POINTS: usize = 11;
+
+/// What is fitted: a name in the table, and how.
+pub const METHODS: [&str; 11] = [
+    "do-nothing",
+    "procrustes",
+    "ridge",
+    "auto",
+    "fct",
+    "disc",
+    "l2+disc",
+    "label-free",
+    "disc+uncertainty",
+    "fastfill-reference",
+    "fastfill",
+];
+/// The order by FastFill's own loss (3), which is not known beforehand either.
+pub const LOSS: &str = "oracle (3)";
+/// Shares of the gallery, in percent, at which flips are kept.
+pub const FLIPS_AT: [usize; 5] = [10, 25, 50, 75, 100];
+
+/// The numbers of one set, seed, method, part and order.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Row {
+    pub set: String,
+    pub seed: u64,
+    pub method: String,
+    pub part: String,
+    pub order: String,
+    /// Method that was kept, for `auto`.
+    pub kept: String,
+    /// Top-1 and mAP: mean over all fractions, at the start, the lowest, at the end.
+    pub area: [f64; 2],
+    /// Their means over [`POINTS`] states only, as others measured; none in units of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub points: Option<[f64; 2]>,
+    pub start: [f64; 2],
+    pub minimum: [f64; 2],
+    pub end: [f64; 2],
+    /// Kendall τ-b of σ² with the true squared error; none where σ² is constant.
+    pub tau: Option<f64>,
+    /// Kendall τ-b of σ² with FastFill's L_l2, L_disc and their sum (3): of networks with a σ head, on classes that the new head knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taus: Option<[f64; 3]>,
+    /// Positive and negative flips of top-1, then of top-5, in percent of the queries, at [`FLIPS_AT`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flips: Option<Vec<[f64; 4]>>,
+    pub seconds: f64,
+}
+
+/// Measures what is missing of `methods` on `sets`, and gives all that is known.
+pub fn measure_missing(folder: &Path, sets: &[&str], methods: &[&str]) -> Result<Vec<Row>> {
+    let mut rows = read_units(Path::new("."))?;
+    let is_there = |rows: &[Row], set: &str, seed: u64, method: &str| {
+        rows.iter().any(|row| row.set == set && row.seed == seed && row.method == method)
+    };
+    for seed in 0..SEEDS {
+        for set in sets {
+            if methods.iter().all(|method| is_there(&rows, set, seed, method)) {
+                continue;
+            }
+            let data = match Set::read(folder, set) {
+                Ok(data) => data,
+                Err(error) => {
+                    eprintln!("{set} is skipped: {error}");
+                    continue;
+                }
+            };
+            for &method in methods {
+                if is_there(&rows, set, seed, method) {
+                    continue;
+                }
+                let usual = rows.iter().find(|row| row.set == *set && row.method == method);
+                let usual =
+                    usual.map_or(String::new(), |row| format!(" (another seed took {:.0} s)", row.seconds));
+                eprintln!("{set} seed {seed} {method}{usual} …");
+                let unit = measure(set, &data, method, seed)?;
+                append(&unit)?;
+                eprintln!("  {:.0} s", unit.first().map_or(0.0, |row| row.seconds));
+                rows.extend(unit);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+pub struct Part {
+    pub name: &'static str,
+    pub old: Vectors,
+    pub new: Vectors,
+    pub labels: Labels,
+}
+
+pub struct Set {
+    pub pairs: Pairs,
+    pub parts: Vec<Part>,
+    pub head: Head,
+}
+
+impl Set {
+    pub fn read(folder: &Path, set: &str) -> Result<Self> {
+        let folder = folder.join(set);
+        let matrix = |name: &str| files::read_matrix(&VectorSource::path(folder.join(name)));
+        let labels = |name: &str| files::read_labels(&VectorSource::path(folder.join(name)));
+        let head = Head::new(
+            matrix("head_new_weight.npy")?,
+            Some(files::read_f32_column(&VectorSource::path(folder.join("head_new_bias.npy")))?),
+            HeadKind::Softmax,
+        )?;
+        let vectors = |name: &str, rows: Matrix| Vectors::measured(name, Distance::L2, rows, name);
+        if set.starts_with("img_") {
+            let part = |name: &str| -> Result<(Vectors, Vectors, Labels)> {
+                Ok((
+                    vectors("old", matrix(&format!("{name}_old.npy"))?)?,
+                    vectors("new", matrix(&format!("{name}_new.npy"))?)?,
+                    labels(&format!("{name}_label.npy"))?,
+                ))
+            };
+            let (old, new, train) = part("train")?;
+            let parts = PARTS
+                .into_iter()
+                .map(|name| part(name).map(|(old, new, labels)| Part { name, old, new, labels }))
+                .collect::<Result<_>>()?;
+            return Ok(Self { pairs: Pairs::new(old, new, Some(train), None)?, parts, head });
+        }
+        let (old, new) = (matrix("old.npy")?, matrix("new.npy")?);
+        let (label, role) = (labels("label.npy")?, labels("role.npy")?);
+        let rows = |value: i64| -> Vec<usize> { (0..role.len()).filter(|&row| role[row] == value).collect() };
+        let pick = |rows: &[usize]| -> Result<(Vectors, Vectors, Labels)> {
+            Ok((
+                vectors("old", old.select(rows))?,
+                vectors("new", new.select(rows))?,
+                rows.iter().map(|&row| label[row]).collect(),
+            ))
+        };
+        let (train_old, train_new, train) = pick(&rows(0))?;
+        let parts = [(1, "seen"), (2, "unseen")]
+            .into_iter()
+            .map(|(value, name)| pick(&rows(value)).map(|(old, new, labels)| Part { name, old, new, labels }))
+            .collect::<Result<_>>()?;
+        Ok(Self { pairs: Pairs::new(train_old, train_new, Some(train), None)?, parts, head })
+    }
+}
+
+/// One unit: fits a method and measures it on both parts in every order that applies.
+fn measure(set: &str, data: &Set, method: &str, seed: u64) -> Result<Vec<Row>> {
+    #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
+    let started = std::time::Instant::now();
+    let progress = Progress::default();
+    let (name, options, head) = match method {
+        "l2+disc" | "disc" => (
+            Method::FastfillReference,
+            NetworkOptions {
+                uncertainty: Some(UncertaintySource::OutOfFold),
+                loss: Some(if method == "disc" { LossParts::Discriminative } else { LossParts::Both }),
+                ..NetworkOptions::default()
+            },
+            Some(&data.head),
+        ),
+        "disc+uncertainty" => (
+            Method::FastfillReference,
+            NetworkOptions { loss: Some(LossParts::Discriminative), ..NetworkOptions::default() },
+            Some(&data.head),
+        ),
+        "label-free" => (
+            Method::FastfillReference,
+            NetworkOptions { loss: Some(LossParts::Squared), ..NetworkOptions::default() },
+            None,
+        ),
+        other => (other.parse()?, NetworkOptions::default(), Some(&data.head)),
+    };
+    let parameters = FitParameters { method: name, seed, compare: false, ..FitParameters::default() };
+    let adapter = if matches!(method, "l2+disc" | "disc" | "fct") {
+        // Only random and oracle orders are made of these, so their σ² is not learned.
+        rehang_fit::fit_map_only(&data.pairs, head, &parameters, &options, &progress)?
+    } else {
+        fit_adapter(&data.pairs, head, &parameters, &options, &progress)?.adapter
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let mut rows = Vec::new();
+    for part in &data.parts {
+        rows.extend(measure_part(set, part, method, seed, &adapter, &data.head, seconds, &progress)?);
+    }
+    Ok(rows)
+}
+
+fn measure_part(
+    set: &str,
+    part: &Part,
+    method: &str,
+    seed: u64,
+    adapter: &Adapter,
+    head: &Head,
+    seconds: f64,
+    progress: &Progress,
+) -> Result<Vec<Row>> {
+    let adapted = adapter::apply(adapter, &part.old, None, progress)?;
+    let errors = true_errors(part.new.matrix(), adapted.vectors.matrix());
+    let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
+    let tau = kendall_tau_b(&variance, &errors)?;
+    let relevance = Relevance::Labels { gallery: &part.labels, queries: None };
+    let policies: &[Policy] = match method {
+        "do-nothing" | "procrustes" | "ridge" | "l2+disc" | "disc" | "fct" => &[Policy::Random],
+        "label-free" | "disc+uncertainty" => &[Policy::Sigma, Policy::Random],
+        _ => &Policy::ALL,
+    };
+    // FastFill's loss (3): only a class that the new head knows has a discriminative part.
+    let parts = losses(part.new.matrix(), adapted.vectors.matrix(), &part.labels, head);
+    let learns_sigma = matches!(method, "label-free" | "disc+uncertainty" | "fastfill-reference");
+    let taus = match &parts {
+        Some(parts) if learns_sigma => {
+            let [first, second, third] = parts.each_ref().map(|losses| kendall_tau_b(&variance, losses));
+            first?.zip(second?).zip(third?).map(|((first, second), third)| [first, second, third])
+        }
+        _ => None,
+    };
+    // The product's default is measured as it serves: with its handicap; and once more without, in its own order.
+    let handicap = if method == "auto" { adapter.handicap } else { 0.0 };
+    let mut runs: Vec<(&str, f64, Vec<usize>)> = Vec::new();
+    for &policy in policies {
+        let input = OrderInput {
+            items: part.new.len(),
+            sigma: Some(&variance),
+            squared_errors: Some(&errors),
+            classified: policy
+                .head(adapter.uncertainty.head(), Some(head))
+                .map(|head| (head, adapted.vectors.matrix())),
+            vectors: Some(adapted.vectors.matrix()),
+            seed,
+            ..OrderInput::default()
+        };
+        let permutation = order(policy, &input)?.permutation;
+        if policy == Policy::Coverage && handicap > 0.0 {
+            runs.push((PLAIN, 0.0, permutation.clone()));
+        }
+        runs.push((policy.name(), handicap, permutation));
+    }
+    if let (Some([.., both]), "fastfill-reference") = (parts, method) {
+        runs.push((LOSS, 0.0, Order::by_scores(both, "the loss (3)")?.permutation));
+    }
+    let mut rows = Vec::new();
+    for (name, handicap, permutation) in runs {
+        let made = curve(
+            &CurveInput {
+                native: part.new.matrix(),
+                adapted: adapted.vectors.matrix(),
+                order: &permutation,
+                queries: None,
+                relevance,
+                distance: Distance::L2,
+                handicap,
+                groups: None,
+                do_nothing: None,
+            },
+            &CurveOptions::default(),
+            progress,
+        )?;
+        let both = |of: &dyn Fn(&rehang::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
+        rows.push(Row {
+            set: set.into(),
+            seed,
+            method: method.into(),
+            part: part.name.into(),
+            order: name.into(),
+            kept: adapter.training.method.clone(),
+            area: both(&|line| line.area()),
+            points: Some(both(&|line| line.grid(POINTS).mean)),
+            start: both(&|line| line.start()),
+            minimum: both(&|line| line.min()),
+            end: both(&|line| line.end()),
+            tau,
+            taus,
+            flips: Some(flips(&made)),
+            seconds,
+        });
+    }
+    if method == "do-nothing" {
+        // The line that every curve is held against: old queries in the old gallery.
+        let today = evaluate(
+            part.old.matrix(),
+            None,
+            relevance,
+            old_distance(set),
+            &CurveOptions::default(),
+            progress,
+        )?;
+        let line = [today.values[TOP1], today.values[MAP]];
+        rows.push(Row {
+            set: set.into(),
+            seed,
+            method: "old model".into(),
+            part: part.name.into(),
+            order: "none".into(),
+            kept: String::new(),
+            area: line,
+            points: Some(line),
+            start: line,
+            minimum: line,
+            end: line,
+            tau: None,
+            taus: None,
+            flips: None,
+            seconds: 0.0,
+        });
+    }
+    Ok(rows)
+}
+
+/// FastFill's losses of every item as its reference code weighs them: L_l2 as the mean over coordinates, L_disc as cross-entropy with label
+/// smoothing 0.1, and their sum (3). `None` where the head does not know a class.
+fn losses(native: &Matrix, adapted: &Matrix, labels: &Labels, head: &Head) -> Option<[Vec<f64>; 3]> {
+    const SMOOTHING: f64 = 0.1;
+    let classes = head.classes();
+    let squared: Vec<f64> =
+        true_errors(native, adapted).iter().map(|error| error / native.columns() as f64).collect();
+    let mut discriminative = Vec::new();
+    for (row, &label) in labels.iter().enumerate() {
+        let label = usize::try_from(label).ok().filter(|&label| label < classes)?;
+        let logits: Vec<f64> = (0..classes)
+            .map(|class| {
+                let products = adapted.row(row).iter().zip(head.weight().row(class));
+                products.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>()
+                    + f64::from(head.bias()[class])
+            })
+            .collect();
+        let top = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let whole = top + logits.iter().map(|logit| (logit - top).exp()).sum::<f64>().ln();
+        let mean = logits.iter().sum::<f64>() / classes as f64;
+        discriminative.push(whole - (1.0 - SMOOTHING) * logits[label] - SMOOTHING * mean);
+    }
+    let both = squared.iter().zip(&discriminative).map(|(a, b)| a + b).collect();
+    Some([squared, discriminative, both])
+}
+
+/// Queries that flipped since the start, in percent of all: right and wrong in top-1, right and wrong in top-5, at [`FLIPS_AT`].
+fn flips(curve: &Curve) -> Vec<[f64; 4]> {
+    let queries = curve.per_query.queries.len() as f64;
+    let at = |metric: Metric, share: usize| {
+        let flips = &curve.flips[metric];
+        let cut = share * (flips.positive.len() - 1) / 100;
+        [flips.positive[cut], flips.negative[cut]].map(|count| 100.0 * count as f64 / queries)
+    };
+    FLIPS_AT
+        .into_iter()
+        .map(|share| {
+            let ([up, down], [up5, down5]) = (at(TOP1, share), at(TOP5, share));
+            [up, down, up5, down5]
+        })
+        .collect()
+}
+
+/// The distance that serves the old model best: word counts want the cosine. Anything less would flatter the upgrade.
+fn old_distance(set: &str) -> Distance {
+    if set.starts_with("text_") { Distance::Cosine } else { Distance::L2 }
+}
+
+/// Every row that is recorded under `root`.
+pub fn read_units(root: &Path) -> Result<Vec<Row>> {
+    let path = root.join(UNITS);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    files::read_lines(&path)?
+        .iter()
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| serde_json::from_str(line).map_err(|error| Error::corrupt(path.display(), error)))
+        .collect()
+}
+
+/// A unit is appended whole; a line that was cut by a crash is the last one and shows as a corrupt file.
+fn append(unit: &[Row]) -> Result<()> {
+    let failed = |error: &std::io::Error| Error::io("write", UNITS, error);
+    if let Some(folder) = Path::new(UNITS).parent() {
+        fs_err::create_dir_all(folder).map_err(|error| failed(&error))?;
+    }
+    let mut lines = String::new();
+    for row in unit {
+        let line = serde_json::to_string(row).map_err(|error| Error::corrupt(UNITS, error))?;
+        lines.push_str(&line);
+        lines.push('\n');
+    }
+    let mut file =
+        fs_err::OpenOptions::new().create(true).append(true).open(UNITS).map_err(|error| failed(&error))?;
+    file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| failed(&error))
+}
