@@ -423,6 +423,27 @@ fn a_parquet_file_claims_no_more_than_its_size_can_hold() {
     assert!(error.is_corrupt() && error.to_string().contains("134217727 values"), "{error}");
 }
 
+/// A page of a million zeros that claims to hold 120 MiB: its room is not made. (A claim of more bytes would not fit into the header.)
+#[test]
+fn a_page_of_a_parquet_file_claims_no_more_than_its_bytes_can_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zeros.parquet");
+    samples::write_zeros(&path, 300_000);
+    let source = VectorSource::path(&path);
+    assert_eq!(files::read_matrix(&source).unwrap().rows(), 300_000);
+    let mut bytes = fs_err::read(&path).unwrap();
+    // The header of the first page: its type, and its size without compression in four bytes.
+    assert!(&bytes[..4] == b"PAR1" && bytes[4..7] == [0x15, 0x00, 0x15] && bytes[10] < 0x80);
+    let claim = 2 * 120_u32 * 1024 * 1024;
+    for (at, shift) in [0, 7, 14, 21].into_iter().enumerate() {
+        bytes[7 + at] = (claim >> shift) as u8 & 0x7f | if at < 3 { 0x80 } else { 0 };
+    }
+    fs_err::write(&path, &bytes).unwrap();
+    let error = files::read_matrix(&source).unwrap_err();
+    let text = error.to_string();
+    assert!(error.is_corrupt() && text.contains("claims to hold 125829120, more than they can"), "{text}");
+}
+
 /// Healthy files of every format, to be damaged. Writing one waits for the disk, so it is done once.
 static HEALTHY: LazyLock<Vec<(&'static str, Vec<u8>)>> = LazyLock::new(healthy);
 

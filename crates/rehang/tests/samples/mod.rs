@@ -170,6 +170,17 @@ pub fn write_parquet(path: &Path, case: &str) {
     write_columns(path, &columns, properties);
 }
 
+/// A Parquet file of vectors of two zeros, which Snappy packs, on pages of some MiB.
+pub fn write_zeros(path: &Path, rows: usize) {
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_dictionary_enabled(false)
+        .set_data_page_size_limit(3 << 20)
+        .set_data_page_row_count_limit(rows)
+        .build();
+    write_columns(path, &[("v", lists(&vec![Some(&[Some(0.0), Some(0.0)][..]); rows]))], properties);
+}
+
 /// A Parquet file of given columns, as many rows each.
 pub fn write_columns(path: &Path, columns: &[(&str, Column)], properties: WriterProperties) {
     let declared: String = columns.iter().map(|(name, column)| column.declared(name)).collect();

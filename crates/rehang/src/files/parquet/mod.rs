@@ -6,8 +6,10 @@
 //! building the Arrow crates takes longer than building all of this one.
 
 mod arrow_schema;
+mod header;
 mod write;
 
+use std::io::{BufReader, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -21,6 +23,7 @@ use ::parquet::errors::ParquetError;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use half::f16;
 
+use header::{PageSizes, page_sizes};
 pub(super) use write::ParquetWriter;
 
 use super::stream::{IdKind, Ids, RowBatch, RowReader};
@@ -34,6 +37,12 @@ const PAGE_VALUES_MAX: usize = 1 << 28;
 const VALUES_FREE: u64 = 1 << 24;
 /// Values a byte of the file that a larger column may have. Beyond it a file of a few hundred bytes would fill the memory.
 const VALUES_PER_BYTE_MAX: u64 = 1024;
+
+/// Bytes that a page may claim to hold whatever its compressed size: pages hold about 1 MiB.
+const PAGE_BYTES_FREE: u64 = 1 << 26;
+/// Bytes a compressed byte that a larger page may claim: what LZ4 packs at most, and eight times what Snappy does. The room is made, and
+/// filled with zeros, before anything is unpacked.
+const PAGE_BYTES_PER_BYTE_MAX: u64 = 256;
 
 /// The column of ids.
 const ID: &str = "id";
@@ -310,14 +319,37 @@ impl Table {
     }
 }
 
-/// The pages of a column chunk, held against the number of values that the footer gives for the chunk.
+/// The pages of a column chunk, held against the number of values that the footer gives for the chunk, and against their size.
 struct BoundedPages {
     inner: Box<dyn PageReader>,
     values_left: usize,
     dictionary: bool,
+    file: BufReader<fs_err::File>,
+    /// Where the next page begins, and where the chunk ends.
+    next: u64,
+    end: u64,
 }
 
 impl BoundedPages {
+    /// Fails where the next page claims to hold more than its bytes can.
+    fn check_size(&mut self) -> Result<(), ParquetError> {
+        while self.next < self.end {
+            self.file.seek(SeekFrom::Start(self.next))?;
+            let PageSizes { is_index, header, compressed, uncompressed } = page_sizes(&mut self.file)?;
+            self.next = self.next.saturating_add(header).saturating_add(compressed);
+            if uncompressed > PAGE_BYTES_FREE.max(compressed.saturating_mul(PAGE_BYTES_PER_BYTE_MAX)) {
+                return Err(ParquetError::General(format!(
+                    "a page of {compressed} bytes claims to hold {uncompressed}, more than they can"
+                )));
+            }
+            // The reader passes over the page of an index, and takes the one after it.
+            if !is_index {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn check(&mut self, page: Option<Page>) -> Result<Option<Page>, ParquetError> {
         if let Some(page) = page.as_ref().filter(|page| page.is_dictionary_page()) {
             self.dictionary = true;
@@ -356,6 +388,7 @@ impl Iterator for BoundedPages {
 
 impl PageReader for BoundedPages {
     fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        self.check_size()?;
         let page = self.inner.get_next_page()?;
         self.check(page)
     }
@@ -365,6 +398,7 @@ impl PageReader for BoundedPages {
     }
 
     fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        self.check_size()?;
         self.inner.skip_next_page()
     }
 
@@ -490,9 +524,12 @@ impl<T: DataType> Leaf<T> {
             .and_then(|group| group.get_column_page_reader(self.column))
             .map_err(|error| damaged(&self.source, &error))?;
         let description = metadata.file_metadata().schema_descr().column(self.column);
+        let (next, length) = chunk.byte_range();
+        let file = BufReader::with_capacity(512, open(&self.source.path)?.file);
+        let end = next.saturating_add(length);
         self.current = Some(ColumnReaderImpl::new(
             description,
-            Box::new(BoundedPages { inner, values_left, dictionary: false }),
+            Box::new(BoundedPages { inner, values_left, dictionary: false, file, next, end }),
         ));
         self.group += 1;
         Ok(true)
