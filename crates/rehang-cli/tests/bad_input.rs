@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::process::{Command, Output};
+
 use common::{Place, waves};
 use rehang::Matrix;
 
@@ -296,6 +298,16 @@ const CASES: &[Case] = &[
         "curve --new new.npy --adapted new.npy --order order.npy --labels labels.npy --grid 18446744073709551615",
         &["--grid", "18446744073709551615"],
     ),
+    case(
+        "2 kB that say one label 134 million times",
+        "fit --old old.npy --new new.npy --labels millions-of-one-value.parquet -o OUT.safetensors",
+        &["millions-of-one-value.parquet", "134217727 values"],
+    ),
+    case(
+        "a dictionary of 270 million ids in 439 bytes",
+        "fit --old old.npy --new new.npy --old-ids a-dictionary-of-270-million.parquet --new-ids ids.txt -o OUT.safetensors",
+        &["a-dictionary-of-270-million.parquet", "more values than it has room for"],
+    ),
     case("a demo among the files of a project", "demo --out .", &["--out", "earlier demo"]),
     case(
         "classes of a head that nothing names",
@@ -320,6 +332,10 @@ fn place_with_files() -> Place {
     let (old, new) = (waves(60, 3, 1), waves(60, 4, 2));
     place.write_matrix("old.npy", &old);
     place.write_matrix("new.npy", &new);
+    for bomb in ["millions-of-one-value", "a-dictionary-of-270-million"] {
+        let found = format!("{}/../../xtask/fuzz/corpus/parquet/{bomb}", env!("CARGO_MANIFEST_DIR"));
+        fs_err::copy(found, place.path(&format!("{bomb}.parquet"))).unwrap();
+    }
     place.write_matrix("wide.npy", &waves(60, 9, 3));
     place.write_matrix("short.npy", &waves(59, 4, 4));
     let mut nan = old.clone();
@@ -372,6 +388,17 @@ fn place_with_files() -> Place {
     place
 }
 
+/// Runs a command within 2 GB of memory, where such a limit can be had: no input of a few bytes takes more.
+fn run_within_memory(place: &Place, arguments: &[&str]) -> Output {
+    let command = place.command(arguments);
+    if cfg!(not(target_os = "linux")) {
+        return place.run(arguments);
+    }
+    let mut limited = Command::new("sh");
+    limited.args(["-c", r#"ulimit -v 2000000 && exec "$0" "$@""#]).arg(command.get_program());
+    limited.args(arguments).current_dir(place.path("")).output().unwrap()
+}
+
 #[test]
 fn bad_input_gets_one_clear_error_and_leaves_nothing_behind() {
     let place = place_with_files();
@@ -379,7 +406,7 @@ fn bad_input_gets_one_clear_error_and_leaves_nothing_behind() {
     let mut failures = Vec::new();
     for Case { why, command, says } in CASES {
         let arguments: Vec<&str> = command.split(' ').collect();
-        let output = place.run(&arguments);
+        let output = run_within_memory(&place, &arguments);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         let errors = stderr.lines().filter(|line| line.starts_with("Error: ")).count();
         if output.status.code() != Some(2) {
