@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use rehang::files::folder_of;
 use rehang::{Adapter, Error, Result, Space};
 use rehang_store::{Store, find_space};
 use serde::Serialize;
@@ -58,10 +59,7 @@ pub fn init(init: &Init) -> Result<Initialised> {
     if new.name == old.name {
         return Err(Error::option("new_name", &new.name, "a name that the old space does not have"));
     }
-    let folder = match init.path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(&init.path);
     let from_file = |path: &Path| seen_from(folder, path);
     let text = document(
         (&from_file(&init.gallery)?, &old),

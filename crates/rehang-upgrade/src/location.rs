@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::files::is_same_file;
+use rehang::files::{folder_of, is_same_file};
 use rehang::{Error, Remedy, Result};
 use rehang_store::{IndexHealth, Problem, SqliteStore, Store};
 use tempfile::{TempDir, TempPath};
@@ -215,10 +215,6 @@ fn expect_no_log(place: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn folder_of(place: &Path) -> &Path {
-    place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {

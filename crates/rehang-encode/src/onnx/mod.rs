@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
+use rehang::files::folder_of;
 use rehang::{Error, Gate, Result, Space};
 use rten::{Dimension, Model, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use rten_tensor::Layout as _;
@@ -377,9 +378,8 @@ impl Encoder for Onnx {
 fn weights_beside(model: &Path) -> Result<Vec<PathBuf>> {
     let failed = |error: &std::io::Error| Error::io("read", model, error);
     let bytes = fs_err::read(model).map_err(|error| failed(&error))?;
-    let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut found = Vec::new();
-    for entry in fs_err::read_dir(folder).map_err(|error| failed(&error))? {
+    for entry in fs_err::read_dir(folder_of(model)).map_err(|error| failed(&error))? {
         let path = entry.map_err(|error| failed(&error))?.path();
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         if path != model && path.is_file() && memchr::memmem::find(&bytes, name).is_some() {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
+use rehang::files::folder_of;
 use rehang::{Error, ErrorKind, Result};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
@@ -92,10 +93,8 @@ impl Database {
     /// Makes a gallery in a file that is not there yet or has nothing in it. Where another process is faster, the gallery is
     /// its, and is opened.
     fn make(path: &Path) -> Result<Self> {
-        if let Some(folder) = path.parent()
-            && !folder.as_os_str().is_empty()
-            && !folder.is_dir()
-        {
+        let folder = folder_of(path);
+        if !folder.is_dir() {
             let reason = format!("there is no folder {}; create it first", folder.display());
             return Err(refuse("create", path, &reason));
         }

@@ -3,6 +3,7 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use rehang::files::folder_of;
 use rehang::{Distance, Error, Gate, Result, Space};
 use serde::{Deserialize, Serialize};
 use tempfile::TempPath;
@@ -265,10 +266,6 @@ impl Partial {
         };
         persist().map_err(|error| Error::io("write", &path, &error))
     }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A process that was killed while it saved leaves a file as large as the graph. What cannot be removed only takes room.

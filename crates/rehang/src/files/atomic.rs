@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use super::folder_of;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes collected before the system is asked to write.
@@ -69,10 +70,7 @@ impl AtomicFile {
         let Some(name) = target.file_name() else {
             return Err(refuse("it names no file"));
         };
-        let folder = match target.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
-            _ => PathBuf::from("."),
-        };
+        let folder = folder_of(&target).to_path_buf();
         if !folder.is_dir() {
             return Err(refuse(&format!("there is no folder {}; create it first", folder.display())));
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::join::{self, MissingPolicy};
-use super::{LabelValues, VectorSource, stream};
+use super::{LabelValues, VectorSource, folder_of, stream};
 use crate::adapter::Adapter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::{Finding, Severity};
@@ -682,8 +682,7 @@ pub fn is_same_file(a: &Path, b: &Path) -> bool {
         if let Ok(whole) = fs_err::canonicalize(path) {
             return Some(whole);
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Some(fs_err::canonicalize(folder).ok()?.join(path.file_name()?))
+        Some(fs_err::canonicalize(folder_of(path)).ok()?.join(path.file_name()?))
     };
     a == b || matches!((place(a), place(b)), (Some(a), Some(b)) if a == b) || is_hard_linked(a, b)
 }

@@ -447,6 +447,18 @@ pub fn write_f32(path: impl AsRef<Path>, values: &[f32]) -> Result<()> {
     writer.commit().map(|_| ())
 }
 
+/// The folder that a file lies in: `.` for a bare name, which has an empty one.
+///
+/// ```
+/// use std::path::Path;
+/// use rehang::files::folder_of;
+///
+/// assert_eq!((folder_of(Path::new("a/b.npy")), folder_of(Path::new("b.npy"))), (Path::new("a"), Path::new(".")));
+/// ```
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Writes a text file, whole or not at all.
 ///
 /// # Errors
