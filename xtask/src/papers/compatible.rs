@@ -216,7 +216,6 @@ impl Studies {
                 ("BCT", "bct", "random"),
                 ("FD", "focal-distillation", "random"),
                 ("FD, T = 2", "focal-distillation, T = 2", "random"),
-                ("FD, λ = 0.1", "focal-distillation, λ = 0.1", "random"),
                 ("ours", "ract", "random"),
                 ("ours on top of BCT", "ract-on-bct", "random"),
                 ("rehang's default", "auto", "coverage"),

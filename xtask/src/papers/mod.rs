@@ -87,13 +87,17 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
     let units = units::read_units(root)?;
     let studies = compatible::Studies::read(root)?;
     let templates = [
-        ("docs/results.md", include_str!("results.md")),
-        ("docs/results/fastfill.md", include_str!("fastfill.md")),
-        ("docs/results/ract.md", include_str!("ract.md")),
-        ("docs/results/bct.md", include_str!("bct.md")),
-        ("docs/results/dmu.md", include_str!("dmu.md")),
-        ("docs/results/sets.md", include_str!("sets.md")),
+        ("docs/results.md", "results.md"),
+        ("docs/results/fastfill.md", "fastfill.md"),
+        ("docs/results/ract.md", "ract.md"),
+        ("docs/results/bct.md", "bct.md"),
+        ("docs/results/dmu.md", "dmu.md"),
+        ("docs/results/sets.md", "sets.md"),
     ];
+    let read = |name: &str| -> Result<String> {
+        let path = root.join("xtask/src/papers").join(name);
+        fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))
+    };
     let fill = |template: &str| -> Result<String> {
         let mut text = String::new();
         for line in template.lines() {
@@ -108,7 +112,7 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
         }
         Ok(text)
     };
-    templates.into_iter().map(|(path, template)| Ok((path.to_owned(), fill(template)?))).collect()
+    templates.into_iter().map(|(path, template)| Ok((path.to_owned(), fill(&read(template)?)?))).collect()
 }
 
 /// The table that a place of a template names.

@@ -17,7 +17,8 @@ use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySo
 use serde::{Deserialize, Serialize};
 
 const UNITS: &str = "bench/runs/results/units.jsonl";
-pub const SETS: [&str; 4] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77"];
+pub const SETS: [&str; 5] =
+    ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
 /// The order of the rows that say what the handicap is worth.
 pub const PLAIN: &str = "coverage, no handicap";
 pub const PARTS: [&str; 2] = ["seen", "unseen"];
