@@ -138,8 +138,8 @@ fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<
         encoder("Old model", &parameters.old, data.old_rows),
         encoder("New models", &parameters.independent, data.new_rows),
         format!(
-            "Searched parts and their items: {}; cosine, leave one out, by plain distances; `auto`, the default of `rehang fit`, with the \
-             handicap that it recommends. Where old vectors have fewer coordinates, queries are cut to them and have a length of their own there.",
+            "Searched parts and their items: {}; cosine, leave one out, by plain distances, but for `auto`: with the handicap that it \
+             recommends. Where old vectors have fewer coordinates, queries are cut to them and have a length of their own there.",
             parts.join(", ")
         ),
         format!("Seeds: {}.", parameters.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
@@ -633,7 +633,7 @@ mod tests {
         let mut parameters = study(folder.path(), "bct", "bct", "");
         parameters.adapters = vec![Method::Auto, Method::Procrustes];
         let made = run(&parameters, 32..40).unwrap();
-        assert!(made.setting.iter().any(|line| line.contains("plain distances; `auto`")), "{made:?}");
+        assert!(made.setting.iter().any(|line| line.contains("but for `auto`")), "{made:?}");
         assert_eq!(made.methods(), ["independent", "bct", "auto", "procrustes"]);
     }
 

@@ -56,7 +56,7 @@ pub const DOORS: &[(&str, &str)] = &[
     ("crates/rehang-fit/src/auto.rs", "seconds of a fit, which are shown"),
     ("crates/rehang-cli/src/bar.rs", "the progress bar"),
     ("crates/rehang-demo/src/live.rs", "how long searches and writes take during the demo"),
-    ("xtask/src/results.rs", "seconds of a fit, which are part of the results"),
+    ("xtask/src/papers/units.rs", "seconds of a fit, which are part of the results"),
 ];
 
 /// Crates that talk to people: they print, and they know the words of the command line.

@@ -616,7 +616,7 @@ mod tests {
         let (batch, _) = Plain::usual().batch();
         let value = |objective: &Objective| read(objective.loss(&batch)).unwrap();
         let terms = focal.terms(0.0, Some(&heads)).unwrap();
-        assert_eq!(value(&terms[2].1), value(&focal_distillation(own, 1.0, 5.0, 2.0)));
+        assert_eq!(value(&terms[2].1), value(&focal_distillation(own, 1.0, 5.0, 100.0)));
         let influence = influence(heads.whole.clone(), InfluenceSet::New, NewClasses::Synthesised);
         assert_eq!(value(&terms[1].1), value(&influence), "the influence loss has the synthesised classes");
     }
