@@ -14,10 +14,12 @@ pub struct Studies(BTreeMap<&'static str, Comparison>);
 
 /// A number here and, in brackets, what the paper prints.
 pub fn with_paper(number: Option<MeanSd>, paper: Option<f64>) -> String {
+    // What is shown as 0.0 has no sign.
+    let shown = |mean: f64| if mean.abs() < 0.05 { 0.0 } else { mean };
     let here = match number {
         None => "–".into(),
-        Some(only) if only.count == 1 => format!("{:.1}", only.mean),
-        Some(several) => format!("{:.1} ± {:.1}", several.mean, several.sd),
+        Some(only) if only.count == 1 => format!("{:.1}", shown(only.mean)),
+        Some(several) => format!("{:.1} ± {:.1}", shown(several.mean), several.sd),
     };
     paper.map_or(here.clone(), |paper| format!("{here} ({paper})"))
 }

@@ -37,7 +37,7 @@ const TABLE_5: [(&str, &str, &str, [f64; 2]); 8] = [
     ("(l2+disc+uncert.)-sigma", "fastfill-reference", "sigma", [66.49, 44.84]),
 ];
 
-/// Rows of table 7: method, uncertainty, method and order of the study, then top-1 and mAP areas on [:500], [500:] and [:1000].
+/// Rows of table 7: method, uncertainty, method and order of the study, then top-1 and mAP areas on `[:500]`, `[500:]` and `[:1000]`.
 const TABLE_7: [(&str, &str, &str, &str, [f64; 6]); 7] = [
     ("Old Model", "", "", "", [50.7, 12.41, 29.32, 29.13, 2.47, 14.9]),
     ("FastFill", "Bayesian", "fastfill-reference", "sigma", [75.27, 17.9, 43.0, 53.88, 4.68, 26.44]),
