@@ -360,18 +360,12 @@ impl Studies {
         ];
         let old =
             |measure| study.over_seeds("independent", part, |outcome| Some(outcome.old_old.of(measure)));
-        let dash = || "–".to_owned();
-        let mut table = vec![vec![
-            "φ_o".to_owned(),
-            with_paper(old(Measure::Map), Some(18.93)),
-            dash(),
-            dash(),
-            dash(),
-            with_paper(old(Measure::Top1), None),
-            dash(),
-            dash(),
-            dash(),
-        ]];
+        let mut first = vec!["φ_o".to_owned()];
+        for (measure, paper) in [(Measure::Map, Some(18.93)), (Measure::Top1, None)] {
+            first.push(with_paper(old(measure), paper));
+            first.extend(["–"; 3].map(String::from));
+        }
+        let mut table = vec![first];
         for (label, method, paper) in rows {
             let mut row = vec![(*label).to_owned()];
             for measure in [Measure::Map, Measure::Top1] {
