@@ -7,48 +7,49 @@ use rehang::comparison::{Backfill, Comparison, Measure, Outcome, Quality};
 use rehang::statistics::MeanSd;
 use rehang::{Error, Result};
 
-use super::{STUDIES, markdown, record};
+use super::{STUDIES, markdown, record, shown};
 
 /// Every study that is recorded.
 pub struct Studies(BTreeMap<&'static str, Comparison>);
 
 /// A number here and, in brackets, what the paper prints.
 pub fn with_paper(number: Option<MeanSd>, paper: Option<f64>) -> String {
-    // What is shown as 0.0 has no sign.
-    let shown = |mean: f64| if mean.abs() < 0.05 { 0.0 } else { mean };
-    let here = match number {
-        None => "–".into(),
-        Some(only) if only.count == 1 => format!("{:.1}", shown(only.mean)),
-        Some(several) => format!("{:.1} ± {:.1}", shown(several.mean), several.sd),
-    };
-    paper.map_or(here.clone(), |paper| format!("{here} ({paper})"))
+    let here = shown(number);
+    match paper {
+        None => here,
+        Some(paper) => format!("{here} ({paper})"),
+    }
 }
 
 /// The rows of DMU's tables: the paper's words, the method here (`+ ψ` where the gallery goes through ψ), M(n, n), M(n, o), Δ↑ and Δ↓ on
 /// GLDv2-test.
 type Row = (&'static str, &'static str, Option<[f64; 4]>);
 
+/// What the paper prints of BCT, and of its own method: in most of its tables.
+const BCT_THERE: Option<[f64; 4]> = Some([24.55, 21.12, 11.57, 4.03]);
+const OURS_THERE: Option<[f64; 4]> = Some([25.00, 22.56, 19.18, 2.27]);
+
 const ORACLE: Row = ("φ_n (oracle)", "independent", Some([25.58, f64::NAN, f64::NAN, f64::NAN]));
-const BCT: Row = ("φ_n (BCT)", "bct", Some([24.55, 21.12, 11.57, 4.03]));
-const OURS: Row = ("φ_n (ours)", "dmu + ψ", Some([25.00, 22.56, 19.18, 2.27]));
+const BCT: Row = ("φ_n (BCT)", "bct", BCT_THERE);
+const OURS: Row = ("φ_n (ours)", "dmu + ψ", OURS_THERE);
 const DEFAULT: Row = ("rehang's default (`auto`)", "auto", None);
 const TABLE_1: [Row; 4] = [ORACLE, BCT, OURS, DEFAULT];
 const TABLE_3: [Row; 4] = [
-    ("uniform (BCT)", "dmu, no selection + ψ", Some([24.55, 21.12, 11.57, 4.03])),
+    ("uniform (BCT)", "dmu, no selection + ψ", BCT_THERE),
     ("least conf.", "dmu, least confidence + ψ", Some([24.88, 22.25, 17.54, 2.74])),
-    ("entropy", "dmu + ψ", Some([25.00, 22.56, 19.18, 2.27])),
+    ("entropy", "dmu + ψ", OURS_THERE),
     DEFAULT,
 ];
 const TABLE_4: [Row; 5] = [
     BCT,
     ("φ_n (ours), L_SBC", "dmu, no L_FA", Some([24.75, 21.60, 14.10, 3.24])),
     ("φ_n (ours), L_FA", "dmu, no selection + ψ", Some([24.72, 22.42, 18.44, 3.36])),
-    ("φ_n (ours), both", "dmu + ψ", Some([25.00, 22.56, 19.18, 2.27])),
+    ("φ_n (ours), both", "dmu + ψ", OURS_THERE),
     DEFAULT,
 ];
 const TABLE_7: [Row; 7] = [
-    ("BCT (ArcFace)", "bct", Some([24.55, 21.12, 11.57, 4.03])),
-    ("DMU (ArcFace)", "dmu + ψ", Some([25.00, 22.56, 19.18, 2.27])),
+    ("BCT (ArcFace)", "bct", BCT_THERE),
+    ("DMU (ArcFace)", "dmu + ψ", OURS_THERE),
     ("BCT (Regression)", "bct (regression)", Some([25.11, 19.96, 5.44, 1.84])),
     ("DMU (Regression)", "dmu (regression) + ψ", Some([25.27, 21.23, 12.15, 1.21])),
     ("BCT (Regression), λ = 10", "bct (regression), λ = 10", None),
@@ -56,10 +57,10 @@ const TABLE_7: [Row; 7] = [
     DEFAULT,
 ];
 const TABLE_8: [Row; 5] = [
-    ("BCT (CVPR'20)", "bct", Some([24.55, 21.12, 11.57, 4.03])),
+    ("BCT (CVPR'20)", "bct", BCT_THERE),
     ("FD (CVPR'21)", "focal-distillation", Some([25.24, 20.02, 5.76, 1.3])),
     ("FD, λ = 0.1", "focal-distillation, λ = 0.1", None),
-    ("ours", "dmu + ψ", Some([25.00, 22.56, 19.18, 2.27])),
+    ("ours", "dmu + ψ", OURS_THERE),
     DEFAULT,
 ];
 
@@ -255,16 +256,9 @@ impl Studies {
             ("rehang's default (`auto`)", "auto", [f64::NAN; 3]),
         ];
         let study = self.get("bct")?;
-        let mut table =
-            vec![bound(study, "(φ_old, φ_old), lower bound", part, |outcome| outcome.old_old, Some(59.34))];
+        let mut table = vec![lower(study, "(φ_old, φ_old), lower bound", part, 59.34)];
         table.extend(rows.map(|(label, method, paper)| compared(study, label, method, part, paper)));
-        table.push(bound(
-            study,
-            "(φ_new*, φ_new*), upper bound",
-            part,
-            |outcome| outcome.best_best,
-            Some(76.88),
-        ));
+        table.push(upper(study, part));
         Ok(markdown(&COMPARED, &table))
     }
 
@@ -303,8 +297,7 @@ impl Studies {
     /// BCT's table 3: other encoders, widths and heads.
     fn bct_3(&self, part: &str) -> Result<String> {
         let study = self.get("bct")?;
-        let mut table =
-            vec![bound(study, "(φ_old, φ_old), lower bound", part, |outcome| outcome.old_old, Some(59.34))];
+        let mut table = vec![lower(study, "(φ_old, φ_old), lower bound", part, 59.34)];
         table.push(compared(
             study,
             "larger new encoder (ResNet-152)",
@@ -319,7 +312,7 @@ impl Studies {
             part,
             [69.45, 57.63, 10.11],
         ));
-        for (name, label, lower, paper) in [
+        for (name, label, there, paper) in [
             (
                 "bct-from-normalised-softmax",
                 "old Norm-Softmax, new Cosine Margin",
@@ -330,17 +323,11 @@ impl Studies {
         ] {
             let study = self.get(name)?;
             let lower_label = format!("lower bound of: {label}");
-            table.push(bound(study, &lower_label, part, |outcome| outcome.old_old, Some(lower)));
+            table.push(lower(study, &lower_label, part, there));
             table.push(compared(study, label, "bct", part, paper));
             table.push(compared(study, &format!("{label}: rehang's default"), "auto", part, [f64::NAN; 3]));
         }
-        table.push(bound(
-            study,
-            "(φ_new*, φ_new*), upper bound",
-            part,
-            |outcome| outcome.best_best,
-            Some(76.88),
-        ));
+        table.push(upper(study, part));
         Ok(markdown(&COMPARED, &table))
     }
 
@@ -424,13 +411,23 @@ fn compared(study: &Comparison, label: &str, method: &str, part: &str, paper: [f
     ]
 }
 
+/// What doing nothing gives; `there` in the paper.
+fn lower(study: &Comparison, label: &str, part: &str, there: f64) -> Vec<String> {
+    bound(study, label, part, |outcome| outcome.old_old, there)
+}
+
+/// What the independent model gives once everything is its own.
+fn upper(study: &Comparison, part: &str) -> Vec<String> {
+    bound(study, "(φ_new*, φ_new*), upper bound", part, |outcome| outcome.best_best, 76.88)
+}
+
 /// The line of a bound, which is compared with nothing.
 fn bound(
     study: &Comparison,
     label: &str,
     part: &str,
     of: impl Fn(&Outcome) -> Quality,
-    paper: Option<f64>,
+    there: f64,
 ) -> Vec<String> {
     let cell = |measure, paper| {
         with_paper(study.over_seeds("independent", part, |outcome| Some(of(outcome).of(measure))), paper)
@@ -438,7 +435,7 @@ fn bound(
     let dash = || "–".to_owned();
     vec![
         label.to_owned(),
-        cell(Measure::Map, paper),
+        cell(Measure::Map, Some(there)),
         dash(),
         dash(),
         dash(),
@@ -459,6 +456,7 @@ fn met(study: &Comparison, method: &str, part: &str, measure: Measure) -> String
     }
 }
 
-fn backfill<'a>(outcome: &'a Outcome, order: &str) -> Option<&'a Backfill> {
+/// The backfill in an order.
+pub fn backfill<'a>(outcome: &'a Outcome, order: &str) -> Option<&'a Backfill> {
     outcome.backfills.iter().find(|backfill| backfill.order == order)
 }

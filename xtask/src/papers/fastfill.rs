@@ -8,7 +8,7 @@ use rehang::order::Policy;
 use rehang::statistics::mean_sd;
 use rehang::{Error, Result};
 
-use super::compatible::{Studies, with_paper};
+use super::compatible::{Studies, backfill, with_paper};
 use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SEEDS, SETS};
 use super::{markdown, spread};
 
@@ -96,10 +96,7 @@ fn table_5(units: &[Row]) -> String {
     columns.extend(headings.iter().map(String::as_str));
     let line = |label: &str, paper: String, method: &str, order: &str| {
         let mut row = vec![label.to_owned(), paper];
-        row.extend(places.iter().map(|(set, part)| match areas(units, set, part, method, order) {
-            None => "–".into(),
-            Some([top1, map]) => format!("{} / {}", spread(&top1), spread(&map)),
-        }));
+        row.extend(places.iter().map(|(set, part)| both(areas(units, set, part, method, order))));
         row
     };
     let mut rows: Vec<Vec<String>> = TABLE_5
@@ -118,10 +115,8 @@ fn table_1(studies: &Studies) -> Result<String> {
         .iter()
         .map(|(label, method, order, paper)| {
             let cell = |measure: Measure, paper: Option<f64>| {
-                let number = study.over_seeds(method, "test", |outcome| {
-                    let found = outcome.backfills.iter().find(|backfill| backfill.order == *order);
-                    Some(found?.area.of(measure))
-                });
+                let number = study
+                    .over_seeds(method, "test", |outcome| Some(backfill(outcome, order)?.area.of(measure)));
                 with_paper(number, paper)
             };
             vec![
@@ -150,19 +145,14 @@ fn table_7(studies: &Studies) -> Result<String> {
     let cells = |method: &str, order: &str, paper: Option<[f64; 6]>| -> Vec<String> {
         (0..6)
             .map(|column| {
-                let (part, is_map) = (parts[column % 3], column >= 3);
-                let number = study.over_seeds(
-                    if method.is_empty() { "independent" } else { method },
-                    part,
-                    |outcome| {
-                        let quality = match outcome.backfills.iter().find(|backfill| backfill.order == order)
-                        {
-                            _ if method.is_empty() => outcome.old_old,
-                            found => found?.area,
-                        };
-                        Some(if is_map { quality.map } else { quality.top1 })
-                    },
-                );
+                let part = parts[column % 3];
+                let measure = if column < 3 { Measure::Top1 } else { Measure::Map };
+                // The old model by itself stands in every outcome, also in that of a model with no regard to it.
+                let number = if method.is_empty() {
+                    study.over_seeds("independent", part, |outcome| Some(outcome.old_old.of(measure)))
+                } else {
+                    study.over_seeds(method, part, |outcome| Some(backfill(outcome, order)?.area.of(measure)))
+                };
                 with_paper(number, paper.map(|paper| paper[column]))
             })
             .collect()
@@ -259,10 +249,9 @@ fn oracles(units: &[Row]) -> String {
     for set in SETS {
         for part in PARTS {
             let mut row = vec![format!("{set}, {part}")];
-            row.extend(orders.iter().map(|(_, order)| {
-                areas(units, set, part, "fastfill-reference", order)
-                    .map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)))
-            }));
+            row.extend(
+                orders.iter().map(|(_, order)| both(areas(units, set, part, "fastfill-reference", order))),
+            );
             rows.push(row);
         }
     }
@@ -284,6 +273,11 @@ fn of<'a>(
 /// Top-1 and mAP areas of one method and order over seeds.
 fn areas(rows: &[Row], set: &str, part: &str, method: &str, order: &str) -> Option<[Vec<f64>; 2]> {
     over_seeds(rows, set, part, method, order, |row| Some(row.area))
+}
+
+/// Top-1 and mAP in one cell.
+fn both(numbers: Option<[Vec<f64>; 2]>) -> String {
+    numbers.map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)))
 }
 
 /// A number of top-1 and of mAP of one method and order over the seeds that have it.
@@ -310,8 +304,7 @@ pub fn default(rows: &[Row]) -> String {
     for set in SETS {
         for part in PARTS {
             let Some([top1, map]) = areas(rows, set, part, "auto", Policy::Coverage.name()) else { continue };
-            let plain = areas(rows, set, part, "auto", PLAIN)
-                .map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)));
+            let plain = both(areas(rows, set, part, "auto", PLAIN));
             let reference = areas(rows, set, part, "fastfill-reference", Policy::Sigma.name());
             let verdict = |gap: f64| match gap {
                 // What is shown as 0.0 is neither.

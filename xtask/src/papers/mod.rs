@@ -10,11 +10,11 @@ mod fastfill;
 pub mod units;
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rehang::files::write_text;
-use rehang::statistics::mean_sd;
+use rehang::statistics::{MeanSd, mean_sd};
 use rehang::{Error, Result};
 
 use crate::tidy::root;
@@ -57,14 +57,19 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Where the record of a study lies, from the root.
-fn record(name: &str) -> std::path::PathBuf {
-    Path::new("bench/runs").join(format!("compatible-{name}")).join("comparison.json")
+/// Where a study writes, from the root.
+fn folder(name: &str) -> PathBuf {
+    Path::new("bench/runs").join(format!("compatible-{name}"))
+}
+
+/// Where its record lies.
+fn record(name: &str) -> PathBuf {
+    folder(name).join("comparison.json")
 }
 
 /// One study, by the command that a reader would type. It goes on where it stopped, with the encoders it has kept.
 fn study(name: &str) -> Result<()> {
-    let out = Path::new("bench/runs").join(format!("compatible-{name}"));
+    let out = folder(name);
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let status = Command::new(cargo)
         .args(["run", "--release", "--package", "rehang-cli", "--", "compare"])
@@ -145,10 +150,17 @@ fn markdown(columns: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// `mean ± sd` over seeds; the mean alone for one seed, a dash for none.
-fn spread(values: &[f64]) -> String {
-    match mean_sd(values) {
+fn shown(number: Option<MeanSd>) -> String {
+    // What is shown as 0.0 has no sign.
+    let unsigned = |mean: f64| if mean.abs() < 0.05 { 0.0 } else { mean };
+    match number {
         None => "–".into(),
-        Some(only) if only.count == 1 => format!("{:.1}", only.mean),
-        Some(several) => format!("{:.1} ± {:.1}", several.mean, several.sd),
+        Some(only) if only.count == 1 => format!("{:.1}", unsigned(only.mean)),
+        Some(several) => format!("{:.1} ± {:.1}", unsigned(several.mean), several.sd),
     }
+}
+
+/// The same of the numbers themselves.
+fn spread(values: &[f64]) -> String {
+    shown(mean_sd(values))
 }
