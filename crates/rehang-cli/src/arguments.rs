@@ -753,9 +753,16 @@ pub struct Init {
     /// Gallery file: it says which space is replaced.
     #[arg(long, value_name = "FILE")]
     pub gallery: PathBuf,
-    /// Adapter: it says which space comes. Leave it out for a model that searches the old vectors as they are.
+    /// Adapter: it says which space comes. Leave it out for one that `rehang upgrade fit` learns from the gallery, or for a model that
+    /// searches the old vectors as they are.
     #[arg(long, value_name = "FILE", required_unless_present = "new_name")]
     pub adapter: Option<PathBuf>,
+    /// Width of the new model's vectors, where no adapter says it [default: the adapter's, or that of the old space].
+    #[arg(long, value_name = "N")]
+    pub new_dimension: Option<usize>,
+    /// Distance that the new space is searched by (l2, cosine, dot) [default: the adapter's, or that of the old space].
+    #[arg(long, value_name = "DISTANCE")]
+    pub new_distance: Option<String>,
     /// Report of the adapter as JSON, which forecasts the upgrade.
     #[arg(long, value_name = "FILE")]
     pub forecast: Option<PathBuf>,
@@ -770,6 +777,13 @@ pub struct Init {
 /// The verbs of an upgrade, in the order of their use.
 #[derive(Debug, Subcommand)]
 pub enum Upgrade {
+    /// Draw pairs: embed a random sample of the gallery with the new model, until more would not teach an adapter much. They are kept
+    /// as vectors of the new model, so no item is paid for twice.
+    Pairs(UpgradePairs),
+    /// Fit an adapter on the gallery's own pairs and keep it for the upgrade.
+    Fit(UpgradeFit),
+    /// Measure the adapter on the pairs that were held out: what the upgrade would buy.
+    Report(UpgradeReport),
     /// Say what the upgrade would do, how long it takes and what it costs; changes nothing.
     Plan(UpgradePlan),
     /// Fill the new space with adapted vectors; searches stay where they are. Repeat it to go on after a crash, to catch up,
@@ -799,6 +813,48 @@ pub struct UpgradeConfig {
     /// Configuration of the upgrade.
     #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
     pub config: PathBuf,
+}
+
+/// Options of `rehang upgrade pairs`.
+#[derive(Debug, Args)]
+pub struct UpgradePairs {
+    /// Configuration.
+    #[command(flatten)]
+    pub config: UpgradeConfig,
+    /// Items of the sample, at most: it begins with 250 and is doubled.
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    pub items: usize,
+    /// Go on while one more doubling is expected to bring this many points of agreement; 0 draws all --items.
+    #[arg(long, value_name = "POINTS", default_value_t = 1.0)]
+    pub worth: f64,
+    /// Write the pairs into this folder too: old.npy, new.npy, ids.txt, held-out.npy, labels.npy.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// Limits.
+    #[command(flatten)]
+    pub limits: RunLimits,
+}
+
+/// Options of `rehang upgrade fit`.
+#[derive(Debug, Args)]
+pub struct UpgradeFit {
+    /// Configuration.
+    #[command(flatten)]
+    pub config: UpgradeConfig,
+    /// The map: auto compares them as they would serve.
+    #[arg(long, value_name = "METHOD", default_value = "auto")]
+    pub method: String,
+}
+
+/// Options of `rehang upgrade report`.
+#[derive(Debug, Args)]
+pub struct UpgradeReport {
+    /// Configuration.
+    #[command(flatten)]
+    pub config: UpgradeConfig,
+    /// Report to write (.html, .md or .json) beside the one that the upgrade keeps for itself; repeatable.
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Vec<PathBuf>,
 }
 
 /// Options of `rehang upgrade plan`.
@@ -848,15 +904,23 @@ pub struct UpgradeRun {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
+    /// End when this share of all items is native (0.3, or 30%), or go on until nothing is left.
+    #[arg(long, value_name = "FRACTION|all")]
+    pub until: Option<String>,
+    /// Limits.
+    #[command(flatten)]
+    pub limits: RunLimits,
+}
+
+/// Limits of a verb that embeds.
+#[derive(Debug, Args)]
+pub struct RunLimits {
     /// Make at most this many items native in this run.
     #[arg(long, value_name = "N")]
     pub budget: Option<u64>,
     /// At most this many items a second (or a minute: 300/min).
     #[arg(long, value_name = "N/s")]
     pub rate: Option<String>,
-    /// End when this share of all items is native (0.3, or 30%), or go on until nothing is left.
-    #[arg(long, value_name = "FRACTION|all")]
-    pub until: Option<String>,
     /// Batches that are embedded at the same time.
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,

@@ -121,6 +121,8 @@ impl Wording for Flags {
                 );
             }
             Remedy::MakeReport => "`rehang report … -o report.json` makes one",
+            Remedy::DrawPairs => "`rehang upgrade pairs` draws them",
+            Remedy::FitPairs => "`rehang upgrade fit` learns one from the pairs that were drawn",
             Remedy::FitAgain => "fit the adapter again on newer pairs, then `rehang upgrade start`",
             Remedy::WriteSingleItems => "write single items with `rehang gallery put`",
             Remedy::DropSpace => "`rehang gallery drop-space` removes it",

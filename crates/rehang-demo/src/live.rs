@@ -178,12 +178,12 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
 
     let upgrade = Upgrade::open(&config_path)?;
     let store = upgrade.store();
-    let new_encoder = upgrade.configuration().open_encoder()?;
+    let new_encoder = upgrade.open_encoder()?;
     let queries: Vec<usize> = images.others.iter().copied().take(QUERIES).collect();
     let query_sources: Vec<String> = queries.iter().map(|&row| Images::name(row)).collect();
     let old_queries = matrix(&embed(old_encoder.as_ref(), &query_sources)?)?;
     let new_queries = matrix(&embed(new_encoder.as_ref(), &query_sources)?)?;
-    let gallery = upgrade.gallery();
+    let gallery = upgrade.gallery()?;
     let labels: BTreeMap<String, i64> =
         (0..images.labels.len()).map(|row| (Images::name(row), images.labels[row])).collect();
     let quality = |stage: &str| -> Result<f64> {
@@ -258,24 +258,22 @@ fn upgrade_live(
     let over = AtomicBool::new(false);
     let options = RunOptions { batch: Some(32), rate: Some(RATE), ..RunOptions::default() };
     let run = |progress: &Progress| upgrade.run(&options, Some(encoder), progress);
-    let gallery = || upgrade.gallery();
+    let (searched, filled) = (upgrade.gallery()?, upgrade.gallery()?);
     let (summary, searches, writes) = thread::scope(|scope| {
         let searcher = scope.spawn(|| {
-            let gallery = gallery();
             let mut searches = Searches::default();
             let mut query = 0;
             while !over.load(Ordering::Relaxed) {
                 query = (query + 1) % asked.1.rows();
-                search_once(&gallery, asked, query, &application.deleted, &mut searches);
+                search_once(&searched, asked, query, &application.deleted, &mut searches);
             }
             searches
         });
         let writer = scope.spawn(|| {
-            let gallery = gallery();
             let mut writes = Written::default();
             let mut turn = 0;
             while !over.load(Ordering::Relaxed) {
-                application.write_once(&gallery, turn, &mut writes)?;
+                application.write_once(&filled, turn, &mut writes)?;
                 turn += 1;
                 thread::sleep(WRITE_EVERY);
             }

@@ -35,6 +35,16 @@ pub enum EncoderConfig {
 }
 
 impl EncoderConfig {
+    /// Whether vectors are scaled to length 1.
+    pub fn normalises(&self) -> bool {
+        match self {
+            Self::Table(config) => config.normalise,
+            Self::Command(config) => config.normalise,
+            Self::Http(config) => config.normalise,
+            Self::Onnx(config) => config.normalise,
+        }
+    }
+
     /// The service whose tokens cost time and money; `None` for encoders that count no tokens.
     pub fn service(&self) -> Option<&HttpConfig> {
         match self {

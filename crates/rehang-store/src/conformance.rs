@@ -42,7 +42,7 @@ use serde_json::{Value, json};
 
 use crate::contract::{
     ALONE_AFTER, Among, AtWork, Band, Counts, Epoch, Filter, Found, Item, ItemKey, ItemWrite, NewVector,
-    Outcome, Priority, Record, Revision, Sample, Scan, Select, Store, VectorWrite,
+    Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, Store, VectorWrite,
 };
 
 /// Where a store is put to the test.
@@ -134,7 +134,7 @@ fn an_empty_gallery_answers(store: &dyn Store) {
     assert_eq!(store.document("plan"), Ok(None), "an epoch that does not begin writes no document");
     not_found("sample", store.sample(&sample("nothing", Among::All, 1)).map(drop));
     not_found("count_lag", store.count_lag("nothing", "nothing").map(drop));
-    not_found("claim", store.claim("nothing", "worker", 1, LEASE).map(drop));
+    not_found("claim", store.claim("nothing", Queue::All, "worker", 1, LEASE).map(drop));
     not_found("renew", store.renew("nothing", "worker", LEASE).map(drop));
     not_found("release", store.release("nothing", "worker", None).map(drop));
     not_found("at_work", store.at_work("nothing").map(drop));
@@ -842,6 +842,20 @@ fn samples_are_uniform_and_stable(store: &dyn Store) {
     store.record_failures(NEW, &failures).unwrap();
     assert_eq!(drawn(Among::Embeddable, 5).1, sourced + 1 - 2, "native ones are in it, failed ones are not");
     assert_eq!(drawn(Among::Adapted, 5).1, 2);
+    // A claim of a sample hands out what waits of it, in its order, and nothing else.
+    let is_native =
+        |record: &Record| record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native);
+    let beginning = store.sample(&Sample { seed: 5, ..sample(NEW, Among::Embeddable, 40) }).unwrap().records;
+    let (first, first1) = of(beginning.iter().find(|record| !is_native(record)).expect("some wait"));
+    write_to(store, NEW, &[native(first, first1, [1.0, 0.0])]).unwrap();
+    let waits = beginning.iter().filter(|record| !is_native(record) && record.item.key != first);
+    let waits: Vec<&str> = waits.map(|record| record.item.id.as_str()).collect();
+    let queue = Queue::Sample { seed: 5, size: 40 };
+    let claim = |limit: usize| store.claim(NEW, queue, "worker", limit, LEASE).unwrap().records;
+    let claimed: Vec<Record> = [claim(3), claim(100)].concat();
+    assert_eq!(claimed.iter().map(|record| record.item.id.as_str()).collect::<Vec<_>>(), waits);
+    assert!(claim(100).is_empty() && !waits.is_empty());
+    store.release(NEW, "worker", None).unwrap();
     let with_vectors = Sample { vectors_of: Some(NEW.into()), ..sample(NEW, Among::Adapted, 5) };
     for record in store.sample(&with_vectors).unwrap().records {
         assert_eq!(record.state.expect("a state").provenance, Provenance::Adapted);
@@ -924,7 +938,7 @@ fn an_item_is_leased_to_one_worker(one: &dyn Store, other: &dyn Store, pass: &dy
     }
     put_one(one, "lost", None);
     let claim = |store: &dyn Store, worker: &str, limit: usize| -> (Vec<String>, u64) {
-        let claimed = store.claim(NEW, worker, limit, LEASE).unwrap();
+        let claimed = store.claim(NEW, Queue::All, worker, limit, LEASE).unwrap();
         for record in &claimed.records {
             let vector = record.vector.as_ref().expect("a claimed item comes with its vector");
             assert_eq!(
@@ -981,7 +995,7 @@ fn a_lease_ends_with_what_it_was_for(one: &dyn Store, other: &dyn Store, pass: &
         write_to(one, NEW, &[adapted(key, revision, [1.0, 0.0], 1.0, 1.0)]).unwrap();
     }
     let claim = |store: &dyn Store, worker: &str| -> BTreeSet<String> {
-        let claimed = store.claim(NEW, worker, 9, LEASE).unwrap();
+        let claimed = store.claim(NEW, Queue::All, worker, 9, LEASE).unwrap();
         claimed.records.into_iter().map(|record| record.item.id).collect()
     };
     let held = || one.at_work(NEW).unwrap().iter().map(|worker| worker.items).sum::<u64>();
@@ -1017,7 +1031,7 @@ fn what_its_workers_end_with_goes_alone(one: &dyn Store, other: &dyn Store, pass
         write_to(one, NEW, &[adapted(key, revision, [1.0, 0.0], 1.0, -(at as f64))]).unwrap();
     }
     let claim = |store: &dyn Store, worker: &str, limit: usize| -> (String, u32) {
-        let claimed = store.claim(NEW, worker, limit, LEASE).unwrap();
+        let claimed = store.claim(NEW, Queue::All, worker, limit, LEASE).unwrap();
         (claimed.records.into_iter().map(|record| record.item.id).collect(), claimed.lost)
     };
     assert_eq!(claim(one, "first", 4), ("abcd".into(), 0));

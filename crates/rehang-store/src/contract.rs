@@ -321,6 +321,22 @@ pub struct Record {
     pub vector: Option<VectorRecord>,
 }
 
+/// What of the queue of a backfill a claim hands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Queue {
+    /// All of it, in its order ([`Select::WorstFirst`]).
+    #[default]
+    All,
+    /// What waits of a random sample ([`Among::Embeddable`]), in the order of its shuffle. No state stands behind it: what is native stays in
+    /// the sample, and where an item fails or goes, the next one of the shuffle takes its place.
+    Sample {
+        /// Of the shuffle.
+        seed: u64,
+        /// Items of the sample, native ones among them.
+        size: usize,
+    },
+}
+
 /// Items that a random sample may be drawn from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Among {
@@ -659,9 +675,8 @@ pub trait Ledger: Send + Sync {
     /// Items that lack a vector in a space and have one in another.
     fn count_lag(&self, space: &str, behind: &str) -> Result<u64>;
 
-    /// Leases the next items of the queue ([`Select::WorstFirst`]) to a worker: at most `limit`, none that any worker holds,
-    /// this one included. A lease that has run out holds nothing; it counts as [lost](Claimed::lost) on the next claim of its item, until
-    /// a lease of it ends otherwise.
+    /// Leases the next items of the queue to a worker: at most `limit`, none that any worker holds, this one included. A lease that has
+    /// run out holds nothing; it counts as [lost](Claimed::lost) on the next claim of its item, until a lease of it ends otherwise.
     ///
     /// A lease ends with a native vector of the item, a recorded failure, an application's write or deletion, and with
     /// [`Ledger::release`]. It says who works on what, so that nothing is paid for twice; whether a write is right never
@@ -669,7 +684,14 @@ pub trait Ledger: Send + Sync {
     ///
     /// *Database*: `SELECT … FOR UPDATE SKIP LOCKED LIMIT n` of the queue's index, and the leases written in the same
     /// transaction; the clock is the server's `now()`.
-    fn claim(&self, space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed>;
+    fn claim(
+        &self,
+        space: &str,
+        queue: Queue,
+        worker: &str,
+        limit: usize,
+        lease: Duration,
+    ) -> Result<Claimed>;
 
     /// Lets all leases of a worker run from now on, as long as `lease`: for encoders that are slower than a lease. Gives how many
     /// it holds.

@@ -16,8 +16,8 @@ mod sqlite;
 
 pub use contract::{
     ALONE_AFTER, Among, AtWork, Band, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index,
-    Item, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Record, Revision, Sample, Scan, Select,
-    SpaceRecord, Store, VectorRecord, VectorWrite, expect_space, find_space,
+    Item, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Record, Revision, Sample, Scan,
+    Select, SpaceRecord, Store, VectorRecord, VectorWrite, expect_space, find_space,
 };
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock};
 pub use memory::MemoryStore;

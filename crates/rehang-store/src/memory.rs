@@ -10,8 +10,8 @@ use rehang::{Error, Matrix, Provenance, Result, Space};
 use crate::check;
 use crate::contract::{
     Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey,
-    ItemWrite, Ledger, Outcome, Priority, Record, Revision, Sample, Scan, Select, SpaceRecord, VectorRecord,
-    VectorWrite,
+    ItemWrite, Ledger, Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, SpaceRecord,
+    VectorRecord, VectorWrite,
 };
 use crate::exact;
 use crate::lease::{LeaseClock, SystemLeaseClock, until};
@@ -307,19 +307,7 @@ impl Ledger for MemoryStore {
         let state = self.state();
         let space = state.space(&sample.space)?;
         let vectors_of = sample.vectors_of.as_deref().map(|name| state.space(name)).transpose()?;
-        let mut first = First::new(sample.seed, sample.size);
-        for item in state.items.values() {
-            let provenance = space.provenance(item.key);
-            let is_among = match sample.among {
-                Among::All => true,
-                Among::Adapted => provenance == Some(Provenance::Adapted),
-                Among::Embeddable => provenance == Some(Provenance::Native) || space.queues(item),
-            };
-            if is_among {
-                first.take(item.key);
-            }
-        }
-        let (keys, of) = first.keys();
+        let (keys, of) = state.first(space, sample.among, sample.seed, sample.size);
         let items = keys.iter().filter_map(|key| state.items.get(key));
         Ok(Drawn { records: items.map(|item| space.record_of(item, vectors_of)).collect(), of })
     }
@@ -361,7 +349,14 @@ impl Ledger for MemoryStore {
         Ok(behind.vectors.keys().filter(|key| !space.vectors.contains_key(key)).count() as u64)
     }
 
-    fn claim(&self, space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed> {
+    fn claim(
+        &self,
+        space: &str,
+        queue: Queue,
+        worker: &str,
+        limit: usize,
+        lease: Duration,
+    ) -> Result<Claimed> {
         let now_ms = self.clock.now_ms();
         let mut state = self.state();
         let there = state.space(space)?;
@@ -370,7 +365,15 @@ impl Ledger for MemoryStore {
         let held_by_others = others.count() as u64;
         let out = there.leases.iter().filter(|(_, lease)| !is_held(lease));
         let lost: BTreeMap<ItemKey, u32> = out.map(|(key, lease)| (*key, lease.lost + 1)).collect();
-        let queue = state.queue(there).into_iter();
+        let queue = match queue {
+            Queue::All => state.queue(there),
+            Queue::Sample { seed, size } => {
+                let (keys, _) = state.first(there, Among::Embeddable, seed, size);
+                let drawn = keys.iter().filter_map(|key| state.items.get(key));
+                drawn.filter(|item| there.queues(item)).collect()
+            }
+        };
+        let queue = queue.into_iter();
         let free = queue.filter(|item| !there.leases.get(&item.key).is_some_and(is_held));
         let next: Vec<Record> = free.take(limit).map(|item| there.record_of(item, Some(there))).collect();
         let claimed = Claimed::of(next, &lost, held_by_others);
@@ -534,6 +537,23 @@ impl Index for MemoryStore {
 impl State {
     fn space(&self, name: &str) -> Result<&SpaceState> {
         Ok(find(&self.spaces, name)?.1)
+    }
+
+    /// The first keys of a shuffle, and how many items are in it.
+    fn first(&self, space: &SpaceState, among: Among, seed: u64, size: usize) -> (Vec<ItemKey>, u64) {
+        let mut first = First::new(seed, size);
+        for item in self.items.values() {
+            let provenance = space.provenance(item.key);
+            let is_among = match among {
+                Among::All => true,
+                Among::Adapted => provenance == Some(Provenance::Adapted),
+                Among::Embeddable => provenance == Some(Provenance::Native) || space.queues(item),
+            };
+            if is_among {
+                first.take(item.key);
+            }
+        }
+        first.keys()
     }
 
     /// The queue of the backfill, leased or not.

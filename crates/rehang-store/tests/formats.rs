@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rehang::Provenance;
-use rehang_store::{Band, Epoch, Ledger, ManualLeaseClock, Priority, Scan, Select, SqliteStore};
+use rehang_store::{Band, Epoch, Ledger, ManualLeaseClock, Priority, Queue, Scan, Select, SqliteStore};
 use rusqlite::Connection;
 
 /// A merged upgrade half-way: 60 items in all, a few native, one changed and one added plainly and not caught up with, one without
@@ -52,7 +52,7 @@ fn a_gallery_of_format_1_is_brought_up_when_it_is_opened() {
     assert!(adapted.is_sorted_by(|a, b| a >= b), "the order stays");
 
     // Triggers of this format are at work: a plain write ends a lease.
-    let claimed = store.claim("new-model", "worker", 2, Duration::from_mins(1)).unwrap();
+    let claimed = store.claim("new-model", Queue::All, "worker", 2, Duration::from_mins(1)).unwrap();
     assert_eq!(claimed.records[1].item.id, "item-0008");
     let sql = Connection::open(&path).unwrap();
     sql.execute("UPDATE item SET source = 'other' WHERE id = 'item-0008'", []).unwrap();
@@ -77,9 +77,9 @@ fn a_gallery_of_format_2_counts_lost_leases_and_takes_ids_of_one_line() {
     assert_eq!(store.check().unwrap(), vec![]);
     let lease = Duration::from_secs(1);
     assert_eq!(store.at_work("new-model").unwrap(), []);
-    assert_eq!(store.claim("new-model", "worker", 4, lease).unwrap().lost, 0);
+    assert_eq!(store.claim("new-model", Queue::All, "worker", 4, lease).unwrap().lost, 0);
     clock.pass(lease);
-    assert_eq!(store.claim("new-model", "worker", 4, lease).unwrap().lost, 1);
+    assert_eq!(store.claim("new-model", Queue::All, "worker", 4, lease).unwrap().lost, 1);
     // An id that was there stays; no other comes.
     let sql = Connection::open(&path).unwrap();
     let insert = "INSERT INTO item (id) VALUES (?1)";

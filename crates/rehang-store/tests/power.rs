@@ -14,8 +14,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
-    Band, Filter, Index, Item, ItemKey, ItemWrite, Ledger, ManualLeaseClock, NewVector, Priority, Record,
-    Revision, Scan, SearchOptions, Select, SqliteStore, VectorWrite, find_space,
+    Band, Filter, Index, Item, ItemKey, ItemWrite, Ledger, ManualLeaseClock, NewVector, Priority, Queue,
+    Record, Revision, Scan, SearchOptions, Select, SqliteStore, VectorWrite, find_space,
 };
 use rusqlite::types::Value;
 use rusqlite::{Connection, params};
@@ -252,7 +252,7 @@ impl History {
         let worker = WORKERS[self.random.random_range(0..WORKERS.len())];
         match self.random.random_range(0..4) {
             0..=1 => self.call(format!("{worker} claims {count}"), Kind::Light, |history| {
-                history.store().claim("new", worker, count, LEASE).unwrap();
+                history.store().claim("new", Queue::All, worker, count, LEASE).unwrap();
             }),
             2 => {
                 self.clock.pass(LEASE / 3);
@@ -606,7 +606,7 @@ fn a_power_cut_while_a_light_call_moves_the_log_into_the_file_loses_nothing() {
     drop(reader);
     let began = history.watch.count();
     history.call("left claims".into(), Kind::Light, |history| {
-        history.store().claim("new", "left", 3, LEASE).unwrap();
+        history.store().claim("new", Queue::All, "left", 3, LEASE).unwrap();
     });
     let moved = history.watch.count();
     assert!(moved - began > 4096, "it moved the log");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rehang::{Distance, Provenance, Space};
 use rehang_store::{
-    Epoch, ItemWrite, LeaseClock, Ledger, Priority, Record, SqliteStore, SystemLeaseClock, VectorWrite,
+    Epoch, ItemWrite, LeaseClock, Ledger, Priority, Queue, Record, SqliteStore, SystemLeaseClock, VectorWrite,
 };
 
 const ITEMS: usize = 300;
@@ -47,7 +47,7 @@ fn a_child_that_works_until_nothing_is_free() {
     let (Ok(path), Ok(worker)) = (std::env::var(GALLERY), std::env::var(WORKER)) else { return };
     let store = SqliteStore::open(path).unwrap();
     loop {
-        let claimed = store.claim("new", &worker, 4, LEASE).unwrap().records;
+        let claimed = store.claim("new", Queue::All, &worker, 4, LEASE).unwrap().records;
         if claimed.is_empty() {
             return;
         }
@@ -105,7 +105,7 @@ fn what_a_killed_process_held_is_taken_over_and_nothing_else_is_handed_out_twice
             })
             .collect();
         store.put(&items).unwrap();
-        let all = store.claim("new", "nobody", ITEMS, LEASE).unwrap().records;
+        let all = store.claim("new", Queue::All, "nobody", ITEMS, LEASE).unwrap().records;
         let adapted: Vec<VectorWrite> = all.iter().map(|record| write(record, Provenance::Adapted)).collect();
         store.write_vectors("new", Some(Epoch::FIRST), &adapted).unwrap();
         store.release("new", "nobody", None).unwrap();
@@ -123,7 +123,7 @@ fn what_a_killed_process_held_is_taken_over_and_nothing_else_is_handed_out_twice
         let at_work = store.at_work("new").unwrap();
         assert_eq!(at_work.iter().map(|worker| worker.items).sum::<u64>(), held, "{at_work:?}");
         assert!(at_work.iter().all(|worker| worker.worker == "left"), "{at_work:?}");
-        let claimed = store.claim("new", "other", ITEMS, LEASE).unwrap();
+        let claimed = store.claim("new", Queue::All, "other", ITEMS, LEASE).unwrap();
         assert_eq!(
             (claimed.records.len(), claimed.held_by_others),
             (0, held),
@@ -132,7 +132,7 @@ fn what_a_killed_process_held_is_taken_over_and_nothing_else_is_handed_out_twice
         drop(store);
 
         let later = SqliteStore::open(&path).unwrap().with_clock(Arc::new(Later));
-        let claimed = later.claim("new", "other", ITEMS, LEASE).unwrap().records;
+        let claimed = later.claim("new", Queue::All, "other", ITEMS, LEASE).unwrap().records;
         assert_eq!(claimed.len() as u64, held, "what ran out is anybody's");
         let writes: Vec<VectorWrite> =
             claimed.iter().map(|record| write(record, Provenance::Native)).collect();

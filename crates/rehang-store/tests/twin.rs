@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
     Among, Band, Epoch, Filter, ItemKey, ItemWrite, ManualLeaseClock, MemoryStore, NewVector, Priority,
-    Revision, Sample, Scan, SearchOptions, Select, SqliteStore, Store, VectorWrite,
+    Queue, Revision, Sample, Scan, SearchOptions, Select, SqliteStore, Store, VectorWrite,
 };
 use serde_json::json;
 
@@ -51,6 +51,8 @@ enum Operation {
     },
     Claim {
         space: usize,
+        /// Seed and size of the sample that the claim is from.
+        sample: Option<(u64, usize)>,
         worker: usize,
         limit: usize,
     },
@@ -110,8 +112,8 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(space, id, band, score, late)| Operation::Priority { space, id, band, score, late }),
         1 => (space.clone(), prop::bool::weighted(0.3))
             .prop_map(|(space, late)| Operation::Advance { space, late }),
-        4 => (space.clone(), 0..WORKERS.len(), 0_usize..4)
-            .prop_map(|(space, worker, limit)| Operation::Claim { space, worker, limit }),
+        4 => (space.clone(), prop::option::weighted(0.3, (0_u64..2, 0_usize..6)), 0..WORKERS.len(), 0_usize..4)
+            .prop_map(|(space, sample, worker, limit)| Operation::Claim { space, sample, worker, limit }),
         1 => (space.clone(), 0..WORKERS.len()).prop_map(|(space, worker)| Operation::Renew { space, worker }),
         1 => (space.clone(), 0..WORKERS.len(), prop::option::of(ids))
             .prop_map(|(space, worker, ids)| Operation::Release { space, worker, ids }),
@@ -272,9 +274,10 @@ fn apply(store: &dyn Store, operation: &Operation) -> String {
             let text = format!("epoch of {space}");
             format!("{:?}", store.advance(SPACES[*space], epoch(*space, *late), "plan", expected, &text))
         }
-        Operation::Claim { space, worker, limit } => {
+        Operation::Claim { space, sample, worker, limit } => {
             let lease = Duration::from_secs(LEASE_S);
-            let claimed = store.claim(SPACES[*space], WORKERS[*worker], *limit, lease).unwrap();
+            let queue = sample.map_or(Queue::All, |(seed, size)| Queue::Sample { seed, size });
+            let claimed = store.claim(SPACES[*space], queue, WORKERS[*worker], *limit, lease).unwrap();
             let ids: Vec<_> = claimed.records.iter().map(|record| &record.item.id).collect();
             let vectors: Vec<_> =
                 claimed.records.iter().map(|record| record.vector.as_ref().map(|v| &v.vector)).collect();

@@ -17,7 +17,8 @@ use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Epoch, ItemWrite, Ledger, NewVector, Priority, Scan, Select, SqliteStore, VectorWrite};
 use rehang_upgrade::{
-    BackfillSetup, Limits, Observer, OrderSettings, Place, Setup, SystemClock, Unobserved, backfill, start,
+    BackfillSetup, Limits, Observer, OrderSettings, Part, Place, Setup, SystemClock, Unobserved, backfill,
+    start,
 };
 use serde_json::Value;
 
@@ -128,7 +129,7 @@ fn main() -> Result<()> {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
-            adapter: &adapter,
+            part: Part::Gallery(&adapter),
             limits: Limits { batch: BATCH, workers, budget, ..Limits::default() },
             clock: &clock,
             worker: "bench",

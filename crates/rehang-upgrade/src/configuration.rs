@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::files::{self, VectorSource};
+use rehang::files::{self, VectorSource, folder_of};
 use rehang::order::Policy;
-use rehang::{Adapter, Distance, Error, Head, HeadKind, Result, Space};
+use rehang::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig};
-use rehang_store::Store;
+use rehang_store::{Ledger, Store};
 use serde::Deserialize;
 
 use crate::backfill::{Limits, Until};
+use crate::fitting;
 use crate::forecast::Forecast;
 use crate::location::{Examined, Location};
-use crate::record::{OrderSettings, Recorded};
+use crate::record::{OrderSettings, Phase, Recorded};
 use crate::verbs::{Setup, expect_same};
 
 /// The file.
@@ -51,13 +52,13 @@ struct SpacePart {
 
 impl SpacePart {
     /// The space, where its table is `[key]`.
-    fn space(&self, key: &str, normalised: bool) -> Result<Space> {
+    fn space(&self, key: &str) -> Result<Space> {
         let distance: Distance =
             self.distance.parse().map_err(|error: Error| error.context(format!("[{key}] distance")))?;
         if self.dimension == 0 {
             return Err(Error::option(format!("[{key}] dimension"), self.dimension, "1 or more"));
         }
-        Ok(Space::new(&self.name, self.dimension, distance, normalised))
+        Ok(Space::new(&self.name, self.dimension, distance, false))
     }
 }
 
@@ -138,36 +139,56 @@ impl RunPart {
     }
 }
 
-/// A configuration that was read: spaces and adapter at hand, paths seen from the folder of the file.
+/// A configuration that was read, paths seen from the folder of the file. Its adapter is read where it is needed: there may be none
+/// yet.
 #[derive(Debug)]
 pub struct Configuration {
     /// The file.
     pub path: PathBuf,
     /// Where the gallery is.
     pub gallery: Location,
-    /// The space that is replaced.
+    /// The space that is replaced. What is known of lengths is known by the gallery and the adapter.
     pub old: Space,
     /// The space that replaces it.
     pub new: Space,
-    /// The adapter; [`Adapter::identity`] where the file names none, since the new model searches old vectors as they are.
-    pub adapter: Arc<Adapter>,
     /// The order.
     pub order: OrderSettings,
     /// Limits of a run, before what a caller asks for.
     pub limits: Limits,
     /// Whether the file says how many items go to the encoder together; if not, the encoder does.
     pub says_batch: bool,
+    adapter: Option<PathBuf>,
+    head: Option<HeadPart>,
     encoder: Option<EncoderConfig>,
     forecast: Option<PathBuf>,
 }
 
+/// An upgrade as a configuration plans it: with its adapter, and the spaces as the adapter has them.
+#[derive(Debug)]
+pub struct Planned {
+    /// The space that is replaced.
+    pub old: Space,
+    /// The space that replaces it.
+    pub new: Space,
+    /// The adapter.
+    pub adapter: Arc<Adapter>,
+    /// The order.
+    pub order: OrderSettings,
+}
+
+impl Planned {
+    /// What the verbs of the upgrade take.
+    pub fn setup(&self) -> Setup<'_> {
+        Setup { old: &self.old, new: &self.new, adapter: &self.adapter, order: self.order }
+    }
+}
+
 impl Configuration {
-    /// Reads a configuration and its adapter.
+    /// Reads a configuration.
     ///
     /// # Errors
     ///
-    /// I/O errors; corrupt where the file is no TOML or has an unknown key; an invalid option that names the key; what
-    /// [`Adapter::load`] says.
+    /// I/O errors; corrupt where the file is no TOML or has an unknown key; an invalid option that names the key.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error))?;
         let document: Document = toml::from_str(&text)
@@ -176,37 +197,86 @@ impl Configuration {
     }
 
     fn of(document: Document, path: &Path) -> Result<Self> {
-        let base = path.parent().unwrap_or(Path::new(""));
-        // Before the adapter, which may take a while to read.
-        let (old, new) = (document.old.space("old", false)?, document.new.space("new", false)?);
-        let adapter = match (&document.adapter, &document.head) {
-            (Some(_), Some(_)) => {
-                let expected = "no table beside [adapter], which brings its own";
-                return Err(Error::option("[head]", "given", expected));
-            }
-            (Some(part), None) => Adapter::load(base.join(&part.file))?,
-            (None, head) => {
-                let within = |error: Error| error.context("[head]");
-                let head = head.as_ref().map(|head| head.read(base).map_err(within)).transpose()?;
-                Adapter::identity(old.clone(), new.clone(), head).map_err(|error| {
-                    error.context("without [adapter], old vectors stand in the new space as they are")
-                })?
-            }
-        };
-        let adapter = Arc::new(adapter);
+        let base = folder_of(path);
+        if document.adapter.is_some() && document.head.is_some() {
+            let expected = "no table beside [adapter], which brings its own";
+            return Err(Error::option("[head]", "given", expected));
+        }
         let policy = document.order.policy.parse().map_err(|error: Error| error.context("[order]"))?;
         Ok(Self {
             path: path.to_owned(),
             gallery: Location::file(base.join(&document.gallery.path)),
-            old: Space { normalised: adapter.old.normalised, ..old },
-            new: Space { normalised: adapter.output_space().normalised, ..new },
-            adapter,
+            old: document.old.space("old")?,
+            new: document.new.space("new")?,
             order: OrderSettings { policy, seed: document.order.seed },
             limits: document.run.limits()?,
             says_batch: document.run.batch.is_some(),
+            adapter: document.adapter.map(|part| base.join(part.file)),
+            head: document.head,
             encoder: document.encoder,
             forecast: document.forecast.map(|part| base.join(part.file)),
         })
+    }
+
+    /// The folder of what the upgrade makes for itself: `NAME.upgrade` beside the file `NAME.toml`.
+    pub fn folder(&self) -> PathBuf {
+        self.path.with_extension("upgrade")
+    }
+
+    /// The upgrade with its adapter: the one that the file names; else the last one that was [fitted](crate::Upgrade::fit) on the
+    /// gallery's own pairs; else [`Adapter::identity`], since the new model searches old vectors as they are.
+    ///
+    /// # Errors
+    ///
+    /// What [`Adapter::load`] says; missing input where pairs were drawn and no adapter was fitted on them yet; as
+    /// [`Adapter::identity`].
+    pub fn planned(&self, store: &dyn Ledger) -> Result<Planned> {
+        let adapter = Arc::new(self.read_adapter(store).map_err(|error| self.named(error))?);
+        Ok(Planned {
+            old: Space { normalised: adapter.old.normalised, ..self.old.clone() },
+            new: Space { normalised: adapter.output_space().normalised, ..self.new.clone() },
+            adapter,
+            order: self.order,
+        })
+    }
+
+    fn read_adapter(&self, store: &dyn Ledger) -> Result<Adapter> {
+        if let Some(path) = &self.adapter {
+            return Adapter::load(path);
+        }
+        if let Some(fingerprint) = fitting::fitted(store, &self.new.name)? {
+            return Adapter::load(fitting::adapter_file(&self.folder(), &fingerprint));
+        }
+        let is_sampling = |recorded: Recorded| recorded.record.phase == Phase::Sampling;
+        if Recorded::read(store)?.is_some_and(is_sampling) {
+            let what = "an adapter";
+            return Err(
+                Error::missing(what, format!("the upgrade to {:?}", self.new.name)).advise(Remedy::FitPairs)
+            );
+        }
+        let within = |error: Error| error.context("[head]");
+        let head =
+            self.head.as_ref().map(|head| head.read(folder_of(&self.path)).map_err(within)).transpose()?;
+        Adapter::identity(self.old.clone(), self.new.clone(), head).map_err(|error| {
+            error.context("without [adapter], old vectors stand in the new space as they are")
+        })
+    }
+
+    /// The new space as it is made where no adapter says how long its vectors are: raw, but where the encoder scales them.
+    pub(crate) fn made_space(&self) -> Space {
+        let normalised = self.encoder.as_ref().is_some_and(EncoderConfig::normalises);
+        Space { normalised, ..self.new.clone() }
+    }
+
+    /// Where the adapter of this fingerprint lies: the file that the configuration names, or the one that was fitted.
+    pub(crate) fn adapter_file(&self, fingerprint: &str) -> PathBuf {
+        let fitted = || fitting::adapter_file(&self.folder(), fingerprint);
+        self.adapter.clone().unwrap_or_else(fitted)
+    }
+
+    /// Whether the file names the adapter, so that none is fitted on the gallery's own pairs.
+    pub fn names_adapter(&self) -> bool {
+        self.adapter.is_some()
     }
 
     /// Opens the gallery, which has to be there.
@@ -218,18 +288,17 @@ impl Configuration {
         self.gallery.open().map_err(|error| self.named(error))
     }
 
-    /// Opens the encoder.
+    /// Opens the encoder, for the new space as the gallery or the adapter has it.
     ///
     /// # Errors
     ///
     /// Missing input where the configuration names none; what [`rehang_encode::open`] says.
-    pub fn open_encoder(&self) -> Result<Box<dyn Encoder>> {
+    pub fn open_encoder(&self, new: &Space) -> Result<Box<dyn Encoder>> {
         let config = self
             .encoder
             .as_ref()
             .ok_or_else(|| Error::missing("[encoder]", format!("re-embedding ({})", self.path.display())))?;
-        let base = self.path.parent().unwrap_or(Path::new(""));
-        rehang_encode::open(config, &self.new, base).map_err(|error| self.named(error))
+        rehang_encode::open(config, new, folder_of(&self.path)).map_err(|error| self.named(error))
     }
 
     /// The encoder's service, where it has one.
@@ -237,21 +306,26 @@ impl Configuration {
         self.encoder.as_ref().and_then(EncoderConfig::service)
     }
 
-    /// The forecast of this upgrade; `None` where the configuration names none.
+    /// The forecast of this upgrade: the report that the file names, or else the one that was made of the adapter on the gallery's own
+    /// pairs; `None` where there is neither.
     ///
     /// # Errors
     ///
     /// I/O errors; what [`Forecast::read`] says.
-    pub fn forecast(&self) -> Result<Option<Forecast>> {
-        let Some(path) = &self.forecast else { return Ok(None) };
-        let within = |error: Error| error.context(format!("[forecast] of {}", self.path.display()));
-        let text = fs_err::read_to_string(path).map_err(|error| within(Error::io("open", path, &error)))?;
-        Forecast::read(&text, &path.display().to_string(), &self.setup()).map(Some).map_err(within)
-    }
-
-    /// What the verbs of the upgrade take.
-    pub fn setup(&self) -> Setup<'_> {
-        Setup { old: &self.old, new: &self.new, adapter: &self.adapter, order: self.order }
+    pub fn forecast(&self, planned: &Planned) -> Result<Option<Forecast>> {
+        let path = match &self.forecast {
+            Some(path) => path.clone(),
+            None => {
+                let made = fitting::report_file(&self.folder(), &planned.adapter.fingerprint()?);
+                if !made.exists() {
+                    return Ok(None);
+                }
+                made
+            }
+        };
+        let within = |error: Error| error.context(format!("the forecast of {}", self.path.display()));
+        let text = fs_err::read_to_string(&path).map_err(|error| within(Error::io("open", &path, &error)))?;
+        Forecast::read(&text, &path.display().to_string(), &planned.setup()).map(Some).map_err(within)
     }
 
     /// The limits of a run: those of the file, with what the caller asks for in their place. Where neither says how many items
@@ -288,7 +362,7 @@ impl Configuration {
             return Err(Error::option("config", self.path.display(), expected));
         }
         match Recorded::read(store)? {
-            Some(recorded) if recorded.record.is_live() => expect_same(store, &self.setup()),
+            Some(recorded) if recorded.record.is_live() => expect_same(store, &self.planned(store)?.setup()),
             _ => Ok(()),
         }
     }

@@ -183,16 +183,17 @@ fn examine_configuration(
     if !gallery.is_same(&configuration.gallery) {
         return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
     }
-    let setup = configuration.setup();
-    let same = expect_same(store, &setup);
-    let checked = match (record, same) {
-        // Its old space is gone, so nothing could be planned with it any more.
-        (Some(record), Ok(())) if record.phase == Phase::Finished => return Vec::new(),
-        (Some(record), Err(error)) if record.is_live() => Err(error),
-        _ => plan(store, &setup),
-    };
+    let checked = configuration.planned(store).and_then(|planned| {
+        let setup = planned.setup();
+        match (record, expect_same(store, &setup)) {
+            // Its old space is gone, so nothing could be planned with it any more.
+            (Some(record), Ok(())) if record.phase == Phase::Finished => Ok(Vec::new()),
+            (Some(record), Err(error)) if record.is_live() => Err(error),
+            _ => Ok(plan(store, &setup)?.warnings),
+        }
+    });
     match checked {
-        Ok(plan) => plan.warnings.into_iter().map(finding).collect(),
+        Ok(warnings) => warnings.into_iter().map(finding).collect(),
         Err(mut error) => {
             let next = error.take_remedy();
             vec![Finding { next, ..finding(error.to_string()) }]

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use rehang::files::folder_of;
-use rehang::{Adapter, Error, Result, Space};
+use rehang::{Adapter, Distance, Error, Result, Space};
 use rehang_store::{Store, find_space};
 use serde::Serialize;
 use tempfile::NamedTempFile;
@@ -23,6 +23,10 @@ pub struct Init {
     pub forecast: Option<PathBuf>,
     /// Name of the new space; without it, the adapter's. Needed where there is none.
     pub new_name: Option<String>,
+    /// Width of the new space where no adapter says it; without it, the old space's.
+    pub new_dimension: Option<usize>,
+    /// Distance of the new space; without it, the adapter's, or the old space's.
+    pub new_distance: Option<Distance>,
     /// The file to write.
     pub path: PathBuf,
 }
@@ -43,7 +47,7 @@ pub struct Initialised {
 ///
 /// # Errors
 ///
-/// A conflict where the file is there; not found where the gallery has no space to replace; a mismatch where the adapter does
+/// A conflict where the file is there; an invalid option for a width that is not the adapter's, or 0; not found where the gallery has no space to replace; a mismatch where the adapter does
 /// not fit that space; an invalid option where both spaces would have one name; missing input without an adapter and a name; I/O errors.
 pub fn init(init: &Init) -> Result<Initialised> {
     if init.path.exists() {
@@ -55,7 +59,18 @@ pub fn init(init: &Init) -> Result<Initialised> {
     let outputs = adapter.as_ref().map(Adapter::output_space);
     let name = init.new_name.clone().or(outputs.as_ref().map(|outputs| outputs.name.clone()));
     let name = name.ok_or_else(|| Error::missing("`new_name`", "a configuration without an adapter"))?;
-    let new = Space { name, ..outputs.unwrap_or_else(|| old.clone()) };
+    if let (Some(asked), Some(outputs)) = (init.new_dimension, &outputs)
+        && asked != outputs.dimension
+    {
+        let expected = format!("{}, the width of the adapter's outputs", outputs.dimension);
+        return Err(Error::option("new_dimension", asked, expected));
+    }
+    let like = outputs.unwrap_or_else(|| old.clone());
+    let dimension = init.new_dimension.unwrap_or(like.dimension);
+    if dimension == 0 {
+        return Err(Error::option("new_dimension", 0, "1 or more"));
+    }
+    let new = Space { name, dimension, distance: init.new_distance.unwrap_or(like.distance), ..like };
     if new.name == old.name {
         return Err(Error::option("new_name", &new.name, "a name that the old space does not have"));
     }
@@ -128,7 +143,8 @@ fn document(
     };
     let adapter = match adapter {
         Some(file) => format!("# The map from old to new vectors.\n[adapter]\nfile = {}", text(file)),
-        None => "# No [adapter]: the new model searches the old vectors as they are. By its classifier head a backfill may be ordered:\n\
+        None => "# No [adapter]: the one that is fitted on the gallery's own pairs, or none for a new model that searches the old vectors as they\n\
+                 # are. By the classifier head of such a model a backfill may be ordered:\n\
                  # [head]\n# weight = \"head-weight.npy\"\n# bias = \"head-bias.npy\"\n# kind = \"softmax\""
             .to_owned(),
     };
@@ -209,7 +225,7 @@ seed = 0
 
 #[cfg(test)]
 mod tests {
-    use rehang::{Distance, Provenance};
+    use rehang::Provenance;
     use rehang_encode::EncoderConfig;
     use rehang_store::{Ledger, SqliteStore};
 
@@ -232,6 +248,8 @@ mod tests {
             adapter: Some(path),
             forecast: None,
             new_name: new_name.map(str::to_owned),
+            new_dimension: None,
+            new_distance: None,
             path: folder.join("rehang.toml"),
         }
     }
@@ -246,8 +264,9 @@ mod tests {
         assert_eq!((read.old.name.as_str(), read.old.distance), ("clip \"2\"", Distance::Cosine));
         assert_eq!((read.new.dimension, read.new.distance), (4, Distance::L2));
         assert!(read.gallery.is_same(&Location::file(&told.gallery)));
-        assert!(read.open_encoder().is_err(), "an encoder has to be chosen");
-        assert!(read.forecast().unwrap().is_none());
+        assert!(read.open_encoder(&read.new).is_err(), "an encoder has to be chosen");
+        let planned = read.planned(&*read.open_gallery().unwrap()).unwrap();
+        assert!(read.forecast(&planned).unwrap().is_none());
 
         let before = fs_err::read(&told.path).unwrap();
         assert!(init(&told).unwrap_err().is_conflict());

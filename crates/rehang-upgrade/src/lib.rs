@@ -28,6 +28,7 @@ mod doctor;
 mod estimate;
 mod faults;
 mod fill;
+mod fitting;
 mod forecast;
 mod gallery;
 mod health;
@@ -47,7 +48,7 @@ mod verbs;
 
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
 pub use clock::{Clock, SystemClock};
-pub use configuration::{Configuration, RunOptions, parse_rate, parse_until};
+pub use configuration::{Configuration, Planned, RunOptions, parse_rate, parse_until};
 pub use contents::{
     Compacted, Contents, Deleted, DroppedSpace, Indexed, Put, PutItem, SpaceContents, compact, contents,
     delete, drop_space, index, put,
@@ -56,6 +57,7 @@ pub use doctor::{Examination, SpaceIndex, examine};
 pub use estimate::{Basis, Estimate, Probed, estimate};
 pub use faults::Place;
 pub use fill::Filler;
+pub use fitting::{Enough, PairsDrawn, PairsOptions, PairsStep, UpgradeReport};
 pub use forecast::{Forecast, expect_worthwhile};
 pub use gallery::{Answer, Gallery, Queries};
 pub use health::{SigmaHealth, sigma_health};
@@ -66,7 +68,7 @@ pub use location::{Examined, Location, NewGallery};
 pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
-pub use run::{BackfillSetup, Summary, backfill};
+pub use run::{BackfillSetup, Part, Summary, backfill};
 pub use search::{Hit, Search, Searched, search};
 pub use transfer::{Export, Exported, Import, Imported, export, import};
 pub use upgrade::{Outlook, Requested, Resumed, Run, Upgrade};

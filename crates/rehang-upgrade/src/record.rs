@@ -15,13 +15,15 @@ const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
 ///
 /// 2: with [`UpgradeRecord::handicap`]; records of 1 have none. 3: with [`UpgradeRecord::adapted_before`]. 4: with
-/// [`UpgradeRecord::epoch`].
-const FORMAT: u32 = 4;
+/// [`UpgradeRecord::epoch`]. 5: with [`Phase::Sampling`].
+const FORMAT: u32 = 5;
 
 /// How far an upgrade is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
+    /// Pairs are drawn: a random sample is native in the new space, and no adapter is known yet.
+    Sampling,
     /// The new space is being filled with adapted vectors (or filled again, with another adapter or order).
     Filling,
     /// Every item that had an old vector has one in the new space: it can be switched and backfilled.
@@ -38,6 +40,7 @@ impl Phase {
     /// The name in messages and documents.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Sampling => "sampling",
             Self::Filling => "filling",
             Self::Filled => "filled",
             Self::RolledBack => "rolled-back",
@@ -83,7 +86,7 @@ pub struct UpgradeRecord {
     pub old: Space,
     /// The space that replaces it.
     pub new: Space,
-    /// Fingerprint of the adapter whose vectors fill the new space.
+    /// Fingerprint of the adapter whose vectors fill the new space; empty while pairs are drawn.
     pub adapter: String,
     /// In which order items are re-embedded.
     pub order: OrderSettings,
@@ -182,7 +185,7 @@ impl UpgradeRecord {
         match self.phase {
             Phase::Filling | Phase::Filled => Ok(true),
             Phase::Finished => Ok(!self.dropped),
-            Phase::RolledBack | Phase::Abandoned => self.is_served(store),
+            Phase::Sampling | Phase::RolledBack | Phase::Abandoned => self.is_served(store),
         }
     }
 }
@@ -273,10 +276,10 @@ impl Recorded {
                 ("it was rolled back meanwhile; what is adapted is kept", Remedy::ContinueFilling)
             }
             Phase::Finished => ("it was finished meanwhile", Remedy::BeginUpgrade),
-            Phase::Filling | Phase::Filled if !same_plan => {
+            Phase::Sampling | Phase::Filling | Phase::Filled if !same_plan => {
                 ("it was planned anew meanwhile, with another adapter or order", Remedy::AwaitNewPlan)
             }
-            Phase::Filling | Phase::Filled => return Ok(now),
+            Phase::Sampling | Phase::Filling | Phase::Filled => return Ok(now),
         };
         Err(Error::superseded(format!("filling {:?} of {}", plan.new.name, store.name()), happened)
             .advise(next))

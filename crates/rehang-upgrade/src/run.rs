@@ -10,7 +10,7 @@ use std::time::Duration;
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{ALONE_AFTER, Claimed, ItemKey, Ledger, Outcome, Record, Store, VectorWrite};
+use rehang_store::{ALONE_AFTER, Claimed, ItemKey, Ledger, Outcome, Queue, Record, Store, VectorWrite};
 use serde::Serialize;
 
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
@@ -22,6 +22,7 @@ use crate::health::{SigmaHealth, sigma_health};
 use crate::identity::expect_same_encoder;
 use crate::observe::{Observation, Observer, prepare_index};
 use crate::record::{Phase, Recorded, UpgradeRecord};
+use crate::sample;
 use crate::verbs::{expect_adapter, mismatch, upgrade_of};
 
 /// Native vectors whose σ² is compared with their true error.
@@ -42,14 +43,33 @@ const LISTED_AFTER: u32 = ALONE_AFTER + 2;
 /// Bytes of a reason that are kept of a failed item.
 const REASON_BYTES_MAX: usize = 1024;
 
+/// What of a gallery a backfill embeds.
+#[derive(Debug, Clone, Copy)]
+pub enum Part<'a> {
+    /// All of it, worst first. With the adapter, so that items that come or change meanwhile are found by searches at once.
+    Gallery(&'a Adapter),
+    /// A random sample of so many items, native ones among them: the [pairs](crate::Pairs), drawn before any adapter is known. Nothing
+    /// is adapted.
+    Sample(usize),
+}
+
+impl Part<'_> {
+    fn queue(self) -> Queue {
+        match self {
+            Self::Gallery(_) => Queue::All,
+            Self::Sample(size) => sample::queue(size),
+        }
+    }
+}
+
 /// What a backfill needs.
 pub struct BackfillSetup<'a> {
     /// The gallery.
     pub store: &'a dyn Store,
     /// The new model.
     pub encoder: &'a dyn Encoder,
-    /// The adapter, so that items that come or change meanwhile are found by searches at once.
-    pub adapter: &'a Adapter,
+    /// What is embedded.
+    pub part: Part<'a>,
     /// How far, how fast.
     pub limits: Limits,
     /// Time.
@@ -87,7 +107,8 @@ pub struct Summary {
 }
 
 /// Backfills: re-embeds items worst first until a limit is met, a pause, a stop or a rollback is asked for, or nothing is left.
-/// It may be begun on an upgrade that is rolled back; a rollback while it runs ends it after the batches in hand. A budget of
+/// It may be begun on an upgrade that is rolled back, and for a [sample](Part::Sample) before there is any adapter; a rollback while it
+/// runs ends it after the batches in hand. A budget of
 /// the encoder that is spent is an orderly end, and no error.
 ///
 /// Whatever kills it, the next call goes on from the store. A worker gets its next batch when its last one is written, so what
@@ -110,33 +131,37 @@ pub struct Summary {
 pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Summary> {
     let record = Recorded::expect(setup.store)?.record;
     let name = setup.store.name();
-    match (record.phase, record.request) {
-        (Phase::Filled | Phase::RolledBack, Request::Run) => {}
-        (Phase::Filled | Phase::RolledBack, Request::Pause) => {
-            return Err(Error::wrong_phase(format!("the backfill of {name}"), "paused")
-                .advise(Remedy::ResumeBackfill));
-        }
-        (Phase::Filled | Phase::RolledBack, Request::Stop) => {
-            return Err(Error::wrong_phase(format!("the backfill of {name}"), "stopped")
-                .advise(Remedy::ResumeBackfill));
-        }
-        (phase @ (Phase::Filling | Phase::Abandoned), _) => {
+    match record.phase {
+        Phase::Filled | Phase::RolledBack => {}
+        Phase::Sampling | Phase::Abandoned if matches!(setup.part, Part::Sample(_)) => {}
+        phase @ (Phase::Sampling | Phase::Filling | Phase::Abandoned) => {
             return Err(
                 Error::wrong_phase(upgrade_of(setup.store), phase.name()).advise(Remedy::ContinueFilling)
             );
         }
-        (phase @ Phase::Finished, _) => {
+        phase @ Phase::Finished => {
             let left = left_by_finish(setup.store, &record.new.name)?;
             return Err(Error::wrong_phase(upgrade_of(setup.store), format!("{}: {left}", phase.name())));
         }
+    }
+    let held_up = match record.request {
+        Request::Run => None,
+        Request::Pause => Some("paused"),
+        Request::Stop => Some("stopped"),
+    };
+    if let Some(how) = held_up {
+        return Err(Error::wrong_phase(format!("the backfill of {name}"), how).advise(Remedy::ResumeBackfill));
     }
     let encodes = setup.encoder.space();
     let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
     if of(encodes) != of(&record.new) {
         return Err(mismatch(&record.new, encodes).context("the encoder"));
     }
-    expect_adapter(setup.store, &record, setup.adapter)?;
-    let filler = Filler::new(setup.adapter, &record.old.name, &record.new.name, record.order)?;
+    let mut filler = None;
+    if let Part::Gallery(adapter) = setup.part {
+        expect_adapter(setup.store, &record, adapter)?;
+        filler = Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?);
+    }
     expect_same_encoder(setup.store, &record.new.name, setup.encoder)?;
     // What an earlier process of this name still held is free: it ended without a word.
     setup.store.renew(&record.new.name, setup.worker, Duration::ZERO)?;
@@ -153,7 +178,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
             setup,
             record: &record,
             space: &record.new.name,
-            rolled_back: record.phase == Phase::RolledBack,
+            rolled_back: matches!(record.phase, Phase::RolledBack | Phase::Abandoned),
             filler,
             observer,
             shown: false,
@@ -285,7 +310,8 @@ struct Run<'a> {
     space: &'a str,
     /// Whether it was rolled back at the last look.
     rolled_back: bool,
-    filler: Filler,
+    /// Adapts what came or changed meanwhile.
+    filler: Option<Filler>,
     observer: &'a dyn Observer,
     /// Whether the observer knows the stage.
     shown: bool,
@@ -346,13 +372,19 @@ impl Run<'_> {
                     Action::Look => {
                         let event = self.look()?;
                         if let Event::Looked { items, native_before, .. } = event {
-                            self.show(&state, items, native_before);
+                            self.show(&state, items, native_before)?;
                         }
                         events.push_back(event);
                     }
                     Action::Claim { limit } => {
                         let claimed = self.patiently(|run| {
-                            run.setup.store.claim(run.space, run.setup.worker, limit, run.lease())
+                            run.setup.store.claim(
+                                run.space,
+                                run.setup.part.queue(),
+                                run.setup.worker,
+                                limit,
+                                run.lease(),
+                            )
                         })?;
                         self.observer.reach(Place::BackfillClaimed)?;
                         events.push_back(self.take(claimed));
@@ -443,7 +475,8 @@ impl Run<'_> {
         let worked_ms = self.setup.clock.now_ms() - self.began_ms;
         keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
         // The vectors that were replaced are an index's whole content in the end. A stop is not kept waiting for it.
-        let indexed = if self.observer.wants_stop() {
+        // The index of a sample would be made again when the space is filled.
+        let indexed = if self.observer.wants_stop() || matches!(self.setup.part, Part::Sample(_)) {
             false
         } else {
             match prepare_index(self.setup.store, self.space, self.observer) {
@@ -499,14 +532,15 @@ impl Run<'_> {
         }
         self.rolled_back = is_back;
         // Searches may still go to the new space after a rollback that died.
-        if (record.phase == Phase::Filled || (is_back && record.is_served(self.setup.store)?))
+        if let Some(filler) = &self.filler
+            && (record.phase == Phase::Filled || (is_back && record.is_served(self.setup.store)?))
             // Planned anew meanwhile: what lacks a vector is the next to be embedded, and waits for that.
             && record.adapter == self.record.adapter
             && self.setup.clock.now_ms() >= self.catch_up_from_ms
         {
             let began = self.setup.clock.now_ms();
             let epoch = record.epoch.unwrap_or_default();
-            match self.filler.catch_up(self.setup.store, epoch, self.observer) {
+            match filler.catch_up(self.setup.store, epoch, self.observer) {
                 Ok(items) => {
                     self.caught_up += items;
                     if items > 0 {
@@ -531,19 +565,21 @@ impl Run<'_> {
         Ok(Event::Looked { items: self.counts.0, native_before: self.counts.1, request, rolled_back: false })
     }
 
-    fn show(&mut self, state: &Backfill, items: u64, native_before: i64) {
+    fn show(&mut self, state: &Backfill, items: u64, native_before: i64) -> Result<()> {
         if !self.shown {
             self.shown = true;
             let native = u64::try_from(native_before).unwrap_or(0);
             let limits = self.setup.limits;
-            let to_go = match limits.until {
-                Until::All => items.saturating_sub(native),
-                Until::Fraction(fraction) => ((fraction * items as f64) as u64).saturating_sub(native),
+            let to_go = match (self.setup.part, limits.until) {
+                (Part::Sample(size), _) => sample::waiting(self.setup.store, self.space, size)?,
+                (_, Until::All) => items.saturating_sub(native),
+                (_, Until::Fraction(fraction)) => ((fraction * items as f64) as u64).saturating_sub(native),
             };
             let total = limits.budget.map_or(to_go, |budget| budget.min(to_go));
             self.observer.observe(&Observation::Began { stage: "re-embedding", unit: "items", total });
         }
         self.observer.observe(&Observation::Backfilled { tally: state.tally });
+        Ok(())
     }
 
     /// Takes in hand what was claimed; not an item with which worker after worker has ended.

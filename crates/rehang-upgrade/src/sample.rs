@@ -1,4 +1,4 @@
-//! The items that the scale of merged searches is learned from: a random sample of the gallery.
+//! A random sample of the gallery: the items that pairs are drawn from, and that the scale of merged searches is learned from.
 //!
 //! What an upgrade re-embeds first is what the adapter, and often the old model, is worst at. A scale learned from that takes the
 //! old model for worse than it is, and puts native items before its best answers. So every item that is native or can become so
@@ -8,7 +8,7 @@
 //! is native, whatever else is.
 
 use rehang::{Provenance, Result};
-use rehang_store::{Among, Band, Epoch, ItemKey, Ledger, Priority, Record, Sample};
+use rehang_store::{Among, Band, Epoch, ItemKey, Ledger, Priority, Queue, Record, Sample};
 
 /// Items at the beginning of the shuffle that are re-embedded first, at most, and at most half of all that are in it.
 const FIRST: usize = 200;
@@ -20,6 +20,30 @@ const NATIVE_SHARE: f64 = 0.9;
 /// The first items of the shuffle, as they stand in the space.
 fn beginning(space: &str, size: usize) -> Sample {
     Sample { space: space.into(), among: Among::Embeddable, seed: SEED, size, vectors_of: None }
+}
+
+/// The queue of a backfill of the first items of the shuffle.
+pub(crate) fn queue(size: usize) -> Queue {
+    Queue::Sample { seed: SEED, size }
+}
+
+/// How many of the first items of the shuffle are not native yet.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn waiting(store: &dyn Ledger, space: &str, size: usize) -> Result<u64> {
+    let drawn = store.sample(&beginning(space, size))?.records;
+    Ok(drawn.iter().filter(|record| !is_native(record)).count() as u64)
+}
+
+/// Items that are in the shuffle: native ones, and those that can become so.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn embeddable(store: &dyn Ledger, space: &str) -> Result<u64> {
+    Ok(store.sample(&beginning(space, 0))?.of)
 }
 
 /// Some of a gallery's items, drawn at random: at most `items`, the same as long as they are there. With their vectors of a space, or
@@ -79,15 +103,15 @@ pub(crate) fn first_in_queue(store: &dyn Ledger, new: &str, epoch: Epoch) -> Res
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn native(store: &dyn Ledger, old: &str, new: &str, count: usize) -> Result<Vec<ItemKey>> {
+pub(crate) fn natives(store: &dyn Ledger, old: &str, new: &str, count: usize) -> Result<Vec<Record>> {
     let drawn = store.sample(&beginning(new, count))?.records;
     let keys: Vec<ItemKey> = drawn.iter().map(|record| record.item.key).collect();
     let in_old = store.provenances(old, &keys)?;
     let (mut seen, mut native, mut kept) = (0, Vec::new(), 0);
-    for (record, _) in drawn.iter().zip(in_old).filter(|(_, in_old)| in_old.is_some()) {
+    for (record, _) in drawn.into_iter().zip(in_old).filter(|(_, in_old)| in_old.is_some()) {
         seen += 1;
-        if is_native(record) {
-            native.push(record.item.key);
+        if is_native(&record) {
+            native.push(record);
         }
         if native.len() as f64 >= NATIVE_SHARE * f64::from(seen) {
             kept = native.len();

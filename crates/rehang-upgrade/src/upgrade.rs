@@ -4,22 +4,27 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rehang::{Error, Remedy, Result};
+use rehang::{Error, Progress, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input};
+use rehang_fit::{FitAnswer, Method};
 use rehang_store::{Scan, Select, Store, find_space};
 use serde::Serialize;
 
-use crate::backfill::{Ending, Request, Until};
+use crate::backfill::{Ending, Limits, Request, Tally, Until};
 use crate::clock::{Clock, SystemClock};
-use crate::configuration::{Configuration, RunOptions};
+use crate::configuration::{Configuration, Planned, RunOptions};
 use crate::estimate::{Estimate, Probed, estimate};
+use crate::fitting::{
+    self, DrawnPairs, Enough, FIRST_SAMPLE, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
+};
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
 use crate::identity::put_back;
 use crate::location::Examined;
 use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
-use crate::run::{BackfillSetup, Summary, backfill, input_of};
+use crate::run::{BackfillSetup, Part, Summary, backfill, input_of};
+use crate::sample;
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Switched, expect_same};
 
 /// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
@@ -56,9 +61,30 @@ impl Upgrade {
     }
 
     /// What an application searches and writes through, with the adapter of the upgrade.
-    pub fn gallery(&self) -> Gallery {
+    ///
+    /// # Errors
+    ///
+    /// As [`Configuration::planned`].
+    pub fn gallery(&self) -> Result<Gallery> {
         let store: Arc<dyn Store> = Arc::<dyn Examined>::clone(&self.store);
-        Gallery::new(store, Some(Arc::clone(&self.configuration.adapter)))
+        Ok(Gallery::new(store, Some(self.planned()?.adapter)))
+    }
+
+    fn planned(&self) -> Result<Planned> {
+        self.configuration.planned(self.store())
+    }
+
+    /// The encoder of the configuration, for the new space as it is in the gallery, or as the adapter would make it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Configuration::open_encoder`] and [`Configuration::planned`].
+    pub fn open_encoder(&self) -> Result<Box<dyn Encoder>> {
+        let space = match find_space(self.store(), &self.configuration.new.name)? {
+            Some(there) => there.space,
+            None => self.planned()?.new,
+        };
+        self.configuration.open_encoder(&space)
     }
 
     /// What the upgrade would do, how long it takes, what it costs and what is forecast of it. Changes nothing. With `probe`
@@ -68,9 +94,10 @@ impl Upgrade {
     ///
     /// What [`Upgrade::start`] would fail with before its first write; what the encoder says.
     pub fn plan(&self, probe: usize) -> Result<Outlook> {
-        let setup = self.configuration.setup();
+        let planned = self.planned()?;
+        let setup = planned.setup();
         let plan = verbs::plan(self.store(), &setup)?;
-        let forecast = self.configuration.forecast()?;
+        let forecast = self.configuration.forecast(&planned)?;
         let (probed, probe_failure) = self.probe(probe)?.unzip();
         // Where nothing was embedded, nothing was measured.
         let measured = probed.as_ref().filter(|probed| probed.failed < probed.items);
@@ -87,7 +114,7 @@ impl Upgrade {
         if items == 0 {
             return Ok(None);
         }
-        let encoder = self.configuration.open_encoder()?;
+        let encoder = self.open_encoder()?;
         let records = self.store.scan(&Scan::new(&self.configuration.old.name, Select::All, items))?;
         let inputs: Vec<Input<'_>> = records.iter().filter_map(input_of).collect();
         if inputs.is_empty() {
@@ -114,6 +141,126 @@ impl Upgrade {
         Ok(Some((probed, why)))
     }
 
+    /// Draws pairs: embeds a random sample of the gallery with the new model, in samples that are doubled until one more is not worth
+    /// it, and keeps the vectors as natives of the new space, so that no item is paid for twice. With a `folder`, writes them there
+    /// too: `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` and, where items have labels, `labels.npy`.
+    ///
+    /// It is a backfill in all ways: any process can die, several may run, failing items are tried again and listed, budgets end it.
+    /// What is native already, from an earlier call or the application, is not embedded again.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option for no items; as [`backfill`](crate::backfill()) and [`Configuration::open_encoder`]; a conflict where another
+    /// upgrade is under way, or this one is being filled or finished; I/O errors of the folder.
+    pub fn pairs(
+        &self,
+        asked: &PairsOptions,
+        folder: Option<&Path>,
+        encoder: Option<&dyn Encoder>,
+        observer: &dyn Observer,
+    ) -> Result<PairsDrawn> {
+        if asked.items == 0 {
+            return Err(Error::option("items", 0, "1 or more"));
+        }
+        let configuration = &self.configuration;
+        let space = match find_space(self.store(), &configuration.new.name)? {
+            Some(there) => there.space,
+            None => configuration.made_space(),
+        };
+        let opened;
+        let encoder = if let Some(encoder) = encoder {
+            encoder
+        } else {
+            opened = configuration.open_encoder(&space)?;
+            opened.as_ref()
+        };
+        let (old, order) = (&configuration.old, configuration.order);
+        verbs::begin_sampling(self.store(), old, &space, order, observer)?;
+        let limits = Limits { until: Until::All, ..configuration.limits_of(&asked.run, encoder)? };
+        let (mut steps, mut done, mut encoder_said) = (Vec::new(), Tally::default(), None);
+        let mut items = FIRST_SAMPLE.min(asked.items);
+        let enough = loop {
+            let setup = BackfillSetup {
+                store: self.store(),
+                encoder,
+                part: Part::Sample(items),
+                limits: Limits { budget: limits.budget.map(|all| all.saturating_sub(done.native)), ..limits },
+                clock: &SystemClock::start(),
+                worker: &worker_name(),
+            };
+            let summary = backfill(&setup, observer)?;
+            done.native += summary.done.native;
+            done.failed += summary.done.failed;
+            encoder_said = encoder_said.or(summary.encoder_said);
+            let pairs = DrawnPairs::read(self.store(), old, &space)?;
+            let learned = pairs.learned(old, &space, &Progress::default())?;
+            let next = learned.as_ref().map(|learned| learned.next);
+            steps.push(PairsStep { items, pairs: pairs.len(), embedded: summary.done.native, learned });
+            let is_drawn = sample::waiting(self.store(), &space.name, items)? == 0;
+            if !is_drawn && summary.ending != Ending::NothingLeft {
+                break Enough::Ended(summary.ending);
+            }
+            if sample::embeddable(self.store(), &space.name)? <= items as u64 {
+                break Enough::WholeGallery;
+            }
+            if items >= asked.items {
+                break Enough::Asked;
+            }
+            if next.is_some_and(|next| next < asked.worth) {
+                break Enough::Learned;
+            }
+            items = (2 * items).min(asked.items);
+        };
+        let pairs = DrawnPairs::read(self.store(), old, &space)?;
+        if let Some(folder) = folder {
+            pairs.write(folder)?;
+        }
+        Ok(PairsDrawn {
+            steps,
+            enough,
+            pairs: pairs.len(),
+            held_out: pairs.held_out(),
+            failed: done.failed,
+            spent: encoder.spent(),
+            encoder_said,
+            folder: folder.map(Path::to_owned),
+        })
+    }
+
+    /// Fits an adapter on the gallery's own pairs, but for those held out, and keeps it in the [folder](Configuration::folder) of the
+    /// upgrade: from now on it is the adapter of this configuration.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option where the configuration names an adapter; missing input where there are no pairs; as
+    /// [`fit_files`](rehang_fit::fit_files).
+    pub fn fit(&self, method: Method, progress: &Progress) -> Result<FitAnswer> {
+        if self.configuration.names_adapter() {
+            let expected = "no file: an adapter that is fitted on the gallery's own pairs would not be used";
+            return Err(Error::option("[adapter]", "a file", expected));
+        }
+        let folder = self.configuration.folder();
+        fitting::fit(self.store(), self.spaces(), &folder, method, progress)
+    }
+
+    /// Measures the adapter of the upgrade on the pairs that were held out, and keeps the report in the [folder](Configuration::folder)
+    /// of the upgrade, where [`Upgrade::plan`] and [`Upgrade::switch`] find it.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where too few pairs are held out; as [`Configuration::planned`] and [`report`](rehang_evaluate::report()).
+    pub fn report(&self, progress: &Progress) -> Result<UpgradeReport> {
+        let folder = self.configuration.folder();
+        fs_err::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+        let fingerprint = self.planned()?.adapter.fingerprint()?;
+        let path = self.configuration.adapter_file(&fingerprint);
+        fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)
+    }
+
+    fn spaces(&self) -> (&Space, &Space) {
+        (&self.configuration.old, &self.configuration.new)
+    }
+
     /// As [`start`](verbs::start), by one process at a time.
     ///
     /// # Errors
@@ -121,7 +268,7 @@ impl Upgrade {
     /// As [`start`](verbs::start); a conflict where another process is at work.
     pub fn start(&self, observer: &dyn Observer) -> Result<Started> {
         let _held = self.configuration.gallery.hold()?;
-        verbs::start(self.store(), &self.configuration.setup(), observer)
+        verbs::start(self.store(), &self.planned()?.setup(), observer)
     }
 
     /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, and so is a space
@@ -132,7 +279,8 @@ impl Upgrade {
     /// As [`switch`](verbs::switch), [`expect_worthwhile`] and [`Configuration::forecast`].
     pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<String>)> {
         let mut warnings = Vec::new();
-        let new = &self.configuration.new.name;
+        let planned = self.planned()?;
+        let new = &planned.new.name;
         // Any other phase is refused below, for a better reason.
         let record = Recorded::read(self.store())?.map(|recorded| recorded.record);
         let may_switch =
@@ -144,12 +292,12 @@ impl Upgrade {
         }
         if serving == Serving::Mixed
             && !anyway
-            && let Some(forecast) = self.configuration.forecast()?
+            && let Some(forecast) = self.configuration.forecast(&planned)?
         {
             expect_worthwhile(self.store(), &forecast)?;
             warnings = forecast.warnings;
         }
-        let switched = verbs::switch(self.store(), &self.configuration.setup(), serving, &Unobserved)?;
+        let switched = verbs::switch(self.store(), &planned.setup(), serving, &Unobserved)?;
         Ok((switched, warnings))
     }
 
@@ -165,19 +313,20 @@ impl Upgrade {
         encoder: Option<&dyn Encoder>,
         observer: &dyn Observer,
     ) -> Result<Run> {
-        expect_same(self.store(), &self.configuration.setup())?;
+        let planned = self.planned()?;
+        expect_same(self.store(), &planned.setup())?;
         let opened;
         let encoder = if let Some(encoder) = encoder {
             encoder
         } else {
-            opened = self.configuration.open_encoder()?;
+            opened = self.open_encoder()?;
             opened.as_ref()
         };
         let limits = self.configuration.limits_of(asked, encoder)?;
         let setup = BackfillSetup {
             store: self.store(),
             encoder,
-            adapter: &self.configuration.adapter,
+            part: Part::Gallery(&planned.adapter),
             limits,
             clock: &SystemClock::start(),
             worker: &worker_name(),
@@ -202,7 +351,7 @@ impl Upgrade {
     ///
     /// As [`request`](verbs::request).
     pub fn request(&self, request: Request) -> Result<Requested> {
-        let before = verbs::request(self.store(), &self.configuration.setup(), request)?;
+        let before = verbs::request(self.store(), &self.configuration.old, &self.configuration.new, request)?;
         Ok(Requested { request, before })
     }
 
@@ -213,8 +362,7 @@ impl Upgrade {
     ///
     /// As [`request`](verbs::request) and [`put_back`].
     pub fn resume(&self, retry_failed: bool, re_embed: bool, observer: &dyn Observer) -> Result<Resumed> {
-        let put_back =
-            if re_embed { put_back(self.store(), &self.configuration.setup(), observer)? } else { 0 };
+        let put_back = if re_embed { put_back(self.store(), &self.planned()?.setup(), observer)? } else { 0 };
         let requested = self.request(Request::Run)?;
         let new = &self.configuration.new.name;
         let retried = if retry_failed { self.store.clear_failures(new)? } else { 0 };
@@ -227,7 +375,7 @@ impl Upgrade {
     ///
     /// As [`rollback`](verbs::rollback).
     pub fn rollback(&self) -> Result<RolledBack> {
-        verbs::rollback(self.store(), &self.configuration.setup(), &Unobserved)
+        verbs::rollback(self.store(), &self.planned()?.setup(), &Unobserved)
     }
 
     /// As [`finish`](verbs::finish), by one process at a time.
@@ -237,7 +385,7 @@ impl Upgrade {
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
     pub fn finish(&self, observer: &dyn Observer) -> Result<FinishedUpgrade> {
         let _held = self.configuration.gallery.hold()?;
-        verbs::finish(self.store(), &self.configuration.setup(), observer)
+        verbs::finish(self.store(), &self.planned()?.setup(), observer)
     }
 }
 
@@ -338,7 +486,6 @@ mod tests {
     use rehang_encode::Spent;
 
     use super::*;
-    use crate::backfill::Tally;
 
     #[test]
     fn a_run_is_complete_only_where_it_did_all_that_was_asked() {

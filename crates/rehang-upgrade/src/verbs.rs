@@ -36,47 +36,95 @@ pub struct Setup<'a> {
 impl Setup<'_> {
     /// Fails where gallery, adapter and configuration do not speak of the same spaces; gives what looks doubtful.
     fn check(&self, store: &dyn Ledger) -> Result<Vec<String>> {
-        if self.old.name == self.new.name {
-            return Err(Error::option(
-                "[new] name",
-                &self.new.name,
-                "a name that the old space does not have",
-            ));
-        }
         // Says so where old and new are swapped, which widths often give away.
         self.adapter.expect_input_width(self.old.dimension)?;
         expect_of_adapter(&self.adapter.old, self.old, "old")?;
         expect_of_adapter(&self.adapter.new, self.new, "new")?;
-        if let Some(recorded) = Recorded::read(store)?
-            && recorded.record.phase == Phase::Finished
-            && (&recorded.record.old.name, &recorded.record.new.name) == (&self.old.name, &self.new.name)
-            && find_space(store, &self.old.name)?.is_none()
-        {
-            return Err(finished(store, &recorded.record));
-        }
-        let found = expect_space(store, &self.old.name)?;
-        if (found.space.dimension, found.space.distance) != (self.old.dimension, self.old.distance) {
-            return Err(mismatch(&found.space, self.old)
-                .context(format!("[old] of the configuration against {}", store.name())));
-        }
-        // A space of that name may be there: of this upgrade, or of another application.
-        let new = self.new_space();
-        if let Some(there) = find_space(store, &new.name)?
-            && (there.space != new || there.written_as != Provenance::Native)
-        {
-            return Err(mismatch(&new, &there.space).context(format!(
-                "[new] name {:?} is taken in {} by a space of its own",
-                new.name,
-                store.name()
-            )));
-        }
+        expect_spaces(store, self.old, &self.outputs())?;
         Ok(drift(store, self.adapter, &self.old.name)?.into_iter().collect())
     }
 
-    /// The new space: searched as the configuration says, normalised as the adapter's outputs are.
-    fn new_space(&self) -> Space {
+    /// The adapter's outputs: searched as the configuration says, normalised as the adapter makes them.
+    fn outputs(&self) -> Space {
         Space { name: self.new.name.clone(), distance: self.new.distance, ..self.adapter.output_space() }
     }
+
+    /// The new space: the one that is there, or else one for the adapter's outputs. Where pairs were drawn, nothing was known of
+    /// lengths when it was made, and it holds raw vectors for good.
+    fn new_space(&self, store: &dyn Ledger) -> Result<Space> {
+        Ok(find_space(store, &self.new.name)?.map_or_else(|| self.outputs(), |there| there.space))
+    }
+}
+
+/// Fails where a gallery does not have the space that is replaced, or has another one of the name of the space that replaces it.
+fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Result<()> {
+    if old.name == new.name {
+        return Err(Error::option("[new] name", &new.name, "a name that the old space does not have"));
+    }
+    if let Some(Recorded { record, .. }) = Recorded::read(store)?
+        && record.phase == Phase::Finished
+        && is_between(&record, old, new)
+        && find_space(store, &old.name)?.is_none()
+    {
+        return Err(finished(store, &record));
+    }
+    let found = expect_space(store, &old.name)?;
+    if (found.space.dimension, found.space.distance) != (old.dimension, old.distance) {
+        return Err(mismatch(&found.space, old)
+            .context(format!("[old] of the configuration against {}", store.name())));
+    }
+    // A space of that name may be there: of this upgrade, or of another application. One of raw vectors holds normalised ones too.
+    let Some(there) = find_space(store, &new.name)? else { return Ok(()) };
+    let as_raw = Space { normalised: false, ..new.clone() };
+    if (there.space != *new && there.space != as_raw) || there.written_as != Provenance::Native {
+        return Err(mismatch(new, &there.space).context(format!(
+            "[new] name {:?} is taken in {} by a space of its own",
+            new.name,
+            store.name()
+        )));
+    }
+    Ok(())
+}
+
+/// Begins to draw pairs: makes the new space, without any vector in it, and records that. Where an upgrade between these spaces has
+/// come farther, nothing changes: its new space takes natives at any time.
+///
+/// # Errors
+///
+/// A conflict where another upgrade of this gallery is under way, or this one is being filled or finished; a mismatch where the gallery
+/// has other spaces.
+pub(crate) fn begin_sampling(
+    store: &dyn Ledger,
+    old: &Space,
+    new: &Space,
+    order: OrderSettings,
+    observer: &dyn Observer,
+) -> Result<()> {
+    expect_spaces(store, old, new)?;
+    let earlier = Recorded::read(store)?;
+    let ours = earlier.as_ref().filter(|earlier| is_between(&earlier.record, old, new));
+    match (ours.map(|ours| ours.record.phase), &earlier) {
+        (Some(Phase::Filling), _) => {
+            return Err(
+                Error::wrong_phase(upgrade_of(store), Phase::Filling.name()).advise(Remedy::ContinueFilling)
+            );
+        }
+        (Some(Phase::Finished) | None, Some(earlier)) if earlier.record.is_live() => {
+            return expect_between(store, &earlier.record, old, new);
+        }
+        (Some(Phase::Finished) | None, _) => {
+            let handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&old.name));
+            let fresh = UpgradeRecord::new(old.clone(), new.clone(), String::new(), order);
+            let record = UpgradeRecord { phase: Phase::Sampling, old_handicap: handicap, ..fresh };
+            Recorded::create(store, earlier.as_ref(), record)?;
+        }
+        (Some(_), _) => {}
+    }
+    observer.reach(Place::RecordWritten)?;
+    if find_space(store, &new.name)?.is_none() {
+        store.create_space(new, Provenance::Native)?;
+    }
+    observer.reach(Place::SpaceMade)
 }
 
 /// What `start` would do, without doing it.
@@ -132,7 +180,7 @@ pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
     Ok(Plan {
         gallery: store.name(),
         old: setup.old.to_string(),
-        new: setup.new_space().to_string(),
+        new: setup.new_space(store)?.to_string(),
         old_counts,
         new_counts,
         to_adapt,
@@ -178,7 +226,7 @@ pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> R
     let filler = Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
-    let new = setup.new_space();
+    let new = setup.new_space(store)?;
     let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), setup.adapter.fingerprint()?, setup.order);
     let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));
     let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
@@ -330,7 +378,7 @@ pub fn switch(
     match recorded.record.phase {
         Phase::Filled | Phase::RolledBack => {}
         Phase::Finished => return Err(finished(store, &recorded.record)),
-        phase @ (Phase::Filling | Phase::Abandoned) => {
+        phase @ (Phase::Sampling | Phase::Filling | Phase::Abandoned) => {
             let phase = format!("{}: only a filled one can be switched", phase.name());
             return Err(Error::wrong_phase(upgrade_of(store), phase).advise(Remedy::ContinueFilling));
         }
@@ -376,9 +424,10 @@ fn expect_not_taken_back(store: &dyn Ledger, old: &str, new: &str) -> Result<()>
 ///
 /// # Errors
 ///
-/// Not found where there is no upgrade, a conflict where it is finished or is between other spaces than the setup's.
-pub fn request(store: &dyn Ledger, setup: &Setup<'_>, request: Request) -> Result<Request> {
-    let mut recorded = expect_upgrade(store, setup)?;
+/// Not found where there is no upgrade, a conflict where it is finished or is between other spaces.
+pub fn request(store: &dyn Ledger, old: &Space, new: &Space, request: Request) -> Result<Request> {
+    let mut recorded = Recorded::expect(store)?;
+    expect_between(store, &recorded.record, old, new)?;
     if recorded.record.phase == Phase::Finished {
         return Err(finished(store, &recorded.record));
     }
@@ -411,12 +460,16 @@ pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) 
         return Err(finished(store, &recorded.record));
     }
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
+    if recorded.record.phase == Phase::Sampling {
+        let phase = "sampling: searches never left the old space, so there is nothing to roll back";
+        return Err(Error::wrong_phase(upgrade_of(store), phase));
+    }
     // The record first: a process that finishes at the same moment then fails, instead of dropping the space that is to serve.
     // Also where nothing of it differs: a switch that has read it before then fails too.
     let phase = match recorded.record.phase {
         Phase::Filled => Phase::RolledBack,
         Phase::Filling => Phase::Abandoned,
-        phase @ (Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
+        phase @ (Phase::Sampling | Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
     };
     let rolled_back = UpgradeRecord { phase, ..recorded.record.clone() };
     let has_new = find_space(store, &new)?.is_some();
@@ -477,7 +530,7 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> 
         // died between its record and its switch. Without the old space it could neither be filled to its end nor rolled back.
         let next = match recorded.record.phase {
             Phase::Filled | Phase::Finished => None,
-            Phase::Filling => Some(Remedy::ContinueFilling),
+            Phase::Sampling | Phase::Filling => Some(Remedy::ContinueFilling),
             Phase::RolledBack => Some(Remedy::RollBackOrSwitch),
             Phase::Abandoned => Some(Remedy::RollBackOrFill),
         };
@@ -579,8 +632,8 @@ pub struct Status {
     pub counts: Counts,
     /// Share of all items that are native, 0–1; 1 for an empty gallery.
     pub fraction: f64,
-    /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space. While the new
-    /// space is being filled: all that lack a vector there.
+    /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space. Before the new
+    /// space is filled: all that lack a vector there.
     pub lag: u64,
     /// Items without a vector in the new space and without an old one: no search finds them until they are embedded.
     pub without_vector: u64,
@@ -610,7 +663,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
     };
     let fraction = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
     let lag = match record.phase {
-        Phase::Filling | Phase::Abandoned => counts.lacking,
+        Phase::Sampling | Phase::Filling | Phase::Abandoned => counts.lacking,
         Phase::Filled | Phase::RolledBack => store.count_lag(new, &record.old.name)?,
         // A finish that died before its drop still has something to catch up from.
         Phase::Finished if !record.dropped && find_space(store, &record.old.name)?.is_some() => {
@@ -652,13 +705,17 @@ pub(crate) fn mismatch(expected: &Space, received: &Space) -> Error {
     ErrorKind::SpaceMismatch { expected: expected.to_string(), received: received.to_string() }.into()
 }
 
-fn has_spaces_of(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    (&record.old.name, &record.new.name) == (&setup.old.name, &setup.new.name)
+fn is_between(record: &UpgradeRecord, old: &Space, new: &Space) -> bool {
+    (&record.old.name, &record.new.name) == (&old.name, &new.name)
 }
 
-/// Whether a `start` goes on with the upgrade of a record, instead of beginning one.
+fn has_spaces_of(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
+    is_between(record, setup.old, setup.new)
+}
+
+/// Whether a `start` goes on with the upgrade of a record, instead of beginning one. Where pairs were drawn, nothing is planned yet.
 fn goes_on(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    record.phase != Phase::Finished && has_spaces_of(record, setup)
+    !matches!(record.phase, Phase::Sampling | Phase::Finished) && has_spaces_of(record, setup)
 }
 
 /// Whether adapted vectors of another adapter or at places of another order may be in the new space, so that a fill has to make
@@ -695,10 +752,20 @@ fn expect_no_other(store: &dyn Ledger, recorded: Option<&Recorded>, setup: &Setu
 
 /// Fails where an upgrade is between other spaces than those of the configuration.
 fn expect_setup(store: &dyn Ledger, record: &UpgradeRecord, setup: &Setup<'_>) -> Result<()> {
+    expect_between(store, record, setup.old, setup.new)
+}
+
+/// The same for the two spaces.
+pub(crate) fn expect_between(
+    store: &dyn Ledger,
+    record: &UpgradeRecord,
+    old: &Space,
+    new: &Space,
+) -> Result<()> {
     let name = store.name();
-    if !has_spaces_of(record, setup) {
+    if !is_between(record, old, new) {
         let of_record = format!("from {:?} to {:?}", record.old.name, record.new.name);
-        let of_setup = format!("from {:?} to {:?}", setup.old.name, setup.new.name);
+        let of_setup = format!("from {:?} to {:?}", old.name, new.name);
         return Err(if record.is_live() {
             Error::conflict(
                 format!("another upgrade of {name} is under way, {of_record}"),
@@ -712,7 +779,7 @@ fn expect_setup(store: &dyn Ledger, record: &UpgradeRecord, setup: &Setup<'_>) -
             .advise(Remedy::BeginUpgrade)
         });
     }
-    for (role, recorded, wanted) in [("old", &record.old, setup.old), ("new", &record.new, setup.new)] {
+    for (role, recorded, wanted) in [("old", &record.old, old), ("new", &record.new, new)] {
         if (recorded.dimension, recorded.distance) != (wanted.dimension, wanted.distance) {
             return Err(mismatch(recorded, wanted)
                 .context(format!("[{role}] of the configuration against the upgrade of {name}")));
@@ -731,6 +798,11 @@ pub(crate) fn expect_upgrade(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Re
 /// Fails where an upgrade is filled by another adapter than this one: vectors of two adapters in one space would be ordered by
 /// σ² of two kinds, and searched as if they were of one.
 pub(crate) fn expect_adapter(store: &dyn Ledger, record: &UpgradeRecord, adapter: &Adapter) -> Result<()> {
+    if record.phase == Phase::Sampling {
+        return Err(
+            Error::wrong_phase(upgrade_of(store), record.phase.name()).advise(Remedy::ContinueFilling)
+        );
+    }
     if adapter.fingerprint()? == record.adapter {
         return Ok(());
     }

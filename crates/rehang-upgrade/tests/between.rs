@@ -11,8 +11,8 @@ use rehang::order::Policy;
 use rehang::{Distance, Progress, Provenance, Remedy, Result, Space};
 use rehang_store::{ItemWrite, Ledger, MemoryStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Setup, Started,
-    Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
+    BackfillSetup, Limits, Observer, OrderSettings, Part, Phase, Place, Recorded, Request, Serving, Setup,
+    Started, Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 60;
@@ -47,7 +47,7 @@ fn run(store: &MemoryStore, world: &World) -> Result<Summary> {
     let setup = BackfillSetup {
         store,
         encoder: &TestEncoder::new(),
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits: Limits::default(),
         clock: &TestClock::default(),
         worker: "worker",
@@ -183,7 +183,7 @@ fn a_start_that_is_rolled_back_meanwhile_says_so() {
         assert!(error.is_conflict() && error.to_string().contains("rolled back"), "{place:?}: {error}");
         assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::Abandoned);
         // What the message says helps. A pause is no reason to give up.
-        let pause = || request(&store, &world.setup(), Request::Pause).map(drop);
+        let pause = || request(&store, &world.old, &world.new, Request::Pause).map(drop);
         begin(&store, &world, &at(Place::BeforeFilled, pause)).unwrap();
         let record = Recorded::expect(&store).unwrap().record;
         assert_eq!((record.phase, record.request), (Phase::Filled, Request::Pause));
@@ -349,7 +349,7 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
     let setup = BackfillSetup {
         store: &hooked,
         encoder: &TestEncoder::new(),
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits: Limits { budget: Some(5), ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",

@@ -6,8 +6,8 @@ use common::{DieAt, TestClock, TestEncoder, World, check, fill, snapshot};
 use rehang::{Progress, Result};
 use rehang_store::{MemoryStore, SqliteStore, Store};
 use rehang_upgrade::{
-    BackfillSetup, Limits, Observer, Place, Serving, Unobserved, Until, backfill, finish, rollback, start,
-    switch,
+    BackfillSetup, Limits, Observer, Part, Place, Serving, Unobserved, Until, backfill, finish, rollback,
+    start, switch,
 };
 
 const ITEMS: usize = 150;
@@ -21,7 +21,7 @@ fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn
         let setup = BackfillSetup {
             store,
             encoder,
-            adapter: &world.adapter,
+            part: Part::Gallery(&world.adapter),
             limits,
             clock: &clock,
             worker: "worker",
@@ -123,7 +123,7 @@ fn resume(store: &dyn Store, world: &World, encoder: &TestEncoder) {
         let setup = BackfillSetup {
             store,
             encoder,
-            adapter: &world.adapter,
+            part: Part::Gallery(&world.adapter),
             limits,
             clock: &clock,
             worker: "worker",

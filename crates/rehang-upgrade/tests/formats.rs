@@ -10,8 +10,8 @@ use rehang::Progress;
 use rehang::order::Policy;
 use rehang_store::{Epoch, Ledger, SqliteStore};
 use rehang_upgrade::{
-    BackfillSetup, Ending, Gallery, Limits, OrderSettings, Recorded, Setup, Unobserved, backfill, finish,
-    start, status,
+    BackfillSetup, Ending, Gallery, Limits, OrderSettings, Part, Recorded, Setup, Unobserved, backfill,
+    finish, start, status,
 };
 
 #[test]
@@ -34,7 +34,7 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let backfill_setup = BackfillSetup {
         store: &*store,
         encoder: &TestEncoder::new(),
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits: Limits::default(),
         clock: &TestClock::default(),
         worker: "worker",

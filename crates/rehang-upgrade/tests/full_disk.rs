@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use common::{TestClock, TestEncoder, World, check};
 use rehang::{Error, Matrix, Progress};
 use rehang_store::{Filter, Index, ItemWrite, Ledger, SearchOptions, SqliteStore};
-use rehang_upgrade::{BackfillSetup, Limits, Serving, Unobserved, backfill, start, status, switch};
+use rehang_upgrade::{BackfillSetup, Limits, Part, Serving, Unobserved, backfill, start, status, switch};
 
 const BATCH: usize = 200;
 
@@ -113,7 +113,7 @@ fn a_full_file_system_costs_nothing_but_time() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &encoder,
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits: Limits { batch: 50, ..Limits::default() },
         clock: &clock,
         worker: "worker",

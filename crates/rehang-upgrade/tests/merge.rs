@@ -12,12 +12,12 @@ use rehang::order::Policy;
 use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Band, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite,
-    Ledger, MemoryStore, Outcome, Priority, Record, Revision, Sample, Scan, Select, SpaceRecord,
+    Ledger, MemoryStore, Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, SpaceRecord,
     VectorRecord, VectorWrite,
 };
 use rehang_upgrade::{
-    BackfillSetup, Limits, Merge, OrderSettings, Recorded, Serving, Setup, Unobserved, backfill, finish,
-    rollback, start, switch,
+    BackfillSetup, Limits, Merge, OrderSettings, Part, Recorded, Serving, Setup, Unobserved, backfill,
+    finish, rollback, start, switch,
 };
 
 /// A store in which something is written right before the n-th read (counted from 1), and that knows what was searched.
@@ -94,7 +94,7 @@ impl Ledger for WrittenBefore {
         newest_revision() -> Result<Revision>;
         count_without_source() -> Result<u64>;
         count_lag(space: &str, behind: &str) -> Result<u64>;
-        claim(space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed>;
+        claim(space: &str, queue: Queue, worker: &str, limit: usize, lease: Duration) -> Result<Claimed>;
         renew(space: &str, worker: &str, lease: Duration) -> Result<u64>;
         release(space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64>;
         at_work(space: &str) -> Result<Vec<AtWork>>;
@@ -123,7 +123,7 @@ fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, Worl
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder::new(),
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits: Limits { budget: Some(budget), ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",
@@ -332,7 +332,7 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder::new(),
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits: Limits { budget: Some(sampled as u64 + 1), ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",
@@ -373,7 +373,7 @@ fn a_scale_is_learned_where_many_items_can_never_be_native() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &encoder,
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits: Limits::default(),
         clock: &TestClock::default(),
         worker: "worker",
@@ -400,7 +400,7 @@ fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
     let setup = BackfillSetup {
         store: &store,
         encoder: &TestEncoder { space: Some(third), ..TestEncoder::new() },
-        adapter: &next.adapter,
+        part: Part::Gallery(&next.adapter),
         limits: Limits { budget: Some(60), ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",

@@ -28,7 +28,7 @@ use rehang_store::{
     Store, find_space,
 };
 use rehang_upgrade::{
-    BackfillSetup, Gallery, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving,
+    BackfillSetup, Gallery, Limits, Observer, OrderSettings, Part, Phase, Place, Recorded, Request, Serving,
     Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
 };
 use rusqlite::{Connection, TransactionBehavior};
@@ -464,7 +464,7 @@ fn run(
 ) -> Result<Summary> {
     let clock = TestClock::default();
     let limits = Limits { batch: BATCH, workers: WORKERS, budget, ..Limits::default() };
-    let setup = BackfillSetup { store, encoder, adapter, limits, clock: &clock, worker };
+    let setup = BackfillSetup { store, encoder, part: Part::Gallery(adapter), limits, clock: &clock, worker };
     backfill(&setup, faults)
 }
 
@@ -613,7 +613,7 @@ impl Model {
                 (outcome.map(drop), may)
             }
             Verb::Ask(asked) => {
-                let outcome = request(self.store(), &self.setup(), asked);
+                let outcome = request(self.store(), self.setup().old, self.setup().new, asked);
                 if outcome.is_ok() {
                     self.oracle.asked = asked;
                 }

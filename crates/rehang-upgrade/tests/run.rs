@@ -9,11 +9,11 @@ use std::time::Duration;
 use common::{DieAt, TestClock, TestEncoder, World, check, fill};
 use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{Band, Filter, Ledger, ManualLeaseClock, MemoryStore, Record, Scan, Select};
+use rehang_store::{Band, Filter, Ledger, ManualLeaseClock, MemoryStore, Queue, Record, Scan, Select};
 use rehang_upgrade::{
-    BackfillSetup, Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Summary,
-    Unobserved, Until, backfill, expect_same, finish, plan, put_back, request, rollback, start, status,
-    switch,
+    BackfillSetup, Clock, Ending, Gallery, Limits, Observation, Observer, Part, Place, Request, Serving,
+    Summary, Unobserved, Until, backfill, expect_same, finish, plan, put_back, request, rollback, start,
+    status, switch,
 };
 
 const ITEMS: usize = 200;
@@ -37,7 +37,14 @@ fn run_with(
     clock: &TestClock,
     faults: &dyn Observer,
 ) -> Result<Summary> {
-    let setup = BackfillSetup { store, encoder, adapter: &world.adapter, limits, clock, worker: "worker" };
+    let setup = BackfillSetup {
+        store,
+        encoder,
+        part: Part::Gallery(&world.adapter),
+        limits,
+        clock,
+        worker: "worker",
+    };
     backfill(&setup, faults)
 }
 
@@ -355,11 +362,11 @@ fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
 #[test]
 fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
     let (store, world) = filled();
-    request(&store, &world.setup(), Request::Pause).unwrap();
+    request(&store, &world.old, &world.new, Request::Pause).unwrap();
     let error = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error}");
     assert_eq!(error.remedy(), Some(&Remedy::ResumeBackfill), "{error}");
-    request(&store, &world.setup(), Request::Run).unwrap();
+    request(&store, &world.old, &world.new, Request::Run).unwrap();
     run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
 }
 
@@ -371,7 +378,7 @@ fn another_upgrade_of_the_same_gallery_is_refused() {
     world.new.name = "third-model".into();
     for error in [
         finish(&store, &world.setup(), &Unobserved).unwrap_err(),
-        request(&store, &world.setup(), Request::Pause).unwrap_err(),
+        request(&store, &world.old, &world.new, Request::Pause).unwrap_err(),
         rollback(&store, &world.setup(), &Unobserved).unwrap_err(),
         expect_same(&store, &world.setup()).unwrap_err(),
     ] {
@@ -523,7 +530,7 @@ fn a_record_that_does_not_say_whose_the_adapted_vectors_are_has_them_made_again(
     // From now on the record says it, in a form that a rehang that does not know refuses.
     let (_, text) = store.document("upgrade").unwrap().unwrap();
     let record: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&record["format"], &record["adapted_before"]), (&4.into(), &false.into()));
+    assert_eq!((&record["format"], &record["adapted_before"]), (&5.into(), &false.into()));
     assert_eq!(start(&store, &world.setup(), &Unobserved).unwrap().adapted, 0);
 }
 
@@ -616,7 +623,7 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     let setup = BackfillSetup {
         store: &*store,
         encoder: &TestEncoder::new(),
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits: Limits { batch: 7, ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",
@@ -729,7 +736,7 @@ fn natives_are_put_back_for_another_model() {
         store.put(&[write]).unwrap();
     }
     run(&store, &world, &TestEncoder::new(), Limits { budget: Some(50), ..Limits::default() }).unwrap();
-    store.claim("new-model", "someone", 1, Duration::from_mins(1)).unwrap();
+    store.claim("new-model", Queue::All, "someone", 1, Duration::from_mins(1)).unwrap();
     let error = put_back(&store, &world.setup(), &Unobserved).unwrap_err();
     assert_eq!(error.remedy(), Some(&Remedy::AwaitOtherProcess), "{error}");
     store.release("new-model", "someone", None).unwrap();
@@ -817,7 +824,7 @@ fn vectors_that_are_paid_for_wait_for_a_store_that_is_busy() {
     let setup = BackfillSetup {
         store: &busy,
         encoder: &encoder,
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits,
         clock: &clock,
         worker: "worker",

@@ -10,7 +10,7 @@ use common::{TestClock, World, fill, new_model, new_space};
 use rehang::{Progress, Result};
 use rehang_encode::{Encoder, EncoderConfig, open};
 use rehang_store::{Ledger, MemoryStore};
-use rehang_upgrade::{BackfillSetup, Ending, Limits, Summary, Unobserved, backfill, start};
+use rehang_upgrade::{BackfillSetup, Ending, Limits, Part, Summary, Unobserved, backfill, start};
 use serde_json::json;
 use stub::{Reply, Seen, Stub, good_of};
 
@@ -37,7 +37,7 @@ fn run(store: &MemoryStore, world: &World, stub: &Stub) -> Result<Summary> {
     let setup = BackfillSetup {
         store,
         encoder: &*encoder,
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits: Limits { batch: 8, ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",

@@ -55,6 +55,10 @@ pub enum Remedy {
     },
     /// Make a report as JSON, on pairs that the adapter was not fitted on.
     MakeReport,
+    /// Draw pairs from the gallery: items that the new model embeds too.
+    DrawPairs,
+    /// Fit an adapter on the pairs that were drawn from the gallery.
+    FitPairs,
     /// Fit the adapter again on newer pairs, then start the upgrade with it.
     FitAgain,
     /// Write items one by one, instead of importing them.
@@ -100,6 +104,8 @@ impl fmt::Display for Remedy {
                 "it never passes doing nothing; serve merged searches, or switch all the same"
             }
             Self::MakeReport => "a report written as JSON is one",
+            Self::DrawPairs => "draw more pairs from the gallery",
+            Self::FitPairs => "fit one on the pairs that were drawn",
             Self::FitAgain => "fit the adapter again on newer pairs, then start the upgrade with it",
             Self::WriteSingleItems => "write single items instead",
             Self::DropSpace => "drop it",

@@ -13,8 +13,13 @@ use crate::bar::with_bar;
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
     let answer = make(arguments)?;
+    outcome(&answer).print(json, &answer.to_json(), &text(&answer))
+}
+
+/// Done, or with refusals where a guard found that the pairs are not to be learned from.
+pub fn outcome(answer: &FitAnswer) -> Outcome {
     let is_refused = answer.fitted.findings.iter().any(|finding| finding.severity == Severity::Problem);
-    Outcome::done_if(!is_refused).print(json, &answer.to_json(), &text(&answer))
+    Outcome::done_if(!is_refused)
 }
 
 /// Fits and writes, and says what was found.
@@ -56,16 +61,22 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
         output: arguments.output.clone(),
     };
     let answer = with_bar(|progress| fit_files(&files, progress))?;
+    say(&answer);
+    Ok(answer)
+}
+
+/// Says what was found.
+pub fn say(answer: &FitAnswer) {
     // Whether the two files were swapped, and what nothing here can know, is for a person to say.
     let is_said = |finding: &&Finding| {
         let is_question = ["swapped", "unknown-without-labels"].contains(&finding.code.as_str());
         finding.severity != Severity::Note || is_question
     };
     say_findings(answer.fitted.findings.iter().filter(is_said).chain(&answer.findings));
-    Ok(answer)
 }
 
-fn text(answer: &FitAnswer) -> String {
+/// How methods compared, and what was written.
+pub fn text(answer: &FitAnswer) -> String {
     let fitted = &answer.fitted;
     let training = &fitted.adapter.training;
     let mut text = String::new();

@@ -78,7 +78,8 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
     if let Some(configuration) = &configuration {
         configuration.expect_of_gallery(&location, &*store)?;
     }
-    let adapter = configuration.map(|configuration| configuration.adapter);
+    let planned = configuration.map(|configuration| configuration.planned(&*store)).transpose()?;
+    let adapter = planned.map(|planned| planned.adapter);
     let gallery = rehang_upgrade::Gallery::new(store.clone(), adapter);
     let done = rehang_upgrade::put(&*store, &gallery, &item)?;
     let mut text = format!("{} has revision {}\n", done.id, done.revision);

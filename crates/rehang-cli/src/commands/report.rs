@@ -1,9 +1,9 @@
 //! `rehang report`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rehang::files::{self, AtomicFile, is_same_file};
-use rehang::finding::Severity;
+use rehang::finding::{Finding, Severity};
 use rehang::report::{Report as ReportData, percent_rounded_up};
 use rehang::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
@@ -19,8 +19,13 @@ pub fn run(arguments: &Report, json: bool) -> Result<Outcome> {
     let text = verdict(&report);
     let paths: Vec<String> = arguments.output.iter().map(|path| path.display().to_string()).collect();
     let value = json!({ "report": paths[0], "reports": paths, "data": report });
+    outcome(&report).print(json, &value, &format!("{text}Report: {}\n", paths.join(", ")))
+}
+
+/// Done, or with refusals where a warning says that the report is not to be relied on.
+pub fn outcome(report: &ReportData) -> Outcome {
     let is_severe = report.warnings.iter().any(|warning| warning.severity == Severity::Problem);
-    Outcome::done_if(!is_severe).print(json, &value, &format!("{text}Report: {}\n", paths.join(", ")))
+    Outcome::done_if(!is_severe)
 }
 
 /// Makes the report and writes it to every output.
@@ -46,25 +51,37 @@ pub fn make(arguments: &Report) -> Result<ReportData> {
         command: command(),
         output: arguments.output.clone(),
     };
-    for (place, path) in files.output.iter().enumerate() {
-        if files.output[..place].iter().any(|other| is_same_file(other, path)) {
+    expect_outputs(&files.output)?;
+    let made = with_bar(|progress| report(&files, progress))?;
+    write(&made.report, &made.findings, &files.output)?;
+    Ok(made.report)
+}
+
+/// Fails now and not after the work where an output is named twice, has a name of no format, or cannot be made.
+pub fn expect_outputs(outputs: &[PathBuf]) -> Result<()> {
+    for (place, path) in outputs.iter().enumerate() {
+        if outputs[..place].iter().any(|other| is_same_file(other, path)) {
             return Err(Error::option("output", path.display(), "each file once"));
         }
         format_of(path)?;
         drop(AtomicFile::create(path)?);
     }
-    let made = with_bar(|progress| report(&files, progress))?;
-    let warnings = made.report.warnings.iter().filter(|warning| warning.severity != Severity::Note);
-    say_findings(made.findings.iter().chain(warnings));
-    for path in &files.output {
+    Ok(())
+}
+
+/// Says what was found, and writes a report to every output.
+pub fn write(report: &ReportData, findings: &[Finding], outputs: &[PathBuf]) -> Result<()> {
+    let warnings = report.warnings.iter().filter(|warning| warning.severity != Severity::Note);
+    say_findings(findings.iter().chain(warnings));
+    for path in outputs {
         let text = match format_of(path)? {
-            Format::Html => rehang_report::html(&made.report),
-            Format::Markdown => rehang_report::markdown(&made.report),
-            Format::Json => rehang_report::json(&made.report),
+            Format::Html => rehang_report::html(report),
+            Format::Markdown => rehang_report::markdown(report),
+            Format::Json => rehang_report::json(report),
         };
         files::write_text(path, &text)?;
     }
-    Ok(made.report)
+    Ok(())
 }
 
 enum Format {

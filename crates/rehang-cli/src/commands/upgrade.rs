@@ -6,14 +6,17 @@ use std::time::Duration;
 use rehang::{Progress, Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
-    Basis, Clock, Ending, Estimate, Forecast, Left, Outlook, Phase, Request, Run, RunOptions, Serving,
-    SigmaHealth, Status, SystemClock, Upgrade, left, parse_rate, parse_until,
+    Basis, Clock, Ending, Enough, Estimate, Forecast, Left, Outlook, PairsDrawn, PairsOptions, Phase,
+    Request, Run, RunOptions, Serving, SigmaHealth, Status, SystemClock, Upgrade, left, parse_rate,
+    parse_until,
 };
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
+use serde_json::json;
 
 use super::{Outcome, one_decimal, say, warn, written};
 use crate::arguments::{
-    self, UpgradeConfig, UpgradePlan, UpgradeResume, UpgradeRun, UpgradeStatus, UpgradeSwitch,
+    self, RunLimits, UpgradeConfig, UpgradeFit, UpgradePairs, UpgradePlan, UpgradeReport, UpgradeResume,
+    UpgradeRun, UpgradeStatus, UpgradeSwitch,
 };
 use crate::bar::with_bar;
 use crate::wording;
@@ -31,6 +34,9 @@ const LIST_PAGE: usize = 1000;
 pub fn run(arguments: &arguments::Upgrade, json: bool) -> Result<Outcome> {
     use arguments::Upgrade as Verb;
     match arguments {
+        Verb::Pairs(pairs) => run_pairs(pairs, json),
+        Verb::Fit(fit) => run_fit(fit, json),
+        Verb::Report(report) => run_report(report, json),
         Verb::Plan(plan) => run_plan(plan, json),
         Verb::Start(config) => run_start(config, json),
         Verb::Switch(switch) => run_switch(switch, json),
@@ -46,6 +52,88 @@ pub fn run(arguments: &arguments::Upgrade, json: bool) -> Result<Outcome> {
 
 fn open(arguments: &UpgradeConfig) -> Result<Upgrade> {
     Upgrade::open(&arguments.config)
+}
+
+fn run_pairs(arguments: &UpgradePairs, json: bool) -> Result<Outcome> {
+    let options = PairsOptions {
+        items: arguments.items,
+        worth: arguments.worth,
+        run: run_options(&arguments.limits, None)?,
+    };
+    let upgrade = open(&arguments.config)?;
+    let drawn = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.pairs(&options, arguments.out.as_deref(), None, progress)
+    })?;
+    let text = pairs_text(&drawn, options.worth) + "Next: `rehang upgrade fit`.\n";
+    Outcome::done_if(drawn.is_complete()).print(json, &drawn, &text)
+}
+
+fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
+    let mut text = String::new();
+    for step in &drawn.steps {
+        text += &format!("{} items: {} embedded, {} pairs", step.items, step.embedded, step.pairs);
+        text += &match &step.learned {
+            None => "; too few to say what more would bring\n".to_owned(),
+            Some(learned) => format!(
+                "; {} at the switch {}, the last doubling brought {:+.1}, the next is expected to bring {:.1} ± {:.1}\n",
+                learned.criterion,
+                learned.points.last().map_or("–".into(), |point| one_decimal(point.1)),
+                learned.gain,
+                learned.next,
+                learned.spread
+            ),
+        };
+    }
+    let why = match drawn.enough {
+        Enough::Learned => format!("one more doubling is not expected to bring {worth} points"),
+        Enough::Asked => "there are as many as were asked for".into(),
+        Enough::WholeGallery => "the sample is all of the gallery that can be embedded".into(),
+        Enough::Ended(ending) => ending_text(ending).into(),
+    };
+    let (pairs, held_out) = (drawn.pairs, drawn.held_out);
+    text += &format!("{pairs} pairs, {held_out} of them held out. No more are drawn because {why}.\n");
+    if drawn.failed > 0 {
+        text += &format!(
+            "{} items could not be embedded: `rehang upgrade status` lists them; others took their place.\n",
+            drawn.failed
+        );
+    }
+    if let Some(said) = &drawn.encoder_said {
+        text += &format!("The encoder says: {said}.\n");
+    }
+    if drawn.spent.money > 0.0 {
+        text += &format!("Spent: {:.4} for {} tokens.\n", drawn.spent.money, drawn.spent.tokens);
+    }
+    if let Some(folder) = &drawn.folder {
+        text += &format!("Written to {}.\n", folder.display());
+    }
+    text
+}
+
+fn run_fit(arguments: &UpgradeFit, json: bool) -> Result<Outcome> {
+    let method = arguments.method.parse()?;
+    let upgrade = open(&arguments.config)?;
+    let answer = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.fit(method, progress)
+    })?;
+    super::fit::say(&answer);
+    let text = super::fit::text(&answer) + "Next: `rehang upgrade report`, or `rehang upgrade start`.\n";
+    super::fit::outcome(&answer).print(json, &answer.to_json(), &text)
+}
+
+fn run_report(arguments: &UpgradeReport, json: bool) -> Result<Outcome> {
+    super::report::expect_outputs(&arguments.out)?;
+    let upgrade = open(&arguments.config)?;
+    let made = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.report(progress)
+    })?;
+    super::report::write(&made.report, &made.findings, &arguments.out)?;
+    let text = format!("{}Report: {}\n", super::report::verdict(&made.report), made.path.display());
+    let value = json!({ "report": made.path, "reports": arguments.out, "data": made.report });
+    super::report::outcome(&made.report).print(json, &value, &text)
 }
 
 fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
@@ -184,16 +272,19 @@ fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
     Outcome::done_if(switched.lacking == 0).print(json, &switched, &text)
 }
 
+/// What a verb that embeds is asked for.
+fn run_options(limits: &RunLimits, until: Option<&str>) -> Result<RunOptions> {
+    Ok(RunOptions {
+        budget: limits.budget,
+        rate: limits.rate.as_deref().map(|text| parse_rate("rate", text)).transpose()?,
+        until: until.map(|text| parse_until("until", text)).transpose()?,
+        workers: limits.workers,
+        batch: limits.batch,
+    })
+}
+
 fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
-    let rate = |text: &String| parse_rate("rate", text);
-    let until = |text: &String| parse_until("until", text);
-    let options = RunOptions {
-        budget: arguments.budget,
-        rate: arguments.rate.as_ref().map(rate).transpose()?,
-        until: arguments.until.as_ref().map(until).transpose()?,
-        workers: arguments.workers,
-        batch: arguments.batch,
-    };
+    let options = run_options(&arguments.limits, arguments.until.as_deref())?;
     let upgrade = open(&arguments.config)?;
     let run = with_bar(|progress| {
         end_at_ctrl_c(progress);
@@ -202,9 +293,9 @@ fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
     Outcome::done_if(run.is_complete()).print(json, &run, &run_text(&run))
 }
 
-fn run_text(run: &Run) -> String {
-    let (summary, failed) = (&run.summary, run.failed_in_all);
-    let why = match summary.ending {
+/// Why a backfill ended.
+fn ending_text(ending: Ending) -> &'static str {
+    match ending {
         Ending::NothingLeft => "nothing is left that can be embedded",
         Ending::ReachedFraction => "the wanted share is native",
         Ending::SpentBudget => "the budget of this run is used",
@@ -213,7 +304,12 @@ fn run_text(run: &Run) -> String {
         Ending::RolledBack => "the upgrade was rolled back meanwhile; what was made native is kept",
         Ending::EncoderBudgetSpent => "a budget of the encoder is spent",
         Ending::Interrupted => "it was interrupted; run it again to go on",
-    };
+    }
+}
+
+fn run_text(run: &Run) -> String {
+    let (summary, failed) = (&run.summary, run.failed_in_all);
+    let why = ending_text(summary.ending);
     let share = if summary.items == 0 { 100.0 } else { 100.0 * summary.native as f64 / summary.items as f64 };
     let mut text = format!(
         "{} items made native in {}; {} of {} are native now ({share:.1} %). It ended because {why}.\n",

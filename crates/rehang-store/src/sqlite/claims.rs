@@ -9,16 +9,17 @@ use rehang::Result;
 use rusqlite::params;
 
 use super::connection::Database;
-use super::pages::Page;
+use super::pages::{self, Page};
 use super::spaces;
 use super::vectors::{int, key, row_of};
-use crate::contract::{AtWork, Claimed, ItemKey};
+use crate::contract::{Among, AtWork, Claimed, ItemKey, Queue};
 use crate::lease::until;
 
 pub(crate) fn claim(
     database: &Database,
     now_ms: u64,
     space: &str,
+    queue: Queue,
     worker: &str,
     limit: usize,
     lease: Duration,
@@ -42,7 +43,13 @@ pub(crate) fn claim(
             }
         }
         let mut page = Page::new(transaction, &space, Some(space.clone()), limit);
-        page.queue(&held)?;
+        match queue {
+            Queue::All => page.queue(&held)?,
+            Queue::Sample { seed, size } => {
+                let (keys, _) = pages::first(transaction, &space, Among::Embeddable, seed, size)?;
+                page.waiting(&keys, &held)?;
+            }
+        }
         let claimed = Claimed::of(page.finish()?, &lost, held_by_others);
         let mut insert = transaction.prepare_cached(&format!(
             "INSERT OR REPLACE INTO claim_{n} (item, worker, until, lost) VALUES (?1, ?2, ?3, ?4)"

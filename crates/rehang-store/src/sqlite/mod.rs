@@ -27,7 +27,7 @@ use rehang::{Matrix, Provenance, Result, Space};
 
 use crate::contract::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite,
-    Ledger, Outcome, Priority, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite,
+    Ledger, Outcome, Priority, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite,
 };
 use crate::lease::{LeaseClock, SystemLeaseClock};
 use connection::Database;
@@ -286,8 +286,15 @@ impl Ledger for SqliteStore {
         Ok(())
     }
 
-    fn claim(&self, space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed> {
-        claims::claim(&self.database, self.clock.now_ms(), space, worker, limit, lease)
+    fn claim(
+        &self,
+        space: &str,
+        queue: Queue,
+        worker: &str,
+        limit: usize,
+        lease: Duration,
+    ) -> Result<Claimed> {
+        claims::claim(&self.database, self.clock.now_ms(), space, queue, worker, limit, lease)
     }
 
     fn renew(&self, space: &str, worker: &str, lease: Duration) -> Result<u64> {

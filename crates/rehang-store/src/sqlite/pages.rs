@@ -64,43 +64,54 @@ pub(crate) fn sample(database: &Database, sample: &Sample) -> Result<Drawn> {
         let space = spaces::find(transaction, &sample.space)?;
         let vectors_of =
             sample.vectors_of.as_deref().map(|name| spaces::find(transaction, name)).transpose()?;
-        let n = space.number;
-        // Each list is an index that holds no more than the keys.
-        let all = "SELECT key FROM item INDEXED BY item_revision".to_owned();
-        let of = |provenance: &str| {
-            format!(
-                "SELECT item FROM vector_{n} INDEXED BY vector_{n}_{provenance} WHERE provenance = '{provenance}'"
-            )
-        };
-        let lists = match sample.among {
-            Among::All => vec![all],
-            Among::Adapted => vec![of("adapted")],
-            Among::Embeddable => vec![
-                of("native"),
-                format!(
-                    "SELECT item FROM vector_{n} INDEXED BY vector_{n}_worst
-                     WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1"
-                ),
-                format!(
-                    "SELECT item FROM lacking_{n} INDEXED BY lacking_{n}_next WHERE sourced = 1 AND failed = 0"
-                ),
-            ],
-        };
-        let mut first = First::new(sample.seed, sample.size);
-        for list in lists {
-            let mut select = transaction.prepare_cached(&list)?;
-            let mut rows = select.query([])?;
-            while let Some(row) = rows.next()? {
-                first.take(key(row, 0)?);
-            }
-        }
-        let (keys, of) = first.keys();
+        let (keys, of) = first(transaction, &space, sample.among, sample.seed, sample.size)?;
         let mut page = Page::new(transaction, &space, vectors_of, keys.len());
         for key in keys {
             page.read("item", "item.key = ?1", row_of(key))?;
         }
         Ok(Drawn { records: page.finish()?, of })
     })
+}
+
+/// The first keys of a shuffle, and how many items are in it.
+pub(crate) fn first(
+    connection: &Connection,
+    space: &SpaceRow,
+    among: Among,
+    seed: u64,
+    size: usize,
+) -> Step<(Vec<ItemKey>, u64)> {
+    let n = space.number;
+    // Each list is an index that holds no more than the keys.
+    let all = "SELECT key FROM item INDEXED BY item_revision".to_owned();
+    let of = |provenance: &str| {
+        format!(
+            "SELECT item FROM vector_{n} INDEXED BY vector_{n}_{provenance} WHERE provenance = '{provenance}'"
+        )
+    };
+    let lists = match among {
+        Among::All => vec![all],
+        Among::Adapted => vec![of("adapted")],
+        Among::Embeddable => vec![
+            of("native"),
+            format!(
+                "SELECT item FROM vector_{n} INDEXED BY vector_{n}_worst
+                     WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1"
+            ),
+            format!(
+                "SELECT item FROM lacking_{n} INDEXED BY lacking_{n}_next WHERE sourced = 1 AND failed = 0"
+            ),
+        ],
+    };
+    let mut first = First::new(seed, size);
+    for list in lists {
+        let mut select = connection.prepare_cached(&list)?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            first.take(key(row, 0)?);
+        }
+    }
+    Ok(first.keys())
 }
 
 /// Items that are read together.
@@ -143,6 +154,18 @@ impl<'a> Page<'a> {
             None,
             except,
         )
+    }
+
+    /// Reads what is not native of some items, without others, until the page is full.
+    pub(crate) fn waiting(&mut self, keys: &[ItemKey], except: &BTreeSet<ItemKey>) -> Step<()> {
+        let native = "provenance = 'native'";
+        let n = self.space.number;
+        let waits =
+            format!("item.key = ?1 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1 AND {native})");
+        for key in keys.iter().filter(|key| !except.contains(key)) {
+            self.read("item", &waits, row_of(*key))?;
+        }
+        Ok(())
     }
 
     /// Reads items until the page is full.

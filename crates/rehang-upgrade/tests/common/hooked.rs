@@ -7,7 +7,8 @@ use std::time::Duration;
 use rehang::{ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger,
-    MemoryStore, Outcome, Priority, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite,
+    MemoryStore, Outcome, Priority, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord,
+    VectorWrite,
 };
 
 /// What happens, once.
@@ -113,7 +114,7 @@ impl Ledger for Hooked {
         counts(space: &str) -> Result<Counts>;
         count_without_source() -> Result<u64>;
         count_lag(space: &str, behind: &str) -> Result<u64>;
-        claim(space: &str, worker: &str, limit: usize, lease: Duration) -> Result<Claimed>;
+        claim(space: &str, queue: Queue, worker: &str, limit: usize, lease: Duration) -> Result<Claimed>;
         renew(space: &str, worker: &str, lease: Duration) -> Result<u64>;
         release(space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64>;
         at_work(space: &str) -> Result<Vec<AtWork>>;

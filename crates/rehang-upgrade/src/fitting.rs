@@ -1,0 +1,336 @@
+//! What an upgrade learns from its own gallery: pairs, drawn as natives of the new space, the adapter that is fitted on them, and the
+//! report on those that were held out.
+//!
+//! Pairs have no list: they are what is native of the beginning of the gallery's shuffle ([`crate::sample`]) and has an old vector. Which
+//! of them are held out depends on their keys alone. So nothing can disagree with the gallery, and a larger sample keeps what was
+//! fitted on, and what was held out, apart. The adapter and the report are files of the upgrade's folder, by the adapter's
+//! fingerprint; a document of the gallery names the last one.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use rehang::files::{self, AtomicFile, RowSelection, VectorSource};
+use rehang::finding::Finding;
+use rehang::report::Report;
+use rehang::{Error, Matrix, Progress, Result, Space, Vectors};
+use rehang_encode::Spent;
+use rehang_evaluate::{ReportFiles, report};
+use rehang_fit::{FitAnswer, FitFiles, FitParameters, LearningCurve, Method, fit_files, learning_curve};
+use rehang_store::{Ledger, find_space, shuffled};
+use serde::Serialize;
+
+use crate::backfill::Ending;
+use crate::configuration::RunOptions;
+use crate::fill::is_finite;
+use crate::sample;
+
+/// Pairs that a fit takes at most: memory and time are bounded.
+const PAIRS_MAX: usize = 20_000;
+/// The share of the pairs that is held out.
+const HELD_OUT: f64 = 0.2;
+/// Of the shuffle that says which.
+const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
+/// Held-out pairs below which no report is made: every number of it would be noise.
+const HELD_OUT_MIN: usize = 10;
+/// The first sample; each further one is twice as large.
+pub(crate) const FIRST_SAMPLE: usize = 250;
+
+/// Name of the document that says which adapter was fitted last for a space.
+fn document(new: &str) -> String {
+    format!("adapter of {new}")
+}
+
+/// Fingerprint of the adapter that was fitted last for a space on the gallery's own pairs; `None` where there is none.
+pub(crate) fn fitted(store: &dyn Ledger, new: &str) -> Result<Option<String>> {
+    Ok(store.document(&document(new))?.map(|(_, fingerprint)| fingerprint))
+}
+
+/// Where an adapter lies in the folder of its upgrade.
+pub(crate) fn adapter_file(folder: &Path, fingerprint: &str) -> PathBuf {
+    folder.join(format!("adapter-{fingerprint}.safetensors"))
+}
+
+/// Where the report on it lies, as JSON.
+pub(crate) fn report_file(folder: &Path, fingerprint: &str) -> PathBuf {
+    folder.join(format!("report-{fingerprint}.json"))
+}
+
+/// How many pairs are drawn, and how fast.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PairsOptions {
+    /// Items of the sample, at most: it begins with 250 and is doubled until there are so many.
+    pub items: usize,
+    /// Points of agreement that one more doubling has to be expected to bring, or else no more are drawn; 0 draws all `items`.
+    pub worth: f64,
+    /// Limits; a share of the gallery ([`RunOptions::until`]) says nothing here.
+    pub run: RunOptions,
+}
+
+impl Default for PairsOptions {
+    fn default() -> Self {
+        Self { items: 2000, worth: 1.0, run: RunOptions::default() }
+    }
+}
+
+/// Why no more pairs are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Enough {
+    /// One more doubling is not expected to bring what it has to.
+    Learned,
+    /// There are as many as were asked for.
+    Asked,
+    /// The sample is all of the gallery that can be embedded.
+    WholeGallery,
+    /// The backfill of the sample ended before: what was drawn is kept, and the next call goes on.
+    Ended(Ending),
+}
+
+/// One sample.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PairsStep {
+    /// Items of the sample.
+    pub items: usize,
+    /// Those that are pairs: native, with an old vector.
+    pub pairs: usize,
+    /// Items that were embedded for it now; the others were native before.
+    pub embedded: u64,
+    /// What the pairs are worth to a map; `None` where they are too few to say.
+    pub learned: Option<LearningCurve>,
+}
+
+/// What [`Upgrade::pairs`](crate::Upgrade::pairs) did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PairsDrawn {
+    /// The samples, each twice as large as the one before.
+    pub steps: Vec<PairsStep>,
+    /// Why no more are drawn.
+    pub enough: Enough,
+    /// Pairs that there are.
+    pub pairs: usize,
+    /// Those that are held out of fits, for the report.
+    pub held_out: usize,
+    /// Items of the sample that could not be embedded, in this call.
+    pub failed: u64,
+    /// What the encoder used.
+    pub spent: Spent,
+    /// What the encoder said where a budget of its own ended it.
+    pub encoder_said: Option<String>,
+    /// Where the pairs were written, where that was asked for.
+    pub folder: Option<PathBuf>,
+}
+
+impl PairsDrawn {
+    /// Whether it did what it was asked for, with no item that only a person can bring home.
+    pub fn is_complete(&self) -> bool {
+        self.failed == 0 && !matches!(self.enough, Enough::Ended(_))
+    }
+}
+
+/// Pairs of a gallery, in the order of its shuffle.
+#[derive(Debug, Clone)]
+pub(crate) struct DrawnPairs {
+    ids: Vec<String>,
+    labels: Vec<Option<String>>,
+    held_out: Vec<bool>,
+    old: Matrix,
+    new: Matrix,
+}
+
+impl DrawnPairs {
+    /// Reads the pairs of a gallery. An item that changes meanwhile is no pair; nor is one with NaN or infinite numbers.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; nothing is found where there is no new space.
+    pub fn read(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Self> {
+        let mut pairs = Self {
+            ids: Vec::new(),
+            labels: Vec::new(),
+            held_out: Vec::new(),
+            old: Matrix::zeros(0, old.dimension),
+            new: Matrix::zeros(0, new.dimension),
+        };
+        if find_space(store, &new.name)?.is_none() {
+            return Ok(pairs);
+        }
+        let records = sample::natives(store, &old.name, &new.name, PAIRS_MAX)?;
+        let keys: Vec<_> = records.iter().map(|record| record.item.key).collect();
+        let (mut olds, mut news) = (Vec::new(), Vec::new());
+        let vectors = store.vectors(&old.name, &keys)?.into_iter().zip(store.vectors(&new.name, &keys)?);
+        for (record, vectors) in records.into_iter().zip(vectors) {
+            let (Some(before), Some(now)) = vectors else { continue };
+            let is_of_one_content = before.revision == now.revision;
+            if !is_of_one_content || !is_finite(&before.vector) || !is_finite(&now.vector) {
+                continue;
+            }
+            olds.extend(before.vector);
+            news.extend(now.vector);
+            pairs.held_out.push(shuffled(HELD_OUT_SEED, record.item.key) < HELD_OUT);
+            pairs.ids.push(record.item.id);
+            pairs.labels.push(record.item.label);
+        }
+        pairs.old = Matrix::new(old.dimension, olds)?;
+        pairs.new = Matrix::new(new.dimension, news)?;
+        Ok(pairs)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// How many are held out.
+    pub fn held_out(&self) -> usize {
+        self.held_out.iter().filter(|&&held_out| held_out).count()
+    }
+
+    /// What they are worth to a map; `None` where they are too few to say.
+    pub fn learned(&self, old: &Space, new: &Space, progress: &Progress) -> Result<Option<LearningCurve>> {
+        let of = |space: &Space, rows: &Matrix| {
+            Vectors::measured(&space.name, space.distance, rows.clone(), &space.name)
+        };
+        let pairs = rehang::Pairs::new(of(old, &self.old)?, of(new, &self.new)?, None, None)?;
+        learning_curve(&pairs, 0, progress)
+    }
+
+    /// Writes them into a folder: `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` (1 where a pair is held out), and `labels.npy` where
+    /// items have labels: numbers of the labels in the order of their names, −1 without one.
+    pub fn write(&self, folder: &Path) -> Result<PairFiles> {
+        if let Some(id) = self.ids.iter().find(|id| id.contains(['\n', '\r'])) {
+            let detail =
+                format!("the id {id:?} has a line break, so a list of ids would shift against the vectors");
+            return Err(Error::corrupt("the gallery", detail));
+        }
+        fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+        let files = PairFiles::of(folder);
+        files::write_matrix(&files.old, &self.old, None)?;
+        files::write_matrix(&files.new, &self.new, None)?;
+        let mut ids = AtomicFile::create(folder.join("ids.txt"))?;
+        ids.put(self.ids.iter().fold(String::new(), |lines, id| lines + id + "\n").as_bytes())?;
+        ids.commit()?;
+        let held_out: Vec<i64> = self.held_out.iter().map(|&held_out| i64::from(held_out)).collect();
+        files::write_labels(&files.held_out, &held_out)?;
+        let mut numbers: BTreeMap<&str, i64> =
+            self.labels.iter().flatten().map(|label| (label.as_str(), 0)).collect();
+        for (number, place) in (0..).zip(numbers.values_mut()) {
+            *place = number;
+        }
+        if numbers.is_empty() {
+            return Ok(PairFiles { labels: None, ..files });
+        }
+        let number = |label: &Option<String>| label.as_deref().map_or(-1, |label| numbers[label]);
+        let labels: Vec<i64> = self.labels.iter().map(number).collect();
+        if let Some(path) = &files.labels {
+            files::write_labels(path, &labels)?;
+        }
+        Ok(files)
+    }
+}
+
+/// Pairs in files.
+pub(crate) struct PairFiles {
+    old: PathBuf,
+    new: PathBuf,
+    held_out: PathBuf,
+    labels: Option<PathBuf>,
+}
+
+impl PairFiles {
+    fn of(folder: &Path) -> Self {
+        Self {
+            old: folder.join("old.npy"),
+            new: folder.join("new.npy"),
+            held_out: folder.join("held-out.npy"),
+            labels: Some(folder.join("labels.npy")),
+        }
+    }
+
+    /// The rows that are held out, or all others.
+    fn rows(&self, held_out: bool) -> Option<RowSelection> {
+        Some(RowSelection { file: VectorSource::path(&self.held_out), values: vec![i64::from(held_out)] })
+    }
+
+    fn labels(&self) -> Vec<VectorSource> {
+        self.labels.iter().map(VectorSource::path).collect()
+    }
+}
+
+/// Fits an adapter on those pairs that are not held out, keeps it in the folder of the upgrade, and names it in the gallery.
+pub(crate) fn fit(
+    store: &dyn Ledger,
+    (old, new): (&Space, &Space),
+    folder: &Path,
+    method: Method,
+    progress: &Progress,
+) -> Result<FitAnswer> {
+    let pairs = DrawnPairs::read(store, old, new)?;
+    if pairs.len() == pairs.held_out() {
+        return Err(Error::missing("pairs", format!("an adapter from {:?} to {:?}", old.name, new.name))
+            .advise(rehang::Remedy::DrawPairs));
+    }
+    let files = pairs.write(&folder.join("pairs"))?;
+    let [of_old, of_new] = [&files.old, &files.new].map(VectorSource::path);
+    let mut answer = fit_files(
+        &FitFiles {
+            labels: files.labels(),
+            rows: files.rows(false),
+            old_model: old.name.clone(),
+            new_model: new.name.clone(),
+            distance: new.distance,
+            old_distance: Some(old.distance),
+            parameters: FitParameters { method, ..FitParameters::default() },
+            ..FitFiles::new(of_old, of_new, folder.join("adapter.safetensors"))
+        },
+        progress,
+    )?;
+    let fingerprint = answer.fitted.adapter.fingerprint()?;
+    let kept = adapter_file(folder, &fingerprint);
+    fs_err::rename(&answer.output, &kept).map_err(|error| Error::io("rename", &answer.output, &error))?;
+    answer.output = kept;
+    let (name, before) = (document(&new.name), store.document(&document(&new.name))?);
+    if before.as_ref().is_none_or(|(_, fitted)| *fitted != fingerprint) {
+        store.set_document(&name, before.map(|(version, _)| version), &fingerprint)?;
+    }
+    Ok(answer)
+}
+
+/// What an adapter is worth on held-out pairs.
+#[derive(Debug, Clone)]
+pub struct UpgradeReport {
+    /// The report.
+    pub report: Report,
+    /// Where it lies as JSON, which a [`Forecast`](crate::Forecast) is read from.
+    pub path: PathBuf,
+    /// What the reader should know of the inputs beside the warnings in it.
+    pub findings: Vec<Finding>,
+}
+
+/// Measures an adapter on the pairs that are held out, and keeps the report in the folder of the upgrade.
+pub(crate) fn measure(
+    store: &dyn Ledger,
+    (old, new): (&Space, &Space),
+    folder: &Path,
+    (adapter, fingerprint): (&Path, &str),
+    progress: &Progress,
+) -> Result<UpgradeReport> {
+    let pairs = DrawnPairs::read(store, old, new)?;
+    let held_out = pairs.held_out();
+    if held_out < HELD_OUT_MIN {
+        let detail = format!("{held_out} of {} pairs are held out; {HELD_OUT_MIN} are needed", pairs.len());
+        return Err(Error::conflict(format!("a report on pairs of {}", store.name()), detail)
+            .advise(rehang::Remedy::DrawPairs));
+    }
+    let files = pairs.write(&folder.join("pairs"))?;
+    let [of_old, of_new] = [&files.old, &files.new].map(VectorSource::path);
+    let mut asked = ReportFiles::new(vec![adapter.to_owned()], of_old, of_new);
+    asked.rows = files.rows(true);
+    asked.answers.labels = files.labels();
+    asked.title = format!("From {} to {}: what would it buy?", old.name, new.name);
+    let made = report(&asked, progress)?;
+    let path = report_file(folder, fingerprint);
+    let text =
+        serde_json::to_string_pretty(&made.report).map_err(|error| Error::corrupt("the report", error))?;
+    files::write_text(&path, &text)?;
+    Ok(UpgradeReport { report: made.report, path, findings: made.findings })
+}
