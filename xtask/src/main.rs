@@ -16,6 +16,8 @@
 //! `cargo xtask race [HISTORIES]` plays random histories of applications, operators, deaths and full disks against an oracle, 10,000 in
 //! memory and 10,000 on disk unless told otherwise (`TMPDIR=/dev/shm` spares a disk).
 //!
+//! `cargo xtask learning [FOLDER] [SET…]` holds what more pairs are expected to bring against what they brought.
+//!
 //! `cargo xtask merge [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and merged.
 //!
 //! `cargo xtask bias [FOLDER]` measures which order closes the gap between groups that the old model saw unevenly.
@@ -36,6 +38,7 @@ mod bias;
 mod cli_docs;
 mod demo_data;
 mod fuzz;
+mod learning;
 mod long;
 mod merge;
 mod papers;
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         ["picture"] => picture::run("rehang-demo/report.json"),
         ["picture", path] => picture::run(path),
         ["papers", rest @ ..] => papers::run(rest),
+        ["learning", rest @ ..] => learning::run(rest),
         ["merge", rest @ ..] => merge::run(rest),
         ["bias"] => bias::run("../shared/data"),
         ["bias", folder] => bias::run(folder),

@@ -7,7 +7,7 @@ use rehang::files::{self, VectorSource, folder_of};
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig};
-use rehang_store::{Ledger, Store};
+use rehang_store::{Ledger, Store, find_space};
 use serde::Deserialize;
 
 use crate::backfill::{Limits, Until};
@@ -247,12 +247,11 @@ impl Configuration {
         if let Some(fingerprint) = fitting::fitted(store, &self.new.name)? {
             return Adapter::load(fitting::adapter_file(&self.folder(), &fingerprint));
         }
-        let is_sampling = |recorded: Recorded| recorded.record.phase == Phase::Sampling;
-        if Recorded::read(store)?.is_some_and(is_sampling) {
-            let what = "an adapter";
-            return Err(
-                Error::missing(what, format!("the upgrade to {:?}", self.new.name)).advise(Remedy::FitPairs)
-            );
+        if !self.has_adapter(store)? {
+            let needed_by = format!("the upgrade from {} to {}", self.old, self.new);
+            let begun = find_space(store, &self.new.name)?.is_some();
+            let next = if begun { Remedy::FitPairs } else { Remedy::DrawPairs };
+            return Err(Error::missing("an adapter", needed_by).advise(next));
         }
         let within = |error: Error| error.context("[head]");
         let head =
@@ -272,6 +271,19 @@ impl Configuration {
     pub(crate) fn adapter_file(&self, fingerprint: &str) -> PathBuf {
         let fitted = || fitting::adapter_file(&self.folder(), fingerprint);
         self.adapter.clone().unwrap_or_else(fitted)
+    }
+
+    /// Whether there is an adapter by now: one that the file names, one that was fitted, or, where no pairs were drawn, that of a model
+    /// which searches old vectors as they are.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub(crate) fn has_adapter(&self, store: &dyn Ledger) -> Result<bool> {
+        let is_sampling = |recorded: Recorded| recorded.record.phase == Phase::Sampling;
+        Ok(self.names_adapter()
+            || fitting::fitted(store, &self.new.name)?.is_some()
+            || (self.old.dimension == self.new.dimension && !Recorded::read(store)?.is_some_and(is_sampling)))
     }
 
     /// Whether the file names the adapter, so that none is fitted on the gallery's own pairs.

@@ -183,6 +183,14 @@ fn examine_configuration(
     if !gallery.is_same(&configuration.gallery) {
         return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
     }
+    match configuration.has_adapter(store) {
+        Ok(true) => {}
+        Ok(false) => {
+            let text = format!("{name}: there is no adapter yet");
+            return vec![note("configuration", text).next(Remedy::DrawPairs)];
+        }
+        Err(error) => return vec![finding(error.to_string())],
+    }
     let checked = configuration.planned(store).and_then(|planned| {
         let setup = planned.setup();
         match (record, expect_same(store, &setup)) {

@@ -185,6 +185,11 @@ impl DrawnPairs {
         self.held_out.iter().filter(|&&held_out| held_out).count()
     }
 
+    /// Whether enough are held out to be measured on.
+    pub fn may_be_reported(&self) -> bool {
+        self.held_out() >= HELD_OUT_MIN
+    }
+
     /// What they are worth to a map; `None` where they are too few to say.
     pub fn learned(&self, old: &Space, new: &Space, progress: &Progress) -> Result<Option<LearningCurve>> {
         let of = |space: &Space, rows: &Matrix| {
@@ -315,8 +320,8 @@ pub(crate) fn measure(
     progress: &Progress,
 ) -> Result<UpgradeReport> {
     let pairs = DrawnPairs::read(store, old, new)?;
-    let held_out = pairs.held_out();
-    if held_out < HELD_OUT_MIN {
+    if !pairs.may_be_reported() {
+        let held_out = pairs.held_out();
         let detail = format!("{held_out} of {} pairs are held out; {HELD_OUT_MIN} are needed", pairs.len());
         return Err(Error::conflict(format!("a report on pairs of {}", store.name()), detail)
             .advise(rehang::Remedy::DrawPairs));

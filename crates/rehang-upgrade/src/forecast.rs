@@ -130,6 +130,12 @@ impl Forecast {
         at(&self.points, share)
     }
 
+    /// The first share of native items from which on the curve `holds`, at every point of the report; `None` where it never does.
+    pub fn stays_from(&self, holds: impl Fn(f64) -> bool) -> Option<f64> {
+        let kept = self.points.iter().rev().take_while(|(_, value)| holds(*value)).last();
+        kept.map(|(share, _)| *share)
+    }
+
     /// [`Forecast::passes_do_nothing_at`] in percent with one decimal, rounded up: a run until there passes.
     pub fn passes_at_percent(&self) -> Option<f64> {
         self.passes_do_nothing_at.map(percent_rounded_up)

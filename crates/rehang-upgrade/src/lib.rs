@@ -1,15 +1,16 @@
 //! The live upgrade of a gallery: from the old model to the new one, while people search and write.
 //!
 //! ```text
-//! plan → start → switch → backfill → finish
-//!           shadow space    worst first    or rollback, at any time before
+//! pairs → fit → report → plan → start → switch → backfill → finish
+//! a random sample                 shadow space    worst first    or rollback, at any time before
 //! ```
 //!
 //! The gallery itself says what is done: an item's provenance and revision are the record. So any process can die at any
 //! instruction, and the next one goes on. Every write is conditional: a deleted item never comes back, a changed one never
 //! gets a stale vector, two workers on one item do no harm.
 //!
-//! - [`Upgrade`]: an upgrade as a [`Configuration`] describes it, every verb as one call; [`init`] writes a first one.
+//! - [`Upgrade`]: an upgrade as a [`Configuration`] describes it, every verb as one call, and the whole way as one
+//!   ([`Upgrade::auto`]); [`init`] writes a first one.
 //! - [`import`], [`export`], [`put`], [`delete`], [`contents`], [`search()`](search), [`examine`]: galleries by hand.
 //! - [`plan`], [`start`], [`switch`], [`request`], [`rollback`], [`finish`], [`status`]: the verbs.
 //! - [`expect_same`]: whether a configuration speaks of the upgrade that is under way.
@@ -45,6 +46,7 @@ mod search;
 mod transfer;
 mod upgrade;
 mod verbs;
+mod way;
 
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
 pub use clock::{Clock, SystemClock};
@@ -76,3 +78,4 @@ pub use verbs::{
     FinishedUpgrade, Plan, RolledBack, Setup, Started, Status, Switched, expect_same, finish, plan, request,
     rollback, start, status, switch,
 };
+pub use way::{AutoOptions, Halt, Next, Step, SwitchIf, Taken};

@@ -1,0 +1,339 @@
+//! The whole way of an upgrade as one command: doctor → pairs → fit → report → plan, then start → switch → run.
+//!
+//! No step is remembered: which one is next is read off the gallery and the files of the upgrade, so the same call goes on after any
+//! death, and after whatever a person did by hand in between.
+
+use rehang::finding::Severity;
+use rehang::verdict::is_below;
+use rehang::{Error, Progress, Result};
+use rehang_encode::Encoder;
+use rehang_fit::{FitAnswer, Method};
+use rehang_store::find_space;
+use serde::Serialize;
+
+use crate::backfill::{Ending, Until};
+use crate::configuration::RunOptions;
+use crate::doctor::{Examination, examine};
+use crate::fitting::{self, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
+use crate::forecast::Forecast;
+use crate::record::{Phase, Recorded, Serving};
+use crate::sample;
+use crate::upgrade::{Outlook, Run, Upgrade};
+use crate::verbs::{Started, Switched, expect_between};
+
+/// A step of the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// Draw pairs: [`Upgrade::pairs`].
+    Pairs,
+    /// Fit an adapter on them: [`Upgrade::fit`].
+    Fit,
+    /// Measure it on those held out: [`Upgrade::report`].
+    Report,
+    /// Fill the new space: [`Upgrade::start`].
+    Start,
+    /// Re-embed until the switch is worth it: [`Upgrade::run`].
+    Backfill,
+    /// Let searches go to the new model: [`Upgrade::switch`].
+    Switch,
+    /// Re-embed: [`Upgrade::run`].
+    Run,
+}
+
+/// Why [`Upgrade::auto`] goes no farther.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "why")]
+pub enum Halt {
+    /// Nothing is left to embed, or as much is native as was asked for. What is left is to finish, which only a person does.
+    Home,
+    /// The next step would fill the new space, which was not asked for.
+    BeforeStart,
+    /// The examination of the gallery found what needs attention first.
+    Ill,
+    /// Too few pairs are held out to say what the upgrade would buy.
+    TooFewPairs,
+    /// What doing nothing is worth was not measured, so nothing says whether the switch pays.
+    NotMeasured,
+    /// At no share of native items, or at none that can be reached, the forecast is what the switch was to have.
+    NotWorthwhile,
+    /// The upgrade was rolled back, by a person who had a reason.
+    RolledBack,
+    /// The upgrade is finished.
+    Finished,
+    /// A backfill ended before it was done.
+    Ended {
+        /// Why it did.
+        ending: Ending,
+    },
+}
+
+/// What is next on the way of an upgrade.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Next {
+    /// A step.
+    Step(Step),
+    /// None, for a reason.
+    Halt(Halt),
+}
+
+/// What the forecast has to be from the switch on.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum SwitchIf {
+    /// At least what doing nothing has.
+    #[default]
+    DoingNothing,
+    /// At least so much, in the unit of the forecast's metric (percent).
+    AtLeast(f64),
+}
+
+impl std::str::FromStr for SwitchIf {
+    type Err = Error;
+
+    /// `>= doing nothing`, or a number as in `>= 70`.
+    fn from_str(text: &str) -> Result<Self> {
+        let refused = || {
+            Error::option(
+                "switch_if",
+                text,
+                "\">= doing nothing\", or a quality in percent such as \">= 70\"",
+            )
+        };
+        let line = text.trim().strip_prefix(">=").ok_or_else(refused)?.trim();
+        if line == "doing nothing" {
+            return Ok(Self::DoingNothing);
+        }
+        let value: f64 = line.parse().map_err(|_| refused())?;
+        if value.is_finite() { Ok(Self::AtLeast(value)) } else { Err(refused()) }
+    }
+}
+
+impl SwitchIf {
+    /// The share of native items from which on the forecast stays at or above the line; `None` where it never does, or where the line
+    /// was not measured.
+    pub fn passes_at(self, forecast: &Forecast) -> Option<f64> {
+        match self {
+            Self::DoingNothing => forecast.passes_do_nothing_at,
+            Self::AtLeast(line) => forecast.stays_from(|value| !is_below(value, line)),
+        }
+    }
+}
+
+/// What [`Upgrade::auto`] is asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AutoOptions {
+    /// How pairs are drawn; their limits are those of `run`.
+    pub pairs: PairsOptions,
+    /// Which map.
+    pub method: Method,
+    /// Limits of all that is embedded; `budget` is over all steps.
+    pub run: RunOptions,
+    /// Whether to go on after the plan.
+    pub go: bool,
+    /// Serve merged searches instead of embedding first, where the switch is not worth it yet.
+    pub merged: bool,
+    /// When the switch is worth it.
+    pub switch_if: SwitchIf,
+}
+
+impl Default for AutoOptions {
+    fn default() -> Self {
+        Self {
+            pairs: PairsOptions::default(),
+            method: Method::Auto,
+            run: RunOptions::default(),
+            go: false,
+            merged: false,
+            switch_if: SwitchIf::default(),
+        }
+    }
+}
+
+/// A step that was taken, and what came of it.
+#[derive(Debug)]
+pub enum Taken<'a> {
+    /// The gallery was examined.
+    Examined(&'a Examination),
+    /// Pairs were drawn.
+    Pairs(&'a PairsDrawn),
+    /// An adapter was fitted.
+    Fit(&'a FitAnswer),
+    /// It was measured.
+    Report(&'a UpgradeReport),
+    /// This is what comes next, and what it costs.
+    Plan(&'a Outlook),
+    /// The new space was filled.
+    Start(&'a Started),
+    /// Searches go to the new model.
+    Switch(&'a Switched),
+    /// Items were re-embedded.
+    Run(&'a Run),
+}
+
+impl Upgrade {
+    /// What is next on the way of this upgrade, as `asked`. `drawn` says that the pairs are drawn as asked: by itself, the gallery does
+    /// not know how many were wanted, and drawing them again costs nothing.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where another upgrade of the gallery is under way; as [`Configuration::planned`](crate::Configuration::planned) and
+    /// [`Configuration::forecast`](crate::Configuration::forecast); those of the store.
+    pub fn next(&self, asked: &AutoOptions, drawn: bool) -> Result<Next> {
+        let (store, configuration) = (self.store(), self.configuration());
+        let (old, new) = (&configuration.old, &configuration.new);
+        let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
+        let is_ours = |names: (&str, &str)| names == (old.name.as_str(), new.name.as_str());
+        let record =
+            recorded.filter(|record| record.is_live() || is_ours((&record.old.name, &record.new.name)));
+        if let Some(record) = &record {
+            expect_between(store, record, old, new)?;
+        }
+        let phase = record.as_ref().map(|record| record.phase);
+        match phase {
+            Some(Phase::Finished) => return Ok(Next::Halt(Halt::Finished)),
+            Some(Phase::RolledBack | Phase::Abandoned) => return Ok(Next::Halt(Halt::RolledBack)),
+            _ => {}
+        }
+        let is_known = configuration.names_adapter() || fitting::fitted(store, &new.name)?.is_some();
+        if !is_known && matches!(phase, None | Some(Phase::Sampling)) {
+            return Ok(Next::Step(if drawn { Step::Fit } else { Step::Pairs }));
+        }
+        let planned = configuration.planned(store)?;
+        let forecast = configuration.forecast(&planned)?;
+        let record = match (record, &forecast) {
+            (None, None) => return Ok(Next::Step(if drawn { Step::Report } else { Step::Pairs })),
+            (Some(record), None) if record.phase == Phase::Sampling => {
+                return Ok(Next::Step(if drawn { Step::Report } else { Step::Pairs }));
+            }
+            (Some(record), _) if record.phase == Phase::Filled => record,
+            _ => return Ok(Next::Step(Step::Start)),
+        };
+        if record.adapter != planned.adapter.fingerprint()? || record.order != planned.order {
+            return Ok(Next::Step(Step::Start));
+        }
+        let counts = store.counts(&new.name)?;
+        let share = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
+        let is_left = sample::embeddable(store, &new.name)? > counts.native;
+        if store.serving()?.as_deref() != Some(new.name.as_str()) {
+            let Some(forecast) = forecast else { return Ok(Next::Halt(Halt::NotMeasured)) };
+            return Ok(match asked.switch_if.passes_at(&forecast) {
+                Some(from) if share >= from => Next::Step(Step::Switch),
+                _ if asked.merged => Next::Step(Step::Switch),
+                Some(_) if is_left => Next::Step(Step::Backfill),
+                None if asked.switch_if == SwitchIf::DoingNothing && forecast.do_nothing.is_none() => {
+                    Next::Halt(Halt::NotMeasured)
+                }
+                _ => Next::Halt(Halt::NotWorthwhile),
+            });
+        }
+        let until = asked.run.until.unwrap_or(configuration.limits.until);
+        let is_reached = matches!(until, Until::Fraction(wanted) if share >= wanted);
+        Ok(if is_left && !is_reached { Next::Step(Step::Run) } else { Next::Halt(Halt::Home) })
+    }
+
+    /// Goes the whole way, from where the upgrade is: examines the gallery, draws pairs, fits, measures and plans; where it is asked
+    /// to go on, it then starts, embeds first or switches as the forecast says, and re-embeds. It never finishes. `tell` hears of every
+    /// step that was taken.
+    ///
+    /// # Errors
+    ///
+    /// As the verbs of the steps. What was done stays, and the next call goes on.
+    pub fn auto(
+        &self,
+        asked: &AutoOptions,
+        encoder: Option<&dyn Encoder>,
+        progress: &Progress,
+        mut tell: impl FnMut(&Taken<'_>) -> Result<()>,
+    ) -> Result<Halt> {
+        let (mut drawn, mut embedded, mut is_planned) = (false, 0, false);
+        let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
+        if !is_begun {
+            let examination = examine(&self.configuration().gallery, Some(self.configuration()), false)?;
+            tell(&Taken::Examined(&examination))?;
+            if examination.findings.iter().any(|finding| finding.severity == Severity::Problem) {
+                return Ok(Halt::Ill);
+            }
+        }
+        loop {
+            let budget = asked.run.budget.map(|all| all.saturating_sub(embedded));
+            let run = RunOptions { budget, ..asked.run };
+            let step = match self.next(asked, drawn)? {
+                Next::Step(step) => step,
+                Next::Halt(halt) => return Ok(halt),
+            };
+            if step == Step::Start && !is_planned {
+                tell(&Taken::Plan(&self.plan(0)?))?;
+                is_planned = true;
+            }
+            if step >= Step::Start && !asked.go {
+                return Ok(Halt::BeforeStart);
+            }
+            match step {
+                Step::Pairs => {
+                    let pairs = self.pairs(&PairsOptions { run, ..asked.pairs }, None, encoder, progress)?;
+                    tell(&Taken::Pairs(&pairs))?;
+                    embedded += pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
+                    if let Enough::Ended(ending) = pairs.enough {
+                        return Ok(Halt::Ended { ending });
+                    }
+                    drawn = true;
+                }
+                Step::Fit => tell(&Taken::Fit(&self.fit(asked.method, progress)?))?,
+                Step::Report => {
+                    let configuration = self.configuration();
+                    let pairs = DrawnPairs::read(self.store(), &configuration.old, &configuration.new)?;
+                    if !pairs.may_be_reported() {
+                        return Ok(Halt::TooFewPairs);
+                    }
+                    tell(&Taken::Report(&self.report(progress)?))?;
+                }
+                Step::Start => tell(&Taken::Start(&self.start(progress)?))?,
+                Step::Switch => {
+                    let planned = self.configuration().planned(self.store())?;
+                    let forecast = self.configuration().forecast(&planned)?;
+                    let share = self.status(0)?.fraction;
+                    let passes = forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast));
+                    let is_mixed = passes.is_some_and(|from| share >= from);
+                    let serving = if is_mixed { Serving::Mixed } else { Serving::Merged };
+                    // Whether it is worth it was asked for above.
+                    tell(&Taken::Switch(&self.switch(serving, true)?.0))?;
+                }
+                Step::Backfill | Step::Run => {
+                    let until = if step == Step::Run { asked.run.until } else { self.first_share(asked)? };
+                    let done = self.run(&RunOptions { until, ..run }, encoder, progress)?;
+                    tell(&Taken::Run(&done))?;
+                    embedded += done.summary.done.native;
+                    let ending = done.summary.ending;
+                    if !matches!(ending, Ending::NothingLeft | Ending::ReachedFraction) {
+                        return Ok(Halt::Ended { ending });
+                    }
+                    if ending == Ending::NothingLeft && step == Step::Run {
+                        return Ok(Halt::Home);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The share of native items from which on the switch is worth it.
+    fn first_share(&self, asked: &AutoOptions) -> Result<Option<Until>> {
+        let planned = self.configuration().planned(self.store())?;
+        let forecast = self.configuration().forecast(&planned)?;
+        Ok(forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast)).map(Until::Fraction))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SwitchIf;
+
+    #[test]
+    fn a_condition_of_the_switch_is_read_as_people_write_it() {
+        assert_eq!(">= doing nothing".parse::<SwitchIf>().unwrap(), SwitchIf::DoingNothing);
+        assert_eq!(" >=70.5 ".parse::<SwitchIf>().unwrap(), SwitchIf::AtLeast(70.5));
+        for bad in ["", "70", "> 70", ">= much", ">= nan"] {
+            assert!(bad.parse::<SwitchIf>().is_err(), "{bad}");
+        }
+    }
+}
