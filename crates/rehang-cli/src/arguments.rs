@@ -777,6 +777,9 @@ pub struct Init {
 /// The verbs of an upgrade, in the order of their use.
 #[derive(Debug, Subcommand)]
 pub enum Upgrade {
+    /// Go the whole way from where the upgrade is: doctor, pairs, fit, report, plan; with --yes on to start, switch and run. The same
+    /// command goes on after any death. It never finishes.
+    Auto(UpgradeAuto),
     /// Draw pairs: embed a random sample of the gallery with the new model, until more would not teach an adapter much. They are kept
     /// as vectors of the new model, so no item is paid for twice.
     Pairs(UpgradePairs),
@@ -815,18 +818,59 @@ pub struct UpgradeConfig {
     pub config: PathBuf,
 }
 
-/// Options of `rehang upgrade pairs`.
+/// Options of `rehang upgrade auto`.
 #[derive(Debug, Args)]
-pub struct UpgradePairs {
+pub struct UpgradeAuto {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
+    /// Go on after the plan: fill the new space, switch, and re-embed.
+    #[arg(long)]
+    pub yes: bool,
+    /// Print what is left to do as the commands that a person would type, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Switch where the forecast is at least this from then on, and re-embed first until it is: ">= doing nothing", or a quality in
+    /// percent such as ">= 70".
+    #[arg(long, value_name = "CONDITION", default_value = ">= doing nothing")]
+    pub switch_if: String,
+    /// Serve merged searches where the switch is not worth it yet, instead of re-embedding first. Searches then need both queries.
+    #[arg(long)]
+    pub merged: bool,
+    /// The map: auto compares them as they would serve.
+    #[arg(long, value_name = "METHOD", default_value = "auto")]
+    pub method: String,
+    /// How many pairs.
+    #[command(flatten)]
+    pub sample: SampleSize,
+    /// End when this share of all items is native (0.3, or 30%), or go on until nothing is left.
+    #[arg(long, value_name = "FRACTION|all")]
+    pub until: Option<String>,
+    /// Limits; the budget is over all steps.
+    #[command(flatten)]
+    pub limits: RunLimits,
+}
+
+/// How many pairs are drawn.
+#[derive(Debug, Args)]
+pub struct SampleSize {
     /// Items of the sample, at most: it begins with 250 and is doubled.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     pub items: usize,
     /// Go on while one more doubling is expected to bring this many points of agreement; 0 draws all --items.
     #[arg(long, value_name = "POINTS", default_value_t = 1.0)]
     pub worth: f64,
+}
+
+/// Options of `rehang upgrade pairs`.
+#[derive(Debug, Args)]
+pub struct UpgradePairs {
+    /// Configuration.
+    #[command(flatten)]
+    pub config: UpgradeConfig,
+    /// How many pairs.
+    #[command(flatten)]
+    pub sample: SampleSize,
     /// Write the pairs into this folder too: old.npy, new.npy, ids.txt, held-out.npy, labels.npy.
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,

@@ -2,18 +2,24 @@
 
 use rehang::Result;
 use rehang::finding::Severity;
-use rehang_upgrade::{Configuration, examine};
+use rehang_upgrade::{Configuration, Examination, examine};
 
 use super::{Outcome, location};
 use crate::arguments::Doctor;
 use crate::wording;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Examines a gallery.
 pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
     let location = location(arguments.gallery.as_deref(), configuration.as_ref())?;
     let examination = examine(&location, configuration.as_ref(), arguments.repair)?;
+    let (text, value) = said(&examination);
+    Outcome::done_if(examination.bad == 0).print(json, &value, &text)
+}
+
+/// What was found, in words and as data.
+pub fn said(examination: &Examination) -> (String, Value) {
     let (mut text, mut findings) = (String::new(), Vec::new());
     for finding in &examination.findings {
         let bad = finding.severity == Severity::Problem;
@@ -34,5 +40,5 @@ pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
         "findings": findings,
         "indexes": examination.indexes,
     });
-    Outcome::done_if(examination.bad == 0).print(json, &value, &text)
+    (text, value)
 }

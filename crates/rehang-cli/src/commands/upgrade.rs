@@ -3,20 +3,20 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use rehang::{Progress, Remedy, Result};
+use rehang::{Error, Progress, Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
-    Basis, Clock, Ending, Enough, Estimate, Forecast, Left, Outlook, PairsDrawn, PairsOptions, Phase,
-    Request, Run, RunOptions, Serving, SigmaHealth, Status, SystemClock, Upgrade, left, parse_rate,
-    parse_until,
+    AutoOptions, Basis, Clock, Ending, Enough, Estimate, Forecast, Halt, Left, Next, Outlook, PairsDrawn,
+    PairsOptions, Phase, Request, Run, RunOptions, Serving, SigmaHealth, Started, Status, Step, Switched,
+    SystemClock, Taken, Upgrade, left, parse_rate, parse_until,
 };
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Outcome, one_decimal, say, warn, written};
 use crate::arguments::{
-    self, RunLimits, UpgradeConfig, UpgradeFit, UpgradePairs, UpgradePlan, UpgradeReport, UpgradeResume,
-    UpgradeRun, UpgradeStatus, UpgradeSwitch,
+    self, RunLimits, SampleSize, UpgradeAuto, UpgradeConfig, UpgradeFit, UpgradePairs, UpgradePlan,
+    UpgradeReport, UpgradeResume, UpgradeRun, UpgradeStatus, UpgradeSwitch,
 };
 use crate::bar::with_bar;
 use crate::wording;
@@ -34,6 +34,7 @@ const LIST_PAGE: usize = 1000;
 pub fn run(arguments: &arguments::Upgrade, json: bool) -> Result<Outcome> {
     use arguments::Upgrade as Verb;
     match arguments {
+        Verb::Auto(auto) => run_auto(auto, json),
         Verb::Pairs(pairs) => run_pairs(pairs, json),
         Verb::Fit(fit) => run_fit(fit, json),
         Verb::Report(report) => run_report(report, json),
@@ -54,12 +55,169 @@ fn open(arguments: &UpgradeConfig) -> Result<Upgrade> {
     Upgrade::open(&arguments.config)
 }
 
-fn run_pairs(arguments: &UpgradePairs, json: bool) -> Result<Outcome> {
-    let options = PairsOptions {
-        items: arguments.items,
-        worth: arguments.worth,
-        run: run_options(&arguments.limits, None)?,
+fn run_auto(arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
+    let SampleSize { items, worth } = arguments.sample;
+    let run = run_options(&arguments.limits, arguments.until.as_deref())?;
+    let asked = AutoOptions {
+        pairs: PairsOptions { items, worth, run },
+        method: arguments.method.parse()?,
+        run,
+        go: arguments.yes,
+        merged: arguments.merged,
+        switch_if: arguments.switch_if.parse()?,
     };
+    let upgrade = open(&arguments.config)?;
+    if arguments.dry_run {
+        return dry_run(&upgrade, &asked, arguments, json);
+    }
+    let (mut steps, mut all_done) = (Vec::new(), true);
+    let halt = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.auto(&asked, None, progress, |taken| {
+            let (name, value, text, done) = taken_text(&upgrade, taken, &asked)?;
+            all_done &= done;
+            if json {
+                steps.push(json!({ "step": name, "result": value }));
+                return Ok(());
+            }
+            Outcome::Done.print(false, &value, &format!("── {name}\n{text}\n")).map(drop)
+        })
+    })?;
+    let (text, is_home) = halt_text(&halt, &upgrade);
+    let value = json!({ "steps": steps, "halt": halt });
+    Outcome::done_if(all_done && is_home).print(json, &value, &text)
+}
+
+/// A step that was taken: its name, its result as data and in words, and whether it left nothing to a person.
+fn taken_text(
+    upgrade: &Upgrade,
+    taken: &Taken<'_>,
+    asked: &AutoOptions,
+) -> Result<(&'static str, Value, String, bool)> {
+    Ok(match *taken {
+        Taken::Examined(examined) => {
+            let (text, value) = super::doctor::said(examined);
+            ("doctor", value, text, examined.bad == 0)
+        }
+        Taken::Pairs(pairs) => {
+            ("pairs", to_value(pairs)?, pairs_text(pairs, asked.pairs.worth), pairs.is_complete())
+        }
+        Taken::Fit(answer) => {
+            super::fit::say(answer);
+            let done = super::fit::outcome(answer) == Outcome::Done;
+            ("fit", answer.to_json(), super::fit::text(answer), done)
+        }
+        Taken::Report(made) => {
+            super::report::write(&made.report, &made.findings, &[])?;
+            let text = format!("{}Report: {}\n", super::report::verdict(&made.report), made.path.display());
+            let done = super::report::outcome(&made.report) == Outcome::Done;
+            ("report", json!({ "report": made.path }), text, done)
+        }
+        Taken::Plan(outlook) => {
+            warn(&outlook.warnings());
+            ("plan", to_value(outlook)?, plan_text(upgrade, outlook), true)
+        }
+        Taken::Start(started) => {
+            warn(&started.warnings);
+            ("start", to_value(started)?, start_text(upgrade, started)?, true)
+        }
+        Taken::Switch(switched) => {
+            let serving = upgrade.status(0)?.serving_as;
+            ("switch", to_value(switched)?, switch_text(switched, serving), switched.lacking == 0)
+        }
+        Taken::Run(run) => ("run", to_value(run)?, run_text(run), run.is_complete()),
+    })
+}
+
+fn to_value(result: &impl Serialize) -> Result<Value> {
+    serde_json::to_value(result).map_err(|error| Error::corrupt("the result", error))
+}
+
+/// Why the way ends here, and whether that is what was asked for.
+fn halt_text(halt: &Halt, upgrade: &Upgrade) -> (String, bool) {
+    let config = upgrade.configuration().path.display();
+    match halt {
+        Halt::Home => (
+            "Nothing more is to be embedded. `rehang upgrade finish` drops the old space for good; until then `rehang upgrade rollback` goes \
+             back.\n"
+                .into(),
+            true,
+        ),
+        Halt::BeforeStart => (
+            format!("Searches are untouched so far. To go on: rehang upgrade auto --yes --config {config}\n"),
+            true,
+        ),
+        Halt::Finished => ("The upgrade is finished.\n".into(), true),
+        Halt::Ill => ("The gallery needs attention first.\n".into(), false),
+        Halt::TooFewPairs => (
+            "Too few pairs are held out to say what the upgrade would buy, so nothing is switched. `rehang upgrade start` goes on by \
+             hand.\n"
+                .into(),
+            false,
+        ),
+        Halt::NotMeasured => (
+            "What doing nothing is worth was not measured, so nothing says whether the switch pays. `rehang upgrade switch` goes on by \
+             hand.\n"
+                .into(),
+            false,
+        ),
+        Halt::NotWorthwhile => (
+            "The forecast never is what --switch-if asks for. Searches stay with the old model; `--merged`, or `rehang upgrade switch \
+             --anyway` by hand, goes on.\n"
+                .into(),
+            false,
+        ),
+        Halt::RolledBack => {
+            ("The upgrade was rolled back; `rehang upgrade switch` goes back to it by hand.\n".into(), false)
+        }
+        Halt::Ended { ending } => (
+            format!("It ended because {}. The same command goes on.\n", ending_text(*ending)),
+            matches!(ending, Ending::SpentBudget),
+        ),
+    }
+}
+
+/// What is left to do, as commands.
+fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
+    let next = upgrade.next(asked, false)?;
+    let step = match next {
+        Next::Step(step) => step,
+        Next::Halt(halt) => {
+            let (text, is_home) = halt_text(&halt, upgrade);
+            return Outcome::done_if(is_home).print(json, &json!({ "commands": [], "halt": halt }), &text);
+        }
+    };
+    let config = upgrade.configuration().path.display().to_string();
+    let command = |words: &[&str]| {
+        super::report::shell_line(["upgrade"].iter().chain(words).chain(&["--config", &config]))
+    };
+    let until = arguments.until.as_deref().map_or_else(Vec::new, |until| vec!["--until", until]);
+    let (items, worth) = (asked.pairs.items.to_string(), asked.pairs.worth.to_string());
+    let is_named = upgrade.configuration().names_adapter();
+    let mut commands = Vec::new();
+    for (of, words) in [
+        (Step::Pairs, vec!["pairs", "--items", &items, "--worth", &worth]),
+        (Step::Fit, vec!["fit", "--method", &arguments.method]),
+        (Step::Report, vec!["report"]),
+        (Step::Start, vec!["plan"]),
+        (Step::Start, vec!["start"]),
+        (Step::Switch, if asked.merged { vec!["switch", "--merged"] } else { vec!["switch"] }),
+        (Step::Run, [vec!["run"], until].concat()),
+    ] {
+        if of >= step && !(of == Step::Fit && is_named) {
+            commands.push(command(&words));
+        }
+    }
+    let mut text = commands.join("\n") + "\n";
+    if step <= Step::Switch && !asked.merged {
+        text += "Where the forecast is below --switch-if, `rehang upgrade run --until SHARE` comes before the switch.\n";
+    }
+    Outcome::Done.print(json, &json!({ "commands": commands, "next": step }), &text)
+}
+
+fn run_pairs(arguments: &UpgradePairs, json: bool) -> Result<Outcome> {
+    let SampleSize { items, worth } = arguments.sample;
+    let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None)? };
     let upgrade = open(&arguments.config)?;
     let drawn = with_bar(|progress| {
         end_at_ctrl_c(progress);
@@ -139,7 +297,12 @@ fn run_report(arguments: &UpgradeReport, json: bool) -> Result<Outcome> {
 fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
     let upgrade = open(&arguments.config)?;
     let outlook = upgrade.plan(arguments.probe)?;
-    let Outlook { plan, estimate, forecast, .. } = &outlook;
+    Outcome::Done.print(json, &outlook, &plan_text(&upgrade, &outlook))?;
+    Ok(warn(&outlook.warnings()))
+}
+
+fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
+    let Outlook { plan, estimate, forecast, .. } = outlook;
     let mut text = format!(
         "{}\n  from {}\n  to   {}\n\nstart   writes {} adapted vectors ({} of vectors beside the gallery's own)\nrun     \
          re-embeds up to {} items, {} first\n",
@@ -158,9 +321,7 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
         text += &estimate_text(estimate, plan.to_embed);
     }
     text += "switch  one step; rollback undoes it at any time before finish\n";
-    text += &forecast_text(forecast.as_ref());
-    Outcome::Done.print(json, &outlook, &text)?;
-    Ok(warn(&outlook.warnings()))
+    text + &forecast_text(forecast.as_ref())
 }
 
 /// What the report on held-out pairs says.
@@ -236,6 +397,11 @@ fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
         end_at_ctrl_c(progress);
         upgrade.start(progress)
     })?;
+    Outcome::Done.print(json, &started, &start_text(&upgrade, &started)?)?;
+    Ok(warn(&started.warnings))
+}
+
+fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
     let configuration = upgrade.configuration();
     let mut text = format!("{} vectors adapted into {}.\n", started.adapted, configuration.new);
     if started.replanned {
@@ -251,14 +417,18 @@ fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     if upgrade.store().serving()?.as_deref() == Some(configuration.old.name.as_str()) {
         text += "Searches still go to the old space: `rehang upgrade switch` changes that.\n";
     }
-    Outcome::Done.print(json, &started, &text)?;
-    Ok(warn(&started.warnings))
+    Ok(text)
 }
 
 fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
     let serving = if arguments.merged { Serving::Merged } else { Serving::Mixed };
     let (switched, warnings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
     warn(&warnings);
+    let text = switch_text(&switched, serving);
+    Outcome::done_if(switched.lacking == 0).print(json, &switched, &text)
+}
+
+fn switch_text(switched: &Switched, serving: Serving) -> String {
     let mut text = format!("Searches go to {:?} now.\n", switched.serving);
     if serving == Serving::Merged {
         text += "They are merged: each needs its query by both models (`rehang search --vectors NEW --old-vectors OLD`).\n";
@@ -269,7 +439,7 @@ fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
             switched.lacking
         );
     }
-    Outcome::done_if(switched.lacking == 0).print(json, &switched, &text)
+    text
 }
 
 /// What a verb that embeds is asked for.
