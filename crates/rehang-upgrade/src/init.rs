@@ -202,6 +202,11 @@ seed = 0
 # kind = "table"
 # vectors = "new.npy"
 # ids = "ids.txt"
+#
+# The old model, with the same keys. It embeds the texts and images that people search by before the switch.
+# [old.encoder]
+# kind = "command"
+# program = ["python3", "encode-old.py"]
 
 # Limits of a run, each may be left out: items of a batch, batches at a time, items a second (also "300/min"), items of one
 # run, the share of native items at which it ends, attempts before an item is listed as failed.
