@@ -739,7 +739,7 @@ pub struct Search {
     pub vectors: Option<String>,
     /// The same queries embedded by the old model: searched before the switch and after a rollback, and beside the others where an
     /// upgrade serves merged searches.
-    #[arg(long, value_name = "FILE", requires = "vectors")]
+    #[arg(long, value_name = "FILE", requires = "vectors", conflicts_with_all = ["texts", "images"])]
     pub old_vectors: Option<String>,
     /// Fail unless this space serves: two models of one width cannot be told apart otherwise.
     #[arg(long, value_name = "NAME")]

@@ -194,7 +194,10 @@ impl Configuration {
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error))?;
         let document: Document = toml::from_str(&text)
-            .map_err(|error| Error::corrupt(path.display(), error.to_string().trim_end()))?;
+            // Between backticks stand parameters of this library, which a face renames; these are keys and values of the file.
+            .map_err(|error| {
+                Error::corrupt(path.display(), error.to_string().replace('`', "'").trim_end())
+            })?;
         Self::of(document, path).map_err(|error| error.context(path.display().to_string()))
     }
 
