@@ -62,9 +62,9 @@ fn model(space: &Space) -> Model {
 }
 
 impl Models {
-    fn open(&self, space: &Space) -> Result<Arc<dyn Encoder>> {
+    fn open(&self, space: &Space) -> Arc<dyn Encoder> {
         self.0.lock().unwrap().push(space.name.clone());
-        Ok(Arc::new(model(space)))
+        Arc::new(model(space))
     }
 
     /// The models that were asked for since the last call.
@@ -114,7 +114,7 @@ fn found(store: &MemoryStore, before: bool) -> (Answer, Option<Answer>, Vec<Stri
     let (old, new) = by_hand();
     let filter = Filter::default();
     let given = [("old-model", &old), ("new-model", &new)];
-    let encoders = |space: &Space| models.open(space);
+    let encoders = |space: &Space| Ok(models.open(space));
     let (answer, before) = gallery.search_source(&texts(), &encoders, 5, &filter, before).unwrap();
     assert_eq!(answer, gallery.search(&given, 5, &filter).unwrap());
     (answer, before, models.asked())
@@ -154,7 +154,7 @@ fn what_the_old_model_would_have_answered_stands_beside_it() {
     }
     // Provenances are those of the space that serves, and the old space knows no adapted vectors.
     let filter = Filter { provenances: vec![Provenance::Adapted], ..Filter::default() };
-    let open = |space: &Space| Models::default().open(space);
+    let open = |space: &Space| Ok(Models::default().open(space));
     let (_, before) = gallery(&store, None).search_source(&texts(), &open, 5, &filter, true).unwrap();
     assert_eq!(before.unwrap().found, everything);
     let filter = Filter { labels: vec!["3".into()], ..Filter::default() };
@@ -164,7 +164,7 @@ fn what_the_old_model_would_have_answered_stands_beside_it() {
     // Before anything is embedded.
     finish(&store, &world.setup(), &Unobserved).unwrap();
     let models = Models::default();
-    let open = |space: &Space| models.open(space);
+    let open = |space: &Space| Ok(models.open(space));
     let asked = gallery(&store, None).search_source(&texts(), &open, 5, &Filter::default(), true);
     assert!(asked.unwrap_err().to_string().contains("finished"));
     let never = MemoryStore::new();
@@ -182,7 +182,7 @@ fn a_switch_while_queries_are_embedded_only_takes_the_other_model_too() {
         if space.name == "old-model" {
             switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         }
-        models.open(space)
+        Ok(models.open(space))
     };
     let (answer, _) =
         gallery(&store, None).search_source(&texts(), &open, 5, &Filter::default(), false).unwrap();
@@ -198,7 +198,7 @@ fn hits_say_what_they_are() {
     let store: Arc<dyn Store> = Arc::new(store);
     let asked = Asked::Sources { queries: texts(), before: true };
     let wanted = Search { asked, space: None, k: 2, filter: Filter::default() };
-    let found = search(&store, &wanted, &|space| models.open(space)).unwrap();
+    let found = search(&store, &wanted, &|space| Ok(models.open(space))).unwrap();
     let before = found.before.as_ref().unwrap();
     assert_eq!((found.results.len(), before.len()), (3, 3));
     for hit in found.results.iter().chain(before).flatten() {
@@ -212,7 +212,7 @@ fn hits_say_what_they_are() {
     );
     let of_another = Search { space: Some("old-model".into()), ..wanted };
     models.asked();
-    assert!(search(&store, &of_another, &|space| models.open(space)).unwrap_err().is_conflict());
+    assert!(search(&store, &of_another, &|space| Ok(models.open(space))).unwrap_err().is_conflict());
     assert_eq!(models.asked(), [""; 0]);
 }
 
