@@ -339,7 +339,8 @@ impl Configuration {
     }
 
     fn open(&self, config: &EncoderConfig, space: &Space) -> Result<Box<dyn Encoder>> {
-        rehang_encode::open(config, space, folder_of(&self.path)).map_err(|error| self.of_model(&space.name, error))
+        rehang_encode::open(config, space, folder_of(&self.path))
+            .map_err(|error| self.of_model(&space.name, error))
     }
 
     /// Says which file, and for the old model which part of it, an error of an encoder is about.

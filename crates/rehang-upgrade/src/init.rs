@@ -303,7 +303,7 @@ mod tests {
         let keys: Vec<&str> = old.lines().map_while(|line| line.strip_prefix("# ")).collect();
         fs_err::write(&told.path, format!("{before}[old.encoder]\n{}\n", keys.join("\n"))).unwrap();
         let read = Configuration::read(&told.path).unwrap();
-        assert_eq!(read.open_old_encoder().unwrap().space(), &read.old);
+        assert_eq!(read.open_old_encoder(&read.old).unwrap().space(), &read.old);
         assert_eq!(read.open_query_encoder(&read.old).unwrap().space(), &read.old);
     }
 

@@ -11,7 +11,7 @@ use rehang::{Error, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, MemoryStore, Store};
 use rehang_upgrade::{
-    Answer, Asked, BackfillSetup, Limits, Query, QueryEncoders, Search, Serving, Unobserved, backfill,
+    Answer, Asked, BackfillSetup, Limits, Part, Query, QueryEncoders, Search, Serving, Unobserved, backfill,
     finish, rollback, search, start, switch,
 };
 
@@ -100,7 +100,7 @@ fn backfilled(store: &MemoryStore, world: &World, budget: u64) {
     let setup = BackfillSetup {
         store,
         encoder: &TestEncoder::new(),
-        adapter: &world.adapter,
+        part: Part::Gallery(&world.adapter),
         limits: Limits { budget: Some(budget), ..Limits::default() },
         clock: &TestClock::default(),
         worker: "worker",
