@@ -5,7 +5,7 @@ pub mod evaluate;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use rehang::Result;
 use rehang::files::{self, JoinFiles, VectorSource};
 use rehang_evaluate::AnswerFiles;
@@ -716,19 +716,30 @@ pub struct Info {
 
 /// Options of `rehang search`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("queries").required(true).multiple(true).args(["vectors", "texts", "images"])))]
 pub struct Search {
     /// Gallery file [default: the one of --config].
-    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "texts", "images"])]
     pub gallery: Option<PathBuf>,
-    /// Configuration of an upgrade, for its gallery.
-    #[arg(long, value_name = "FILE", conflicts_with = "gallery")]
-    pub config: Option<PathBuf>,
+    /// Configuration of an upgrade, for its gallery and for the encoders of texts and images.
+    #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
+    pub config: PathBuf,
+    /// A text to search by (repeat for several). It is embedded by the model that serves, for merged searches by both: [encoder] and
+    /// [old.encoder] of the configuration.
+    #[arg(long = "text", value_name = "TEXT")]
+    pub texts: Vec<String>,
+    /// An image to search by (repeat for several; they come after the texts).
+    #[arg(long = "image", value_name = "FILE")]
+    pub images: Vec<PathBuf>,
+    /// Show beside it what the old model would have answered, as long as its space is there.
+    #[arg(long, conflicts_with = "vectors")]
+    pub before: bool,
     /// Queries, one a row, embedded by the model that serves now.
-    #[arg(long, value_name = "FILE")]
-    pub vectors: String,
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["texts", "images"])]
+    pub vectors: Option<String>,
     /// The same queries embedded by the old model: searched before the switch and after a rollback, and beside the others where an
     /// upgrade serves merged searches.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "vectors", conflicts_with_all = ["texts", "images"])]
     pub old_vectors: Option<String>,
     /// Fail unless this space serves: two models of one width cannot be told apart otherwise.
     #[arg(long, value_name = "NAME")]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::command::{Command, CommandConfig};
 use crate::contract::Encoder;
 use crate::http::{Http, HttpConfig};
-use crate::onnx::{Onnx, OnnxConfig};
+use crate::onnx::{Onnx, OnnxConfig, OnnxInput};
 use crate::table::{Table, TableConfig};
 
 /// How sources become vectors: `kind`, and the keys of that kind. An unknown key is an error that names it.
@@ -51,6 +51,49 @@ impl EncoderConfig {
             Self::Http(config) => Some(config),
             Self::Table(_) | Self::Command(_) | Self::Onnx(_) => None,
         }
+    }
+
+    /// The configuration that queries are embedded with: the same model, with what it is given of queries (`query_prefix`,
+    /// `query_input_type`, `query_program`) in the place of what it is given of items. What the configuration does not say of queries
+    /// is as for items. The image of a query may lie anywhere: whoever asks names the file, not an item.
+    ///
+    /// # Errors
+    ///
+    /// Invalid option for a table, which holds vectors of items only.
+    ///
+    /// ```
+    /// use rehang_encode::EncoderConfig;
+    ///
+    /// let text = r#"{"kind": "http", "url": "http://localhost", "model": "e5", "prefix": "passage: ", "query_prefix": "query: "}"#;
+    /// let items: EncoderConfig = serde_json::from_str(text).unwrap();
+    /// let EncoderConfig::Http(queries) = items.for_queries().unwrap() else { panic!() };
+    /// assert_eq!(queries.prefix, "query: ");
+    /// ```
+    pub fn for_queries(&self) -> Result<Self> {
+        /// Puts what is said of queries, if anything, into the place of what is said of items.
+        fn put<T>(queries: &mut Option<T>, items: &mut T) {
+            if let Some(value) = queries.take() {
+                *items = value;
+            }
+        }
+        let mut config = self.clone();
+        match &mut config {
+            Self::Table(_) => {
+                let expected = "\"onnx\", \"http\" or \"command\": a table holds vectors of items and can embed no query";
+                return Err(Error::option("kind of [encoder]", "table", expected));
+            }
+            Self::Command(config) => put(&mut config.query_program, &mut config.program),
+            Self::Http(config) => {
+                put(&mut config.query_prefix, &mut config.prefix);
+                config.input_type = config.query_input_type.take().or(config.input_type.take());
+            }
+            Self::Onnx(config) => match &mut config.input {
+                OnnxInput::Text(text) => put(&mut text.query_prefix, &mut text.prefix),
+                OnnxInput::Image(_) => config.outside_root = true,
+                OnnxInput::Vector(_) => {}
+            },
+        }
+        Ok(config)
     }
 }
 

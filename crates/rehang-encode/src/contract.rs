@@ -44,6 +44,17 @@ impl fmt::Display for ItemFailure {
     }
 }
 
+/// What the sources of an encoder are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    /// Texts only: a path would be embedded as the words that it consists of.
+    Texts,
+    /// Paths of images only.
+    Images,
+    /// Whatever the application stores; only the encoder itself knows.
+    Anything,
+}
+
 /// The vector of an item, or why it has none.
 pub type Answer = Result<Vec<f32>, ItemFailure>;
 
@@ -62,6 +73,11 @@ pub struct Spent {
 pub trait Encoder: Send + Sync {
     /// The space its vectors live in.
     fn space(&self) -> &Space;
+
+    /// What its sources are.
+    fn reads(&self) -> Reads {
+        Reads::Anything
+    }
 
     /// The inputs that one call should have, so that everything the encoder can do at once is done at once.
     fn batch_max(&self) -> usize;

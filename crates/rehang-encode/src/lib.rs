@@ -19,7 +19,7 @@ mod table;
 
 pub use command::{CommandConfig, CommandFormat};
 pub use config::{EncoderConfig, open};
-pub use contract::{Answer, Encoder, Input, ItemFailure, Spent};
+pub use contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 pub use http::HttpConfig;
 pub use onnx::{
     ImageFilter, ImageInput, ImageLayout, ImageResize, OnnxConfig, OnnxInput, Pooling, TextInput, VectorInput,

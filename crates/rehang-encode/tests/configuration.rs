@@ -95,3 +95,9 @@ fn what_cannot_be_opened_names_the_part_and_the_reason() {
         assert!(error.starts_with("[encoder]: ") && error.contains(words), "{error}");
     }
 }
+
+#[test]
+fn a_table_embeds_no_query() {
+    let error = parse("[encoder]\nkind = 'table'\nvectors = 'new.npy'").unwrap().for_queries().unwrap_err();
+    assert!(error.to_string().contains("table") && error.to_string().contains("query"), "{error}");
+}

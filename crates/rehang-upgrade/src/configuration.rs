@@ -48,6 +48,7 @@ struct SpacePart {
     #[serde(alias = "dim")]
     dimension: usize,
     distance: String,
+    encoder: Option<EncoderConfig>,
 }
 
 impl SpacePart {
@@ -160,6 +161,7 @@ pub struct Configuration {
     adapter: Option<PathBuf>,
     head: Option<HeadPart>,
     encoder: Option<EncoderConfig>,
+    old_encoder: Option<EncoderConfig>,
     forecast: Option<PathBuf>,
 }
 
@@ -192,12 +194,18 @@ impl Configuration {
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error))?;
         let document: Document = toml::from_str(&text)
-            .map_err(|error| Error::corrupt(path.display(), error.to_string().trim_end()))?;
+            // Between backticks stand parameters of this library, which a face renames; these are keys and values of the file.
+            .map_err(|error| {
+                Error::corrupt(path.display(), error.to_string().replace('`', "'").trim_end())
+            })?;
         Self::of(document, path).map_err(|error| error.context(path.display().to_string()))
     }
 
     fn of(document: Document, path: &Path) -> Result<Self> {
         let base = folder_of(path);
+        if document.new.encoder.is_some() {
+            return Err(Error::option("[new.encoder]", "given", "[encoder], which is the new model's"));
+        }
         if document.adapter.is_some() && document.head.is_some() {
             let expected = "no table beside [adapter], which brings its own";
             return Err(Error::option("[head]", "given", expected));
@@ -214,6 +222,7 @@ impl Configuration {
             adapter: document.adapter.map(|part| base.join(part.file)),
             head: document.head,
             encoder: document.encoder,
+            old_encoder: document.old.encoder,
             forecast: document.forecast.map(|part| base.join(part.file)),
         })
     }
@@ -300,17 +309,55 @@ impl Configuration {
         self.gallery.open().map_err(|error| self.named(error))
     }
 
-    /// Opens the encoder, for the new space as the gallery or the adapter has it.
+    /// Opens the encoder of the new model, for the new space as the gallery or the adapter has it.
     ///
     /// # Errors
     ///
     /// Missing input where the configuration names none; what [`rehang_encode::open`] says.
     pub fn open_encoder(&self, new: &Space) -> Result<Box<dyn Encoder>> {
-        let config = self
-            .encoder
-            .as_ref()
-            .ok_or_else(|| Error::missing("[encoder]", format!("re-embedding ({})", self.path.display())))?;
-        rehang_encode::open(config, new, folder_of(&self.path)).map_err(|error| self.named(error))
+        self.open(self.encoder_of(&self.new.name, "re-embedding")?, new)
+    }
+
+    /// Opens the encoder of the old model, for items and the old space as the gallery has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Configuration::open_encoder`].
+    pub fn open_old_encoder(&self, old: &Space) -> Result<Box<dyn Encoder>> {
+        self.open(self.encoder_of(&self.old.name, "embedding with the old model")?, old)
+    }
+
+    /// Opens the encoder of queries of a space of the gallery: the old model's or the new one's, given what it wants of queries. It is what
+    /// [`Gallery::search_source`](crate::Gallery::search_source) asks for.
+    ///
+    /// # Errors
+    ///
+    /// Not found where the upgrade has no such space; as [`EncoderConfig::for_queries`] and [`Configuration::open_encoder`].
+    pub fn open_query_encoder(&self, space: &Space) -> Result<Arc<dyn Encoder>> {
+        let config = self.encoder_of(&space.name, &format!("a query of {:?}", space.name))?;
+        let config = config.for_queries().map_err(|error| self.of_model(&space.name, error))?;
+        self.open(&config, space).map(Arc::from)
+    }
+
+    /// The table of a space's model.
+    fn encoder_of(&self, space: &str, needed_by: &str) -> Result<&EncoderConfig> {
+        let (table, config) = match space {
+            name if name == self.new.name => ("[encoder]", &self.encoder),
+            name if name == self.old.name => ("[old.encoder]", &self.old_encoder),
+            _ => return Err(Error::not_found("encoder of the space", space, self.path.display())),
+        };
+        let missing = || Error::missing(table, format!("{needed_by} ({})", self.path.display()));
+        config.as_ref().ok_or_else(missing)
+    }
+
+    fn open(&self, config: &EncoderConfig, space: &Space) -> Result<Box<dyn Encoder>> {
+        rehang_encode::open(config, space, folder_of(&self.path))
+            .map_err(|error| self.of_model(&space.name, error))
+    }
+
+    /// Says which file, and for the old model which part of it, an error of an encoder is about.
+    fn of_model(&self, space: &str, error: Error) -> Error {
+        self.named(if space == self.old.name { error.context("[old]") } else { error })
     }
 
     /// The encoder's service, where it has one.

@@ -5,13 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Matrix, Provenance, Result, Space};
-use rehang_store::{Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, find_space};
+use rehang_store::{
+    Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space,
+};
 use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};
 use crate::merge::Merge;
 use crate::observe::{Observation, Observer, Unobserved};
+use crate::query::{Query, QueryEncoders, embed};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+use crate::verbs::upgrade_of;
 
 /// Queries by the names of the spaces that their models embed into, each `[n, d]`: the same queries, embedded by every model that
 /// the application has.
@@ -83,6 +87,12 @@ impl Standing {
             (standing.serving.clone(), upgrade, standing.merged().is_some())
         };
         ground(self) == ground(other)
+    }
+
+    /// The spaces that are searched.
+    fn spaces(&self) -> Vec<String> {
+        let old = self.merged().map(|record| record.old.name.clone());
+        old.into_iter().chain([self.serving.clone()]).collect()
     }
 
     /// The upgrade into the space that serves.
@@ -166,6 +176,65 @@ impl Gallery {
         answer
     }
 
+    /// The `k` nearest items to each query in what serves now, as [`Gallery::search`] finds them, for queries as people ask them: each is
+    /// embedded by the models that the search needs. With `before`, also what the old model of the upgrade would have answered, in
+    /// the old space alone; a filter of provenances speaks of the space that serves, and is left out there.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Gallery::search`]; what `encoders` says where it lacks a model that is needed; an invalid option for a text without a
+    /// word, and for an image that a model of texts is given, or a text that one of images is; I/O errors where an image is not there;
+    /// corrupt where a query cannot be embedded, unavailable where it could not be by now. With `before`, not found where there
+    /// is no upgrade, and a wrong phase where its old space is gone.
+    pub fn search_source(
+        &self,
+        queries: &[Query],
+        encoders: &QueryEncoders<'_>,
+        k: usize,
+        filter: &Filter,
+        before: bool,
+    ) -> Result<(Answer, Option<Answer>)> {
+        let mut embedded: Vec<(String, Matrix)> = Vec::new();
+        let before = if before {
+            let record = self.replaced()?;
+            let old = record.old.name;
+            let rows = embed(queries, &expect_space(&*self.store, &old)?.space, encoders)?;
+            let filter = Filter { provenances: Vec::new(), ..filter.clone() };
+            let found = search_space(&*self.store, &old, &rows, k, &filter, record.old_handicap)?;
+            embedded.push((old.clone(), rows));
+            Some(Answer { spaces: vec![old], found })
+        } else {
+            None
+        };
+        let mut spaces = Standing::read(&*self.store)?.spaces();
+        loop {
+            for name in spaces {
+                if embedded.iter().all(|(known, _)| *known != name) {
+                    let rows = embed(queries, &expect_space(&*self.store, &name)?.space, encoders)?;
+                    embedded.push((name, rows));
+                }
+            }
+            let given: Vec<_> = embedded.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
+            let answer = self.search(&given, k, filter);
+            // A switch while the queries were embedded asks for another model's.
+            spaces = Standing::read(&*self.store)?.spaces();
+            let is_embedded = |name: &String| embedded.iter().any(|(known, _)| known == name);
+            if answer.is_ok() || spaces.iter().all(is_embedded) {
+                return Ok((answer?, before));
+            }
+        }
+    }
+
+    /// The upgrade, as long as its old space is there.
+    fn replaced(&self) -> Result<UpgradeRecord> {
+        let record = Recorded::expect(&*self.store)?.record;
+        if record.phase == Phase::Finished {
+            let phase = format!("finished, so the old model's answers are gone with {:?}", record.old.name);
+            return Err(Error::wrong_phase(upgrade_of(&*self.store), phase));
+        }
+        Ok(record)
+    }
+
     fn search_while_overtaken(&self, queries: &Queries<'_>, k: usize, filter: &Filter) -> Result<Answer> {
         let mut before = Standing::read(&*self.store)?;
         for _ in 0..SEARCHES_MAX {
@@ -219,11 +288,11 @@ impl Gallery {
             let (learned, none) = (self.scale_of(record), Merge::default());
             let merge = learned.as_ref().map_or(&none, |learned| &learned.merge);
             let found = merge.search(&*self.store, record, old, new, k, filter)?;
-            return Ok(Answer { spaces: vec![record.old.name.clone(), serving.clone()], found });
+            return Ok(Answer { spaces: standing.spaces(), found });
         }
         let handicap = standing.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
         let found = search_space(&*self.store, serving, new, k, filter, handicap)?;
-        Ok(Answer { spaces: vec![serving.clone()], found })
+        Ok(Answer { spaces: standing.spaces(), found })
     }
 
     /// The scale of merged searches, where it was learned for the spaces of this upgrade. Adapted vectors that rank below doing

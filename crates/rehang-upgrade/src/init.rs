@@ -202,6 +202,11 @@ seed = 0
 # kind = "table"
 # vectors = "new.npy"
 # ids = "ids.txt"
+#
+# The old model, with the same keys. It embeds the texts and images that people search by before the switch.
+# [old.encoder]
+# kind = "command"
+# program = ["python3", "encode-old.py"]
 
 # Limits of a run, each may be left out: items of a batch, batches at a time, items a second (also "300/min"), items of one
 # run, the share of native items at which it ends, attempts before an item is listed as failed.
@@ -294,6 +299,12 @@ mod tests {
             })
             .collect();
         assert_eq!(encoders.len(), 4);
+        let (before, old) = text.split_once("# [old.encoder]\n").unwrap();
+        let keys: Vec<&str> = old.lines().map_while(|line| line.strip_prefix("# ")).collect();
+        fs_err::write(&told.path, format!("{before}[old.encoder]\n{}\n", keys.join("\n"))).unwrap();
+        let read = Configuration::read(&told.path).unwrap();
+        assert_eq!(read.open_old_encoder(&read.old).unwrap().space(), &read.old);
+        assert_eq!(read.open_query_encoder(&read.old).unwrap().space(), &read.old);
     }
 
     #[test]

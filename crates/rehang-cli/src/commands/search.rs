@@ -3,42 +3,125 @@
 use std::sync::Arc;
 
 use rehang::files::VectorSource;
-use rehang::{Error, Remedy, Result};
+use rehang::{Error, Remedy, Result, Space};
 use rehang_store::{Filter, Store};
-use rehang_upgrade::Configuration;
+use rehang_upgrade::{Asked, Configuration, Hit, Query, Searched};
 use serde_json::Value;
 
 use super::{Outcome, location, say};
 use crate::arguments::Search;
 use crate::wording;
 
+/// Characters of a source that a line has room for, alone and beside another answer.
+const SOURCE_MAX: usize = 60;
+const SOURCE_BESIDE_MAX: usize = 32;
+
 /// Searches, and prints the nearest items of every query.
 pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
+    let asked = match &arguments.vectors {
+        Some(vectors) => Asked::Vectors {
+            vectors: VectorSource::parse(vectors)?,
+            old_vectors: arguments.old_vectors.as_deref().map(VectorSource::parse).transpose()?,
+        },
+        None => Asked::Sources { queries: queries(arguments), before: arguments.before },
+    };
     let search = rehang_upgrade::Search {
-        vectors: VectorSource::parse(&arguments.vectors)?,
-        old_vectors: arguments.old_vectors.as_deref().map(VectorSource::parse).transpose()?,
+        asked,
         space: arguments.space.clone(),
         k: arguments.k,
         filter: filter(arguments)?,
     };
-    let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
+    let configuration = match arguments.gallery {
+        None => Some(Configuration::read(&arguments.config)?),
+        Some(_) => None,
+    };
     let store: Arc<dyn Store> = location(arguments.gallery.as_deref(), configuration.as_ref())?.open()?;
-    let found = rehang_upgrade::search(&store, &search)?;
+    let encoders = |space: &Space| match &configuration {
+        Some(configuration) => configuration.open_query_encoder(space),
+        None => Err(Error::missing("config", "a search by texts or images")),
+    };
+    let found = rehang_upgrade::search(&store, &search, &encoders)?;
     for space in &found.without_index {
         say(&format!(
             "Warning: the search index of {space:?} is not ready, so every vector was compared; {}",
             wording::remedy(&Remedy::PrepareIndex)
         ));
     }
+    let text = match &search.asked {
+        Asked::Vectors { .. } => rows(&found),
+        Asked::Sources { queries, .. } => answers(queries, &found),
+    };
+    Outcome::Done.print(json, &found, &text)
+}
+
+fn queries(arguments: &Search) -> Vec<Query> {
+    let texts = arguments.texts.iter().cloned().map(Query::Text);
+    texts.chain(arguments.images.iter().cloned().map(Query::Image)).collect()
+}
+
+/// One line a hit, for scripts.
+fn rows(found: &Searched) -> String {
     let mut text = String::new();
     for (query, hits) in found.results.iter().enumerate() {
         for (place, hit) in hits.iter().enumerate() {
-            // Rounding may leave −0.0000000001 between a vector and itself.
-            let distance = if hit.distance.abs() < 5e-7 { 0.0 } else { hit.distance };
+            let distance = distance(hit);
             text += &format!("{query}\t{}\t{}\t{distance:.6}\t{}\n", place + 1, hit.id, hit.provenance);
         }
     }
-    Outcome::Done.print(json, &found, &text)
+    text
+}
+
+/// A table for each query, for people: the answer, and beside it what the old model would have answered.
+fn answers(queries: &[Query], found: &Searched) -> String {
+    let mut text = String::new();
+    for (number, (query, hits)) in queries.iter().zip(&found.results).enumerate() {
+        let blank = if number == 0 { "" } else { "\n" };
+        text += &format!("{blank}{query}\n");
+        let before = found.before.as_ref().and_then(|before| before.get(number));
+        let source_max = if before.is_some() { SOURCE_BESIDE_MAX } else { SOURCE_MAX };
+        let mut columns = vec![column("now", hits, source_max)];
+        columns.extend(before.map(|hits| column("before", hits, source_max)));
+        // Alone, an answer needs no head.
+        let first = usize::from(before.is_none());
+        for place in first..columns.iter().map(Vec::len).max().unwrap_or(0) {
+            let rank = if place == 0 { String::new() } else { place.to_string() };
+            let cells: Vec<&str> =
+                columns.iter().map(|column| column.get(place).map_or("", String::as_str)).collect();
+            // The widths of the first column are those of its own lines.
+            let width = columns[0].iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+            let line = match cells[..] {
+                [now, before] => format!("{rank:>4}  {now:<width$}  | {before}"),
+                _ => format!("{rank:>4}  {}", cells[0]),
+            };
+            text += &format!("{}\n", line.trim_end());
+        }
+    }
+    text
+}
+
+/// The head of an answer, then a line a hit: id, provenance, distance, source.
+fn column(head: &str, hits: &[Hit], source_max: usize) -> Vec<String> {
+    let width = hits.iter().map(|hit| hit.id.chars().count()).max().unwrap_or(0);
+    let line = |hit: &Hit| {
+        let source = in_a_line(hit.source.as_deref().unwrap_or_default(), source_max);
+        format!("{:<width$}  {:<7}  {:>9.6}  {source}", hit.id, hit.provenance.to_string(), distance(hit))
+    };
+    std::iter::once(head.to_owned()).chain(hits.iter().map(line)).collect()
+}
+
+/// Rounding may leave −0.0000000001 between a vector and itself.
+fn distance(hit: &Hit) -> f32 {
+    if hit.distance.abs() < 5e-7 { 0.0 } else { hit.distance }
+}
+
+/// The start of a text, without line breaks.
+fn in_a_line(text: &str, characters_max: usize) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= characters_max {
+        return line;
+    }
+    let start: String = line.chars().take(characters_max - 1).collect();
+    format!("{start}…")
 }
 
 fn filter(arguments: &Search) -> Result<Filter> {

@@ -39,6 +39,7 @@ const LINE_BYTES_MORE: usize = 1 << 16;
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `program` | | the program and its arguments; it runs in the folder of the configuration file | at least one word |
+/// | `query_program` | as `program` | the same for queries, such as `["python3", "encode.py", "--query"]` | at least one word |
 /// | `format` | `"jsonl"` | what it writes: one JSON line an item, or one `.npy` matrix a batch | `jsonl`, `npy` |
 /// | `persistent` | `true` (`npy`: `false`) | one process for all batches, or a new one for each | `npy`: only `false` |
 /// | `batch` | 32 | items it is given at once | from 1 |
@@ -51,6 +52,9 @@ const LINE_BYTES_MORE: usize = 1 << 16;
 pub struct CommandConfig {
     /// The program and its arguments.
     pub program: Vec<String>,
+    /// The program that embeds queries and its arguments, where it is another one;
+    /// [`EncoderConfig::for_queries`](crate::EncoderConfig::for_queries) puts it into the place of `program`.
+    pub query_program: Option<Vec<String>>,
     /// What it writes.
     #[serde(default)]
     pub format: CommandFormat,

@@ -6,6 +6,7 @@ use rehang::files::write_matrix;
 use tempfile::TempDir;
 
 use super::*;
+use crate::EncoderConfig;
 
 const NULL: Value = Value::Null;
 
@@ -47,6 +48,7 @@ fn config(program: &[&str]) -> CommandConfig {
     let program = program.iter().map(ToString::to_string).collect();
     CommandConfig {
         program,
+        query_program: None,
         format: CommandFormat::Jsonl,
         persistent: None,
         batch: 32,
@@ -73,6 +75,28 @@ fn one_process_answers_batch_after_batch() {
     assert_eq!(count_starts(folder.path()), 1);
     assert_eq!(command.encode(&[]).unwrap(), []);
     assert_eq!(command.spent().items, 12);
+}
+
+#[test]
+fn queries_may_have_a_program_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    // Items get 1, queries 2.
+    let text = LOOP.to_owned() + "echo \"{\\\"id\\\":\\\"$id\\\",\\\"vector\\\":[$kind,0.5]}\"\ndone";
+    fs_err::write(folder.path().join("encode.sh"), format!("kind=$1\n{text}")).unwrap();
+    let mut config = config(&["sh", "encode.sh", "1"]);
+    config.revision = Some("a".into());
+    let first = |config: &EncoderConfig| {
+        let EncoderConfig::Command(config) = config else { panic!("another kind") };
+        let command = Command::open(config, &space(), folder.path()).unwrap();
+        let vector = command.encode(&[input("a", "x")]).unwrap().remove(0).unwrap();
+        (vector[0], command.fingerprint().unwrap())
+    };
+    let plain = EncoderConfig::Command(config.clone());
+    assert_eq!(first(&plain.for_queries().unwrap()).0, 1.0, "as items are");
+    config.query_program = Some(["sh", "encode.sh", "2"].map(Into::into).to_vec());
+    let with = EncoderConfig::Command(config);
+    assert_eq!(first(&with), first(&plain), "nothing changes for items");
+    assert_eq!(first(&with.for_queries().unwrap()).0, 2.0);
 }
 
 #[test]

@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize)]
 pub(super) struct Request<'a> {
     pub(super) model: &'a str,
-    pub(super) input: &'a [&'a str],
+    pub(super) input: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dimensions: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) input_type: Option<&'a str>,
 }
 
 /// Vectors of a request, in the order of its inputs, and the tokens it used where the service says so.

@@ -21,7 +21,7 @@ use ureq::Agent;
 use crate::check::Check;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{at_least_one, number, positive, seconds};
-use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::meter::{Meter, lock};
 use answer::Request;
@@ -56,6 +56,10 @@ const ANSWER_BYTES_MORE: u64 = 1 << 20;
 /// | `requests_per_minute` | no limit | requests a minute, evenly spread | above 0 |
 /// | `tokens_per_minute` | no limit | tokens a minute, evenly spread | above 0 |
 /// | `dimensions` | not sent | the width that the service is asked for | the space's width |
+/// | `prefix` | none | text in front of every source, such as `"passage: "` | |
+/// | `query_prefix` | as `prefix` | the same for queries, such as `"query: "` | |
+/// | `input_type` | not sent | `input_type` of the request, for services that tell documents from queries | what the service takes |
+/// | `query_input_type` | as `input_type` | the same for queries | what the service takes |
 /// | `timeout_seconds` | 60 | the longest that a request may take | above 0, at most a day |
 /// | `attempts` | 5 | times that a request is sent before it is given up | from 1 |
 /// | `budget_items` | no limit | items that may be sent, retries included | from 1 |
@@ -90,6 +94,16 @@ pub struct HttpConfig {
     pub tokens_per_minute: Option<f64>,
     /// The width that the service is asked for.
     pub dimensions: Option<usize>,
+    /// Text in front of every source.
+    #[serde(default)]
+    pub prefix: String,
+    /// Text in front of every query, where it is another one; [`EncoderConfig::for_queries`](crate::EncoderConfig::for_queries)
+    /// puts it into the place of `prefix`.
+    pub query_prefix: Option<String>,
+    /// `input_type` of the request.
+    pub input_type: Option<String>,
+    /// `input_type` of requests with queries, where it is another one; put into the place of `input_type` in the same way.
+    pub query_input_type: Option<String>,
     /// The longest that a request may take, in seconds.
     #[serde(default = "number::<60, _>")]
     pub timeout_seconds: f64,
@@ -119,9 +133,10 @@ pub struct HttpConfig {
 }
 
 impl HttpConfig {
-    /// Tokens that a text will probably take, at least 1.
-    pub fn tokens(&self, text: &str) -> u64 {
-        ((text.chars().count() as f64 / self.characters_per_token).ceil() as u64).max(1)
+    /// Tokens that a source will probably take with its `prefix`, at least 1.
+    pub fn tokens(&self, source: &str) -> u64 {
+        let characters = self.prefix.chars().count() + source.chars().count();
+        ((characters as f64 / self.characters_per_token).ceil() as u64).max(1)
     }
 
     /// Money that tokens cost; `None` where no price is known.
@@ -400,9 +415,10 @@ impl Http {
 
     /// Sends one request of texts whose tokens are reserved.
     fn send(&self, inputs: &[Input<'_>], reserved: u64, turn: Pass<'_>) -> Result<Outcome> {
-        let texts: Vec<&str> = inputs.iter().map(|input| input.source).collect();
+        let HttpConfig { model, prefix, dimensions, input_type, .. } = &self.config;
+        let texts: Vec<String> = inputs.iter().map(|input| format!("{prefix}{}", input.source)).collect();
         let request =
-            Request { model: &self.config.model, input: &texts, dimensions: self.config.dimensions };
+            Request { model, input: &texts, dimensions: *dimensions, input_type: input_type.as_deref() };
         // Text can always be written as JSON.
         let body = serde_json::to_vec(&request).unwrap_or_default();
         let mut request = self.agent.post(&self.url).header("Content-Type", "application/json");
@@ -647,6 +663,10 @@ impl Encoder for Http {
         self.check.space()
     }
 
+    fn reads(&self) -> Reads {
+        Reads::Texts
+    }
+
     fn batch_max(&self) -> usize {
         self.config.batch.saturating_mul(self.config.concurrency)
     }
@@ -687,9 +707,13 @@ impl Encoder for Http {
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {
-        let HttpConfig { url, model, dimensions, normalise, revision, .. } = &self.config;
-        let keys = (url, model, dimensions, normalise, revision);
-        Ok(revision.as_ref().map(|_| Fingerprint::new("http").with(&keys).text()))
+        let HttpConfig { url, model, dimensions, normalise, revision, prefix, input_type, .. } = &self.config;
+        let mut fingerprint = Fingerprint::new("http").with(&(url, model, dimensions, normalise, revision));
+        // Galleries hold fingerprints from before these keys.
+        if !prefix.is_empty() || input_type.is_some() {
+            fingerprint = fingerprint.with(&(prefix, input_type));
+        }
+        Ok(revision.as_ref().map(|_| fingerprint.text()))
     }
 
     fn interrupt(&self) {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::stub::{Reply, Seen, Stub, good, vector};
 use super::*;
+use crate::EncoderConfig;
 use crate::clock::FakeClock;
 
 fn space() -> Space {
@@ -61,6 +62,52 @@ fn texts_become_vectors_in_order() {
     assert_eq!(http.spent(), Spent { items: 10, tokens: 10, money: 0.0 });
     assert_eq!(clock.waits(), []);
     assert_eq!(http.batch_max(), 4);
+}
+
+#[test]
+fn queries_are_asked_for_as_the_service_wants_them() {
+    let stub = Stub::script(vec![]);
+    let config: HttpConfig = serde_json::from_value(json!({
+        "url": stub.url, "model": "m", "prefix": "passage: ", "query_prefix": "query: ",
+        "input_type": "document", "query_input_type": "query",
+    }))
+    .unwrap();
+    let queries = |config: &HttpConfig| match EncoderConfig::Http(config.clone()).for_queries().unwrap() {
+        EncoderConfig::Http(queries) => queries,
+        other => panic!("{other:?}"),
+    };
+    let ask = |config: &HttpConfig| {
+        let http = Http::open(config, &space()).unwrap();
+        assert_eq!(http.reads(), Reads::Texts);
+        let vectors = embed(&http, &["12"]).unwrap();
+        (vectors, stub.seen().last().unwrap().body.clone(), http.spent().tokens)
+    };
+    let (vectors, body, tokens) = ask(&config);
+    assert_eq!(body, json!({"model": "m", "input": ["passage: 12"], "input_type": "document"}));
+    assert_eq!((vectors, tokens), (right(&["passage: 12"]), 11), "the prefix is paid for");
+    let (vectors, body, _) = ask(&queries(&config));
+    assert_eq!(body, json!({"model": "m", "input": ["query: 12"], "input_type": "query"}));
+    assert_eq!(vectors, right(&["query: 12"]));
+    // What is not said of queries is as for items.
+    let config = HttpConfig { query_prefix: None, query_input_type: None, ..config };
+    assert_eq!(ask(&queries(&config)).1, ask(&config).1);
+    assert_eq!(config.tokens("12"), 3, "characters of the prefix count");
+}
+
+#[test]
+fn what_is_for_queries_only_changes_no_fingerprint() {
+    let fingerprint = |more: Value| {
+        let mut config = json!({"url": "http://localhost", "model": "m", "revision": "1"});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let config: HttpConfig = serde_json::from_value(config).unwrap();
+        Http::open(&config, &space()).unwrap().fingerprint().unwrap().unwrap()
+    };
+    // What galleries of earlier versions hold.
+    let plain = "706e17e53d20cf36b5836fd2ad606a0a";
+    assert_eq!(fingerprint(json!({})), plain);
+    assert_eq!(fingerprint(json!({"query_prefix": "query: ", "query_input_type": "query"})), plain);
+    let others = [json!({"prefix": "document"}), json!({"input_type": "document"})].map(fingerprint);
+    assert!(others[0] != plain && others[1] != plain && others[0] != others[1]);
 }
 
 #[test]

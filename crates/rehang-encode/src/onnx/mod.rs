@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
 use crate::config::{at_least_one, number, resolve};
-use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::meter::Meter;
 pub use image::{ImageFilter, ImageInput, ImageLayout, ImageResize};
@@ -86,6 +86,7 @@ pub(crate) struct Onnx {
     model: Model,
     /// The model's file, and the tokeniser's: what a fingerprint reads.
     files: Vec<PathBuf>,
+    /// Without what is for queries only, which changes no vector of an item.
     input: OnnxInput,
     kind: Kind,
     sources: Sources,
@@ -162,11 +163,15 @@ impl Onnx {
             OnnxInput::Text(text) => Some(resolve(base, &text.tokenizer)),
             OnnxInput::Image(_) | OnnxInput::Vector(_) => None,
         };
+        let mut input = config.input.clone();
+        if let OnnxInput::Text(text) = &mut input {
+            text.query_prefix = None;
+        }
         let encoder = Self {
             check,
             model,
             files: std::iter::once(path).chain(tokenizer).collect(),
-            input: config.input.clone(),
+            input,
             kind,
             sources,
             output,
@@ -320,6 +325,14 @@ impl Onnx {
 impl Encoder for Onnx {
     fn space(&self) -> &Space {
         self.check.space()
+    }
+
+    fn reads(&self) -> Reads {
+        match self.kind {
+            Kind::Text(_) => Reads::Texts,
+            Kind::Image { .. } => Reads::Images,
+            Kind::Vector { .. } => Reads::Anything,
+        }
     }
 
     fn batch_max(&self) -> usize {

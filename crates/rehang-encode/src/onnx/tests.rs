@@ -5,6 +5,7 @@ use rehang::{Distance, ErrorKind};
 use serde_json::{Value as Json, json};
 
 use super::*;
+use crate::EncoderConfig;
 
 fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models")
@@ -98,6 +99,56 @@ fn long_texts_are_cut_and_prefixes_are_put_in_front() {
     config["input"]["prefix"] = json!("The cat ");
     let prefixed = encode(&open(config, 8).unwrap(), &["sat on the mat"]).unwrap();
     assert_near(prefixed[0].as_ref().unwrap(), &expected()["mean: The cat sat on the mat"]);
+}
+
+/// A configuration as queries are embedded with.
+fn of_queries(config: &Json) -> Onnx {
+    let items = EncoderConfig::Onnx(serde_json::from_value(config.clone()).unwrap());
+    let EncoderConfig::Onnx(queries) = items.for_queries().unwrap() else { panic!("another kind") };
+    let width = if matches!(queries.input, OnnxInput::Text(_)) { 8 } else { 6 };
+    Onnx::open(&queries, &Space::new("new", width, Distance::L2, false), &models()).unwrap()
+}
+
+#[test]
+fn queries_have_a_prefix_of_their_own() {
+    let by_hand = open(text("mean"), 8).unwrap();
+    let in_front = |prefix: &str| encode(&by_hand, &[&format!("{prefix}cat")]).unwrap();
+    let mut config = text("mean");
+    config["input"]["prefix"] = json!("A red ");
+    let items = |config: &Json| open(config.clone(), 8).unwrap();
+    assert_eq!(encode(&of_queries(&config), &["cat"]).unwrap(), in_front("A red "), "as items are");
+    let before = items(&config).fingerprint().unwrap();
+    for prefix in ["The green ", ""] {
+        config["input"]["query_prefix"] = json!(prefix);
+        assert_eq!(encode(&of_queries(&config), &["cat"]).unwrap(), in_front(prefix), "{prefix:?}");
+        assert_eq!(encode(&items(&config), &["cat"]).unwrap(), in_front("A red "));
+        assert_eq!(items(&config).fingerprint().unwrap(), before, "no vector of an item changes");
+    }
+    assert_ne!(in_front("The green "), in_front("A red "));
+    assert_eq!(items(&config).reads(), Reads::Texts);
+}
+
+/// Galleries hold fingerprints, so those of configurations that were there before a key stay what they were.
+#[test]
+fn fingerprints_of_earlier_versions_stay() {
+    let mut config = text("mean");
+    let fingerprint = |config: &Json| open(config.clone(), 8).unwrap().fingerprint().unwrap().unwrap();
+    assert_eq!(fingerprint(&config), "d15d31b9084c1f07e92ca53c6ecc8d5b");
+    config["input"]["prefix"] = json!("passage: ");
+    assert_eq!(fingerprint(&config), "201cdfdb39a240a1e53f7a7d4ff6e868");
+}
+
+#[test]
+fn the_image_of_a_query_may_lie_anywhere() {
+    let mut config = cnn();
+    let elsewhere = tempfile::tempdir().unwrap();
+    config["root"] = json!(elsewhere.path());
+    let path = models().join("colours.png").display().to_string();
+    let item = encode(&open(config.clone(), 6).unwrap(), &[&path]).unwrap();
+    assert!(matches!(&item[0], Err(ItemFailure::Permanent(why)) if why.contains("outside_root")));
+    let queries = of_queries(&config);
+    assert_near(encode(&queries, &[&path]).unwrap()[0].as_ref().unwrap(), &expected()["colours.png"]);
+    assert_eq!(queries.reads(), Reads::Images);
 }
 
 #[test]

@@ -22,6 +22,7 @@ const TOKENS_MAX: usize = 512;
 /// | `max_tokens` | the tokeniser's own limit, or else 512 | tokens that are read of a text, special ones included | from 1 |
 /// | `pooling` | `"mean"` | how the tokens' states become one vector | `mean`, `cls`, `last`, `none` |
 /// | `prefix` | none | text in front of every source, such as `"passage: "` | |
+/// | `query_prefix` | as `prefix` | the same for queries, such as `"query: "` | |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextInput {
@@ -35,6 +36,10 @@ pub struct TextInput {
     /// Text in front of every source.
     #[serde(default)]
     pub prefix: String,
+    /// Text in front of every query, where it is another one; [`EncoderConfig::for_queries`](crate::EncoderConfig::for_queries)
+    /// puts it into the place of `prefix`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query_prefix: Option<String>,
 }
 
 /// How the states of a text's tokens become one vector.
