@@ -119,6 +119,13 @@ pub enum Ending {
     Interrupted,
 }
 
+impl Ending {
+    /// Whether it came before what was asked for, and not by asking.
+    pub fn is_early(self) -> bool {
+        matches!(self, Self::RolledBack | Self::EncoderBudgetSpent | Self::Interrupted)
+    }
+}
+
 /// One failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {

@@ -372,16 +372,9 @@ impl Configuration {
     ///
     /// I/O errors; what [`Forecast::read`] says.
     pub fn forecast(&self, planned: &Planned) -> Result<Option<Forecast>> {
-        let path = match &self.forecast {
-            Some(path) => path.clone(),
-            None => {
-                let made = fitting::report_file(&self.folder(), &planned.adapter.fingerprint()?);
-                if !made.exists() {
-                    return Ok(None);
-                }
-                made
-            }
-        };
+        let made = fitting::report_file(&self.folder(), &planned.adapter.fingerprint()?);
+        let made = made.exists().then_some(made);
+        let Some(path) = self.forecast.clone().or(made) else { return Ok(None) };
         let within = |error: Error| error.context(format!("the forecast of {}", self.path.display()));
         let text = fs_err::read_to_string(&path).map_err(|error| within(Error::io("open", &path, &error)))?;
         Forecast::read(&text, &path.display().to_string(), &planned.setup()).map(Some).map_err(within)

@@ -2,8 +2,8 @@
 //! report on those that were held out.
 //!
 //! Pairs have no list: they are what is native of the beginning of the gallery's shuffle ([`crate::sample`]) and has an old vector. Which
-//! of them are held out depends on their keys alone. So nothing can disagree with the gallery, and a larger sample keeps what was
-//! fitted on, and what was held out, apart. The adapter and the report are files of the upgrade's folder, by the adapter's
+//! of them are held out depends on their old vectors alone. So nothing can disagree with the gallery, a larger sample keeps what was
+//! fitted on and what was held out apart, and so does an item that is in the gallery twice. The adapter and the report are files of the upgrade's folder, by the adapter's
 //! fingerprint; a document of the gallery names the last one.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use rehang::{Error, Matrix, Progress, Result, Space, Vectors};
 use rehang_encode::Spent;
 use rehang_evaluate::{ReportFiles, report};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, LearningCurve, Method, fit_files, learning_curve};
-use rehang_store::{Ledger, find_space, shuffled};
+use rehang_store::{ItemKey, Ledger, find_space, shuffled};
 use serde::Serialize;
 
 use crate::backfill::Ending;
@@ -25,7 +25,7 @@ use crate::fill::is_finite;
 use crate::sample;
 
 /// Pairs that a fit takes at most: memory and time are bounded.
-const PAIRS_MAX: usize = 20_000;
+pub(crate) const PAIRS_MAX: usize = 20_000;
 /// The share of the pairs that is held out.
 const HELD_OUT: f64 = 0.2;
 /// Of the shuffle that says which.
@@ -123,8 +123,16 @@ pub struct PairsDrawn {
 impl PairsDrawn {
     /// Whether it did what it was asked for, with no item that only a person can bring home.
     pub fn is_complete(&self) -> bool {
-        self.failed == 0 && !matches!(self.enough, Enough::Ended(_))
+        self.failed == 0 && !matches!(self.enough, Enough::Ended(ending) if ending.is_early())
     }
+}
+
+/// Whether a pair is held out, by its old vector.
+fn is_held_out(old: &[f32]) -> bool {
+    let mixed = old.iter().fold(0, |mixed: u64, value| {
+        (mixed ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+    });
+    shuffled(HELD_OUT_SEED, ItemKey::from(mixed)) < HELD_OUT
 }
 
 /// Pairs of a gallery, in the order of its shuffle.
@@ -138,12 +146,12 @@ pub(crate) struct DrawnPairs {
 }
 
 impl DrawnPairs {
-    /// Reads the pairs of a gallery. An item that changes meanwhile is no pair; nor is one with NaN or infinite numbers.
+    /// Reads the pairs among the first `items` of a gallery's shuffle. An item that changes meanwhile is no pair; nor is one with NaN or infinite numbers.
     ///
     /// # Errors
     ///
     /// Those of the store; nothing is found where there is no new space.
-    pub fn read(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Self> {
+    pub fn read(store: &dyn Ledger, old: &Space, new: &Space, items: usize) -> Result<Self> {
         let mut pairs = Self {
             ids: Vec::new(),
             labels: Vec::new(),
@@ -154,7 +162,7 @@ impl DrawnPairs {
         if find_space(store, &new.name)?.is_none() {
             return Ok(pairs);
         }
-        let records = sample::natives(store, &old.name, &new.name, PAIRS_MAX)?;
+        let records = sample::natives(store, &old.name, &new.name, items)?;
         let keys: Vec<_> = records.iter().map(|record| record.item.key).collect();
         let (mut olds, mut news) = (Vec::new(), Vec::new());
         let vectors = store.vectors(&old.name, &keys)?.into_iter().zip(store.vectors(&new.name, &keys)?);
@@ -164,9 +172,9 @@ impl DrawnPairs {
             if !is_of_one_content || !is_finite(&before.vector) || !is_finite(&now.vector) {
                 continue;
             }
+            pairs.held_out.push(is_held_out(&before.vector));
             olds.extend(before.vector);
             news.extend(now.vector);
-            pairs.held_out.push(shuffled(HELD_OUT_SEED, record.item.key) < HELD_OUT);
             pairs.ids.push(record.item.id);
             pairs.labels.push(record.item.label);
         }
@@ -252,8 +260,8 @@ impl PairFiles {
     }
 
     /// The rows that are held out, or all others.
-    fn rows(&self, held_out: bool) -> Option<RowSelection> {
-        Some(RowSelection { file: VectorSource::path(&self.held_out), values: vec![i64::from(held_out)] })
+    fn rows(&self, held_out: bool) -> RowSelection {
+        RowSelection { file: VectorSource::path(&self.held_out), values: vec![i64::from(held_out)] }
     }
 
     fn labels(&self) -> Vec<VectorSource> {
@@ -269,7 +277,7 @@ pub(crate) fn fit(
     method: Method,
     progress: &Progress,
 ) -> Result<FitAnswer> {
-    let pairs = DrawnPairs::read(store, old, new)?;
+    let pairs = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
     if pairs.len() == pairs.held_out() {
         return Err(Error::missing("pairs", format!("an adapter from {:?} to {:?}", old.name, new.name))
             .advise(rehang::Remedy::DrawPairs));
@@ -279,7 +287,7 @@ pub(crate) fn fit(
     let mut answer = fit_files(
         &FitFiles {
             labels: files.labels(),
-            rows: files.rows(false),
+            rows: Some(files.rows(false)),
             old_model: old.name.clone(),
             new_model: new.name.clone(),
             distance: new.distance,
@@ -319,7 +327,7 @@ pub(crate) fn measure(
     (adapter, fingerprint): (&Path, &str),
     progress: &Progress,
 ) -> Result<UpgradeReport> {
-    let pairs = DrawnPairs::read(store, old, new)?;
+    let pairs = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
     if !pairs.may_be_reported() {
         let held_out = pairs.held_out();
         let detail = format!("{held_out} of {} pairs are held out; {HELD_OUT_MIN} are needed", pairs.len());
@@ -329,7 +337,7 @@ pub(crate) fn measure(
     let files = pairs.write(&folder.join("pairs"))?;
     let [of_old, of_new] = [&files.old, &files.new].map(VectorSource::path);
     let mut asked = ReportFiles::new(vec![adapter.to_owned()], of_old, of_new);
-    asked.rows = files.rows(true);
+    asked.rows = Some(files.rows(true));
     asked.answers.labels = files.labels();
     asked.title = format!("From {} to {}: what would it buy?", old.name, new.name);
     let made = report(&asked, progress)?;

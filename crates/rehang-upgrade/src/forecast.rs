@@ -37,6 +37,8 @@ pub struct Forecast {
     pub passes_do_nothing_at: Option<f64>,
     /// What a person should know of it.
     pub warnings: Vec<String>,
+    /// Whether the report found nothing that makes its numbers worthless.
+    pub is_reliable: bool,
     /// Every point of the curve, `(share, quality)`, shares ascending from 0 to 1.
     #[serde(skip)]
     points: Vec<(f64, f64)>,
@@ -92,7 +94,9 @@ impl Forecast {
                 "the forecast {source} was made with an adapter that was fitted on other pairs"
             ));
         }
-        for warning in report.warnings.iter().filter(|warning| warning.severity == Severity::Problem) {
+        let problems = report.warnings.iter().filter(|warning| warning.severity == Severity::Problem);
+        let is_reliable = problems.clone().next().is_none();
+        for warning in problems {
             warnings.push(format!(
                 "the forecast {source} is not to be relied on: {} {}",
                 warning.seen,
@@ -121,6 +125,7 @@ impl Forecast {
             curve_at: SHOWN.iter().map(|&share| (share, at(&points, share))).collect(),
             passes_do_nothing_at: do_nothing.and(line_of.passes_do_nothing_at),
             warnings,
+            is_reliable,
             points,
         })
     }

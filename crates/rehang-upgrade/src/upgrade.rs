@@ -15,7 +15,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::configuration::{Configuration, Planned, RunOptions};
 use crate::estimate::{Estimate, Probed, estimate};
 use crate::fitting::{
-    self, DrawnPairs, Enough, FIRST_SAMPLE, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
+    self, DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
 };
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
@@ -192,7 +192,7 @@ impl Upgrade {
             done.native += summary.done.native;
             done.failed += summary.done.failed;
             encoder_said = encoder_said.or(summary.encoder_said);
-            let pairs = DrawnPairs::read(self.store(), old, &space)?;
+            let pairs = DrawnPairs::read(self.store(), old, &space, items)?;
             let learned = pairs.learned(old, &space, &Progress::default())?;
             let next = learned.as_ref().map(|learned| learned.next);
             steps.push(PairsStep { items, pairs: pairs.len(), embedded: summary.done.native, learned });
@@ -211,7 +211,7 @@ impl Upgrade {
             }
             items = (2 * items).min(asked.items);
         };
-        let pairs = DrawnPairs::read(self.store(), old, &space)?;
+        let pairs = DrawnPairs::read(self.store(), old, &space, PAIRS_MAX)?;
         if let Some(folder) = folder {
             pairs.write(folder)?;
         }
@@ -444,11 +444,9 @@ impl Run {
     /// Whether it did what it was asked for: nothing ended it before, and it left no item that only a person can bring home.
     pub fn is_complete(&self) -> bool {
         let ending = self.summary.ending;
-        let ended_early =
-            matches!(ending, Ending::RolledBack | Ending::EncoderBudgetSpent | Ending::Interrupted);
         let items_left =
             self.summary.done.failed > 0 || (ending == Ending::NothingLeft && self.failed_in_all > 0);
-        !ended_early && !items_left && self.share_missed().is_none()
+        !ending.is_early() && !items_left && self.share_missed().is_none()
     }
 
     /// The share that was asked for, where nothing is left to embed before it is native.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::backfill::{Ending, Until};
 use crate::configuration::RunOptions;
 use crate::doctor::{Examination, examine};
-use crate::fitting::{self, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
+use crate::fitting::{self, DrawnPairs, Enough, PAIRS_MAX, PairsDrawn, PairsOptions, UpgradeReport};
 use crate::forecast::Forecast;
 use crate::record::{Phase, Recorded, Serving};
 use crate::sample;
@@ -45,8 +45,10 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "why")]
 pub enum Halt {
-    /// Nothing is left to embed, or as much is native as was asked for. What is left is to finish, which only a person does.
+    /// Nothing is left to embed. What is left is to finish, which only a person does.
     Home,
+    /// As much is native as was asked for.
+    Reached,
     /// The next step would fill the new space, which was not asked for.
     BeforeStart,
     /// The examination of the gallery found what needs attention first.
@@ -55,6 +57,8 @@ pub enum Halt {
     TooFewPairs,
     /// What doing nothing is worth was not measured, so nothing says whether the switch pays.
     NotMeasured,
+    /// The report says that its numbers are not to be relied on.
+    Unreliable,
     /// At no share of native items, or at none that can be reached, the forecast is what the switch was to have.
     NotWorthwhile,
     /// The upgrade was rolled back, by a person who had a reason.
@@ -217,6 +221,9 @@ impl Upgrade {
         let is_left = sample::embeddable(store, &new.name)? > counts.native;
         if store.serving()?.as_deref() != Some(new.name.as_str()) {
             let Some(forecast) = forecast else { return Ok(Next::Halt(Halt::NotMeasured)) };
+            if !forecast.is_reliable {
+                return Ok(Next::Halt(Halt::Unreliable));
+            }
             return Ok(match asked.switch_if.passes_at(&forecast) {
                 Some(from) if share >= from => Next::Step(Step::Switch),
                 _ if asked.merged => Next::Step(Step::Switch),
@@ -229,7 +236,11 @@ impl Upgrade {
         }
         let until = asked.run.until.unwrap_or(configuration.limits.until);
         let is_reached = matches!(until, Until::Fraction(wanted) if share >= wanted);
-        Ok(if is_left && !is_reached { Next::Step(Step::Run) } else { Next::Halt(Halt::Home) })
+        Ok(match (is_left, is_reached) {
+            (false, _) => Next::Halt(Halt::Home),
+            (true, true) => Next::Halt(Halt::Reached),
+            (true, false) => Next::Step(Step::Run),
+        })
     }
 
     /// Goes the whole way, from where the upgrade is: examines the gallery, draws pairs, fits, measures and plans; where it is asked
@@ -282,7 +293,8 @@ impl Upgrade {
                 Step::Fit => tell(&Taken::Fit(&self.fit(asked.method, progress)?))?,
                 Step::Report => {
                     let configuration = self.configuration();
-                    let pairs = DrawnPairs::read(self.store(), &configuration.old, &configuration.new)?;
+                    let pairs =
+                        DrawnPairs::read(self.store(), &configuration.old, &configuration.new, PAIRS_MAX)?;
                     if !pairs.may_be_reported() {
                         return Ok(Halt::TooFewPairs);
                     }

@@ -83,7 +83,7 @@ fn run_auto(arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
             Outcome::Done.print(false, &value, &format!("── {name}\n{text}\n")).map(drop)
         })
     })?;
-    let (text, is_home) = halt_text(&halt, &upgrade);
+    let (text, is_home) = halt_text(halt, &upgrade);
     let value = json!({ "steps": steps, "halt": halt });
     Outcome::done_if(all_done && is_home).print(json, &value, &text)
 }
@@ -134,7 +134,7 @@ fn to_value(result: &impl Serialize) -> Result<Value> {
 }
 
 /// Why the way ends here, and whether that is what was asked for.
-fn halt_text(halt: &Halt, upgrade: &Upgrade) -> (String, bool) {
+fn halt_text(halt: Halt, upgrade: &Upgrade) -> (String, bool) {
     let config = upgrade.configuration().path.display();
     match halt {
         Halt::Home => (
@@ -142,6 +142,15 @@ fn halt_text(halt: &Halt, upgrade: &Upgrade) -> (String, bool) {
              back.\n"
                 .into(),
             true,
+        ),
+        Halt::Reached => (
+            "As much is native as was asked for. The same command without --until, or `rehang upgrade run`, goes on.\n".into(),
+            true,
+        ),
+        Halt::Unreliable => (
+            "The report says why its numbers are not to be relied on, so nothing is switched. `rehang upgrade switch` goes on by hand.\n"
+                .into(),
+            false,
         ),
         Halt::BeforeStart => (
             format!("Searches are untouched so far. To go on: rehang upgrade auto --yes --config {config}\n"),
@@ -171,8 +180,8 @@ fn halt_text(halt: &Halt, upgrade: &Upgrade) -> (String, bool) {
             ("The upgrade was rolled back; `rehang upgrade switch` goes back to it by hand.\n".into(), false)
         }
         Halt::Ended { ending } => (
-            format!("It ended because {}. The same command goes on.\n", ending_text(*ending)),
-            matches!(ending, Ending::SpentBudget),
+            format!("It ended because {}. The same command goes on.\n", ending_text(ending)),
+            !ending.is_early(),
         ),
     }
 }
@@ -183,7 +192,7 @@ fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json
     let step = match next {
         Next::Step(step) => step,
         Next::Halt(halt) => {
-            let (text, is_home) = halt_text(&halt, upgrade);
+            let (text, is_home) = halt_text(halt, upgrade);
             return Outcome::done_if(is_home).print(json, &json!({ "commands": [], "halt": halt }), &text);
         }
     };
@@ -521,6 +530,8 @@ fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
     let mut before: Option<(u64, u64)> = None;
     loop {
         let status = upgrade.status(arguments.failures)?;
+        // What is wrong with the configuration is for the next verb to say.
+        let stands = Stands { status: &status, next: upgrade.next(&AutoOptions::default(), false).ok() };
         let now = clock.now_ms();
         let rate = before.map(|(time, native)| {
             status.counts.native.saturating_sub(native) as f64 * 1000.0 / (now - time).max(1) as f64
@@ -529,13 +540,13 @@ fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
         let over = !arguments.watch || status.phase == Phase::Finished || status.fraction >= 1.0;
         if json && over {
             // Every item that is left, as it is read: there may be millions.
-            print_with_lists(upgrade.store(), &status)?;
+            print_with_lists(upgrade.store(), &stands)?;
         } else {
-            let mut text = status_text(&status, rate);
+            let mut text = status_text(&stands, rate);
             if over {
                 text += &lists_text(upgrade.store(), &status)?;
             }
-            Outcome::Done.print(json, &status, &text)?;
+            Outcome::Done.print(json, &stands, &text)?;
         }
         if over {
             let alarm = status.sigma.is_some_and(|sigma| sigma.alarm);
@@ -572,11 +583,19 @@ fn lists_text(store: &dyn Store, status: &Status) -> Result<String> {
     Ok(text)
 }
 
+/// A status with what is next on the way.
+#[derive(serde::Serialize)]
+struct Stands<'a> {
+    #[serde(flatten)]
+    status: &'a Status,
+    next: Option<Next>,
+}
+
 /// A status with the ids of everything that cannot come home, in memory for one page of them.
 #[derive(serde::Serialize)]
 struct WithLists<'a> {
     #[serde(flatten)]
-    status: &'a Status,
+    stands: &'a Stands<'a>,
     items_without_source: Ids<'a>,
     items_without_vector: Ids<'a>,
 }
@@ -604,10 +623,10 @@ impl Serialize for Ids<'_> {
     }
 }
 
-fn print_with_lists(store: &dyn Store, status: &Status) -> Result<()> {
+fn print_with_lists(store: &dyn Store, stands: &Stands<'_>) -> Result<()> {
     let ids = |what| Ids { store, what };
     let whole = WithLists {
-        status,
+        stands,
         items_without_source: ids(Left::WithoutSource),
         items_without_vector: ids(Left::WithoutVector),
     };
@@ -621,7 +640,8 @@ fn print_with_lists(store: &dyn Store, status: &Status) -> Result<()> {
     written(outcome)
 }
 
-fn status_text(status: &Status, rate: Option<f64>) -> String {
+fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
+    let status = stands.status;
     let counts = &status.counts;
     let mut text = format!(
         "{}: {}\n  from {}\n  to   {}\n  searches go to {:?}\n  {} of {} items are native ({:.1} %), {} adapted, {} wait to be \
@@ -637,6 +657,7 @@ fn status_text(status: &Status, rate: Option<f64>) -> String {
         counts.adapted,
         status.lag,
     );
+    text += &way_text(stands.next);
     match status.request {
         Request::Run => {}
         Request::Pause => text += "  paused: `rehang upgrade resume` lets backfills go on\n",
@@ -668,6 +689,25 @@ fn status_text(status: &Status, rate: Option<f64>) -> String {
         }
     }
     text
+}
+
+/// The way, with the place where the upgrade is.
+fn way_text(next: Option<Next>) -> String {
+    let at = match next {
+        Some(Next::Step(Step::Pairs)) => "pairs",
+        Some(Next::Step(Step::Fit)) => "fit",
+        Some(Next::Step(Step::Report)) => "report",
+        Some(Next::Step(Step::Start)) => "start",
+        Some(
+            Next::Step(Step::Switch | Step::Backfill) | Next::Halt(Halt::NotWorthwhile | Halt::NotMeasured),
+        ) => "switch",
+        Some(Next::Step(Step::Run) | Next::Halt(Halt::Reached)) => "run",
+        Some(Next::Halt(Halt::Home)) => "finish",
+        _ => return String::new(),
+    };
+    let steps = ["pairs", "fit", "report", "start", "switch", "run", "finish"];
+    let marked = steps.map(|step| if step == at { format!("[{step}]") } else { step.to_owned() });
+    format!("  next: {}\n", marked.join(" → "))
 }
 
 /// What is said where σ² and the true errors disagree.

@@ -1,0 +1,302 @@
+//! The whole way of an upgrade by one command, on the demo's vectors: from a gallery and a new model to everything native.
+
+mod common;
+
+use std::fmt::Write as _;
+
+use common::{Place, demo};
+use rehang::files::{self, VectorSource};
+use rehang::{Matrix, Provenance};
+use rehang_store::{Ledger, Scan, Select, SqliteStore};
+use serde_json::Value;
+
+/// How a gallery is made.
+struct Made {
+    items: usize,
+    /// Of an item, by its number and its class.
+    label: fn(usize, i64) -> Option<i64>,
+    source: fn(usize) -> Option<String>,
+    encoder: &'static str,
+}
+
+impl Made {
+    fn of(items: usize) -> Self {
+        Self {
+            items,
+            label: |_, class| Some(class),
+            source: |row| Some(format!("row:{row}")),
+            encoder: "kind = \"table\"\nvectors = \"new.npy\"\n",
+        }
+    }
+}
+
+fn read(name: &str) -> Matrix {
+    files::read_matrix(&VectorSource::path(demo(name))).unwrap()
+}
+
+/// A folder with a gallery of the demo's old vectors, and a configuration that names no adapter.
+fn place(made: &Made) -> Place {
+    let place = Place::new();
+    let rows: Vec<usize> = (0..made.items).collect();
+    place.write_matrix("old.npy", &read("old.npy").select(&rows));
+    place.write_matrix("new.npy", &read("new.npy").select(&rows));
+    let classes = files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
+    let mut items = String::new();
+    for &row in &rows {
+        let item = serde_json::json!({
+            "id": format!("i{row}"),
+            "source": (made.source)(row),
+            "label": (made.label)(row, classes[row]).map(|label| format!("class {label}")),
+        });
+        writeln!(items, "{item}").unwrap();
+    }
+    place.write_bytes("items.jsonl", items.as_bytes());
+    let import = ["gallery", "import", "--gallery", "G.db", "--space", "first", "--vectors", "old.npy"];
+    place.finish(&[&import[..], &["--items", "items.jsonl", "--distance", "cosine"]].concat());
+    let width = read("new.npy").columns().to_string();
+    place.finish(&["init", "--gallery", "G.db", "--new-name", "second", "--new-dimension", &width]);
+    let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    place.write_bytes("rehang.toml", format!("{config}\n[encoder]\n{}", made.encoder).as_bytes());
+    place
+}
+
+/// What `upgrade auto` says, as JSON, and its exit code.
+fn auto(place: &Place, more: &[&str]) -> (Value, i32) {
+    let all = [&["upgrade", "auto", "--method", "ridge", "--json"], more].concat();
+    let output = place.run(&all);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    (value, output.status.code().unwrap())
+}
+
+fn steps(value: &Value) -> Vec<&str> {
+    value["steps"].as_array().unwrap().iter().map(|step| step["step"].as_str().unwrap()).collect()
+}
+
+fn result<'a>(value: &'a Value, step: &str) -> &'a Value {
+    let steps = value["steps"].as_array().unwrap();
+    &steps.iter().find(|taken| taken["step"] == step).unwrap()["result"]
+}
+
+/// Items that are native, each with the new model's very vector.
+fn natives(place: &Place) -> usize {
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let new = read("new.npy");
+    let select = Select::Provenance(Provenance::Native);
+    let records = store.scan(&Scan::new("second", select, 10_000).with_vectors_of("second")).unwrap();
+    for record in &records {
+        let row: usize = record.item.id[1..].parse().unwrap();
+        assert_eq!(record.vector.as_ref().unwrap().vector, new.row(row), "{}", record.item.id);
+    }
+    records.len()
+}
+
+#[test]
+fn one_command_goes_from_a_gallery_to_everything_native() {
+    let place = place(&Made::of(1000));
+    let listed = place.json(&["upgrade", "auto", "--dry-run", "--method", "ridge"]);
+    let commands: Vec<&str> =
+        listed["commands"].as_array().unwrap().iter().map(|command| command.as_str().unwrap()).collect();
+    assert_eq!(commands[0], "rehang upgrade pairs --items 2000 --worth 1 --config rehang.toml");
+    assert_eq!(commands.len(), 7, "{commands:?}");
+    assert!(!place.names().contains(&"rehang.upgrade".to_owned()), "nothing was done");
+
+    let (stopped, code) = auto(&place, &["--items", "400", "--worth", "0"]);
+    assert_eq!((steps(&stopped), code), (vec!["doctor", "pairs", "fit", "report", "plan"], 0), "{stopped}");
+    assert_eq!(stopped["halt"]["why"], "before-start");
+    let pairs = result(&stopped, "pairs");
+    assert_eq!((&pairs["pairs"], &pairs["enough"]), (&400.into(), &"asked".into()));
+    let sizes: Vec<_> = pairs["steps"].as_array().unwrap().iter().map(|step| step["items"].clone()).collect();
+    assert_eq!(sizes, [250, 400]);
+    assert_eq!(natives(&place), 400);
+    let plan = result(&stopped, "plan");
+    assert_eq!(plan["to_embed"], 600, "what was embedded for pairs is not paid for again");
+    let (start, do_nothing) = (&plan["forecast"]["start"], &plan["forecast"]["do_nothing"]);
+    assert!(start.as_f64() > do_nothing.as_f64(), "the demo's new model is better: {plan}");
+    // By hand, what is left is the same.
+    let status = place.json(&["upgrade", "status"]);
+    assert_eq!(
+        (&status["phase"], &status["next"]),
+        (&"sampling".into(), &serde_json::json!({"step": "start"}))
+    );
+
+    let (gone, code) = auto(&place, &["--yes", "--until", "70%"]);
+    assert_eq!((steps(&gone), code), (vec!["plan", "start", "switch", "run"], 0), "{gone}");
+    assert_eq!((&gone["halt"]["why"], natives(&place)), (&"reached".into(), 700));
+    let (gone, code) = auto(&place, &["--yes"]);
+    assert_eq!((steps(&gone), code, natives(&place)), (vec!["run"], 0, 1000), "{gone}");
+    let (gone, code) = auto(&place, &["--yes"]);
+    assert_eq!((steps(&gone).len(), &gone["halt"]["why"], code), (0, &"home".into(), 0));
+
+    // It never finishes, and never goes against a person.
+    place.finish(&["upgrade", "rollback"]);
+    let (gone, code) = auto(&place, &["--yes"]);
+    assert_eq!((steps(&gone).len(), &gone["halt"]["why"], code), (0, &"rolled-back".into(), 1));
+}
+
+#[test]
+fn pairs_are_written_as_files_that_the_file_verbs_read() {
+    let place = place(&Made::of(600));
+    let drawn = place.json(&["upgrade", "pairs", "--items", "300", "--worth", "0", "--out", "pairs"]);
+    assert_eq!((&drawn["pairs"], &drawn["folder"]), (&300.into(), &"pairs".into()));
+    let path = |name: &str| place.path("pairs").join(name);
+    let ids = files::read_lines(path("ids.txt")).unwrap();
+    let (old, new) = (read("old.npy"), read("new.npy"));
+    let of = |name: &str| files::read_matrix(&VectorSource::path(path(name))).unwrap();
+    let (of_old, of_new) = (of("old.npy"), of("new.npy"));
+    for (place, id) in ids.iter().enumerate() {
+        let row: usize = id[1..].parse().unwrap();
+        assert_eq!((of_old.row(place), of_new.row(place)), (old.row(row), new.row(row)));
+    }
+    let held_out = files::read_labels(&VectorSource::path(path("held-out.npy"))).unwrap();
+    let count = held_out.iter().filter(|&&held_out| held_out == 1).count();
+    assert!((30..90).contains(&count) && drawn["held_out"] == count, "{count} of 300");
+    // A larger sample keeps what was held out apart.
+    place.finish(&["upgrade", "pairs", "--items", "500", "--worth", "0", "--out", "more"]);
+    let more = files::read_lines(place.path("more").join("ids.txt")).unwrap();
+    let now = files::read_labels(&VectorSource::path(place.path("more").join("held-out.npy"))).unwrap();
+    for (id, before) in ids.iter().zip(held_out) {
+        let at = more.iter().position(|other| other == id).unwrap();
+        assert_eq!(now[at], before, "{id}");
+    }
+    let [old, new, rows] =
+        ["old.npy", "new.npy", "held-out.npy=0"].map(|name| path(name).display().to_string());
+    place.finish(&[
+        "fit",
+        "--old",
+        &old,
+        "--new",
+        &new,
+        "--rows",
+        &rows,
+        "--method",
+        "ridge",
+        "-o",
+        "a.safetensors",
+    ]);
+}
+
+#[test]
+fn a_budget_that_ends_in_the_sample_is_gone_on_from() {
+    let place = place(&Made::of(600));
+    let budget = ["--budget", "130", "--items", "400", "--worth", "0"];
+    for natives_now in [130, 260, 390] {
+        let (ended, code) = auto(&place, &budget);
+        assert_eq!((&ended["halt"]["ending"], code), (&"spent-budget".into(), 0), "{ended}");
+        assert_eq!(natives(&place), natives_now);
+    }
+    // Over all steps: ten for the sample, the rest for the backfill.
+    let (ended, code) = auto(&place, &[&budget[..], &["--yes"]].concat());
+    assert_eq!((&ended["halt"]["ending"], code), (&"spent-budget".into(), 0), "{ended}");
+    assert_eq!((result(&ended, "run")["done"]["native"].as_u64(), natives(&place)), (Some(120), 520));
+}
+
+#[test]
+fn few_pairs_one_class_and_a_whole_gallery_are_said() {
+    // Of so few no forecast is made, and nothing is switched for one.
+    let few = place(&Made::of(25));
+    let (ended, code) = auto(&few, &["--yes"]);
+    assert_eq!((&ended["halt"]["why"], code), (&"too-few-pairs".into(), 1), "{ended}");
+    assert_eq!((&result(&ended, "pairs")["enough"], natives(&few)), (&"whole-gallery".into(), 25));
+    // All of one class: there is no truth by label, so agreement counts.
+    let one = place(&Made { label: |_, _| Some(7), ..Made::of(400) });
+    let (ended, _) = auto(&one, &[]);
+    assert_eq!(result(&ended, "fit")["held_out"]["criterion"], "agreement@10", "{ended}");
+    // Everything is native before the new space is filled.
+    let whole = place(&Made::of(300));
+    let (ended, code) = auto(&whole, &["--yes", "--worth", "0"]);
+    assert_eq!((&ended["halt"]["why"], code, natives(&whole)), (&"home".into(), 0, 300), "{ended}");
+    assert_eq!(result(&ended, "start")["adapted"], 0);
+}
+
+#[test]
+fn sources_that_fail_or_are_missing_are_replaced_in_the_sample() {
+    let made = Made {
+        // Every tenth is no row of the table, every eleventh has nothing to embed.
+        source: |row| match row {
+            row if row % 10 == 3 => Some(format!("row:{}", 100_000 + row)),
+            row if row % 11 == 5 => None,
+            row => Some(format!("row:{row}")),
+        },
+        ..Made::of(600)
+    };
+    let place = place(&made);
+    let (ended, code) = auto(&place, &["--items", "250", "--worth", "0"]);
+    let pairs = result(&ended, "pairs");
+    assert_eq!((&pairs["pairs"], code), (&250.into(), 1), "{ended}");
+    assert!(pairs["failed"].as_u64() > Some(0), "{ended}");
+    let (gone, code) = auto(&place, &["--yes"]);
+    assert_eq!((code, &gone["halt"]["why"]), (1, &"home".into()), "{gone}");
+    let embeddable = (0..600).filter(|row| row % 10 != 3 && row % 11 != 5).count();
+    assert_eq!(natives(&place), embeddable);
+}
+
+#[test]
+fn a_gallery_that_changes_between_the_steps_is_right_in_the_end() {
+    let place = place(&Made::of(600));
+    auto(&place, &["--items", "250", "--worth", "0"]);
+    let old: Vec<String> = read("old.npy").row(599).iter().map(ToString::to_string).collect();
+    let vector = format!("first=[{}]", old.join(","));
+    // A pair, and one that no sample has seen, get the content of another item; a third goes.
+    let put = |id: &str| {
+        place.finish(&[
+            "gallery",
+            "put",
+            "--gallery",
+            "G.db",
+            "--id",
+            id,
+            "--source",
+            "row:599",
+            "--vector",
+            &vector,
+        ]);
+    };
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let scan = Scan::new("second", Select::Provenance(Provenance::Native), 1000);
+    let pair = store.scan(&scan).unwrap()[3].item.id.clone();
+    put(&pair);
+    place.finish(&["gallery", "delete", "--gallery", "G.db", "i17"]);
+    let (gone, code) = auto(&place, &["--yes", "--items", "250", "--worth", "0"]);
+    assert_eq!((code, &gone["halt"]["why"]), (0, &"home".into()), "{gone}");
+    let records = store.scan(&Scan::new("second", Select::All, 1000).with_vectors_of("second")).unwrap();
+    assert_eq!(records.len(), 599);
+    for record in records {
+        let vector = record.vector.unwrap();
+        let row = if record.item.id == pair { 599 } else { record.item.id[1..].parse().unwrap() };
+        assert_eq!(
+            (vector.provenance, vector.vector),
+            (Provenance::Native, read("new.npy").row(row).to_vec())
+        );
+    }
+}
+
+#[test]
+fn what_cannot_go_on_says_what_to_do() {
+    let place = place(&Made::of(100));
+    let said = |arguments: &[&str]| {
+        let output = place.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let start = said(&["upgrade", "start"]);
+    assert!(start.contains("an adapter") && start.contains("`rehang upgrade pairs`"), "{start}");
+    let fit = said(&["upgrade", "fit"]);
+    assert!(fit.contains("pairs") && fit.contains("`rehang upgrade pairs`"), "{fit}");
+    place.finish(&["upgrade", "pairs"]);
+    let start = said(&["upgrade", "start"]);
+    assert!(start.contains("`rehang upgrade fit`"), "{start}");
+    for verb in ["run", "switch", "finish"] {
+        let text = said(&["upgrade", verb]);
+        assert!(text.contains("`rehang upgrade fit`"), "{verb}: {text}");
+    }
+    assert!(said(&["upgrade", "auto", "--switch-if", "better"]).contains("--switch-if"));
+    assert!(said(&["upgrade", "pairs", "--items", "0"]).contains("--items"));
+    // A pause holds the sample too.
+    place.finish(&["upgrade", "pause"]);
+    assert!(said(&["upgrade", "pairs"]).contains("`rehang upgrade resume`"));
+    // An adapter that the configuration names is not fitted again.
+    let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    place.write_bytes("rehang.toml", format!("{config}\n[adapter]\nfile = \"a.safetensors\"\n").as_bytes());
+    assert!(said(&["upgrade", "fit"]).contains("[adapter]"));
+}
