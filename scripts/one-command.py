@@ -47,10 +47,10 @@ def embedder(model, tokenizer):
         mask = np.array([one.attention_mask for one in read])
         feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
         outputs = session.run(None, {name: feeds[name] for name in inputs})
-        flat = [one for one in outputs if one.ndim == 2 and one.shape[1] > 64]
+        flat = [one for one, of in zip(outputs, session.get_outputs()) if len(of.shape) == 2 and of.shape[1] == 384]
         if flat:
             return flat[0]
-        states = next(one for one in outputs if one.ndim == 3)
+        states = next(one for one in outputs if one.ndim == 3 and one.shape[2] == 384)
         return (states * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
 
     return embed

@@ -871,6 +871,10 @@ pub struct SampleSize {
     /// Go on while one more doubling is expected to bring this many points of agreement; 0 draws all --items.
     #[arg(long, value_name = "POINTS", default_value_t = 1.0)]
     pub worth: f64,
+    /// Queries as people ask them, one JSON object a line: {"text": "…"} or {"image": "FILE"}. Both models embed them ([old.encoder] too), and
+    /// the map is chosen and forecast by them.
+    #[arg(long, value_name = "FILE")]
+    pub queries: Option<PathBuf>,
 }
 
 /// Options of `rehang upgrade pairs`.

@@ -1117,12 +1117,12 @@ fn a_compatible_model_needs_no_adapter() {
     // Beside an adapter, which brings its own, a head is refused; so are vectors of another width.
     for (change, says) in [
         ("[head]\n => [adapter]\nfile = \"a.safetensors\"\n[head]\n", "[head]"),
-        ("name = \"v2\"\ndimension = 4 => name = \"v2\"\ndimension = 5", "without [adapter]"),
+        ("name = \"v2\"\ndimension = 4 => name = \"v2\"\ndimension = 5", "an adapter"),
         ("weight = \"head.npy\" => weight = \"nowhere.npy\"", "[head]"),
     ] {
         let (from, to) = change.split_once(" => ").unwrap();
         place.write_bytes("wrong.toml", with(&text, from, to).as_bytes());
-        let (status, _, said) = code(&place, &["upgrade", "status", "--config", "wrong.toml"]);
+        let (status, _, said) = code(&place, &["upgrade", "plan", "--config", "wrong.toml"]);
         assert!(status == 2 && said.contains(says), "{change}: {said}");
     }
 }

@@ -375,7 +375,8 @@ impl Configuration {
         let made = fitting::report_file(&self.folder(), &planned.adapter.fingerprint()?);
         let made = made.exists().then_some(made);
         let Some(path) = self.forecast.clone().or(made) else { return Ok(None) };
-        let within = |error: Error| error.context(format!("the forecast of {}", self.path.display()));
+        let key = if self.forecast.is_some() { "[forecast]" } else { "the forecast" };
+        let within = |error: Error| error.context(format!("{key} of {}", self.path.display()));
         let text = fs_err::read_to_string(&path).map_err(|error| within(Error::io("open", &path, &error)))?;
         Forecast::read(&text, &path.display().to_string(), &planned.setup()).map(Some).map_err(within)
     }

@@ -17,11 +17,12 @@ use rehang_encode::Spent;
 use rehang_evaluate::{ReportFiles, report};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, LearningCurve, Method, fit_files, learning_curve};
 use rehang_store::{ItemKey, Ledger, find_space, shuffled};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::backfill::Ending;
 use crate::configuration::RunOptions;
 use crate::fill::is_finite;
+use crate::query::{self, Query, QueryEncoders};
 use crate::sample;
 
 /// Pairs that a fit takes at most: memory and time are bounded.
@@ -72,6 +73,88 @@ impl Default for PairsOptions {
     }
 }
 
+/// A line of a file of queries.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "lowercase")]
+enum Asked {
+    Text(String),
+    Image(PathBuf),
+}
+
+/// Reads queries, one JSON object a line: `{"text": "…"}`, or `{"image": "FILE"}` seen from the folder of the file.
+fn read_queries(path: &Path) -> Result<Vec<Query>> {
+    let folder = files::folder_of(path);
+    let lines = files::read_lines(path)?;
+    let queries = lines.iter().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(|(at, line)| {
+        match serde_json::from_str(line) {
+            Ok(Asked::Text(text)) => Ok(Query::Text(text)),
+            Ok(Asked::Image(image)) => Ok(Query::Image(folder.join(image))),
+            Err(error) => {
+                let detail =
+                    format!("line {}: {error}; {{\"text\": …}} or {{\"image\": …}} is expected", at + 1);
+                Err(Error::corrupt(path.display(), detail))
+            }
+        }
+    });
+    queries.collect()
+}
+
+/// The queries of an upgrade in files, by both models.
+struct QueryFiles {
+    /// What they were made of.
+    asked: PathBuf,
+    old: PathBuf,
+    new: PathBuf,
+}
+
+impl QueryFiles {
+    fn of(folder: &Path) -> Self {
+        let [asked, old, new] =
+            ["queries.jsonl", "queries-old.npy", "queries-new.npy"].map(|name| folder.join(name));
+        Self { asked, old, new }
+    }
+
+    /// The vectors by both models, where there are any.
+    fn vectors(&self) -> Option<(VectorSource, VectorSource)> {
+        let is_there = self.asked.exists() && self.old.exists() && self.new.exists();
+        is_there.then(|| (VectorSource::path(&self.old), VectorSource::path(&self.new)))
+    }
+}
+
+/// Embeds queries by both models and keeps them in the folder of the upgrade, where [`fit`] and [`measure`] find them; nothing is embedded
+/// where the same ones are there. Gives how many there are.
+///
+/// # Errors
+///
+/// Corrupt where a line is no query, or there is none; as [`query::embed`].
+pub(crate) fn embed_queries(
+    path: &Path,
+    (old, new): (&Space, &Space),
+    folder: &Path,
+    encoders: &QueryEncoders<'_>,
+) -> Result<usize> {
+    let queries = read_queries(path)?;
+    if queries.is_empty() {
+        return Err(Error::corrupt(path.display(), "there is no query in it"));
+    }
+    let kept = QueryFiles::of(folder);
+    let text: String = queries.iter().map(|query| format!("{query:?}\n")).collect();
+    if kept.vectors().is_some() && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text) {
+        return Ok(queries.len());
+    }
+    let by_old = query::embed(&queries, old, encoders)?;
+    let by_new = query::embed(&queries, new, encoders)?;
+    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    // Without the list, the vectors of other queries do not count.
+    if kept.asked.exists() {
+        fs_err::remove_file(&kept.asked).map_err(|error| Error::io("remove", &kept.asked, &error))?;
+    }
+    files::write_matrix(&kept.old, &by_old, None)?;
+    files::write_matrix(&kept.new, &by_new, None)?;
+    files::write_text(&kept.asked, &text)?;
+    Ok(queries.len())
+}
+
 /// Why no more pairs are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -116,6 +199,8 @@ pub struct PairsDrawn {
     pub spent: Spent,
     /// What the encoder said where a budget of its own ended it.
     pub encoder_said: Option<String>,
+    /// Queries by both models that choice and forecast go by; `None` where none were given.
+    pub queries: Option<usize>,
     /// Where the pairs were written, where that was asked for.
     pub folder: Option<PathBuf>,
 }
@@ -338,7 +423,13 @@ pub(crate) fn measure(
     let [of_old, of_new] = [&files.old, &files.new].map(VectorSource::path);
     let mut asked = ReportFiles::new(vec![adapter.to_owned()], of_old, of_new);
     asked.rows = Some(files.rows(true));
-    asked.answers.labels = files.labels();
+    match QueryFiles::of(folder).vectors() {
+        // As people ask: an item's class says nothing of what a query wanted.
+        Some((by_old, by_new)) => {
+            (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
+        }
+        None => asked.answers.labels = files.labels(),
+    }
     asked.title = format!("From {} to {}: what would it buy?", old.name, new.name);
     let made = report(&asked, progress)?;
     let path = report_file(folder, fingerprint);

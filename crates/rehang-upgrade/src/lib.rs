@@ -75,7 +75,7 @@ pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use run::{BackfillSetup, Part, Summary, backfill};
 pub use search::{Asked, Hit, Search, Searched, search};
 pub use transfer::{Export, Exported, Import, Imported, export, import};
-pub use upgrade::{Outlook, Requested, Resumed, Run, Upgrade};
+pub use upgrade::{Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{
     FinishedUpgrade, Plan, RolledBack, Setup, Started, Status, Switched, expect_same, finish, plan, request,
     rollback, start, status, switch,

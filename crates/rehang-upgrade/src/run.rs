@@ -48,7 +48,7 @@ const REASON_BYTES_MAX: usize = 1024;
 pub enum Part<'a> {
     /// All of it, worst first. With the adapter, so that items that come or change meanwhile are found by searches at once.
     Gallery(&'a Adapter),
-    /// A random sample of so many items, native ones among them: the [pairs](crate::Pairs), drawn before any adapter is known. Nothing
+    /// A random sample of so many items, native ones among them: the [pairs](crate::PairsDrawn), drawn before any adapter is known. Nothing
     /// is adapted.
     Sample(usize),
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rehang::{Error, Progress, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input};
 use rehang_fit::{FitAnswer, Method};
-use rehang_store::{Scan, Select, Store, find_space};
+use rehang_store::{Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
 use crate::backfill::{Ending, Limits, Request, Tally, Until};
@@ -145,6 +145,9 @@ impl Upgrade {
     /// it, and keeps the vectors as natives of the new space, so that no item is paid for twice. With a `folder`, writes them there
     /// too: `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` and, where items have labels, `labels.npy`.
     ///
+    /// With `queries`, a file with one JSON object a line (`{"text": "…"}`, or `{"image": "FILE"}`), these are embedded by both models and
+    /// kept: choice and forecast then go by what people ask, and not by items as queries.
+    ///
     /// It is a backfill in all ways: any process can die, several may run, failing items are tried again and listed, budgets end it.
     /// What is native already, from an earlier call or the application, is not embedded again.
     ///
@@ -155,7 +158,7 @@ impl Upgrade {
     pub fn pairs(
         &self,
         asked: &PairsOptions,
-        folder: Option<&Path>,
+        files: &PairsFiles<'_>,
         encoder: Option<&dyn Encoder>,
         observer: &dyn Observer,
     ) -> Result<PairsDrawn> {
@@ -212,9 +215,15 @@ impl Upgrade {
             items = (2 * items).min(asked.items);
         };
         let pairs = DrawnPairs::read(self.store(), old, &space, PAIRS_MAX)?;
-        if let Some(folder) = folder {
+        if let Some(folder) = files.folder {
             pairs.write(folder)?;
         }
+        let embed = |path| {
+            let old = expect_space(self.store(), &old.name)?.space;
+            let encoders = |space: &Space| configuration.open_query_encoder(space);
+            fitting::embed_queries(path, (&old, &space), &configuration.folder(), &encoders)
+        };
+        let queries = files.queries.map(embed).transpose()?;
         Ok(PairsDrawn {
             steps,
             enough,
@@ -223,7 +232,8 @@ impl Upgrade {
             failed: done.failed,
             spent: encoder.spent(),
             encoder_said,
-            folder: folder.map(Path::to_owned),
+            queries,
+            folder: files.folder.map(Path::to_owned),
         })
     }
 
@@ -396,6 +406,15 @@ fn worker_name() -> String {
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
     let suffix = if run == 0 { String::new() } else { format!(".{run}") };
     format!("{}:{}{suffix}", host.trim(), std::process::id())
+}
+
+/// Files of [`Upgrade::pairs`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PairsFiles<'a> {
+    /// The folder that the pairs are written into.
+    pub folder: Option<&'a Path>,
+    /// Queries from a log.
+    pub queries: Option<&'a Path>,
 }
 
 /// What an upgrade would do and what is known of it before: see [`Upgrade::plan`].

@@ -18,7 +18,7 @@ use crate::fitting::{self, DrawnPairs, Enough, PAIRS_MAX, PairsDrawn, PairsOptio
 use crate::forecast::Forecast;
 use crate::record::{Phase, Recorded, Serving};
 use crate::sample;
-use crate::upgrade::{Outlook, Run, Upgrade};
+use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
 use crate::verbs::{Started, Switched, expect_between};
 
 /// A step of the way.
@@ -253,6 +253,7 @@ impl Upgrade {
     pub fn auto(
         &self,
         asked: &AutoOptions,
+        files: &PairsFiles<'_>,
         encoder: Option<&dyn Encoder>,
         progress: &Progress,
         mut tell: impl FnMut(&Taken<'_>) -> Result<()>,
@@ -282,7 +283,7 @@ impl Upgrade {
             }
             match step {
                 Step::Pairs => {
-                    let pairs = self.pairs(&PairsOptions { run, ..asked.pairs }, None, encoder, progress)?;
+                    let pairs = self.pairs(&PairsOptions { run, ..asked.pairs }, files, encoder, progress)?;
                     tell(&Taken::Pairs(&pairs))?;
                     embedded += pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
                     if let Enough::Ended(ending) = pairs.enough {

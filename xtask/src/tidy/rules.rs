@@ -9,7 +9,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-report", &["rehang"]),
     ("rehang-store", &["rehang"]),
     ("rehang-encode", &["rehang"]),
-    ("rehang-upgrade", &["rehang", "rehang-store", "rehang-encode"]),
+    ("rehang-upgrade", &["rehang", "rehang-fit", "rehang-evaluate", "rehang-store", "rehang-encode"]),
     ("rehang-demo", &["rehang", "rehang-store", "rehang-encode", "rehang-upgrade"]),
     ("rehang-cli", EVERYTHING),
     ("xtask", EVERYTHING),

@@ -7,8 +7,8 @@ use rehang::{Error, Progress, Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
     AutoOptions, Basis, Clock, Ending, Enough, Estimate, Forecast, Halt, Left, Next, Outlook, PairsDrawn,
-    PairsOptions, Phase, Request, Run, RunOptions, Serving, SigmaHealth, Started, Status, Step, Switched,
-    SystemClock, Taken, Upgrade, left, parse_rate, parse_until,
+    PairsFiles, PairsOptions, Phase, Request, Run, RunOptions, Serving, SigmaHealth, Started, Status, Step,
+    Switched, SystemClock, Taken, Upgrade, left, parse_rate, parse_until,
 };
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ fn open(arguments: &UpgradeConfig) -> Result<Upgrade> {
 }
 
 fn run_auto(arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
-    let SampleSize { items, worth } = arguments.sample;
+    let SampleSize { items, worth, ref queries } = arguments.sample;
     let run = run_options(&arguments.limits, arguments.until.as_deref())?;
     let asked = AutoOptions {
         pairs: PairsOptions { items, worth, run },
@@ -70,10 +70,11 @@ fn run_auto(arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
     if arguments.dry_run {
         return dry_run(&upgrade, &asked, arguments, json);
     }
+    let files = PairsFiles { folder: None, queries: queries.as_deref() };
     let (mut steps, mut all_done) = (Vec::new(), true);
     let halt = with_bar(|progress| {
         end_at_ctrl_c(progress);
-        upgrade.auto(&asked, None, progress, |taken| {
+        upgrade.auto(&asked, &files, None, progress, |taken| {
             let (name, value, text, done) = taken_text(&upgrade, taken, &asked)?;
             all_done &= done;
             if json {
@@ -201,11 +202,13 @@ fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json
         super::report::shell_line(["upgrade"].iter().chain(words).chain(&["--config", &config]))
     };
     let until = arguments.until.as_deref().map_or_else(Vec::new, |until| vec!["--until", until]);
+    let queries = arguments.sample.queries.as_ref().map(|path| path.display().to_string());
+    let queries = queries.as_deref().map_or_else(Vec::new, |queries| vec!["--queries", queries]);
     let (items, worth) = (asked.pairs.items.to_string(), asked.pairs.worth.to_string());
     let is_named = upgrade.configuration().names_adapter();
     let mut commands = Vec::new();
     for (of, words) in [
-        (Step::Pairs, vec!["pairs", "--items", &items, "--worth", &worth]),
+        (Step::Pairs, [vec!["pairs", "--items", &items, "--worth", &worth], queries].concat()),
         (Step::Fit, vec!["fit", "--method", &arguments.method]),
         (Step::Report, vec!["report"]),
         (Step::Start, vec!["plan"]),
@@ -225,12 +228,13 @@ fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json
 }
 
 fn run_pairs(arguments: &UpgradePairs, json: bool) -> Result<Outcome> {
-    let SampleSize { items, worth } = arguments.sample;
+    let SampleSize { items, worth, ref queries } = arguments.sample;
     let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None)? };
+    let files = PairsFiles { folder: arguments.out.as_deref(), queries: queries.as_deref() };
     let upgrade = open(&arguments.config)?;
     let drawn = with_bar(|progress| {
         end_at_ctrl_c(progress);
-        upgrade.pairs(&options, arguments.out.as_deref(), None, progress)
+        upgrade.pairs(&options, &files, None, progress)
     })?;
     let text = pairs_text(&drawn, options.worth) + "Next: `rehang upgrade fit`.\n";
     Outcome::done_if(drawn.is_complete()).print(json, &drawn, &text)
@@ -271,6 +275,9 @@ fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     }
     if drawn.spent.money > 0.0 {
         text += &format!("Spent: {:.4} for {} tokens.\n", drawn.spent.money, drawn.spent.tokens);
+    }
+    if let Some(queries) = drawn.queries {
+        text += &format!("{queries} queries are embedded by both models.\n");
     }
     if let Some(folder) = &drawn.folder {
         text += &format!("Written to {}.\n", folder.display());
