@@ -99,6 +99,8 @@ def main():
         parser.add_argument(name, required=True)
     for name in ["--new-model", "--service", "--service-model"]:
         parser.add_argument(name)
+    # A fit that takes longer than the longest wait would be all that is ever killed.
+    parser.add_argument("--method", default="kernel-ridge")
     for name, value in [("--kills", 50), ("--items", 0), ("--seed", 0)]:
         parser.add_argument(name, type=int, default=value)
     asked = parser.parse_args()
@@ -140,9 +142,8 @@ def main():
     open(f"{folder}/rehang.toml", "w").write(text)
 
     chance = random.Random(asked.seed)
-    auto = ["upgrade", "auto", "--yes", "--method", "auto"]
+    auto = ["upgrade", "auto", "--yes", "--method", asked.method]
     killed, died_at, began = 0, Counter(), time.time()
-    # As many moments as there are kills, over the time that the whole takes: later ones wait longer.
     while killed < asked.kills:
         child = subprocess.Popen([rehang, *auto], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         time.sleep(chance.uniform(0.0, 4.0))

@@ -447,7 +447,7 @@ fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
 fn switch_text(switched: &Switched, serving: Serving) -> String {
     let mut text = format!("Searches go to {:?} now.\n", switched.serving);
     if serving == Serving::Merged {
-        text += "They are merged: each needs its query by both models (`rehang search --vectors NEW --old-vectors OLD`).\n";
+        text += "They are merged: each needs its query by both models (`rehang search --text` with [encoder] and [old.encoder], or `--vectors NEW --old-vectors OLD`).\n";
     }
     if switched.lacking > 0 {
         text += &format!(
