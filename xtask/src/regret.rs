@@ -103,9 +103,7 @@ fn labelled(folder: &Path, set: &str) -> Result<Study> {
 /// Every second document is a pair, the others are the test part; so are the queries dealt out.
 fn judged(folder: &Path) -> Result<Study> {
     let matrix = |name: &str| files::read_matrix(&VectorSource::path(folder.join(name)));
-    let ids = |name: &str| {
-        files::Inputs::new(None)?.ids("ids", &[VectorSource::path(folder.join(name))])
-    };
+    let ids = |name: &str| files::Inputs::new(None)?.ids("ids", &[VectorSource::path(folder.join(name))]);
     let (old, new) = (matrix("docs_old.npy")?, matrix("docs_new.npy")?);
     let (queries_old, queries_new) = (matrix("queries_old.npy")?, matrix("queries_new.npy")?);
     let (items, asked) = (ids("corpus.jsonl")?, ids("queries.jsonl")?);
@@ -129,7 +127,8 @@ fn judged(folder: &Path) -> Result<Study> {
         None,
         None,
     )?;
-    let queries = |qrels| Queries { old: queries_old.select(&learned), new: queries_new.select(&learned), qrels };
+    let queries =
+        |qrels| Queries { old: queries_old.select(&learned), new: queries_new.select(&learned), qrels };
     let ground = Ground {
         name: "test".into(),
         old: vectors("old", old.select(&rest))?,
@@ -151,11 +150,13 @@ fn measure(set: &str, study: &Study, rows: &mut Vec<Row>) -> Result<()> {
     let few = study.pairs.len() < 3000;
     let candidates = CANDIDATES.into_iter().chain(SLOW.into_iter().filter(|_| few));
     let plain = [("-", true, None)];
-    let asked = candidates.map(|method| (method, &plain[0])).chain(
-        study.knowns.iter().map(|known| (Method::Auto, known)),
-    );
+    let asked = candidates
+        .map(|method| (method, &plain[0]))
+        .chain(study.knowns.iter().map(|known| (Method::Auto, known)));
     for (method, (known, with_labels, queries)) in asked {
-        let is_there = |row: &Row| row.set == set && row.known == *known && (*known != "-" || row.method == method.name());
+        let is_there = |row: &Row| {
+            row.set == set && row.known == *known && (*known != "-" || row.method == method.name())
+        };
         if rows.iter().any(is_there) {
             continue;
         }
@@ -246,15 +247,26 @@ fn table(rows: &[Row]) -> String {
         rows.iter().filter(|row| row.known == "-" && row.set == set && row.part == part).collect()
     };
     for row in rows.iter().filter(|row| row.known != "-") {
-        let best = candidates(&row.set, &row.part).into_iter().reduce(|best, row| if row.area > best.area { row } else { best });
+        let best = candidates(&row.set, &row.part)
+            .into_iter()
+            .reduce(|best, row| if row.area > best.area { row } else { best });
         let Some(best) = best else { continue };
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {:.1} | {} | {:.1} | {:.1} |",
-            row.set, row.part, row.known, row.method, row.area, best.method, best.area, (best.area - row.area).max(0.0)
+            row.set,
+            row.part,
+            row.known,
+            row.method,
+            row.area,
+            best.method,
+            best.area,
+            (best.area - row.area).max(0.0)
         );
     }
-    text.push_str("\nThe candidates, start / area (handicap as a part of the mean squared error):\n\n| set | part |");
+    text.push_str(
+        "\nThe candidates, start / area (handicap as a part of the mean squared error):\n\n| set | part |",
+    );
     let names: Vec<&str> = CANDIDATES.into_iter().chain(SLOW).map(Method::name).collect();
     let _ = writeln!(text, " {} |\n|---|---|{}", names.join(" | "), "--:|".repeat(names.len()));
     let mut parts: Vec<(&str, &str)> = Vec::new();
@@ -267,7 +279,9 @@ fn table(rows: &[Row]) -> String {
         let all = candidates(set, part);
         let cell = |name: &&str| {
             let row = all.iter().find(|row| row.method == **name);
-            row.map_or("–".into(), |row| format!("{:.1} / {:.1} ({:.2})", row.start, row.area, row.handicap))
+            row.map_or("–".into(), |row| {
+                format!("{:.1} / {:.1} ({:.2})", row.start, row.area, row.handicap)
+            })
         };
         let cells: Vec<String> = names.iter().map(cell).collect();
         let _ = writeln!(text, "| {set} | {part} | {} |", cells.join(" | "));

@@ -457,9 +457,12 @@ mod tests {
                 fit(&linear(600, labelled), None, &with(Method::Auto), &Progress::default()).unwrap();
             let selection = fitted.selection.unwrap();
             assert_eq!(selection.criterion, if labelled { "mAP" } else { "agreement@10" });
-            assert_eq!(selection.held_out.1 > 0, labelled);
+            // Without labels, clusters are left out in place of classes.
+            assert!(selection.held_out.0 > 0 && selection.held_out.1 > 0);
             let kept = &selection.rows[selection.kept.unwrap()];
-            assert!(selection.rows.iter().all(|row| row.area <= kept.area));
+            let best = &selection.rows[selection.best.unwrap()];
+            assert!(selection.rows.iter().all(|row| row.area <= best.area));
+            assert!(kept.behind <= kept.spread.unwrap());
             assert!(labelled || kept.relative_error < 0.01, "{kept:?}");
             assert!(kept.method != Method::DoNothing && kept.method != Method::Procrustes);
             let ratio = fitted.sigma.unwrap().calibration.ratio;
@@ -547,6 +550,28 @@ mod tests {
             assert!(fitted.selection.is_none());
             assert!(matches!(fitted.adapter.uncertainty, Uncertainty::Constant { .. }));
             assert!(fitted.findings.iter().any(|finding| finding.code == "few-pairs"));
+        }
+    }
+
+    #[test]
+    fn a_handicap_is_chosen_from_twenty_pairs_on_and_by_agreement_where_labels_tell_nothing() {
+        let handicap = |n: usize, labels: Option<Vec<i64>>| {
+            let pairs = linear(n, false);
+            let pairs = Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), labels, None).unwrap();
+            fit(&pairs, None, &with(Method::Ridge), &Progress::default()).unwrap().handicap
+        };
+        assert_eq!(handicap(19, None), None);
+        let every_pair_its_own = (0..40).collect();
+        let unknown = vec![-1; 40];
+        let one_class_known = (0..40).map(|item| if item < 2 { 0 } else { -1 }).collect();
+        for (labels, criterion) in [
+            (None, "agreement@10"),
+            (Some(every_pair_its_own), "agreement@10"),
+            (Some(unknown), "agreement@10"),
+            (Some(one_class_known), "agreement@10"),
+            (Some((0..40).map(|item| item % 4).collect()), "mAP"),
+        ] {
+            assert_eq!(handicap(40, labels).unwrap().criterion, criterion);
         }
     }
 

@@ -8,6 +8,7 @@
 
 use std::iter::successors;
 
+use rehang::curve::{Line, TOP1};
 use rehang::{Distance, Matrix, Progress, Result};
 use serde::{Deserialize, Serialize};
 
@@ -87,9 +88,8 @@ pub(crate) fn search<T>(
         tried.push(measured(part)?);
         // The first of equals is the smallest.
         let best = |set: usize| {
-            (0..tried.len()).fold(0, |best, at| {
-                if areas(&tried[at])[set] > areas(&tried[best])[set] { at } else { best }
-            })
+            (0..tried.len())
+                .fold(0, |best, at| if areas(&tried[at])[set] > areas(&tried[best])[set] { at } else { best })
         };
         kept = (0..areas(&tried[0]).len()).map(best).min().unwrap_or(0);
         if tried.len() > kept + PATIENCE {
@@ -118,9 +118,9 @@ pub(crate) fn fit(
         let handicap = part * whole;
         let (mut areas, mut top1) = (Vec::new(), Vec::new());
         for gallery in galleries {
-            let (line, line_of_top1) = gallery.lines(order, handicap)?;
-            areas.push(line.area());
-            top1.extend(line_of_top1.map(|line| line.area()));
+            let curve = gallery.curve(order, handicap)?;
+            areas.push(curve.lines[gallery.criterion.metric].area());
+            top1.extend(curve.lines.get(TOP1).map(Line::area));
         }
         progress.advance(1);
         Ok(HandicapRow { handicap, part, areas, top1 })
@@ -133,7 +133,31 @@ pub(crate) fn fit(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folds::shuffled;
+    use crate::retrieval::Criterion;
     use crate::tests::test_data::random_matrix;
+    use rehang::Vectors;
+
+    /// What is chosen on outputs for native vectors in a shuffled order.
+    fn fit_on(
+        native: &Matrix,
+        left_out: &[&Matrix],
+        labels: Option<&[i64]>,
+        distance: Distance,
+        error: f64,
+    ) -> HandicapChoice {
+        let vectors = Vectors::measured("new", distance, native.clone(), "new vectors").unwrap();
+        let criterion =
+            labels.map_or(Criterion::by_agreement(None), |labels| Criterion::by_label(labels).unwrap());
+        let gallery = |&adapted: &&Matrix| Gallery {
+            criterion: &criterion,
+            native: &vectors,
+            adapted: adapted.clone(),
+        };
+        let galleries: Vec<Gallery<'_>> = left_out.iter().map(gallery).collect();
+        let order = shuffled(native.rows(), 3);
+        fit(&galleries, &order, whole(native, distance, error), &Progress::default()).unwrap()
+    }
 
     /// Ten classes around random centres, and outputs that have shrunk towards the mean of all, as those of a cautious
     /// map do.
@@ -157,7 +181,7 @@ mod tests {
             matrix.as_mut_slice().iter_mut().for_each(|value| *value *= scale);
         }
         let error = error * f64::from(scale) * f64::from(scale);
-        fit(&native, &[&outputs], labels, distance, error, 3, &Progress::default()).unwrap().unwrap()
+        fit_on(&native, &[&outputs], labels, distance, error)
     }
 
     #[test]
@@ -172,11 +196,7 @@ mod tests {
     #[test]
     fn the_smallest_of_the_best_ones_is_kept() {
         let (native, outputs, labels, error) = shrunk(400);
-        let both = |left_out: &[&Matrix]| {
-            fit(&native, left_out, Some(&labels), Distance::L2, error, 3, &Progress::default())
-                .unwrap()
-                .unwrap()
-        };
+        let both = |left_out: &[&Matrix]| fit_on(&native, left_out, Some(&labels), Distance::L2, error);
         assert!(both(&[&outputs]).handicap() > 0.0);
         // The second map's outputs are right as far as they go: for them every handicap is one too many.
         let timid = Matrix::from_fn(400, 8, |row, column| 1.2 * native.row(row)[column]);
@@ -191,8 +211,7 @@ mod tests {
     fn a_perfect_map_gets_none() {
         let (native, _, labels, _) = shrunk(200);
         for labels in [Some(&labels[..]), None] {
-            let choice = fit(&native, &[&native], labels, Distance::L2, 0.0, 0, &Progress::default());
-            assert_eq!(choice.unwrap().unwrap().handicap(), 0.0);
+            assert_eq!(fit_on(&native, &[&native], labels, Distance::L2, 0.0).handicap(), 0.0);
         }
     }
 
@@ -207,14 +226,26 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_chosen_on_a_handful_of_pairs_or_where_every_pair_is_its_own_class() {
-        let (native, outputs, labels, error) = shrunk(19);
-        let chosen = |native: &Matrix, outputs: &Matrix, labels: &[i64]| {
-            fit(native, &[outputs], Some(labels), Distance::L2, error, 0, &Progress::default()).unwrap()
+    fn there_is_no_largest_part_and_the_search_ends_where_three_more_are_no_better() {
+        let search_by = |area: &dyn Fn(f64) -> f64| {
+            search(|part| Ok((part, vec![area(part)])), |(_, areas): &(f64, Vec<f64>)| areas).unwrap()
         };
-        assert_eq!(chosen(&native, &outputs, &labels), None);
-        let (native, outputs, _, _) = shrunk(40);
-        assert_eq!(chosen(&native, &outputs, &(0..40).collect::<Vec<_>>()), None);
-        assert_eq!(chosen(&native, &outputs, &[-1; 40]), None);
+        // The slow twin looks at every part that there is.
+        let all = search_by(&|part| part).0;
+        for peak in [0.0, 0.05, 0.2, 0.5, 0.61, 1.0, 2.7, 9.0] {
+            let (tried, kept) = search_by(&|part| -(part - peak).powi(2));
+            let best = all.iter().min_by(|a, b| (a.0 - peak).abs().total_cmp(&(b.0 - peak).abs())).unwrap();
+            assert_eq!(tried[kept].0, best.0, "{peak}");
+            assert_eq!(tried.len(), (kept + PATIENCE + 1).min(all.len()));
+        }
+    }
+
+    #[test]
+    fn a_search_ends_where_nothing_ever_gets_worse() {
+        let growing = search(|part| Ok(vec![part]), |areas: &Vec<f64>| areas).unwrap();
+        assert_eq!(growing.1 + 1, growing.0.len());
+        assert!(growing.0[growing.1][0] > PART_MAX / GROWTH && growing.0.len() < 30);
+        let level = search(|_| Ok(vec![1.0]), |areas: &Vec<f64>| areas).unwrap();
+        assert_eq!((level.0.len(), level.1), (PATIENCE + 1, 0));
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use rehang::curve::{
-    CurveInput, CurveOptions, DoNothing, Line, MAP, Metric, Qrels, Relevance, TOP1, curve, evaluate,
+    Curve, CurveInput, CurveOptions, DoNothing, MAP, Metric, Qrels, Relevance, curve, evaluate,
     evaluate_today,
 };
 use rehang::files::expect_count;
@@ -44,9 +44,10 @@ impl Queries {
         expect_count("`qrels`", qrels.len(), "`queries_new`", self.new.rows())?;
         let outside = |query: usize| qrels.query(query).iter().find(|(item, _)| *item >= pairs.len());
         match (0..qrels.len()).find_map(outside) {
-            Some((item, _)) => {
-                Err(Error::corrupt("`qrels`", format!("pair {item} is judged, and there are {}", pairs.len())))
-            }
+            Some((item, _)) => Err(Error::corrupt(
+                "`qrels`",
+                format!("pair {item} is judged, and there are {}", pairs.len()),
+            )),
             None => Ok(()),
         }
     }
@@ -94,18 +95,14 @@ enum Answers {
 pub(crate) struct Criterion<'a> {
     answers: Answers,
     /// The gallery's own items without any, each leaving itself out.
-    queries: Option<&'a Queries>,
-    metric: Metric,
+    pub queries: Option<&'a Queries>,
+    pub metric: Metric,
 }
 
 impl<'a> Criterion<'a> {
     /// For the pairs `items`, which are a gallery: by judgements where there are queries, else by class. `None` where nothing
     /// says what is right, or nothing among these items.
-    pub(crate) fn by_answers(
-        parameters: &'a FitParameters,
-        pairs: &Pairs,
-        items: &[usize],
-    ) -> Option<Self> {
+    pub(crate) fn by_answers(parameters: &'a FitParameters, pairs: &Pairs, items: &[usize]) -> Option<Self> {
         let found = match &parameters.queries {
             Some(queries) => Self {
                 answers: Answers::Judged(queries.judged(items)?),
@@ -162,7 +159,7 @@ impl<'a> Criterion<'a> {
 
     /// What is measured, for people.
     pub(crate) fn name(&self) -> String {
-        self.metric.name()
+        if matches!(self.answers, Answers::Native) { self.metric.id() } else { self.metric.name() }
     }
 
     /// Quality of the old vectors for old queries: doing nothing.
@@ -188,27 +185,26 @@ impl<'a> Criterion<'a> {
         let (vectors, queries) = (pairs.new_vectors(), self.queries.map(|queries| &queries.new));
         let (distance, quiet) = (vectors.space().distance, Progress::default());
         let options = self.options();
-        let evaluation =
-            evaluate(vectors.matrix(), queries, self.relevance(), distance, &options, &quiet)?;
+        let evaluation = evaluate(vectors.matrix(), queries, self.relevance(), distance, &options, &quiet)?;
         Ok(evaluation.values[self.metric])
     }
 
     /// Quality of the gallery `adapted` while it becomes `native` in random order, without a handicap.
     pub(crate) fn upgrade(&self, native: &Vectors, adapted: &Matrix, seed: u64) -> Result<Quality> {
         let order = shuffled(native.len(), seed);
-        let (line, _) = self.lines(native.matrix(), adapted, &order, native.space().distance, 0.0)?;
+        let curve = self.curve(native.matrix(), adapted, &order, native.space().distance, 0.0)?;
+        let line = &curve.lines[self.metric];
         Ok(Quality { start: line.start(), area: line.area() })
     }
 
-    /// The line of the metric, and the one of top-1, which agreement does not have.
-    fn lines(
+    fn curve(
         &self,
         native: &Matrix,
         adapted: &Matrix,
         order: &[usize],
         distance: Distance,
         handicap: f64,
-    ) -> Result<(Line, Option<Line>)> {
+    ) -> Result<Curve> {
         let input = CurveInput {
             native,
             adapted,
@@ -220,8 +216,7 @@ impl<'a> Criterion<'a> {
             groups: None,
             do_nothing: None,
         };
-        let curve = curve(&input, &self.options(), &Progress::default())?;
-        Ok((curve.lines[self.metric].clone(), curve.lines.get(TOP1).cloned()))
+        curve(&input, &self.options(), &Progress::default())
     }
 
     fn relevance(&self) -> Relevance<'_> {
@@ -245,11 +240,10 @@ pub(crate) struct Gallery<'a> {
 }
 
 impl Gallery<'_> {
-    /// The line of the criterion, and the one of top-1 where there is one, while searches put adapted items farther by
-    /// `handicap`.
-    pub(crate) fn lines(&self, order: &[usize], handicap: f64) -> Result<(Line, Option<Line>)> {
+    /// The curve while searches put adapted items farther by `handicap`.
+    pub(crate) fn curve(&self, order: &[usize], handicap: f64) -> Result<Curve> {
         let (native, distance) = (self.native.matrix(), self.native.space().distance);
-        self.criterion.lines(native, &self.adapted, order, distance, handicap)
+        self.criterion.curve(native, &self.adapted, order, distance, handicap)
     }
 
     /// The order that is the default, through the head that an adapter would carry.

@@ -46,6 +46,11 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
         side: arguments.side.clone(),
         join: arguments.ids.files(),
         rows: arguments.selection.parsed()?,
+        queries_old: arguments.queries_old.clone(),
+        queries_new: arguments.queries_new.clone(),
+        qrels: arguments.qrels.clone(),
+        ids: arguments.item_ids.clone(),
+        query_ids: arguments.query_ids.clone(),
         head: arguments.head.files()?,
         old_model: arguments.old_model.clone(),
         new_model: arguments.new_model.clone(),
@@ -54,6 +59,7 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
         parameters: FitParameters {
             method: arguments.method.parse()?,
             seed: arguments.seed,
+            metric: arguments.metric.as_deref().map(str::parse).transpose()?,
             ..FitParameters::default()
         },
         options,
@@ -118,11 +124,8 @@ fn table(text: &mut String, selection: &Selection) {
     let asked = selection.queries.map_or(String::new(), |queries| format!(", asked by {queries} queries"));
     let _ = writeln!(
         text,
-        "On held-out pairs ({} of known classes, {} of classes left out; {} times others){asked}, {} in percent:\n",
-        selection.held_out.0,
-        selection.held_out.1,
-        selection.splits,
-        selection.criterion
+        "On held-out pairs ({} of known classes, {} of classes left out; {} splits){asked}, {} in percent:\n",
+        selection.held_out.0, selection.held_out.1, selection.splits, selection.criterion
     );
     let _ = writeln!(
         text,
