@@ -22,6 +22,8 @@
 //!
 //! `cargo xtask bias [FOLDER]` measures which order closes the gap between groups that the old model saw unevenly.
 //!
+//! `cargo xtask regret [FOLDER [SET…]]` measures what the choice of `rehang fit` costs against the best candidate that it had.
+//!
 //! `cargo xtask fuzz [SECONDS [DOOR…]]` gives every reader of files and answers inputs that reach new edges, an hour each unless told
 //! otherwise.
 //!
@@ -43,6 +45,7 @@ mod long;
 mod merge;
 mod papers;
 mod picture;
+mod regret;
 mod tidy;
 
 use std::process::ExitCode;
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         ["merge", rest @ ..] => merge::run(rest),
         ["bias"] => bias::run("../shared/data"),
         ["bias", folder] => bias::run(folder),
+        ["regret", rest @ ..] => regret::run(rest),
         ["fuzz"] => fuzz::run("3600", &[]),
         ["fuzz", seconds, names @ ..] => fuzz::run(seconds, names),
         ["kill"] => long::run("kill", "REHANG_KILLS", "1000"),
@@ -70,7 +74,7 @@ fn main() -> ExitCode {
         ["race", histories] => long::run("model", "PROPTEST_CASES", histories),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | papers [pages | units [SET…] | studies [NAME…]] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] | fuzz [SECONDS [DOOR…]] | bias [FOLDER]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | papers [pages | units [SET…] | studies [NAME…]] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | regret [FOLDER [SET…]]"
             );
             return ExitCode::from(2);
         }

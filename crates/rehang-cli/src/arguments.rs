@@ -321,6 +321,25 @@ pub struct Fit {
     /// Seed of everything random.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// What methods are compared by: top1, top5, map, or with --qrels also ndcg@K, map@K, recall@K or mrr@K [default: mAP by label,
+    /// nDCG@10 by --qrels, else agreement@10 with the native gallery].
+    #[arg(long = "for", value_name = "METRIC")]
+    pub metric: Option<String>,
+    /// Old model's vectors of queries as people ask them: methods are compared by what these find among held-out pairs.
+    #[arg(long, value_name = "FILE", requires = "queries_new")]
+    pub queries_old: Option<VectorSource>,
+    /// New model's vectors of the same queries.
+    #[arg(long, value_name = "FILE", requires = "queries_old")]
+    pub queries_new: Option<VectorSource>,
+    /// Judgements for the queries: tab-separated query id, item id, gain (BEIR or TREC).
+    #[arg(long, value_name = "FILE", requires_all = ["queries_new", "item_ids", "query_ids"])]
+    pub qrels: Option<PathBuf>,
+    /// Ids of the old vectors, one a line or .jsonl, for --qrels (repeat for several files).
+    #[arg(long = "ids", value_name = "FILE", requires = "qrels")]
+    pub item_ids: Vec<VectorSource>,
+    /// Ids of the queries, for --qrels.
+    #[arg(long, value_name = "FILE", requires = "qrels")]
+    pub query_ids: Option<VectorSource>,
     /// Where learned methods train: cpu, flex, wgpu or cuda.
     #[arg(long, default_value = "cpu")]
     pub device: String,

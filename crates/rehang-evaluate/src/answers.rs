@@ -3,10 +3,7 @@
 use std::path::PathBuf;
 
 use rehang::curve::{Qrels, Relevance};
-use rehang::files::join::MissingPolicy;
-use rehang::files::qrels::read_qrels;
 use rehang::files::{Inputs, Join, Names, VectorSource, expect_count, said};
-use rehang::finding::{Finding, Severity};
 use rehang::{Error, Labels, Matrix, Result};
 
 /// The files of right answers, of queries and of their groups; nothing makes an item a right answer where there are neither
@@ -121,32 +118,8 @@ impl Answers {
             answers.group_names = names.in_order;
         }
         if let (Some(path), Some(query_source)) = (&files.qrels, &files.query_ids) {
-            let ids_path = said(&files.ids);
-            let ids = inputs.ids("ids", &files.ids)?;
-            let taken = inputs.part(&ids_path, (0..ids.len()).collect())?;
-            let taken = join.old_values(&ids_path, taken)?;
-            expect_count(&ids_path, taken.len(), "the gallery", items)?;
-            let query_ids = inputs.ids("query ids", std::slice::from_ref(query_source))?;
-            expect_queries(&query_source.to_string(), query_ids.len())?;
-            let all = inputs
-                .text("qrels", path, |path| read_qrels(path, &query_ids, &ids, MissingPolicy::Error))?;
-            let mut place = vec![None; ids.len()];
-            for (item, &row) in taken.iter().enumerate() {
-                place[row] = Some(item);
-            }
-            let total = all.judged.iter().map(Vec::len).sum::<usize>();
-            let present = |(row, gain): (usize, f32)| Some((place[row]?, f64::from(gain)));
-            let judged = all.judged.into_iter().map(|rows| rows.into_iter().filter_map(present).collect());
-            let judged: Vec<Vec<(usize, f64)>> = judged.collect();
-            let left_out = total - judged.iter().map(Vec::len).sum::<usize>();
-            if left_out > 0 {
-                let seen = format!("{left_out} of {total} judgements are of items that do not take part.");
-                let finding = Finding::new(Severity::Note, "left-out-judgements", seen)
-                    .may_mean("They are left out.")
-                    .evidence(&[("left_out", left_out as f64), ("judgements", total as f64)]);
-                inputs.findings.push(finding);
-            }
-            answers.qrels = Some(Qrels::new(judged)?);
+            let (ids, asked) = ((&files.ids[..], items), (query_source, queries));
+            answers.qrels = Some(inputs.judgements(path, ids, asked, join)?);
         }
         Ok(answers)
     }

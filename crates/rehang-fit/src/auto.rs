@@ -2,28 +2,27 @@
 //! learned from what it does on pairs that it has not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 use rehang::adapter::{
     Adapter, Geometry, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty,
 };
+use rehang::curve::Metric;
 use rehang::finding::Finding;
 use rehang::statistics::SigmaQuality;
-use rehang::study::true_errors;
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
-use serde::{Deserialize, Serialize};
 
 use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
-use crate::folds::{HeldOut, folds, group_folds, hold_out, parted};
+use crate::compare::{Compared, Selection, selection_findings};
+use crate::folds::{folds, group_folds, shuffled};
 use crate::geometry::{self, GeometryKind};
 use crate::guards;
 use crate::handicap::{self, HandicapChoice};
 use crate::head_fit::{class_numbers, known_labels};
 use crate::kernel_ridge::fit_kernel_ridge;
 use crate::method::Method;
-use crate::outputs::{conformed, raw_outputs, relative_error};
+use crate::outputs::conformed;
 use crate::pseudo_classes::{centroid_head, pseudo_classes};
-use crate::retrieval::{AGREEMENT, Criterion, Quality};
+use crate::retrieval::{Criterion, Gallery, Queries};
 use crate::uncertainty_fit::{self, Evidence, cross_fit};
 
 /// What a method gives.
@@ -71,11 +70,10 @@ pub(crate) struct Candidate<'a> {
     pub fit: FitFunction<'a>,
 }
 
-/// The part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept is fitted on
-/// all.
-const HELD_OUT: f64 = 0.2;
 /// How often a map is fitted again for out-of-fold residuals.
 const FOLDS: usize = 5;
+/// Pairs that a handicap is chosen on: fewest and most.
+const HANDICAP_ITEMS: (usize, usize) = (20, 1500);
 
 /// How an adapter is fitted.
 ///
@@ -85,6 +83,8 @@ const FOLDS: usize = 5;
 /// | `seed` | 0 | splits, folds, samples | – |
 /// | `compare` | true | compare with the closed forms even where the method is named | – |
 /// | `geometry` | measured | how outputs conform to a raw new space | – |
+/// | `metric` | mAP by label, nDCG@10 by judgements, else agreement@10 | what maps are compared by | what the answers allow |
+/// | `queries` | the held-out pairs themselves | who asks while maps are compared | – |
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitParameters {
     /// The method.
@@ -95,48 +95,17 @@ pub struct FitParameters {
     pub compare: bool,
     /// How outputs conform; `None` measures it on the held-out pairs.
     pub geometry: Option<GeometryKind>,
+    /// What maps are compared by, and handicaps chosen by; `None` for mAP by label, nDCG@10 by judgements, or else agreement@10
+    /// with the native gallery.
+    pub metric: Option<Metric>,
+    /// Queries as people ask them; `None` lets held-out pairs ask for each other.
+    pub queries: Option<Queries>,
 }
 
 impl Default for FitParameters {
     fn default() -> Self {
-        Self { method: Method::Auto, seed: 0, compare: true, geometry: None }
+        Self { method: Method::Auto, seed: 0, compare: true, geometry: None, metric: None, queries: None }
     }
-}
-
-/// One method in the table of a selection.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SelectionRow {
-    /// The method.
-    pub method: Method,
-    /// How its outputs conform to the new space.
-    pub geometry: Option<GeometryKind>,
-    /// Squared error on held-out pairs as a part of the new vectors' variance.
-    pub relative_error: f64,
-    /// The criterion with every held-out vector adapted, percent.
-    pub start: f64,
-    /// The criterion as the mean over a growing native part, percent: what the winner is chosen by.
-    pub area: f64,
-    /// How long its fit took. The only number here that differs from run to run.
-    pub seconds: f64,
-    /// Why it could not be fitted; the numbers are 0 then.
-    pub failure: Option<String>,
-}
-
-/// How methods did on held-out pairs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Selection {
-    /// What `start` and `area` are: `"mAP"` where there are labels, else `"agreement@10"` with the native gallery.
-    pub criterion: String,
-    /// Held-out items: of classes that have pairs, and of classes that have none.
-    pub held_out: (usize, usize),
-    /// Old queries in the old gallery, percent: what the gallery gives without any work.
-    pub do_nothing: f64,
-    /// New queries in the new gallery, percent: what the end of the upgrade reaches.
-    pub native: f64,
-    /// One row a method and geometry, in the order they were tried.
-    pub rows: Vec<SelectionRow>,
-    /// The row that was kept.
-    pub kept: Option<usize>,
 }
 
 /// An adapter with everything that was learned about it.
@@ -229,6 +198,10 @@ pub(crate) fn fit_with(
     if parameters.method != Method::Auto {
         of_method(parameters.method)?;
     }
+    if let Some(queries) = &parameters.queries {
+        queries.check(pairs)?;
+    }
+    Criterion::check_metric(parameters, pairs)?;
     let (unlabelled, idle) = without_idle_labels(pairs)?.unzip();
     let pairs = unlabelled.as_ref().unwrap_or(pairs);
     let of_head = head.map(|head| guards::head(pairs, head, parameters.seed)).transpose()?.flatten();
@@ -303,168 +276,18 @@ fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
 
 /// Pairs, and what is asked of an adapter of them.
 #[derive(Clone, Copy)]
-struct Task<'a> {
-    pairs: &'a Pairs,
-    head: Option<&'a Head>,
+pub(crate) struct Task<'a> {
+    pub pairs: &'a Pairs,
+    pub head: Option<&'a Head>,
     /// The class or cluster of every pair.
-    groups: &'a [i64],
-    parameters: &'a FitParameters,
-    progress: &'a Progress,
-}
-
-/// One held-out part made ready for measuring.
-struct Part {
-    pairs: Pairs,
-    /// What counts as found; `None` where its labels tell nothing apart while those of the other part do.
-    criterion: Option<Criterion>,
-}
-
-/// Items of a part that are measured at most; more change no choice and cost time by their square.
-const PART_ITEMS_MAX: usize = 1500;
-
-/// Held-out items below which nothing is compared.
-const PART_ITEMS_MIN: usize = 20;
-
-/// The held-out items that are measured: the seen part, and the one of left-out classes.
-///
-/// All are measured alike, so that their mean means one thing: by label where any of them can be, and a part that cannot (small
-/// classes leave one item of each in the seen part) has its errors measured only; by agreement where none can.
-struct Parts {
-    all: Vec<Part>,
-    has_seen: bool,
-    by_label: bool,
-}
-
-impl Parts {
-    fn new(pairs: &Pairs, held_out: &HeldOut, seed: u64) -> Self {
-        let [seen, unseen] = [&held_out.seen, &held_out.unseen].map(|items| sampled(pairs, items, seed));
-        let has_seen = seen.is_some();
-        let labelled = |pairs: Pairs| {
-            let criterion = pairs.labels().and_then(Criterion::by_label);
-            Part { pairs, criterion }
-        };
-        let mut all: Vec<Part> = seen.into_iter().chain(unseen).map(labelled).collect();
-        let by_label = all.iter().any(|part| part.criterion.is_some());
-        if !by_label {
-            for part in &mut all {
-                part.criterion = Some(Criterion::Agreement);
-            }
-        }
-        Self { all, has_seen, by_label }
-    }
-}
-
-/// The items of a part that are measured; `None` where there are too few.
-fn sampled(pairs: &Pairs, items: &[usize], seed: u64) -> Option<Pairs> {
-    if items.len() < PART_ITEMS_MIN {
-        return None;
-    }
-    let (sample, _) = parted(&folds(items.len(), items.len().div_ceil(PART_ITEMS_MAX), seed), 0);
-    Some(pairs.select(&sample.into_iter().map(|place| items[place]).collect::<Vec<_>>()))
-}
-
-/// What [`Task::compare`] found.
-#[derive(Default)]
-struct Compared {
-    /// The table; `None` where there are too few pairs for one.
-    selection: Option<Selection>,
-    /// The relative error of every learned map on the held-out items of classes that it has seen: items of left-out classes lie so
-    /// close together that a map may well be farther from them than their own mean is.
-    seen_errors: Vec<f64>,
-    /// How good a σ² is that the named method trains itself, with its map, on the held-out items.
-    calibration: Option<SigmaQuality>,
+    pub groups: &'a [i64],
+    pub parameters: &'a FitParameters,
+    pub progress: &'a Progress,
 }
 
 impl Task<'_> {
-    /// Fits every candidate on a part of the pairs and measures it on the rest.
-    fn compare(&self, candidates: &[&Candidate<'_>]) -> Result<Compared> {
-        let Self { pairs, parameters, .. } = *self;
-        let held_out = hold_out(pairs.len(), known_labels(pairs), HELD_OUT, parameters.seed);
-        let Parts { all: parts, has_seen: has_seen_part, by_label } =
-            Parts::new(pairs, &held_out, parameters.seed);
-        let HeldOut { fitted, seen, unseen } = held_out;
-        let (mut seen_errors, mut calibration) = (Vec::new(), None);
-        if parts.is_empty() || fitted.len() < PART_ITEMS_MIN {
-            return Ok(Compared::default());
-        }
-        let fitted_pairs = pairs.select(&fitted);
-        let fitted_groups: Vec<i64> = fitted.iter().map(|&item| self.groups[item]).collect();
-        let part = Task { pairs: &fitted_pairs, groups: &fitted_groups, ..*self };
-        let line = |quality: fn(&Criterion, &Pairs) -> Result<f64>| -> Result<f64> {
-            let measured =
-                parts.iter().filter_map(|part| Some(quality(part.criterion.as_ref()?, &part.pairs)));
-            let values = measured.collect::<Result<Vec<f64>>>()?;
-            Ok(values.iter().sum::<f64>() / values.len() as f64)
-        };
-        let mut selection = Selection {
-            criterion: if by_label { "mAP".into() } else { format!("agreement@{AGREEMENT}") },
-            held_out: (seen.len(), unseen.len()),
-            do_nothing: line(Criterion::old)?,
-            native: line(Criterion::native)?,
-            rows: Vec::new(),
-            kept: None,
-        };
-        for candidate in candidates {
-            self.progress.check()?;
-            #[allow(
-                clippy::disallowed_methods,
-                reason = "the seconds of a fit are shown; nothing is chosen by them"
-            )]
-            let started = Instant::now();
-            let fitted = (candidate.fit)(&fitted_pairs, &fitted_groups, self.progress);
-            let seconds = started.elapsed().as_secs_f64();
-            let measured = fitted.and_then(|fitted| {
-                let rows = measure(
-                    &fitted,
-                    fitted_pairs.new_vectors(),
-                    &parts,
-                    parameters,
-                    seconds,
-                    candidate.method,
-                )?;
-                // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made for it.
-                if let (true, Some(_), Some(_)) =
-                    (candidate.method == parameters.method, &fitted.uncertainty, &fitted.geometry)
-                {
-                    let kind = GeometryKind::options(fitted_pairs.new_vectors().space())[0];
-                    let (adapter, ..) = part.finish(candidate, fitted, kind)?;
-                    calibration = Some(calibration_of(&adapter, &parts)?);
-                }
-                Ok(rows)
-            });
-            match measured {
-                Ok((rows, first_errors)) => {
-                    selection.rows.extend(rows);
-                    if has_seen_part && candidate.method != Method::DoNothing {
-                        seen_errors.extend(first_errors);
-                    }
-                }
-                Err(error) if error.is_cancelled() => return Err(error),
-                Err(error) => selection.rows.push(SelectionRow {
-                    method: candidate.method,
-                    geometry: None,
-                    relative_error: 0.0,
-                    start: 0.0,
-                    area: 0.0,
-                    seconds,
-                    failure: Some(error.to_string()),
-                }),
-            }
-        }
-        let wanted = |row: &SelectionRow| {
-            row.failure.is_none() && (parameters.method == Method::Auto || parameters.method == row.method)
-        };
-        for (index, row) in selection.rows.iter().enumerate().filter(|(_, row)| wanted(row)) {
-            // The first of equals is the simplest.
-            if selection.kept.is_none_or(|kept| row.area > selection.rows[kept].area) {
-                selection.kept = Some(index);
-            }
-        }
-        Ok(Compared { selection: Some(selection), seen_errors, calibration })
-    }
-
     /// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together.
-    fn finish(
+    pub(crate) fn finish(
         &self,
         candidate: &Candidate<'_>,
         fitted: FittedMap,
@@ -514,28 +337,35 @@ impl Task<'_> {
     }
 
     /// The handicap that serves best on the pairs, with items left out and (where there is that evidence) with classes left
-    /// out as well: a gallery holds both.
+    /// out as well: a gallery holds both. `None` for a handful of pairs.
     fn left_out_handicap(
         &self,
         evidence: &OwnEvidence,
         geometry: &Geometry,
         calibration: &SigmaQuality,
     ) -> Result<Option<HandicapChoice>> {
-        let native = self.pairs.new_vectors().matrix().select(&evidence.rows);
-        let of_rows = |labels: &[i64]| evidence.rows.iter().map(|&row| labels[row]).collect();
-        let labels: Option<Vec<i64>> = known_labels(self.pairs).map(of_rows);
+        let Self { parameters, progress, .. } = *self;
+        let mut places = shuffled(evidence.rows.len(), parameters.seed);
+        if places.len() < HANDICAP_ITEMS.0 {
+            return Ok(None);
+        }
+        places.truncate(HANDICAP_ITEMS.1);
+        let items: Vec<usize> = places.iter().map(|&place| evidence.rows[place]).collect();
+        let pairs = self.pairs.select(&items);
+        let native = pairs.new_vectors();
+        let criterion = Criterion::by_answers(parameters, self.pairs, &items)
+            .unwrap_or_else(|| Criterion::by_agreement(parameters.queries.as_ref()));
+        let gallery = |raw: &Matrix| {
+            let adapted = conformed(geometry, raw.select(&places));
+            Gallery { criterion: &criterion, native, adapted }
+        };
         let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
-        let outputs: Vec<Matrix> =
-            raw.into_iter().flatten().map(|raw| conformed(geometry, raw.clone())).collect();
-        handicap::fit(
-            &native,
-            &outputs.iter().collect::<Vec<_>>(),
-            labels.as_deref(),
-            self.pairs.new_vectors().space().distance,
-            calibration.calibration.mean_squared_error,
-            self.parameters.seed,
-            self.progress,
-        )
+        let galleries: Vec<Gallery<'_>> = raw.into_iter().flatten().map(gallery).collect();
+        let error = calibration.calibration.mean_squared_error;
+        let whole = handicap::whole(native.matrix(), native.space().distance, error);
+        // They were drawn in random order already.
+        let order: Vec<usize> = (0..places.len()).collect();
+        handicap::fit(&galleries, &order, whole, progress).map(Some)
     }
 
     fn cross_fitted(&self, candidate: &Candidate<'_>) -> Result<OwnEvidence> {
@@ -555,70 +385,6 @@ impl Task<'_> {
         let groups_left_out = if candidate.slow || !several { None } else { Some(outputs(&fold)?) };
         Ok(OwnEvidence { rows: (0..pairs.len()).collect(), items_left_out, groups_left_out })
     }
-}
-
-/// An adapter's own σ² against its errors on the held-out items.
-fn calibration_of(adapter: &Adapter, parts: &[Part]) -> Result<SigmaQuality> {
-    let (mut predicted, mut actual) = (Vec::new(), Vec::new());
-    for part in parts {
-        let side = part.pairs.side().filter(|_| adapter.side_dimension().is_some());
-        let adapted = rehang::adapter::apply(adapter, part.pairs.old(), side, &Progress::default())?;
-        predicted.extend(adapted.variance.iter().map(|&variance| f64::from(variance)));
-        actual.extend(true_errors(part.pairs.new_vectors().matrix(), adapted.vectors.matrix()));
-    }
-    SigmaQuality::of(&predicted, &actual)
-}
-
-/// The rows of one fitted method, one for every geometry that is open to it, and the relative error of each on the first
-/// part.
-///
-/// `known` are the native vectors of the pairs that were fitted on: lengths come from those, since the fit does not know the lengths of
-/// what is held out.
-fn measure(
-    fitted: &FittedMap,
-    known: &rehang::Vectors,
-    parts: &[Part],
-    parameters: &FitParameters,
-    seconds: f64,
-    method: Method,
-) -> Result<(Vec<SelectionRow>, Vec<f64>)> {
-    let raw = parts
-        .iter()
-        .map(|part| raw_outputs(&fitted.map, part.pairs.old().matrix(), part.pairs.side()))
-        .collect::<Result<Vec<Matrix>>>()?;
-    let space = parts[0].pairs.new_vectors().space();
-    let kinds: Vec<Option<GeometryKind>> = match (&fitted.geometry, parameters.geometry) {
-        (Some(_), _) => vec![None],
-        (None, Some(kind)) => vec![Some(kind)],
-        (None, None) => GeometryKind::options(space).iter().copied().map(Some).collect(),
-    };
-    let (mut rows, mut first_errors) = (Vec::new(), Vec::new());
-    for kind in kinds {
-        let (mut qualities, mut errors): (Vec<Quality>, Vec<f64>) = (Vec::new(), Vec::new());
-        for (part, raw) in parts.iter().zip(&raw) {
-            let native = part.pairs.new_vectors();
-            let own = kind.map(|kind| geometry::fit(kind, raw, known));
-            let Some(geometry) = own.as_ref().or(fitted.geometry.as_ref()) else { continue };
-            let outputs = conformed(geometry, raw.clone());
-            outputs.check_finite("adapted vectors")?;
-            errors.push(relative_error(&outputs, &part.pairs));
-            if let Some(criterion) = &part.criterion {
-                qualities.push(criterion.upgrade(native, &outputs, parameters.seed)?);
-            }
-        }
-        let count = qualities.len().max(1) as f64;
-        first_errors.extend(errors.first());
-        rows.push(SelectionRow {
-            method,
-            geometry: kind,
-            relative_error: errors.iter().sum::<f64>() / errors.len().max(1) as f64,
-            start: qualities.iter().map(|quality| quality.start).sum::<f64>() / count,
-            area: qualities.iter().map(|quality| quality.area).sum::<f64>() / count,
-            seconds,
-            failure: None,
-        });
-    }
-    Ok((rows, first_errors))
 }
 
 /// An adapter without a handicap, and the record of how it was made: by which method, with which seed and choices.
@@ -649,47 +415,6 @@ pub(crate) fn adapter(
             pairs_sketch: Some(RowSketch::of(old.matrix())),
         },
     }
-}
-
-/// What the table says in words: a named method that loses, a switch that has to wait, lengths that were left alone.
-fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let Some(kept) = selection.kept.map(|kept| &selection.rows[kept]) else { return findings };
-    let criterion = &selection.criterion;
-    let best = selection
-        .rows
-        .iter()
-        .filter(|row| row.failure.is_none())
-        .reduce(|best, row| if row.area > best.area { row } else { best });
-    if let Some(best) = best
-        && asked != Method::Auto
-        && best.area > kept.area
-        && best.method != kept.method
-    {
-        let seen = format!(
-            "{} does better than {} on held-out pairs ({criterion} {:.1} against {:.1} over the upgrade).",
-            best.method, kept.method, best.area, kept.area
-        );
-        let evidence = [("best", best.area), ("kept", kept.area)];
-        findings.push(Finding::warning("better-method", seen).evidence(&evidence));
-    }
-    let learned = |row: &&SelectionRow| row.method != Method::DoNothing && row.failure.is_none();
-    if asked == Method::Auto
-        && kept.method == Method::DoNothing
-        && selection.rows.iter().any(|row| learned(&row))
-    {
-        let seen = "No learned map does better than the old vectors as they are; old vectors are kept.";
-        findings.push(Finding::warning("do-nothing-wins", seen).evidence(&[("kept", kept.area)]));
-    }
-    findings.extend(guards::gain(&guards::CurveSummary {
-        measure: format!("{criterion} on held-out pairs"),
-        do_nothing: selection.do_nothing,
-        start: kept.start,
-        area: kept.area,
-        minimum: kept.start,
-        end: selection.native,
-    }));
-    findings
 }
 
 #[cfg(test)]
@@ -732,9 +457,12 @@ mod tests {
                 fit(&linear(600, labelled), None, &with(Method::Auto), &Progress::default()).unwrap();
             let selection = fitted.selection.unwrap();
             assert_eq!(selection.criterion, if labelled { "mAP" } else { "agreement@10" });
-            assert_eq!(selection.held_out.1 > 0, labelled);
+            // Without labels, clusters are left out in place of classes.
+            assert!(selection.held_out.0 > 0 && selection.held_out.1 > 0);
             let kept = &selection.rows[selection.kept.unwrap()];
-            assert!(selection.rows.iter().all(|row| row.area <= kept.area));
+            let best = &selection.rows[selection.best.unwrap()];
+            assert!(selection.rows.iter().all(|row| row.area <= best.area));
+            assert!(kept.behind <= kept.spread.unwrap());
             assert!(labelled || kept.relative_error < 0.01, "{kept:?}");
             assert!(kept.method != Method::DoNothing && kept.method != Method::Procrustes);
             let ratio = fitted.sigma.unwrap().calibration.ratio;
@@ -822,6 +550,28 @@ mod tests {
             assert!(fitted.selection.is_none());
             assert!(matches!(fitted.adapter.uncertainty, Uncertainty::Constant { .. }));
             assert!(fitted.findings.iter().any(|finding| finding.code == "few-pairs"));
+        }
+    }
+
+    #[test]
+    fn a_handicap_is_chosen_from_twenty_pairs_on_and_by_agreement_where_labels_tell_nothing() {
+        let handicap = |n: usize, labels: Option<Vec<i64>>| {
+            let pairs = linear(n, false);
+            let pairs = Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), labels, None).unwrap();
+            fit(&pairs, None, &with(Method::Ridge), &Progress::default()).unwrap().handicap
+        };
+        assert_eq!(handicap(19, None), None);
+        let every_pair_its_own = (0..40).collect();
+        let unknown = vec![-1; 40];
+        let one_class_known = (0..40).map(|item| if item < 2 { 0 } else { -1 }).collect();
+        for (labels, criterion) in [
+            (None, "agreement@10"),
+            (Some(every_pair_its_own), "agreement@10"),
+            (Some(unknown), "agreement@10"),
+            (Some(one_class_known), "agreement@10"),
+            (Some((0..40).map(|item| item % 4).collect()), "mAP"),
+        ] {
+            assert_eq!(handicap(40, labels).unwrap().criterion, criterion);
         }
     }
 

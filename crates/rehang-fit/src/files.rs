@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rehang::files::{
-    AtomicFile, HeadFiles, Inputs, JoinFiles, Names, RowSelection, VectorSource, expect_count,
+    AtomicFile, HeadFiles, Inputs, Join, JoinFiles, Names, RowSelection, VectorSource, expect_count,
     expect_same_items, expect_width, said,
 };
 use rehang::finding::{Finding, with_messages};
@@ -11,7 +11,8 @@ use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors};
 use serde_json::{Value, json};
 
 use crate::{
-    Device, FitParameters, Fitted, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter, guards,
+    Device, FitParameters, Fitted, LossParts, Method, NetworkOptions, Queries, UncertaintySource,
+    fit_adapter, guards,
 };
 
 /// The files of the pairs, the spaces that they are of, how the adapter is fitted, and where it goes.
@@ -35,6 +36,16 @@ pub struct FitFiles {
     pub join: JoinFiles,
     /// Which rows are the pairs.
     pub rows: Option<RowSelection>,
+    /// The old model's vectors of queries as people ask them: maps are compared by these; with `queries_new`.
+    pub queries_old: Option<VectorSource>,
+    /// The new model's vectors of the same queries.
+    pub queries_new: Option<VectorSource>,
+    /// Which items are right for which query: query id, item id, gain (BEIR or TREC). They need queries, `ids` and `query_ids`.
+    pub qrels: Option<PathBuf>,
+    /// Ids of the old vectors, for `qrels`.
+    pub ids: Vec<VectorSource>,
+    /// Ids of the queries, for `qrels`.
+    pub query_ids: Option<VectorSource>,
     /// The new model's classifier head.
     pub head: HeadFiles,
     /// Name of the old model.
@@ -65,6 +76,11 @@ impl FitFiles {
             side: Vec::new(),
             join: JoinFiles::default(),
             rows: None,
+            queries_old: None,
+            queries_new: None,
+            qrels: None,
+            ids: Vec::new(),
+            query_ids: None,
             head: HeadFiles::default(),
             old_model: "old".into(),
             new_model: "new".into(),
@@ -199,6 +215,10 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
         labels,
         side,
     )?;
+    let mut parameters = files.parameters.clone();
+    if let Some(queries) = read_queries(files, &join, pairs.len(), &mut inputs)? {
+        parameters.queries = Some(queries);
+    }
     let mut evaluation = None;
     if let Some(source) = &files.evaluation_old {
         let rows = inputs.whole_matrix("evaluation", source)?;
@@ -206,7 +226,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
         evaluation = Some(rows);
     }
     inputs.expect_apart(&[("output", Some(&files.output))])?;
-    let mut fitted = fit_adapter(&pairs, head.as_ref(), &files.parameters, &files.options, progress)?;
+    let mut fitted = fit_adapter(&pairs, head.as_ref(), &parameters, &files.options, progress)?;
     fitted.findings.extend(evaluation.and_then(|rows| guards::overlap(&pairs, &rows)));
     for input in &inputs.read {
         fitted.adapter.training.inputs.insert(input.role.clone(), input.fingerprint.clone());
@@ -222,6 +242,29 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
         inputs.warn("head-without-labels", seen);
     }
     Ok(FitAnswer { output: files.output.clone(), fitted, findings: inputs.findings })
+}
+
+/// The queries that maps are compared by, and what was judged of the `items` pairs.
+fn read_queries(files: &FitFiles, join: &Join, items: usize, inputs: &mut Inputs) -> Result<Option<Queries>> {
+    let (old, new) = match (&files.queries_old, &files.queries_new) {
+        (Some(old), Some(new)) => (old, new),
+        (Some(_), None) => return Err(Error::missing("`queries_new`", "`queries_old`")),
+        (None, Some(_)) => return Err(Error::missing("`queries_old`", "`queries_new`")),
+        (None, None) if files.qrels.is_some() => {
+            return Err(Error::missing("`queries_old` and `queries_new`", "`qrels`"));
+        }
+        (None, None) => return Ok(None),
+    };
+    let (old, new) = (inputs.whole_matrix("queries_old", old)?, inputs.whole_matrix("queries_new", new)?);
+    let qrels = match (&files.qrels, &files.query_ids) {
+        (None, _) => None,
+        (Some(path), Some(query_ids)) if !files.ids.is_empty() => {
+            let asked = (query_ids, Some(new.rows()));
+            Some(inputs.judgements(path, (&files.ids, items), asked, join)?)
+        }
+        (Some(_), _) => return Err(Error::missing("`ids` and `query_ids`", "`qrels`")),
+    };
+    Ok(Some(Queries { old, new, qrels }))
 }
 
 /// Fails where a head is given and nothing says which of its classes a pair is of, and that is all that is to be learned from.

@@ -277,7 +277,7 @@ fn finds_neighbours(outputs: &Matrix, pairs: &Pairs) -> Result<bool> {
     if pairs.len() < 2 {
         return Ok(false);
     }
-    let found = Criterion::Agreement.upgrade(pairs.new_vectors(), outputs, 0)?.start;
+    let found = Criterion::by_agreement(None).upgrade(pairs.new_vectors(), outputs, 0)?.start;
     let others = pairs.len() - 1;
     let chance = 100.0 * AGREEMENT.min(others) as f64 / others as f64;
     Ok(found > (TIMES_CHANCE * chance).min(50.0 + chance / 2.0))

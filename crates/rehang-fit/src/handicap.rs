@@ -3,21 +3,26 @@
 //! An output of a map is an estimate, and an estimate lies nearer to everything than what it estimates: with an error e
 //! that does not depend on the query q, `E‖q − v‖² = ‖q − h(o)‖² + E‖e‖²`. In a gallery that is partly native a wrong
 //! adapted item therefore stands before a right native one too often. Adding a constant to every distance to an adapted
-//! vector mends that; adding all of `E‖e‖²` would put right adapted items behind every native one as well. [`fit`] tries
-//! parts of it on pairs that the map was not fitted on, where [`rehang::curve`] says what each is worth.
+//! vector mends that; adding all of `E‖e‖²` would put right adapted items behind every native one as well. Parts of it are
+//! tried on pairs that the map was not fitted on, where [`rehang::curve`] says what each is worth.
 
+use std::iter::successors;
+
+use rehang::curve::{Line, TOP1};
 use rehang::{Distance, Matrix, Progress, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::folds::shuffled;
-use crate::retrieval::{AGREEMENT, lines};
+use crate::retrieval::Gallery;
 
 /// Parts of the mean squared error that are tried, 0 first: the first of equals is kept.
 const PARTS: [f64; 9] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5];
-/// Items that a part is measured on, at most.
-const ITEMS_MAX: usize = 1500;
-/// Fewest items that anything is chosen on.
-const ITEMS_MIN: usize = 20;
+/// Beyond these every part is so many times the one before it.
+const GROWTH: f64 = 1.25;
+/// No larger part is tried: an estimate of a fair map wants less than one, and such a handicap puts native items before adapted
+/// ones for nearly every query.
+const PART_MAX: f64 = 16.0;
+/// Parts above the best one that have to be no better before the search ends.
+const PATIENCE: usize = 3;
 
 /// What one handicap is worth on left-out pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,18 +32,18 @@ pub struct HandicapRow {
     /// The same as a part of the mean squared error of the map.
     pub part: f64,
     /// Areas of the curves in random order, percent, one for every set of outputs: of the criterion that methods are
-    /// chosen by as well, mAP by label or else agreement@10 with the native gallery.
+    /// chosen by as well.
     pub areas: Vec<f64>,
-    /// The same of top-1; empty where there are no labels.
+    /// The same of top-1; empty where nothing says what is right.
     pub top1: Vec<f64>,
 }
 
 /// How the handicap of an adapter was chosen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HandicapChoice {
-    /// What `areas` are of: `"mAP"` or `"agreement@10"`.
+    /// What `areas` are of, such as `"mAP"` or `"agreement@10"`.
     pub criterion: String,
-    /// Every handicap that was tried, from none on.
+    /// Every handicap that was tried, from none on, until three larger ones were no better.
     pub rows: Vec<HandicapRow>,
     /// The row that was kept.
     pub kept: usize,
@@ -51,83 +56,108 @@ impl HandicapChoice {
     }
 }
 
-/// Chooses a handicap on out-of-fold outputs of a map.
-///
-/// `native` are the new vectors of the pairs, `[n, d_new]`, and `left_out` one or more sets of outputs for them from maps
-/// that were not fitted on them, `[n, d_new]` each: with items left out, and with whole classes left out. `labels` are
-/// their classes, negative where not known; without any, what counts is agreement with the native gallery.
-/// `mean_squared_error` is `E‖v − h(o)‖²`; as `‖q − v‖²` is `2 (1 − cos)` for vectors of length 1, half of it (over the
-/// mean squared length) is tried in a cosine space, and half of it under the inner product.
-///
-/// Each set of outputs has its best handicap; the smallest of them is kept, so that what serves items of classes without
-/// pairs, where the map is most wrong, does not cost the others anything. With fewer than 20 pairs, or no two of a
-/// class, `None`.
-///
-/// # Errors
-///
-/// As [`curve`](rehang::curve::curve) for vectors that are no numbers or of different shapes; [`rehang::ErrorKind::Cancelled`].
-pub fn fit(
-    native: &Matrix,
-    left_out: &[&Matrix],
-    labels: Option<&[i64]>,
-    distance: Distance,
-    mean_squared_error: f64,
-    seed: u64,
-    progress: &Progress,
-) -> Result<Option<HandicapChoice>> {
-    let items = native.rows();
-    let mut order = shuffled(items, seed);
-    order.truncate(ITEMS_MAX);
-    let sampled = native.select(&order);
-    let labels: Option<Vec<i64>> = labels.map(|labels| order.iter().map(|&row| labels[row]).collect());
-    let answers = labels.as_ref().is_none_or(|labels| {
-        let mut known: Vec<i64> = labels.iter().copied().filter(|&label| label >= 0).collect();
-        known.sort_unstable();
-        known.windows(2).any(|two| two[0] == two[1])
-    });
-    if items < ITEMS_MIN || !answers {
-        return Ok(None);
-    }
-    let squared_length = sampled.norms().iter().map(|norm| norm * norm).sum::<f64>() / sampled.rows() as f64;
-    let whole = match distance {
+/// All of a map's mean squared error `E‖v − h(o)‖²`, in the unit of the distance between new vectors, `[n, d_new]`: as `‖q − v‖²` is
+/// `2 (1 − cos)` for vectors of length 1, half of it (over the mean squared length) in a cosine space, and half of it under the
+/// inner product.
+pub(crate) fn whole(native: &Matrix, distance: Distance, mean_squared_error: f64) -> f64 {
+    let squared_length = native.norms().iter().map(|norm| norm * norm).sum::<f64>() / native.rows() as f64;
+    match distance {
         Distance::L2 => mean_squared_error,
         Distance::Dot => mean_squared_error / 2.0,
         Distance::Cosine if squared_length > 0.0 => mean_squared_error / (2.0 * squared_length),
         Distance::Cosine => 0.0,
-    };
-    // The sample is drawn in random order already.
-    let permutation: Vec<usize> = (0..sampled.rows()).collect();
-    let sampled_outputs: Vec<Matrix> = left_out.iter().map(|outputs| outputs.select(&order)).collect();
-    // The bar is about handicaps and not about the curves behind each.
-    progress.begin("choosing the handicap", "steps", PARTS.len() as u64);
-    let mut rows = Vec::with_capacity(PARTS.len());
-    for part in PARTS {
+    }
+}
+
+/// What was tried, and the place of what was kept.
+pub(crate) type Searched<T> = (Vec<T>, usize);
+
+/// Tries parts of the mean squared error upwards, and knows no largest one: it ends where three more are no better.
+///
+/// `areas` are those of several sets of left-out items (of known classes, of left-out ones). Each has its best part; the smallest
+/// of them is kept, so that what serves items of classes without pairs, where the map is most wrong, does not cost the others
+/// anything.
+pub(crate) fn search<T>(
+    mut measured: impl FnMut(f64) -> Result<T>,
+    areas: impl Fn(&T) -> &[f64],
+) -> Result<Searched<T>> {
+    let mut tried: Vec<T> = Vec::new();
+    let larger = successors(PARTS.last().copied(), |part| Some(part * GROWTH)).skip(1);
+    let mut kept = 0;
+    for part in PARTS.into_iter().chain(larger.take_while(|part| *part <= PART_MAX)) {
+        tried.push(measured(part)?);
+        // The first of equals is the smallest.
+        let best = |set: usize| {
+            (0..tried.len())
+                .fold(0, |best, at| if areas(&tried[at])[set] > areas(&tried[best])[set] { at } else { best })
+        };
+        kept = (0..areas(&tried[0]).len()).map(best).min().unwrap_or(0);
+        if tried.len() > kept + PATIENCE {
+            break;
+        }
+    }
+    Ok((tried, kept))
+}
+
+/// Chooses the handicap of a map on galleries of items that it was not fitted on: with items left out, and with whole classes
+/// left out. `whole` is what [`whole`] gives. The gallery becomes native in the `order` given, which is a random one: an adapter does not
+/// know the order that it will be served in.
+///
+/// # Errors
+///
+/// As [`curve`](rehang::curve::curve()) for outputs that are no numbers; [`rehang::ErrorKind::Cancelled`].
+pub(crate) fn fit(
+    galleries: &[Gallery<'_>],
+    order: &[usize],
+    whole: f64,
+    progress: &Progress,
+) -> Result<HandicapChoice> {
+    progress.begin("choosing the handicap", "steps", 0);
+    let measured = |part: f64| {
         progress.check()?;
         let handicap = part * whole;
         let (mut areas, mut top1) = (Vec::new(), Vec::new());
-        for adapted in &sampled_outputs {
-            let labels = labels.as_deref();
-            let (line, line_of_top1) = lines(labels, &sampled, adapted, &permutation, distance, handicap)?;
-            areas.push(line.area());
-            top1.extend(line_of_top1.map(|line| line.area()));
+        for gallery in galleries {
+            let curve = gallery.curve(order, handicap)?;
+            areas.push(curve.lines[gallery.criterion.metric].area());
+            top1.extend(curve.lines.get(TOP1).map(Line::area));
         }
-        rows.push(HandicapRow { handicap, part, areas, top1 });
         progress.advance(1);
-    }
-    // The first of equals is the smallest.
-    let best = |set: usize| {
-        (0..rows.len())
-            .fold(0, |best, row| if rows[row].areas[set] > rows[best].areas[set] { row } else { best })
+        Ok(HandicapRow { handicap, part, areas, top1 })
     };
-    let kept = (0..left_out.len()).map(best).min().unwrap_or(0);
-    let criterion = if labels.is_some() { "mAP".into() } else { format!("agreement@{AGREEMENT}") };
-    Ok(Some(HandicapChoice { criterion, rows, kept }))
+    let (rows, kept) = search(measured, |row| &row.areas)?;
+    let criterion = galleries.first().map(|gallery| gallery.criterion.name()).unwrap_or_default();
+    Ok(HandicapChoice { criterion, rows, kept })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folds::shuffled;
+    use crate::retrieval::Criterion;
     use crate::tests::test_data::random_matrix;
+    use rehang::Vectors;
+
+    /// What is chosen on outputs for native vectors in a shuffled order.
+    fn fit_on(
+        native: &Matrix,
+        left_out: &[&Matrix],
+        labels: Option<&[i64]>,
+        distance: Distance,
+        error: f64,
+    ) -> HandicapChoice {
+        let vectors = Vectors::measured("new", distance, native.clone(), "new vectors").unwrap();
+        let criterion =
+            labels.map_or(Criterion::by_agreement(None), |labels| Criterion::by_label(labels).unwrap());
+        let gallery = |&adapted: &&Matrix| Gallery {
+            criterion: &criterion,
+            native: &vectors,
+            adapted: adapted.clone(),
+        };
+        let galleries: Vec<Gallery<'_>> = left_out.iter().map(gallery).collect();
+        let order = shuffled(native.rows(), 3);
+        fit(&galleries, &order, whole(native, distance, error), &Progress::default()).unwrap()
+    }
 
     /// Ten classes around random centres, and outputs that have shrunk towards the mean of all, as those of a cautious
     /// map do.
@@ -151,7 +181,7 @@ mod tests {
             matrix.as_mut_slice().iter_mut().for_each(|value| *value *= scale);
         }
         let error = error * f64::from(scale) * f64::from(scale);
-        fit(&native, &[&outputs], labels, distance, error, 3, &Progress::default()).unwrap().unwrap()
+        fit_on(&native, &[&outputs], labels, distance, error)
     }
 
     #[test]
@@ -166,11 +196,7 @@ mod tests {
     #[test]
     fn the_smallest_of_the_best_ones_is_kept() {
         let (native, outputs, labels, error) = shrunk(400);
-        let both = |left_out: &[&Matrix]| {
-            fit(&native, left_out, Some(&labels), Distance::L2, error, 3, &Progress::default())
-                .unwrap()
-                .unwrap()
-        };
+        let both = |left_out: &[&Matrix]| fit_on(&native, left_out, Some(&labels), Distance::L2, error);
         assert!(both(&[&outputs]).handicap() > 0.0);
         // The second map's outputs are right as far as they go: for them every handicap is one too many.
         let timid = Matrix::from_fn(400, 8, |row, column| 1.2 * native.row(row)[column]);
@@ -185,8 +211,7 @@ mod tests {
     fn a_perfect_map_gets_none() {
         let (native, _, labels, _) = shrunk(200);
         for labels in [Some(&labels[..]), None] {
-            let choice = fit(&native, &[&native], labels, Distance::L2, 0.0, 0, &Progress::default());
-            assert_eq!(choice.unwrap().unwrap().handicap(), 0.0);
+            assert_eq!(fit_on(&native, &[&native], labels, Distance::L2, 0.0).handicap(), 0.0);
         }
     }
 
@@ -201,14 +226,26 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_chosen_on_a_handful_of_pairs_or_where_every_pair_is_its_own_class() {
-        let (native, outputs, labels, error) = shrunk(19);
-        let chosen = |native: &Matrix, outputs: &Matrix, labels: &[i64]| {
-            fit(native, &[outputs], Some(labels), Distance::L2, error, 0, &Progress::default()).unwrap()
+    fn there_is_no_largest_part_and_the_search_ends_where_three_more_are_no_better() {
+        let search_by = |area: &dyn Fn(f64) -> f64| {
+            search(|part| Ok((part, vec![area(part)])), |(_, areas): &(f64, Vec<f64>)| areas).unwrap()
         };
-        assert_eq!(chosen(&native, &outputs, &labels), None);
-        let (native, outputs, _, _) = shrunk(40);
-        assert_eq!(chosen(&native, &outputs, &(0..40).collect::<Vec<_>>()), None);
-        assert_eq!(chosen(&native, &outputs, &[-1; 40]), None);
+        // The slow twin looks at every part that there is.
+        let all = search_by(&|part| part).0;
+        for peak in [0.0, 0.05, 0.2, 0.5, 0.61, 1.0, 2.7, 9.0] {
+            let (tried, kept) = search_by(&|part| -(part - peak).powi(2));
+            let best = all.iter().min_by(|a, b| (a.0 - peak).abs().total_cmp(&(b.0 - peak).abs())).unwrap();
+            assert_eq!(tried[kept].0, best.0, "{peak}");
+            assert_eq!(tried.len(), (kept + PATIENCE + 1).min(all.len()));
+        }
+    }
+
+    #[test]
+    fn a_search_ends_where_nothing_ever_gets_worse() {
+        let growing = search(|part| Ok(vec![part]), |areas: &Vec<f64>| areas).unwrap();
+        assert_eq!(growing.1 + 1, growing.0.len());
+        assert!(growing.0[growing.1][0] > PART_MAX / GROWTH && growing.0.len() < 30);
+        let level = search(|_| Ok(vec![1.0]), |areas: &Vec<f64>| areas).unwrap();
+        assert_eq!((level.0.len(), level.1), (PATIENCE + 1, 0));
     }
 }

@@ -118,12 +118,16 @@ impl Default for NetworkOptions {
 
 /// Fits an adapter with any method: the closed forms, the networks, or the best of all (`auto`).
 ///
-/// 1. A part of the pairs is held out ([`crate::folds::hold_out`]: of every class, and some classes as a whole). Every
-///    method is fitted on the rest; its table row says how it does on the part held out, for every way to conform to
-///    the new space that is open. The criterion is the area of the exact curve, in random order, of the mAP by label,
-///    or, without labels, of the agreement of the first ten results with the native gallery; seen and unseen classes
-///    count the same.
-/// 2. The best row is kept (of the named method's rows, where one is named) and fitted on all pairs.
+/// 1. A part of the pairs is held out, five times another one ([`crate::folds::hold_out`]: of every class, and some classes as
+///    a whole; of clusters, without labels). Every method is fitted on the rest; its table row says how it does on what is held out,
+///    for every way to conform to the new space that is open. It is measured as it would be served: with its own handicap, chosen
+///    in random order as the adapter's own is, and then in the order that is the default. The criterion is the area of the exact
+///    curve of the mAP by label, or, without labels, of the agreement of the first ten results with the native gallery; items of
+///    seen and unseen classes count the same. [`FitParameters::queries`] ask in place of the held-out items where they are given, and
+///    [`FitParameters::metric`] is what is measured where it is named. A network that is slow to fit is fitted on the first part
+///    only, unless it leads there.
+/// 2. Kept is the simplest row (of the named method's rows, where one is named) that is no farther behind the best one than one
+///    standard error of their difference. It is fitted on all pairs.
 /// 3. σ² is learned from out-of-fold residuals ([`crate::uncertainty_fit`]). Where no head is given, the doubt of a
 ///    head made of class means (or of k-means centres, without labels) is used.
 ///

@@ -8,7 +8,7 @@ use crate::folds::{folds, parted};
 use crate::geometry::{self, GeometryKind};
 use crate::method::Method;
 use crate::outputs::{conformed, raw_outputs};
-use crate::retrieval::{AGREEMENT, lines};
+use crate::retrieval::{AGREEMENT, Criterion};
 
 /// One part of so many is left out and measured; what is left is fitted on whole and by half.
 const PARTS: usize = 5;
@@ -62,6 +62,7 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
     let pairs = sampled.as_ref().unwrap_or(pairs);
     let candidates = closed_form_candidates(seed);
     let maps: Vec<_> = candidates.iter().filter(|candidate| MAPS.contains(&candidate.method)).collect();
+    let criterion = Criterion::by_agreement(None);
     let repeats = (MEASURED * PARTS).div_ceil(pairs.len()).clamp(REPEATS.0, REPEATS.1);
     // By size, then by map and geometry: one value a repeat.
     let kinds = GeometryKind::options(pairs.new_vectors().space());
@@ -72,7 +73,6 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
         let (left_out, rest) = parted(&folds(pairs.len(), PARTS, seed), 0);
         let (left_out, rest) = (pairs.select(&left_out), pairs.select(&rest));
         let native = left_out.new_vectors();
-        let order: Vec<usize> = (0..left_out.len()).collect();
         for (measured, divisor) in measured.iter_mut().zip(SIZES) {
             let part = rest.select(&parted(&folds(rest.len(), divisor, seed), 0).0);
             for (measured, candidate) in measured.chunks_mut(kinds.len()).zip(&maps) {
@@ -82,9 +82,7 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
                 let raw = raw_outputs(&map, left_out.old().matrix(), None)?;
                 for (measured, &kind) in measured.iter_mut().zip(kinds) {
                     let outputs = conformed(&geometry::fit(kind, &raw, part.new_vectors()), raw.clone());
-                    let distance = native.space().distance;
-                    let (line, _) = lines(None, native.matrix(), &outputs, &order, distance, 0.0)?;
-                    measured.push(line.start());
+                    measured.push(criterion.upgrade(native, &outputs, seed)?.start);
                 }
                 progress.advance(1);
             }

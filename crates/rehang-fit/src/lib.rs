@@ -34,6 +34,7 @@ mod auto;
 #[cfg(any(test, feature = "burn"))]
 pub mod burn;
 pub mod closed_form;
+mod compare;
 mod files;
 pub mod folds;
 pub mod geometry;
@@ -58,7 +59,8 @@ mod tests;
 pub mod uncertainty_fit;
 
 pub use adam::WeightDecay;
-pub use auto::{FitParameters, Fitted, Selection, SelectionRow};
+pub use auto::{FitParameters, Fitted};
+pub use compare::{Selection, SelectionRow};
 pub use files::{FitAnswer, FitFiles, fit_files};
 pub use handicap::{HandicapChoice, HandicapRow};
 pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};
@@ -66,4 +68,5 @@ pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
 pub use network_fit::Device;
 pub use outputs::raw_outputs;
+pub use retrieval::Queries;
 pub use schedule::Pace;

@@ -1,39 +1,123 @@
-//! How well new queries find their way in a gallery that is partly adapted: what choosing among maps goes by.
+//! How well queries find their way in a gallery that is partly adapted: what choosing among maps goes by.
 //!
-//! These are the exact curves of the core, on the held-out pairs as gallery and queries, in random order.
+//! These are the exact curves of the core. Held-out pairs are the gallery; its own items ask, or the queries that the caller gives.
 
 use std::collections::BTreeMap;
 
 use rehang::curve::{
-    CurveInput, CurveOptions, DoNothing, Line, MAP, Metric, Relevance, TOP1, curve, evaluate, evaluate_today,
+    Curve, CurveInput, CurveOptions, DoNothing, MAP, Metric, Qrels, Relevance, curve, evaluate,
+    evaluate_today,
 };
-use rehang::{Distance, Matrix, Pairs, Progress, Result, Vectors};
+use rehang::files::expect_count;
+use rehang::order::{OrderInput, Policy, order};
+use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 
+use crate::auto::FitParameters;
 use crate::folds::shuffled;
 
-/// Neighbours whose agreement counts where there are no labels.
+/// Neighbours whose agreement counts where nothing says what is right.
 pub(crate) const AGREEMENT: usize = 10;
+
+/// Queries as people ask them, embedded by both models: maps are compared by what these find among held-out pairs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Queries {
+    /// By the old model, `[m, d_old]`.
+    pub old: Matrix,
+    /// By the new model, `[m, d_new]`.
+    pub new: Matrix,
+    /// Which pairs, by row, were judged for which query; without judgements, a query shall find what it finds in the fully
+    /// native gallery.
+    pub qrels: Option<Qrels>,
+}
+
+impl Queries {
+    /// Fails where these cannot be asked of the pairs.
+    pub(crate) fn check(&self, pairs: &Pairs) -> Result<()> {
+        expect_count("`queries_old`", self.old.rows(), "`queries_new`", self.new.rows())?;
+        for (what, queries, vectors) in
+            [("`queries_old`", &self.old, pairs.old()), ("`queries_new`", &self.new, pairs.new_vectors())]
+        {
+            rehang::files::expect_width(what, vectors.dimension(), queries.columns())?;
+            queries.check_finite(what)?;
+        }
+        let Some(qrels) = &self.qrels else { return Ok(()) };
+        expect_count("`qrels`", qrels.len(), "`queries_new`", self.new.rows())?;
+        let outside = |query: usize| qrels.query(query).iter().find(|(item, _)| *item >= pairs.len());
+        match (0..qrels.len()).find_map(outside) {
+            Some((item, _)) => Err(Error::corrupt(
+                "`qrels`",
+                format!("pair {item} is judged, and there are {}", pairs.len()),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The judgements of the pairs `items`, by their place among these; `None` where they let no query tell a right ranking
+    /// from a wrong one.
+    fn judged(&self, items: &[usize]) -> Option<Qrels> {
+        let qrels = self.qrels.as_ref()?;
+        let place: BTreeMap<usize, usize> =
+            items.iter().enumerate().map(|(place, &item)| (item, place)).collect();
+        let known = |query: usize| -> Vec<(usize, f64)> {
+            let judged = qrels.query(query).iter();
+            judged.filter_map(|(item, gain)| Some((*place.get(item)?, *gain))).collect()
+        };
+        let queries: Vec<Vec<(usize, f64)>> = (0..qrels.len()).map(known).collect();
+        let right = |judged: &Vec<(usize, f64)>| judged.iter().filter(|(_, gain)| *gain > 0.0).count();
+        let tells_apart = queries.iter().any(|judged| (1..items.len()).contains(&right(judged)));
+        // They were judgements before.
+        tells_apart.then(|| Qrels::new(queries).ok()).flatten()
+    }
+}
 
 /// Quality in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Quality {
     /// With every gallery vector adapted.
     pub start: f64,
-    /// Mean over all states of the backfill, in random order.
+    /// Mean over all states of the backfill.
     pub area: f64,
 }
 
 /// What counts as found.
 #[derive(Debug, Clone)]
-pub(crate) enum Criterion {
-    /// Mean average precision: items of the same known class.
+enum Answers {
+    /// Items of the query's known class.
     Labels(Vec<i64>),
-    /// Agreement of the first ten results with those of the fully native gallery.
-    Agreement,
+    /// Items that were judged.
+    Judged(Qrels),
+    /// What the fully native gallery gives first.
+    Native,
 }
 
-impl Criterion {
-    /// By class; `None` where no query has both something to find and something to leave, so that every ranking is as
+/// Who asks, what counts as found, and how that is measured.
+#[derive(Debug, Clone)]
+pub(crate) struct Criterion<'a> {
+    answers: Answers,
+    /// The gallery's own items without any, each leaving itself out.
+    pub queries: Option<&'a Queries>,
+    pub metric: Metric,
+}
+
+impl<'a> Criterion<'a> {
+    /// For the pairs `items`, which are a gallery: by judgements where there are queries, else by class. `None` where nothing
+    /// says what is right, or nothing among these items.
+    pub(crate) fn by_answers(parameters: &'a FitParameters, pairs: &Pairs, items: &[usize]) -> Option<Self> {
+        let found = match &parameters.queries {
+            Some(queries) => Self {
+                answers: Answers::Judged(queries.judged(items)?),
+                queries: Some(queries),
+                metric: Metric::ndcg_at(AGREEMENT),
+            },
+            None => {
+                let labels = pairs.labels()?;
+                Self::by_label(&items.iter().map(|&item| labels[item]).collect::<Vec<_>>())?
+            }
+        };
+        Some(Self { metric: parameters.metric.unwrap_or(found.metric), ..found })
+    }
+
+    /// By class: mAP; `None` where no query has both something to find and something to leave, so that every ranking is as
     /// good as any other.
     pub(crate) fn by_label(labels: &[i64]) -> Option<Self> {
         let mut sizes = BTreeMap::new();
@@ -41,79 +125,138 @@ impl Criterion {
             *sizes.entry(label).or_insert(0) += 1;
         }
         let tells_apart = sizes.values().any(|&size| (2..labels.len()).contains(&size));
-        tells_apart.then(|| Self::Labels(labels.to_vec()))
+        let answers = Answers::Labels(labels.to_vec());
+        tells_apart.then_some(Self { answers, queries: None, metric: MAP })
+    }
+
+    /// By agreement of the first ten results with those of the fully native gallery.
+    pub(crate) fn by_agreement(queries: Option<&'a Queries>) -> Self {
+        Self { answers: Answers::Native, queries, metric: Metric::agreement_at(AGREEMENT) }
+    }
+
+    /// Fails where the metric that is asked for is not one of these answers.
+    pub(crate) fn check_metric(parameters: &FitParameters, pairs: &Pairs) -> Result<()> {
+        let Some(metric) = parameters.metric else { return Ok(()) };
+        let judged = parameters.queries.as_ref().and_then(|queries| queries.qrels.as_ref());
+        let relevance = match (judged, pairs.labels()) {
+            (Some(qrels), _) => Relevance::Judgements(qrels),
+            (None, Some(gallery)) if parameters.queries.is_none() => {
+                Relevance::Labels { gallery, queries: None }
+            }
+            (None, _) => Relevance::Nearest(AGREEMENT),
+        };
+        let depth = match relevance {
+            Relevance::Nearest(depth) => depth,
+            Relevance::Labels { .. } | Relevance::Judgements(_) => metric.depth().unwrap_or(AGREEMENT),
+        };
+        if Metric::measurable(relevance, depth).contains(&metric) {
+            return Ok(());
+        }
+        let names: Vec<String> =
+            Metric::measurable(relevance, AGREEMENT).iter().map(|metric| metric.id()).collect();
+        Err(Error::option("metric", metric, format!("one that can be measured here: {}", names.join(", "))))
+    }
+
+    /// What is measured, for people.
+    pub(crate) fn name(&self) -> String {
+        if matches!(self.answers, Answers::Native) { self.metric.id() } else { self.metric.name() }
     }
 
     /// Quality of the old vectors for old queries: doing nothing.
     pub(crate) fn old(&self, pairs: &Pairs) -> Result<f64> {
         let (old, new) = (pairs.old(), pairs.new_vectors());
-        let today = DoNothing { gallery: old.matrix(), queries: None, distance: old.space().distance };
-        let (relevance, metric) = measured(self.labels());
-        let (distance, options, quiet) = (new.space().distance, CurveOptions::default(), Progress::default());
-        let evaluation = evaluate_today(today, new.matrix(), None, relevance, distance, &options, &quiet)?;
-        Ok(evaluation.values[metric])
+        let today = DoNothing {
+            gallery: old.matrix(),
+            queries: self.queries.map(|queries| &queries.old),
+            distance: old.space().distance,
+        };
+        let (distance, options, quiet) = (new.space().distance, self.options(), Progress::default());
+        let queries = self.queries.map(|queries| &queries.new);
+        let evaluation =
+            evaluate_today(today, new.matrix(), queries, self.relevance(), distance, &options, &quiet)?;
+        Ok(evaluation.values[self.metric])
     }
 
     /// Quality of the new vectors for new queries: the end of the upgrade.
     pub(crate) fn native(&self, pairs: &Pairs) -> Result<f64> {
-        self.labels().map_or(Ok(100.0), |labels| by_own_queries(pairs.new_vectors(), labels))
+        if matches!(self.answers, Answers::Native) {
+            return Ok(100.0);
+        }
+        let (vectors, queries) = (pairs.new_vectors(), self.queries.map(|queries| &queries.new));
+        let (distance, quiet) = (vectors.space().distance, Progress::default());
+        let options = self.options();
+        let evaluation = evaluate(vectors.matrix(), queries, self.relevance(), distance, &options, &quiet)?;
+        Ok(evaluation.values[self.metric])
     }
 
-    /// Quality of the gallery `adapted` for the queries `native`, which are its own items' new vectors (each leaves
-    /// itself out), while it becomes native in random order.
+    /// Quality of the gallery `adapted` while it becomes `native` in random order, without a handicap.
     pub(crate) fn upgrade(&self, native: &Vectors, adapted: &Matrix, seed: u64) -> Result<Quality> {
-        let (distance, native) = (native.space().distance, native.matrix());
-        let order = shuffled(native.rows(), seed);
-        let (line, _) = lines(self.labels(), native, adapted, &order, distance, 0.0)?;
+        let order = shuffled(native.len(), seed);
+        let curve = self.curve(native.matrix(), adapted, &order, native.space().distance, 0.0)?;
+        let line = &curve.lines[self.metric];
         Ok(Quality { start: line.start(), area: line.area() })
     }
 
-    fn labels(&self) -> Option<&[i64]> {
-        match self {
-            Self::Labels(labels) => Some(labels),
-            Self::Agreement => None,
+    fn curve(
+        &self,
+        native: &Matrix,
+        adapted: &Matrix,
+        order: &[usize],
+        distance: Distance,
+        handicap: f64,
+    ) -> Result<Curve> {
+        let input = CurveInput {
+            native,
+            adapted,
+            order,
+            queries: self.queries.map(|queries| &queries.new),
+            relevance: self.relevance(),
+            distance,
+            handicap,
+            groups: None,
+            do_nothing: None,
+        };
+        curve(&input, &self.options(), &Progress::default())
+    }
+
+    fn relevance(&self) -> Relevance<'_> {
+        match &self.answers {
+            Answers::Labels(gallery) => Relevance::Labels { gallery, queries: None },
+            Answers::Judged(qrels) => Relevance::Judgements(qrels),
+            Answers::Native => Relevance::Nearest(AGREEMENT),
         }
     }
-}
 
-/// What is a right answer, and what is measured of it.
-fn measured(labels: Option<&[i64]>) -> (Relevance<'_>, Metric) {
-    match labels {
-        Some(gallery) => (Relevance::Labels { gallery, queries: None }, MAP),
-        None => (Relevance::Nearest(AGREEMENT), Metric::agreement_at(AGREEMENT)),
+    fn options(&self) -> CurveOptions {
+        CurveOptions { metrics: vec![self.metric], ..CurveOptions::default() }
     }
 }
 
-/// The line of mAP by label and the one of top-1; of the agreement and none without labels.
-pub(crate) fn lines(
-    labels: Option<&[i64]>,
-    native: &Matrix,
-    adapted: &Matrix,
-    order: &[usize],
-    distance: Distance,
-    handicap: f64,
-) -> Result<(Line, Option<Line>)> {
-    let (relevance, metric) = measured(labels);
-    let input = CurveInput {
-        native,
-        adapted,
-        order,
-        queries: None,
-        relevance,
-        distance,
-        handicap,
-        groups: None,
-        do_nothing: None,
-    };
-    let curve = curve(&input, &CurveOptions::default(), &Progress::default())?;
-    Ok((curve.lines[metric].clone(), curve.lines.get(TOP1).cloned()))
+/// Left-out items as a gallery that is adapted at first, and native item by item.
+pub(crate) struct Gallery<'a> {
+    pub criterion: &'a Criterion<'a>,
+    pub native: &'a Vectors,
+    pub adapted: Matrix,
 }
 
-/// mAP of vectors for their own queries.
-fn by_own_queries(vectors: &Vectors, labels: &[i64]) -> Result<f64> {
-    let relevance = Relevance::Labels { gallery: labels, queries: None };
-    let (distance, options) = (vectors.space().distance, CurveOptions::default());
-    Ok(evaluate(vectors.matrix(), None, relevance, distance, &options, &Progress::default())?.values[MAP])
+impl Gallery<'_> {
+    /// The curve while searches put adapted items farther by `handicap`.
+    pub(crate) fn curve(&self, order: &[usize], handicap: f64) -> Result<Curve> {
+        let (native, distance) = (self.native.matrix(), self.native.space().distance);
+        self.criterion.curve(native, &self.adapted, order, distance, handicap)
+    }
+
+    /// The order that is the default, through the head that an adapter would carry.
+    pub(crate) fn default_order(&self, head: &Head, seed: u64) -> Result<Vec<usize>> {
+        let input = OrderInput {
+            items: self.native.len(),
+            classified: Some((head, &self.adapted)),
+            vectors: Some(&self.adapted),
+            seed,
+            ..OrderInput::default()
+        };
+        Ok(order(Policy::Coverage, &input)?.permutation)
+    }
 }
 
 #[cfg(test)]
@@ -125,9 +268,9 @@ mod tests {
     fn a_perfect_map_agrees_everywhere_and_a_random_one_hardly() {
         for distance in Distance::ALL {
             let native = Vectors::measured("new", distance, random_matrix(120, 4, 1), "new vectors").unwrap();
-            let perfect = Criterion::Agreement.upgrade(&native, native.matrix(), 0).unwrap();
+            let perfect = Criterion::by_agreement(None).upgrade(&native, native.matrix(), 0).unwrap();
             assert_eq!((perfect.start, perfect.area), (100.0, 100.0));
-            let other = Criterion::Agreement.upgrade(&native, &random_matrix(120, 4, 2), 0).unwrap();
+            let other = Criterion::by_agreement(None).upgrade(&native, &random_matrix(120, 4, 2), 0).unwrap();
             assert!(other.start < 25.0 && other.area > other.start);
         }
     }
@@ -143,7 +286,8 @@ mod tests {
         let measure = |native: Matrix, adapted: Matrix| {
             let native = Vectors::measured("new", Distance::L2, native, "new vectors").unwrap();
             let quality = criterion.upgrade(&native, &adapted, 0).unwrap();
-            [quality.start, quality.area, by_own_queries(&native, &labels).unwrap()]
+            let pairs = Pairs::new(native.clone(), native, None, None).unwrap();
+            [quality.start, quality.area, criterion.native(&pairs).unwrap()]
         };
         let there = measure(moved(&native), moved(&adapted));
         for (here, there) in measure(native, adapted).into_iter().zip(there) {
@@ -156,7 +300,8 @@ mod tests {
         // Positions 0, 1, 3 on a line; items 0 and 2 share a class: the query 0 finds 1 first, then 2.
         let rows = Matrix::new(1, vec![0.0, 1.0, 3.0]).unwrap();
         let vectors = Vectors::measured("new", Distance::L2, rows, "new vectors").unwrap();
-        assert_eq!(by_own_queries(&vectors, &[5, 6, 5]).unwrap(), 50.0);
+        let pairs = Pairs::new(vectors.clone(), vectors, None, None).unwrap();
+        assert_eq!(Criterion::by_label(&[5, 6, 5]).unwrap().native(&pairs).unwrap(), 50.0);
         assert!(Criterion::by_label(&[5, 6, 5]).is_some());
         assert!(Criterion::by_label(&[-1, -1]).is_none(), "nothing to find");
         assert!(Criterion::by_label(&[3, 3, 3]).is_none(), "nothing to leave");

@@ -371,7 +371,7 @@ fn softmax(logits: &[f64], temperature: f64) -> Vec<f64> {
 
 /// The head with its logits divided by the temperature T that minimises the mean cross-entropy of its softmax on
 /// adapted vectors against its own answer on the native ones. T is found within e^±5 to three digits.
-fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Result<Head> {
+pub(crate) fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Result<Head> {
     /// More items make the temperature no better.
     const ITEMS_MAX: usize = 2000;
     let step = adapted.rows().div_ceil(ITEMS_MAX).max(1);

@@ -46,6 +46,11 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
         side: arguments.side.clone(),
         join: arguments.ids.files(),
         rows: arguments.selection.parsed()?,
+        queries_old: arguments.queries_old.clone(),
+        queries_new: arguments.queries_new.clone(),
+        qrels: arguments.qrels.clone(),
+        ids: arguments.item_ids.clone(),
+        query_ids: arguments.query_ids.clone(),
         head: arguments.head.files()?,
         old_model: arguments.old_model.clone(),
         new_model: arguments.new_model.clone(),
@@ -54,6 +59,7 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
         parameters: FitParameters {
             method: arguments.method.parse()?,
             seed: arguments.seed,
+            metric: arguments.metric.as_deref().map(str::parse).transpose()?,
             ..FitParameters::default()
         },
         options,
@@ -115,19 +121,25 @@ pub fn text(answer: &FitAnswer) -> String {
 
 /// The methods on held-out pairs, and the two lines that they are held against.
 fn table(text: &mut String, selection: &Selection) {
+    let asked = selection.queries.map_or(String::new(), |queries| format!(", asked by {queries} queries"));
     let _ = writeln!(
         text,
-        "On held-out pairs ({} of known classes, {} of classes left out), {} in percent:\n",
-        selection.held_out.0, selection.held_out.1, selection.criterion
+        "On held-out pairs ({} of known classes, {} of classes left out; {} splits){asked}, {} in percent:\n",
+        selection.held_out.0, selection.held_out.1, selection.splits, selection.criterion
     );
     let _ = writeln!(
         text,
-        "  {:<16} {:<14} {:>8} {:>8} {:>8} {:>8}",
-        "method", "geometry", "start", "area", "error", "seconds"
+        "  {:<16} {:<14} {:>8} {:>8} {:>12} {:>8} {:>8} {:>8}",
+        "method", "geometry", "start", "area", "behind", "handicap", "error", "seconds"
     );
     for (place, row) in selection.rows.iter().enumerate() {
         let mark = if selection.kept == Some(place) { '*' } else { ' ' };
         let geometry = row.geometry.map_or("raw", rehang_fit::geometry::GeometryKind::name);
+        let behind = match row.spread {
+            _ if row.splits < selection.splits => format!("{:.1} (first)", row.behind),
+            Some(spread) => format!("{:.1} ± {spread:.1}", row.behind),
+            None => one_decimal(row.behind),
+        };
         match &row.failure {
             Some(reason) => {
                 let _ = writeln!(text, "{mark} {:<16} left out: {reason}", row.method);
@@ -135,21 +147,32 @@ fn table(text: &mut String, selection: &Selection) {
             None => {
                 let _ = writeln!(
                     text,
-                    "{mark} {:<16} {:<14} {:>8} {:>8} {:>8.3} {:>8}",
+                    "{mark} {:<16} {:<14} {:>8} {:>8} {behind:>12} {:>8} {:>8.3} {:>8}",
                     row.method.name(),
                     geometry,
                     one_decimal(row.start),
                     one_decimal(row.area),
+                    format!("{:.0} %", 100.0 * row.handicap),
                     row.relative_error,
                     one_decimal(row.seconds)
                 );
             }
         }
     }
+    if let (Some(kept), Some(best)) = (selection.kept, selection.best)
+        && kept != best
+    {
+        let _ = writeln!(
+            text,
+            "\n* is simpler than {} and not behind it by more than the spread.",
+            selection.rows[best].method
+        );
+    }
     let _ = writeln!(
         text,
-        "\n  do nothing (old queries, old vectors) {}, new model on everything {}\n  start: at the switch; area: \
-         mean over the whole backfill in random order; error: as a part of the new vectors' variance\n",
+        "\n  do nothing (old queries, old vectors) {}, new model on everything {}\n  start: at the switch; area: mean over the \
+         whole backfill, in the default order and with the handicap beside it (percent\n  of the mean squared error); behind: the \
+         best area, mean and standard error over the splits; error: as a part of the new\n  vectors' variance\n",
         one_decimal(selection.do_nothing),
         one_decimal(selection.native)
     );

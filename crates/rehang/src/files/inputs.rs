@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::join::{self, MissingPolicy};
+use super::qrels::read_qrels;
 use super::{LabelValues, VectorSource, folder_of, stream};
 use crate::adapter::Adapter;
+use crate::curve::Qrels;
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::{Finding, Severity};
 use crate::head::{Head, HeadKind};
@@ -290,6 +292,48 @@ impl Inputs {
         let value = read(path)?;
         self.note_beside(role, &path.display().to_string(), &super::read_lines(path)?);
         Ok(value)
+    }
+
+    /// Judgements of the items that take part, joined as these are, by `queries` queries: query id, item id and gain, with a file of
+    /// the ids of either. Those of other items are left out, and that is noted.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_qrels`]; [`ErrorKind::CountMismatch`] where ids are not of the `items` or queries.
+    pub fn judgements(
+        &mut self,
+        path: &Path,
+        (ids, items): (&[VectorSource], usize),
+        (query_ids, queries): (&VectorSource, Option<usize>),
+        join: &Join,
+    ) -> Result<Qrels> {
+        let ids_path = said(ids);
+        let ids = self.ids("ids", ids)?;
+        let taken = self.part(&ids_path, (0..ids.len()).collect())?;
+        let taken = join.old_values(&ids_path, taken)?;
+        expect_count(&ids_path, taken.len(), "the gallery", items)?;
+        let asked = self.ids("query ids", std::slice::from_ref(query_ids))?;
+        if let Some(queries) = queries {
+            expect_count(&query_ids.to_string(), asked.len(), "the queries", queries)?;
+        }
+        let all = self.text("qrels", path, |path| read_qrels(path, &asked, &ids, MissingPolicy::Error))?;
+        let mut place = vec![None; ids.len()];
+        for (item, &row) in taken.iter().enumerate() {
+            place[row] = Some(item);
+        }
+        let total = all.judged.iter().map(Vec::len).sum::<usize>();
+        let present = |(row, gain): (usize, f32)| Some((place[row]?, f64::from(gain)));
+        let judged = all.judged.into_iter().map(|rows| rows.into_iter().filter_map(present).collect());
+        let judged: Vec<Vec<(usize, f64)>> = judged.collect();
+        let left_out = total - judged.iter().map(Vec::len).sum::<usize>();
+        if left_out > 0 {
+            let seen = format!("{left_out} of {total} judgements are of items that do not take part.");
+            let finding = Finding::new(Severity::Note, "left-out-judgements", seen)
+                .may_mean("They are left out.")
+                .evidence(&[("left_out", left_out as f64), ("judgements", total as f64)]);
+            self.findings.push(finding);
+        }
+        Qrels::new(judged)
     }
 
     /// An adapter. It is no part of the record yet: [`Inputs::note_adapter`] adds it.

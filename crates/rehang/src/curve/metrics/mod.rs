@@ -13,10 +13,12 @@ mod top;
 
 use std::fmt;
 use std::ops::Index;
+use std::str::FromStr;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::relevance::Relevance;
+use crate::error::{Error, Result};
 
 /// Every metric, in the order in which a curve lists them.
 static REGISTRY: [&Definition; 7] =
@@ -229,6 +231,36 @@ impl Eq for Metric {}
 impl fmt::Debug for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.id())
+    }
+}
+
+/// By its [id](Metric::id).
+///
+/// ```
+/// use rehang::curve::{MAP, Metric};
+///
+/// assert_eq!(("map".parse::<Metric>()?, "ndcg@10".parse::<Metric>()?), (MAP, Metric::ndcg_at(10)));
+/// for nothing in ["mapp", "map@0", "ndcg", "top7"] {
+///     assert!(nothing.parse::<Metric>().unwrap_err().to_string().contains("top1, top5, map, map@K"));
+/// }
+/// # Ok::<(), rehang::Error>(())
+/// ```
+impl FromStr for Metric {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let asked =
+            text.rsplit_once('@').and_then(|(_, depth)| depth.parse().ok()).filter(|&depth| depth > 0);
+        let all = REGISTRY.into_iter().flat_map(|definition| {
+            let depths = match definition.depth {
+                Depth::All => vec![0],
+                Depth::Fixed(depths) => depths.to_vec(),
+                Depth::Asked => asked.into_iter().collect(),
+            };
+            depths.into_iter().map(move |depth| Self { definition, depth })
+        });
+        let known = "top1, top5, map, map@K, ndcg@K, recall@K, mrr@K or agreement@K";
+        all.into_iter().find(|metric| metric.id() == text).ok_or_else(|| Error::option("metric", text, known))
     }
 }
 

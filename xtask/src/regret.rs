@@ -1,0 +1,307 @@
+//! `cargo xtask regret [FOLDER] [SET…]`: what `auto`'s choice costs against the best candidate that it had.
+//!
+//! Every candidate is fitted on the training pairs and served to the test parts, which no fit has seen, with its own handicap in
+//! the default order; their labels (or judgements) say what it is worth. The regret of a choice is the area of the best candidate
+//! less the area of the chosen one, in points of mAP (of nDCG@10 where there are judgements).
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use rehang::adapter;
+use rehang::curve::{CurveInput, CurveOptions, Metric, Qrels, Relevance, curve};
+use rehang::files::qrels::read_qrels;
+use rehang::files::{self, AtomicFile, VectorSource, join::MissingPolicy};
+use rehang::order::{OrderInput, Policy, order};
+use rehang::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_fit::{FitParameters, Method, NetworkOptions, Queries, Selection, fit_adapter};
+use serde::{Deserialize, Serialize};
+
+use crate::papers::units::{SETS, Set};
+
+const RECORD: &str = "bench/runs/regret/regret.jsonl";
+const TABLE: &str = "bench/runs/regret/regret.md";
+/// A set of documents with judged queries.
+const JUDGED: &str = "ir_cisi";
+/// Documents of it that are pairs; the others are the test part.
+const JUDGED_PAIRS: usize = 700;
+const CANDIDATES: [Method; 6] = [
+    Method::DoNothing,
+    Method::Procrustes,
+    Method::Ridge,
+    Method::LowRank,
+    Method::KernelRidge,
+    Method::ResidualMlp,
+];
+/// Candidates that `auto` fits where pairs are few.
+const SLOW: [Method; 2] = [Method::Fct, Method::Fastfill];
+
+/// One candidate, or one choice, on one part.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Row {
+    set: String,
+    part: String,
+    /// What was known to `auto`: `labels`, `nothing`, `queries` or `judgements`; of a candidate `-`.
+    known: String,
+    method: String,
+    geometry: String,
+    handicap: f64,
+    start: f64,
+    area: f64,
+    seconds: f64,
+}
+
+/// A test part, and what is right on it.
+struct Ground {
+    name: String,
+    old: Vectors,
+    new: Vectors,
+    queries: Option<Matrix>,
+    labels: Vec<i64>,
+    qrels: Option<Qrels>,
+}
+
+/// A set: pairs, test parts, and what `auto` may know of them.
+struct Study {
+    pairs: Pairs,
+    grounds: Vec<Ground>,
+    knowns: Vec<(&'static str, bool, Option<Queries>)>,
+}
+
+/// Measures what is missing of the sets and prints the table.
+pub fn run(arguments: &[&str]) -> Result<()> {
+    let folder = Path::new(arguments.first().copied().unwrap_or("../shared/data"));
+    let sets: Vec<&str> = if arguments.len() > 1 {
+        arguments[1..].to_vec()
+    } else {
+        SETS.iter().copied().chain([JUDGED]).collect()
+    };
+    let mut rows = read()?;
+    for set in sets {
+        let study = if set == JUDGED { judged(&folder.join(set))? } else { labelled(folder, set)? };
+        measure(set, &study, &mut rows)?;
+    }
+    let text = table(&rows);
+    write(TABLE, &text)?;
+    println!("{text}");
+    Ok(())
+}
+
+fn labelled(folder: &Path, set: &str) -> Result<Study> {
+    let data = Set::read(folder, set)?;
+    let grounds = data.parts.into_iter().map(|part| Ground {
+        name: part.name.to_owned(),
+        old: part.old,
+        new: part.new,
+        queries: None,
+        labels: part.labels,
+        qrels: None,
+    });
+    let knowns = vec![("labels", true, None), ("nothing", false, None)];
+    Ok(Study { pairs: data.pairs, grounds: grounds.collect(), knowns })
+}
+
+/// Every second document is a pair, the others are the test part; so are the queries dealt out.
+fn judged(folder: &Path) -> Result<Study> {
+    let matrix = |name: &str| files::read_matrix(&VectorSource::path(folder.join(name)));
+    let ids = |name: &str| files::Inputs::new(None)?.ids("ids", &[VectorSource::path(folder.join(name))]);
+    let (old, new) = (matrix("docs_old.npy")?, matrix("docs_new.npy")?);
+    let (queries_old, queries_new) = (matrix("queries_old.npy")?, matrix("queries_new.npy")?);
+    let (items, asked) = (ids("corpus.jsonl")?, ids("queries.jsonl")?);
+    let all = read_qrels(&folder.join("qrels.tsv"), &asked, &items, MissingPolicy::Error)?;
+    let among = |documents: &[usize], queries: &[usize]| {
+        let place = |item: usize| documents.iter().position(|&document| document == item);
+        let of_query = |&query: &usize| {
+            let judged = all.judged[query].iter();
+            judged.filter_map(|&(item, gain)| Some((place(item)?, f64::from(gain)))).collect()
+        };
+        Qrels::new(queries.iter().map(of_query).collect())
+    };
+    let every_second = |count: usize, of: usize| (0..count).filter(|row| row % 2 == of).collect::<Vec<_>>();
+    let documents: Vec<usize> = every_second(items.len(), 0).into_iter().take(JUDGED_PAIRS).collect();
+    let (learned, tested) = (every_second(asked.len(), 0), every_second(asked.len(), 1));
+    let rest: Vec<usize> = (0..items.len()).filter(|item| !documents.contains(item)).collect();
+    let vectors = |name: &str, rows: Matrix| Vectors::measured(name, Distance::L2, rows, name);
+    let pairs = Pairs::new(
+        vectors("old", old.select(&documents))?,
+        vectors("new", new.select(&documents))?,
+        None,
+        None,
+    )?;
+    let queries =
+        |qrels| Queries { old: queries_old.select(&learned), new: queries_new.select(&learned), qrels };
+    let ground = Ground {
+        name: "test".into(),
+        old: vectors("old", old.select(&rest))?,
+        new: vectors("new", new.select(&rest))?,
+        queries: Some(queries_new.select(&tested)),
+        labels: Vec::new(),
+        qrels: Some(among(&rest, &tested)?),
+    };
+    let knowns = vec![
+        ("nothing", false, None),
+        ("queries", false, Some(queries(None))),
+        ("judgements", false, Some(queries(Some(among(&documents, &learned)?)))),
+    ];
+    Ok(Study { pairs, grounds: vec![ground], knowns })
+}
+
+/// Fits and measures what is missing of a set.
+fn measure(set: &str, study: &Study, rows: &mut Vec<Row>) -> Result<()> {
+    let few = study.pairs.len() < 3000;
+    let candidates = CANDIDATES.into_iter().chain(SLOW.into_iter().filter(|_| few));
+    let plain = [("-", true, None)];
+    let asked = candidates
+        .map(|method| (method, &plain[0]))
+        .chain(study.knowns.iter().map(|known| (Method::Auto, known)));
+    for (method, (known, with_labels, queries)) in asked {
+        let is_there = |row: &Row| {
+            row.set == set && row.known == *known && (*known != "-" || row.method == method.name())
+        };
+        if rows.iter().any(is_there) {
+            continue;
+        }
+        #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
+        let started = std::time::Instant::now();
+        let (old, new) = (study.pairs.old().clone(), study.pairs.new_vectors().clone());
+        let labels = study.pairs.labels().filter(|_| *with_labels).map(<[i64]>::to_vec);
+        let pairs = Pairs::new(old, new, labels, None)?;
+        let parameters = FitParameters {
+            method,
+            compare: method == Method::Auto,
+            queries: queries.clone(),
+            ..FitParameters::default()
+        };
+        let fitted =
+            fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
+        let seconds = started.elapsed().as_secs_f64();
+        let mut unit = Vec::new();
+        for ground in &study.grounds {
+            let (start, area) = served(&fitted.adapter, ground)?;
+            unit.push(Row {
+                set: set.into(),
+                part: ground.name.clone(),
+                known: (*known).into(),
+                method: fitted.adapter.training.method.clone(),
+                geometry: geometry(fitted.selection.as_ref()),
+                handicap: fitted.handicap.as_ref().map_or(0.0, |choice| choice.rows[choice.kept].part),
+                start,
+                area,
+                seconds,
+            });
+        }
+        eprintln!("{set} {known} {method}: {} {seconds:.0} s", unit[0].method);
+        rows.extend(unit);
+        let lines: Vec<String> = rows
+            .iter()
+            .map(|row| serde_json::to_string(row).map_err(|error| Error::corrupt(RECORD, error)))
+            .collect::<Result<_>>()?;
+        write(RECORD, &(lines.join("\n") + "\n"))?;
+    }
+    Ok(())
+}
+
+/// The geometry that was kept.
+fn geometry(selection: Option<&Selection>) -> String {
+    let kind = selection.and_then(|selection| selection.rows[selection.kept?].geometry);
+    kind.map_or("raw", rehang_fit::geometry::GeometryKind::name).into()
+}
+
+/// The start and the area of an adapter on a part, as it is served.
+fn served(adapter: &Adapter, ground: &Ground) -> Result<(f64, f64)> {
+    let progress = Progress::default();
+    let adapted = adapter::apply(adapter, &ground.old, None, &progress)?;
+    let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
+    let input = OrderInput {
+        items: ground.new.len(),
+        sigma: Some(&variance),
+        classified: adapter.uncertainty.head().map(|head| (head, adapted.vectors.matrix())),
+        vectors: Some(adapted.vectors.matrix()),
+        ..OrderInput::default()
+    };
+    let permutation = order(Policy::Coverage, &input)?.permutation;
+    let (relevance, metric) = match &ground.qrels {
+        Some(qrels) => (Relevance::Judgements(qrels), Metric::ndcg_at(10)),
+        None => (Relevance::Labels { gallery: &ground.labels, queries: None }, rehang::curve::MAP),
+    };
+    let input = CurveInput {
+        native: ground.new.matrix(),
+        adapted: adapted.vectors.matrix(),
+        order: &permutation,
+        queries: ground.queries.as_ref(),
+        relevance,
+        distance: Distance::L2,
+        handicap: adapter.handicap,
+        groups: None,
+        do_nothing: None,
+    };
+    let made = curve(&input, &CurveOptions { metrics: vec![metric], ..CurveOptions::default() }, &progress)?;
+    Ok((made.lines[metric].start(), made.lines[metric].area()))
+}
+
+/// One line a set, part and knowledge; below, every candidate.
+fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| set | part | known to `auto` | its choice | area | best candidate | area | regret |\n|---|---|---|---|--:|---|--:|--:|\n",
+    );
+    let candidates = |set: &str, part: &str| -> Vec<&Row> {
+        rows.iter().filter(|row| row.known == "-" && row.set == set && row.part == part).collect()
+    };
+    for row in rows.iter().filter(|row| row.known != "-") {
+        let best = candidates(&row.set, &row.part)
+            .into_iter()
+            .reduce(|best, row| if row.area > best.area { row } else { best });
+        let Some(best) = best else { continue };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {:.1} | {} | {:.1} | {:.1} |",
+            row.set,
+            row.part,
+            row.known,
+            row.method,
+            row.area,
+            best.method,
+            best.area,
+            (best.area - row.area).max(0.0)
+        );
+    }
+    text.push_str(
+        "\nThe candidates, start / area (handicap as a part of the mean squared error):\n\n| set | part |",
+    );
+    let names: Vec<&str> = CANDIDATES.into_iter().chain(SLOW).map(Method::name).collect();
+    let _ = writeln!(text, " {} |\n|---|---|{}", names.join(" | "), "--:|".repeat(names.len()));
+    let mut parts: Vec<(&str, &str)> = Vec::new();
+    for row in rows {
+        if !parts.contains(&(&row.set, &row.part)) {
+            parts.push((&row.set, &row.part));
+        }
+    }
+    for (set, part) in parts {
+        let all = candidates(set, part);
+        let cell = |name: &&str| {
+            let row = all.iter().find(|row| row.method == **name);
+            row.map_or("–".into(), |row| {
+                format!("{:.1} / {:.1} ({:.2})", row.start, row.area, row.handicap)
+            })
+        };
+        let cells: Vec<String> = names.iter().map(cell).collect();
+        let _ = writeln!(text, "| {set} | {part} | {} |", cells.join(" | "));
+    }
+    text
+}
+
+fn read() -> Result<Vec<Row>> {
+    if !Path::new(RECORD).exists() {
+        return Ok(Vec::new());
+    }
+    let parsed = |line: &String| serde_json::from_str(line).map_err(|error| Error::corrupt(RECORD, error));
+    files::read_lines(Path::new(RECORD))?.iter().filter(|line| !line.is_empty()).map(parsed).collect()
+}
+
+fn write(path: &str, text: &str) -> Result<()> {
+    if let Some(folder) = Path::new(path).parent() {
+        fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    }
+    let mut file = AtomicFile::create(path)?;
+    file.put(text.as_bytes())?;
+    file.commit()
+}
