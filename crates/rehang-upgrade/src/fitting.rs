@@ -369,8 +369,11 @@ pub(crate) fn fit(
     }
     let files = pairs.write(&folder.join("pairs"))?;
     let [of_old, of_new] = [&files.old, &files.new].map(VectorSource::path);
+    let (queries_old, queries_new) = QueryFiles::of(folder).vectors().unzip();
     let mut answer = fit_files(
         &FitFiles {
+            queries_old,
+            queries_new,
             labels: files.labels(),
             rows: Some(files.rows(false)),
             old_model: old.name.clone(),
