@@ -142,11 +142,11 @@ def main():
     open(f"{folder}/rehang.toml", "w").write(text)
 
     chance = random.Random(asked.seed)
-    auto = ["upgrade", "auto", "--yes", "--method", asked.method]
+    auto = ["upgrade", "auto", "--yes", "--items", "500", "--method", asked.method]
     killed, died_at, began = 0, Counter(), time.time()
     while killed < asked.kills:
         child = subprocess.Popen([rehang, *auto], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        time.sleep(chance.uniform(0.0, 4.0))
+        time.sleep(chance.uniform(0.0, 6.0))
         if child.poll() is not None:
             break
         child.kill()

@@ -178,7 +178,7 @@ pub struct PairsStep {
     pub pairs: usize,
     /// Items that were embedded for it now; the others were native before.
     pub embedded: u64,
-    /// What the pairs are worth to a map; `None` where they are too few to say.
+    /// What the pairs are worth to a map; `None` where they are too few to say, or where an earlier call found them wanting.
     pub learned: Option<LearningCurve>,
 }
 

@@ -196,7 +196,12 @@ impl Upgrade {
             done.failed += summary.done.failed;
             encoder_said = encoder_said.or(summary.encoder_said);
             let pairs = DrawnPairs::read(self.store(), old, &space, items)?;
-            let learned = pairs.learned(old, &space, &Progress::default())?;
+            let larger = (2 * items).min(asked.items);
+            // A call that died in the next sample has found this one wanting, and measuring takes a while.
+            let went_on = summary.done.native == 0
+                && sample::waiting(self.store(), &space.name, larger)? < (larger - items) as u64
+                && Recorded::expect(self.store())?.record.phase == Phase::Sampling;
+            let learned = if went_on { None } else { pairs.learned(old, &space, &Progress::default())? };
             let next = learned.as_ref().map(|learned| learned.next);
             steps.push(PairsStep { items, pairs: pairs.len(), embedded: summary.done.native, learned });
             let is_drawn = sample::waiting(self.store(), &space.name, items)? == 0;
@@ -212,7 +217,7 @@ impl Upgrade {
             if next.is_some_and(|next| next < asked.worth) {
                 break Enough::Learned;
             }
-            items = (2 * items).min(asked.items);
+            items = larger;
         };
         let pairs = DrawnPairs::read(self.store(), old, &space, PAIRS_MAX)?;
         if let Some(folder) = files.folder {

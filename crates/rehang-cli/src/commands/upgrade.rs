@@ -242,9 +242,11 @@ fn run_pairs(arguments: &UpgradePairs, json: bool) -> Result<Outcome> {
 
 fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     let mut text = String::new();
-    for step in &drawn.steps {
+    for (place, step) in drawn.steps.iter().enumerate() {
         text += &format!("{} items: {} embedded, {} pairs", step.items, step.embedded, step.pairs);
         text += &match &step.learned {
+            // An earlier call has measured it.
+            None if place + 1 < drawn.steps.len() => "\n".to_owned(),
             None => "; too few to say what more would bring\n".to_owned(),
             Some(learned) => format!(
                 "; {} at the switch {}, the last doubling brought {:+.1}, the next is expected to bring {:.1} ± {:.1}\n",
