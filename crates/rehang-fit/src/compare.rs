@@ -237,13 +237,11 @@ impl Task<'_> {
             if held_out.fitted.len() < ITEMS_MIN || items.len() < ITEMS_MIN {
                 continue;
             }
-            let head = match self.head {
-                Some(head) => head.clone(),
-                None => {
-                    let groups: Vec<i64> = held_out.fitted.iter().map(|&item| groups[item]).collect();
-                    centroid_head(&pairs.new_vectors().matrix().select(&held_out.fitted), &groups)?
-                }
-            };
+            let native = || pairs.new_vectors().matrix().select(&held_out.fitted);
+            let head = self.head.map_or_else(
+                || centroid_head(&native(), &self.groups_of(&held_out.fitted)),
+                |head| Ok(head.clone()),
+            )?;
             splits.push(Split {
                 held_out: (held_out.seen.len(), held_out.unseen.len()),
                 fitted: held_out.fitted,
@@ -257,14 +255,20 @@ impl Task<'_> {
             splits.retain(|split| split.criterion.is_some());
         } else {
             let queries = parameters.queries.as_ref();
-            splits.iter_mut().for_each(|split| split.criterion = Some(Criterion::by_agreement(queries)));
+            for split in &mut splits {
+                split.criterion = Some(Criterion::by_agreement(queries));
+            }
         }
         Ok(splits)
     }
 
     fn fit_split(&self, candidate: &Candidate<'_>, split: &Split<'_>) -> Result<FittedMap> {
-        let groups: Vec<i64> = split.fitted.iter().map(|&item| self.groups[item]).collect();
+        let groups = self.groups_of(&split.fitted);
         (candidate.fit)(&self.pairs.select(&split.fitted), &groups, self.progress)
+    }
+
+    fn groups_of(&self, items: &[usize]) -> Vec<i64> {
+        items.iter().map(|&item| self.groups[item]).collect()
     }
 
     /// How good a map's own σ² is on held-out items.
@@ -275,7 +279,7 @@ impl Task<'_> {
         split: &Split<'_>,
     ) -> Result<SigmaQuality> {
         let pairs = self.pairs.select(&split.fitted);
-        let groups: Vec<i64> = split.fitted.iter().map(|&item| self.groups[item]).collect();
+        let groups = self.groups_of(&split.fitted);
         let part = Task { pairs: &pairs, groups: &groups, ..*self };
         let kind = GeometryKind::options(pairs.new_vectors().space())[0];
         let (adapter, ..) = part.finish(candidate, fitted, kind)?;
