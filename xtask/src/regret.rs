@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use crate::papers::units::{SETS, Set};
 
 const RECORD: &str = "bench/runs/regret/regret.jsonl";
-const TABLE: &str = "bench/runs/regret/regret.md";
+const PAGE: &str = "docs/choice.md";
+/// The line of the page that the table stands below.
+const MARK: &str = "<!-- made by `cargo xtask regret` -->\n";
 /// A set of documents with judged queries.
 const JUDGED: &str = "ir_cisi";
 /// Documents of it that are pairs; the others are the test part.
@@ -76,13 +78,17 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     } else {
         SETS.iter().copied().chain([JUDGED]).collect()
     };
-    let mut rows = read()?;
+    let mut rows = read(Path::new("."))?;
     for set in sets.into_iter().filter(|set| *set != "table") {
         let study = if set == JUDGED { judged(&folder.join(set))? } else { labelled(folder, set)? };
         measure(set, &study, &mut rows)?;
     }
     let text = table(&rows);
-    write(TABLE, &text)?;
+    let page = fs_err::read_to_string(PAGE).map_err(|error| Error::io("read", PAGE, &error))?;
+    let (above, _) = page
+        .split_once(MARK)
+        .ok_or_else(|| Error::corrupt(PAGE, "the line that the table stands below is not there"))?;
+    write(PAGE, &format!("{above}{MARK}\n{text}"))?;
     println!("{text}");
     Ok(())
 }
@@ -319,12 +325,13 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-fn read() -> Result<Vec<Row>> {
-    if !Path::new(RECORD).exists() {
+fn read(root: &Path) -> Result<Vec<Row>> {
+    let path = root.join(RECORD);
+    if !path.exists() {
         return Ok(Vec::new());
     }
     let parsed = |line: &String| serde_json::from_str(line).map_err(|error| Error::corrupt(RECORD, error));
-    files::read_lines(Path::new(RECORD))?.iter().filter(|line| !line.is_empty()).map(parsed).collect()
+    files::read_lines(&path)?.iter().filter(|line| !line.is_empty()).map(parsed).collect()
 }
 
 fn write(path: &str, text: &str) -> Result<()> {
@@ -334,4 +341,21 @@ fn write(path: &str, text: &str) -> Result<()> {
     let mut file = AtomicFile::create(path)?;
     file.put(text.as_bytes())?;
     file.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_the_table_of_the_record() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let page = fs_err::read_to_string(root.join(PAGE)).unwrap();
+        let text = table(&read(&root).unwrap());
+        assert_eq!(
+            page.split_once(MARK).unwrap().1,
+            format!("\n{text}"),
+            "run `cargo xtask regret ../shared/data table`"
+        );
+    }
 }
