@@ -342,20 +342,3 @@ fn write(path: &str, text: &str) -> Result<()> {
     file.put(text.as_bytes())?;
     file.commit()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_has_the_table_of_the_record() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let page = fs_err::read_to_string(root.join(PAGE)).unwrap();
-        let text = table(&read(&root).unwrap());
-        assert_eq!(
-            page.split_once(MARK).unwrap().1,
-            format!("\n{text}"),
-            "run `cargo xtask regret ../shared/data table`"
-        );
-    }
-}
