@@ -1375,5 +1375,5 @@ fn a_fit_is_chosen_by_queries_and_judgements_where_there_are_any() {
     refused(&[&queries, &qrels[..2]], "--ids");
     refused(&[&["--for", "map"]], "agreement@10");
     refused(&[&["--for", "best"]], "top1");
-    refused(&[&["--queries-old", "asked_new.npy", "--queries-new", "asked_new.npy"]], "queries_old");
+    refused(&[&["--queries-old", "asked_new.npy", "--queries-new", "asked_new.npy"]], "--queries-old");
 }

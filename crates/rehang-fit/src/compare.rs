@@ -152,7 +152,11 @@ impl Served<'_> {
     }
 
     /// The start, and the area of every part, with a part of the mean squared error as the handicap.
-    fn quality(&self, order: for<'m> fn(&'m Measurable<'_>) -> &'m [usize], handicap: f64) -> Result<(f64, Vec<f64>)> {
+    fn quality(
+        &self,
+        order: for<'m> fn(&'m Measurable<'_>) -> &'m [usize],
+        handicap: f64,
+    ) -> Result<(f64, Vec<f64>)> {
         let (mut starts, mut areas) = (Vec::new(), Vec::new());
         for part in &self.parts {
             let curve = part.gallery.curve(order(part), handicap * self.whole)?;
