@@ -2,7 +2,8 @@
 //!
 //! Every candidate is fitted on the training pairs and served to the test parts, which no fit has seen, with its own handicap in
 //! the default order; their labels (or judgements) say what it is worth. The regret of a choice is the area of the best candidate
-//! less the area of the chosen one, in points of mAP (of nDCG@10 where there are judgements).
+//! less the area of the chosen one, in points of mAP (of nDCG@10 where there are judgements). What is in the record is not measured
+//! again; `table` in place of a set only writes the table.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use crate::papers::units::{SETS, Set};
 
 const RECORD: &str = "bench/runs/regret/regret.jsonl";
-const TABLE: &str = "bench/runs/regret/regret.md";
+const PAGE: &str = "docs/choice.md";
+/// The line of the page that the table stands below.
+const MARK: &str = "<!-- made by `cargo xtask regret` -->\n";
 /// A set of documents with judged queries.
 const JUDGED: &str = "ir_cisi";
 /// Documents of it that are pairs; the others are the test part.
@@ -75,13 +78,17 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     } else {
         SETS.iter().copied().chain([JUDGED]).collect()
     };
-    let mut rows = read()?;
-    for set in sets {
+    let mut rows = read(Path::new("."))?;
+    for set in sets.into_iter().filter(|set| *set != "table") {
         let study = if set == JUDGED { judged(&folder.join(set))? } else { labelled(folder, set)? };
         measure(set, &study, &mut rows)?;
     }
     let text = table(&rows);
-    write(TABLE, &text)?;
+    let page = fs_err::read_to_string(PAGE).map_err(|error| Error::io("read", PAGE, &error))?;
+    let (above, _) = page
+        .split_once(MARK)
+        .ok_or_else(|| Error::corrupt(PAGE, "the line that the table stands below is not there"))?;
+    write(PAGE, &format!("{above}{MARK}\n{text}"))?;
     println!("{text}");
     Ok(())
 }
@@ -238,63 +245,93 @@ fn served(adapter: &Adapter, ground: &Ground) -> Result<(f64, f64)> {
     Ok((made.lines[metric].start(), made.lines[metric].area()))
 }
 
+/// The parts of a set that were measured, and with several both of them: one map has to serve them all.
+fn parts<'r>(rows: &'r [Row], set: &str) -> Vec<Vec<&'r str>> {
+    let mut names: Vec<&str> = Vec::new();
+    for row in rows.iter().filter(|row| row.set == set) {
+        if !names.contains(&row.part.as_str()) {
+            names.push(&row.part);
+        }
+    }
+    let each = names.iter().map(|&name| vec![name]);
+    each.chain((names.len() > 1).then(|| names.clone())).collect()
+}
+
+/// The mean area over parts of what was known and fitted: `-` and a method for a candidate.
+fn area(rows: &[Row], set: &str, parts: &[&str], known: &str, method: Option<&str>) -> Option<f64> {
+    let is_meant = |row: &&Row| {
+        row.set == set
+            && row.known == known
+            && parts.contains(&row.part.as_str())
+            && method.is_none_or(|method| row.method == method)
+    };
+    let areas: Vec<f64> = rows.iter().filter(is_meant).map(|row| row.area).collect();
+    (areas.len() == parts.len()).then(|| areas.iter().sum::<f64>() / areas.len() as f64)
+}
+
 /// One line a set, part and knowledge; below, every candidate.
 fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "| set | part | known to `auto` | its choice | area | best candidate | area | regret |\n|---|---|---|---|--:|---|--:|--:|\n",
     );
-    let candidates = |set: &str, part: &str| -> Vec<&Row> {
-        rows.iter().filter(|row| row.known == "-" && row.set == set && row.part == part).collect()
-    };
-    for row in rows.iter().filter(|row| row.known != "-") {
-        let best = candidates(&row.set, &row.part)
-            .into_iter()
-            .reduce(|best, row| if row.area > best.area { row } else { best });
-        let Some(best) = best else { continue };
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {:.1} | {} | {:.1} | {:.1} |",
-            row.set,
-            row.part,
-            row.known,
-            row.method,
-            row.area,
-            best.method,
-            best.area,
-            (best.area - row.area).max(0.0)
-        );
-    }
-    text.push_str(
-        "\nThe candidates, start / area (handicap as a part of the mean squared error):\n\n| set | part |",
-    );
     let names: Vec<&str> = CANDIDATES.into_iter().chain(SLOW).map(Method::name).collect();
-    let _ = writeln!(text, " {} |\n|---|---|{}", names.join(" | "), "--:|".repeat(names.len()));
-    let mut parts: Vec<(&str, &str)> = Vec::new();
-    for row in rows {
-        if !parts.contains(&(&row.set, &row.part)) {
-            parts.push((&row.set, &row.part));
+    let mut done: Vec<(&str, &str)> = Vec::new();
+    for row in rows.iter().filter(|row| row.known != "-") {
+        if done.contains(&(&row.set, &row.known)) {
+            continue;
+        }
+        done.push((&row.set, &row.known));
+        for part in parts(rows, &row.set) {
+            let better = |best: (&str, f64), one: (&str, f64)| if one.1 > best.1 { one } else { best };
+            let best = names
+                .iter()
+                .filter_map(|method| Some((*method, area(rows, &row.set, &part, "-", Some(method))?)))
+                .reduce(better);
+            let own = area(rows, &row.set, &part, &row.known, None);
+            let (Some((method, best)), Some(own)) = (best, own) else { continue };
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {}, {} | {own:.1} | {method} | {best:.1} | {:.1} |",
+                row.set,
+                part.join(" and "),
+                row.known,
+                row.method,
+                row.geometry,
+                (best - own).max(0.0)
+            );
         }
     }
-    for (set, part) in parts {
-        let all = candidates(set, part);
+    text.push_str(
+        "\nEvery candidate, start / area (handicap as a part of the mean squared error):\n\n| set | part |",
+    );
+    let _ = writeln!(text, " {} |\n|---|---|{}", names.join(" | "), "--:|".repeat(names.len()));
+    let mut seen: Vec<(&str, &str)> = Vec::new();
+    for row in rows {
+        if seen.contains(&(&row.set, &row.part)) {
+            continue;
+        }
+        seen.push((&row.set, &row.part));
         let cell = |name: &&str| {
-            let row = all.iter().find(|row| row.method == **name);
-            row.map_or("–".into(), |row| {
+            let is_meant = |other: &&Row| {
+                other.known == "-" && other.set == row.set && other.part == row.part && other.method == **name
+            };
+            rows.iter().find(is_meant).map_or("–".into(), |row| {
                 format!("{:.1} / {:.1} ({:.2})", row.start, row.area, row.handicap)
             })
         };
         let cells: Vec<String> = names.iter().map(cell).collect();
-        let _ = writeln!(text, "| {set} | {part} | {} |", cells.join(" | "));
+        let _ = writeln!(text, "| {} | {} | {} |", row.set, row.part, cells.join(" | "));
     }
     text
 }
 
-fn read() -> Result<Vec<Row>> {
-    if !Path::new(RECORD).exists() {
+fn read(root: &Path) -> Result<Vec<Row>> {
+    let path = root.join(RECORD);
+    if !path.exists() {
         return Ok(Vec::new());
     }
     let parsed = |line: &String| serde_json::from_str(line).map_err(|error| Error::corrupt(RECORD, error));
-    files::read_lines(Path::new(RECORD))?.iter().filter(|line| !line.is_empty()).map(parsed).collect()
+    files::read_lines(&path)?.iter().filter(|line| !line.is_empty()).map(parsed).collect()
 }
 
 fn write(path: &str, text: &str) -> Result<()> {

@@ -1322,3 +1322,58 @@ fn labels_groups_and_ids_may_come_in_several_files_and_groups_keep_their_names()
         "{said}"
     );
 }
+
+#[test]
+fn a_fit_is_chosen_by_queries_and_judgements_where_there_are_any() {
+    let place = Place::new();
+    let (old, new, _) = gallery(&place);
+    let (old, new) = (read_matrix(&source(&old)).unwrap(), read_matrix(&source(&new)).unwrap());
+    let rows = |from: usize, to: usize| (from..to).collect::<Vec<_>>();
+    let (items, asked) = (rows(0, 300), rows(300, 340));
+    place.write_matrix("items_old.npy", &old.select(&items));
+    place.write_matrix("items_new.npy", &new.select(&items));
+    place.write_matrix("asked_old.npy", &old.select(&asked));
+    place.write_matrix("asked_new.npy", &new.select(&asked));
+    let lines = |name: &str, text: String| std::fs::write(place.path(name), text).unwrap();
+    lines("ids.txt", (0..300).map(|item| format!("d{item}\n")).collect());
+    lines("query_ids.txt", (0..40).map(|query| format!("q{query}\n")).collect());
+    // Right is every seventh item, for every query another seventh.
+    let judged = (0..40).flat_map(|query| {
+        (0..300).filter(move |item| item % 7 == query % 7).map(move |item| format!("q{query}\td{item}\t1\n"))
+    });
+    lines("qrels.tsv", judged.collect());
+    let base = [
+        "fit",
+        "--old",
+        "items_old.npy",
+        "--new",
+        "items_new.npy",
+        "--method",
+        "ridge",
+        "-o",
+        "a.safetensors",
+    ];
+    let queries = ["--queries-old", "asked_old.npy", "--queries-new", "asked_new.npy"];
+    let qrels = ["--qrels", "qrels.tsv", "--ids", "ids.txt", "--query-ids", "query_ids.txt"];
+    let fitted = |more: &[&[&str]]| place.json(&[&base[..], &more.concat()].concat())["held_out"].clone();
+    assert_eq!(fitted(&[])["queries"], Value::Null);
+    let agreeing = fitted(&[&queries]);
+    assert_eq!(
+        (&agreeing["queries"], &agreeing["criterion"]),
+        (&serde_json::json!(40), &serde_json::json!("agreement@10"))
+    );
+    assert_eq!(fitted(&[&queries, &qrels])["criterion"], "nDCG@10");
+    assert_eq!(fitted(&[&queries, &qrels, &["--for", "map"]])["criterion"], "mAP");
+    // What is missing, or cannot be measured, is said.
+    let refused = |more: &[&[&str]], word: &str| {
+        let output = place.run(&[&base[..], &more.concat()].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(word), "{error}");
+    };
+    refused(&[&queries[..2]], "--queries-new");
+    refused(&[&queries, &qrels[..2]], "--ids");
+    refused(&[&["--for", "map"]], "agreement@10");
+    refused(&[&["--for", "best"]], "top1");
+    refused(&[&["--queries-old", "asked_new.npy", "--queries-new", "asked_new.npy"]], "--queries-old");
+}

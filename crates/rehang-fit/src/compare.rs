@@ -7,7 +7,7 @@ use rehang::adapter::Geometry;
 use rehang::finding::Finding;
 use rehang::statistics::{SigmaQuality, mean_sd};
 use rehang::study::true_errors;
-use rehang::{Adapter, Head, Pairs, Progress, Result};
+use rehang::{Adapter, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::auto::{Candidate, FitParameters, FittedMap, Task};
@@ -100,49 +100,71 @@ pub(crate) struct Compared {
     pub calibration: Option<SigmaQuality>,
 }
 
-/// Some pairs to fit on, and others to measure on, which are the gallery.
+/// Held-out pairs that are a gallery.
+struct Part<'a> {
+    pairs: Pairs,
+    /// What counts as found; `None` where nothing says so of these items while it does of others.
+    criterion: Option<Criterion<'a>>,
+}
+
+/// Some pairs to fit on, and others to measure on.
 ///
 /// Galleries grow by classes that no pair knew, so there are held-out items of classes that were fitted on, and all items of
-/// classes that were not (clusters, without labels). Both count the same.
+/// classes that were not (clusters, without labels). Each is a gallery, and both count the same.
 struct Split<'a> {
     fitted: Vec<usize>,
     held_out: (usize, usize),
-    /// Held-out pairs, `seen` items of classes that were fitted on first.
-    pairs: Pairs,
-    seen: usize,
-    /// What counts as found; `None` where nothing says so of these items.
-    criterion: Option<Criterion<'a>>,
+    /// Of known classes first, where these have enough items.
+    parts: Vec<Part<'a>>,
+    has_seen: bool,
     /// What the default order looks through: the head that was given, or one of the classes that were fitted on.
     head: Head,
 }
 
-/// What one geometry makes of the held-out pairs of one split.
-struct Served<'s> {
-    kind: Option<GeometryKind>,
-    relative_error: f64,
-    /// Of items of classes that were fitted on.
-    seen_error: f64,
-    /// The mean squared error in the unit of the distance, which handicaps are parts of.
-    whole: f64,
+impl Split<'_> {
+    fn is_measured(&self) -> bool {
+        self.parts.iter().any(|part| part.criterion.is_some())
+    }
+}
+
+/// A held-out part as a gallery, and the orders that it is measured in.
+struct Measurable<'s> {
     gallery: Gallery<'s>,
-    seen: usize,
     /// For the handicap, which serves every order.
     shuffled: Vec<usize>,
     /// The default one.
     order: Vec<usize>,
 }
 
+/// What one geometry makes of the held-out pairs of one split.
+struct Served<'s> {
+    kind: Option<GeometryKind>,
+    /// Relative errors, of every part.
+    errors: Vec<f64>,
+    /// The mean squared error in the unit of the distance, which handicaps are parts of.
+    whole: f64,
+    parts: Vec<Measurable<'s>>,
+}
+
 impl Served<'_> {
-    /// The start, and the areas for queries of known and of left-out classes; one area where there are separate queries.
-    fn quality(&self, order: &[usize], part: f64) -> Result<(f64, Vec<f64>)> {
-        let curve = self.gallery.curve(order, part * self.whole)?;
-        let metric = self.gallery.criterion.metric;
-        let of_query = curve.per_query.queries.iter().zip(&curve.per_query.areas[metric]);
-        let is_own = self.gallery.criterion.queries.is_none();
-        let (seen, unseen): (Vec<_>, Vec<_>) = of_query.partition(|(query, _)| is_own && **query < self.seen);
-        let areas = [seen, unseen].into_iter().filter(|areas| !areas.is_empty());
-        let area = |of: Vec<(&usize, &f64)>| mean(&of.into_iter().map(|(_, area)| *area).collect::<Vec<_>>());
-        Ok((curve.lines[metric].start(), areas.map(area).collect()))
+    fn items(&self) -> usize {
+        self.parts.iter().map(|part| part.order.len()).sum()
+    }
+
+    /// The start, and the area of every part, with a part of the mean squared error as the handicap.
+    fn quality(
+        &self,
+        order: for<'m> fn(&'m Measurable<'_>) -> &'m [usize],
+        handicap: f64,
+    ) -> Result<(f64, Vec<f64>)> {
+        let (mut starts, mut areas) = (Vec::new(), Vec::new());
+        for part in &self.parts {
+            let curve = part.gallery.curve(order(part), handicap * self.whole)?;
+            let line = &curve.lines[part.gallery.criterion.metric];
+            starts.push(line.start());
+            areas.push(line.area());
+        }
+        Ok((mean(&starts), areas))
     }
 }
 
@@ -159,8 +181,11 @@ impl Task<'_> {
         let splits = self.splits()?;
         let Some(first) = splits.first() else { return Ok(Compared::default()) };
         let line = |quality: &dyn Fn(&Criterion<'_>, &Pairs) -> Result<f64>| -> Result<f64> {
-            let of_split = |split: &Split<'_>| Some(quality(split.criterion.as_ref()?, &split.pairs));
-            Ok(mean(&splits.iter().filter_map(of_split).collect::<Result<Vec<f64>>>()?))
+            let of_split = |split: &Split<'_>| {
+                let of_part = |part: &Part<'_>| Some(quality(part.criterion.as_ref()?, &part.pairs));
+                Ok(mean(&split.parts.iter().filter_map(of_part).collect::<Result<Vec<f64>>>()?))
+            };
+            Ok(mean(&splits.iter().map(of_split).collect::<Result<Vec<f64>>>()?))
         };
         let mut compared = Compared::default();
         let mut measured: Vec<Measured> = Vec::new();
@@ -175,8 +200,8 @@ impl Task<'_> {
             let seconds = started.elapsed().as_secs_f64();
             let rows = fitted.and_then(|fitted| {
                 let mut served = vec![serve(&fitted, self.pairs, first, parameters)?];
-                if first.seen > 0 && candidate.method != Method::DoNothing {
-                    compared.seen_errors.extend(served[0].first().map(|served| served.seen_error));
+                if first.has_seen && candidate.method != Method::DoNothing {
+                    compared.seen_errors.extend(served[0].first().and_then(|served| served.errors.first()));
                 }
                 // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made for it.
                 if let (true, Some(_), Some(_)) =
@@ -210,7 +235,12 @@ impl Task<'_> {
         }
         let (best, kept) = choose(&mut measured, parameters.method);
         compared.selection = Some(Selection {
-            criterion: first.criterion.as_ref().map(Criterion::name).unwrap_or_default(),
+            criterion: first
+                .parts
+                .iter()
+                .find_map(|part| part.criterion.as_ref())
+                .map(Criterion::name)
+                .unwrap_or_default(),
             queries: parameters.queries.as_ref().map(|queries| queries.new.rows()),
             splits: splits.len(),
             held_out: first.held_out,
@@ -231,40 +261,45 @@ impl Task<'_> {
         for number in 0..SPLITS {
             let seed = parameters.seed.wrapping_add(number);
             let held_out = hold_out(pairs.len(), Some(groups), HELD_OUT, seed);
-            let [mut items, unseen] = [&held_out.seen, &held_out.unseen].map(|items| sampled(items, seed));
-            let seen = items.len();
-            items.extend(unseen);
-            if held_out.fitted.len() < ITEMS_MIN || items.len() < ITEMS_MIN {
+            let part = |items: &[usize]| {
+                let items = sampled(items, seed);
+                let criterion = Criterion::by_answers(parameters, pairs, &items);
+                (items.len() >= ITEMS_MIN).then(|| Part { pairs: pairs.select(&items), criterion })
+            };
+            let (seen, unseen) = (part(&held_out.seen), part(&held_out.unseen));
+            if held_out.fitted.len() < ITEMS_MIN || (seen.is_none() && unseen.is_none()) {
                 continue;
             }
-            let head = match self.head {
-                Some(head) => head.clone(),
-                None => {
-                    let groups: Vec<i64> = held_out.fitted.iter().map(|&item| groups[item]).collect();
-                    centroid_head(&pairs.new_vectors().matrix().select(&held_out.fitted), &groups)?
-                }
-            };
+            let native = || pairs.new_vectors().matrix().select(&held_out.fitted);
+            let head = self.head.map_or_else(
+                || centroid_head(&native(), &self.groups_of(&held_out.fitted)),
+                |head| Ok(head.clone()),
+            )?;
             splits.push(Split {
                 held_out: (held_out.seen.len(), held_out.unseen.len()),
                 fitted: held_out.fitted,
-                pairs: pairs.select(&items),
-                seen,
-                criterion: Criterion::by_answers(parameters, pairs, &items),
+                has_seen: seen.is_some(),
+                parts: seen.into_iter().chain(unseen).collect(),
                 head,
             });
         }
-        if splits.iter().any(|split| split.criterion.is_some()) {
-            splits.retain(|split| split.criterion.is_some());
+        if splits.iter().any(Split::is_measured) {
+            splits.retain(Split::is_measured);
         } else {
-            let queries = parameters.queries.as_ref();
-            splits.iter_mut().for_each(|split| split.criterion = Some(Criterion::by_agreement(queries)));
+            for part in splits.iter_mut().flat_map(|split| &mut split.parts) {
+                part.criterion = Some(Criterion::by_agreement(parameters.queries.as_ref()));
+            }
         }
         Ok(splits)
     }
 
     fn fit_split(&self, candidate: &Candidate<'_>, split: &Split<'_>) -> Result<FittedMap> {
-        let groups: Vec<i64> = split.fitted.iter().map(|&item| self.groups[item]).collect();
+        let groups = self.groups_of(&split.fitted);
         (candidate.fit)(&self.pairs.select(&split.fitted), &groups, self.progress)
+    }
+
+    fn groups_of(&self, items: &[usize]) -> Vec<i64> {
+        items.iter().map(|&item| self.groups[item]).collect()
     }
 
     /// How good a map's own σ² is on held-out items.
@@ -275,7 +310,7 @@ impl Task<'_> {
         split: &Split<'_>,
     ) -> Result<SigmaQuality> {
         let pairs = self.pairs.select(&split.fitted);
-        let groups: Vec<i64> = split.fitted.iter().map(|&item| self.groups[item]).collect();
+        let groups = self.groups_of(&split.fitted);
         let part = Task { pairs: &pairs, groups: &groups, ..*self };
         let kind = GeometryKind::options(pairs.new_vectors().space())[0];
         let (adapter, ..) = part.finish(candidate, fitted, kind)?;
@@ -291,10 +326,13 @@ fn sampled(items: &[usize], seed: u64) -> Vec<usize> {
 
 /// An adapter's own σ² against its errors on the held-out items.
 fn calibration_of(adapter: &Adapter, split: &Split<'_>) -> Result<SigmaQuality> {
-    let side = split.pairs.side().filter(|_| adapter.side_dimension().is_some());
-    let adapted = rehang::adapter::apply(adapter, split.pairs.old(), side, &Progress::default())?;
-    let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| f64::from(variance)).collect();
-    let actual = true_errors(split.pairs.new_vectors().matrix(), adapted.vectors.matrix());
+    let (mut predicted, mut actual) = (Vec::new(), Vec::new());
+    for part in &split.parts {
+        let side = part.pairs.side().filter(|_| adapter.side_dimension().is_some());
+        let adapted = rehang::adapter::apply(adapter, part.pairs.old(), side, &Progress::default())?;
+        predicted.extend(adapted.variance.iter().map(|&variance| f64::from(variance)));
+        actual.extend(true_errors(part.pairs.new_vectors().matrix(), adapted.vectors.matrix()));
+    }
     SigmaQuality::of(&predicted, &actual)
 }
 
@@ -305,40 +343,39 @@ fn serve<'s>(
     split: &'s Split<'_>,
     parameters: &FitParameters,
 ) -> Result<Vec<Served<'s>>> {
-    let Some(criterion) = &split.criterion else { return Ok(Vec::new()) };
-    let raw = raw_outputs(&fitted.map, split.pairs.old().matrix(), split.pairs.side())?;
+    let raw = |part: &Part<'_>| raw_outputs(&fitted.map, part.pairs.old().matrix(), part.pairs.side());
+    let raw_of: Vec<Matrix> = split.parts.iter().map(raw).collect::<Result<_>>()?;
     // Lengths come from the vectors that were fitted on, since the fit does not know those of what is held out.
     let known = pairs.select(&split.fitted);
-    let (known, native) = (known.new_vectors(), split.pairs.new_vectors());
+    let known = known.new_vectors();
     let kinds: Vec<Option<GeometryKind>> = match (&fitted.geometry, parameters.geometry) {
         (Some(_), _) => vec![None],
         (None, Some(kind)) => vec![Some(kind)],
         (None, None) => GeometryKind::options(known.space()).iter().copied().map(Some).collect(),
     };
-    let seen: Vec<usize> = (0..if split.seen > 0 { split.seen } else { split.pairs.len() }).collect();
-    let seen_pairs = split.pairs.select(&seen);
     let served = |kind: Option<GeometryKind>| {
-        let own = kind.map(|kind| geometry::fit(kind, &raw, known));
-        let geometry = own.as_ref().or(fitted.geometry.as_ref()).unwrap_or(&Geometry::Raw);
-        let adapted = conformed(geometry, raw.clone());
-        adapted.check_finite("adapted vectors")?;
-        // As an adapter does: what is known of errors is what happens to items of known classes.
-        let seen_outputs = adapted.select(&seen);
-        let error = mean(&true_errors(seen_pairs.new_vectors().matrix(), &seen_outputs));
-        let head = sharpened(&split.head, &adapted, native.matrix())?;
-        let relative_errors =
-            (relative_error(&adapted, &split.pairs), relative_error(&seen_outputs, &seen_pairs));
-        let gallery = Gallery { criterion, native, adapted };
-        Ok(Served {
-            kind,
-            relative_error: relative_errors.0,
-            seen_error: relative_errors.1,
-            whole: handicap::whole(native.matrix(), native.space().distance, error),
-            order: gallery.default_order(&head, parameters.seed)?,
-            shuffled: shuffled(native.len(), parameters.seed),
-            gallery,
-            seen: split.seen,
-        })
+        let mut served = Served { kind, errors: Vec::new(), whole: 0.0, parts: Vec::new() };
+        let mut head = None;
+        for (part, raw) in split.parts.iter().zip(&raw_of) {
+            let own = kind.map(|kind| geometry::fit(kind, raw, known));
+            let geometry = own.as_ref().or(fitted.geometry.as_ref()).unwrap_or(&Geometry::Raw);
+            let adapted = conformed(geometry, raw.clone());
+            adapted.check_finite("adapted vectors")?;
+            let native = part.pairs.new_vectors();
+            served.errors.push(relative_error(&adapted, &part.pairs));
+            // As an adapter does: what is known of errors is what happens to items of known classes, the first part.
+            if head.is_none() {
+                let error = mean(&true_errors(native.matrix(), &adapted));
+                served.whole = handicap::whole(native.matrix(), native.space().distance, error);
+                head = Some(sharpened(&split.head, &adapted, native.matrix())?);
+            }
+            let (Some(criterion), Some(head)) = (&part.criterion, &head) else { continue };
+            let gallery = Gallery { criterion, native, adapted };
+            let order = gallery.default_order(head, parameters.seed)?;
+            let shuffled = shuffled(native.len(), parameters.seed);
+            served.parts.push(Measurable { gallery, shuffled, order });
+        }
+        Ok(served)
     };
     kinds.into_iter().map(served).collect()
 }
@@ -348,9 +385,9 @@ fn rows(splits: &[Vec<Served<'_>>], method: Method, seconds: f64) -> Result<Vec<
     let row = |place: usize| {
         let served: Vec<&Served<'_>> = splits.iter().map(|split| &split[place]).collect();
         // As many splits as make it sure; it costs more than all the rest.
-        let sure = ITEMS_SURE.div_ceil(served[0].order.len()).min(served.len());
+        let sure = ITEMS_SURE.div_ceil(served[0].items().max(1)).min(served.len());
         let areas_at = |part: f64| {
-            let areas = |served: &&Served<'_>| Ok(served.quality(&served.shuffled, part)?.1);
+            let areas = |served: &&Served<'_>| Ok(served.quality(|part| &part.shuffled, part)?.1);
             let of_split = served[..sure].iter().map(areas).collect::<Result<Vec<Vec<f64>>>>()?;
             let sets = of_split.iter().map(Vec::len).min().unwrap_or(0);
             let of_set = |set: usize| mean(&of_split.iter().map(|areas| areas[set]).collect::<Vec<_>>());
@@ -360,13 +397,13 @@ fn rows(splits: &[Vec<Served<'_>>], method: Method, seconds: f64) -> Result<Vec<
         let part = tried[kept].0;
         let (mut starts, mut areas) = (Vec::new(), Vec::new());
         for served in &served {
-            let (start, of_sets) = served.quality(&served.order, part)?;
+            let (start, of_sets) = served.quality(|part| &part.order, part)?;
             starts.push(start);
             areas.push(mean(&of_sets));
         }
         let row = SelectionRow {
             geometry: served[0].kind,
-            relative_error: mean(&served.iter().map(|served| served.relative_error).collect::<Vec<_>>()),
+            relative_error: mean(&served.iter().map(|served| mean(&served.errors)).collect::<Vec<_>>()),
             start: mean(&starts),
             area: mean(&areas),
             handicap: part,
@@ -483,7 +520,6 @@ mod tests {
     use super::*;
     use crate::auto::closed_form_candidates;
     use crate::tests::test_data::{pairs as make, random_matrix};
-    use rehang::Matrix;
 
     fn row(method: Method, areas: &[f64]) -> Measured {
         let row = SelectionRow { area: mean(areas), splits: areas.len(), ..empty(method) };
@@ -582,7 +618,7 @@ mod tests {
             let areas = splits.iter().map(|split| {
                 let fitted = task.fit_split(candidate, split).unwrap();
                 let served = serve(&fitted, &pairs, split, &parameters).unwrap();
-                mean(&served[0].quality(&served[0].order, 0.0).unwrap().1)
+                mean(&served[0].quality(|part| &part.order, 0.0).unwrap().1)
             });
             mean(&areas.collect::<Vec<_>>())
         });

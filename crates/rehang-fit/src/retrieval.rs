@@ -103,16 +103,15 @@ impl<'a> Criterion<'a> {
     /// For the pairs `items`, which are a gallery: by judgements where there are queries, else by class. `None` where nothing
     /// says what is right, or nothing among these items.
     pub(crate) fn by_answers(parameters: &'a FitParameters, pairs: &Pairs, items: &[usize]) -> Option<Self> {
-        let found = match &parameters.queries {
-            Some(queries) => Self {
+        let found = if let Some(queries) = &parameters.queries {
+            Self {
                 answers: Answers::Judged(queries.judged(items)?),
                 queries: Some(queries),
                 metric: Metric::ndcg_at(AGREEMENT),
-            },
-            None => {
-                let labels = pairs.labels()?;
-                Self::by_label(&items.iter().map(|&item| labels[item]).collect::<Vec<_>>())?
             }
+        } else {
+            let labels = pairs.labels()?;
+            Self::by_label(&items.iter().map(|&item| labels[item]).collect::<Vec<_>>())?
         };
         Some(Self { metric: parameters.metric.unwrap_or(found.metric), ..found })
     }

@@ -53,10 +53,11 @@ pub const DOORS: &[(&str, &str)] = &[
     ("crates/rehang-store/src/clock.rs", "waiting for other writers"),
     ("crates/rehang-store/src/lease.rs", "until when work is leased"),
     ("crates/rehang-upgrade/src/clock.rs", "rates and reports of a backfill"),
-    ("crates/rehang-fit/src/auto.rs", "seconds of a fit, which are shown"),
+    ("crates/rehang-fit/src/compare.rs", "seconds of a fit, which are shown"),
     ("crates/rehang-cli/src/bar.rs", "the progress bar"),
     ("crates/rehang-demo/src/live.rs", "how long searches and writes take during the demo"),
     ("xtask/src/papers/units.rs", "seconds of a fit, which are part of the results"),
+    ("xtask/src/regret.rs", "seconds of a fit, which are part of the results"),
 ];
 
 /// Crates that talk to people: they print, and they know the words of the command line.
