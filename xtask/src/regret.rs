@@ -282,11 +282,10 @@ fn table(rows: &[Row]) -> String {
         }
         done.push((&row.set, &row.known));
         for part in parts(rows, &row.set) {
-            let better = |best: (&str, f64), one: (&str, f64)| if one.1 > best.1 { one } else { best };
             let best = names
                 .iter()
                 .filter_map(|method| Some((*method, area(rows, &row.set, &part, "-", Some(method))?)))
-                .reduce(better);
+                .reduce(|best, one| if one.1 > best.1 { one } else { best });
             let own = area(rows, &row.set, &part, &row.known, None);
             let (Some((method, best)), Some(own)) = (best, own) else { continue };
             let _ = writeln!(
