@@ -145,15 +145,17 @@ def main():
     auto = ["upgrade", "auto", "--yes", "--items", "500", "--method", asked.method]
     killed, died_at, began = 0, Counter(), time.time()
     while killed < asked.kills:
-        child = subprocess.Popen([rehang, *auto], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        child = subprocess.Popen([rehang, *auto], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         # Most right after they began; some in the middle of a fit or of the backfill.
-        time.sleep(chance.uniform(0.0, 2.5 if killed % 5 == 4 else 0.3))
+        time.sleep(chance.uniform(0.0, 3.0 if killed % 4 == 3 else 0.5))
         if child.poll() is not None:
             break
         child.kill()
-        said = [line for line in child.communicate()[0].splitlines() if line.startswith("── ")]
-        died_at[said[-1][3:] if said else "begin"] += 1
+        child.wait()
         killed += 1
+        status = run("upgrade", "status", "--json")
+        place = json.loads(status.stdout)["next"] if status.returncode == 0 else {"step": "begin"}
+        died_at[place.get("step") or place["halt"]["why"]] += 1
         state = run("doctor", "--gallery", "G.db")
         if state.returncode != 0:
             sys.exit(f"after kill {killed}: {state.stdout}")
@@ -164,7 +166,7 @@ def main():
     report = {
         "items": len(texts),
         "kills": killed,
-        "died_after": dict(died_at),
+        "died_before_the_end_of": dict(died_at),
         "native": status["counts"]["native"],
         "serving": status["serving"],
         "asked_of_the_encoder": sum(counts.values()),

@@ -589,20 +589,20 @@ mod tests {
     }
 
     /// Vectors of which the old model sees a half, with noise.
-    fn half_seen(n: usize) -> Pairs {
+    fn half_seen(n: usize, noise_of_old: f32) -> Pairs {
         let centres = random_matrix(30, 24, 1);
         let noise = random_matrix(n, 24, 2);
         let new = Matrix::from_fn(n, 24, |row, axis| centres.row(row % 30)[axis] + noise.row(row)[axis]);
         let wrong = random_matrix(n, 24, 3);
         let old = Matrix::from_fn(n, 24, |row, axis| {
-            (if axis < 12 { new.row(row)[axis] } else { 0.0 }) + 0.3 * wrong.row(row)[axis]
+            (if axis < 12 { new.row(row)[axis] } else { 0.0 }) + noise_of_old * wrong.row(row)[axis]
         });
         make(old, new, None)
     }
 
     #[test]
     fn a_map_wins_with_its_handicap_that_would_lose_without() {
-        let pairs = half_seen(700);
+        let pairs = half_seen(700, 0.4);
         let parameters = FitParameters { geometry: Some(GeometryKind::Raw), ..FitParameters::default() };
         let groups = crate::pseudo_classes::pseudo_classes(pairs.new_vectors().matrix(), 0).unwrap();
         let progress = Progress::default();
@@ -629,8 +629,8 @@ mod tests {
 
     #[test]
     fn queries_are_what_maps_are_compared_by_where_there_are_any() {
-        let pairs = half_seen(300);
-        let asked = half_seen(360).select(&(300..360).collect::<Vec<_>>());
+        let pairs = half_seen(300, 0.3);
+        let asked = half_seen(360, 0.3).select(&(300..360).collect::<Vec<_>>());
         let queries = |qrels| crate::Queries {
             old: asked.old().matrix().clone(),
             new: asked.new_vectors().matrix().clone(),
