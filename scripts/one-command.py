@@ -147,7 +147,7 @@ def main():
     while killed < asked.kills:
         child = subprocess.Popen([rehang, *auto], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         # Most right after they began; some in the middle of a fit or of the backfill.
-        time.sleep(chance.uniform(0.0, 3.0 if killed % 4 == 3 else 0.5))
+        time.sleep(chance.uniform(0.0, 8.0 if killed % 2 == 1 else 0.5))
         if child.poll() is not None:
             break
         child.kill()

@@ -114,7 +114,7 @@ fn judged(folder: &Path) -> Result<Study> {
     let (old, new) = (matrix("docs_old.npy")?, matrix("docs_new.npy")?);
     let (queries_old, queries_new) = (matrix("queries_old.npy")?, matrix("queries_new.npy")?);
     let (items, asked) = (ids("corpus.jsonl")?, ids("queries.jsonl")?);
-    let all = read_qrels(&folder.join("qrels.tsv"), &asked, &items, MissingPolicy::Error)?;
+    let all = read_qrels(folder.join("qrels.tsv"), &asked, &items, MissingPolicy::Error)?;
     let among = |documents: &[usize], queries: &[usize]| {
         let place = |item: usize| documents.iter().position(|&document| document == item);
         let of_query = |&query: &usize| {

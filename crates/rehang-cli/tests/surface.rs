@@ -1334,7 +1334,7 @@ fn a_fit_is_chosen_by_queries_and_judgements_where_there_are_any() {
     place.write_matrix("items_new.npy", &new.select(&items));
     place.write_matrix("asked_old.npy", &old.select(&asked));
     place.write_matrix("asked_new.npy", &new.select(&asked));
-    let lines = |name: &str, text: String| std::fs::write(place.path(name), text).unwrap();
+    let lines = |name: &str, text: String| place.write_bytes(name, text.as_bytes());
     lines("ids.txt", (0..300).map(|item| format!("d{item}\n")).collect());
     lines("query_ids.txt", (0..40).map(|query| format!("q{query}\n")).collect());
     // Right is every seventh item, for every query another seventh.
