@@ -8,7 +8,7 @@ use rehang_store::{Ledger, find_space};
 use serde::Serialize;
 
 use crate::record::{Recorded, Serving};
-use crate::verbs::{Setup, expect_of_adapter};
+use crate::verbs::{Setup, expect_of_adapter, native_share};
 
 /// Shares of the gallery that a plan shows the curve at.
 const SHOWN: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
@@ -174,7 +174,7 @@ pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> 
         return Ok(());
     }
     let counts = store.counts(&record.new.name)?;
-    let share = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
+    let share = native_share(&counts);
     let (true, Some(line)) = (forecast.is_below_doing_nothing(share), forecast.do_nothing) else {
         return Ok(());
     };

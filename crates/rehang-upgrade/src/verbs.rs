@@ -460,16 +460,16 @@ pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) 
         return Err(finished(store, &recorded.record));
     }
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
-    if recorded.record.phase == Phase::Sampling {
-        let phase = "sampling: searches never left the old space, so there is nothing to roll back";
-        return Err(Error::wrong_phase(upgrade_of(store), phase));
-    }
     // The record first: a process that finishes at the same moment then fails, instead of dropping the space that is to serve.
     // Also where nothing of it differs: a switch that has read it before then fails too.
     let phase = match recorded.record.phase {
         Phase::Filled => Phase::RolledBack,
         Phase::Filling => Phase::Abandoned,
-        phase @ (Phase::Sampling | Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
+        Phase::Sampling => {
+            let phase = "sampling: searches never left the old space, so there is nothing to roll back";
+            return Err(Error::wrong_phase(upgrade_of(store), phase));
+        }
+        phase @ (Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
     };
     let rolled_back = UpgradeRecord { phase, ..recorded.record.clone() };
     let has_new = find_space(store, &new)?.is_some();
@@ -661,7 +661,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         let items = items()?;
         Counts { items, lacking: items, ..Counts::default() }
     };
-    let fraction = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
+    let fraction = native_share(&counts);
     let lag = match record.phase {
         Phase::Sampling | Phase::Filling | Phase::Abandoned => counts.lacking,
         Phase::Filled | Phase::RolledBack => store.count_lag(new, &record.old.name)?,
@@ -705,7 +705,12 @@ pub(crate) fn mismatch(expected: &Space, received: &Space) -> Error {
     ErrorKind::SpaceMismatch { expected: expected.to_string(), received: received.to_string() }.into()
 }
 
-fn is_between(record: &UpgradeRecord, old: &Space, new: &Space) -> bool {
+/// Share of all items that are native, 0–1; 1 for an empty gallery.
+pub(crate) fn native_share(counts: &Counts) -> f64 {
+    if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 }
+}
+
+pub(crate) fn is_between(record: &UpgradeRecord, old: &Space, new: &Space) -> bool {
     (&record.old.name, &record.new.name) == (&old.name, &new.name)
 }
 

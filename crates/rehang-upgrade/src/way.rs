@@ -19,7 +19,7 @@ use crate::forecast::Forecast;
 use crate::record::{Phase, Recorded, Serving};
 use crate::sample;
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
-use crate::verbs::{Started, Switched, expect_between};
+use crate::verbs::{Started, Switched, expect_between, is_between, native_share};
 
 /// A step of the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -187,9 +187,7 @@ impl Upgrade {
         let (store, configuration) = (self.store(), self.configuration());
         let (old, new) = (&configuration.old, &configuration.new);
         let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
-        let is_ours = |names: (&str, &str)| names == (old.name.as_str(), new.name.as_str());
-        let record =
-            recorded.filter(|record| record.is_live() || is_ours((&record.old.name, &record.new.name)));
+        let record = recorded.filter(|record| record.is_live() || is_between(record, old, new));
         if let Some(record) = &record {
             expect_between(store, record, old, new)?;
         }
@@ -200,24 +198,23 @@ impl Upgrade {
             _ => {}
         }
         let is_known = configuration.names_adapter() || fitting::fitted(store, &new.name)?.is_some();
-        if !is_known && matches!(phase, None | Some(Phase::Sampling)) {
+        let is_before_start = matches!(phase, None | Some(Phase::Sampling));
+        if !is_known && is_before_start {
             return Ok(Next::Step(if drawn { Step::Fit } else { Step::Pairs }));
         }
         let planned = configuration.planned(store)?;
         let forecast = configuration.forecast(&planned)?;
-        let record = match (record, &forecast) {
-            (None, None) => return Ok(Next::Step(if drawn { Step::Report } else { Step::Pairs })),
-            (Some(record), None) if record.phase == Phase::Sampling => {
-                return Ok(Next::Step(if drawn { Step::Report } else { Step::Pairs }));
-            }
-            (Some(record), _) if record.phase == Phase::Filled => record,
-            _ => return Ok(Next::Step(Step::Start)),
+        if forecast.is_none() && is_before_start {
+            return Ok(Next::Step(if drawn { Step::Report } else { Step::Pairs }));
+        }
+        let Some(record) = record.filter(|record| record.phase == Phase::Filled) else {
+            return Ok(Next::Step(Step::Start));
         };
         if record.adapter != planned.adapter.fingerprint()? || record.order != planned.order {
             return Ok(Next::Step(Step::Start));
         }
         let counts = store.counts(&new.name)?;
-        let share = if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 };
+        let share = native_share(&counts);
         let is_left = sample::embeddable(store, &new.name)? > counts.native;
         if store.serving()?.as_deref() != Some(new.name.as_str()) {
             let Some(forecast) = forecast else { return Ok(Next::Halt(Halt::NotMeasured)) };
@@ -303,17 +300,17 @@ impl Upgrade {
                 }
                 Step::Start => tell(&Taken::Start(&self.start(progress)?))?,
                 Step::Switch => {
-                    let planned = self.configuration().planned(self.store())?;
-                    let forecast = self.configuration().forecast(&planned)?;
-                    let share = self.status(0)?.fraction;
-                    let passes = forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast));
-                    let is_mixed = passes.is_some_and(|from| share >= from);
+                    let share = native_share(&self.store().counts(&self.configuration().new.name)?);
+                    let is_mixed = self.passes_at(asked)?.is_some_and(|from| share >= from);
                     let serving = if is_mixed { Serving::Mixed } else { Serving::Merged };
                     // Whether it is worth it was asked for above.
                     tell(&Taken::Switch(&self.switch(serving, true)?.0))?;
                 }
                 Step::Backfill | Step::Run => {
-                    let until = if step == Step::Run { asked.run.until } else { self.first_share(asked)? };
+                    let until = match step {
+                        Step::Run => asked.run.until,
+                        _ => self.passes_at(asked)?.map(Until::Fraction),
+                    };
                     let done = self.run(&RunOptions { until, ..run }, encoder, progress)?;
                     tell(&Taken::Run(&done))?;
                     embedded += done.summary.done.native;
@@ -330,10 +327,10 @@ impl Upgrade {
     }
 
     /// The share of native items from which on the switch is worth it.
-    fn first_share(&self, asked: &AutoOptions) -> Result<Option<Until>> {
+    fn passes_at(&self, asked: &AutoOptions) -> Result<Option<f64>> {
         let planned = self.configuration().planned(self.store())?;
         let forecast = self.configuration().forecast(&planned)?;
-        Ok(forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast)).map(Until::Fraction))
+        Ok(forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast)))
     }
 }
 
