@@ -1,11 +1,13 @@
-//! What must hold of everything that enters a store, whichever store it is.
+//! What must hold of everything that enters a store, whichever store it is, and how each refusal is worded: for those who write a store.
+
+#![allow(clippy::missing_errors_doc, reason = "each function says what it refuses; that is its error")]
 
 use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 
-use crate::contract::{Epoch, ItemWrite, Priority, VectorWrite};
+use crate::contract::{Epoch, ItemWrite, Priority, SpaceRecord, VectorWrite};
 
 /// A vector enters only if it is as wide as its space, finite, and of length 1 where the space says so.
-pub(crate) fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Result<()> {
+pub fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Result<()> {
     let what = || format!("the vector of {} for space {:?}", whose(), space.name);
     if vector.len() != space.dimension {
         return Err(ErrorKind::WidthMismatch {
@@ -29,7 +31,7 @@ pub(crate) fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) 
 
 /// Everything about an application's write that can be said without looking into the store, but for the spaces, which
 /// `space` looks up.
-pub(crate) fn item_write<'a>(
+pub fn item_write<'a>(
     write: &ItemWrite,
     mut space: impl FnMut(&str) -> Result<&'a Space>,
 ) -> Result<()> {
@@ -64,7 +66,7 @@ pub(crate) fn item_write<'a>(
 }
 
 /// Everything about an upgrade's write that can be said without looking into the store.
-pub(crate) fn vector_write(space: &Space, epoch: Option<Epoch>, write: &VectorWrite) -> Result<()> {
+pub fn vector_write(space: &Space, epoch: Option<Epoch>, write: &VectorWrite) -> Result<()> {
     vector(space, &write.vector, || format!("item {}", write.key))?;
     if write.provenance == Provenance::Old {
         return Err(Error::option("the provenance of an upgrade's write", "old", "adapted or native"));
@@ -78,7 +80,7 @@ pub(crate) fn vector_write(space: &Space, epoch: Option<Epoch>, write: &VectorWr
 }
 
 /// NaN has no place in an order, so it is refused where orders are made from a number.
-pub(crate) fn number(name: &str, value: Option<f64>) -> Result<()> {
+pub fn number(name: &str, value: Option<f64>) -> Result<()> {
     match value {
         Some(value) if value.is_nan() => Err(Error::option(name, "NaN", "a number, or none at all")),
         _ => Ok(()),
@@ -86,12 +88,12 @@ pub(crate) fn number(name: &str, value: Option<f64>) -> Result<()> {
 }
 
 /// Scores order the queue.
-pub(crate) fn priority(priority: Option<Priority>) -> Result<()> {
+pub fn priority(priority: Option<Priority>) -> Result<()> {
     number("priority", priority.map(|priority| priority.score))
 }
 
 /// Nothing is written for a plan that another one has replaced.
-pub(crate) fn epoch(space: &str, carried: Epoch, now: Epoch) -> Result<()> {
+pub fn epoch(space: &str, carried: Epoch, now: Epoch) -> Result<()> {
     if carried == now {
         return Ok(());
     }
@@ -102,7 +104,7 @@ pub(crate) fn epoch(space: &str, carried: Epoch, now: Epoch) -> Result<()> {
 }
 
 /// A space can be made if its vectors have coordinates and applications' vectors in it are their models' own.
-pub(crate) fn new_space(space: &Space, written_as: Provenance) -> Result<()> {
+pub fn new_space(space: &Space, written_as: Provenance) -> Result<()> {
     if space.name.is_empty() {
         return Err(Error::option("the name of a space", "", "the name of the model that makes its vectors"));
     }
@@ -124,7 +126,7 @@ pub(crate) fn new_space(space: &Space, written_as: Provenance) -> Result<()> {
 }
 
 /// Queries must be as wide as the space and finite.
-pub(crate) fn queries(space: &Space, queries: &Matrix) -> Result<()> {
+pub fn queries(space: &Space, queries: &Matrix) -> Result<()> {
     let what = || format!("the queries to space {:?}", space.name);
     if queries.rows() > 0 && queries.columns() != space.dimension {
         return Err(ErrorKind::WidthMismatch {
@@ -138,4 +140,68 @@ pub(crate) fn queries(space: &Space, queries: &Matrix) -> Result<()> {
 }
 
 /// Widest vector of a gallery; anything wider is taken for a slip.
-pub(crate) const DIMENSION_MAX: usize = 1 << 16;
+pub const DIMENSION_MAX: usize = 1 << 16;
+
+/// Succeeds where a space that is there already has the very properties that are wanted.
+pub fn same_space(there: &SpaceRecord, space: &Space, written_as: Provenance) -> Result<()> {
+    if there.space == *space && there.written_as == written_as {
+        return Ok(());
+    }
+    Err(Error::conflict(
+        format!("space {:?}", space.name),
+        format!(
+            "the gallery has it as {} written as {}, not as {space} written as {written_as}; \
+             give the new space a name of its own",
+            there.space, there.written_as
+        ),
+    ))
+}
+
+/// The serving space is not dropped.
+pub fn serving_space_stays(space: &str) -> Error {
+    Error::conflict(
+        format!("space {space:?}"),
+        "it is the serving space; switch searches to another space before it is dropped",
+    )
+}
+
+/// A switch of searches that another one overtook.
+pub fn another_serves(from: &str, to: &str, serving: &str) -> Error {
+    Error::conflict(
+        format!("switching searches from space {from:?} to {to:?}"),
+        format!("space {serving:?} serves now; look at the state of the gallery, then decide again"),
+    )
+}
+
+/// A space that a store does not have, beside those that it has.
+pub fn no_such_space(name: &str, store: &str, names: &[&str]) -> Error {
+    let place = if names.is_empty() {
+        format!("{store}, which has no spaces")
+    } else {
+        format!("{store}, which has {}", names.join(", "))
+    };
+    Error::not_found("space", name, place)
+}
+
+/// An epoch that another process began.
+pub fn epoch_began(space: &str, from: Epoch, now: Epoch) -> Error {
+    Error::changed_meanwhile(
+        format!("the epoch of space {space:?}"),
+        format!("{from} was expected and {now} is there"),
+    )
+}
+
+/// A document that another process changed.
+pub fn document_changed(name: &str, expected: Option<u64>, there: Option<u64>) -> Error {
+    let words = |version: Option<u64>| {
+        version.map_or_else(|| "none".to_owned(), |version| format!("version {version}"))
+    };
+    Error::changed_meanwhile(
+        format!("document {name:?}"),
+        format!(
+            "another writer was faster: {} was expected and {} is there; read it again, then decide",
+            words(expected),
+            words(there)
+        ),
+    )
+}

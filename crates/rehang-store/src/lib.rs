@@ -4,7 +4,7 @@
 //! on what; and the documents of an upgrade. An index searches one space and is derived. A [`Store`] is both. None of them knows
 //! how vectors are made. [`conformance`] proves that a store keeps the contracts.
 
-mod check;
+pub mod check;
 mod clock;
 pub mod conformance;
 mod contract;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rayon::prelude::*;
-use rehang::{Error, Matrix, Provenance, Result, Space};
+use rehang::{Matrix, Provenance, Result, Space};
 
-use crate::check;
+use crate::check::{self, another_serves, document_changed, epoch_began, no_such_space, same_space, serving_space_stays};
 use crate::contract::{
     Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey,
     ItemWrite, Ledger, Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, SpaceRecord,
@@ -688,65 +688,6 @@ fn find<'a>(spaces: &'a [SpaceState], name: &str) -> Result<(usize, &'a SpaceSta
 fn find_mut<'a>(spaces: &'a mut [SpaceState], name: &str) -> Result<&'a mut SpaceState> {
     let place = find(spaces, name)?.0;
     Ok(&mut spaces[place])
-}
-
-/// Succeeds where a space that is there already has the very properties that are wanted.
-pub(crate) fn same_space(there: &SpaceRecord, space: &Space, written_as: Provenance) -> Result<()> {
-    if there.space == *space && there.written_as == written_as {
-        return Ok(());
-    }
-    Err(Error::conflict(
-        format!("space {:?}", space.name),
-        format!(
-            "the gallery has it as {} written as {}, not as {space} written as {written_as}; \
-             give the new space a name of its own",
-            there.space, there.written_as
-        ),
-    ))
-}
-
-pub(crate) fn serving_space_stays(space: &str) -> Error {
-    Error::conflict(
-        format!("space {space:?}"),
-        "it is the serving space; switch searches to another space before it is dropped",
-    )
-}
-
-pub(crate) fn another_serves(from: &str, to: &str, serving: &str) -> Error {
-    Error::conflict(
-        format!("switching searches from space {from:?} to {to:?}"),
-        format!("space {serving:?} serves now; look at the state of the gallery, then decide again"),
-    )
-}
-
-pub(crate) fn no_such_space(name: &str, store: &str, names: &[&str]) -> Error {
-    let place = if names.is_empty() {
-        format!("{store}, which has no spaces")
-    } else {
-        format!("{store}, which has {}", names.join(", "))
-    };
-    Error::not_found("space", name, place)
-}
-
-pub(crate) fn epoch_began(space: &str, from: Epoch, now: Epoch) -> Error {
-    Error::changed_meanwhile(
-        format!("the epoch of space {space:?}"),
-        format!("{from} was expected and {now} is there"),
-    )
-}
-
-pub(crate) fn document_changed(name: &str, expected: Option<u64>, there: Option<u64>) -> Error {
-    let words = |version: Option<u64>| {
-        version.map_or_else(|| "none".to_owned(), |version| format!("version {version}"))
-    };
-    Error::changed_meanwhile(
-        format!("document {name:?}"),
-        format!(
-            "another writer was faster: {} was expected and {} is there; read it again, then decide",
-            words(expected),
-            words(there)
-        ),
-    )
 }
 
 #[cfg(test)]

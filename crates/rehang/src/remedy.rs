@@ -24,6 +24,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Remedy {
+    /// Make a gallery of the application's table.
+    AdoptTable,
     /// Begin an upgrade of the gallery between the configured spaces.
     BeginUpgrade,
     /// Start the upgrade again: its filling goes on where it was.
@@ -78,6 +80,7 @@ pub enum Remedy {
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::AdoptTable => "make a gallery of the table first, which also ends one that was begun",
             Self::BeginUpgrade => "starting the upgrade begins one",
             Self::ContinueFilling => "start the upgrade again, which goes on where it was",
             Self::PlanAnew => {

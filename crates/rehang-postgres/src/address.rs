@@ -1,0 +1,239 @@
+//! Where the server is and how it is spoken to: an address as libpq writes it, and its secrets from where libpq finds them.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres::Config;
+use postgres::config::{Host, SslMode};
+use rehang::{Error, Result};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// An address with what it takes to connect there.
+pub(crate) struct Address {
+    config: Config,
+    tls: MakeRustlsConnect,
+}
+
+/// How far a server has to prove who it is, in libpq's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verify {
+    /// `disable`, `prefer` and `require`: not at all.
+    Not,
+    /// `verify-full`, and `verify-ca` too, which is held to the name as well.
+    Full,
+}
+
+impl Address {
+    /// Reads `postgresql://user@host:5432/database?sslmode=verify-full`, or `host=… user=…`. A password that is not in it comes from
+    /// `PGPASSWORD` or from the password file (`PGPASSFILE`, or `.pgpass` in the home folder).
+    ///
+    /// As in libpq, `sslmode=require` encrypts and asks for no proof of who the server is, unless `sslrootcert` names the authorities;
+    /// `verify-full` asks for one by these, or by the usual authorities where none are named. `verify-ca` is held to the same.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let (text, taken) = take_options(text, &["sslmode", "sslrootcert"]);
+        let [mode, authorities] = &taken[..] else { unreachable!("as many as were asked for") };
+        let wrong = |detail: String| Error::option("the address of the server", "given", detail);
+        // The reason never repeats the address, which may hold a password.
+        let mut config = Config::from_str(&text)
+            .map_err(|error| wrong(format!("postgresql://USER@HOST:PORT/DATABASE ({error})")))?;
+        let (mode, mut verify) = match mode.as_deref() {
+            None | Some("prefer" | "allow") => (SslMode::Prefer, Verify::Not),
+            Some("disable") => (SslMode::Disable, Verify::Not),
+            Some("require") => (SslMode::Require, Verify::Not),
+            Some("verify-ca" | "verify-full") => (SslMode::Require, Verify::Full),
+            Some(other) => {
+                let known = "disable, prefer, require, verify-ca or verify-full";
+                return Err(Error::option("sslmode", other, known));
+            }
+        };
+        if authorities.is_some() && mode == SslMode::Require {
+            verify = Verify::Full;
+        }
+        config.ssl_mode(mode);
+        if config.get_application_name().is_none() {
+            config.application_name("rehang");
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(Duration::from_secs(10));
+        }
+        if config.get_user().is_none()
+            && let Some(user) = variable("PGUSER").or_else(|| variable("USER"))
+        {
+            config.user(&user);
+        }
+        if config.get_password().is_none_or(<[u8]>::is_empty)
+            && let Some(password) = variable("PGPASSWORD").or_else(|| from_password_file(&config))
+        {
+            config.password(password);
+        }
+        Ok(Self { tls: MakeRustlsConnect::new(client_config(verify, authorities.as_deref())?), config })
+    }
+
+    pub(crate) fn connect(&self) -> std::result::Result<postgres::Client, postgres::Error> {
+        self.config.connect(self.tls.clone())
+    }
+
+    /// `host:port/database`: what may be shown.
+    pub(crate) fn shown(&self) -> String {
+        let host = match self.config.get_hosts().first() {
+            Some(Host::Tcp(host)) => host.clone(),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => path.display().to_string(),
+            None => "localhost".into(),
+        };
+        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
+        match self.config.get_ports().first() {
+            Some(port) if *port != 5432 => format!("{host}:{port}/{database}"),
+            _ => format!("{host}/{database}"),
+        }
+    }
+}
+
+/// Takes options out of an address, which the parser of the address does not know or knows otherwise.
+fn take_options(text: &str, names: &[&str]) -> (String, Vec<Option<String>>) {
+    let mut taken = vec![None; names.len()];
+    let mut take = |pair: &str| -> bool {
+        let Some((name, value)) = pair.split_once('=') else { return false };
+        let Some(at) = names.iter().position(|known| *known == name.trim()) else { return false };
+        taken[at] = Some(value.trim().trim_matches('\'').replace("%2F", "/"));
+        true
+    };
+    if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+        let kept: Vec<&str> = text.split_whitespace().filter(|pair| !take(pair)).collect();
+        return (kept.join(" "), taken);
+    }
+    let (address, query) = text.split_once('?').unwrap_or((text, ""));
+    let kept: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty() && !take(pair)).collect();
+    let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
+    (format!("{address}{query}"), taken)
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The password of libpq's file, lines of `host:port:database:user:password` with `*` for anything.
+fn from_password_file(config: &Config) -> Option<String> {
+    let path = variable("PGPASSFILE")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".pgpass")))?;
+    let text = fs_err::read_to_string(path).ok()?;
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => host.clone(),
+        _ => "localhost".into(),
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432).to_string();
+    let user = config.get_user().unwrap_or_default();
+    password_of(&text, [&host, &port, config.get_dbname().unwrap_or(user), user])
+}
+
+/// The password of the first line that fits. A backslash makes a colon or a backslash part of a field.
+fn password_of(text: &str, wanted: [&str; 4]) -> Option<String> {
+    text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let mut fields = vec![String::new()];
+        let mut letters = line.chars();
+        while let Some(letter) = letters.next() {
+            match letter {
+                '\\' => fields.last_mut()?.extend(letters.next()),
+                ':' if fields.len() < 5 => fields.push(String::new()),
+                _ => fields.last_mut()?.push(letter),
+            }
+        }
+        let fits = fields.iter().zip(wanted).all(|(field, wanted)| field == "*" || field == wanted);
+        (fields.len() == 5 && fits).then(|| fields.swap_remove(4))
+    })
+}
+
+fn client_config(verify: Verify, authorities: Option<&str>) -> Result<ClientConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::corrupt("the TLS library", error))?;
+    if verify == Verify::Not {
+        let any = Arc::new(AnyServer(provider));
+        return Ok(builder.dangerous().with_custom_certificate_verifier(any).with_no_client_auth());
+    }
+    let mut roots = RootCertStore::empty();
+    match authorities {
+        None | Some("system") => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        Some(path) => {
+            let bad = |error: &dyn std::fmt::Display| Error::corrupt(path, format!("sslrootcert: {error}"));
+            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| bad(&error))? {
+                roots.add(certificate.map_err(|error| bad(&error))?).map_err(|error| bad(&error))?;
+            }
+        }
+    }
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Takes any server for the one that was meant, as libpq does where it is not told to verify: traffic is encrypted, and that is all.
+#[derive(Debug)]
+struct AnyServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_come_from_the_first_line_that_fits() {
+        let text = "# a comment\nother:5432:*:*:no\nhost:5432:db:me:a\\:b\\\\c\n*:*:*:*:any";
+        assert_eq!(password_of(text, ["host", "5432", "db", "me"]).as_deref(), Some("a:b\\c"));
+        assert_eq!(password_of(text, ["host", "5433", "db", "me"]).as_deref(), Some("any"));
+        assert_eq!(password_of("short:line", ["short", "line", "", ""]), None);
+    }
+
+    #[test]
+    fn an_address_is_shown_without_its_password() {
+        let address =
+            Address::parse("postgresql://me:secret@db.example:6000/shop?sslmode=verify-full&connect_timeout=3")
+                .unwrap();
+        assert_eq!(address.shown(), "db.example:6000/shop");
+        assert_eq!(Address::parse("host=db.example dbname=shop sslmode=disable").unwrap().shown(), "db.example/shop");
+        for bad in ["postgresql://me:secret@db/shop?sslmode=maybe", "postgresql://me:secret@db:port/shop", "secret"] {
+            let error = Address::parse(bad).err().expect("it is no address").to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Connections, and transactions that are made again where the server was away or another transaction was in the way.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use postgres::error::SqlState;
+use postgres::types::ToSql;
+use postgres::{Client, Row, Statement};
+use rehang::{Error, ErrorKind, Result};
+
+use crate::address::Address;
+use crate::clock;
+
+/// How long a call tries to reach a server that is away, as while it starts again, or that another transaction keeps locked.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Waits between two tries grow up to this.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Every connection begins with this. No statement of ours waits long for a lock, so nobody waits long behind it.
+const SESSION: &str = "SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '5min'; SET jit = off;";
+
+/// Parameters of a statement.
+pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// A server's database: connections that are opened as they are needed and kept.
+pub(crate) struct Database {
+    address: Address,
+    name: String,
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// How a transaction sees others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Reads, all of one moment.
+    Read,
+    /// Writes; each statement sees what is committed by then.
+    Write,
+    /// Writes that may be lost with the machine: leases.
+    WriteLightly,
+}
+
+impl Mode {
+    fn begin(self) -> &'static str {
+        match self {
+            Self::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Self::Write => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+            Self::WriteLightly => {
+                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off"
+            }
+        }
+    }
+}
+
+/// Why a step of a transaction failed.
+pub(crate) enum Failure {
+    /// The server said so, or is gone.
+    Server(postgres::Error),
+    /// A promise of the contract would have been broken.
+    Ours(Error),
+}
+
+impl From<postgres::Error> for Failure {
+    fn from(error: postgres::Error) -> Self {
+        Self::Server(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Ours(error)
+    }
+}
+
+/// What a step of a transaction gives.
+pub(crate) type Step<T> = std::result::Result<T, Failure>;
+
+/// One session of the server, with the statements that it has prepared.
+pub(crate) struct Connection {
+    client: Client,
+    prepared: BTreeMap<String, Statement>,
+}
+
+impl Connection {
+    fn prepare(&mut self, sql: &str) -> Step<Statement> {
+        if let Some(statement) = self.prepared.get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.client.prepare(sql)?;
+        self.prepared.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    pub(crate) fn query(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Vec<Row>> {
+        let statement = self.prepare(sql)?;
+        Ok(self.client.query(&statement, parameters)?)
+    }
+
+    pub(crate) fn query_opt(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Option<Row>> {
+        let statement = self.prepare(sql)?;
+        Ok(self.client.query_opt(&statement, parameters)?)
+    }
+
+    pub(crate) fn query_one(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Row> {
+        let statement = self.prepare(sql)?;
+        Ok(self.client.query_one(&statement, parameters)?)
+    }
+
+    pub(crate) fn count(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<u64> {
+        Ok(self.query_one(sql, parameters)?.try_get::<_, i64>(0)?.max(0) as u64)
+    }
+
+    pub(crate) fn execute(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<u64> {
+        let statement = self.prepare(sql)?;
+        Ok(self.client.execute(&statement, parameters)?)
+    }
+
+    /// Runs statements that are not worth preparing.
+    pub(crate) fn batch(&mut self, sql: &str) -> Step<()> {
+        Ok(self.client.batch_execute(sql)?)
+    }
+}
+
+impl Database {
+    /// Reads the address, and sees whether a server is there.
+    pub(crate) fn open(address: &str) -> Result<Self> {
+        let address = Address::parse(address)?;
+        let database = Self { name: address.shown(), address, idle: Mutex::default() };
+        let first = database.connect().map_err(|error| database.refused(&error))?;
+        database.give_back(first);
+        Ok(database)
+    }
+
+    /// `host/database`: what may be shown.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn connect(&self) -> std::result::Result<Connection, postgres::Error> {
+        let mut client = self.address.connect()?;
+        client.batch_execute(SESSION)?;
+        Ok(Connection { client, prepared: BTreeMap::new() })
+    }
+
+    fn give_back(&self, connection: Connection) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+    }
+
+    /// A session that nobody else uses, for what has to be done outside of a transaction or for a lock that lasts.
+    pub(crate) fn session(&self) -> Result<Connection> {
+        self.connect().map_err(|error| self.refused(&error))
+    }
+
+    /// Makes a transaction, again and again while the server is away or others are in the way.
+    pub(crate) fn run<T>(&self, mode: Mode, mut work: impl FnMut(&mut Connection) -> Step<T>) -> Result<T> {
+        let began = clock::now();
+        let mut pause = Duration::from_millis(5);
+        loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let failure = match idle.map_or_else(|| self.connect(), Ok) {
+                Err(error) => error,
+                Ok(mut connection) => match transaction(&mut connection, mode, &mut work) {
+                    Ok(done) => {
+                        self.give_back(connection);
+                        return Ok(done);
+                    }
+                    Err(failure) => {
+                        if !connection.client.is_closed() && connection.client.batch_execute("ROLLBACK").is_ok() {
+                            self.give_back(connection);
+                        } else {
+                            // The others were lost with it, most likely.
+                            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                        }
+                        match failure {
+                            Failure::Ours(error) => return Err(error),
+                            Failure::Server(error) => error,
+                        }
+                    }
+                },
+            };
+            if !passes(&failure) || began.elapsed() > PATIENCE {
+                return Err(self.refused(&failure));
+            }
+            clock::wait(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// What the server said, in the words of this library.
+    pub(crate) fn refused(&self, error: &postgres::Error) -> Error {
+        let service = format!("PostgreSQL at {}", self.name);
+        let Some(said) = error.as_db_error() else {
+            let detail = chain(error);
+            return ErrorKind::Unavailable { service, detail }.into();
+        };
+        let mut detail = said.message().to_owned();
+        for more in [said.detail(), said.hint()].into_iter().flatten() {
+            detail += &format!("; {more}");
+        }
+        match said.code() {
+            code if [
+                SqlState::INVALID_PASSWORD,
+                SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+            ]
+            .contains(code) =>
+            {
+                ErrorKind::Unauthorised { service, detail }.into()
+            }
+            &SqlState::INSUFFICIENT_PRIVILEGE => Error::option(
+                "the role of the connection",
+                self.name(),
+                format!("one that may do this ({detail}); `rehang sql` prints every statement, for an owner to read and run"),
+            ),
+            code if [SqlState::DISK_FULL, SqlState::OUT_OF_MEMORY].contains(code) || passes(error) => {
+                ErrorKind::Unavailable { service, detail }.into()
+            }
+            code => Error::corrupt(service, format!("{detail} ({})", code.code())),
+        }
+    }
+
+    /// The same of a step that runs outside of [`Database::run`].
+    pub(crate) fn failed(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Ours(error) => error,
+            Failure::Server(error) => self.refused(&error),
+        }
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Database").field(&self.name).finish()
+    }
+}
+
+fn transaction<T>(
+    connection: &mut Connection,
+    mode: Mode,
+    work: &mut impl FnMut(&mut Connection) -> Step<T>,
+) -> Step<T> {
+    connection.batch(mode.begin())?;
+    let done = work(connection)?;
+    connection.batch("COMMIT")?;
+    Ok(done)
+}
+
+/// Whether the same call may succeed a little later: the server starts again, or another transaction is in the way.
+fn passes(error: &postgres::Error) -> bool {
+    let Some(code) = error.code() else {
+        // No word of the server: the connection is gone, or none was made. Anything else is wrong for good.
+        return error.is_closed() || has_io_error(error);
+    };
+    let class = &code.code()[..2];
+    class == "08"
+        || class == "57" && *code != SqlState::QUERY_CANCELED
+        || [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::LOCK_NOT_AVAILABLE,
+            SqlState::TOO_MANY_CONNECTIONS,
+        ]
+        .contains(code)
+}
+
+fn has_io_error(error: &postgres::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if cause.is::<std::io::Error>() {
+            return true;
+        }
+        source = cause.source();
+    }
+    false
+}
+
+/// An error with its causes: alone it says little ("error connecting to server").
+fn chain(error: &postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text += &format!(": {said}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,136 @@
+//! What must never be in a gallery, looked for; and room given back.
+
+use rehang::Result;
+use rehang_store::Problem;
+
+use crate::connection::{Mode, Step};
+use crate::spaces;
+use crate::store::Inner;
+use crate::table::quoted;
+
+pub(crate) fn check(inner: &Inner) -> Result<Vec<Problem>> {
+    let (g, table) = (inner.number, &inner.table);
+    inner.database.run(Mode::Read, |connection| {
+        let mut problems = Vec::new();
+        let mut look = |connection: &mut _, space: Option<&str>, what: &str, sql: String| -> Step<()> {
+            let connection: &mut crate::connection::Connection = connection;
+            let count = connection.count(&sql, &[])?;
+            if count > 0 {
+                problems.push(Problem { space: space.map(str::to_owned), what: what.to_owned(), count });
+            }
+            Ok(())
+        };
+        look(
+            connection,
+            None,
+            "triggers on the table that are missing or disabled: writes go by unseen",
+            format!(
+                "SELECT 3 - count(*) FROM pg_trigger WHERE tgrelid = {} AND tgname ~ '^rehang_{g}_' AND tgenabled = 'A'",
+                table.oid
+            ),
+        )?;
+        look(
+            connection,
+            None,
+            "rows of the table that are no items",
+            format!(
+                "SELECT count(*) FROM {} AS t WHERE {} AND NOT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {})",
+                table.qualified,
+                table.is_item("t"),
+                table.is_of("i", "t")
+            ),
+        )?;
+        look(
+            connection,
+            None,
+            "items without a row in the table",
+            format!(
+                "SELECT count(*) FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM {} AS t WHERE {})",
+                table.qualified,
+                table.is_of("i", "t")
+            ),
+        )?;
+        for space in spaces::all(connection, g)? {
+            let n = space.number;
+            let name = Some(space.record.space.name.as_str());
+            if !space.is_listed {
+                problems.push(Problem {
+                    space: space.record.space.name.clone().into(),
+                    what: "it was not made to its end".into(),
+                    count: 1,
+                });
+                continue;
+            }
+            let mut look = |connection: &mut crate::connection::Connection, what: &str, sql: String| -> Step<()> {
+                let count = connection.count(&sql, &[])?;
+                if count > 0 {
+                    problems.push(Problem { space: name.map(str::to_owned), what: what.to_owned(), count });
+                }
+                Ok(())
+            };
+            look(
+                connection,
+                "items without a state",
+                format!("SELECT count(*) FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM rehang.state_{n} WHERE item = i.key)"),
+            )?;
+            look(
+                connection,
+                "states of items that do not exist, or of another revision than theirs",
+                format!(
+                    "SELECT count(*) FROM rehang.state_{n} AS s LEFT JOIN rehang.item_{g} AS i ON i.key = s.item
+                     WHERE i.key IS NULL OR i.revision <> s.revision"
+                ),
+            )?;
+            let (vector_is_there, more) = match &space.in_column {
+                None => (format!("EXISTS (SELECT 1 FROM rehang.vector_{n} WHERE item = s.item)"), String::new()),
+                Some(column) => (
+                    format!("t.{} IS NOT NULL", quoted(column)),
+                    format!(" JOIN rehang.item_{g} AS i ON i.key = s.item JOIN {} AS t ON {}", table.qualified, table.is_of("i", "t")),
+                ),
+            };
+            look(
+                connection,
+                "states that say there is a vector where there is none",
+                format!("SELECT count(*) FROM rehang.state_{n} AS s{more} WHERE s.provenance <> 'lacking' AND NOT {vector_is_there}"),
+            )?;
+            if space.in_column.is_none() {
+                look(
+                    connection,
+                    "vectors that no state speaks of",
+                    format!(
+                        "SELECT count(*) FROM rehang.vector_{n} AS v
+                         WHERE NOT EXISTS (SELECT 1 FROM rehang.state_{n} WHERE item = v.item AND provenance <> 'lacking')"
+                    ),
+                )?;
+            }
+        }
+        Ok(problems)
+    })
+}
+
+pub(crate) fn compact(inner: &Inner) -> Result<(u64, u64)> {
+    spaces::remove_left(inner)?;
+    let bytes = || {
+        inner.database.run(Mode::Read, |connection| {
+            connection.count(
+                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+                 WHERE relnamespace = 'rehang'::regnamespace AND relkind = 'r'",
+                &[],
+            )
+        })
+    };
+    let before = bytes()?;
+    let spaces = inner.database.run(Mode::Read, |connection| spaces::all(connection, inner.number))?;
+    let mut session = inner.database.session()?;
+    for space in spaces {
+        let n = space.number;
+        for table in ["state", "failure", "claim", "vector"] {
+            if table != "vector" || space.in_column.is_none() {
+                session
+                    .batch(&format!("VACUUM (ANALYZE) rehang.{table}_{n}"))
+                    .map_err(|failure| inner.database.failed(failure))?;
+            }
+        }
+    }
+    Ok((before, bytes()?))
+}

@@ -1,0 +1,207 @@
+//! Items: rows of the application's table, with their keys and revisions.
+
+use postgres::Row;
+use rehang::{Error, Result};
+use rehang_store::{Item, ItemKey, ItemWrite, NewVector, Revision, check};
+use serde_json::Value;
+
+use crate::connection::{Connection, Mode, Step};
+use crate::schema::SpaceRow;
+use crate::spaces;
+use crate::store::Inner;
+use crate::table::quoted;
+use crate::vectors::{self, int};
+
+/// The columns of an item, from `i` (ours) and `t` (the application's).
+pub(crate) fn columns(inner: &Inner) -> String {
+    format!(
+        "i.key, i.id, {}, {}, {}, i.revision",
+        inner.table.source_of("t"),
+        inner.table.label_of("t"),
+        inner.table.payload_of("t")
+    )
+}
+
+/// How many columns that are.
+pub(crate) const COLUMNS: usize = 6;
+
+/// `item AS i JOIN table AS t`.
+pub(crate) fn tables(inner: &Inner) -> String {
+    format!("rehang.item_{} AS i JOIN {} AS t ON {}", inner.number, inner.table.qualified, inner.table.is_of("i", "t"))
+}
+
+pub(crate) fn read(row: &Row) -> Step<Item> {
+    Ok(Item {
+        key: key(row, 0)?,
+        id: row.try_get(1)?,
+        source: row.try_get(2)?,
+        label: row.try_get(3)?,
+        payload: row.try_get::<_, Option<Value>>(4)?.unwrap_or(Value::Null),
+        revision: row.try_get::<_, i64>(5)?.max(0) as u64,
+    })
+}
+
+pub(crate) fn key(row: &Row, column: usize) -> Step<ItemKey> {
+    Ok(ItemKey::from(row.try_get::<_, i64>(column)?.max(0) as u64))
+}
+
+pub(crate) fn get(inner: &Inner, ids: &[&str]) -> Result<Vec<Option<Item>>> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = format!(
+        "SELECT {}, o.at FROM unnest($1::text[]) WITH ORDINALITY AS o(id, at), {} WHERE i.id = o.id",
+        columns(inner),
+        tables(inner)
+    );
+    inner.database.run(Mode::Read, |connection| {
+        let mut found = vec![None; ids.len()];
+        for row in connection.query(&sql, &[&ids])? {
+            let at: i64 = row.try_get(COLUMNS)?;
+            found[at.max(1) as usize - 1] = Some(read(&row)?);
+        }
+        Ok(found)
+    })
+}
+
+/// Writes items as an application would, into its own table.
+pub(crate) fn put(inner: &Inner, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
+    if let Some(source) = inner.table.options.source.as_ref().filter(|_| !inner.table.is_source_column) {
+        return Err(Error::option("source", source, "a column, where items are written through a gallery; write the table itself"));
+    }
+    if inner.table.options.source.is_none() && writes.iter().any(|write| write.source.is_some()) {
+        return Err(Error::option("source", "given", "none: the gallery's table names no column for it"));
+    }
+    inner.database.run(Mode::Write, |connection| {
+        let mut spaces: Vec<SpaceRow> = Vec::new();
+        for write in writes {
+            for new in &write.vectors {
+                if !spaces.iter().any(|space| space.record.space.name == new.space) {
+                    spaces.push(spaces::find_shared(connection, inner, &new.space)?);
+                }
+            }
+        }
+        let of = |name: &str| spaces.iter().find(|space| space.record.space.name == name);
+        for write in writes {
+            check::item_write(write, |name| {
+                of(name).map(|space| &space.record.space).ok_or_else(|| Error::not_found("space", name, inner.name()))
+            })?;
+            for new in &write.vectors {
+                if let (Some(epoch), Some(space)) = (new.epoch, of(&new.space)) {
+                    check::epoch(&new.space, epoch, space.record.epoch)?;
+                }
+            }
+        }
+        writes.iter().map(|write| put_one(connection, inner, write, &spaces)).collect()
+    })
+}
+
+fn put_one(connection: &mut Connection, inner: &Inner, write: &ItemWrite, spaces: &[SpaceRow]) -> Step<Revision> {
+    let table = &inner.table;
+    let vector_of = |new: &NewVector| spaces.iter().find(|space| space.record.space.name == new.space);
+    let in_column = write.vectors.iter().find(|new| vector_of(new).is_some_and(|space| space.in_column.is_some()));
+    let vector = in_column.map(|new| pgvector::Vector::from(new.vector.clone()));
+    // $1 the id, $2 the source, $3 the label, $4 the payload, $5 the vector.
+    let mut columns: Vec<(String, String)> = table
+        .key
+        .iter()
+        .zip(table.key_from("$1::text"))
+        .map(|(column, value)| (quoted(&column.name), value))
+        .collect();
+    let keys = columns.len();
+    let mut given = |column: &Option<String>, value: &str| {
+        columns.extend(column.iter().map(|column| (quoted(column), value.to_owned())));
+    };
+    given(&table.options.source, "$2::text");
+    given(&table.options.label, "$3::text");
+    given(&table.options.payload, "$4::jsonb");
+    given(&table.options.vector, "$5::vector");
+    if table.options.payload.is_none() && write.payload != Value::Null {
+        let Value::Object(fields) = &write.payload else {
+            return Err(Error::option("payload", &write.payload, "an object with the table's other columns").into());
+        };
+        for field in fields.keys() {
+            let Some(column) = table.others.iter().find(|column| column.name == *field && !column.is_generated) else {
+                let expected = format!("columns of {} that may be written", table.options.table);
+                return Err(Error::option("payload", field, expected).into());
+            };
+            let name = quoted(&column.name);
+            columns.push((name.clone(), format!("(jsonb_populate_record(NULL::{}, $4::jsonb)).{name}", table.qualified)));
+        }
+    }
+    let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+    let values: Vec<&str> = columns.iter().map(|(_, value)| value.as_str()).collect();
+    let updates: Vec<String> = names.iter().skip(keys).map(|name| format!("{name} = EXCLUDED.{name}")).collect();
+    let update = if updates.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", updates.join(", ")) };
+    let payload = Some(&write.payload).filter(|payload| **payload != Value::Null);
+    // Every parameter is used, so that the server knows its type.
+    let sql = format!(
+        "WITH given AS (SELECT $1::text, $2::text, $3::text, $4::jsonb, $5::vector)
+         INSERT INTO {} ({}) SELECT {} FROM given ON CONFLICT ({}) DO {update}",
+        table.qualified,
+        names.join(", "),
+        values.join(", "),
+        names[..keys].join(", ")
+    );
+    connection.execute(&sql, &[&write.id, &write.source, &write.label, &payload, &vector])?;
+    // The triggers have seen a change only where there was one; a put is a change in any case.
+    let revision = connection.query_opt(
+        &format!(
+            "UPDATE rehang.item_{} SET revision = nextval('rehang.revision') WHERE ({}) = ({}) RETURNING key, revision",
+            inner.number,
+            table.key_names(),
+            table.key_from("$1::text").join(", ")
+        ),
+        &[&write.id],
+    )?;
+    let Some(row) = revision else {
+        let why = "an item: its row is there now and does not meet the gallery's condition";
+        return Err(Error::option("an item's write", &write.id, why).into());
+    };
+    let (key, revision): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    for space in spaces::all(connection, inner.number)? {
+        let new = write.vectors.iter().find(|new| new.space == space.record.space.name);
+        vectors::replace(connection, &space, key, revision, new, write.source.is_some())?;
+    }
+    Ok(revision.max(0) as u64)
+}
+
+pub(crate) fn delete(inner: &Inner, ids: &[&str]) -> Result<usize> {
+    if ids.is_empty() {
+        return Ok(0);
+    }
+    let sql = format!(
+        "DELETE FROM {} AS t USING rehang.item_{} AS i WHERE i.id = ANY($1::text[]) AND {}",
+        inner.table.qualified,
+        inner.number,
+        inner.table.is_of("i", "t")
+    );
+    inner.database.run(Mode::Write, |connection| Ok(connection.execute(&sql, &[&ids])? as usize))
+}
+
+pub(crate) fn newest_revision(inner: &Inner) -> Result<Revision> {
+    count(inner, &format!("SELECT coalesce(max(revision), 0) FROM rehang.item_{}", inner.number))
+}
+
+pub(crate) fn count_without_source(inner: &Inner) -> Result<u64> {
+    count(inner, &format!("SELECT count(*) FROM rehang.item_{} WHERE NOT sourced", inner.number))
+}
+
+fn count(inner: &Inner, sql: &str) -> Result<u64> {
+    inner.database.run(Mode::Read, |connection| connection.count(sql, &[]))
+}
+
+/// A key of the caller as the server counts; a key that no row can have stays one.
+pub(crate) fn row_of(key: ItemKey) -> i64 {
+    i64::try_from(key.bits()).unwrap_or(i64::MAX)
+}
+
+/// Keys of the caller.
+pub(crate) fn rows_of(keys: &[ItemKey]) -> Vec<i64> {
+    keys.iter().map(|key| row_of(*key)).collect()
+}
+
+/// A limit as the server takes it.
+pub(crate) fn limit(limit: usize) -> i64 {
+    int(limit as u64)
+}

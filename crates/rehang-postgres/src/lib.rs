@@ -1,0 +1,20 @@
+//! Galleries that lie where they already live: in a table of PostgreSQL with pgvector.
+//!
+//! [`PostgresStore`] keeps the contracts of [`rehang_store`] on an application's own table. The database is the only coordinator:
+//! any number of workers on any number of machines may come and go.
+
+mod address;
+mod clock;
+mod connection;
+mod doctor;
+mod items;
+mod pages;
+mod schema;
+mod search;
+mod spaces;
+mod store;
+mod table;
+mod vectors;
+
+pub use store::{Held, Inspected, PostgresStore};
+pub use table::TableOptions;

@@ -1,0 +1,348 @@
+//! Searches of a space, by comparing all vectors or by pgvector's index; and that index.
+
+use std::time::Duration;
+
+use pgvector::Vector;
+use postgres::types::ToSql;
+use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang_store::{Filter, Found, IndexHealth, IndexKind, check};
+
+use crate::clock;
+use crate::connection::{Connection, Mode, Step};
+use crate::items::{key, limit as row_limit};
+use crate::schema::{self, SpaceRow, operator};
+use crate::spaces::{find, provenance};
+use crate::store::Inner;
+use crate::table::quoted;
+
+/// Up to so many vectors are compared one by one.
+const EXACT_MAX: i64 = 20_000;
+/// Candidates that an index looks at, at least and at most.
+const CANDIDATES: std::ops::RangeInclusive<usize> = 100..=1000;
+
+/// Where the vectors of a space are, as SQL sees them.
+struct Vectors {
+    /// `FROM … ` with `v`, the state `s` and the item `i`.
+    from: String,
+    /// The vector of a row.
+    value: String,
+    /// The type of that column.
+    kind: &'static str,
+    operator: &'static str,
+    is_l2: bool,
+    /// Whether the application's row `t` is in it.
+    has_row: bool,
+}
+
+impl Vectors {
+    fn of(inner: &Inner, space: &SpaceRow, with_row: bool) -> Self {
+        let (n, g) = (space.number, inner.number);
+        let has_row = with_row || space.in_column.is_some();
+        let row = format!(" JOIN {} AS t ON {}", inner.table.qualified, inner.table.is_of("i", "t"));
+        let (vectors, value) = match &space.in_column {
+            Some(column) => (String::new(), format!("t.{}", quoted(column))),
+            None => (format!(" JOIN rehang.vector_{n} AS v ON v.item = s.item"), "v.value".to_owned()),
+        };
+        let is_half = match &space.in_column {
+            None => schema::column_type(space.record.space.dimension).starts_with("halfvec"),
+            Some(_) => inner.is_halfvec,
+        };
+        Self {
+            from: format!(
+                "rehang.state_{n} AS s JOIN rehang.item_{g} AS i ON i.key = s.item{vectors}{}",
+                if has_row { row.as_str() } else { "" }
+            ),
+            value,
+            kind: if is_half { "halfvec" } else { "vector" },
+            operator: operator(space.record.space.distance).0,
+            is_l2: space.record.space.distance == rehang::Distance::L2,
+            has_row,
+        }
+    }
+
+    /// The distance by which the server orders.
+    fn ordered_by(&self) -> String {
+        format!("({} {} $1::vector::{})", self.value, self.operator, self.kind)
+    }
+
+    /// The distance as [`rehang::Distance`] defines it: squared for `l2`, and 1 for the cosine of a vector without direction.
+    fn distance(&self) -> String {
+        let by = self.ordered_by();
+        match self.is_l2 {
+            true => format!("({by} ^ 2)::real"),
+            false => format!("coalesce(nullif({by}, 'NaN'), 1)::real"),
+        }
+    }
+}
+
+/// The conditions of a filter, and their parameters from `$3` on.
+fn conditions(inner: &Inner, filter: &Filter) -> (String, Vec<Box<dyn ToSql + Sync>>) {
+    let mut sql = "s.provenance <> 'lacking'".to_owned();
+    let mut parameters: Vec<Box<dyn ToSql + Sync>> = Vec::new();
+    if !filter.labels.is_empty() {
+        parameters.push(Box::new(filter.labels.clone()));
+        sql += &format!(" AND {} = ANY(${})", inner.table.label_of("t"), 2 + parameters.len());
+    }
+    if !filter.provenances.is_empty() {
+        let names: Vec<&'static str> = filter.provenances.iter().map(|provenance| provenance.name()).collect();
+        parameters.push(Box::new(names));
+        sql += &format!(" AND s.provenance = ANY(${})", 2 + parameters.len());
+    }
+    for (field, value) in &filter.payload {
+        parameters.push(Box::new(field.clone()));
+        parameters.push(Box::new(value.clone()));
+        let at = 1 + parameters.len();
+        sql += &format!(" AND {} -> ${at}::text = ${}::jsonb", inner.table.payload_of("t"), at + 1);
+    }
+    (sql, parameters)
+}
+
+pub(crate) fn search(
+    inner: &Inner,
+    space: &str,
+    queries: &Matrix,
+    k: usize,
+    filter: &Filter,
+) -> Result<Vec<Vec<Found>>> {
+    inner.database.run(Mode::Read, |connection| {
+        let row = find(connection, inner, space)?;
+        check::queries(&row.record.space, queries)?;
+        let is_exact = is_exact(connection, inner, &row)?;
+        search_in(connection, inner, &row, queries, k, filter, is_exact)
+    })
+}
+
+fn search_in(
+    connection: &mut Connection,
+    inner: &Inner,
+    space: &SpaceRow,
+    queries: &Matrix,
+    k: usize,
+    filter: &Filter,
+    is_exact: bool,
+) -> Step<Vec<Vec<Found>>> {
+    let vectors = Vectors::of(inner, space, !filter.labels.is_empty() || !filter.payload.is_empty());
+    debug_assert!(vectors.has_row || filter.labels.is_empty());
+    let (conditions, parameters) = conditions(inner, filter);
+    let columns = format!("i.key, i.id, {} AS distance, s.provenance, i.revision", vectors.distance());
+    let sql = if is_exact {
+        format!("SELECT {columns} FROM {} WHERE {conditions} ORDER BY distance, i.key LIMIT $2", vectors.from)
+    } else {
+        look_into_index(connection, inner, k)?;
+        format!("SELECT {columns} FROM {} WHERE {conditions} ORDER BY {} LIMIT $2", vectors.from, vectors.ordered_by())
+    };
+    let limit = row_limit(k);
+    let mut all = Vec::with_capacity(queries.rows());
+    for row in 0..queries.rows() {
+        let query = Vector::from(queries.row(row).to_vec());
+        let mut given: Vec<&(dyn ToSql + Sync)> = vec![&query, &limit];
+        given.extend(parameters.iter().map(AsRef::as_ref));
+        let mut found = Vec::new();
+        for row in connection.query(&sql, &given)? {
+            found.push(Found {
+                key: key(&row, 0)?,
+                id: row.try_get(1)?,
+                distance: row.try_get(2)?,
+                provenance: provenance(&row.try_get::<_, String>(3)?)?,
+                revision: row.try_get::<_, i64>(4)?.max(0) as u64,
+            });
+        }
+        found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+        all.push(found);
+    }
+    Ok(all)
+}
+
+/// Asks pgvector for good answers, and keeps the planner from comparing all vectors.
+fn look_into_index(connection: &mut Connection, inner: &Inner, k: usize) -> Step<()> {
+    let candidates = (4 * k).clamp(*CANDIDATES.start(), *CANDIDATES.end());
+    connection.batch(&format!("SET LOCAL hnsw.ef_search = {candidates}; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off"))?;
+    // Where a filter leaves too few of them, the index is asked on.
+    if inner.has_iterative_scan { connection.batch("SET LOCAL hnsw.iterative_scan = strict_order") } else { Ok(()) }
+}
+
+/// Whether a space is searched by comparing all vectors: it is small, or has no index.
+fn is_exact(connection: &mut Connection, inner: &Inner, space: &SpaceRow) -> Step<bool> {
+    Ok(count_up_to(connection, space)? <= EXACT_MAX || index_of(connection, inner, space)?.is_none())
+}
+
+/// Vectors of a space, up to one more than are compared one by one.
+fn count_up_to(connection: &mut Connection, space: &SpaceRow) -> Step<i64> {
+    let sql = format!(
+        "SELECT count(*) FROM (SELECT 1 FROM rehang.state_{} WHERE provenance <> 'lacking' LIMIT {})  AS some",
+        space.number,
+        EXACT_MAX + 1
+    );
+    Ok(connection.query_one(&sql, &[])?.try_get(0)?)
+}
+
+/// The index of a space that searches can use, by name.
+fn index_of(connection: &mut Connection, inner: &Inner, space: &SpaceRow) -> Step<Option<String>> {
+    let found = connection.query_opt(
+        "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+             JOIN pg_am m ON m.oid = c.relam JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+             JOIN pg_opclass o ON o.oid = i.indclass[0]
+         WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND m.amname IN ('hnsw', 'ivfflat') AND a.attname = $2
+             AND o.opcname LIKE '%' || $3 LIMIT 1",
+        &[&table_of(inner, space), &column_of(space), &operator(space.record.space.distance).1],
+    )?;
+    Ok(found.map(|row| row.try_get(0)).transpose()?)
+}
+
+fn table_of(inner: &Inner, space: &SpaceRow) -> String {
+    match space.in_column {
+        Some(_) => inner.table.qualified.clone(),
+        None => format!("rehang.vector_{}", space.number),
+    }
+}
+
+fn column_of(space: &SpaceRow) -> String {
+    space.in_column.clone().unwrap_or_else(|| "value".into())
+}
+
+pub(crate) fn is_ready(inner: &Inner, space: &str) -> Result<bool> {
+    inner.database.run(Mode::Read, |connection| {
+        let row = find(connection, inner, space)?;
+        // How an application's own column is searched is the application's to say.
+        let is_ours = row.in_column.is_none() && schema::can_be_indexed(row.record.space.dimension);
+        Ok(!is_ours || is_exact_enough(connection, inner, &row)?)
+    })
+}
+
+fn is_exact_enough(connection: &mut Connection, inner: &Inner, row: &SpaceRow) -> Step<bool> {
+    Ok(count_up_to(connection, row)? <= EXACT_MAX || index_of(connection, inner, row)?.is_some())
+}
+
+/// Makes the index of a space while everybody goes on writing; another connection looks how far it is.
+pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+    if is_ready(inner, space)? {
+        return Ok(());
+    }
+    let row = inner.database.run(Mode::Read, |connection| find(connection, inner, space))?;
+    let n = row.number;
+    // An index that a process left unfinished is in the way and of no use.
+    build(inner, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.vector_{n}_nearest"), &|_, _| true)?;
+    build(inner, &schema::vector_index(n, &row.record.space), advance)
+}
+
+/// Runs a statement that takes minutes in a session of its own.
+fn build(inner: &Inner, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+    let mut session = inner.database.session()?;
+    let failed = |failure| inner.database.failed(failure);
+    let ready = inner
+        .index_memory
+        .iter()
+        .map(|memory| format!("SET maintenance_work_mem = {};", crate::table::literal(memory)))
+        .chain([format!("SET lock_timeout = 0; SELECT pg_backend_pid()")])
+        .collect::<String>();
+    session.batch(&ready).map_err(failed)?;
+    let pid: i32 = session
+        .query_one("SELECT pg_backend_pid()", &[])
+        .and_then(|row| Ok(row.try_get(0)?))
+        .map_err(failed)?;
+    let sql = sql.to_owned();
+    let worker = std::thread::spawn(move || session.batch(&sql));
+    let mut is_cancelled = false;
+    while !worker.is_finished() {
+        clock::wait(Duration::from_millis(if is_cancelled { 20 } else { 100 }));
+        let progress = inner.database.run(Mode::Read, |connection| {
+            let row = connection.query_opt(
+                "SELECT tuples_done, tuples_total FROM pg_stat_progress_create_index WHERE pid = $1",
+                &[&pid],
+            )?;
+            Ok(row.map(|row| Ok::<_, postgres::Error>((row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?))).transpose()?)
+        })?;
+        if let Some((done, total)) = progress
+            && !advance(done.max(0) as u64, total.max(done).max(0) as u64)
+            && !is_cancelled
+        {
+            is_cancelled = true;
+            inner.database.run(Mode::Write, |connection| {
+                connection.query("SELECT pg_cancel_backend($1)", &[&pid]).map(drop)
+            })?;
+        }
+    }
+    let built = worker.join().map_err(|_| Error::corrupt(inner.name(), "the thread that made an index ended"))?;
+    if is_cancelled {
+        return Err(ErrorKind::Cancelled.into());
+    }
+    built.map_err(failed)
+}
+
+pub(crate) fn rebuild(inner: &Inner, space: &str) -> Result<()> {
+    let index = inner.database.run(Mode::Read, |connection| {
+        let row = find(connection, inner, space)?;
+        if row.in_column.is_some() { Ok(None) } else { index_of(connection, inner, &row) }
+    })?;
+    match index {
+        Some(index) => build(inner, &format!("REINDEX INDEX CONCURRENTLY {index}"), &|_, _| true),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn recall(inner: &Inner, space: &str, samples: usize, k: usize) -> Result<f64> {
+    inner.database.run(Mode::Read, |connection| {
+        let row = find(connection, inner, space)?;
+        if k == 0 || samples == 0 || is_exact(connection, inner, &row)? {
+            return Ok(1.0);
+        }
+        let vectors = Vectors::of(inner, &row, false);
+        let sql = format!(
+            "SELECT {}::vector FROM {} WHERE s.provenance <> 'lacking' ORDER BY hashint8extended(s.item, 0) LIMIT $1",
+            vectors.value, vectors.from
+        );
+        let mut queries = Vec::new();
+        let rows = connection.query(&sql, &[&row_limit(samples)])?;
+        for row in &rows {
+            queries.extend(Vec::<f32>::from(row.try_get::<_, Vector>(0)?));
+        }
+        let queries = Matrix::new(row.record.space.dimension, queries)?;
+        let everything = Filter::default();
+        let exact = search_in(connection, inner, &row, &queries, k, &everything, true)?;
+        let found = search_in(connection, inner, &row, &queries, k, &everything, false)?;
+        let (mut hits, mut all) = (0, 0);
+        for (exact, found) in exact.iter().zip(&found) {
+            // Among equally near ones any will do.
+            let farthest = exact.last().map_or(f32::NEG_INFINITY, |last| last.distance);
+            hits += found.iter().filter(|hit| hit.distance <= farthest).count().min(exact.len());
+            all += exact.len();
+        }
+        Ok(if all == 0 { 1.0 } else { hits as f64 / all as f64 })
+    })
+}
+
+/// How the index of a space is, as far as the server knows.
+pub(crate) fn health(inner: &Inner, space: &str) -> Result<IndexHealth> {
+    inner.database.run(Mode::Read, |connection| {
+        let row = find(connection, inner, space)?;
+        let vectors = connection.count(
+            &format!("SELECT count(*) FROM rehang.state_{} WHERE provenance <> 'lacking'", row.number),
+            &[],
+        )?;
+        let index = index_of(connection, inner, &row)?;
+        let is_exact = index.is_none() || vectors as i64 <= EXACT_MAX;
+        let mut health = IndexHealth {
+            kind: if is_exact { IndexKind::Exact } else { IndexKind::Graph },
+            vectors: vectors as usize,
+            waiting: 0,
+            built: 0,
+            overwritten: 0,
+            recall_at_build: 1.0,
+            recall_checked: None,
+            rebuilt: 0,
+            rebuilt_because: None,
+            trouble: None,
+            bytes: 0,
+        };
+        if let Some(index) = index.filter(|_| !is_exact) {
+            let found = connection.query_one(
+                "SELECT pg_relation_size(to_regclass($1)), coalesce((SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = to_regclass($2)), 0)",
+                &[&index, &table_of(inner, &row)],
+            )?;
+            health.bytes = found.try_get::<_, i64>(0)?.max(0) as usize;
+            health.built = vectors as usize;
+            health.overwritten = found.try_get::<_, i64>(1)?.max(0) as usize;
+        }
+        Ok(health)
+    })
+}

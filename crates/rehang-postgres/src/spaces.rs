@@ -1,0 +1,328 @@
+//! The spaces of a gallery: rows of `rehang.space`, and tables that come and go while an application writes.
+
+use std::time::Duration;
+
+use postgres::Row;
+use rehang::{Distance, Error, ErrorKind, Provenance, Result, Space};
+use rehang_store::check::{
+    another_serves, document_changed, epoch_began, new_space, no_such_space, same_space, serving_space_stays,
+};
+use rehang_store::{Document, Epoch, SpaceRecord};
+
+use crate::clock;
+use crate::connection::{Connection, Mode, Step};
+use crate::schema::{self, SpaceRow};
+use crate::store::Inner;
+use crate::table::quoted;
+
+/// Items that are listed in one transaction.
+const LISTED_TOGETHER: i64 = 50_000;
+/// How long statements that began before a change of our triggers may go on before we give up waiting for them.
+const WRITERS: Duration = Duration::from_secs(60);
+
+const SELECT: &str = "SELECT number, name, dimension, distance, normalised, written_as, epoch, in_column, listed FROM rehang.space";
+
+fn read(row: &Row) -> Step<SpaceRow> {
+    let distance: Distance = row.try_get::<_, String>(3)?.parse()?;
+    let dimension: i32 = row.try_get(2)?;
+    let space = Space::new(row.try_get::<_, String>(1)?, dimension.max(0) as usize, distance, row.try_get(4)?);
+    Ok(SpaceRow {
+        number: row.try_get(0)?,
+        record: SpaceRecord {
+            space,
+            written_as: provenance(&row.try_get::<_, String>(5)?)?,
+            epoch: Epoch::new(row.try_get::<_, i64>(6)?.max(0) as u64),
+        },
+        in_column: row.try_get(7)?,
+        is_listed: row.try_get(8)?,
+    })
+}
+
+pub(crate) fn provenance(text: &str) -> Result<Provenance> {
+    let all = [Provenance::Old, Provenance::Adapted, Provenance::Native];
+    let found = all.into_iter().find(|provenance| provenance.name() == text);
+    found.ok_or_else(|| Error::corrupt("a vector of the gallery", format!("its provenance is {text:?}")))
+}
+
+/// Every space in the order of creation, also one that is still being made.
+pub(crate) fn all(connection: &mut Connection, gallery: i32) -> Step<Vec<SpaceRow>> {
+    let rows = connection.query(&format!("{SELECT} WHERE gallery = $1 ORDER BY number"), &[&gallery])?;
+    rows.iter().map(read).collect()
+}
+
+pub(crate) fn find(connection: &mut Connection, inner: &Inner, name: &str) -> Step<SpaceRow> {
+    find_locked(connection, inner, name, "")
+}
+
+/// The same, with its row kept from an [`advance`] until the transaction ends.
+pub(crate) fn find_shared(connection: &mut Connection, inner: &Inner, name: &str) -> Step<SpaceRow> {
+    find_locked(connection, inner, name, "FOR SHARE")
+}
+
+fn find_locked(connection: &mut Connection, inner: &Inner, name: &str, lock: &str) -> Step<SpaceRow> {
+    let sql = format!("{SELECT} WHERE gallery = $1 AND name = $2 AND listed {lock}");
+    if let Some(row) = connection.query_opt(&sql, &[&inner.number, &name])? {
+        return read(&row);
+    }
+    let spaces = all(connection, inner.number)?;
+    let names: Vec<&str> = spaces.iter().map(|space| space.record.space.name.as_str()).collect();
+    Err(no_such_space(name, &inner.name(), &names).into())
+}
+
+pub(crate) fn records(inner: &Inner) -> Result<Vec<SpaceRecord>> {
+    inner.database.run(Mode::Read, |connection| {
+        let spaces = all(connection, inner.number)?;
+        Ok(spaces.into_iter().filter(|space| space.is_listed).map(|space| space.record).collect())
+    })
+}
+
+/// Makes a space: its row and tables, the triggers that keep it, and then a state for every item that is there. A process that dies
+/// meanwhile leaves a space that nobody sees, and the next call goes on with it.
+pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Result<()> {
+    new_space(space, written_as)?;
+    if space.dimension > VECTOR_MAX {
+        let expected = format!("at most {VECTOR_MAX}, which is what pgvector stores");
+        return Err(Error::option(format!("the dimension of space {:?}", space.name), space.dimension, expected));
+    }
+    let in_column = inner.column_of(&space.name);
+    if let (Some(_), Some(width)) = (&in_column, inner.table.dimension)
+        && width != space.dimension
+    {
+        let what = format!("column {:?} of {}", in_column.unwrap_or_default(), inner.table.options.table);
+        return Err(ErrorKind::WidthMismatch { what, expected: space.dimension, received: width }.into());
+    }
+    let dimension = i32::try_from(space.dimension).unwrap_or(i32::MAX);
+    let row = inner.database.run(Mode::Write, |connection| {
+        // One at a time: the function of the triggers is written from all spaces.
+        inner.lock(connection)?;
+        let there = all(connection, inner.number)?;
+        if let Some(there) = there.into_iter().find(|there| there.record.space.name == space.name) {
+            same_space(&there.record, space, written_as)?;
+            return Ok(there);
+        }
+        connection.execute(
+            "INSERT INTO rehang.space (gallery, name, dimension, distance, normalised, written_as, in_column)
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            &[
+                &inner.number,
+                &space.name,
+                &dimension,
+                &space.distance.name(),
+                &space.normalised,
+                &written_as.name(),
+                &in_column,
+            ],
+        )?;
+        let spaces = all(connection, inner.number)?;
+        let row = spaces.last().cloned().ok_or_else(|| Error::corrupt(inner.name(), "a space that was made is not there"))?;
+        connection.batch(&schema::space_tables(row.number, space, in_column.as_deref()))?;
+        connection.batch(&schema::function(inner.number, &inner.table, &spaces, &inner.search_path))?;
+        Ok(row)
+    })?;
+    if row.is_listed {
+        return Ok(());
+    }
+    wait_for_writers(inner)?;
+    list_states(inner, &row)?;
+    inner.database.run(Mode::Write, |connection| {
+        connection.execute("UPDATE rehang.space SET listed = true WHERE number = $1", &[&row.number])?;
+        connection.execute(
+            "UPDATE rehang.gallery SET serving = $2 WHERE number = $1 AND serving IS NULL",
+            &[&inner.number, &space.name],
+        )?;
+        connection.batch(&format!("ANALYZE rehang.state_{}", row.number))
+    })
+}
+
+/// Widest vector of pgvector.
+const VECTOR_MAX: usize = 16_000;
+
+/// Gives every item a state in a space. Items that come or change meanwhile have theirs from the triggers.
+fn list_states(inner: &Inner, row: &SpaceRow) -> Result<()> {
+    let (n, g) = (row.number, inner.number);
+    let (provenance, from) = match &row.in_column {
+        None => ("'lacking'".to_owned(), String::new()),
+        Some(column) => (
+            format!("CASE WHEN t.{} IS NULL THEN 'lacking' ELSE '{}' END", quoted(column), row.record.written_as.name()),
+            format!("JOIN {} AS t ON {}", inner.table.qualified, inner.table.is_of("i", "t")),
+        ),
+    };
+    let sql = format!(
+        "WITH page AS (SELECT * FROM rehang.item_{g} WHERE key > $1 ORDER BY key LIMIT {LISTED_TOGETHER}),
+             listed AS (INSERT INTO rehang.state_{n} (item, revision, provenance, sourced)
+                 SELECT i.key, i.revision, {provenance}, i.sourced FROM page AS i {from} ON CONFLICT DO NOTHING)
+         SELECT max(key) FROM page"
+    );
+    let mut after = -1_i64;
+    loop {
+        let last = inner.database.run(Mode::Write, |connection| {
+            Ok(connection.query_one(&sql, &[&after])?.try_get::<_, Option<i64>>(0)?)
+        })?;
+        match last {
+            Some(last) => after = last,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Waits until every transaction has ended that has written the application's table and may have met triggers of before.
+pub(crate) fn wait_for_writers(inner: &Inner) -> Result<()> {
+    let oid = inner.table.oid;
+    let writers = |connection: &mut Connection| -> Step<Vec<(String, i32)>> {
+        let rows = connection.query(
+            "SELECT virtualtransaction, pid FROM pg_locks
+             WHERE relation = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                 AND mode = 'RowExclusiveLock' AND granted AND pid <> pg_backend_pid()",
+            &[&oid],
+        )?;
+        let mut found = Vec::new();
+        for row in &rows {
+            found.push((row.try_get(0)?, row.try_get(1)?));
+        }
+        Ok(found)
+    };
+    let mut waiting = inner.database.run(Mode::Read, writers)?;
+    let began = clock::now();
+    let mut pause = Duration::from_millis(2);
+    while !waiting.is_empty() {
+        if began.elapsed() > WRITERS {
+            let pids: Vec<String> = waiting.iter().map(|(_, pid)| pid.to_string()).collect();
+            let detail = format!(
+                "transactions that have written {} are open for longer than {} s (processes {} of the server)",
+                inner.table.options.table,
+                WRITERS.as_secs(),
+                pids.join(", ")
+            );
+            return Err(ErrorKind::Unavailable { service: inner.name(), detail }.into());
+        }
+        clock::wait(pause);
+        pause = (pause * 2).min(Duration::from_millis(250));
+        let now = inner.database.run(Mode::Read, writers)?;
+        waiting.retain(|writer| now.contains(writer));
+    }
+    Ok(())
+}
+
+pub(crate) fn drop_space(inner: &Inner, name: &str) -> Result<()> {
+    let dropped = inner.database.run(Mode::Write, |connection| {
+        inner.lock(connection)?;
+        let serving: Option<String> = connection
+            .query_one("SELECT serving FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&inner.number])?
+            .try_get(0)?;
+        if serving.as_deref() == Some(name) {
+            return Err(serving_space_stays(name).into());
+        }
+        let mut spaces = all(connection, inner.number)?;
+        let Some(at) = spaces.iter().position(|space| space.record.space.name == name) else { return Ok(None) };
+        let gone = spaces.remove(at);
+        connection.execute("DELETE FROM rehang.space WHERE number = $1", &[&gone.number])?;
+        connection.batch(&schema::function(inner.number, &inner.table, &spaces, &inner.search_path))?;
+        Ok(Some(gone.number))
+    })?;
+    if dropped.is_none() {
+        return Ok(());
+    }
+    wait_for_writers(inner)?;
+    remove_left(inner).map(drop)
+}
+
+/// Tables of spaces that are no more, as where a process died before it removed them.
+pub(crate) fn left(connection: &mut Connection) -> Step<Vec<i32>> {
+    let rows = connection.query(
+        "SELECT substring(relname::text FROM 7)::int FROM pg_class
+         WHERE relnamespace = 'rehang'::regnamespace AND relkind = 'r' AND relname ~ '^state_[0-9]+$'
+             AND substring(relname::text FROM 7)::int NOT IN (SELECT number FROM rehang.space)",
+        &[],
+    )?;
+    let mut numbers = Vec::new();
+    for row in &rows {
+        numbers.push(row.try_get(0)?);
+    }
+    Ok(numbers)
+}
+
+/// Removes such tables, and gives how many spaces they were of.
+pub(crate) fn remove_left(inner: &Inner) -> Result<usize> {
+    let numbers = inner.database.run(Mode::Read, left)?;
+    for number in &numbers {
+        inner.database.run(Mode::Write, |connection| connection.batch(&schema::drop_space_tables(*number)))?;
+    }
+    Ok(numbers.len())
+}
+
+pub(crate) fn serving_and_document(inner: &Inner, name: &str) -> Result<(Option<String>, Option<Document>)> {
+    inner.database.run(Mode::Read, |connection| {
+        let row = connection.query_one(
+            "SELECT g.serving, d.version, d.text FROM rehang.gallery AS g
+             LEFT JOIN rehang.document AS d ON d.gallery = g.number AND d.name = $2 WHERE g.number = $1",
+            &[&inner.number, &name],
+        )?;
+        let version: Option<i64> = row.try_get(1)?;
+        let text: Option<String> = row.try_get(2)?;
+        Ok((row.try_get(0)?, version.zip(text).map(|(version, text)| (version.max(0) as u64, text))))
+    })
+}
+
+pub(crate) fn switch_serving(inner: &Inner, from: &str, to: &str) -> Result<()> {
+    inner.database.run(Mode::Write, |connection| {
+        find_shared(connection, inner, to)?;
+        let serving: Option<String> = connection
+            .query_one("SELECT serving FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&inner.number])?
+            .try_get(0)?;
+        let serving = serving.unwrap_or_default();
+        if serving == to {
+            return Ok(());
+        }
+        if serving != from {
+            return Err(another_serves(from, to, &serving).into());
+        }
+        connection.execute("UPDATE rehang.gallery SET serving = $2 WHERE number = $1", &[&inner.number, &to])?;
+        Ok(())
+    })
+}
+
+pub(crate) fn set_document(inner: &Inner, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
+    inner.database.run(Mode::Write, |connection| set_document_in(connection, inner, name, expected, text))
+}
+
+pub(crate) fn advance(
+    inner: &Inner,
+    space: &str,
+    from: Epoch,
+    document: &str,
+    expected: Option<u64>,
+    text: &str,
+) -> Result<u64> {
+    inner.database.run(Mode::Write, |connection| {
+        let row = find_locked(connection, inner, space, "FOR UPDATE")?;
+        if row.record.epoch != from {
+            return Err(epoch_began(space, from, row.record.epoch).into());
+        }
+        connection.execute("UPDATE rehang.space SET epoch = epoch + 1 WHERE number = $1", &[&row.number])?;
+        set_document_in(connection, inner, document, expected, text)
+    })
+}
+
+fn set_document_in(
+    connection: &mut Connection,
+    inner: &Inner,
+    name: &str,
+    expected: Option<u64>,
+    text: &str,
+) -> Step<u64> {
+    // Whoever writes a document first keeps others from it, also from one that is not there yet.
+    connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&inner.number])?;
+    let there = connection
+        .query_opt("SELECT version FROM rehang.document WHERE gallery = $1 AND name = $2", &[&inner.number, &name])?;
+    let version = there.map(|row| row.try_get::<_, i64>(0)).transpose()?.map(|version| version.max(0) as u64);
+    if version != expected {
+        return Err(document_changed(name, expected, version).into());
+    }
+    let next = version.unwrap_or(0) + 1;
+    connection.execute(
+        "INSERT INTO rehang.document (gallery, name, version, text) VALUES ($1, $2, $3, $4)
+         ON CONFLICT (gallery, name) DO UPDATE SET version = EXCLUDED.version, text = EXCLUDED.text",
+        &[&inner.number, &name, &(next as i64), &text],
+    )?;
+    Ok(next)
+}

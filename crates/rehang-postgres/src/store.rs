@@ -1,0 +1,551 @@
+//! The gallery in a table: opening it, making it one, and taking everything of ours out again.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rehang::{Error, Matrix, Provenance, Remedy, Result, Space};
+use rehang_store::{
+    AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, IndexHealth, Item, ItemKey,
+    ItemWrite, Ledger, Outcome, Priority, Problem, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord,
+    VectorWrite,
+};
+
+use crate::connection::{Connection, Database, Mode, Step};
+use crate::schema::{self, FORMAT};
+use crate::table::{Table, TableOptions, literal, quoted};
+use crate::{doctor, items, pages, search, spaces, vectors};
+
+/// Oldest server and oldest pgvector that will do.
+const SERVER_MIN: i32 = 140_000;
+const PGVECTOR_MIN: (u32, u32) = (0, 7);
+/// From this pgvector on an index is asked on where a filter leaves too few.
+const PGVECTOR_ITERATIVE: (u32, u32) = (0, 8);
+/// Rows that become items in one transaction.
+const ADOPTED_TOGETHER: i64 = 20_000;
+
+/// A gallery that lies in a table of PostgreSQL with pgvector, for any number of threads, processes and machines at once. A clone is
+/// another handle on the same gallery.
+///
+/// The application's table stays as it is, but for three triggers; everything else of ours is in the schema `rehang`: see
+/// `docs/postgres.md`.
+#[derive(Debug, Clone)]
+pub struct PostgresStore(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) database: Database,
+    pub(crate) number: i32,
+    pub(crate) table: Table,
+    /// The name that the space in the application's column has or will have.
+    old: Option<String>,
+    /// What the triggers' function sees names by.
+    pub(crate) search_path: String,
+    pub(crate) has_iterative_scan: bool,
+    pub(crate) is_halfvec: bool,
+    /// `maintenance_work_mem` while an index is made.
+    pub(crate) index_memory: Option<String>,
+}
+
+impl Inner {
+    /// What the gallery is, for people.
+    pub(crate) fn name(&self) -> String {
+        format!("postgresql://{} {}", self.database.name(), self.table.options.table)
+    }
+
+    /// The application's column with the vectors of a space.
+    pub(crate) fn column_of(&self, space: &str) -> Option<String> {
+        self.old.as_deref().filter(|old| *old == space).and(self.table.options.vector.clone())
+    }
+
+    /// Keeps others from changing spaces until the transaction ends.
+    pub(crate) fn lock(&self, connection: &mut Connection) -> Step<()> {
+        connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&self.number]).map(drop)
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PostgresStore").field(&self.name()).finish()
+    }
+}
+
+/// What a look at a table found, before anything is written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inspected {
+    /// Columns that say which item a row is.
+    pub id: Vec<String>,
+    /// Width of the vectors, where the column or its first row says it.
+    pub dimension: Option<usize>,
+    /// Rows, as the server estimates.
+    pub rows: u64,
+    /// Columns that may be the source, of type text.
+    pub texts: Vec<String>,
+    /// Columns with vectors.
+    pub vectors: Vec<String>,
+    /// Whether the table is a gallery already.
+    pub is_gallery: bool,
+}
+
+impl PostgresStore {
+    /// Looks at a table, and whether it can be a gallery. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable and unauthorised where the server cannot be reached or refuses; not found and invalid options that say what a
+    /// gallery needs and the table lacks.
+    pub fn inspect(address: &str, options: &TableOptions) -> Result<Inspected> {
+        let database = Database::open(address)?;
+        expect_server(&database)?;
+        database.run(Mode::Read, |connection| {
+            let table = Table::inspect(connection, options)?;
+            let columns = connection.query(
+                "SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
+                 WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+                &[&table.oid],
+            )?;
+            let (mut texts, mut vectors) = (Vec::new(), Vec::new());
+            for row in &columns {
+                let (name, kind): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+                match kind.rsplit('.').next() {
+                    Some("text" | "character varying") => texts.push(name),
+                    Some("vector" | "halfvec") => vectors.push(name),
+                    _ => {}
+                }
+            }
+            let mut dimension = table.dimension;
+            if let (None, Some(column)) = (dimension, &options.vector) {
+                let sql = format!(
+                    "SELECT vector_dims({0}::vector) FROM {1} WHERE {0} IS NOT NULL LIMIT 1",
+                    quoted(column),
+                    table.qualified
+                );
+                dimension = match connection.query_opt(&sql, &[])? {
+                    Some(row) => Some(row.try_get::<_, i32>(0)?.max(0) as usize),
+                    None => None,
+                };
+            }
+            let is_gallery = number_of(connection, &table)?.is_some();
+            let id = table.key.iter().map(|column| column.name.clone()).collect();
+            Ok(Inspected { id, dimension, rows: table.rows, texts, vectors, is_gallery })
+        })
+    }
+
+    /// Every statement that [`PostgresStore::adopt`] runs before it lists items, for an owner to read, or to run by hand. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostgresStore::inspect`].
+    pub fn statements(address: &str, options: &TableOptions) -> Result<String> {
+        let database = Database::open(address)?;
+        let facts = expect_server(&database)?;
+        database.run(Mode::Read, |connection| {
+            let table = Table::inspect(connection, options)?;
+            let number = number_of(connection, &table)?.map_or(1, |(number, ..)| number);
+            let path = search_path(connection, &table, &facts)?;
+            Ok([
+                schema::BASE.to_owned(),
+                register(&table),
+                schema::item_table(number, &table),
+                schema::comment(number, &table),
+                schema::function(number, &table, &[], &path),
+                schema::triggers(number, &table),
+            ]
+            .join("\n"))
+        })
+    }
+
+    /// Makes a gallery of a table: the schema `rehang`, its tables, and triggers on the table; then every row becomes an item. The table
+    /// may be written and read meanwhile; its writers wait for the moment in which the triggers are made. `advance` is told `(done, total)`
+    /// rows, and ends the work where it gives `false`. Where a process died, the next call goes on; where all is done, it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostgresStore::inspect`]; an invalid option where the role may not do it; a conflict where the table is a gallery by other
+    /// options; unavailable where transactions are open for so long that the triggers cannot be made.
+    pub fn adopt(
+        address: &str,
+        options: &TableOptions,
+        old: Option<&str>,
+        advance: &dyn Fn(u64, u64) -> bool,
+    ) -> Result<Self> {
+        let database = Database::open(address)?;
+        let facts = expect_server(&database)?;
+        let (table, number) = database.run(Mode::Write, |connection| {
+            // Two that adopt at once come one after the other.
+            connection.query("SELECT pg_advisory_xact_lock($1)", &[&ADOPTION])?;
+            let table = Table::inspect(connection, options)?;
+            if let Some((number, known, _)) = number_of(connection, &table)? {
+                expect_options(&known, options)?;
+                return Ok((table, number));
+            }
+            connection.batch(schema::BASE)?;
+            connection.batch(&register(&table))?;
+            let (number, ..) = number_of(connection, &table)?
+                .ok_or_else(|| Error::corrupt(database.name(), "the gallery that was made is not there"))?;
+            let path = search_path(connection, &table, &facts)?;
+            connection.batch(&schema::item_table(number, &table))?;
+            connection.batch(&schema::comment(number, &table))?;
+            connection.batch(&schema::function(number, &table, &[], &path))?;
+            // Last, since from here on writers of the table wait.
+            connection.batch(&schema::triggers(number, &table))?;
+            Ok((table, number))
+        })?;
+        let store = Self::on(database, table, number, old, &facts)?;
+        store.list_items(advance)?;
+        Ok(store)
+    }
+
+    /// Opens a gallery that was [made](PostgresStore::adopt) of a table. `old` is the name of the space in the application's column.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostgresStore::inspect`]; not found where the table is no gallery yet; a conflict where it is one by other options, or in
+    /// another form.
+    pub fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Self> {
+        let database = Database::open(address)?;
+        let facts = expect_server(&database)?;
+        let (table, found) = database.run(Mode::Read, |connection| {
+            let table = Table::inspect(connection, options)?;
+            let found = number_of(connection, &table)?;
+            Ok((table, found))
+        })?;
+        let not_yet = || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
+        let (number, known, is_listed) = found.ok_or_else(not_yet)?;
+        expect_options(&known, options)?;
+        if !is_listed {
+            return Err(Error::wrong_phase(format!("the gallery in {}", options.table), "not whole yet").advise(Remedy::AdoptTable));
+        }
+        Self::on(database, table, number, old, &facts)
+    }
+
+    fn on(database: Database, table: Table, number: i32, old: Option<&str>, facts: &Facts) -> Result<Self> {
+        let (search_path, is_halfvec) = database.run(Mode::Read, |connection| {
+            let is_halfvec = match &table.options.vector {
+                None => false,
+                Some(column) => connection
+                    .query_one(
+                        "SELECT format_type(atttypid, NULL) LIKE '%halfvec' FROM pg_attribute WHERE attrelid = $1 AND attname = $2",
+                        &[&table.oid, column],
+                    )?
+                    .try_get(0)?,
+            };
+            Ok((search_path(connection, &table, facts)?, is_halfvec))
+        })?;
+        let index_memory = None;
+        let has_iterative_scan = facts.pgvector >= PGVECTOR_ITERATIVE;
+        let old = old.map(str::to_owned);
+        let inner = Inner { database, number, table, old, search_path, has_iterative_scan, is_halfvec, index_memory };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Makes an item of every row that is there.
+    fn list_items(&self, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+        let Inner { database, number: g, table, .. } = &*self.0;
+        let is_listed = |connection: &mut Connection| -> Step<bool> {
+            Ok(connection.query_one("SELECT listed FROM rehang.gallery WHERE number = $1", &[g])?.try_get(0)?)
+        };
+        if database.run(Mode::Read, is_listed)? {
+            return Ok(());
+        }
+        spaces::wait_for_writers(&self.0)?;
+        let key = table.key_of("t");
+        // Of its own form for the first page, so that every other one is read from the index of the key.
+        let page_after = |after: &str| format!(
+            "WITH page AS (SELECT {id} AS id, {names}, {source} IS NOT NULL AS sourced, {item} AS is_item FROM (
+                     SELECT * FROM {on} AS t WHERE {after} ORDER BY {key} LIMIT {ADOPTED_TOGETHER}) AS t),
+                 listed AS (INSERT INTO rehang.item_{g} (id, {keys}, revision, sourced)
+                     SELECT id, {keys}, nextval('rehang.revision'), sourced FROM page WHERE is_item ON CONFLICT DO NOTHING),
+                 last AS (SELECT id FROM page ORDER BY {keys_down} LIMIT 1)
+             SELECT (SELECT id FROM last), count(*) FROM page",
+            id = table.id_of("t"),
+            names = table.key.iter().zip(1..).map(|(column, at)| format!("t.{} AS k{at}", quoted(&column.name))).collect::<Vec<_>>().join(", "),
+            source = table.source_of("t"),
+            item = table.is_item("t"),
+            on = table.qualified,
+            keys = table.key_names(),
+            keys_down = (1..=table.key.len()).map(|at| format!("k{at} DESC")).collect::<Vec<_>>().join(", "),
+        );
+        let first = page_after("$1::text IS NULL");
+        let next = page_after(&format!("({key}) > ({})", table.key_from("$1::text").join(", ")));
+        let (mut after, mut done): (Option<String>, u64) = (None, 0);
+        loop {
+            let (last, listed) = database.run(Mode::Write, |connection| {
+                let row = connection.query_one(if after.is_none() { &first } else { &next }, &[&after])?;
+                Ok((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, i64>(1)?))
+            })?;
+            let Some(last) = last else { break };
+            after = Some(last);
+            done += listed.max(0) as u64;
+            if !advance(done, done.max(table.rows)) {
+                return Err(rehang::ErrorKind::Cancelled.into());
+            }
+        }
+        // A row that was deleted while its page was read may have left an item behind.
+        spaces::wait_for_writers(&self.0)?;
+        database.run(Mode::Write, |connection| {
+            connection.batch(&format!(
+                "DELETE FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM {} AS t WHERE {});
+                 UPDATE rehang.gallery SET listed = true WHERE number = {g};
+                 ANALYZE rehang.item_{g};",
+                table.qualified,
+                table.is_of("i", "t")
+            ))
+        })
+    }
+
+    /// Takes everything of ours out of the database again. The application's table is left as it was found.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable where transactions keep the table for too long; an invalid option where the role may not do it.
+    pub fn release(self) -> Result<()> {
+        let inner = &self.0;
+        let g = inner.number;
+        let numbers = inner.database.run(Mode::Write, |connection| {
+            let spaces = spaces::all(connection, g)?;
+            connection.batch(&schema::drop_triggers(g, &inner.table.qualified))?;
+            Ok(spaces.into_iter().map(|space| space.number).collect::<Vec<_>>())
+        })?;
+        spaces::wait_for_writers(inner)?;
+        inner.database.run(Mode::Write, |connection| {
+            let tables: String = numbers.iter().map(|n| schema::drop_space_tables(*n)).collect();
+            connection.batch(&format!(
+                "{tables} DROP FUNCTION IF EXISTS rehang.changed_{g}(); DROP TABLE IF EXISTS rehang.item_{g};
+                 DELETE FROM rehang.gallery WHERE number = {g};"
+            ))?;
+            let left = connection.count("SELECT count(*) FROM rehang.gallery", &[])?;
+            if left == 0 { connection.batch("DROP SCHEMA rehang CASCADE") } else { Ok(()) }
+        })
+    }
+
+    /// The application's table.
+    pub fn table(&self) -> &TableOptions {
+        &self.0.table.options
+    }
+
+    /// A lock of this gallery that one process has at a time, until it is dropped or its connection ends.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where another process has it.
+    pub fn hold(&self) -> Result<Held> {
+        let mut session = self.0.database.session()?;
+        let taken = session
+            .query_one("SELECT pg_try_advisory_lock($1, $2)", &[&HOLD, &self.0.number])
+            .and_then(|row| Ok(row.try_get::<_, bool>(0)?))
+            .map_err(|failure| self.0.database.failed(failure))?;
+        if !taken {
+            let what = format!("another process is at work on the upgrade of {}", self.0.name());
+            return Err(Error::conflict(what, "two would do the same work").advise(Remedy::AwaitOtherProcess));
+        }
+        Ok(Held { _session: Mutex::new(session) })
+    }
+
+    /// What must not be in the gallery.
+    ///
+    /// # Errors
+    ///
+    /// What reading the gallery gives.
+    pub fn check(&self) -> Result<Vec<Problem>> {
+        doctor::check(&self.0)
+    }
+
+    /// How the search index of a space is.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no such space.
+    pub fn index_health(&self, space: &str) -> Result<IndexHealth> {
+        search::health(&self.0, space)
+    }
+
+    /// Whether a space was dropped whose tables are still there.
+    ///
+    /// # Errors
+    ///
+    /// What reading the gallery gives.
+    pub fn has_dropped_rows(&self) -> Result<bool> {
+        Ok(!self.0.database.run(Mode::Read, spaces::left)?.is_empty())
+    }
+
+    /// Removes what dropped spaces left, and lets the server use the room of dead rows of our tables again: bytes of our tables
+    /// before and after.
+    ///
+    /// # Errors
+    ///
+    /// What the server says.
+    pub fn compact(&self) -> Result<(u64, u64)> {
+        doctor::compact(&self.0)
+    }
+}
+
+/// A lock that is held; see [`PostgresStore::hold`].
+pub struct Held {
+    _session: Mutex<Connection>,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        drop(self._session.lock().unwrap_or_else(PoisonError::into_inner));
+        f.write_str("Held")
+    }
+}
+
+/// Advisory locks: of making galleries, and of an upgrade's work.
+const ADOPTION: i64 = 0x7265_6861_6e67;
+const HOLD: i32 = 0x7265_6802;
+
+/// What a server is.
+struct Facts {
+    pgvector: (u32, u32),
+    /// The schema that pgvector is in.
+    schema: String,
+}
+
+fn expect_server(database: &Database) -> Result<Facts> {
+    database.run(Mode::Read, |connection| {
+        let row = connection.query_one(
+            "SELECT current_setting('server_version_num')::int, current_setting('server_version'),
+                 (SELECT extversion || ' ' || extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'vector')",
+            &[],
+        )?;
+        let (number, version): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
+        if number < SERVER_MIN {
+            return Err(Error::option("the server", version, "PostgreSQL 14 or later").into());
+        }
+        let Some(found) = row.try_get::<_, Option<String>>(2)? else {
+            let why = "a database with pgvector: its owner runs CREATE EXTENSION vector";
+            return Err(Error::option("the database", database.name(), why).into());
+        };
+        let (version, schema) = found.split_once(' ').unwrap_or((&found, "public"));
+        let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+        let pgvector = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+        if pgvector < PGVECTOR_MIN {
+            return Err(Error::option("pgvector", version, "0.7 or later").into());
+        }
+        Ok(Facts { pgvector, schema: schema.trim_matches('"').to_owned() })
+    })
+}
+
+/// The gallery of a table: its number, the options it was made by, and whether it is whole. `None` where the table is no gallery.
+fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, String, bool)>> {
+    let there = connection.query_one("SELECT to_regclass('rehang.gallery') IS NOT NULL", &[])?.try_get::<_, bool>(0)?;
+    if !there {
+        return Ok(None);
+    }
+    let sql = "SELECT number, options, listed, format FROM rehang.gallery WHERE relation = $1";
+    let Some(row) = connection.query_opt(sql, &[&table.oid])? else { return Ok(None) };
+    let format: i32 = row.try_get(3)?;
+    if format != FORMAT {
+        let what = format!("the gallery in {}", table.options.table);
+        let why = format!("it is of format {format}, and this rehang knows format {FORMAT}; use the rehang that made it");
+        return Err(Error::conflict(what, why).into());
+    }
+    Ok(Some((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))
+}
+
+fn register(table: &Table) -> String {
+    format!(
+        "INSERT INTO rehang.gallery (relation, name, options, format) VALUES ({}, {}, {}, {FORMAT}) ON CONFLICT DO NOTHING;",
+        table.oid,
+        literal(&table.options.table),
+        literal(&as_text(&table.options))
+    )
+}
+
+fn as_text(options: &TableOptions) -> String {
+    serde_json::to_string(options).unwrap_or_default()
+}
+
+/// A gallery is what it was made as: other columns would make other items of the same rows.
+fn expect_options(known: &str, options: &TableOptions) -> Result<()> {
+    let was: TableOptions =
+        serde_json::from_str(known).map_err(|error| Error::corrupt("the gallery's options", error))?;
+    let is_same = TableOptions { table: String::new(), ..was.clone() } == TableOptions { table: String::new(), ..options.clone() };
+    if is_same {
+        return Ok(());
+    }
+    Err(Error::conflict(
+        format!("the gallery in {}", options.table),
+        format!("it was made with {known}, and not with {}; configure it as it was, or release it and make it anew", as_text(options)),
+    ))
+}
+
+/// Names as the triggers' function sees them: only what must be there, unless an expression of the owner's may name more.
+fn search_path(connection: &mut Connection, table: &Table, facts: &Facts) -> Step<String> {
+    let mut path = vec!["pg_catalog".to_owned(), quoted(&facts.schema)];
+    if table.options.condition.is_some() || (table.options.source.is_some() && !table.is_source_column) {
+        let row = connection.query_one("SELECT current_schemas(false)::text[]", &[])?;
+        for schema in row.try_get::<_, Vec<String>>(0)? {
+            let schema = quoted(&schema);
+            if !path.contains(&schema) {
+                path.push(schema);
+            }
+        }
+    }
+    path.push("pg_temp".to_owned());
+    Ok(path.join(", "))
+}
+
+/// Passes methods of a contract on to the functions that do their work, which take the gallery first.
+macro_rules! passed_on {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $out:ty => $work:path;)*) => {
+        $(fn $name(&self, $($argument: $kind),*) -> Result<$out> {
+            $work(&self.0, $($argument),*)
+        })*
+    };
+}
+
+impl Ledger for PostgresStore {
+    passed_on! {
+        spaces() -> Vec<SpaceRecord> => spaces::records;
+        create_space(space: &Space, written_as: Provenance) -> () => spaces::create;
+        drop_space(space: &str) -> () => spaces::drop_space;
+        serving_and_document(document: &str) -> (Option<String>, Option<Document>) => spaces::serving_and_document;
+        switch_serving(from: &str, to: &str) -> () => spaces::switch_serving;
+        put(writes: &[ItemWrite]) -> Vec<Revision> => items::put;
+        delete(ids: &[&str]) -> usize => items::delete;
+        get(ids: &[&str]) -> Vec<Option<Item>> => items::get;
+        vectors(space: &str, keys: &[ItemKey]) -> Vec<Option<VectorRecord>> => vectors::get;
+        provenances(space: &str, keys: &[ItemKey]) -> Vec<Option<Provenance>> => vectors::provenances;
+        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Vec<Outcome> => vectors::write;
+        set_priorities(space: &str, epoch: Epoch, priorities: &[(ItemKey, Revision, Priority)]) -> usize
+            => vectors::set_priorities;
+        forget_natives(space: &str, epoch: Epoch, limit: usize) -> usize => vectors::forget_natives;
+        advance(space: &str, from: Epoch, document: &str, expected: Option<u64>, text: &str) -> u64 => spaces::advance;
+        scan(scan: &Scan) -> Vec<Record> => pages::scan;
+        sample(sample: &Sample) -> Drawn => pages::sample;
+        newest_revision() -> Revision => items::newest_revision;
+        counts(space: &str) -> Counts => vectors::counts;
+        count_without_source() -> u64 => items::count_without_source;
+        count_lag(space: &str, behind: &str) -> u64 => vectors::count_lag;
+        claim(space: &str, queue: Queue, worker: &str, limit: usize, lease: Duration) -> Claimed => pages::claim;
+        renew(space: &str, worker: &str, lease: Duration) -> u64 => pages::renew;
+        release(space: &str, worker: &str, keys: Option<&[ItemKey]>) -> u64 => pages::release;
+        at_work(space: &str) -> Vec<AtWork> => pages::at_work;
+        record_failures(space: &str, failures: &[(ItemKey, Revision, String)]) -> () => vectors::record_failures;
+        failures(space: &str, after: Option<ItemKey>, limit: usize) -> Vec<Failure> => vectors::failures;
+        clear_failures(space: &str) -> u64 => vectors::clear_failures;
+        errors(space: &str, limit: usize) -> Vec<(f32, f32)> => vectors::errors;
+        set_document(name: &str, expected: Option<u64>, text: &str) -> u64 => spaces::set_document;
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+}
+
+impl Index for PostgresStore {
+    passed_on! {
+        search(space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Vec<Vec<Found>> => search::search;
+        recall(space: &str, samples: usize, k: usize) -> f64 => search::recall;
+        is_ready(space: &str) -> bool => search::is_ready;
+        prepare(space: &str, advance: &dyn Fn(u64, u64) -> bool) -> () => search::prepare;
+        rebuild(space: &str) -> () => search::rebuild;
+    }
+
+    fn flush(&self) -> Result<()> {
+        // What the server has committed lasts.
+        Ok(())
+    }
+}

