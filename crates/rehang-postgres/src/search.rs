@@ -169,7 +169,7 @@ fn is_exact(connection: &mut Connection, inner: &Inner, space: &SpaceRow) -> Ste
 /// Vectors of a space, up to one more than are compared one by one.
 fn count_up_to(connection: &mut Connection, space: &SpaceRow) -> Step<i64> {
     let sql = format!(
-        "SELECT count(*) FROM (SELECT 1 FROM rehang.state_{} WHERE provenance <> 'lacking' LIMIT {})  AS some",
+        "SELECT count(*) FROM (SELECT 1 FROM rehang.state_{} WHERE provenance <> 'lacking' LIMIT {}) AS few",
         space.number,
         EXACT_MAX + 1
     );

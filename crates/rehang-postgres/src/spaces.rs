@@ -85,12 +85,6 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
         return Err(Error::option(format!("the dimension of space {:?}", space.name), space.dimension, expected));
     }
     let in_column = inner.column_of(&space.name);
-    if let (Some(_), Some(width)) = (&in_column, inner.table.dimension)
-        && width != space.dimension
-    {
-        let what = format!("column {:?} of {}", in_column.unwrap_or_default(), inner.table.options.table);
-        return Err(ErrorKind::WidthMismatch { what, expected: space.dimension, received: width }.into());
-    }
     let dimension = i32::try_from(space.dimension).unwrap_or(i32::MAX);
     let row = inner.database.run(Mode::Write, |connection| {
         // One at a time: the function of the triggers is written from all spaces.
@@ -100,6 +94,7 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
             same_space(&there.record, space, written_as)?;
             return Ok(there);
         }
+        expect_column_width(inner, space, in_column.as_deref())?;
         connection.execute(
             "INSERT INTO rehang.space (gallery, name, dimension, distance, normalised, written_as, in_column)
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -132,6 +127,17 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
         )?;
         connection.batch(&format!("ANALYZE rehang.state_{}", row.number))
     })
+}
+
+/// A column that declares a width takes no space of another one.
+fn expect_column_width(inner: &Inner, space: &Space, in_column: Option<&str>) -> Result<()> {
+    match (in_column, inner.table.dimension) {
+        (Some(column), Some(width)) if width != space.dimension => {
+            let what = format!("column {column:?} of {}", inner.table.options.table);
+            Err(ErrorKind::WidthMismatch { what, expected: space.dimension, received: width }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Widest vector of pgvector.
