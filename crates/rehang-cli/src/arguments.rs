@@ -608,6 +608,10 @@ pub enum Gallery {
     Index(IndexSpace),
     /// Give the disk the room back that a dropped space leaves in the file.
     Compact(Compact),
+    /// Make a gallery of the table that a configuration names: one schema, and triggers on the table. Applications go on as before.
+    Adopt(Adopt),
+    /// Take everything of ours out of the database again; the table is left as it was found.
+    Release(Release),
     /// Say what a gallery holds: its spaces, how many items and vectors of each provenance, which space serves.
     Info(Info),
 }
@@ -633,12 +637,46 @@ pub struct Import {
     pub distance: String,
 }
 
+/// Which gallery: a file, or the one of a configuration, where it may be a table of PostgreSQL.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct Which {
+    /// Gallery file.
+    #[arg(long, value_name = "FILE")]
+    pub gallery: Option<PathBuf>,
+    /// Configuration of an upgrade, for its gallery.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Options of `rehang gallery adopt`.
+#[derive(Debug, Args)]
+pub struct Adopt {
+    /// Configuration, whose [gallery] is of kind "postgres".
+    #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
+    pub config: PathBuf,
+    /// Print every statement that would be run, for the owner of the table to read, and run none.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Options of `rehang gallery release`.
+#[derive(Debug, Args)]
+pub struct Release {
+    /// Configuration, whose [gallery] is of kind "postgres".
+    #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
+    pub config: PathBuf,
+    /// Yes, drop every vector that is not in the table itself.
+    #[arg(long)]
+    pub yes: bool,
+}
+
 /// Options of `rehang gallery export`.
 #[derive(Debug, Args)]
 pub struct Export {
-    /// Gallery file.
-    #[arg(long, value_name = "FILE")]
-    pub gallery: PathBuf,
+    /// The gallery.
+    #[command(flatten)]
+    pub which: Which,
     /// Name of the space.
     #[arg(long, value_name = "NAME")]
     pub space: String,
@@ -656,9 +694,9 @@ pub struct Export {
 /// Options of `rehang gallery put`.
 #[derive(Debug, Args)]
 pub struct Put {
-    /// Gallery file.
-    #[arg(long, value_name = "FILE")]
-    pub gallery: PathBuf,
+    /// Gallery file [default: the one of --config, which is enough by itself].
+    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    pub gallery: Option<PathBuf>,
     /// The item's id.
     #[arg(long)]
     pub id: String,
@@ -684,9 +722,9 @@ pub struct Put {
 /// Options of `rehang gallery delete`.
 #[derive(Debug, Args)]
 pub struct Delete {
-    /// Gallery file.
-    #[arg(long, value_name = "FILE")]
-    pub gallery: PathBuf,
+    /// The gallery.
+    #[command(flatten)]
+    pub which: Which,
     /// Ids of the items.
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
@@ -698,9 +736,9 @@ pub struct Delete {
 /// Options of `rehang gallery index`.
 #[derive(Debug, Args)]
 pub struct IndexSpace {
-    /// Gallery file.
-    #[arg(long, value_name = "FILE")]
-    pub gallery: PathBuf,
+    /// The gallery.
+    #[command(flatten)]
+    pub which: Which,
     /// Name of the space [default: the one that serves].
     #[arg(long, value_name = "NAME")]
     pub space: Option<String>,
@@ -709,17 +747,17 @@ pub struct IndexSpace {
 /// Options of `rehang gallery compact`.
 #[derive(Debug, Args)]
 pub struct Compact {
-    /// Gallery file.
-    #[arg(long, value_name = "FILE")]
-    pub gallery: PathBuf,
+    /// The gallery.
+    #[command(flatten)]
+    pub which: Which,
 }
 
 /// Options of `rehang gallery drop-space`.
 #[derive(Debug, Args)]
 pub struct DropSpace {
-    /// Gallery file.
-    #[arg(long, value_name = "FILE")]
-    pub gallery: PathBuf,
+    /// The gallery.
+    #[command(flatten)]
+    pub which: Which,
     /// Name of the space: neither the one that serves, nor one of an upgrade that is not finished.
     #[arg(long, value_name = "NAME")]
     pub space: String,
@@ -728,9 +766,9 @@ pub struct DropSpace {
 /// Options of `rehang gallery info`.
 #[derive(Debug, Args)]
 pub struct Info {
-    /// Gallery file.
-    #[arg(long, value_name = "FILE")]
-    pub gallery: PathBuf,
+    /// The gallery.
+    #[command(flatten)]
+    pub which: Which,
 }
 
 /// Options of `rehang search`.
@@ -781,8 +819,30 @@ pub struct Search {
 #[derive(Debug, Args)]
 pub struct Init {
     /// Gallery file: it says which space is replaced.
-    #[arg(long, value_name = "FILE")]
-    pub gallery: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "table")]
+    pub gallery: Option<PathBuf>,
+    /// A table of PostgreSQL with vectors, in place of a gallery file; --old-name says which model made them.
+    #[arg(long, value_name = "TABLE", conflicts_with = "gallery", requires = "old_name")]
+    pub table: Option<String>,
+    /// Address of the database, postgresql://USER@HOST/DATABASE [default: the variable DATABASE_URL]. One with a password is not
+    /// written down.
+    #[arg(long, value_name = "URL", requires = "table")]
+    pub postgres: Option<String>,
+    /// Column with the vectors of the old model [default: the only one of that type].
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    pub vector: Option<String>,
+    /// Column, or SQL expression, with what can be embedded again [default: the only column of text beside the key].
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    pub source: Option<String>,
+    /// Column with a class, tag or group.
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    pub label: Option<String>,
+    /// Name of the model that made the vectors of the table.
+    #[arg(long, value_name = "NAME", requires = "table")]
+    pub old_name: Option<String>,
+    /// Distance that the table's vectors are searched by: l2, cosine or dot.
+    #[arg(long, value_name = "DISTANCE", default_value = "cosine")]
+    pub old_distance: String,
     /// Adapter: it says which space comes. Leave it out for one that `rehang upgrade fit` learns from the gallery, or for a model that
     /// searches the old vectors as they are.
     #[arg(long, value_name = "FILE", required_unless_present = "new_name")]

@@ -84,6 +84,7 @@ impl Wording for Flags {
 
     fn remedy(&self, remedy: &Remedy) -> String {
         match remedy {
+            Remedy::AdoptTable => "`rehang gallery adopt` makes it one, and ends what was begun",
             Remedy::BeginUpgrade => "`rehang upgrade start` begins one",
             Remedy::ContinueFilling => "run `rehang upgrade start`, which goes on where it was",
             Remedy::PlanAnew => {

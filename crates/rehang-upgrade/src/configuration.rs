@@ -14,6 +14,7 @@ use crate::backfill::{Limits, Until};
 use crate::fitting;
 use crate::forecast::Forecast;
 use crate::location::{Examined, Location};
+use crate::table::TableLocation;
 use crate::record::{OrderSettings, Phase, Recorded};
 use crate::verbs::{Setup, expect_same};
 
@@ -37,7 +38,76 @@ struct Document {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GalleryPart {
-    path: PathBuf,
+    kind: Option<String>,
+    path: Option<PathBuf>,
+    url: Option<String>,
+    url_env: Option<String>,
+    table: Option<String>,
+    id: Option<Names>,
+    source: Option<String>,
+    label: Option<String>,
+    payload: Option<String>,
+    vector: Option<String>,
+    #[serde(rename = "where")]
+    condition: Option<String>,
+}
+
+/// One name, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Names {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl GalleryPart {
+    /// Where the gallery lies, given the folder of the file and the name of the old space.
+    fn location(self, base: &Path, old: &str) -> Result<Location> {
+        let kind = self.kind.as_deref().unwrap_or("sqlite");
+        let of_tables = [
+            ("url", self.url.is_some()),
+            ("url_env", self.url_env.is_some()),
+            ("table", self.table.is_some()),
+            ("id", self.id.is_some()),
+            ("source", self.source.is_some()),
+            ("label", self.label.is_some()),
+            ("payload", self.payload.is_some()),
+            ("vector", self.vector.is_some()),
+            ("where", self.condition.is_some()),
+        ];
+        let missing = |key: &str| Error::missing(format!("[gallery] {key}"), format!("a gallery of kind {kind:?}"));
+        match kind {
+            "sqlite" => {
+                if let Some((key, _)) = of_tables.iter().find(|(_, is_given)| *is_given) {
+                    let expected = "left out, or [gallery] kind = \"postgres\" beside it";
+                    return Err(Error::option(format!("[gallery] {key}"), "given", expected));
+                }
+                Ok(Location::file(base.join(self.path.ok_or_else(|| missing("path"))?)))
+            }
+            "postgres" => {
+                if let Some(path) = &self.path {
+                    return Err(Error::option("[gallery] path", path.display(), "left out: the gallery is a table"));
+                }
+                Ok(Location::Table(TableLocation {
+                    url: self.url,
+                    url_env: self.url_env,
+                    table: self.table.ok_or_else(|| missing("table"))?,
+                    id: match self.id {
+                        None => Vec::new(),
+                        Some(Names::One(name)) => vec![name],
+                        Some(Names::Several(names)) => names,
+                    },
+                    source: self.source,
+                    label: self.label,
+                    payload: self.payload,
+                    vector: self.vector,
+                    condition: self.condition,
+                    old: old.to_owned(),
+                }))
+            }
+            other => Err(Error::option("[gallery] kind", other, "sqlite or postgres")),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -213,7 +283,7 @@ impl Configuration {
         let policy = document.order.policy.parse().map_err(|error: Error| error.context("[order]"))?;
         Ok(Self {
             path: path.to_owned(),
-            gallery: Location::file(base.join(&document.gallery.path)),
+            gallery: document.gallery.location(base, &document.old.name)?,
             old: document.old.space("old")?,
             new: document.new.space("new")?,
             order: OrderSettings { policy, seed: document.order.seed },
@@ -298,6 +368,20 @@ impl Configuration {
     /// Whether the file names the adapter, so that none is fitted on the gallery's own pairs.
     pub fn names_adapter(&self) -> bool {
         self.adapter.is_some()
+    }
+
+    /// The table that the gallery lies in.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option where it lies in a file.
+    pub fn expect_table(&self) -> Result<&TableLocation> {
+        match &self.gallery {
+            Location::Table(table) => Ok(table),
+            Location::File(path) => {
+                Err(self.named(Error::option("[gallery] kind", path.display(), "\"postgres\": a table, and no file")))
+            }
+        }
     }
 
     /// Opens the gallery, which has to be there.

@@ -11,12 +11,15 @@ use tempfile::NamedTempFile;
 use toml::Value;
 
 use crate::location::Location;
+use crate::table::{TableLocation, URL_ENV};
 
 /// What [`init`] is told.
 #[derive(Debug, Clone)]
 pub struct Init {
-    /// The gallery, which has to be there.
-    pub gallery: PathBuf,
+    /// The gallery, which has to be there. Columns of a table that are not named are looked for.
+    pub gallery: Location,
+    /// Distance of the old space, for a table that is no gallery yet.
+    pub old_distance: Distance,
     /// The adapter; none for a model that searches the old vectors as they are.
     pub adapter: Option<PathBuf>,
     /// A report as JSON that forecasts the upgrade.
@@ -54,8 +57,13 @@ pub fn init(init: &Init) -> Result<Initialised> {
         return Err(taken(&init.path));
     }
     let adapter = init.adapter.as_ref().map(Adapter::load).transpose()?;
-    let store = Location::file(&init.gallery).open()?;
-    let old = old_space(&*store, adapter.as_ref())?;
+    let (gallery, old) = match &init.gallery {
+        Location::File(_) => (init.gallery.clone(), old_space(&*init.gallery.open()?, adapter.as_ref())?),
+        Location::Table(table) => {
+            let (table, old) = look(table, adapter.as_ref(), init.old_distance)?;
+            (Location::Table(table), old)
+        }
+    };
     let outputs = adapter.as_ref().map(Adapter::output_space);
     let name = init.new_name.clone().or(outputs.as_ref().map(|outputs| outputs.name.clone()));
     let name = name.ok_or_else(|| Error::missing("`new_name`", "a configuration without an adapter"))?;
@@ -76,13 +84,82 @@ pub fn init(init: &Init) -> Result<Initialised> {
     }
     let folder = folder_of(&init.path);
     let from_file = |path: &Path| seen_from(folder, path);
+    let gallery = match &gallery {
+        Location::File(path) => format!("path = {}", quoted(&from_file(path)?)),
+        Location::Table(table) => of_table(table),
+    };
     let text = document(
-        (&from_file(&init.gallery)?, &old),
+        (&gallery, &old),
         (init.adapter.as_deref().map(from_file).transpose()?.as_deref(), &new),
         init.forecast.as_deref().map(from_file).transpose()?.as_deref(),
     );
     write_new(folder, &init.path, &text)?;
     Ok(Initialised { path: init.path.clone(), old, new })
+}
+
+/// Finds the columns of a table that were not named, and what its vectors are.
+fn look(
+    table: &TableLocation,
+    adapter: Option<&Adapter>,
+    distance: Distance,
+) -> Result<(TableLocation, Space)> {
+    let (named, mut table) = (table.to_string(), table.clone());
+    let seen = table.look()?;
+    let one_of = |key: &str, found: Vec<String>| match &found[..] {
+        [one] => Ok(Some(one.clone())),
+        [] => Ok(None),
+        several => Err(Error::missing(key, format!("{named}, which has {}", several.join(", ")))),
+    };
+    if table.vector.is_none() {
+        let found = one_of("vector", seen.vectors.clone())?;
+        table.vector = Some(found.ok_or_else(|| {
+            Error::option("table", &table.table, "a table with a column of type vector or halfvec")
+        })?);
+    }
+    if table.source.is_none() {
+        let is_key = |name: &String| seen.id.contains(name) || table.label.as_ref() == Some(name);
+        table.source = one_of("source", seen.texts.iter().filter(|name| !is_key(name)).cloned().collect())?;
+    }
+    let unknown = || {
+        let expected = "a column that declares the width of its vectors, or holds one";
+        Error::option("vector", table.vector.clone().unwrap_or_default(), expected)
+    };
+    let dimension = table.look()?.dimension.ok_or_else(unknown)?;
+    let old = Space::new(&table.old, dimension, adapter.map_or(distance, |adapter| adapter.old.distance), false);
+    if let Some(adapter) = adapter {
+        adapter.expect_input_width(dimension)?;
+    }
+    Ok((table, old))
+}
+
+/// The keys of `[gallery]` for a table. An address with a password is not written down.
+fn of_table(table: &TableLocation) -> String {
+    let mut text = "kind = \"postgres\"\n".to_owned();
+    let mut say = |key: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            text += &format!("{key} = {}\n", quoted(value));
+        }
+    };
+    let is_open = |url: &&str| !url.split_once('@').is_some_and(|(front, _)| front.matches(':').count() > 1);
+    let url = table.url.as_deref().filter(is_open).filter(|url| !url.contains("password"));
+    say("url", url);
+    say("url_env", table.url_env.as_deref().or(url.is_none().then_some(URL_ENV)));
+    say("table", Some(&table.table));
+    say("source", table.source.as_deref());
+    say("label", table.label.as_deref());
+    say("payload", table.payload.as_deref());
+    say("vector", table.vector.as_deref());
+    say("where", table.condition.as_deref());
+    if !table.id.is_empty() {
+        let names: Vec<String> = table.id.iter().map(|name| quoted(name)).collect();
+        text += &format!("id = [{}]\n", names.join(", "));
+    }
+    text.trim_end().to_owned()
+}
+
+/// A text as TOML writes it.
+fn quoted(text: &str) -> String {
+    Value::String(text.to_owned()).to_string()
 }
 
 /// The space of a gallery that an adapter replaces, or that serves.
@@ -132,7 +209,7 @@ fn document(
     (adapter, new): (Option<&str>, &Space),
     forecast: Option<&str>,
 ) -> String {
-    let text = |text: &str| Value::String(text.to_owned());
+    let text = quoted;
     let space = |space: &Space| {
         format!(
             "name = {}\ndimension = {}\ndistance = {}",
@@ -156,7 +233,7 @@ fn document(
         r#"# An upgrade of a gallery to a new model. Paths are seen from the folder of this file.
 
 [gallery]
-path = {gallery}
+{gallery}
 
 # The space that is replaced, as the gallery has it. Distances: l2, cosine, dot.
 [old]
@@ -222,7 +299,6 @@ seed = 0
 # than doing nothing is refused.
 {forecast}
 "#,
-        gallery = text(gallery),
         old = space(old),
         new = space(new),
     )
@@ -249,7 +325,8 @@ mod tests {
         let path = folder.join("adapter.safetensors");
         adapter.save(&path).unwrap();
         Init {
-            gallery,
+            gallery: Location::file(gallery),
+            old_distance: Distance::Cosine,
             adapter: Some(path),
             forecast: None,
             new_name: new_name.map(str::to_owned),
@@ -268,7 +345,7 @@ mod tests {
         assert_eq!((&read.old, &read.new.name), (&written.old, &"siglip".to_owned()));
         assert_eq!((read.old.name.as_str(), read.old.distance), ("clip \"2\"", Distance::Cosine));
         assert_eq!((read.new.dimension, read.new.distance), (4, Distance::L2));
-        assert!(read.gallery.is_same(&Location::file(&told.gallery)));
+        assert!(read.gallery.is_same(&told.gallery));
         assert!(read.open_encoder(&read.new).is_err(), "an encoder has to be chosen");
         let planned = read.planned(&*read.open_gallery().unwrap()).unwrap();
         assert!(read.forecast(&planned).unwrap().is_none());

@@ -3,7 +3,6 @@
 //! Everything else knows [`Store`] alone. Another database is another kind of [`Location`], here.
 
 use std::fmt;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +11,9 @@ use rehang::{Error, Remedy, Result};
 use rehang_store::{IndexHealth, Problem, SqliteStore, Store};
 use tempfile::{TempDir, TempPath};
 
-/// Where a gallery lies: a SQLite file.
+use crate::table::TableLocation;
+
+/// Where a gallery lies: in a SQLite file, or in a table of PostgreSQL.
 ///
 /// ```
 /// use rehang_upgrade::Location;
@@ -25,7 +26,15 @@ use tempfile::{TempDir, TempPath};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Location(PathBuf);
+pub enum Location {
+    /// A SQLite file.
+    File(PathBuf),
+    /// A table of an application.
+    Table(TableLocation),
+}
+
+/// A lock of an upgrade, held until it is dropped; see [`Location::hold`].
+pub type Held = Box<dyn Send>;
 
 /// A store that says more of itself than the contract asks for: what an examination looks at.
 pub trait Examined: Store {
@@ -79,45 +88,70 @@ impl Examined for SqliteStore {
 impl Location {
     /// A gallery in a SQLite file.
     pub fn file(path: impl Into<PathBuf>) -> Self {
-        Self(path.into())
+        Self::File(path.into())
     }
 
     /// Opens the gallery, which has to be there.
     ///
     /// # Errors
     ///
-    /// An I/O error where it is not there or not readable; corrupt where it is no gallery.
+    /// An I/O error where it is not there or not readable; corrupt where it is no gallery; for a table, as
+    /// [`TableLocation::open`].
     pub fn open(&self) -> Result<Arc<dyn Examined>> {
-        Ok(Arc::new(SqliteStore::open(&self.0)?))
+        match self {
+            Self::File(path) => Ok(Arc::new(SqliteStore::open(path)?)),
+            Self::Table(table) => table.open(),
+        }
     }
 
-    /// Whether something is there.
+    /// Whether something is there. A table that is named is there, or is not ours to make.
     pub fn exists(&self) -> bool {
-        self.0.exists()
+        match self {
+            Self::File(path) => path.exists(),
+            Self::Table(_) => true,
+        }
     }
 
     /// Whether two locations are one gallery, however their paths are spelled and whichever links lead there.
     pub fn is_same(&self, other: &Self) -> bool {
-        is_same_file(&self.0, &other.0)
+        match (self, other) {
+            (Self::File(one), Self::File(other)) => is_same_file(one, other),
+            (Self::Table(one), Self::Table(other)) => one == other,
+            _ => false,
+        }
     }
 
     /// Makes an empty gallery where there is none, out of sight until it is [published](NewGallery::publish).
     ///
     /// # Errors
     ///
-    /// A conflict where the log of an earlier gallery lies in the way; I/O errors.
+    /// A conflict where the log of an earlier gallery lies in the way; an invalid option for a table, which the application makes; I/O
+    /// errors.
     pub fn make(&self) -> Result<NewGallery> {
-        NewGallery::begin(&self.0)
+        NewGallery::begin(self.expect_file("a new gallery")?)
     }
 
-    /// Takes the lock of the upgrade, until the file that is given is dropped: held while a process fills or finishes, so that two
-    /// do not do the same work. The system lets go of it when the process ends, however it ends; correctness does not depend on it.
+    /// The file of the gallery.
+    fn expect_file(&self, what: &str) -> Result<&Path> {
+        match self {
+            Self::File(path) => Ok(path),
+            Self::Table(table) => Err(Error::option(what, table, "a gallery in a file")),
+        }
+    }
+
+    /// Takes the lock of the upgrade, until what is given is dropped: held while a process fills or finishes, so that two
+    /// do not do the same work. The system, or the server, lets go of it when the process ends, however it ends; correctness does not
+    /// depend on it.
     ///
     /// # Errors
     ///
     /// A conflict where another process has it; I/O errors.
-    pub fn hold(&self) -> Result<File> {
-        let path = beside(&self.0, ".upgrade-lock");
+    pub fn hold(&self) -> Result<Held> {
+        let gallery = match self {
+            Self::File(path) => path,
+            Self::Table(table) => return table.hold(),
+        };
+        let path = beside(gallery, ".upgrade-lock");
         let file = fs_err::OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -126,7 +160,7 @@ impl Location {
             .map_err(|error| Error::io("open", &path, &error))?
             .into_file();
         match file.try_lock() {
-            Ok(()) => Ok(file),
+            Ok(()) => Ok(Box::new(file)),
             Err(std::fs::TryLockError::WouldBlock) => Err(Error::conflict(
                 format!("another process is at work on the upgrade of {self}"),
                 "two would do the same work",
@@ -139,7 +173,10 @@ impl Location {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.display().fmt(f)
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Table(table) => table.fmt(f),
+        }
     }
 }
 

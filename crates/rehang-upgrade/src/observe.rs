@@ -136,18 +136,22 @@ pub(crate) fn prepare_index(
     if store.is_ready(space)? {
         return Ok(false);
     }
+    store.prepare(space, &counting(observer, "making the search index", "vectors"))?;
+    Ok(true)
+}
+
+/// What tells an observer of work that counts `(done, total)` itself, and gives whether it may go on.
+pub(crate) fn counting(observer: &dyn Observer, stage: &'static str, unit: &'static str) -> impl Fn(u64, u64) -> bool {
     let told = std::cell::Cell::new(None);
-    store.prepare(space, &|done, total| {
+    move |done, total| {
         if told.get().is_none() {
-            let stage = "making the search index";
-            observer.observe(&Observation::Began { stage, unit: "vectors", total });
+            observer.observe(&Observation::Began { stage, unit, total });
         }
         observer.observe(&Observation::Advanced {
             units: done.saturating_sub(told.replace(Some(done)).unwrap_or(0)),
         });
         !observer.wants_stop()
-    })?;
-    Ok(true)
+    }
 }
 
 /// Fails where a stop is wanted.

@@ -1,11 +1,13 @@
-//! `rehang gallery import|export|put|delete|drop-space|info`.
+//! `rehang gallery import|adopt|release|export|put|delete|drop-space|info`.
 
 use rehang::files::{self, VectorSource, expect_apart};
 use rehang::{Error, Matrix, Result};
 use rehang_upgrade::{Configuration, Location};
 
-use super::{Outcome, say};
-use crate::arguments::{Compact, Delete, DropSpace, Export, Gallery, Import, IndexSpace, Info, Put};
+use super::{Outcome, location, say};
+use crate::arguments::{
+    Adopt, Compact, Delete, DropSpace, Export, Gallery, Import, IndexSpace, Info, Put, Release, Which,
+};
 use crate::bar::with_bar;
 
 /// Runs one of the verbs.
@@ -18,8 +20,47 @@ pub fn run(arguments: &Gallery, json: bool) -> Result<Outcome> {
         Gallery::DropSpace(space) => run_drop_space(space, json),
         Gallery::Index(space) => run_index(space, json),
         Gallery::Compact(compact) => run_compact(compact, json),
+        Gallery::Adopt(adopt) => run_adopt(adopt, json),
+        Gallery::Release(release) => run_release(release, json),
         Gallery::Info(info) => run_info(info, json),
     }
+}
+
+/// The gallery that was named.
+fn of(which: &Which) -> Result<Location> {
+    let configuration = which.config.as_deref().map(Configuration::read).transpose()?;
+    location(which.gallery.as_deref(), configuration.as_ref())
+}
+
+fn run_adopt(arguments: &Adopt, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config)?;
+    let table = configuration.expect_table()?;
+    if arguments.dry_run {
+        let statements = table.statements()?;
+        return Outcome::Done.print(json, &serde_json::json!({ "statements": statements }), &statements);
+    }
+    let adopted = with_bar(|progress| table.adopt(&configuration.old, progress))?;
+    let text = format!(
+        "{} is a gallery: {} items, {} of them with a vector of {}.\nNext: rehang doctor --config {path}, or rehang upgrade auto --config {path}\n",
+        adopted.gallery,
+        adopted.items,
+        adopted.vectors,
+        configuration.old.name,
+        path = arguments.config.display()
+    );
+    Outcome::Done.print(json, &adopted, &text)
+}
+
+fn run_release(arguments: &Release, json: bool) -> Result<Outcome> {
+    let configuration = Configuration::read(&arguments.config)?;
+    let table = configuration.expect_table()?;
+    if !arguments.yes {
+        let expected = "given: every vector that is not in the table itself is dropped for good";
+        return Err(Error::option("yes", "left out", expected));
+    }
+    table.release()?;
+    let text = format!("{table} is no gallery any more; nothing of ours is left beside it.\n");
+    Outcome::Done.print(json, &serde_json::json!({ "released": table.table }), &text)
 }
 
 fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
@@ -36,19 +77,22 @@ fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
 }
 
 fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
+    let location = of(&arguments.which)?;
     let outputs = [
         ("vectors", Some(&arguments.vectors)),
         ("ids", arguments.ids.as_ref()),
         ("provenance", arguments.provenance.as_ref()),
     ];
-    expect_apart(&outputs, &[("gallery", arguments.gallery.clone())])?;
+    let inputs = [("gallery", &arguments.which.gallery), ("config", &arguments.which.config)];
+    let inputs: Vec<_> = inputs.into_iter().filter_map(|(name, path)| Some((name, path.clone()?))).collect();
+    expect_apart(&outputs, &inputs)?;
     let export = rehang_upgrade::Export {
         space: arguments.space.clone(),
         vectors: arguments.vectors.clone(),
         ids: arguments.ids.clone(),
         provenance: arguments.provenance.clone(),
     };
-    let store = Location::file(&arguments.gallery).open()?;
+    let store = location.open()?;
     let exported = with_bar(|progress| rehang_upgrade::export(&*store, &export, progress))?;
     let text = format!("{}: {} vectors of {}\n", arguments.vectors.display(), exported.vectors, exported.of);
     let outcome = Outcome::done_if(exported.lacking == 0).print(json, &exported, &text)?;
@@ -73,7 +117,7 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
         payload: arguments.payload.as_ref().map(json_payload).transpose()?,
         vectors: arguments.vectors.iter().map(|text| parse_vector(text)).collect::<Result<_>>()?,
     };
-    let location = Location::file(&arguments.gallery);
+    let location = location(arguments.gallery.as_deref(), configuration.as_ref())?;
     let store = location.open()?;
     if let Some(configuration) = &configuration {
         configuration.expect_of_gallery(&location, &*store)?;
@@ -114,7 +158,7 @@ fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
     if ids.is_empty() {
         return Err(Error::missing("an id", "`rehang gallery delete`"));
     }
-    let done = rehang_upgrade::delete(&*Location::file(&arguments.gallery).open()?, &ids)?;
+    let done = rehang_upgrade::delete(&*of(&arguments.which)?.open()?, &ids)?;
     let outcome = Outcome::done_if(done.missing.is_empty());
     outcome.print(json, &done, &format!("{} deleted\n", done.deleted))?;
     if !done.missing.is_empty() {
@@ -124,7 +168,7 @@ fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
 }
 
 fn run_index(arguments: &IndexSpace, json: bool) -> Result<Outcome> {
-    let location = Location::file(&arguments.gallery);
+    let location = of(&arguments.which)?;
     let space = arguments.space.as_deref();
     let indexed = with_bar(|progress| rehang_upgrade::index(&location, space, progress))?;
     let what = if indexed.made { "was made" } else { "was ready" };
@@ -137,14 +181,14 @@ fn run_index(arguments: &IndexSpace, json: bool) -> Result<Outcome> {
 }
 
 fn run_compact(arguments: &Compact, json: bool) -> Result<Outcome> {
+    let location = of(&arguments.which)?;
     let compacted = with_bar(|progress| {
-        progress.begin("writing the file again", "bytes", 0);
-        rehang_upgrade::compact(&Location::file(&arguments.gallery))
+        progress.begin("giving room back", "bytes", 0);
+        rehang_upgrade::compact(&location)
     })?;
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let text = format!(
-        "{}: {:.1} MB before, {:.1} MB now\n",
-        arguments.gallery.display(),
+        "{location}: {:.1} MB before, {:.1} MB now\n",
         megabytes(compacted.bytes_before),
         megabytes(compacted.bytes)
     );
@@ -152,19 +196,16 @@ fn run_compact(arguments: &Compact, json: bool) -> Result<Outcome> {
 }
 
 fn run_drop_space(arguments: &DropSpace, json: bool) -> Result<Outcome> {
-    let dropped = rehang_upgrade::drop_space(&Location::file(&arguments.gallery), &arguments.space)?;
-    let text = format!(
-        "{} is gone from {}, with {} vectors\n",
-        dropped.space,
-        arguments.gallery.display(),
-        dropped.vectors
-    );
+    let location = of(&arguments.which)?;
+    let dropped = rehang_upgrade::drop_space(&location, &arguments.space)?;
+    let text = format!("{} is gone from {location}, with {} vectors\n", dropped.space, dropped.vectors);
     Outcome::Done.print(json, &dropped, &text)
 }
 
 fn run_info(arguments: &Info, json: bool) -> Result<Outcome> {
-    let contents = rehang_upgrade::contents(&*Location::file(&arguments.gallery).open()?)?;
-    let mut text = format!("{}\n", arguments.gallery.display());
+    let location = of(&arguments.which)?;
+    let contents = rehang_upgrade::contents(&*location.open()?)?;
+    let mut text = format!("{location}\n");
     for space in &contents.spaces {
         let counts = &space.counts;
         text += &format!(

@@ -1,14 +1,28 @@
 //! `rehang init`.
 
 use rehang::Result;
+use rehang_upgrade::{Location, TableLocation};
 
-use super::Outcome;
+use super::{Outcome, location};
 use crate::arguments::Init;
 
 /// Writes a first configuration.
 pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
+    let location = match &arguments.table {
+        Some(table) => Location::Table(TableLocation {
+            url: arguments.postgres.clone(),
+            table: table.clone(),
+            source: arguments.source.clone(),
+            label: arguments.label.clone(),
+            vector: arguments.vector.clone(),
+            old: arguments.old_name.clone().unwrap_or_default(),
+            ..TableLocation::default()
+        }),
+        None => location(arguments.gallery.as_deref(), None)?,
+    };
     let written = rehang_upgrade::init(&rehang_upgrade::Init {
-        gallery: arguments.gallery.clone(),
+        gallery: location,
+        old_distance: arguments.old_distance.parse()?,
         adapter: arguments.adapter.clone(),
         forecast: arguments.forecast.clone(),
         new_name: arguments.new_name.clone(),
@@ -17,12 +31,12 @@ pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
         path: arguments.out.clone(),
     })?;
     let next = if arguments.adapter.is_some() { "plan" } else { "auto" };
+    let path = written.path.display();
+    let adopt =
+        arguments.table.as_ref().map_or(String::new(), |_| format!("rehang gallery adopt --config {path}, then: "));
     let text = format!(
-        "{} is written: from {} to {}.\nChoose the new model's [encoder] there, then: rehang upgrade {next} --config {}\n",
-        written.path.display(),
-        written.old,
-        written.new,
-        written.path.display()
+        "{path} is written: from {} to {}.\nChoose the new model's [encoder] there, then: {adopt}rehang upgrade {next} --config {path}\n",
+        written.old, written.new,
     );
     Outcome::Done.print(json, &written, &text)
 }

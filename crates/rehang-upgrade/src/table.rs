@@ -1,0 +1,230 @@
+//! Galleries that lie in tables of an application: how they are named, and made.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rehang::{Error, Result, Space};
+use serde::{Deserialize, Serialize};
+
+use crate::location::{Examined, Held};
+use crate::observe::Observer;
+
+/// A table of PostgreSQL that is, or will be, a gallery: `[gallery]` of a configuration.
+///
+/// Another process may write and read the table at any time. What stands in the configuration is what a gallery was made by: other
+/// columns would make other items of the same rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableLocation {
+    /// The server and the database, `postgresql://user@host/database`; a password is better kept where libpq finds it.
+    pub url: Option<String>,
+    /// The variable of the environment that holds it.
+    pub url_env: Option<String>,
+    /// The table, `schema.name` or `name`.
+    pub table: String,
+    /// Columns that say which item a row is; the primary key where there are none.
+    pub id: Vec<String>,
+    /// What can be embedded again: a column, or an SQL expression of the table's columns.
+    pub source: Option<String>,
+    /// A column with a class, tag or group.
+    pub label: Option<String>,
+    /// A column of type `jsonb` that is kept beside an item; all other columns where there is none.
+    pub payload: Option<String>,
+    /// The column with the vectors of the old model.
+    pub vector: Option<String>,
+    /// An SQL condition: rows that do not meet it are no items.
+    pub condition: Option<String>,
+    /// Name of the old space, whose vectors are in the column.
+    pub old: String,
+}
+
+/// What making a gallery of a table did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Adopted {
+    /// The gallery.
+    pub gallery: String,
+    /// Rows that are items now.
+    pub items: u64,
+    /// Those of them that have an old vector.
+    pub vectors: u64,
+}
+
+/// What a look at a table found; nothing was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Looked {
+    /// Width of the vectors, where the column or its first row says it.
+    pub dimension: Option<usize>,
+    /// Rows, as the server estimates.
+    pub rows: u64,
+    /// Columns that say which item a row is.
+    pub id: Vec<String>,
+    /// Columns of text, any of which may be the source.
+    pub texts: Vec<String>,
+    /// Columns with vectors.
+    pub vectors: Vec<String>,
+}
+
+impl fmt::Display for TableLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "table {}", self.table)
+    }
+}
+
+/// The variable that holds the address where a configuration names none.
+pub const URL_ENV: &str = "DATABASE_URL";
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use rehang::Provenance;
+    use rehang_postgres::{PostgresStore, TableOptions};
+    use rehang_store::{IndexHealth, Ledger, Problem};
+
+    use super::{Adopted, Arc, Error, Examined, Held, Looked, Observer, Result, Space, TableLocation, URL_ENV};
+    use crate::observe::counting;
+
+    impl TableLocation {
+        fn options(&self) -> TableOptions {
+            TableOptions {
+                table: self.table.clone(),
+                id: self.id.clone(),
+                source: self.source.clone(),
+                label: self.label.clone(),
+                payload: self.payload.clone(),
+                vector: self.vector.clone(),
+                condition: self.condition.clone(),
+            }
+        }
+
+        /// The address, from the configuration or from the environment.
+        fn address(&self) -> Result<String> {
+            if let Some(url) = &self.url {
+                return Ok(url.clone());
+            }
+            let name = self.url_env.as_deref().unwrap_or(URL_ENV);
+            let found = std::env::var(name).ok().filter(|url| !url.is_empty());
+            found.ok_or_else(|| Error::missing(format!("the variable {name} with the address of the database"), self))
+        }
+
+        /// Opens the gallery in the table.
+        ///
+        /// # Errors
+        ///
+        /// As [`PostgresStore::open`]; missing input where no address is given.
+        pub fn open(&self) -> Result<Arc<dyn Examined>> {
+            Ok(Arc::new(self.store()?))
+        }
+
+        fn store(&self) -> Result<PostgresStore> {
+            PostgresStore::open(&self.address()?, &self.options(), Some(&self.old))
+        }
+
+        /// Takes the lock of the upgrade, which lasts as long as the connection.
+        ///
+        /// # Errors
+        ///
+        /// A conflict where another process has it.
+        pub fn hold(&self) -> Result<Held> {
+            Ok(Box::new(self.store()?.hold()?))
+        }
+
+        /// Looks at the table. Writes nothing.
+        ///
+        /// # Errors
+        ///
+        /// As [`PostgresStore::inspect`].
+        pub fn look(&self) -> Result<Looked> {
+            let found = PostgresStore::inspect(&self.address()?, &self.options())?;
+            Ok(Looked { dimension: found.dimension, rows: found.rows, id: found.id, texts: found.texts, vectors: found.vectors })
+        }
+
+        /// Every statement that [`TableLocation::adopt`] runs before it lists items and vectors. Writes nothing.
+        ///
+        /// # Errors
+        ///
+        /// As [`PostgresStore::inspect`].
+        pub fn statements(&self) -> Result<String> {
+            PostgresStore::statements(&self.address()?, &self.options())
+        }
+
+        /// Makes a gallery of the table, with the old space in its column of vectors. Ends one that was begun, and does nothing where all is
+        /// done.
+        ///
+        /// # Errors
+        ///
+        /// As [`PostgresStore::adopt`]; missing input where the table has no column of old vectors.
+        pub fn adopt(&self, old: &Space, observer: &dyn Observer) -> Result<Adopted> {
+            if self.vector.is_none() {
+                return Err(Error::missing("[gallery] vector, the column with the old model's vectors", self));
+            }
+            let advance = counting(observer, "making a gallery of the table", "rows");
+            let store = PostgresStore::adopt(&self.address()?, &self.options(), Some(&self.old), &advance)?;
+            store.create_space(old, Provenance::Old)?;
+            let counts = store.counts(&old.name)?;
+            Ok(Adopted { gallery: store.name(), items: counts.items, vectors: counts.items - counts.lacking })
+        }
+
+        /// Takes everything of ours out of the database again; the table is left as it was found.
+        ///
+        /// # Errors
+        ///
+        /// As [`PostgresStore::release`].
+        pub fn release(&self) -> Result<()> {
+            self.store()?.release()
+        }
+    }
+
+    impl Examined for PostgresStore {
+        fn problems(&self) -> Result<Vec<Problem>> {
+            self.check()
+        }
+
+        fn index_health(&self, space: &str) -> Result<IndexHealth> {
+            Self::index_health(self, space)
+        }
+
+        fn has_dropped_rows(&self) -> Result<bool> {
+            Self::has_dropped_rows(self)
+        }
+
+        fn compact(&self) -> Result<(u64, u64)> {
+            Self::compact(self)
+        }
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+mod left_out {
+    use rehang::ErrorKind;
+
+    use super::{Adopted, Arc, Examined, Held, Looked, Observer, Result, Space, TableLocation};
+
+    fn missing<T>() -> Result<T> {
+        Err(ErrorKind::MissingFeature { feature: "postgres" }.into())
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::unused_self, reason = "each only says that it is left out")]
+    impl TableLocation {
+        pub fn open(&self) -> Result<Arc<dyn Examined>> {
+            missing()
+        }
+
+        pub fn hold(&self) -> Result<Held> {
+            missing()
+        }
+
+        pub fn look(&self) -> Result<Looked> {
+            missing()
+        }
+
+        pub fn statements(&self) -> Result<String> {
+            missing()
+        }
+
+        pub fn adopt(&self, _: &Space, _: &dyn Observer) -> Result<Adopted> {
+            missing()
+        }
+
+        pub fn release(&self) -> Result<()> {
+            missing()
+        }
+    }
+}
