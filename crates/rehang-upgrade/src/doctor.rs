@@ -138,7 +138,12 @@ fn examine_space(
             "{} items have no vector in {name:?}, which serves: no search finds them",
             counts.lacking
         );
-        findings.push(problem("not-found", text));
+        // What has a source becomes native in an upgrade, like any other item; the rest is lost to searches.
+        findings.push(if counts.without_source == 0 && record.written_as == Provenance::Old {
+            note("not-found", text)
+        } else {
+            problem("not-found", text)
+        });
     }
     if serves && counts.adapted > 0 && !of_upgrade {
         let text = format!("{} vectors of {name:?} are adapted and no upgrade is under way", counts.adapted);
