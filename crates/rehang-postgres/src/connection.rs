@@ -60,6 +60,8 @@ pub(crate) enum Failure {
     Server(postgres::Error),
     /// A promise of the contract would have been broken.
     Ours(Error),
+    /// Another transaction is in the way for a moment.
+    Busy,
 }
 
 impl From<postgres::Error> for Failure {
@@ -160,7 +162,7 @@ impl Database {
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let failure = match idle.map_or_else(|| self.connect(), Ok) {
-                Err(error) => error,
+                Err(error) => Some(error),
                 Ok(mut connection) => match transaction(&mut connection, mode, &mut work) {
                     Ok(done) => {
                         self.give_back(connection);
@@ -175,12 +177,13 @@ impl Database {
                         }
                         match failure {
                             Failure::Ours(error) => return Err(error),
-                            Failure::Server(error) => error,
+                            Failure::Server(error) => Some(error),
+                            Failure::Busy => None,
                         }
                     }
                 },
             };
-            if !passes(&failure) || began.elapsed() > PATIENCE {
+            if let Some(failure) = failure.filter(|failure| !passes(failure) || began.elapsed() > PATIENCE) {
                 return Err(self.refused(&failure));
             }
             clock::wait(pause);
@@ -211,7 +214,7 @@ impl Database {
             &SqlState::INSUFFICIENT_PRIVILEGE => Error::option(
                 "the role of the connection",
                 self.name(),
-                format!("one that may do this ({detail}); `rehang sql` prints every statement, for an owner to read and run"),
+                format!("one that may do this ({detail}); an owner of the table may run the statements in its place"),
             ),
             code if [SqlState::DISK_FULL, SqlState::OUT_OF_MEMORY].contains(code) || passes(error) => {
                 ErrorKind::Unavailable { service, detail }.into()
@@ -225,6 +228,10 @@ impl Database {
         match failure {
             Failure::Ours(error) => error,
             Failure::Server(error) => self.refused(&error),
+            Failure::Busy => {
+                let detail = "other transactions are in the way".into();
+                ErrorKind::Unavailable { service: self.name.clone(), detail }.into()
+            }
         }
     }
 }

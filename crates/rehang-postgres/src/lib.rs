@@ -11,6 +11,7 @@ mod items;
 mod pages;
 mod schema;
 mod search;
+mod serving;
 mod spaces;
 mod store;
 mod table;

@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS rehang.gallery (
     relation oid NOT NULL UNIQUE,
     name text NOT NULL,
     options text NOT NULL,
+    joined text NOT NULL,
     format int NOT NULL,
     serving text,
     listed boolean NOT NULL DEFAULT false

@@ -13,6 +13,7 @@ use rehang_store::{
 
 use crate::connection::{Connection, Database, Mode, Step};
 use crate::schema::{self, FORMAT};
+use crate::serving::functions;
 use crate::table::{Table, TableOptions, literal, quoted};
 use crate::{doctor, items, pages, search, spaces, vectors};
 
@@ -144,6 +145,7 @@ impl PostgresStore {
             let path = search_path(connection, &table, &facts)?;
             Ok([
                 schema::BASE.to_owned(),
+                functions(&quoted(&facts.schema)),
                 register(&table),
                 schema::item_table(number, &table),
                 schema::comment(number, &table),
@@ -179,6 +181,7 @@ impl PostgresStore {
                 return Ok((table, number));
             }
             connection.batch(schema::BASE)?;
+            connection.batch(&functions(&quoted(&facts.schema)))?;
             connection.batch(&register(&table))?;
             let (number, ..) = number_of(connection, &table)?
                 .ok_or_else(|| Error::corrupt(database.name(), "the gallery that was made is not there"))?;
@@ -446,10 +449,12 @@ fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, St
 
 fn register(table: &Table) -> String {
     format!(
-        "INSERT INTO rehang.gallery (relation, name, options, format) VALUES ({}, {}, {}, {FORMAT}) ON CONFLICT DO NOTHING;",
+        "INSERT INTO rehang.gallery (relation, name, options, joined, format) VALUES ({}, {}, {}, {}, {FORMAT})
+             ON CONFLICT DO NOTHING;",
         table.oid,
         literal(&table.options.table),
-        literal(&as_text(&table.options))
+        literal(&as_text(&table.options)),
+        literal(&table.is_of("i", "t"))
     )
 }
 

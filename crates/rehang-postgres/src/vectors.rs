@@ -9,7 +9,7 @@ use rehang_store::{
     Band, Counts, Epoch, Failure, ItemKey, NewVector, Outcome, Priority, Revision, VectorRecord, VectorWrite, check,
 };
 
-use crate::connection::{Connection, Mode, Step};
+use crate::connection::{Connection, Failure as Stopped, Mode, Step};
 use crate::items::{key, limit as row_limit, row_of, rows_of};
 use crate::schema::SpaceRow;
 use crate::spaces::{find, find_shared, provenance};
@@ -160,7 +160,9 @@ pub(crate) fn write(
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
 ) -> Result<Vec<Outcome>> {
+    let mut tries = 0;
     inner.database.run(Mode::Write, |connection| {
+        tries += 1;
         let row = find_shared(connection, inner, space)?;
         for write in writes {
             check::vector_write(&row.record.space, epoch, write)?;
@@ -175,19 +177,23 @@ pub(crate) fn write(
             let round: Vec<usize> = (first..writes.len())
                 .filter(|at| outcomes[*at].is_none() && taken.insert(writes[*at].key))
                 .collect();
-            write_round(connection, &row, writes, &round, &mut outcomes)?;
+            write_round(connection, &row, writes, &round, &mut outcomes, tries < TRIES)?;
         }
         Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::Changed)).collect())
     })
 }
 
-/// Writes vectors of different items.
+/// How often a call is made again before it leaves those items alone that others are at: about a second.
+const TRIES: u32 = 8;
+
+/// Writes vectors of different items. Where another transaction is at one of them, the call is made again if it `may_wait`.
 fn write_round(
     connection: &mut Connection,
     space: &SpaceRow,
     writes: &[VectorWrite],
     round: &[usize],
     outcomes: &mut [Option<Outcome>],
+    may_wait: bool,
 ) -> Step<()> {
     let n = space.number;
     let of = |at: &usize| &writes[*at];
@@ -229,10 +235,10 @@ fn write_round(
     for at in rest {
         outcomes[at] = Some(match there.get(&writes[at].key) {
             None => Outcome::Deleted,
-            Some((revision, made_by)) if *revision == int(writes[at].revision) && ["old", "native"].contains(&made_by.as_str()) => {
-                Outcome::AlreadyThere
-            }
-            // What another transaction is at is changed as soon as that ends; the item stays in the queue if it does not.
+            Some((revision, _)) if *revision != int(writes[at].revision) => Outcome::Changed,
+            Some((_, made_by)) if ["old", "native"].contains(&made_by.as_str()) => Outcome::AlreadyThere,
+            Some(_) if may_wait => return Err(Stopped::Busy),
+            // Most likely an application is about to change it; if not, it stays in the queue.
             Some(_) => Outcome::Changed,
         });
     }
@@ -364,8 +370,9 @@ pub(crate) fn record_failures(inner: &Inner, space: &str, failures: &[(ItemKey, 
     inner.database.run(Mode::Write, |connection| {
         let n = find(connection, inner, space)?.number;
         let sql = format!(
-            "WITH s AS (UPDATE rehang.state_{n} SET failed = true
-                     WHERE item = $1 AND revision = $2 AND provenance IN ('lacking', 'adapted') RETURNING item),
+            "WITH free AS (SELECT item FROM rehang.state_{n}
+                     WHERE item = $1 AND revision = $2 AND provenance IN ('lacking', 'adapted') FOR UPDATE SKIP LOCKED),
+                 s AS (UPDATE rehang.state_{n} AS s SET failed = true FROM free WHERE s.item = free.item RETURNING s.item),
                  gone AS (DELETE FROM rehang.claim_{n} WHERE item IN (SELECT item FROM s))
              INSERT INTO rehang.failure_{n} (item, revision, reason) SELECT item, $2, $3 FROM s
              ON CONFLICT (item) DO UPDATE SET revision = EXCLUDED.revision, reason = EXCLUDED.reason"

@@ -3,11 +3,14 @@
 //! stale vector, and none without knowing who made it; nothing native is ever lost; two workers do no harm; a call that found no
 //! room wrote nothing. Whatever happened, in the end all is native.
 //!
-//! `PROPTEST_CASES` sets how many histories (`cargo xtask race` runs 10,000 in memory and as many on disk).
+//! `PROPTEST_CASES` sets how many histories (`cargo xtask race` runs 10,000 in memory, as many on disk, and as many on PostgreSQL).
 
 #![allow(clippy::print_stdout, reason = "a long run says how far it is")]
 
 mod common;
+#[cfg(feature = "postgres")]
+#[path = "../../rehang-postgres/tests/server/mod.rs"]
+mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -479,8 +482,8 @@ struct Model {
     world: World,
     order: OrderSettings,
     encoder: Arc<TestEncoder>,
-    /// What leases run out by.
-    clock: ManualLeaseClock,
+    /// Lets time pass that leases run out by.
+    pass: Box<dyn Fn(Duration)>,
     /// Runs that ended with a batch in hand.
     deaths: u32,
     oracle: Oracle,
@@ -491,8 +494,9 @@ impl Model {
     fn new(
         stores: [Arc<dyn Store>; HANDLES],
         file: Option<&Path>,
-        clock: ManualLeaseClock,
+        pass: Box<dyn Fn(Duration)>,
         items: usize,
+        tally: &'static Tally,
     ) -> Self {
         let handles = stores.map(Handle::new);
         let store = &*handles[0].store;
@@ -520,9 +524,8 @@ impl Model {
             sql.busy_timeout(Duration::from_secs(10)).unwrap();
             (path.to_path_buf(), sql)
         });
-        let tally = if file.is_some() { &ON_DISK } else { &IN_MEMORY };
         let (world, turn, deaths, no_room) = (World::new(), 0, 0, false);
-        Self { handles, turn, file, no_room, world, order, encoder, clock, deaths, oracle, tally }
+        Self { handles, turn, file, no_room, world, order, encoder, pass, deaths, oracle, tally }
     }
 
     fn store(&self) -> &dyn Store {
@@ -744,6 +747,8 @@ struct Tally {
 
 static IN_MEMORY: Tally = Tally::of("in memory");
 static ON_DISK: Tally = Tally::of("on disk");
+#[cfg(feature = "postgres")]
+static ON_POSTGRES: Tally = Tally::of("on PostgreSQL");
 
 impl Tally {
     const fn of(kind: &'static str) -> Self {
@@ -772,7 +777,7 @@ fn play(mut model: Model, steps: &[Step]) {
         model.play(operation);
         model.check();
         // What the dead held is anybody's by the next operation.
-        model.clock.pass(Duration::from_mins(1));
+        (model.pass)(Duration::from_mins(1));
     }
     model.end();
     model.check_bill();
@@ -802,7 +807,8 @@ proptest! {
         let clock = ManualLeaseClock::default();
         let store = MemoryStore::new().with_clock(Arc::new(clock.clone()));
         let stores = [(); HANDLES].map(|()| Arc::new(store.clone()) as Arc<dyn Store>);
-        play(Model::new(stores, None, clock, items), &steps);
+        let pass = Box::new(move |time| clock.pass(time));
+        play(Model::new(stores, None, pass, items, &IN_MEMORY), &steps);
     }
 }
 
@@ -819,6 +825,84 @@ proptest! {
             let store = SqliteStore::open(&path).unwrap();
             Arc::new(store.with_clock(Arc::new(clock.clone()))) as Arc<dyn Store>
         });
-        play(Model::new(stores, Some(&path), clock, items), &steps);
+        let pass = Box::new(move |time| clock.pass(time));
+        play(Model::new(stores, Some(&path), pass, items, &ON_DISK), &steps);
+    }
+}
+
+#[cfg(feature = "postgres")]
+proptest! {
+    #![proptest_config(histories(12))]
+
+    #[test]
+    fn no_order_of_events_harms_a_gallery_on_postgres(items in items(), steps in steps()) {
+        if let Some(gallery) = postgres::Table::new() {
+            let stores = [(); HANDLES].map(|()| Arc::new(gallery.open()) as Arc<dyn Store>);
+            let claims = gallery.clone();
+            let pass = Box::new(move |time| claims.pass(time));
+            play(Model::new(stores, None, pass, items, &ON_POSTGRES), &steps);
+            gallery.open().release().unwrap();
+        }
+    }
+}
+
+/// Galleries on a real server.
+#[cfg(feature = "postgres")]
+mod postgres {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use rehang_postgres::{PostgresStore, TableOptions};
+
+    use super::{OLD, server};
+
+    /// A table of one history.
+    #[derive(Clone)]
+    pub struct Table {
+        address: String,
+        name: String,
+    }
+
+    impl Table {
+        pub fn new() -> Option<Self> {
+            static DATABASE: OnceLock<String> = OnceLock::new();
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let address = DATABASE.get_or_init(|| server::server().map(server::Server::database).unwrap_or_default());
+            if address.is_empty() {
+                return None;
+            }
+            let name = format!("history_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+            let width = super::common::D_OLD;
+            server::client(address)
+                .batch_execute(&format!(
+                    "CREATE TABLE {name} (id text PRIMARY KEY, body text, label text, more jsonb, embedding vector({width}))"
+                ))
+                .unwrap();
+            Some(Self { address: address.clone(), name })
+        }
+
+        pub fn open(&self) -> PostgresStore {
+            let options = TableOptions {
+                table: self.name.clone(),
+                source: Some("body".into()),
+                label: Some("label".into()),
+                payload: Some("more".into()),
+                vector: Some("embedding".into()),
+                ..TableOptions::default()
+            };
+            PostgresStore::adopt(&self.address, &options, Some(OLD), &|_, _| true).unwrap()
+        }
+
+        /// Leases run by the server's clock: they are set back, which is all that they can see of time.
+        pub fn pass(&self, time: Duration) {
+            let mut client = server::client(&self.address);
+            let claims = "SELECT relname::text FROM pg_class WHERE relnamespace = 'rehang'::regnamespace AND relname ~ '^claim_[0-9]+$'";
+            for row in client.query(claims, &[]).unwrap() {
+                let name: String = row.get(0);
+                let sql = format!("UPDATE rehang.{name} SET until = until - make_interval(secs => $1)");
+                client.execute(&sql, &[&time.as_secs_f64()]).unwrap();
+            }
+        }
     }
 }

@@ -1,0 +1,110 @@
+//! What an application calls from its own SQL: `rehang.serving`, `rehang.search` and `rehang.write`.
+//!
+//! They follow a switch and a rollback by themselves. The handicap of adapted vectors is read from the document `upgrade`, which the
+//! upgrade writes; without one there is none.
+
+/// The functions. They run with the rights of whoever calls them.
+pub(crate) const FUNCTIONS: &str = r#"
+CREATE OR REPLACE FUNCTION rehang.serving(gallery regclass) RETURNS text LANGUAGE sql STABLE AS $rehang$
+    SELECT g.serving FROM rehang.gallery AS g WHERE g.relation = $1;
+$rehang$;
+COMMENT ON FUNCTION rehang.serving IS 'rehang: the name of the model that queries of a table are embedded by now';
+
+CREATE OR REPLACE FUNCTION rehang.search(gallery regclass, query VECTOR, k int DEFAULT 10)
+RETURNS TABLE (id text, distance real, provenance text) LANGUAGE plpgsql STABLE AS $rehang$
+DECLARE
+    g rehang.gallery;
+    s rehang.space;
+    handicap float8;
+    vectors text;
+    ordered text;
+    measured text;
+    half text;
+BEGIN
+    SELECT * INTO g FROM rehang.gallery AS one WHERE one.relation = search.gallery;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'rehang: table % is no gallery', search.gallery;
+    END IF;
+    SELECT * INTO s FROM rehang.space AS one WHERE one.gallery = g.number AND one.name = g.serving;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'rehang: the gallery % has no space that serves', search.gallery;
+    END IF;
+    IF vector_dims(query) <> s.dimension THEN
+        RAISE EXCEPTION 'rehang: the query has % coordinates, and the model "%" serves, whose vectors have %: embed the query with that model',
+            vector_dims(query), s.name, s.dimension;
+    END IF;
+    SELECT CASE s.name WHEN d.text::jsonb #>> '{new,model}' THEN (d.text::jsonb ->> 'handicap')::float8
+            WHEN d.text::jsonb #>> '{old,model}' THEN (d.text::jsonb ->> 'old_handicap')::float8 END
+        INTO handicap FROM rehang.document AS d WHERE d.gallery = g.number AND d.name = 'upgrade';
+    handicap := coalesce(handicap, 0);
+    IF s.in_column IS NULL THEN
+        vectors := format('rehang.vector_%s AS v JOIN rehang.state_%s AS s ON s.item = v.item JOIN rehang.item_%s AS i ON i.key = v.item',
+            s.number, s.number, g.number);
+        ordered := 'v.value';
+        half := CASE WHEN s.dimension > 2000 AND s.dimension <= 4000 THEN '::halfvec' ELSE '' END;
+    ELSE
+        vectors := format('%s AS t JOIN rehang.item_%s AS i ON %s JOIN rehang.state_%s AS s ON s.item = i.key',
+            g.relation::regclass, g.number, g.joined, s.number);
+        ordered := format('t.%I', s.in_column);
+        half := CASE WHEN (SELECT format_type(a.atttypid, NULL) LIKE '%halfvec' FROM pg_attribute AS a
+            WHERE a.attrelid = g.relation AND a.attname = s.in_column) THEN '::halfvec' ELSE '' END;
+    END IF;
+    ordered := format('%s %s $1%s', ordered, CASE s.distance WHEN 'l2' THEN '<->' WHEN 'cosine' THEN '<=>' ELSE '<#>' END, half);
+    measured := CASE s.distance WHEN 'l2' THEN format('((%s) ^ 2)', ordered) ELSE format('coalesce(nullif((%s), ''NaN''), 1)', ordered) END;
+    -- The nearest adapted ones and the nearest others: the handicap may bring any of either to the front.
+    RETURN QUERY EXECUTE format(
+        'SELECT near.id, near.distance::real, near.provenance FROM (
+            (SELECT i.id, i.key, %1$s AS distance, s.provenance FROM %2$s WHERE s.provenance IN (''old'', ''native'') ORDER BY %3$s LIMIT $2)
+            UNION ALL
+            (SELECT i.id, i.key, %1$s + $3 AS distance, s.provenance FROM %2$s WHERE s.provenance = ''adapted'' ORDER BY %3$s LIMIT $2)
+        ) AS near ORDER BY near.distance, near.key LIMIT $2', measured, vectors, ordered) USING query, k, handicap;
+END
+$rehang$;
+COMMENT ON FUNCTION rehang.search IS 'rehang: the nearest items of a table to a query that was embedded by rehang.serving(table)';
+
+CREATE OR REPLACE FUNCTION rehang.write(gallery regclass, id text, value VECTOR, space text) RETURNS boolean LANGUAGE plpgsql AS $rehang$
+DECLARE
+    g rehang.gallery;
+    s rehang.space;
+    this bigint;
+    half text;
+BEGIN
+    SELECT * INTO g FROM rehang.gallery AS one WHERE one.relation = write.gallery;
+    SELECT * INTO s FROM rehang.space AS one WHERE one.gallery = g.number AND one.name = write.space AND one.listed;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'rehang: the gallery % has no space "%"', write.gallery, write.space;
+    END IF;
+    IF s.in_column IS NOT NULL THEN
+        RAISE EXCEPTION 'rehang: the vectors of "%" are the column "%" of the table: write that', s.name, s.in_column;
+    END IF;
+    IF vector_dims(value) <> s.dimension THEN
+        RAISE EXCEPTION 'rehang: the vector has % coordinates, and those of "%" have %', vector_dims(value), s.name, s.dimension;
+    END IF;
+    IF s.normalised AND abs(vector_norm(value) - 1) > 1e-3 THEN
+        RAISE EXCEPTION 'rehang: the vector has length %, and those of "%" have length 1', vector_norm(value), s.name;
+    END IF;
+    half := CASE WHEN s.dimension > 2000 AND s.dimension <= 4000 THEN '::halfvec' ELSE '' END;
+    EXECUTE format('UPDATE rehang.state_%1$s AS s SET provenance = $1, sigma2 = NULL, band = 0, score = NULL, squared_error = NULL, failed = false,
+            change = nextval(''rehang.revision'') FROM rehang.item_%2$s AS i WHERE i.id = $2 AND s.item = i.key RETURNING s.item', s.number, g.number)
+        INTO this USING s.written_as, write.id;
+    IF this IS NULL THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('INSERT INTO rehang.vector_%1$s (item, value) VALUES ($1, $2%2$s) ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value', s.number, half)
+        USING this, value;
+    EXECUTE format('DELETE FROM rehang.failure_%s WHERE item = $1', s.number) USING this;
+    EXECUTE format('DELETE FROM rehang.claim_%s WHERE item = $1', s.number) USING this;
+    RETURN true;
+END
+$rehang$;
+COMMENT ON FUNCTION rehang.write IS 'rehang: gives an item, in the transaction that wrote its row, its vector by the model of a space; false where there is no such item';
+"#;
+
+/// The functions, with pgvector's type by its full name.
+pub(crate) fn functions(schema: &str) -> String {
+    FUNCTIONS
+        .replace("query VECTOR", &format!("query {schema}.vector"))
+        .replace("value VECTOR", &format!("value {schema}.vector"))
+        .replace("STABLE AS $rehang$\nDECLARE", &format!("STABLE SET search_path = pg_catalog, {schema}, pg_temp AS $rehang$\nDECLARE"))
+        .replace("RETURNS boolean LANGUAGE plpgsql AS", &format!("RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, {schema}, pg_temp AS"))
+}
