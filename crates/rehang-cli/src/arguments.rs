@@ -610,7 +610,7 @@ pub enum Gallery {
     Compact(Compact),
     /// Make a gallery of the table that a configuration names: one schema, and triggers on the table. Applications go on as before.
     Adopt(Adopt),
-    /// Take everything of ours out of the database again; the table is left as it was found.
+    /// Take everything of ours out of the database again: the table is left as it was found, but for the column that it serves from.
     Release(Release),
     /// Say what a gallery holds: its spaces, how many items and vectors of each provenance, which space serves.
     Info(Info),
@@ -666,7 +666,10 @@ pub struct Release {
     /// Configuration, whose [gallery] is of kind "postgres".
     #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
     pub config: PathBuf,
-    /// Yes, drop every vector that is not in the table itself.
+    /// Move the vectors of the space that serves into this column of the table first, with an index; it is made if it is not there.
+    #[arg(long, value_name = "COLUMN", required_unless_present = "yes")]
+    pub into: Option<String>,
+    /// Drop every vector that is not in the table itself.
     #[arg(long)]
     pub yes: bool,
 }

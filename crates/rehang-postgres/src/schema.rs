@@ -299,11 +299,16 @@ pub(crate) fn operator(distance: Distance) -> (&'static str, &'static str) {
 
 /// Makes the search index of a space, while everybody goes on writing.
 pub(crate) fn vector_index(n: i32, space: &Space) -> String {
-    format!(
-        "CREATE INDEX CONCURRENTLY vector_{n}_nearest ON rehang.vector_{n} USING hnsw (value {}_{})",
-        type_name(space.dimension),
-        operator(space.distance).1
-    )
+    format!("CREATE INDEX CONCURRENTLY vector_{n}_nearest ON rehang.vector_{n} USING hnsw (value {})", class(space))
+}
+
+/// The same over a column of the application's table.
+pub(crate) fn column_index(on: &str, column: &str, space: &Space) -> String {
+    format!("CREATE INDEX CONCURRENTLY ON {on} USING hnsw ({} {})", quoted(column), class(space))
+}
+
+fn class(space: &Space) -> String {
+    format!("{}_{}", type_name(space.dimension), operator(space.distance).1)
 }
 
 /// Comments for people who meet the tables.

@@ -225,6 +225,23 @@ pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> 
     build(inner, &schema::vector_index(n, &row.record.space), advance)
 }
 
+/// Makes an index of the application's table over a column of it that vectors were moved into.
+pub(crate) fn index_column(inner: &Inner, column: &str, space: &rehang::Space) -> Result<()> {
+    let there = inner.database.run(Mode::Read, |connection| {
+        let found = connection.query_opt(
+            "SELECT i.indexrelid::regclass::text FROM pg_index i
+                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+             WHERE i.indrelid = $1 AND a.attname = $2 AND i.indisvalid LIMIT 1",
+            &[&inner.table.oid, &column],
+        )?;
+        Ok(found.is_some())
+    })?;
+    if there {
+        return Ok(());
+    }
+    build(inner, &schema::column_index(&inner.table.qualified, column, space), &|_, _| true)
+}
+
 /// Runs a statement that takes minutes in a session of its own.
 fn build(inner: &Inner, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     let mut session = inner.database.session()?;
@@ -233,7 +250,7 @@ fn build(inner: &Inner, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result
         .index_memory
         .iter()
         .map(|memory| format!("SET maintenance_work_mem = {};", crate::table::literal(memory)))
-        .chain([format!("SET lock_timeout = 0; SELECT pg_backend_pid()")])
+        .chain(["SET lock_timeout = 0".to_owned()])
         .collect::<String>();
     session.batch(&ready).map_err(failed)?;
     let pid: i32 = session

@@ -296,25 +296,115 @@ impl PostgresStore {
         })
     }
 
-    /// Takes everything of ours out of the database again. The application's table is left as it was found.
+    /// Copies the vectors of the space that serves into a column of the application's table, which is made if it is not there, and makes
+    /// its search index: so that [`PostgresStore::release`] leaves them there. The table may be written and read meanwhile; an update of
+    /// its rows costs what an update of the application's costs. `advance` as in [`PostgresStore::adopt`]. A second call goes on.
     ///
     /// # Errors
     ///
-    /// Unavailable where transactions keep the table for too long; an invalid option where the role may not do it.
-    pub fn release(self) -> Result<()> {
-        let inner = &self.0;
-        let g = inner.number;
-        let numbers = inner.database.run(Mode::Write, |connection| {
-            let spaces = spaces::all(connection, g)?;
-            connection.batch(&schema::drop_triggers(g, &inner.table.qualified))?;
-            Ok(spaces.into_iter().map(|space| space.number).collect::<Vec<_>>())
-        })?;
-        spaces::wait_for_writers(inner)?;
+    /// A conflict where the space that serves is a column of the table already, or adapted vectors are in it; an invalid option where
+    /// the column is there with another type; as [`PostgresStore::adopt`].
+    pub fn settle(&self, column: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+        let inner = &*self.0;
+        let space = self.served_beside()?;
+        if inner.table.options.vector.as_deref() == Some(column) {
+            // A write of that column is a change of content.
+            let expected = "a column of its own, which may take the other one's name when all is done";
+            return Err(Error::option("column", column, expected));
+        }
+        let counts = vectors::counts(inner, &space.record.space.name)?;
+        if counts.adapted > 0 {
+            let what = format!("moving the vectors of {:?} into the table", space.record.space.name);
+            let why = format!("{} of them are adapted, and nothing in the table would say so; embed them first", counts.adapted);
+            return Err(Error::conflict(what, why));
+        }
+        let (n, g, on) = (space.number, inner.number, &inner.table.qualified);
+        let kind = schema::column_type(space.record.space.dimension);
+        let name = quoted(column);
         inner.database.run(Mode::Write, |connection| {
-            let tables: String = numbers.iter().map(|n| schema::drop_space_tables(*n)).collect();
+            let there = connection.query_opt(
+                "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
+                &[&inner.table.oid, &column],
+            )?;
+            match there.map(|row| row.try_get::<_, String>(0)).transpose()? {
+                None => connection.batch(&format!("ALTER TABLE {on} ADD COLUMN {name} {kind}")),
+                Some(there) if there.rsplit('.').next() == Some(kind.as_str()) => Ok(()),
+                Some(there) => {
+                    Err(Error::option("column", column, format!("a new column, or one of type {kind}, not {there}")).into())
+                }
+            }
+        })?;
+        let page = format!(
+            "WITH page AS (SELECT item FROM rehang.vector_{n} WHERE item > $1 ORDER BY item LIMIT 5000),
+                 moved AS (UPDATE {on} AS t SET {name} = v.value FROM page JOIN rehang.vector_{n} AS v ON v.item = page.item
+                     JOIN rehang.item_{g} AS i ON i.key = page.item WHERE {is_of} AND t.{name} IS DISTINCT FROM v.value)
+             SELECT max(item), count(*) FROM page",
+            is_of = inner.table.is_of("i", "t")
+        );
+        let (mut after, mut done) = (-1_i64, 0);
+        loop {
+            let (last, moved) = inner.database.run(Mode::Write, |connection| {
+                let row = connection.query_one(&page, &[&after])?;
+                Ok((row.try_get::<_, Option<i64>>(0)?, row.try_get::<_, i64>(1)?))
+            })?;
+            let Some(last) = last else { break };
+            after = last;
+            done += moved.max(0) as u64;
+            if !advance(done, counts.native.max(done)) {
+                return Err(rehang::ErrorKind::Cancelled.into());
+            }
+        }
+        if schema::can_be_indexed(space.record.space.dimension) {
+            search::index_column(inner, column, &space.record.space)?;
+        }
+        Ok(())
+    }
+
+    /// The space that serves, whose vectors are in a table of ours.
+    fn served_beside(&self) -> Result<schema::SpaceRow> {
+        let inner = &*self.0;
+        inner.database.run(Mode::Read, |connection| {
+            let serving: Option<String> = connection
+                .query_one("SELECT serving FROM rehang.gallery WHERE number = $1", &[&inner.number])?
+                .try_get(0)?;
+            let space = spaces::find(connection, inner, &serving.unwrap_or_default())?;
+            match &space.in_column {
+                None => Ok(space),
+                Some(column) => Err(Error::conflict(
+                    format!("space {:?}, which serves", space.record.space.name),
+                    format!("its vectors are column {column:?} of the table already"),
+                )
+                .into()),
+            }
+        })
+    }
+
+    /// Takes everything of ours out of the database again. The application's table is left as it was found, but for a column that the
+    /// vectors were [moved](PostgresStore::settle) into: what has changed since comes after them, while writers of the table wait.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable where transactions keep the table for too long; an invalid option where the role may not do it; not found where the
+    /// column is not there.
+    pub fn release(self, settled: Option<&str>) -> Result<()> {
+        let inner = &*self.0;
+        let (g, on) = (inner.number, &inner.table.qualified);
+        let last = settled.map(|column| Ok::<_, Error>((quoted(column), self.served_beside()?.number))).transpose()?;
+        inner.database.run(Mode::Write, |connection| {
+            inner.lock(connection)?;
+            connection.batch(&format!("LOCK TABLE {on} IN SHARE ROW EXCLUSIVE MODE"))?;
+            if let Some((column, n)) = &last {
+                connection.batch(&format!(
+                    "UPDATE {on} AS t SET {column} = v.value FROM rehang.item_{g} AS i LEFT JOIN rehang.vector_{n} AS v ON v.item = i.key
+                     WHERE {} AND t.{column} IS DISTINCT FROM v.value",
+                    inner.table.is_of("i", "t")
+                ))?;
+            }
+            let spaces = spaces::all(connection, g)?;
+            let tables: String = spaces.iter().map(|space| schema::drop_space_tables(space.number)).collect();
             connection.batch(&format!(
-                "{tables} DROP FUNCTION IF EXISTS rehang.changed_{g}(); DROP TABLE IF EXISTS rehang.item_{g};
-                 DELETE FROM rehang.gallery WHERE number = {g};"
+                "{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DELETE FROM rehang.gallery WHERE number = {g};",
+                schema::drop_triggers(g, on)
             ))?;
             let left = connection.count("SELECT count(*) FROM rehang.gallery", &[])?;
             if left == 0 { connection.batch("DROP SCHEMA rehang CASCADE") } else { Ok(()) }

@@ -12,7 +12,7 @@ use postgres::error::SqlState;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
-    Band, Epoch, Filter, Index as _, ItemKey, ItemWrite, Ledger as _, Outcome, Priority, Queue, Revision, Scan, Select,
+    Band, Epoch, Filter, Index as _, ItemKey, ItemWrite, Ledger, Outcome, Priority, Queue, Revision, Scan, Select,
     VectorWrite,
 };
 use serde_json::json;
@@ -476,7 +476,7 @@ fn snapshots_from_before_a_failure_was_recorded() {
 }
 
 fn release_and_claim(application: &Application, _: &Looks) {
-    application.store.release("new", "worker", None).unwrap();
+    Ledger::release(&application.store, "new", "worker", None).unwrap();
     application.store.claim("new", Queue::All, "another", 10, LEASE).unwrap();
 }
 

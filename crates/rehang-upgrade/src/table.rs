@@ -162,13 +162,19 @@ mod postgres {
             Ok(Adopted { gallery: store.name(), items: counts.items, vectors: counts.items - counts.lacking })
         }
 
-        /// Takes everything of ours out of the database again; the table is left as it was found.
+        /// Takes everything of ours out of the database again; the table is left as it was found, but for the column that the vectors
+        /// of the space that serves are moved into, if one is named.
         ///
         /// # Errors
         ///
-        /// As [`PostgresStore::release`].
-        pub fn release(&self) -> Result<()> {
-            self.store()?.release()
+        /// A conflict where the vectors that serve would be lost, or some of them are adapted; as [`PostgresStore::settle`] and
+        /// [`PostgresStore::release`].
+        pub fn release(&self, into: Option<&str>, observer: &dyn Observer) -> Result<()> {
+            let store = self.store()?;
+            if let Some(column) = into {
+                store.settle(column, &counting(observer, "moving vectors into the table", "vectors"))?;
+            }
+            store.release(into)
         }
     }
 
@@ -223,7 +229,7 @@ mod left_out {
             missing()
         }
 
-        pub fn release(&self) -> Result<()> {
+        pub fn release(&self, _: Option<&str>, _: &dyn Observer) -> Result<()> {
             missing()
         }
     }

@@ -841,7 +841,7 @@ proptest! {
             let claims = gallery.clone();
             let pass = Box::new(move |time| claims.pass(time));
             play(Model::new(stores, None, pass, items, &ON_POSTGRES), &steps);
-            gallery.open().release().unwrap();
+            gallery.open().release(None).unwrap();
         }
     }
 }

@@ -54,11 +54,7 @@ fn run_adopt(arguments: &Adopt, json: bool) -> Result<Outcome> {
 fn run_release(arguments: &Release, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config)?;
     let table = configuration.expect_table()?;
-    if !arguments.yes {
-        let expected = "given: every vector that is not in the table itself is dropped for good";
-        return Err(Error::option("yes", "left out", expected));
-    }
-    table.release()?;
+    with_bar(|progress| table.release(arguments.into.as_deref(), progress))?;
     let text = format!("{table} is no gallery any more; nothing of ours is left beside it.\n");
     Outcome::Done.print(json, &serde_json::json!({ "released": table.table }), &text)
 }

