@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rehang::{Error, Result, Space};
+use rehang::{Result, Space};
 use serde::{Deserialize, Serialize};
 
 use crate::location::{Examined, Held};
@@ -74,11 +74,11 @@ pub const URL_ENV: &str = "DATABASE_URL";
 
 #[cfg(feature = "postgres")]
 mod postgres {
-    use rehang::Provenance;
+    use rehang::{Error, Provenance};
     use rehang_postgres::{PostgresStore, TableOptions};
     use rehang_store::{IndexHealth, Ledger, Problem};
 
-    use super::{Adopted, Arc, Error, Examined, Held, Looked, Observer, Result, Space, TableLocation, URL_ENV};
+    use super::{Adopted, Arc, Examined, Held, Looked, Observer, Result, Space, TableLocation, URL_ENV};
     use crate::observe::counting;
 
     impl TableLocation {
