@@ -57,6 +57,9 @@ impl Address {
             verify = Verify::Full;
         }
         config.ssl_mode(mode);
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            config.host(&variable("PGHOST").unwrap_or_else(|| "localhost".into()));
+        }
         if config.get_application_name().is_none() {
             config.application_name("rehang");
         }

@@ -18,8 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Waits between two tries grow up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Every connection begins with this. No statement of ours waits long for a lock, so nobody waits long behind it.
-const SESSION: &str = "SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '5min'; SET jit = off;";
+/// Every connection begins with this. No statement of ours waits long for a lock, so nobody waits long behind it. Plans are made for the very
+/// keys that are asked for: one for any number of them reads whole tables.
+const SESSION: &str = "SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '5min'; SET jit = off; SET plan_cache_mode = force_custom_plan;";
+
+/// Puts the schema of pgvector at the end of the path, where it is not in it.
+const FIND_PGVECTOR: &str = "SELECT set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident(n.nspname)), false)
+    FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace
+    WHERE e.extname = 'vector' AND n.nspname <> ALL (current_schemas(true))";
 
 /// Parameters of a statement.
 pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -143,6 +149,8 @@ impl Database {
     fn connect(&self) -> std::result::Result<Connection, postgres::Error> {
         let mut client = self.address.connect()?;
         client.batch_execute(SESSION)?;
+        // The types and operators of pgvector are found wherever it is.
+        client.batch_execute(FIND_PGVECTOR)?;
         Ok(Connection { client, prepared: BTreeMap::new() })
     }
 
@@ -210,6 +218,10 @@ impl Database {
             .contains(code) =>
             {
                 ErrorKind::Unauthorised { service, detail }.into()
+            }
+            &SqlState::INVALID_CATALOG_NAME => {
+                let database = self.name.rsplit('/').next().unwrap_or_default();
+                Error::not_found("database", database, service)
             }
             &SqlState::INSUFFICIENT_PRIVILEGE => Error::option(
                 "the role of the connection",

@@ -45,9 +45,10 @@ pub(crate) fn check(inner: &Inner) -> Result<Vec<Problem>> {
             None,
             "items without a row in the table",
             format!(
-                "SELECT count(*) FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM {} AS t WHERE {})",
+                "SELECT count(*) FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {})",
                 table.qualified,
-                table.is_of("i", "t")
+                table.is_of("i", "t"),
+                table.is_item("t")
             ),
         )?;
         for space in spaces::all(connection, g)? {

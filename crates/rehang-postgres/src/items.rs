@@ -9,7 +9,7 @@ use crate::connection::{Connection, Mode, Step};
 use crate::schema::SpaceRow;
 use crate::spaces;
 use crate::store::Inner;
-use crate::table::quoted;
+use crate::table::{literal, quoted};
 use crate::vectors::{self, int};
 
 /// The columns of an item, from `i` (ours) and `t` (the application's).
@@ -112,8 +112,14 @@ fn put_one(connection: &mut Connection, inner: &Inner, write: &ItemWrite, spaces
     let mut given = |column: &Option<String>, value: &str| {
         columns.extend(column.iter().map(|column| (quoted(column), value.to_owned())));
     };
-    given(&table.options.source, "$2::text");
-    given(&table.options.label, "$3::text");
+    // By the type's own input, whatever type the column is of.
+    let of_type = |column: &Option<String>, value: &str| {
+        let name = column.as_deref().unwrap_or_default();
+        let object = format!("jsonb_build_object({}, {value})", literal(name));
+        format!("(jsonb_populate_record(NULL::{}, {object})).{}", table.qualified, quoted(name))
+    };
+    given(&table.options.source, &of_type(&table.options.source, "$2::text"));
+    given(&table.options.label, &of_type(&table.options.label, "$3::text"));
     given(&table.options.payload, "$4::jsonb");
     given(&table.options.vector, "$5::vector");
     if table.options.payload.is_none() && write.payload != Value::Null {
@@ -137,7 +143,7 @@ fn put_one(connection: &mut Connection, inner: &Inner, write: &ItemWrite, spaces
     // Every parameter is used, so that the server knows its type.
     let sql = format!(
         "WITH given AS (SELECT $1::text, $2::text, $3::text, $4::jsonb, $5::vector)
-         INSERT INTO {} ({}) SELECT {} FROM given ON CONFLICT ({}) DO {update}",
+         INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM given ON CONFLICT ({}) DO {update}",
         table.qualified,
         names.join(", "),
         values.join(", "),

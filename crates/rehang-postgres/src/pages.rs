@@ -1,6 +1,6 @@
 //! Pages of items, each from an index and of one moment; and who works on what.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rehang::{Provenance, Result};
@@ -152,7 +152,7 @@ pub(crate) fn claim(
         let is_free = format!(
             "NOT EXISTS (SELECT 1 FROM rehang.claim_{n} AS c WHERE c.item = s.item AND c.until > clock_timestamp())"
         );
-        let next = match what {
+        let mut next = match what {
             Queue::All => queue(connection, n, &is_free, limit)?,
             Queue::Sample { seed, size } => {
                 let drawn = first(connection, &among(n, Among::Embeddable), seed, size)?;
@@ -164,10 +164,16 @@ pub(crate) fn claim(
             }
         };
         let mut lost = BTreeMap::new();
-        let out = format!("SELECT item, lost FROM rehang.claim_{n} WHERE item = ANY($1)");
-        for row in connection.query(&out, &[&rows_of(&next)])? {
+        let out = format!("SELECT item, lost FROM rehang.claim_{n} WHERE item = ANY($1) ORDER BY item");
+        for row in connection.query(&format!("{out} FOR UPDATE SKIP LOCKED"), &[&rows_of(&next)])? {
             lost.insert(key(&row, 0)?, row.try_get::<_, i32>(1)?.max(0) as u32 + 1);
         }
+        // A lease that an application's open transaction is about to end is left to it: nobody waits for it.
+        let mut busy = BTreeSet::new();
+        for row in connection.query(&out, &[&rows_of(&next)])? {
+            busy.insert(key(&row, 0)?);
+        }
+        next.retain(|key| lost.contains_key(key) || !busy.contains(key));
         let records = records(connection, inner, &next, &space, Some(&space))?;
         let claimed = Claimed::of(records, &lost, held_by_others);
         let taken: Vec<ItemKey> = claimed.records.iter().map(|record| record.item.key).collect();
@@ -191,7 +197,8 @@ pub(crate) fn renew(inner: &Inner, space: &str, worker: &str, lease: Duration) -
     inner.database.run(Mode::WriteLightly, |connection| {
         let n = find(connection, inner, space)?.number;
         let sql = format!(
-            "UPDATE rehang.claim_{n} SET until = clock_timestamp() + make_interval(secs => $2) WHERE worker = $1"
+            "UPDATE rehang.claim_{n} SET until = clock_timestamp() + make_interval(secs => $2)
+             WHERE item IN (SELECT item FROM rehang.claim_{n} WHERE worker = $1 ORDER BY item FOR UPDATE SKIP LOCKED)"
         );
         connection.execute(&sql, &[&worker, &lease.as_secs_f64()])
     })
@@ -201,7 +208,10 @@ pub(crate) fn release(inner: &Inner, space: &str, worker: &str, keys: Option<&[I
     let keys = keys.map(rows_of);
     inner.database.run(Mode::WriteLightly, |connection| {
         let n = find(connection, inner, space)?.number;
-        let sql = format!("DELETE FROM rehang.claim_{n} WHERE worker = $1 AND ($2::bigint[] IS NULL OR item = ANY($2))");
+        let sql = format!(
+            "DELETE FROM rehang.claim_{n} WHERE item IN (SELECT item FROM rehang.claim_{n}
+                 WHERE worker = $1 AND ($2::bigint[] IS NULL OR item = ANY($2)) ORDER BY item FOR UPDATE SKIP LOCKED)"
+        );
         connection.execute(&sql, &[&worker, &keys])
     })
 }

@@ -94,7 +94,7 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
             same_space(&there.record, space, written_as)?;
             return Ok(there);
         }
-        expect_column_width(inner, space, in_column.as_deref())?;
+        expect_column_width(connection, inner, space, in_column.as_deref())?;
         connection.execute(
             "INSERT INTO rehang.space (gallery, name, dimension, distance, normalised, written_as, in_column)
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -129,14 +129,28 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
     })
 }
 
-/// A column that declares a width takes no space of another one.
-fn expect_column_width(inner: &Inner, space: &Space, in_column: Option<&str>) -> Result<()> {
-    match (in_column, inner.table.dimension) {
-        (Some(column), Some(width)) if width != space.dimension => {
-            let what = format!("column {column:?} of {}", inner.table.options.table);
-            Err(ErrorKind::WidthMismatch { what, expected: space.dimension, received: width }.into())
+/// A column that declares a width, or has vectors of one, takes no space of another.
+fn expect_column_width(connection: &mut Connection, inner: &Inner, space: &Space, in_column: Option<&str>) -> Step<()> {
+    let Some(column) = in_column else { return Ok(()) };
+    let width = match inner.table.dimension {
+        Some(width) => Some(width),
+        None => {
+            let sql = format!(
+                "SELECT vector_dims({0}::vector) FROM {1} WHERE vector_dims({0}::vector) <> {2} LIMIT 1",
+                quoted(column),
+                inner.table.qualified,
+                space.dimension
+            );
+            let other = connection.query_opt(&sql, &[])?.map(|row| row.try_get::<_, i32>(0)).transpose()?;
+            other.map(|width| width.max(0) as usize)
         }
-        _ => Ok(()),
+    };
+    match width.filter(|width| *width != space.dimension) {
+        Some(received) => {
+            let what = format!("column {column:?} of {}", inner.table.options.table);
+            Err(Error::from(ErrorKind::WidthMismatch { what, expected: space.dimension, received }).into())
+        }
+        None => Ok(()),
     }
 }
 
@@ -153,20 +167,33 @@ fn list_states(inner: &Inner, row: &SpaceRow) -> Result<()> {
             format!("JOIN {} AS t ON {}", inner.table.qualified, inner.table.is_of("i", "t")),
         ),
     };
+    let lacks = format!("NOT EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = i.key)");
+    // An item is kept while it is listed, so that it neither goes nor changes meanwhile; what an application's open transaction is at is
+    // passed over, since two that wait for each other would end one of them, and comes when that transaction has ended.
     let sql = format!(
-        "WITH page AS (SELECT * FROM rehang.item_{g} WHERE key > $1 ORDER BY key LIMIT {LISTED_TOGETHER}),
+        "WITH page AS (SELECT * FROM rehang.item_{g} AS i WHERE key > $1 AND {lacks} ORDER BY key LIMIT {LISTED_TOGETHER}
+                     FOR NO KEY UPDATE SKIP LOCKED),
              listed AS (INSERT INTO rehang.state_{n} (item, revision, provenance, sourced)
                  SELECT i.key, i.revision, {provenance}, i.sourced FROM page AS i {from} ON CONFLICT DO NOTHING)
          SELECT max(key) FROM page"
     );
+    let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {lacks})");
+    let began = clock::now();
     let mut after = -1_i64;
     loop {
         let last = inner.database.run(Mode::Write, |connection| {
             Ok(connection.query_one(&sql, &[&after])?.try_get::<_, Option<i64>>(0)?)
         })?;
-        match last {
-            Some(last) => after = last,
-            None => return Ok(()),
+        if let Some(last) = last {
+            after = last;
+        } else if !inner.database.run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get(0)?))? {
+            return Ok(());
+        } else if after == -1 && began.elapsed() > WRITERS {
+            let detail = format!("items of it are changed by transactions that are open for longer than {} s", WRITERS.as_secs());
+            return Err(ErrorKind::Unavailable { service: inner.name(), detail }.into());
+        } else {
+            clock::wait(Duration::from_millis(20));
+            after = -1;
         }
     }
 }

@@ -57,12 +57,14 @@ pub(crate) fn join(space: &SpaceRow, state: &str, with_vector: bool) -> String {
     } else {
         String::new()
     };
-    format!("LEFT JOIN rehang.state_{n} AS {state} ON {state}.item = i.key AND {state}.provenance <> 'lacking'{vectors}")
+    // No condition on the provenance here: what is lacking changes faster than the planner's picture of it.
+    format!("LEFT JOIN rehang.state_{n} AS {state} ON {state}.item = i.key{vectors}")
 }
 
 /// The vector of the columns from one on; `None` where the space has none.
 pub(crate) fn read(row: &Row, from: usize, with_vector: bool) -> Step<Option<VectorRecord>> {
-    let Some(made_by) = row.try_get::<_, Option<String>>(from)? else { return Ok(None) };
+    let made_by: Option<String> = row.try_get(from)?;
+    let Some(made_by) = made_by.filter(|made_by| made_by != "lacking") else { return Ok(None) };
     let vector = if with_vector {
         let value: Option<Vector> = row.try_get(from + 6)?;
         value.ok_or_else(|| Error::corrupt("a vector of the gallery", "its state is there without it"))?.into()
@@ -410,7 +412,9 @@ pub(crate) fn clear_failures(inner: &Inner, space: &str) -> Result<u64> {
     inner.database.run(Mode::Write, |connection| {
         let n = find(connection, inner, space)?.number;
         let sql = format!(
-            "WITH gone AS (DELETE FROM rehang.failure_{n} RETURNING item)
+            "WITH free AS (SELECT s.item FROM rehang.state_{n} AS s JOIN rehang.failure_{n} AS f ON f.item = s.item
+                     ORDER BY s.item FOR UPDATE OF s SKIP LOCKED),
+                 gone AS (DELETE FROM rehang.failure_{n} WHERE item IN (SELECT item FROM free) RETURNING item)
              UPDATE rehang.state_{n} AS s SET failed = false FROM gone WHERE s.item = gone.item"
         );
         connection.execute(&sql, &[])
