@@ -76,7 +76,8 @@ fn run_page(name: &str, place: &Place, variables: &[(&str, String)]) -> usize {
             }
         };
         let run = |program: &mut Command| {
-            let output = program.current_dir(place.path(".")).envs(variables.iter().cloned()).output().unwrap();
+            let output =
+                program.current_dir(place.path(".")).envs(variables.iter().cloned()).output().unwrap();
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             let errors = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(0), "{name}: {program:?}: {said}{errors}");
@@ -122,7 +123,8 @@ fn the_page_on_postgres_does_what_it_says() {
     let Some(server) = server::server() else { return };
     let (place, address) = (place(), server.database());
     let rows = |name: &str| files::read_matrix(&VectorSource::path(demo(name))).unwrap();
-    let (old, labels) = (rows("old.npy"), files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap());
+    let (old, labels) =
+        (rows("old.npy"), files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap());
     let mut client = server::client(&address);
     client
         .batch_execute(

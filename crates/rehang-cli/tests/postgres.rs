@@ -107,7 +107,8 @@ impl Upgraded {
     /// The rows of the table, each with its vector in the new space and who made that, straight from the tables.
     fn rows(&self) -> Vec<(i64, String, Option<String>, Option<Vec<f32>>)> {
         let mut client = server::client(&self.address);
-        let number: i32 = client.query_one("SELECT number FROM rehang.space WHERE name = 'second'", &[]).unwrap().get(0);
+        let number: i32 =
+            client.query_one("SELECT number FROM rehang.space WHERE name = 'second'", &[]).unwrap().get(0);
         let sql = format!(
             "SELECT t.id, t.body, s.provenance, v.value::text, i.key FROM notes AS t LEFT JOIN rehang.item_1 AS i ON i.k1 = t.id
              LEFT JOIN rehang.state_{number} AS s ON s.item = i.key LEFT JOIN rehang.vector_{number} AS v ON v.item = i.key"
@@ -134,14 +135,19 @@ impl Upgraded {
                     natives += 1;
                     assert_eq!(vector, Some(expected), "the vector of {id}");
                 }
-                Some("adapted") => assert_eq!(vector.unwrap()[..D_OLD], expected[..D_OLD], "the adapted vector of {id}"),
+                Some("adapted") => {
+                    assert_eq!(vector.unwrap()[..D_OLD], expected[..D_OLD], "the adapted vector of {id}")
+                }
                 _ => assert_eq!(vector, None, "a vector that nobody speaks of: {id}"),
             }
         }
         // It may well say that items wait for their vectors.
         let output = self.place.run(&["doctor", "--config", "rehang.toml", "--json"]);
         let doctor: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert!(!doctor["findings"].as_array().unwrap().iter().any(|finding| finding["what"] == "store"), "{doctor}");
+        assert!(
+            !doctor["findings"].as_array().unwrap().iter().any(|finding| finding["what"] == "store"),
+            "{doctor}"
+        );
         natives
     }
 }
@@ -174,7 +180,10 @@ fn application(address: &str, stop: &AtomicBool, writes: &AtomicU32) {
             let done = match random.random_range(0..10) {
                 0..4 => write(&mut client, number, version),
                 4 => client.execute("DELETE FROM notes WHERE id = $1", &[&id]),
-                5 => client.execute("UPDATE notes SET body = $2 WHERE id = $1", &[&id, &format!("{number} {version}")]),
+                5 => client.execute(
+                    "UPDATE notes SET body = $2 WHERE id = $1",
+                    &[&id, &format!("{number} {version}")],
+                ),
                 6 => client.execute("UPDATE notes SET embedding = NULL WHERE id = $1", &[&id]),
                 7 => {
                     // Some rows at once, in no order, and nothing of it stays.
@@ -198,7 +207,10 @@ fn application(address: &str, stop: &AtomicBool, writes: &AtomicU32) {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "processes are killed at any moment of their work, and an application takes its time")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "processes are killed at any moment of their work, and an application takes its time"
+)]
 fn wait(time: Duration) {
     std::thread::sleep(time);
 }
@@ -279,14 +291,17 @@ fn a_table_is_upgraded_whatever_dies_while_an_application_writes_it() {
     assert_eq!(world.check(), world.rows().len(), "everything is native");
     let again = world.embedded_again();
     let (writes, servers) = (writes.into_inner(), servers.len() as u32 - 1);
-    println!("{deaths} workers and {servers} servers killed beside {writes} writes; {again} texts were embedded twice");
+    println!(
+        "{deaths} workers and {servers} servers killed beside {writes} writes; {again} texts were embedded twice"
+    );
     // What a worker had in hand when it died, or when the server died before it had answered.
     assert!(again <= (deaths + 2 * servers) * BATCH, "{again} embedded again after {deaths} deaths");
     assert!(writes > 100 && deaths > 3);
     world.place.finish(&upgrade("finish"));
     world.place.finish(&["gallery", "release", "--into", "embedding_new"]);
     let mut client = server::client(&world.address);
-    let left: i64 = client.query_one("SELECT count(*) FROM pg_namespace WHERE nspname = 'rehang'", &[]).unwrap().get(0);
+    let left: i64 =
+        client.query_one("SELECT count(*) FROM pg_namespace WHERE nspname = 'rehang'", &[]).unwrap().get(0);
     assert_eq!(left, 0);
     for row in client.query("SELECT body, embedding_new::text FROM notes", &[]).unwrap() {
         let (body, vector): (String, String) = (row.get(0), row.get(1));

@@ -89,7 +89,11 @@ fn look(store: &PostgresStore, vectors: &[Vec<f32>]) {
         assert!(found.len() == 10 && found[0].distance < 1e-5, "a vector finds itself");
     }
     times.sort_by(f64::total_cmp);
-    println!("a search: median {:.2} ms, p99 {:.2} ms", times[times.len() / 2], times[times.len() * 99 / 100]);
+    println!(
+        "a search: median {:.2} ms, p99 {:.2} ms",
+        times[times.len() / 2],
+        times[times.len() * 99 / 100]
+    );
     for _ in 0..3 {
         let mut claimed = Vec::new();
         time("a claim of 64", &mut || {

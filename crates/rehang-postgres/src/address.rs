@@ -229,12 +229,18 @@ mod tests {
 
     #[test]
     fn an_address_is_shown_without_its_password() {
-        let address =
-            Address::parse("postgresql://me:secret@db.example:6000/shop?sslmode=verify-full&connect_timeout=3")
-                .unwrap();
+        let address = Address::parse(
+            "postgresql://me:secret@db.example:6000/shop?sslmode=verify-full&connect_timeout=3",
+        )
+        .unwrap();
         assert_eq!(address.shown(), "db.example:6000/shop");
-        assert_eq!(Address::parse("host=db.example dbname=shop sslmode=disable").unwrap().shown(), "db.example/shop");
-        for bad in ["postgresql://me:secret@db/shop?sslmode=maybe", "postgresql://me:secret@db:port/shop", "secret"] {
+        assert_eq!(
+            Address::parse("host=db.example dbname=shop sslmode=disable").unwrap().shown(),
+            "db.example/shop"
+        );
+        for bad in
+            ["postgresql://me:secret@db/shop?sslmode=maybe", "postgresql://me:secret@db:port/shop", "secret"]
+        {
             let error = Address::parse(bad).err().expect("it is no address").to_string();
             assert!(!error.contains("secret"), "{error}");
         }

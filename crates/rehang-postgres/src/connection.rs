@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use postgres::error::SqlState;
@@ -34,6 +34,8 @@ pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 pub(crate) struct Database {
     address: Address,
     name: String,
+    /// The application's table: a reader takes it first, as the application's own statements do, so that none waits for the other.
+    table: OnceLock<String>,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -135,7 +137,8 @@ impl Database {
     /// Reads the address, and sees whether a server is there.
     pub(crate) fn open(address: &str) -> Result<Self> {
         let address = Address::parse(address)?;
-        let database = Self { name: address.shown(), address, idle: Mutex::default() };
+        let database =
+            Self { name: address.shown(), address, table: OnceLock::new(), idle: Mutex::default() };
         let first = database.connect().map_err(|error| database.refused(&error))?;
         database.give_back(first);
         Ok(database)
@@ -158,6 +161,18 @@ impl Database {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
     }
 
+    /// Names the application's table.
+    pub(crate) fn is_about(&self, qualified: &str) {
+        self.table.get_or_init(|| qualified.to_owned());
+    }
+
+    fn begin(&self, mode: Mode) -> String {
+        match self.table.get().filter(|_| mode != Mode::Write) {
+            Some(table) => format!("{}; LOCK TABLE {table} IN ACCESS SHARE MODE", mode.begin()),
+            None => mode.begin().to_owned(),
+        }
+    }
+
     /// A session that nobody else uses, for what has to be done outside of a transaction or for a lock that lasts.
     pub(crate) fn session(&self) -> Result<Connection> {
         self.connect().map_err(|error| self.refused(&error))
@@ -171,13 +186,15 @@ impl Database {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let failure = match idle.map_or_else(|| self.connect(), Ok) {
                 Err(error) => Some(error),
-                Ok(mut connection) => match transaction(&mut connection, mode, &mut work) {
+                Ok(mut connection) => match transaction(&mut connection, &self.begin(mode), &mut work) {
                     Ok(done) => {
                         self.give_back(connection);
                         return Ok(done);
                     }
                     Err(failure) => {
-                        if !connection.client.is_closed() && connection.client.batch_execute("ROLLBACK").is_ok() {
+                        if !connection.client.is_closed()
+                            && connection.client.batch_execute("ROLLBACK").is_ok()
+                        {
                             self.give_back(connection);
                         } else {
                             // The others were lost with it, most likely.
@@ -211,11 +228,8 @@ impl Database {
             detail += &format!("; {more}");
         }
         match said.code() {
-            code if [
-                SqlState::INVALID_PASSWORD,
-                SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
-            ]
-            .contains(code) =>
+            code if [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION]
+                .contains(code) =>
             {
                 ErrorKind::Unauthorised { service, detail }.into()
             }
@@ -226,7 +240,9 @@ impl Database {
             &SqlState::INSUFFICIENT_PRIVILEGE => Error::option(
                 "the role of the connection",
                 self.name(),
-                format!("one that may do this ({detail}); an owner of the table may run the statements in its place"),
+                format!(
+                    "one that may do this ({detail}); an owner of the table may run the statements in its place"
+                ),
             ),
             code if [SqlState::DISK_FULL, SqlState::OUT_OF_MEMORY].contains(code) || passes(error) => {
                 ErrorKind::Unavailable { service, detail }.into()
@@ -256,10 +272,10 @@ impl fmt::Debug for Database {
 
 fn transaction<T>(
     connection: &mut Connection,
-    mode: Mode,
+    begin: &str,
     work: &mut impl FnMut(&mut Connection) -> Step<T>,
 ) -> Step<T> {
-    connection.batch(mode.begin())?;
+    connection.batch(begin)?;
     let done = work(connection)?;
     connection.batch("COMMIT")?;
     Ok(done)

@@ -25,7 +25,7 @@ pub(crate) fn check(inner: &Inner) -> Result<Vec<Problem>> {
             None,
             "triggers on the table that are missing or disabled: writes go by unseen",
             format!(
-                "SELECT 3 - count(*) FROM pg_trigger WHERE tgrelid = {} AND tgname ~ '^rehang_{g}_' AND tgenabled = 'A'",
+                "SELECT 3 - count(*) FROM pg_trigger WHERE tgrelid = {} AND tgname ~ '^00_rehang_{g}_' AND tgenabled = 'A'",
                 table.oid
             ),
         )?;

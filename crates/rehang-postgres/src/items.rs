@@ -27,7 +27,12 @@ pub(crate) const COLUMNS: usize = 6;
 
 /// `item AS i JOIN table AS t`.
 pub(crate) fn tables(inner: &Inner) -> String {
-    format!("rehang.item_{} AS i JOIN {} AS t ON {}", inner.number, inner.table.qualified, inner.table.is_of("i", "t"))
+    format!(
+        "rehang.item_{} AS i JOIN {} AS t ON {}",
+        inner.number,
+        inner.table.qualified,
+        inner.table.is_of("i", "t")
+    )
 }
 
 pub(crate) fn read(row: &Row) -> Step<Item> {
@@ -67,7 +72,11 @@ pub(crate) fn get(inner: &Inner, ids: &[&str]) -> Result<Vec<Option<Item>>> {
 /// Writes items as an application would, into its own table.
 pub(crate) fn put(inner: &Inner, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
     if let Some(source) = inner.table.options.source.as_ref().filter(|_| !inner.table.is_source_column) {
-        return Err(Error::option("source", source, "a column, where items are written through a gallery; write the table itself"));
+        return Err(Error::option(
+            "source",
+            source,
+            "a column, where items are written through a gallery; write the table itself",
+        ));
     }
     if inner.table.options.source.is_none() && writes.iter().any(|write| write.source.is_some()) {
         return Err(Error::option("source", "given", "none: the gallery's table names no column for it"));
@@ -84,7 +93,9 @@ pub(crate) fn put(inner: &Inner, writes: &[ItemWrite]) -> Result<Vec<Revision>> 
         let of = |name: &str| spaces.iter().find(|space| space.record.space.name == name);
         for write in writes {
             check::item_write(write, |name| {
-                of(name).map(|space| &space.record.space).ok_or_else(|| Error::not_found("space", name, inner.name()))
+                of(name)
+                    .map(|space| &space.record.space)
+                    .ok_or_else(|| Error::not_found("space", name, inner.name()))
             })?;
             for new in &write.vectors {
                 if let (Some(epoch), Some(space)) = (new.epoch, of(&new.space)) {
@@ -96,10 +107,16 @@ pub(crate) fn put(inner: &Inner, writes: &[ItemWrite]) -> Result<Vec<Revision>> 
     })
 }
 
-fn put_one(connection: &mut Connection, inner: &Inner, write: &ItemWrite, spaces: &[SpaceRow]) -> Step<Revision> {
+fn put_one(
+    connection: &mut Connection,
+    inner: &Inner,
+    write: &ItemWrite,
+    spaces: &[SpaceRow],
+) -> Step<Revision> {
     let table = &inner.table;
     let vector_of = |new: &NewVector| spaces.iter().find(|space| space.record.space.name == new.space);
-    let in_column = write.vectors.iter().find(|new| vector_of(new).is_some_and(|space| space.in_column.is_some()));
+    let in_column =
+        write.vectors.iter().find(|new| vector_of(new).is_some_and(|space| space.in_column.is_some()));
     let vector = in_column.map(|new| pgvector::Vector::from(new.vector.clone()));
     // $1 the id, $2 the source, $3 the label, $4 the payload, $5 the vector.
     let mut columns: Vec<(String, String)> = table
@@ -124,21 +141,30 @@ fn put_one(connection: &mut Connection, inner: &Inner, write: &ItemWrite, spaces
     given(&table.options.vector, "$5::vector");
     if table.options.payload.is_none() && write.payload != Value::Null {
         let Value::Object(fields) = &write.payload else {
-            return Err(Error::option("payload", &write.payload, "an object with the table's other columns").into());
+            return Err(
+                Error::option("payload", &write.payload, "an object with the table's other columns").into()
+            );
         };
         for field in fields.keys() {
-            let Some(column) = table.others.iter().find(|column| column.name == *field && !column.is_generated) else {
+            let Some(column) =
+                table.others.iter().find(|column| column.name == *field && !column.is_generated)
+            else {
                 let expected = format!("columns of {} that may be written", table.options.table);
                 return Err(Error::option("payload", field, expected).into());
             };
             let name = quoted(&column.name);
-            columns.push((name.clone(), format!("(jsonb_populate_record(NULL::{}, $4::jsonb)).{name}", table.qualified)));
+            columns.push((
+                name.clone(),
+                format!("(jsonb_populate_record(NULL::{}, $4::jsonb)).{name}", table.qualified),
+            ));
         }
     }
     let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
     let values: Vec<&str> = columns.iter().map(|(_, value)| value.as_str()).collect();
-    let updates: Vec<String> = names.iter().skip(keys).map(|name| format!("{name} = EXCLUDED.{name}")).collect();
-    let update = if updates.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", updates.join(", ")) };
+    let updates: Vec<String> =
+        names.iter().skip(keys).map(|name| format!("{name} = EXCLUDED.{name}")).collect();
+    let update =
+        if updates.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", updates.join(", ")) };
     let payload = Some(&write.payload).filter(|payload| **payload != Value::Null);
     // Every parameter is used, so that the server knows its type.
     let sql = format!(

@@ -49,15 +49,25 @@ fn keys(connection: &mut Connection, sql: &str, parameters: Parameters<'_>) -> S
     connection.query(sql, parameters)?.iter().map(|row| key(row, 0)).collect()
 }
 
-fn of_provenance(connection: &mut Connection, n: i32, made_by: &str, after: i64, limit: i64) -> Step<Vec<ItemKey>> {
-    let sql = format!("SELECT item FROM rehang.state_{n} WHERE provenance = '{made_by}' AND item > $1 ORDER BY item LIMIT $2");
+fn of_provenance(
+    connection: &mut Connection,
+    n: i32,
+    made_by: &str,
+    after: i64,
+    limit: i64,
+) -> Step<Vec<ItemKey>> {
+    let sql = format!(
+        "SELECT item FROM rehang.state_{n} WHERE provenance = '{made_by}' AND item > $1 ORDER BY item LIMIT $2"
+    );
     keys(connection, &sql, &[&after, &limit])
 }
 
 /// The first items of the queue that meet a condition.
 fn queue(connection: &mut Connection, n: i32, condition: &str, limit: usize) -> Step<Vec<ItemKey>> {
     let page = |made_by: &str, order: &str| {
-        format!("SELECT item FROM rehang.state_{n} AS s WHERE provenance = '{made_by}' AND {WAITS} AND {condition} ORDER BY {order} LIMIT $1")
+        format!(
+            "SELECT item FROM rehang.state_{n} AS s WHERE provenance = '{made_by}' AND {WAITS} AND {condition} ORDER BY {order} LIMIT $1"
+        )
     };
     let mut found = keys(connection, &page("lacking", "item"), &[&row_limit(limit)])?;
     if found.len() < limit {
@@ -108,7 +118,8 @@ fn records(
 pub(crate) fn sample(inner: &Inner, sample: &Sample) -> Result<Drawn> {
     inner.database.run(Mode::Read, |connection| {
         let space = find(connection, inner, &sample.space)?;
-        let vectors_of = sample.vectors_of.as_deref().map(|name| find(connection, inner, name)).transpose()?;
+        let vectors_of =
+            sample.vectors_of.as_deref().map(|name| find(connection, inner, name)).transpose()?;
         let among = among(space.number, sample.among);
         let of = connection.count(&format!("SELECT count(*) {among}"), &[])?;
         let keys = first(connection, &among, sample.seed, sample.size)?;
@@ -121,7 +132,9 @@ fn among(n: i32, among: Among) -> String {
     let which = match among {
         Among::All => "true".to_owned(),
         Among::Adapted => format!("provenance = '{}'", Provenance::Adapted.name()),
-        Among::Embeddable => format!("(provenance = 'native' OR (provenance IN ('lacking', 'adapted') AND {WAITS}))"),
+        Among::Embeddable => {
+            format!("(provenance = 'native' OR (provenance IN ('lacking', 'adapted') AND {WAITS}))")
+        }
     };
     format!("FROM rehang.state_{n} AS s WHERE {which}")
 }

@@ -81,36 +81,38 @@ pub(crate) fn item_table(g: i32, table: &Table) -> String {
     )
 }
 
-/// The triggers on the application's table: one for its rows, one for a `TRUNCATE`. They fire in sessions that replicate, too.
+/// The triggers on the application's table: one for its rows, one for a `TRUNCATE`. They fire in sessions that replicate, too,
+/// and, by their names, before triggers of the application that may write the row again.
 pub(crate) fn triggers(g: i32, table: &Table) -> String {
     let on = &table.qualified;
     // Where nothing but columns matters, an update of others does not even call the function.
-    let when = if table.options.condition.is_none() && (table.is_source_column || table.options.source.is_none()) {
-        let source = table.options.source.iter().map(|column| format!("{{}}.{}::text", quoted(column)));
-        let key = table.key.iter().map(|column| format!("{{}}.{}", quoted(&column.name)));
-        let vector = table.options.vector.iter().map(|column| format!("{{}}.{}", quoted(column)));
-        let differs = |column: String| {
-            format!("{} IS DISTINCT FROM {}", column.replace("{}", "OLD"), column.replace("{}", "NEW"))
+    let when =
+        if table.options.condition.is_none() && (table.is_source_column || table.options.source.is_none()) {
+            let source = table.options.source.iter().map(|column| format!("{{}}.{}::text", quoted(column)));
+            let key = table.key.iter().map(|column| format!("{{}}.{}", quoted(&column.name)));
+            let vector = table.options.vector.iter().map(|column| format!("{{}}.{}", quoted(column)));
+            let differs = |column: String| {
+                format!("{} IS DISTINCT FROM {}", column.replace("{}", "OLD"), column.replace("{}", "NEW"))
+            };
+            let changes: Vec<String> = key.chain(source).chain(vector).map(differs).collect();
+            format!(" WHEN ({})", changes.join(" OR "))
+        } else {
+            String::new()
         };
-        let changes: Vec<String> = key.chain(source).chain(vector).map(differs).collect();
-        format!(" WHEN ({})", changes.join(" OR "))
-    } else {
-        String::new()
-    };
     format!(
-        "CREATE TRIGGER rehang_{g}_rows AFTER INSERT OR DELETE ON {on} FOR EACH ROW EXECUTE FUNCTION rehang.changed_{g}();
-         CREATE TRIGGER rehang_{g}_updates AFTER UPDATE ON {on} FOR EACH ROW{when} EXECUTE FUNCTION rehang.changed_{g}();
-         CREATE TRIGGER rehang_{g}_truncate AFTER TRUNCATE ON {on} FOR EACH STATEMENT EXECUTE FUNCTION rehang.changed_{g}();
-         ALTER TABLE {on} ENABLE ALWAYS TRIGGER rehang_{g}_rows;
-         ALTER TABLE {on} ENABLE ALWAYS TRIGGER rehang_{g}_updates;
-         ALTER TABLE {on} ENABLE ALWAYS TRIGGER rehang_{g}_truncate;"
+        "CREATE TRIGGER \"00_rehang_{g}_rows\" AFTER INSERT OR DELETE ON {on} FOR EACH ROW EXECUTE FUNCTION rehang.changed_{g}();
+         CREATE TRIGGER \"00_rehang_{g}_updates\" AFTER UPDATE ON {on} FOR EACH ROW{when} EXECUTE FUNCTION rehang.changed_{g}();
+         CREATE TRIGGER \"00_rehang_{g}_truncate\" AFTER TRUNCATE ON {on} FOR EACH STATEMENT EXECUTE FUNCTION rehang.changed_{g}();
+         ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_rows\";
+         ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_updates\";
+         ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_truncate\";"
     )
 }
 
 /// Takes the triggers off the table.
 pub(crate) fn drop_triggers(g: i32, qualified: &str) -> String {
     ["rows", "updates", "truncate"]
-        .map(|what| format!("DROP TRIGGER IF EXISTS rehang_{g}_{what} ON {qualified};"))
+        .map(|what| format!("DROP TRIGGER IF EXISTS \"00_rehang_{g}_{what}\" ON {qualified};"))
         .concat()
 }
 
@@ -133,7 +135,15 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: 
             .map(|table| format!("            DELETE FROM {table} WHERE item = this;\n"))
             .collect();
         truncate += &format!(", rehang.state_{n}, {}", tables_of(n, row).join(", "));
-        gone += &format!("            DELETE FROM rehang.state_{n} WHERE item = this;\n{forget}");
+        gone += &format!(
+            "            DELETE FROM rehang.state_{n} WHERE item = this;
+            IF NOT FOUND AND older THEN
+                INSERT INTO rehang.state_{n} (item, revision, provenance, sourced) VALUES (this, 0, 'lacking', false)
+                    ON CONFLICT (item) DO UPDATE SET revision = 0;
+                DELETE FROM rehang.state_{n} WHERE item = this;
+            END IF;
+{forget}"
+        );
         // A column's vector is of this content only if it came with it.
         let provenance = match &row.in_column {
             None => "'lacking'".to_owned(),
@@ -141,7 +151,9 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: 
                 let column = quoted(column);
                 let of_row = |row: &str| format!("(SELECT t.{column} FROM (SELECT {row}.*) AS t)");
                 format!(
-                    "CASE WHEN {new} IS NULL OR (is_update AND {old} IS NOT DISTINCT FROM {new}) THEN 'lacking' ELSE '{}' END",
+                    "CASE WHEN {new} IS NULL OR stale OR vector_dims({new}) <> {} OR (is_update AND {old} IS NOT DISTINCT FROM {new})
+                         THEN 'lacking' ELSE '{}' END",
+                    row.record.space.dimension,
                     row.record.written_as.name(),
                     new = of_row("NEW"),
                     old = of_row("OLD"),
@@ -174,15 +186,37 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: 
         format!("(SELECT t.{column} FROM (SELECT OLD.*) AS t) IS NOT DISTINCT FROM (SELECT t.{column} FROM (SELECT NEW.*) AS t)")
     }));
     same.push(format!("{} IS NOT DISTINCT FROM {}", table.source_of("OLD"), table.source_of("NEW")));
+    // The old vector of a row does not become one of its new content by another key, or by coming to meet the condition.
+    let in_column = spaces.iter().find_map(|row| Some((row.number, row.in_column.as_deref()?)));
+    let stale = in_column.map_or(String::new(), |(m, column)| {
+        let column = quoted(column);
+        let of_row = |row: &str| format!("(SELECT t.{column} FROM (SELECT {row}.*) AS t)");
+        format!(
+            "    IF is_update THEN
+        stale := {} IS NOT DISTINCT FROM {} AND ({} IS DISTINCT FROM {}
+            OR was AND NOT ({same_key}) AND EXISTS (SELECT 1 FROM rehang.item_{g} AS i JOIN rehang.state_{m} AS s ON s.item = i.key
+                WHERE {} AND s.provenance = 'lacking'));
+    END IF;
+",
+            of_row("OLD"),
+            of_row("NEW"),
+            table.source_of("OLD"),
+            table.source_of("NEW"),
+            of("OLD"),
+        )
+    });
     format!(
         "CREATE OR REPLACE FUNCTION rehang.changed_{g}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = {search_path} AS $rehang$
+#variable_conflict use_column
 DECLARE
     this bigint;
     now bigint;
     has_source boolean;
     is_update boolean := TG_OP = 'UPDATE';
     was boolean := false;
+    stale boolean := false;
+    older boolean := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
         {truncate};
@@ -191,8 +225,14 @@ BEGIN
     IF TG_OP <> 'INSERT' THEN
         was := {was_item};
     END IF;
-    IF TG_OP = 'DELETE' OR (is_update AND was AND NOT ({same_key} AND {is_item})) THEN
+{stale}    IF TG_OP = 'DELETE' OR (is_update AND was AND NOT ({same_key} AND {is_item})) THEN
         DELETE FROM rehang.item_{g} WHERE {of_old} RETURNING key INTO this;
+        -- A snapshot from before the item was listed does not see it: the server says so here, and the transaction is made again.
+        IF this IS NULL AND was AND older THEN
+            INSERT INTO rehang.item_{g} (id, {key_names}, revision, sourced) VALUES ({old_id}, {old_key}, 0, false)
+                ON CONFLICT ({key_names}) DO UPDATE SET revision = 0;
+            DELETE FROM rehang.item_{g} WHERE {of_old};
+        END IF;
         IF this IS NOT NULL THEN
 {gone}            NULL;
         END IF;
@@ -221,6 +261,8 @@ $rehang$;",
         key_names = table.key_names(),
         id = table.id_of("NEW"),
         key = table.key_of("NEW"),
+        old_id = table.id_of("OLD"),
+        old_key = table.key_of("OLD"),
     )
 }
 
@@ -299,7 +341,10 @@ pub(crate) fn operator(distance: Distance) -> (&'static str, &'static str) {
 
 /// Makes the search index of a space, while everybody goes on writing.
 pub(crate) fn vector_index(n: i32, space: &Space) -> String {
-    format!("CREATE INDEX CONCURRENTLY vector_{n}_nearest ON rehang.vector_{n} USING hnsw (value {})", class(space))
+    format!(
+        "CREATE INDEX CONCURRENTLY vector_{n}_nearest ON rehang.vector_{n} USING hnsw (value {})",
+        class(space)
+    )
 }
 
 /// The same over a column of the application's table.
@@ -315,6 +360,9 @@ fn class(space: &Space) -> String {
 pub(crate) fn comment(g: i32, table: &Table) -> String {
     format!(
         "COMMENT ON TABLE rehang.item_{g} IS {};",
-        literal(&format!("rehang: the items of {}, kept by the triggers rehang_{g}_* on it", table.options.table))
+        literal(&format!(
+            "rehang: the items of {}, kept by the triggers 00_rehang_{g}_* on it",
+            table.options.table
+        ))
     )
 }

@@ -84,7 +84,8 @@ fn conditions(inner: &Inner, filter: &Filter) -> (String, Vec<Box<dyn ToSql + Sy
         sql += &format!(" AND {} = ANY(${})", inner.table.label_of("t"), 2 + parameters.len());
     }
     if !filter.provenances.is_empty() {
-        let names: Vec<&'static str> = filter.provenances.iter().map(|provenance| provenance.name()).collect();
+        let names: Vec<&'static str> =
+            filter.provenances.iter().map(|provenance| provenance.name()).collect();
         parameters.push(Box::new(names));
         sql += &format!(" AND s.provenance = ANY(${})", 2 + parameters.len());
     }
@@ -129,7 +130,11 @@ fn search_in(
         format!("SELECT {columns} FROM {} WHERE {conditions} ORDER BY distance, i.key LIMIT $2", vectors.from)
     } else {
         look_into_index(connection, inner, k)?;
-        format!("SELECT {columns} FROM {} WHERE {conditions} ORDER BY {} LIMIT $2", vectors.from, vectors.ordered_by())
+        format!(
+            "SELECT {columns} FROM {} WHERE {conditions} ORDER BY {} LIMIT $2",
+            vectors.from,
+            vectors.ordered_by()
+        )
     };
     let limit = row_limit(k);
     let mut all = Vec::with_capacity(queries.rows());
@@ -156,9 +161,15 @@ fn search_in(
 /// Asks pgvector for good answers, and keeps the planner from comparing all vectors.
 fn look_into_index(connection: &mut Connection, inner: &Inner, k: usize) -> Step<()> {
     let candidates = (4 * k).clamp(*CANDIDATES.start(), *CANDIDATES.end());
-    connection.batch(&format!("SET LOCAL hnsw.ef_search = {candidates}; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off"))?;
+    connection.batch(&format!(
+        "SET LOCAL hnsw.ef_search = {candidates}; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off"
+    ))?;
     // Where a filter leaves too few of them, the index is asked on.
-    if inner.has_iterative_scan { connection.batch("SET LOCAL hnsw.iterative_scan = strict_order") } else { Ok(()) }
+    if inner.has_iterative_scan {
+        connection.batch("SET LOCAL hnsw.iterative_scan = strict_order")
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether a space is searched by comparing all vectors: it is small, or has no index.
@@ -267,7 +278,9 @@ fn build(inner: &Inner, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result
                 "SELECT tuples_done, tuples_total FROM pg_stat_progress_create_index WHERE pid = $1",
                 &[&pid],
             )?;
-            Ok(row.map(|row| Ok::<_, postgres::Error>((row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?))).transpose()?)
+            Ok(row
+                .map(|row| Ok::<_, postgres::Error>((row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?)))
+                .transpose()?)
         })?;
         if let Some((done, total)) = progress
             && !advance(done.max(0) as u64, total.max(done).max(0) as u64)
@@ -279,7 +292,8 @@ fn build(inner: &Inner, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result
             })?;
         }
     }
-    let built = worker.join().map_err(|_| Error::corrupt(inner.name(), "the thread that made an index ended"))?;
+    let built =
+        worker.join().map_err(|_| Error::corrupt(inner.name(), "the thread that made an index ended"))?;
     if is_cancelled {
         return Err(ErrorKind::Cancelled.into());
     }

@@ -105,6 +105,12 @@ pub(crate) fn functions(schema: &str) -> String {
     FUNCTIONS
         .replace("query VECTOR", &format!("query {schema}.vector"))
         .replace("value VECTOR", &format!("value {schema}.vector"))
-        .replace("STABLE AS $rehang$\nDECLARE", &format!("STABLE SET search_path = pg_catalog, {schema}, pg_temp AS $rehang$\nDECLARE"))
-        .replace("RETURNS boolean LANGUAGE plpgsql AS", &format!("RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, {schema}, pg_temp AS"))
+        .replace(
+            "STABLE AS $rehang$\nDECLARE",
+            &format!("STABLE SET search_path = pg_catalog, {schema}, pg_temp AS $rehang$\nDECLARE"),
+        )
+        .replace(
+            "RETURNS boolean LANGUAGE plpgsql AS",
+            &format!("RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, {schema}, pg_temp AS"),
+        )
 }

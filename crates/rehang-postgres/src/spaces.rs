@@ -25,7 +25,8 @@ const SELECT: &str = "SELECT number, name, dimension, distance, normalised, writ
 fn read(row: &Row) -> Step<SpaceRow> {
     let distance: Distance = row.try_get::<_, String>(3)?.parse()?;
     let dimension: i32 = row.try_get(2)?;
-    let space = Space::new(row.try_get::<_, String>(1)?, dimension.max(0) as usize, distance, row.try_get(4)?);
+    let space =
+        Space::new(row.try_get::<_, String>(1)?, dimension.max(0) as usize, distance, row.try_get(4)?);
     Ok(SpaceRow {
         number: row.try_get(0)?,
         record: SpaceRecord {
@@ -82,7 +83,11 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
     new_space(space, written_as)?;
     if space.dimension > VECTOR_MAX {
         let expected = format!("at most {VECTOR_MAX}, which is what pgvector stores");
-        return Err(Error::option(format!("the dimension of space {:?}", space.name), space.dimension, expected));
+        return Err(Error::option(
+            format!("the dimension of space {:?}", space.name),
+            space.dimension,
+            expected,
+        ));
     }
     let in_column = inner.column_of(&space.name);
     let dimension = i32::try_from(space.dimension).unwrap_or(i32::MAX);
@@ -109,7 +114,10 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
             ],
         )?;
         let spaces = all(connection, inner.number)?;
-        let row = spaces.last().cloned().ok_or_else(|| Error::corrupt(inner.name(), "a space that was made is not there"))?;
+        let row = spaces
+            .last()
+            .cloned()
+            .ok_or_else(|| Error::corrupt(inner.name(), "a space that was made is not there"))?;
         connection.batch(&schema::space_tables(row.number, space, in_column.as_deref()))?;
         connection.batch(&schema::function(inner.number, &inner.table, &spaces, &inner.search_path))?;
         Ok(row)
@@ -130,7 +138,12 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
 }
 
 /// A column that declares a width, or has vectors of one, takes no space of another.
-fn expect_column_width(connection: &mut Connection, inner: &Inner, space: &Space, in_column: Option<&str>) -> Step<()> {
+fn expect_column_width(
+    connection: &mut Connection,
+    inner: &Inner,
+    space: &Space,
+    in_column: Option<&str>,
+) -> Step<()> {
     let Some(column) = in_column else { return Ok(()) };
     let width = match inner.table.dimension {
         Some(width) => Some(width),
@@ -163,7 +176,11 @@ fn list_states(inner: &Inner, row: &SpaceRow) -> Result<()> {
     let (provenance, from) = match &row.in_column {
         None => ("'lacking'".to_owned(), String::new()),
         Some(column) => (
-            format!("CASE WHEN t.{} IS NULL THEN 'lacking' ELSE '{}' END", quoted(column), row.record.written_as.name()),
+            format!(
+                "CASE WHEN t.{} IS NULL THEN 'lacking' ELSE '{}' END",
+                quoted(column),
+                row.record.written_as.name()
+            ),
             format!("JOIN {} AS t ON {}", inner.table.qualified, inner.table.is_of("i", "t")),
         ),
     };
@@ -182,14 +199,21 @@ fn list_states(inner: &Inner, row: &SpaceRow) -> Result<()> {
     let mut after = -1_i64;
     loop {
         let last = inner.database.run(Mode::Write, |connection| {
+            connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", inner.table.qualified))?;
             Ok(connection.query_one(&sql, &[&after])?.try_get::<_, Option<i64>>(0)?)
         })?;
         if let Some(last) = last {
             after = last;
-        } else if !inner.database.run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get(0)?))? {
+        } else if !inner
+            .database
+            .run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get(0)?))?
+        {
             return Ok(());
         } else if after == -1 && began.elapsed() > WRITERS {
-            let detail = format!("items of it are changed by transactions that are open for longer than {} s", WRITERS.as_secs());
+            let detail = format!(
+                "items of it are changed by transactions that are open for longer than {} s",
+                WRITERS.as_secs()
+            );
             return Err(ErrorKind::Unavailable { service: inner.name(), detail }.into());
         } else {
             clock::wait(Duration::from_millis(20));
@@ -246,7 +270,9 @@ pub(crate) fn drop_space(inner: &Inner, name: &str) -> Result<()> {
             return Err(serving_space_stays(name).into());
         }
         let mut spaces = all(connection, inner.number)?;
-        let Some(at) = spaces.iter().position(|space| space.record.space.name == name) else { return Ok(None) };
+        let Some(at) = spaces.iter().position(|space| space.record.space.name == name) else {
+            return Ok(None);
+        };
         let gone = spaces.remove(at);
         connection.execute("DELETE FROM rehang.space WHERE number = $1", &[&gone.number])?;
         connection.batch(&schema::function(inner.number, &inner.table, &spaces, &inner.search_path))?;
@@ -278,7 +304,9 @@ pub(crate) fn left(connection: &mut Connection) -> Step<Vec<i32>> {
 pub(crate) fn remove_left(inner: &Inner) -> Result<usize> {
     let numbers = inner.database.run(Mode::Read, left)?;
     for number in &numbers {
-        inner.database.run(Mode::Write, |connection| connection.batch(&schema::drop_space_tables(*number)))?;
+        inner
+            .database
+            .run(Mode::Write, |connection| connection.batch(&schema::drop_space_tables(*number)))?;
     }
     Ok(numbers.len())
 }
@@ -309,7 +337,8 @@ pub(crate) fn switch_serving(inner: &Inner, from: &str, to: &str) -> Result<()> 
         if serving != from {
             return Err(another_serves(from, to, &serving).into());
         }
-        connection.execute("UPDATE rehang.gallery SET serving = $2 WHERE number = $1", &[&inner.number, &to])?;
+        connection
+            .execute("UPDATE rehang.gallery SET serving = $2 WHERE number = $1", &[&inner.number, &to])?;
         Ok(())
     })
 }
@@ -345,8 +374,10 @@ fn set_document_in(
 ) -> Step<u64> {
     // Whoever writes a document first keeps others from it, also from one that is not there yet.
     connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&inner.number])?;
-    let there = connection
-        .query_opt("SELECT version FROM rehang.document WHERE gallery = $1 AND name = $2", &[&inner.number, &name])?;
+    let there = connection.query_opt(
+        "SELECT version FROM rehang.document WHERE gallery = $1 AND name = $2",
+        &[&inner.number, &name],
+    )?;
     let version = there.map(|row| row.try_get::<_, i64>(0)).transpose()?.map(|version| version.max(0) as u64);
     if version != expected {
         return Err(document_changed(name, expected, version).into());

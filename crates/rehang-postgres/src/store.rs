@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rehang::{Error, Matrix, Provenance, Remedy, Result, Space};
 use rehang_store::{
-    AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, IndexHealth, Item, ItemKey,
-    ItemWrite, Ledger, Outcome, Priority, Problem, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord,
-    VectorWrite,
+    AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, IndexHealth, Item,
+    ItemKey, ItemWrite, Ledger, Outcome, Priority, Problem, Queue, Record, Revision, Sample, Scan,
+    SpaceRecord, VectorRecord, VectorWrite,
 };
 
 use crate::connection::{Connection, Database, Mode, Step};
@@ -23,7 +23,7 @@ const PGVECTOR_MIN: (u32, u32) = (0, 7);
 /// From this pgvector on an index is asked on where a filter leaves too few.
 const PGVECTOR_ITERATIVE: (u32, u32) = (0, 8);
 /// Rows that become items in one transaction.
-const ADOPTED_TOGETHER: i64 = 20_000;
+const ADOPTED_TOGETHER: i64 = 5_000;
 
 /// A gallery that lies in a table of PostgreSQL with pgvector, for any number of threads, processes and machines at once. A clone is
 /// another handle on the same gallery.
@@ -60,7 +60,9 @@ impl Inner {
 
     /// Keeps others from changing spaces until the transaction ends.
     pub(crate) fn lock(&self, connection: &mut Connection) -> Step<()> {
-        connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&self.number]).map(drop)
+        connection
+            .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&self.number])
+            .map(drop)
     }
 }
 
@@ -212,11 +214,13 @@ impl PostgresStore {
             let found = number_of(connection, &table)?;
             Ok((table, found))
         })?;
-        let not_yet = || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
+        let not_yet =
+            || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
         let (number, known, is_listed) = found.ok_or_else(not_yet)?;
         expect_options(&known, options)?;
         if !is_listed {
-            return Err(Error::wrong_phase(format!("the gallery in {}", options.table), "not whole yet").advise(Remedy::AdoptTable));
+            return Err(Error::wrong_phase(format!("the gallery in {}", options.table), "not whole yet")
+                .advise(Remedy::AdoptTable));
         }
         Self::on(database, table, number, old, &facts)
     }
@@ -234,10 +238,12 @@ impl PostgresStore {
             };
             Ok((search_path(connection, &table, facts)?, is_halfvec))
         })?;
+        database.is_about(&table.qualified);
         let index_memory = None;
         let has_iterative_scan = facts.pgvector >= PGVECTOR_ITERATIVE;
         let old = old.map(str::to_owned);
-        let inner = Inner { database, number, table, old, search_path, has_iterative_scan, is_halfvec, index_memory };
+        let inner =
+            Inner { database, number, table, old, search_path, has_iterative_scan, is_halfvec, index_memory };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -245,7 +251,9 @@ impl PostgresStore {
     fn list_items(&self, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
         let Inner { database, number: g, table, .. } = &*self.0;
         let is_listed = |connection: &mut Connection| -> Step<bool> {
-            Ok(connection.query_one("SELECT listed FROM rehang.gallery WHERE number = $1", &[g])?.try_get(0)?)
+            Ok(connection
+                .query_one("SELECT listed FROM rehang.gallery WHERE number = $1", &[g])?
+                .try_get(0)?)
         };
         if database.run(Mode::Read, is_listed)? {
             return Ok(());
@@ -253,7 +261,8 @@ impl PostgresStore {
         spaces::wait_for_writers(&self.0)?;
         let key = table.key_of("t");
         // Of its own form for the first page, so that every other one is read from the index of the key.
-        let page_after = |after: &str| format!(
+        let page_after = |after: &str| {
+            format!(
             "WITH page AS (SELECT {id} AS id, {names}, {source} IS NOT NULL AS sourced, {item} AS is_item FROM (
                      SELECT * FROM {on} AS t WHERE {after} ORDER BY {key} LIMIT {ADOPTED_TOGETHER}) AS t),
                  listed AS (INSERT INTO rehang.item_{g} (id, {keys}, revision, sourced)
@@ -267,15 +276,27 @@ impl PostgresStore {
             on = table.qualified,
             keys = table.key_names(),
             keys_down = (1..=table.key.len()).map(|at| format!("k{at} DESC")).collect::<Vec<_>>().join(", "),
-        );
+        )
+        };
         let first = page_after("$1::text IS NULL");
         let next = page_after(&format!("({key}) > ({})", table.key_from("$1::text").join(", ")));
         let (mut after, mut done): (Option<String>, u64) = (None, 0);
         loop {
-            let (last, listed) = database.run(Mode::Write, |connection| {
-                let row = connection.query_one(if after.is_none() { &first } else { &next }, &[&after])?;
-                Ok((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, i64>(1)?))
-            })?;
+            let page = || {
+                database.run(Mode::Write, |connection| {
+                    // An application that waits for a page while the page waits for it would be ended after a second: the page gives up before.
+                    connection.batch(&format!(
+                        "SET LOCAL lock_timeout = '50ms'; LOCK TABLE {} IN ACCESS SHARE MODE",
+                        table.qualified
+                    ))?;
+                    let row =
+                        connection.query_one(if after.is_none() { &first } else { &next }, &[&after])?;
+                    Ok((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, i64>(1)?))
+                })
+            };
+            // A transaction that is open for longer than a call tries may still end.
+            let (last, listed) =
+                page().or_else(|error| if error.is_retryable() { page() } else { Err(error) })?;
             let Some(last) = last else { break };
             after = Some(last);
             done += listed.max(0) as u64;
@@ -283,15 +304,16 @@ impl PostgresStore {
                 return Err(rehang::ErrorKind::Cancelled.into());
             }
         }
-        // A row that was deleted while its page was read may have left an item behind.
+        // A row that was deleted, or ceased to be an item, while its page was read may have left one behind.
         spaces::wait_for_writers(&self.0)?;
         database.run(Mode::Write, |connection| {
             connection.batch(&format!(
-                "DELETE FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM {} AS t WHERE {});
+                "DELETE FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {});
                  UPDATE rehang.gallery SET listed = true WHERE number = {g};
                  ANALYZE rehang.item_{g};",
                 table.qualified,
-                table.is_of("i", "t")
+                table.is_of("i", "t"),
+                table.is_item("t")
             ))
         })
     }
@@ -315,7 +337,10 @@ impl PostgresStore {
         let counts = vectors::counts(inner, &space.record.space.name)?;
         if counts.adapted > 0 {
             let what = format!("moving the vectors of {:?} into the table", space.record.space.name);
-            let why = format!("{} of them are adapted, and nothing in the table would say so; embed them first", counts.adapted);
+            let why = format!(
+                "{} of them are adapted, and nothing in the table would say so; embed them first",
+                counts.adapted
+            );
             return Err(Error::conflict(what, why));
         }
         let (n, g, on) = (space.number, inner.number, &inner.table.qualified);
@@ -389,7 +414,9 @@ impl PostgresStore {
     pub fn release(self, settled: Option<&str>) -> Result<()> {
         let inner = &*self.0;
         let (g, on) = (inner.number, &inner.table.qualified);
-        let last = settled.map(|column| Ok::<_, Error>((quoted(column), self.served_beside()?.number))).transpose()?;
+        let last = settled
+            .map(|column| Ok::<_, Error>((quoted(column), self.served_beside()?.number)))
+            .transpose()?;
         inner.database.run(Mode::Write, |connection| {
             inner.lock(connection)?;
             connection.batch(&format!("LOCK TABLE {on} IN SHARE ROW EXCLUSIVE MODE"))?;
@@ -522,7 +549,9 @@ fn expect_server(database: &Database) -> Result<Facts> {
 
 /// The gallery of a table: its number, the options it was made by, and whether it is whole. `None` where the table is no gallery.
 fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, String, bool)>> {
-    let there = connection.query_one("SELECT to_regclass('rehang.gallery') IS NOT NULL", &[])?.try_get::<_, bool>(0)?;
+    let there = connection
+        .query_one("SELECT to_regclass('rehang.gallery') IS NOT NULL", &[])?
+        .try_get::<_, bool>(0)?;
     if !there {
         return Ok(None);
     }
@@ -531,7 +560,9 @@ fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, St
     let format: i32 = row.try_get(3)?;
     if format != FORMAT {
         let what = format!("the gallery in {}", table.options.table);
-        let why = format!("it is of format {format}, and this rehang knows format {FORMAT}; use the rehang that made it");
+        let why = format!(
+            "it is of format {format}, and this rehang knows format {FORMAT}; use the rehang that made it"
+        );
         return Err(Error::conflict(what, why).into());
     }
     Ok(Some((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))
@@ -556,13 +587,17 @@ fn as_text(options: &TableOptions) -> String {
 fn expect_options(known: &str, options: &TableOptions) -> Result<()> {
     let was: TableOptions =
         serde_json::from_str(known).map_err(|error| Error::corrupt("the gallery's options", error))?;
-    let is_same = TableOptions { table: String::new(), ..was.clone() } == TableOptions { table: String::new(), ..options.clone() };
+    let is_same = TableOptions { table: String::new(), ..was.clone() }
+        == TableOptions { table: String::new(), ..options.clone() };
     if is_same {
         return Ok(());
     }
     Err(Error::conflict(
         format!("the gallery in {}", options.table),
-        format!("it was made with {known}, and not with {}; configure it as it was, or release it and make it anew", as_text(options)),
+        format!(
+            "it was made with {known}, and not with {}; configure it as it was, or release it and make it anew",
+            as_text(options)
+        ),
     ))
 }
 

@@ -6,7 +6,8 @@ use pgvector::Vector;
 use postgres::Row;
 use rehang::{Error, Provenance, Result};
 use rehang_store::{
-    Band, Counts, Epoch, Failure, ItemKey, NewVector, Outcome, Priority, Revision, VectorRecord, VectorWrite, check,
+    Band, Counts, Epoch, Failure, ItemKey, NewVector, Outcome, Priority, Revision, VectorRecord, VectorWrite,
+    check,
 };
 
 use crate::connection::{Connection, Failure as Stopped, Mode, Step};
@@ -28,14 +29,18 @@ fn place(priority: Option<Priority>) -> (i16, Option<f64>) {
 
 fn priority(band: i16, score: Option<f64>) -> Result<Option<Priority>> {
     let known = usize::try_from(band).ok().and_then(|band| Band::ALL.get(band)).copied();
-    let band = known.ok_or_else(|| Error::corrupt("a vector of the gallery", format!("its band is {band}")))?;
+    let band =
+        known.ok_or_else(|| Error::corrupt("a vector of the gallery", format!("its band is {band}")))?;
     Ok(score.map(|score| Priority { band, score }))
 }
 
 /// The columns of a state `s`, and of its vector where one is wanted.
 pub(crate) fn columns(space: &SpaceRow, state: &str, with_vector: bool) -> String {
-    let value = if with_vector { value_of(space, &format!("v{}", space.number)) } else { "NULL::vector".into() };
-    format!("{state}.provenance, {state}.revision, {state}.sigma2, {state}.band, {state}.score, {state}.squared_error, {value}")
+    let value =
+        if with_vector { value_of(space, &format!("v{}", space.number)) } else { "NULL::vector".into() };
+    format!(
+        "{state}.provenance, {state}.revision, {state}.sigma2, {state}.band, {state}.score, {state}.squared_error, {value}"
+    )
 }
 
 /// How many columns that are.
@@ -67,7 +72,9 @@ pub(crate) fn read(row: &Row, from: usize, with_vector: bool) -> Step<Option<Vec
     let Some(made_by) = made_by.filter(|made_by| made_by != "lacking") else { return Ok(None) };
     let vector = if with_vector {
         let value: Option<Vector> = row.try_get(from + 6)?;
-        value.ok_or_else(|| Error::corrupt("a vector of the gallery", "its state is there without it"))?.into()
+        value
+            .ok_or_else(|| Error::corrupt("a vector of the gallery", "its state is there without it"))?
+            .into()
     } else {
         Vec::new()
     };
@@ -106,7 +113,9 @@ pub(crate) fn get(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Op
 pub(crate) fn provenances(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
     inner.database.run(Mode::Read, |connection| {
         let n = find(connection, inner, space)?.number;
-        let sql = format!("SELECT item, provenance FROM rehang.state_{n} WHERE item = ANY($1) AND provenance <> 'lacking'");
+        let sql = format!(
+            "SELECT item, provenance FROM rehang.state_{n} WHERE item = ANY($1) AND provenance <> 'lacking'"
+        );
         let mut found = BTreeMap::new();
         for row in connection.query(&sql, &[&rows_of(keys)])? {
             found.insert(key(&row, 0)?, provenance(&row.try_get::<_, String>(1)?)?);
@@ -218,7 +227,9 @@ fn write_round(
     if !ready.is_empty() {
         if let Some(column) = &space.in_column {
             let what = format!("writing into space {:?}", space.record.space.name);
-            let why = format!("its vectors are column {column:?} of the application's table, which only the application writes");
+            let why = format!(
+                "its vectors are column {column:?} of the application's table, which only the application writes"
+            );
             return Err(Error::conflict(what, why).into());
         }
         write_ready(connection, n, writes, &ready)?;
@@ -368,7 +379,11 @@ pub(crate) fn count_lag(inner: &Inner, space: &str, behind: &str) -> Result<u64>
     })
 }
 
-pub(crate) fn record_failures(inner: &Inner, space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()> {
+pub(crate) fn record_failures(
+    inner: &Inner,
+    space: &str,
+    failures: &[(ItemKey, Revision, String)],
+) -> Result<()> {
     inner.database.run(Mode::Write, |connection| {
         let n = find(connection, inner, space)?.number;
         let sql = format!(
@@ -389,7 +404,12 @@ pub(crate) fn record_failures(inner: &Inner, space: &str, failures: &[(ItemKey, 
     })
 }
 
-pub(crate) fn failures(inner: &Inner, space: &str, after: Option<ItemKey>, limit: usize) -> Result<Vec<Failure>> {
+pub(crate) fn failures(
+    inner: &Inner,
+    space: &str,
+    after: Option<ItemKey>,
+    limit: usize,
+) -> Result<Vec<Failure>> {
     inner.database.run(Mode::Read, |connection| {
         let n = find(connection, inner, space)?.number;
         let sql = format!(

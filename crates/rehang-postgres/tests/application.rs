@@ -528,7 +528,6 @@ fn snapshots_from_before_an_item_was_claimed() {
 }
 
 #[test]
-#[ignore = "schema.rs, function: a DELETE does not see the states that its snapshot is older than"]
 fn snapshots_from_before_a_space_was_made() {
     for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
         let ours = |application: &Application, _: &Looks| {
@@ -546,7 +545,6 @@ fn snapshots_from_before_a_space_was_made() {
 }
 
 #[test]
-#[ignore = "schema.rs, function: a DELETE does not see the items that its snapshot is older than"]
 fn snapshots_from_before_the_adoption() {
     let Some(server) = server::server() else { return };
     for (isolation, theirs, left) in [
@@ -658,7 +656,6 @@ fn an_open_transaction_that_has_put_another_item_in_its_place_is_in_nobodys_way(
 }
 
 #[test]
-#[ignore = "schema.rs, function: a stale vector is the row's own again after a change of the key"]
 fn vectors_do_not_follow_a_row_whose_source_has_changed_since() {
     let Some(server) = server::server() else { return };
     let mut application = Application::new(server, TABLE, &options());
@@ -695,7 +692,6 @@ fn vectors_do_not_follow_a_row_whose_source_has_changed_since() {
 }
 
 #[test]
-#[ignore = "schema.rs, function: a vector that did not come with its source counts as its own"]
 fn vectors_do_not_follow_a_row_that_becomes_an_item_with_another_source() {
     let Some(server) = server::server() else { return };
     let options = TableOptions { condition: Some("topic = 'in'".into()), ..options() };
@@ -712,7 +708,6 @@ fn triggers_of_the_application_that_write_the_row_again_after_ours() {
 
 /// Triggers fire in the order of their names: what an earlier one has written is told to ours first, and what it was fired by afterwards.
 #[test]
-#[ignore = "schema.rs, triggers: ours have to fire first"]
 fn triggers_of_the_application_that_write_the_row_again_before_ours() {
     write_the_row_again("a_first");
 }
@@ -931,7 +926,6 @@ fn a_source_that_is_an_expression() {
 
 /// Columns by the names of what the triggers' function calls its own.
 #[test]
-#[ignore = "schema.rs, function: a column by the name of a variable is ambiguous"]
 fn columns_by_any_name() {
     let Some(server) = server::server() else { return };
     for name in [
@@ -1439,7 +1433,6 @@ fn write_until(address: &str, thread: u64, is_over: &AtomicBool) -> usize {
 }
 
 #[test]
-#[ignore = "store.rs, list_items: waits for an application's writer with items of its own uncommitted, which is a deadlock"]
 fn a_gallery_comes_and_goes_while_an_application_writes() {
     let Some(server) = server::server() else { return };
     let address = server.database();
@@ -1511,7 +1504,6 @@ fn spaces_come_and_go_while_an_application_writes() {
 
 /// A table is emptied while its gallery is read and written: both go on.
 #[test]
-#[ignore = "store.rs: readers lock our tables before the application's, and a TRUNCATE the other way round"]
 fn a_table_is_emptied_while_its_gallery_is_read() {
     let Some(server) = server::server() else { return };
     let application = Application::new(server, TABLE, &options());

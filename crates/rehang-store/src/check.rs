@@ -31,10 +31,7 @@ pub fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Resu
 
 /// Everything about an application's write that can be said without looking into the store, but for the spaces, which
 /// `space` looks up.
-pub fn item_write<'a>(
-    write: &ItemWrite,
-    mut space: impl FnMut(&str) -> Result<&'a Space>,
-) -> Result<()> {
+pub fn item_write<'a>(write: &ItemWrite, mut space: impl FnMut(&str) -> Result<&'a Space>) -> Result<()> {
     if write.id.contains(['\n', '\r']) {
         return Err(Error::option(
             "an item's id",

@@ -7,7 +7,9 @@ use std::time::Duration;
 use rayon::prelude::*;
 use rehang::{Matrix, Provenance, Result, Space};
 
-use crate::check::{self, another_serves, document_changed, epoch_began, no_such_space, same_space, serving_space_stays};
+use crate::check::{
+    self, another_serves, document_changed, epoch_began, no_such_space, same_space, serving_space_stays,
+};
 use crate::contract::{
     Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey,
     ItemWrite, Ledger, Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, SpaceRecord,

@@ -14,8 +14,8 @@ use crate::backfill::{Limits, Until};
 use crate::fitting;
 use crate::forecast::Forecast;
 use crate::location::{Examined, Location};
-use crate::table::TableLocation;
 use crate::record::{OrderSettings, Phase, Recorded};
+use crate::table::TableLocation;
 use crate::verbs::{Setup, expect_same};
 
 /// The file.
@@ -75,7 +75,8 @@ impl GalleryPart {
             ("vector", self.vector.is_some()),
             ("where", self.condition.is_some()),
         ];
-        let missing = |key: &str| Error::missing(format!("[gallery] {key}"), format!("a gallery of kind {kind:?}"));
+        let missing =
+            |key: &str| Error::missing(format!("[gallery] {key}"), format!("a gallery of kind {kind:?}"));
         match kind {
             "sqlite" => {
                 if let Some((key, _)) = of_tables.iter().find(|(_, is_given)| *is_given) {
@@ -86,7 +87,11 @@ impl GalleryPart {
             }
             "postgres" => {
                 if let Some(path) = &self.path {
-                    return Err(Error::option("[gallery] path", path.display(), "left out: the gallery is a table"));
+                    return Err(Error::option(
+                        "[gallery] path",
+                        path.display(),
+                        "left out: the gallery is a table",
+                    ));
                 }
                 Ok(Location::Table(TableLocation {
                     url: self.url,
@@ -378,9 +383,11 @@ impl Configuration {
     pub fn expect_table(&self) -> Result<&TableLocation> {
         match &self.gallery {
             Location::Table(table) => Ok(table),
-            Location::File(path) => {
-                Err(self.named(Error::option("[gallery] kind", path.display(), "\"postgres\": a table, and no file")))
-            }
+            Location::File(path) => Err(self.named(Error::option(
+                "[gallery] kind",
+                path.display(),
+                "\"postgres\": a table, and no file",
+            ))),
         }
     }
 

@@ -125,7 +125,8 @@ fn look(
         Error::option("vector", table.vector.clone().unwrap_or_default(), expected)
     };
     let dimension = table.look()?.dimension.ok_or_else(unknown)?;
-    let old = Space::new(&table.old, dimension, adapter.map_or(distance, |adapter| adapter.old.distance), false);
+    let old =
+        Space::new(&table.old, dimension, adapter.map_or(distance, |adapter| adapter.old.distance), false);
     if let Some(adapter) = adapter {
         adapter.expect_input_width(dimension)?;
     }

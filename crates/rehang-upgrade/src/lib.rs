@@ -69,13 +69,13 @@ pub use identity::put_back;
 pub use init::{Init, Initialised, init};
 pub use lists::{Left, left};
 pub use location::{Examined, Held, Location, NewGallery};
-pub use table::{Adopted, Looked, TableLocation, URL_ENV};
 pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use query::{Query, QueryEncoders};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use run::{BackfillSetup, Part, Summary, backfill};
 pub use search::{Asked, Hit, Search, Searched, search};
+pub use table::{Adopted, Looked, TableLocation, URL_ENV};
 pub use transfer::{Export, Exported, Import, Imported, export, import};
 pub use upgrade::{Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{

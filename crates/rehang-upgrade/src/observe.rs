@@ -141,7 +141,11 @@ pub(crate) fn prepare_index(
 }
 
 /// What tells an observer of work that counts `(done, total)` itself, and gives whether it may go on.
-pub(crate) fn counting(observer: &dyn Observer, stage: &'static str, unit: &'static str) -> impl Fn(u64, u64) -> bool {
+pub(crate) fn counting(
+    observer: &dyn Observer,
+    stage: &'static str,
+    unit: &'static str,
+) -> impl Fn(u64, u64) -> bool {
     let told = std::cell::Cell::new(None);
     move |done, total| {
         if told.get().is_none() {

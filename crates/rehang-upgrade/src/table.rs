@@ -101,7 +101,9 @@ mod postgres {
             }
             let name = self.url_env.as_deref().unwrap_or(URL_ENV);
             let found = std::env::var(name).ok().filter(|url| !url.is_empty());
-            found.ok_or_else(|| Error::missing(format!("the variable {name} with the address of the database"), self))
+            found.ok_or_else(|| {
+                Error::missing(format!("the variable {name} with the address of the database"), self)
+            })
         }
 
         /// Opens the gallery in the table.
@@ -133,7 +135,13 @@ mod postgres {
         /// As [`PostgresStore::inspect`].
         pub fn look(&self) -> Result<Looked> {
             let found = PostgresStore::inspect(&self.address()?, &self.options())?;
-            Ok(Looked { dimension: found.dimension, rows: found.rows, id: found.id, texts: found.texts, vectors: found.vectors })
+            Ok(Looked {
+                dimension: found.dimension,
+                rows: found.rows,
+                id: found.id,
+                texts: found.texts,
+                vectors: found.vectors,
+            })
         }
 
         /// Every statement that [`TableLocation::adopt`] runs before it lists items and vectors. Writes nothing.
@@ -153,7 +161,10 @@ mod postgres {
         /// As [`PostgresStore::adopt`]; missing input where the table has no column of old vectors.
         pub fn adopt(&self, old: &Space, observer: &dyn Observer) -> Result<Adopted> {
             if self.vector.is_none() {
-                return Err(Error::missing("[gallery] vector, the column with the old model's vectors", self));
+                return Err(Error::missing(
+                    "[gallery] vector, the column with the old model's vectors",
+                    self,
+                ));
             }
             let advance = counting(observer, "making a gallery of the table", "rows");
             let store = PostgresStore::adopt(&self.address()?, &self.options(), Some(&self.old), &advance)?;
@@ -207,7 +218,12 @@ mod left_out {
         Err(ErrorKind::MissingFeature { feature: "postgres" }.into())
     }
 
-    #[allow(missing_docs, clippy::missing_errors_doc, clippy::unused_self, reason = "each only says that it is left out")]
+    #[allow(
+        missing_docs,
+        clippy::missing_errors_doc,
+        clippy::unused_self,
+        reason = "each only says that it is left out"
+    )]
     impl TableLocation {
         pub fn open(&self) -> Result<Arc<dyn Examined>> {
             missing()

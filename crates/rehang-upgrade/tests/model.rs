@@ -868,7 +868,8 @@ mod postgres {
         pub fn new() -> Option<Self> {
             static DATABASE: OnceLock<String> = OnceLock::new();
             static NEXT: AtomicU32 = AtomicU32::new(0);
-            let address = DATABASE.get_or_init(|| server::server().map(server::Server::database).unwrap_or_default());
+            let address =
+                DATABASE.get_or_init(|| server::server().map(server::Server::database).unwrap_or_default());
             if address.is_empty() {
                 return None;
             }

@@ -32,8 +32,10 @@ pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
     })?;
     let next = if arguments.adapter.is_some() { "plan" } else { "auto" };
     let path = written.path.display();
-    let adopt =
-        arguments.table.as_ref().map_or(String::new(), |_| format!("rehang gallery adopt --config {path}, then: "));
+    let adopt = arguments
+        .table
+        .as_ref()
+        .map_or(String::new(), |_| format!("rehang gallery adopt --config {path}, then: "));
     let text = format!(
         "{path} is written: from {} to {}.\nChoose the new model's [encoder] there, then: {adopt}rehang upgrade {next} --config {path}\n",
         written.old, written.new,

@@ -10,8 +10,8 @@ use super::connection::{Database, Step};
 use super::spaces;
 use super::vectors::{as_bytes, key, place};
 use crate::check;
-use crate::contract::{Document, Epoch, Item, ItemWrite, Revision};
 use crate::check::{document_changed, no_such_space};
+use crate::contract::{Document, Epoch, Item, ItemWrite, Revision};
 
 /// The columns that [`read_item`] reads, of a table called `item`.
 pub(crate) const ITEM_COLUMNS: &str =

@@ -7,9 +7,9 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::connection::{Database, Step};
 use super::schema;
 use crate::check;
+use crate::check::{another_serves, epoch_began, no_such_space, same_space, serving_space_stays};
 use crate::clock;
 use crate::contract::{Epoch, SpaceRecord};
-use crate::check::{another_serves, epoch_began, no_such_space, same_space, serving_space_stays};
 
 /// A space as the file has it.
 #[derive(Debug, Clone)]
