@@ -54,6 +54,9 @@ fn text(vector: &[f32]) -> String {
     format!("{vector:?}")
 }
 
+/// The key of a row, its text, and in the new space who made its vector, and that.
+type Row = (i64, String, Option<String>, Option<Vec<f32>>);
+
 /// A table with its vectors, and an upgrade of it that was adopted, started and switched.
 struct Upgraded {
     place: Place,
@@ -105,7 +108,7 @@ impl Upgraded {
     }
 
     /// The rows of the table, each with its vector in the new space and who made that, straight from the tables.
-    fn rows(&self) -> Vec<(i64, String, Option<String>, Option<Vec<f32>>)> {
+    fn rows(&self) -> Vec<Row> {
         let mut client = server::client(&self.address);
         let number: i32 =
             client.query_one("SELECT number FROM rehang.space WHERE name = 'second'", &[]).unwrap().get(0);
@@ -136,7 +139,7 @@ impl Upgraded {
                     assert_eq!(vector, Some(expected), "the vector of {id}");
                 }
                 Some("adapted") => {
-                    assert_eq!(vector.unwrap()[..D_OLD], expected[..D_OLD], "the adapted vector of {id}")
+                    assert_eq!(vector.unwrap()[..D_OLD], expected[..D_OLD], "the adapted vector of {id}");
                 }
                 _ => assert_eq!(vector, None, "a vector that nobody speaks of: {id}"),
             }

@@ -68,9 +68,10 @@ impl Vectors {
     /// The distance as [`rehang::Distance`] defines it: squared for `l2`, and 1 for the cosine of a vector without direction.
     fn distance(&self) -> String {
         let by = self.ordered_by();
-        match self.is_l2 {
-            true => format!("({by} ^ 2)::real"),
-            false => format!("coalesce(nullif({by}, 'NaN'), 1)::real"),
+        if self.is_l2 {
+            format!("({by} ^ 2)::real")
+        } else {
+            format!("coalesce(nullif({by}, 'NaN'), 1)::real")
         }
     }
 }

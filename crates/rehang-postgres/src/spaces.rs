@@ -18,7 +18,7 @@ use crate::table::quoted;
 /// Items that are listed in one transaction.
 const LISTED_TOGETHER: i64 = 50_000;
 /// How long statements that began before a change of our triggers may go on before we give up waiting for them.
-const WRITERS: Duration = Duration::from_secs(60);
+const WRITERS: Duration = Duration::from_mins(1);
 
 const SELECT: &str = "SELECT number, name, dimension, distance, normalised, written_as, epoch, in_column, listed FROM rehang.space";
 
@@ -145,19 +145,17 @@ fn expect_column_width(
     in_column: Option<&str>,
 ) -> Step<()> {
     let Some(column) = in_column else { return Ok(()) };
-    let width = match inner.table.dimension {
-        Some(width) => Some(width),
-        None => {
-            let sql = format!(
-                "SELECT vector_dims({0}::vector) FROM {1} WHERE vector_dims({0}::vector) <> {2} LIMIT 1",
-                quoted(column),
-                inner.table.qualified,
-                space.dimension
-            );
-            let other = connection.query_opt(&sql, &[])?.map(|row| row.try_get::<_, i32>(0)).transpose()?;
-            other.map(|width| width.max(0) as usize)
-        }
-    };
+    let mut width = inner.table.dimension;
+    if width.is_none() {
+        let sql = format!(
+            "SELECT vector_dims({0}::vector) FROM {1} WHERE vector_dims({0}::vector) <> {2} LIMIT 1",
+            quoted(column),
+            inner.table.qualified,
+            space.dimension
+        );
+        let other = connection.query_opt(&sql, &[])?.map(|row| row.try_get::<_, i32>(0)).transpose()?;
+        width = other.map(|width| width.max(0) as usize);
+    }
     match width.filter(|width| *width != space.dimension) {
         Some(received) => {
             let what = format!("column {column:?} of {}", inner.table.options.table);

@@ -1,7 +1,7 @@
 //! The gallery in a table: opening it, making it one, and taking everything of ours out again.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rehang::{Error, Matrix, Provenance, Remedy, Result, Space};
@@ -458,7 +458,7 @@ impl PostgresStore {
             let what = format!("another process is at work on the upgrade of {}", self.0.name());
             return Err(Error::conflict(what, "two would do the same work").advise(Remedy::AwaitOtherProcess));
         }
-        Ok(Held { _session: Mutex::new(session) })
+        Ok(Held(Mutex::new(session)))
     }
 
     /// What must not be in the gallery.
@@ -499,14 +499,11 @@ impl PostgresStore {
     }
 }
 
-/// A lock that is held; see [`PostgresStore::hold`].
-pub struct Held {
-    _session: Mutex<Connection>,
-}
+/// A lock that is held; see [`PostgresStore::hold`]. It lasts as long as its connection.
+pub struct Held(#[allow(dead_code, reason = "it is kept, and nothing else")] Mutex<Connection>);
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        drop(self._session.lock().unwrap_or_else(PoisonError::into_inner));
         f.write_str("Held")
     }
 }

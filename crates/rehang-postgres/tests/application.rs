@@ -374,7 +374,7 @@ fn go_through_the_steps(session: &str, begin: &str) {
         let before = application.fill();
         let what = |way: &str| format!("{} ({way}, {session}{begin})", step.name);
         let ready = |done: Result<(), postgres::Error>| {
-            done.unwrap_or_else(|error| panic!("{}: {error:?}", what("run")))
+            done.unwrap_or_else(|error| panic!("{}: {error:?}", what("run")));
         };
         ready(client.batch_execute(begin));
         ready(step.run.run(&mut client));
@@ -1033,7 +1033,8 @@ fn rows_that_come_to_meet_a_condition_and_cease_to() {
 #[test]
 fn generated_columns_and_identities() {
     let Some(server) = server::server() else { return };
-    for kind in ["STORED"] {
+    let kind = "STORED";
+    {
         let address = server.database();
         let mut client = server::client(&address);
         client

@@ -258,8 +258,7 @@ fn go_through(
     for operation in operations {
         match operation {
             // A column is written by the application alone, and is the same column after its space was dropped.
-            Operation::Write { space: 0, .. } if is_in_column => continue,
-            Operation::Drop if is_in_column => continue,
+            Operation::Write { space: 0, .. } | Operation::Drop if is_in_column => continue,
             Operation::Pass(steps) => {
                 clock.pass(Duration::from_secs(PASS_S * steps));
                 pass(&mut client, PASS_S * steps);
@@ -321,7 +320,7 @@ fn vector_of(value: Option<i8>, id: usize) -> Option<Vec<f32>> {
 }
 
 fn label_of(id: usize) -> Option<String> {
-    (id % 2 == 0).then(|| "even".into())
+    id.is_multiple_of(2).then(|| "even".into())
 }
 
 /// What calls of ours have made of the application's rows.
@@ -424,11 +423,7 @@ fn run_sql(
             rows.retain(|id, _| !ids.contains(&id.as_str()));
         }
         Sql::Rename { from, to } => {
-            let is_stale = |row: &Row| {
-                // A vector that is not of its row's source: what becomes of it is in `application.rs`.
-                twin.is_some_and(|twin| is_in_column && row.vector.is_some() && !has_old(twin, IDS[*from]))
-            };
-            if rows.contains_key(IDS[*to]) || rows.get(IDS[*from]).is_none_or(is_stale) {
+            if rows.contains_key(IDS[*to]) || !rows.contains_key(IDS[*from]) {
                 return;
             }
             execute("UPDATE things SET id = $2 WHERE id = $1", &[&IDS[*from], &IDS[*to]]);
@@ -458,11 +453,6 @@ fn run_sql(
         let (source, label, payload) = (row.source.clone(), row.label.clone(), row.payload.clone());
         twin.put(&[ItemWrite { id: id.clone(), source, label, payload, vectors }]).unwrap();
     }
-}
-
-fn has_old(twin: &MemoryStore, id: &str) -> bool {
-    let Some(item) = twin.get(&[id]).unwrap().remove(0) else { return false };
-    twin.provenances("old", &[item.key]).unwrap()[0].is_some()
 }
 
 /// An answer without what two stores may say otherwise.

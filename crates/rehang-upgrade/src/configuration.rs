@@ -93,7 +93,7 @@ impl GalleryPart {
                         "left out: the gallery is a table",
                     ));
                 }
-                Ok(Location::Table(TableLocation {
+                Ok(Location::Table(Box::new(TableLocation {
                     url: self.url,
                     url_env: self.url_env,
                     table: self.table.ok_or_else(|| missing("table"))?,
@@ -108,7 +108,7 @@ impl GalleryPart {
                     vector: self.vector,
                     condition: self.condition,
                     old: old.to_owned(),
-                }))
+                })))
             }
             other => Err(Error::option("[gallery] kind", other, "sqlite or postgres")),
         }

@@ -61,7 +61,7 @@ pub fn init(init: &Init) -> Result<Initialised> {
         Location::File(_) => (init.gallery.clone(), old_space(&*init.gallery.open()?, adapter.as_ref())?),
         Location::Table(table) => {
             let (table, old) = look(table, adapter.as_ref(), init.old_distance)?;
-            (Location::Table(table), old)
+            (Location::Table(Box::new(table)), old)
         }
     };
     let outputs = adapter.as_ref().map(Adapter::output_space);
@@ -141,7 +141,7 @@ fn of_table(table: &TableLocation) -> String {
             text += &format!("{key} = {}\n", quoted(value));
         }
     };
-    let is_open = |url: &&str| !url.split_once('@').is_some_and(|(front, _)| front.matches(':').count() > 1);
+    let is_open = |url: &&str| url.split_once('@').is_none_or(|(front, _)| front.matches(':').count() < 2);
     let url = table.url.as_deref().filter(is_open).filter(|url| !url.contains("password"));
     say("url", url);
     say("url_env", table.url_env.as_deref().or(url.is_none().then_some(URL_ENV)));

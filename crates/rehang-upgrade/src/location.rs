@@ -30,7 +30,7 @@ pub enum Location {
     /// A SQLite file.
     File(PathBuf),
     /// A table of an application.
-    Table(TableLocation),
+    Table(Box<TableLocation>),
 }
 
 /// A lock of an upgrade, held until it is dropped; see [`Location::hold`].

