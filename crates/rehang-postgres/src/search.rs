@@ -258,13 +258,7 @@ pub(crate) fn index_column(inner: &Inner, column: &str, space: &rehang::Space) -
 fn build(inner: &Inner, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     let mut session = inner.database.session()?;
     let failed = |failure| inner.database.failed(failure);
-    let ready = inner
-        .index_memory
-        .iter()
-        .map(|memory| format!("SET maintenance_work_mem = {};", crate::table::literal(memory)))
-        .chain(["SET lock_timeout = 0".to_owned()])
-        .collect::<String>();
-    session.batch(&ready).map_err(failed)?;
+    session.batch("SET lock_timeout = 0").map_err(failed)?;
     let pid: i32 = session
         .query_one("SELECT pg_backend_pid()", &[])
         .and_then(|row| Ok(row.try_get(0)?))

@@ -43,8 +43,6 @@ pub(crate) struct Inner {
     pub(crate) search_path: String,
     pub(crate) has_iterative_scan: bool,
     pub(crate) is_halfvec: bool,
-    /// `maintenance_work_mem` while an index is made.
-    pub(crate) index_memory: Option<String>,
 }
 
 impl Inner {
@@ -239,11 +237,10 @@ impl PostgresStore {
             Ok((search_path(connection, &table, facts)?, is_halfvec))
         })?;
         database.is_about(&table.qualified);
-        let index_memory = None;
         let has_iterative_scan = facts.pgvector >= PGVECTOR_ITERATIVE;
         let old = old.map(str::to_owned);
         let inner =
-            Inner { database, number, table, old, search_path, has_iterative_scan, is_halfvec, index_memory };
+            Inner { database, number, table, old, search_path, has_iterative_scan, is_halfvec };
         Ok(Self(Arc::new(inner)))
     }
 
