@@ -239,8 +239,7 @@ impl PostgresStore {
         database.is_about(&table.qualified);
         let has_iterative_scan = facts.pgvector >= PGVECTOR_ITERATIVE;
         let old = old.map(str::to_owned);
-        let inner =
-            Inner { database, number, table, old, search_path, has_iterative_scan, is_halfvec };
+        let inner = Inner { database, number, table, old, search_path, has_iterative_scan, is_halfvec };
         Ok(Self(Arc::new(inner)))
     }
 
