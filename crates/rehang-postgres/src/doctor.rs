@@ -3,7 +3,7 @@
 use rehang::Result;
 use rehang_store::Problem;
 
-use crate::connection::{Mode, Step};
+use crate::connection::{Connection, Mode, Step};
 use crate::spaces;
 use crate::store::Inner;
 use crate::table::quoted;
@@ -12,8 +12,7 @@ pub(crate) fn check(inner: &Inner) -> Result<Vec<Problem>> {
     let (g, table) = (inner.number, &inner.table);
     inner.database.run(Mode::Read, |connection| {
         let mut problems = Vec::new();
-        let mut look = |connection: &mut _, space: Option<&str>, what: &str, sql: String| -> Step<()> {
-            let connection: &mut crate::connection::Connection = connection;
+        let mut look = |connection: &mut Connection, space: Option<&str>, what: &str, sql: String| -> Step<()> {
             let count = connection.count(&sql, &[])?;
             if count > 0 {
                 problems.push(Problem { space: space.map(str::to_owned), what: what.to_owned(), count });
@@ -55,27 +54,18 @@ pub(crate) fn check(inner: &Inner) -> Result<Vec<Problem>> {
             let n = space.number;
             let name = Some(space.record.space.name.as_str());
             if !space.is_listed {
-                problems.push(Problem {
-                    space: space.record.space.name.clone().into(),
-                    what: "it was not made to its end".into(),
-                    count: 1,
-                });
+                look(connection, name, "it was not made to its end", "SELECT 1::bigint".to_owned())?;
                 continue;
             }
-            let mut look = |connection: &mut crate::connection::Connection, what: &str, sql: String| -> Step<()> {
-                let count = connection.count(&sql, &[])?;
-                if count > 0 {
-                    problems.push(Problem { space: name.map(str::to_owned), what: what.to_owned(), count });
-                }
-                Ok(())
-            };
             look(
                 connection,
+                name,
                 "items without a state",
                 format!("SELECT count(*) FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM rehang.state_{n} WHERE item = i.key)"),
             )?;
             look(
                 connection,
+                name,
                 "states of items that do not exist, or of another revision than theirs",
                 format!(
                     "SELECT count(*) FROM rehang.state_{n} AS s LEFT JOIN rehang.item_{g} AS i ON i.key = s.item
@@ -91,12 +81,14 @@ pub(crate) fn check(inner: &Inner) -> Result<Vec<Problem>> {
             };
             look(
                 connection,
+                name,
                 "states that say there is a vector where there is none",
                 format!("SELECT count(*) FROM rehang.state_{n} AS s{more} WHERE s.provenance <> 'lacking' AND NOT {vector_is_there}"),
             )?;
             if space.in_column.is_none() {
                 look(
                     connection,
+                    name,
                     "vectors that no state speaks of",
                     format!(
                         "SELECT count(*) FROM rehang.vector_{n} AS v

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pgvector::Vector;
 use postgres::types::ToSql;
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang::{Distance, Error, ErrorKind, Matrix, Result};
 use rehang_store::{Filter, Found, IndexHealth, IndexKind, check};
 
 use crate::clock;
@@ -30,8 +30,6 @@ struct Vectors {
     kind: &'static str,
     operator: &'static str,
     is_l2: bool,
-    /// Whether the application's row `t` is in it.
-    has_row: bool,
 }
 
 impl Vectors {
@@ -45,7 +43,7 @@ impl Vectors {
         };
         let is_half = match &space.in_column {
             None => schema::column_type(space.record.space.dimension).starts_with("halfvec"),
-            Some(_) => inner.is_halfvec,
+            Some(_) => inner.table.is_halfvec,
         };
         Self {
             from: format!(
@@ -55,8 +53,7 @@ impl Vectors {
             value,
             kind: if is_half { "halfvec" } else { "vector" },
             operator: operator(space.record.space.distance).0,
-            is_l2: space.record.space.distance == rehang::Distance::L2,
-            has_row,
+            is_l2: space.record.space.distance == Distance::L2,
         }
     }
 
@@ -124,7 +121,6 @@ fn search_in(
     is_exact: bool,
 ) -> Step<Vec<Vec<Found>>> {
     let vectors = Vectors::of(inner, space, !filter.labels.is_empty() || !filter.payload.is_empty());
-    debug_assert!(vectors.has_row || filter.labels.is_empty());
     let (conditions, parameters) = conditions(inner, filter);
     let columns = format!("i.key, i.id, {} AS distance, s.provenance, i.revision", vectors.distance());
     let sql = if is_exact {
@@ -190,13 +186,24 @@ fn count_up_to(connection: &mut Connection, space: &SpaceRow) -> Step<i64> {
 
 /// The index of a space that searches can use, by name.
 fn index_of(connection: &mut Connection, inner: &Inner, space: &SpaceRow) -> Step<Option<String>> {
+    let column = space.in_column.as_deref().unwrap_or("value");
+    index_over(connection, &table_of(inner, space), column, space.record.space.distance)
+}
+
+/// An index over a column of vectors that searches by a distance can use, by name.
+fn index_over(
+    connection: &mut Connection,
+    on: &str,
+    column: &str,
+    distance: Distance,
+) -> Step<Option<String>> {
     let found = connection.query_opt(
         "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
              JOIN pg_am m ON m.oid = c.relam JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
              JOIN pg_opclass o ON o.oid = i.indclass[0]
          WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND m.amname IN ('hnsw', 'ivfflat') AND a.attname = $2
              AND o.opcname LIKE '%' || $3 LIMIT 1",
-        &[&table_of(inner, space), &column_of(space), &operator(space.record.space.distance).1],
+        &[&on, &column, &operator(distance).1],
     )?;
     Ok(found.map(|row| row.try_get(0)).transpose()?)
 }
@@ -208,21 +215,15 @@ fn table_of(inner: &Inner, space: &SpaceRow) -> String {
     }
 }
 
-fn column_of(space: &SpaceRow) -> String {
-    space.in_column.clone().unwrap_or_else(|| "value".into())
-}
-
 pub(crate) fn is_ready(inner: &Inner, space: &str) -> Result<bool> {
     inner.database.run(Mode::Read, |connection| {
         let row = find(connection, inner, space)?;
         // How an application's own column is searched is the application's to say.
         let is_ours = row.in_column.is_none() && schema::can_be_indexed(row.record.space.dimension);
-        Ok(!is_ours || is_exact_enough(connection, inner, &row)?)
+        Ok(!is_ours
+            || count_up_to(connection, &row)? <= EXACT_MAX
+            || index_of(connection, inner, &row)?.is_some())
     })
-}
-
-fn is_exact_enough(connection: &mut Connection, inner: &Inner, row: &SpaceRow) -> Step<bool> {
-    Ok(count_up_to(connection, row)? <= EXACT_MAX || index_of(connection, inner, row)?.is_some())
 }
 
 /// Makes the index of a space while everybody goes on writing; another connection looks how far it is.
@@ -239,19 +240,13 @@ pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> 
 
 /// Makes an index of the application's table over a column of it that vectors were moved into.
 pub(crate) fn index_column(inner: &Inner, column: &str, space: &rehang::Space) -> Result<()> {
-    let there = inner.database.run(Mode::Read, |connection| {
-        let found = connection.query_opt(
-            "SELECT i.indexrelid::regclass::text FROM pg_index i
-                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-             WHERE i.indrelid = $1 AND a.attname = $2 AND i.indisvalid LIMIT 1",
-            &[&inner.table.oid, &column],
-        )?;
-        Ok(found.is_some())
-    })?;
-    if there {
+    let on = &inner.table.qualified;
+    let there =
+        inner.database.run(Mode::Read, |connection| index_over(connection, on, column, space.distance))?;
+    if there.is_some() {
         return Ok(());
     }
-    build(inner, &schema::column_index(&inner.table.qualified, column, space), &|_, _| true)
+    build(inner, &schema::column_index(on, column, space), &|_, _| true)
 }
 
 /// Runs a statement that takes minutes in a session of its own.

@@ -42,7 +42,6 @@ pub(crate) struct Inner {
     /// What the triggers' function sees names by.
     pub(crate) search_path: String,
     pub(crate) has_iterative_scan: bool,
-    pub(crate) is_halfvec: bool,
 }
 
 impl Inner {
@@ -224,22 +223,11 @@ impl PostgresStore {
     }
 
     fn on(database: Database, table: Table, number: i32, old: Option<&str>, facts: &Facts) -> Result<Self> {
-        let (search_path, is_halfvec) = database.run(Mode::Read, |connection| {
-            let is_halfvec = match &table.options.vector {
-                None => false,
-                Some(column) => connection
-                    .query_one(
-                        "SELECT format_type(atttypid, NULL) LIKE '%halfvec' FROM pg_attribute WHERE attrelid = $1 AND attname = $2",
-                        &[&table.oid, column],
-                    )?
-                    .try_get(0)?,
-            };
-            Ok((search_path(connection, &table, facts)?, is_halfvec))
-        })?;
+        let search_path = database.run(Mode::Read, |connection| search_path(connection, &table, facts))?;
         database.is_about(&table.qualified);
         let has_iterative_scan = facts.pgvector >= PGVECTOR_ITERATIVE;
         let old = old.map(str::to_owned);
-        let inner = Inner { database, number, table, old, search_path, has_iterative_scan, is_halfvec };
+        let inner = Inner { database, number, table, old, search_path, has_iterative_scan };
         Ok(Self(Arc::new(inner)))
     }
 

@@ -62,6 +62,8 @@ pub(crate) struct Table {
     pub(crate) others: Vec<Column>,
     /// Width of the vectors where their column says it.
     pub(crate) dimension: Option<usize>,
+    /// Whether the column of vectors is of type `halfvec`.
+    pub(crate) is_halfvec: bool,
     /// Whether the source is a column and no expression.
     pub(crate) is_source_column: bool,
     /// Estimated by the server.
@@ -175,6 +177,7 @@ impl Table {
             key,
             others,
             dimension,
+            is_halfvec: vector.is_some_and(|column| type_of(&column).starts_with("halfvec")),
             is_source_column,
             rows: found.try_get::<_, f64>(6)?.max(0.0) as u64,
         };
@@ -342,9 +345,14 @@ fn is_vector(kind: &str) -> bool {
         .any(|known| name == *known || name.starts_with(&format!("{known}(")))
 }
 
+/// The type of a column, without the schema that the type is in.
+fn type_of(column: &Column) -> &str {
+    column.kind.rsplit('.').next().unwrap_or(&column.kind)
+}
+
 /// The width that a column of vectors declares; `None` where it takes any.
 fn vector_width(column: &Column) -> Result<Option<usize>> {
-    let kind = column.kind.rsplit('.').next().unwrap_or(&column.kind);
+    let kind = type_of(column);
     let width = kind.strip_prefix("vector").or_else(|| kind.strip_prefix("halfvec"));
     let wrong = || {
         Error::option(
