@@ -224,16 +224,18 @@ fn kill(pid: u32) {
 
 /// Starts a server that was killed. Its process may still be listed as dead, and its last sessions take a moment to end.
 fn start_again(data: &Path) -> server::Server {
+    let mut said = String::new();
     for _ in 0..20 {
         for left in ["postmaster.pid", ".s.PGSQL.5432.lock"] {
             drop(fs_err::remove_file(data.join(left)));
         }
-        if let Some(server) = server::Server::start(data) {
-            return server;
+        match server::Server::start(Some(data)) {
+            Ok(server) => return server,
+            Err(error) => said = error,
         }
         wait(Duration::from_millis(200));
     }
-    panic!("the server does not start again");
+    panic!("the server does not start again: {said}");
 }
 
 /// Lets the application end when the test does, also by a failure.
@@ -253,7 +255,7 @@ fn a_table_is_upgraded_whatever_dies_while_an_application_writes_it() {
     let kills: u32 = std::env::var("REHANG_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(24);
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let first = server::Server::start(&data).unwrap();
+    let first = server::Server::start(Some(&data)).unwrap();
     let world = Upgraded::new(first.database());
     let (stop, writes) = (AtomicBool::new(false), AtomicU32::new(0));
     let mut servers = vec![first];

