@@ -193,41 +193,52 @@ fn list_states(inner: &Inner, row: &SpaceRow) -> Result<()> {
          SELECT max(key) FROM page"
     );
     let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {lacks})");
-    let began = clock::now();
-    let mut after = -1_i64;
-    loop {
-        let last = inner.database.run(Mode::Write, |connection| {
-            connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", inner.table.qualified))?;
-            Ok(connection.query_one(&sql, &[&after])?.try_get::<_, Option<i64>>(0)?)
-        })?;
-        if let Some(last) = last {
+    until_writers_end(inner, || {
+        let mut after = -1_i64;
+        loop {
+            let last = inner.database.run(Mode::Write, |connection| {
+                connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", inner.table.qualified))?;
+                Ok(connection.query_one(&sql, &[&after])?.try_get::<_, Option<i64>>(0)?)
+            })?;
+            let Some(last) = last else { break };
             after = last;
-        } else if !inner
+        }
+        let left = inner
             .database
-            .run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get(0)?))?
-        {
-            return Ok(());
-        } else if after == -1 && began.elapsed() > WRITERS {
+            .run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?))?;
+        Ok(!left)
+    })
+}
+
+/// Does again, after a moment, what passes over the items that open transactions are at, until it says that it is done.
+///
+/// # Errors
+///
+/// Unavailable where such a transaction stays open for longer than [`WRITERS`].
+pub(crate) fn until_writers_end(inner: &Inner, mut pass: impl FnMut() -> Result<bool>) -> Result<()> {
+    let began = clock::now();
+    while !pass()? {
+        if began.elapsed() > WRITERS {
             let detail = format!(
                 "items of it are changed by transactions that are open for longer than {} s",
                 WRITERS.as_secs()
             );
             return Err(ErrorKind::Unavailable { service: inner.name(), detail }.into());
-        } else {
-            clock::wait(Duration::from_millis(20));
-            after = -1;
         }
+        clock::wait(Duration::from_millis(20));
     }
+    Ok(())
 }
 
-/// Waits until every transaction has ended that has written the application's table and may have met triggers of before.
+/// Waits until every transaction has ended that has written the application's table and may have met triggers of before; one that is
+/// prepared for a commit in two phases has no process.
 pub(crate) fn wait_for_writers(inner: &Inner) -> Result<()> {
     let oid = inner.table.oid;
     let writers = |connection: &mut Connection| -> Step<Vec<(String, i32)>> {
         let rows = connection.query(
-            "SELECT virtualtransaction, pid FROM pg_locks
+            "SELECT virtualtransaction, coalesce(pid, 0) FROM pg_locks
              WHERE relation = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-                 AND mode = 'RowExclusiveLock' AND granted AND pid <> pg_backend_pid()",
+                 AND mode = 'RowExclusiveLock' AND granted AND pid IS DISTINCT FROM pg_backend_pid()",
             &[&oid],
         )?;
         let mut found = Vec::new();

@@ -290,15 +290,43 @@ impl PostgresStore {
         }
         // A row that was deleted, or ceased to be an item, while its page was read may have left one behind.
         spaces::wait_for_writers(&self.0)?;
+        self.remove_rowless_items()?;
         database.run(Mode::Write, |connection| {
             connection.batch(&format!(
-                "DELETE FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {});
-                 UPDATE rehang.gallery SET listed = true WHERE number = {g};
-                 ANALYZE rehang.item_{g};",
-                table.qualified,
-                table.is_of("i", "t"),
-                table.is_item("t")
+                "UPDATE rehang.gallery SET listed = true WHERE number = {g}; ANALYZE rehang.item_{g};"
             ))
+        })
+    }
+
+    /// Removes the items that have no row. An application's open transaction may be about to write the row of one: such an item is passed
+    /// over until that transaction has ended. The rows are looked at once more when the items are locked: a statement that has waited
+    /// for a lock still sees the rows of before.
+    fn remove_rowless_items(&self) -> Result<()> {
+        let Inner { database, number: g, table, .. } = &*self.0;
+        let has_no_row = format!(
+            "NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {})",
+            table.qualified,
+            table.is_of("i", "t"),
+            table.is_item("t")
+        );
+        let lock = format!(
+            "SELECT i.key FROM rehang.item_{g} AS i WHERE {has_no_row} ORDER BY i.key FOR UPDATE SKIP LOCKED"
+        );
+        let remove = format!("DELETE FROM rehang.item_{g} AS i WHERE i.key = ANY ($1) AND {has_no_row}");
+        let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {has_no_row})");
+        spaces::until_writers_end(&self.0, || {
+            database.run(Mode::Write, |connection| {
+                connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", table.qualified))?;
+                let rows = connection.query(&lock, &[])?;
+                let keys =
+                    rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()?;
+                connection.execute(&remove, &[&keys])?;
+                Ok(())
+            })?;
+            let left = database.run(Mode::Read, |connection| {
+                Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?)
+            })?;
+            Ok(!left)
         })
     }
 
