@@ -20,6 +20,7 @@ DECLARE
     ordered text;
     measured text;
     half text;
+    near text;
 BEGIN
     SELECT * INTO g FROM rehang.gallery AS one WHERE one.relation = search.gallery;
     IF NOT FOUND THEN
@@ -51,13 +52,20 @@ BEGIN
     END IF;
     ordered := format('%s %s $1%s', ordered, CASE s.distance WHEN 'l2' THEN '<->' WHEN 'cosine' THEN '<=>' ELSE '<#>' END, half);
     measured := CASE s.distance WHEN 'l2' THEN format('((%s) ^ 2)', ordered) ELSE format('coalesce(nullif((%s), ''NaN''), 1)', ordered) END;
-    -- The nearest adapted ones and the nearest others: the handicap may bring any of either to the front.
-    RETURN QUERY EXECUTE format(
-        'SELECT near.id, near.distance::real, near.provenance FROM (
-            (SELECT i.id, i.key, %1$s AS distance, s.provenance FROM %2$s WHERE s.provenance IN (''old'', ''native'') ORDER BY %3$s LIMIT $2)
+    IF handicap = 0 THEN
+        near := format('SELECT i.id, i.key, %1$s AS distance, s.provenance FROM %2$s WHERE s.provenance <> ''lacking'' ORDER BY %3$s LIMIT $2',
+            measured, vectors, ordered);
+    ELSE
+        -- The nearest adapted ones and the nearest others: the handicap may bring any of either to the front.
+        near := format(
+            '(SELECT i.id, i.key, %1$s AS distance, s.provenance FROM %2$s WHERE s.provenance IN (''old'', ''native'') ORDER BY %3$s LIMIT $2)
             UNION ALL
-            (SELECT i.id, i.key, %1$s + $3 AS distance, s.provenance FROM %2$s WHERE s.provenance = ''adapted'' ORDER BY %3$s LIMIT $2)
-        ) AS near ORDER BY near.distance, near.key LIMIT $2', measured, vectors, ordered) USING query, k, handicap;
+            (SELECT i.id, i.key, %1$s + $3 AS distance, s.provenance FROM %2$s WHERE s.provenance = ''adapted'' ORDER BY %3$s LIMIT $2)',
+            measured, vectors, ordered);
+    END IF;
+    RETURN QUERY EXECUTE format(
+        'SELECT near.id, near.distance::real, near.provenance FROM (%s) AS near ORDER BY near.distance, near.key LIMIT $2', near)
+        USING query, k, handicap;
 END
 $rehang$;
 COMMENT ON FUNCTION rehang.search IS 'rehang: the nearest items of a table to a query that was embedded by rehang.serving(table)';
@@ -100,17 +108,22 @@ $rehang$;
 COMMENT ON FUNCTION rehang.write IS 'rehang: gives an item, in the transaction that wrote its row, its vector by the model of a space; false where there is no such item';
 "#;
 
-/// The functions, with pgvector's type by its full name.
-pub(crate) fn functions(schema: &str) -> String {
-    FUNCTIONS
+/// The functions, with pgvector's type by its full name. A search looks into the index as [`crate::search`] does, whatever the planner
+/// believes of tables that were filled a moment ago.
+pub(crate) fn functions(schema: &str, has_iterative_scan: bool) -> String {
+    let path = format!("SET search_path = pg_catalog, {schema}, pg_temp");
+    let asked_on = if has_iterative_scan { "SET hnsw.iterative_scan = strict_order" } else { "" };
+    let by_index =
+        format!("SET hnsw.ef_search = 100 SET enable_seqscan = off SET enable_sort = off {asked_on}");
+    // A setting of pgvector is known once its library is loaded.
+    let load = format!("DO $rehang$ BEGIN PERFORM '[1]'::{schema}.vector; END $rehang$;");
+    let functions = FUNCTIONS
         .replace("query VECTOR", &format!("query {schema}.vector"))
         .replace("value VECTOR", &format!("value {schema}.vector"))
-        .replace(
-            "STABLE AS $rehang$\nDECLARE",
-            &format!("STABLE SET search_path = pg_catalog, {schema}, pg_temp AS $rehang$\nDECLARE"),
-        )
+        .replace("STABLE AS $rehang$\nDECLARE", &format!("STABLE {path} {by_index} AS $rehang$\nDECLARE"))
         .replace(
             "RETURNS boolean LANGUAGE plpgsql AS",
-            &format!("RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, {schema}, pg_temp AS"),
-        )
+            &format!("RETURNS boolean LANGUAGE plpgsql {path} AS"),
+        );
+    load + &functions
 }

@@ -144,7 +144,7 @@ impl PostgresStore {
             let path = search_path(connection, &table, &facts)?;
             Ok([
                 schema::BASE.to_owned(),
-                functions(&quoted(&facts.schema)),
+                functions(&quoted(&facts.schema), facts.has_iterative_scan()),
                 register(&table),
                 schema::item_table(number, &table),
                 schema::comment(number, &table),
@@ -180,7 +180,7 @@ impl PostgresStore {
                 return Ok((table, number));
             }
             connection.batch(schema::BASE)?;
-            connection.batch(&functions(&quoted(&facts.schema)))?;
+            connection.batch(&functions(&quoted(&facts.schema), facts.has_iterative_scan()))?;
             connection.batch(&register(&table))?;
             let (number, ..) = number_of(connection, &table)?
                 .ok_or_else(|| Error::corrupt(database.name(), "the gallery that was made is not there"))?;
@@ -225,7 +225,7 @@ impl PostgresStore {
     fn on(database: Database, table: Table, number: i32, old: Option<&str>, facts: &Facts) -> Result<Self> {
         let search_path = database.run(Mode::Read, |connection| search_path(connection, &table, facts))?;
         database.is_about(&table.qualified);
-        let has_iterative_scan = facts.pgvector >= PGVECTOR_ITERATIVE;
+        let has_iterative_scan = facts.has_iterative_scan();
         let old = old.map(str::to_owned);
         let inner = Inner { database, number, table, old, search_path, has_iterative_scan };
         Ok(Self(Arc::new(inner)))
@@ -529,6 +529,12 @@ struct Facts {
     pgvector: (u32, u32),
     /// The schema that pgvector is in.
     schema: String,
+}
+
+impl Facts {
+    fn has_iterative_scan(&self) -> bool {
+        self.pgvector >= PGVECTOR_ITERATIVE
+    }
 }
 
 fn expect_server(database: &Database) -> Result<Facts> {

@@ -171,9 +171,14 @@ pub(crate) fn write(
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
 ) -> Result<Vec<Outcome>> {
-    let mut tries = 0;
+    let mut tries = 0_u32;
     inner.database.run(Mode::Write, |connection| {
         tries += 1;
+        let attempt = match tries {
+            1 => Attempt::First,
+            TRIES.. => Attempt::Last,
+            _ => Attempt::Again,
+        };
         let row = find_shared(connection, inner, space)?;
         for write in writes {
             check::vector_write(&row.record.space, epoch, write)?;
@@ -188,7 +193,7 @@ pub(crate) fn write(
             let round: Vec<usize> = (first..writes.len())
                 .filter(|at| outcomes[*at].is_none() && taken.insert(writes[*at].key))
                 .collect();
-            write_round(connection, &row, writes, &round, &mut outcomes, tries < TRIES)?;
+            write_round(connection, &row, writes, &round, &mut outcomes, attempt)?;
         }
         Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::Changed)).collect())
     })
@@ -204,26 +209,13 @@ fn write_round(
     writes: &[VectorWrite],
     round: &[usize],
     outcomes: &mut [Option<Outcome>],
-    may_wait: bool,
+    attempt: Attempt,
 ) -> Step<()> {
     let n = space.number;
     let of = |at: &usize| &writes[*at];
-    let keys: Vec<i64> = round.iter().map(|at| row_of(of(at).key)).collect();
-    let revisions: Vec<i64> = round.iter().map(|at| int(of(at).revision)).collect();
-    // A row that another transaction is about to change is left to it: waiting for it could keep an application from going on.
-    let free = format!(
-        "SELECT s.item FROM rehang.state_{n} AS s JOIN unnest($1::bigint[], $2::bigint[]) AS w(item, revision)
-             ON s.item = w.item AND s.revision = w.revision AND s.provenance IN ('lacking', 'adapted')
-         ORDER BY s.item FOR UPDATE OF s SKIP LOCKED"
-    );
-    let mut locked = BTreeSet::new();
-    for row in connection.query(&free, &[&keys, &revisions])? {
-        locked.insert(key(&row, 0)?);
-    }
-    let (mut ready, mut rest) = (Vec::new(), Vec::new());
-    for &at in round {
-        if locked.contains(&writes[at].key) { ready.push(at) } else { rest.push(at) }
-    }
+    let written = write_states(connection, n, writes, round, attempt)?;
+    let (ready, rest): (Vec<usize>, Vec<usize>) =
+        round.iter().copied().partition(|at| written.contains(&writes[*at].key));
     if !ready.is_empty() {
         if let Some(column) = &space.in_column {
             let what = format!("writing into space {:?}", space.record.space.name);
@@ -232,7 +224,7 @@ fn write_round(
             );
             return Err(Error::conflict(what, why).into());
         }
-        write_ready(connection, n, writes, &ready)?;
+        write_values(connection, n, writes, &ready)?;
     }
     let mut there = BTreeMap::new();
     if !rest.is_empty() {
@@ -250,7 +242,7 @@ fn write_round(
             None => Outcome::Deleted,
             Some((revision, _)) if *revision != int(writes[at].revision) => Outcome::Changed,
             Some((_, made_by)) if ["old", "native"].contains(&made_by.as_str()) => Outcome::AlreadyThere,
-            Some(_) if may_wait => return Err(Stopped::Busy),
+            Some(_) if attempt != Attempt::Last => return Err(Stopped::Busy),
             // Most likely an application is about to change it; if not, it stays in the queue.
             Some(_) => Outcome::Changed,
         });
@@ -258,25 +250,59 @@ fn write_round(
     Ok(())
 }
 
-/// Writes vectors whose states are locked.
-fn write_ready(connection: &mut Connection, n: i32, writes: &[VectorWrite], ready: &[usize]) -> Step<()> {
+/// How a write of vectors meets rows that another transaction is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    /// It waits for them for a moment, and fails then. Rows are seldom in use, and locking all of them first costs a third of a fill.
+    First,
+    /// It passes over them, and is made again if there are any: waiting longer could keep an application from going on.
+    Again,
+    /// It passes over them.
+    Last,
+}
+
+/// Writes the states of those items that still are what they were when they were read, and gives these.
+fn write_states(
+    connection: &mut Connection,
+    n: i32,
+    writes: &[VectorWrite],
+    round: &[usize],
+    attempt: Attempt,
+) -> Step<BTreeSet<ItemKey>> {
+    let of = |at: &usize| &writes[*at];
+    let keys: Vec<i64> = round.iter().map(|at| row_of(of(at).key)).collect();
+    let revisions: Vec<i64> = round.iter().map(|at| int(of(at).revision)).collect();
+    let provenances: Vec<&str> = round.iter().map(|at| of(at).provenance.name()).collect();
+    let sigmas: Vec<Option<f32>> = round.iter().map(|at| of(at).sigma2).collect();
+    let (bands, scores): (Vec<i16>, Vec<Option<f64>>) = round.iter().map(|at| place(of(at).priority)).unzip();
+    let errors: Vec<Option<f32>> = round.iter().map(|at| of(at).squared_error).collect();
+    let still_is = "s.item = w.item AND s.revision = w.revision AND s.provenance IN ('lacking', 'adapted')";
+    let (free, of_free) = if attempt == Attempt::First {
+        connection.batch("SET LOCAL lock_timeout = '50ms'")?;
+        (String::new(), "")
+    } else {
+        let free = format!(
+            ", free AS (SELECT s.item FROM rehang.state_{n} AS s JOIN w ON {still_is} ORDER BY s.item FOR UPDATE OF s SKIP LOCKED)"
+        );
+        (free, "JOIN free ON free.item = w.item")
+    };
+    let sql = format!(
+        "WITH w AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::real[], $5::smallint[], $6::float8[], $7::real[])
+                 AS w(item, revision, provenance, sigma2, band, score, squared_error)){free}
+         UPDATE rehang.state_{n} AS s SET provenance = w.provenance, sigma2 = coalesce(w.sigma2, s.sigma2), band = w.band,
+             score = w.score, squared_error = w.squared_error, failed = false, change = nextval('rehang.revision')
+         FROM w {of_free} WHERE {still_is} RETURNING s.item"
+    );
+    let rows =
+        connection.query(&sql, &[&keys, &revisions, &provenances, &sigmas, &bands, &scores, &errors])?;
+    rows.iter().map(|row| key(row, 0)).collect()
+}
+
+/// Writes the vectors of items whose states were written.
+fn write_values(connection: &mut Connection, n: i32, writes: &[VectorWrite], ready: &[usize]) -> Step<()> {
     let of = |at: &usize| &writes[*at];
     let keys: Vec<i64> = ready.iter().map(|at| row_of(of(at).key)).collect();
-    let provenances: Vec<&str> = ready.iter().map(|at| of(at).provenance.name()).collect();
-    let sigmas: Vec<Option<f32>> = ready.iter().map(|at| of(at).sigma2).collect();
-    let (bands, scores): (Vec<i16>, Vec<Option<f64>>) = ready.iter().map(|at| place(of(at).priority)).unzip();
-    let errors: Vec<Option<f32>> = ready.iter().map(|at| of(at).squared_error).collect();
     let vectors: Vec<Vector> = ready.iter().map(|at| Vector::from(of(at).vector.clone())).collect();
-    connection.execute(
-        &format!(
-            "UPDATE rehang.state_{n} AS s SET provenance = w.provenance, sigma2 = coalesce(w.sigma2, s.sigma2), band = w.band,
-                 score = w.score, squared_error = w.squared_error, failed = false, change = nextval('rehang.revision')
-             FROM unnest($1::bigint[], $2::text[], $3::real[], $4::smallint[], $5::float8[], $6::real[])
-                 AS w(item, provenance, sigma2, band, score, squared_error)
-             WHERE s.item = w.item"
-        ),
-        &[&keys, &provenances, &sigmas, &bands, &scores, &errors],
-    )?;
     connection.execute(
         &format!(
             "INSERT INTO rehang.vector_{n} (item, value) SELECT w.item, w.value FROM unnest($1::bigint[], $2::vector[]) AS w(item, value)

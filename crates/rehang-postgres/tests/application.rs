@@ -1477,6 +1477,57 @@ fn a_gallery_comes_and_goes_while_an_application_writes() {
     assert_eq!(left_of_us(&mut client), 0);
 }
 
+/// A search by SQL looks into the index right after a fill, when the server's statistics still say that all items lack a vector, and finds what
+/// the library's own search finds, with a handicap and without one.
+#[test]
+fn searches_by_sql_look_into_the_index() {
+    const ROWS: usize = 21_000;
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.sql(&format!(
+        "INSERT INTO notes SELECT n, '', 'body ' || n, '', '[1,1]' FROM generate_series(1, {ROWS}) AS n;
+         ANALYZE rehang.state_2; ALTER TABLE rehang.state_2 SET (autovacuum_enabled = off);
+         INSERT INTO rehang.vector_2 SELECT item, format('[%s,%s,1]', sin(item), cos(item * 7))::vector FROM rehang.state_2;
+         UPDATE rehang.state_2 SET provenance = CASE WHEN item % 50 = 0 THEN 'native' ELSE 'adapted' END"
+    ));
+    let store = &application.store;
+    store.prepare("new", &|_, _| true).unwrap();
+    store.switch_serving("old", "new").unwrap();
+    let query = Matrix::new(3, vec![0.3, 0.4, 1.0]).unwrap();
+    let found = |provenances: &[Provenance]| {
+        let filter = Filter { provenances: provenances.to_vec(), ..Filter::default() };
+        store.search("new", &query, 10, &filter).unwrap().remove(0)
+    };
+    let looked_up = "SELECT pg_stat_force_next_flush(), idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'vector_2_nearest'";
+    for handicap in [0.0_f32, 0.001] {
+        let mut expected: Vec<(f32, String)> = Vec::new();
+        for (kind, more) in [(Provenance::Native, 0.0), (Provenance::Adapted, handicap)] {
+            expected.extend(found(&[kind]).into_iter().map(|hit| (hit.distance + more, hit.id)));
+        }
+        expected.sort_by(|a, b| a.0.total_cmp(&b.0));
+        expected.truncate(10);
+        let version = store.document("upgrade").unwrap().map(|(version, _)| version);
+        let text = format!(r#"{{"new": {{"model": "new"}}, "handicap": {handicap}}}"#);
+        store.set_document("upgrade", version, &text).unwrap();
+        let mut client = server::client(&application.address);
+        let before: i64 = client.query_one(looked_up, &[]).unwrap().get(1);
+        let rows =
+            client.query("SELECT id, distance FROM rehang.search('notes', '[0.3,0.4,1]', 10)", &[]).unwrap();
+        let ids: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        let of = |(_, id): &(f32, String)| id.clone();
+        assert_eq!(ids, expected.iter().map(of).collect::<Vec<_>>(), "handicap {handicap}");
+        assert!(
+            rows.iter()
+                .zip(&expected)
+                .all(|(row, (distance, _))| (row.get::<_, f32>(1) - distance).abs() < 1e-6)
+        );
+        drop(client);
+        let mut client = server::client(&application.address);
+        // The session that has searched says so when it ends.
+        while client.query_one(looked_up, &[]).unwrap().get::<_, i64>(1) == before {}
+    }
+}
+
 /// An item that was left without a row is removed at the end of the adoption, but not where a transaction is about to write its row.
 #[test]
 fn adoption_keeps_an_item_whose_row_is_being_written() {
