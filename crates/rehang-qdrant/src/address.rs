@@ -1,0 +1,91 @@
+//! Where a server is, and the key that it asks for.
+
+use std::fmt;
+
+use rehang::{Error, Result};
+
+/// The address of a Qdrant server, with its key if it wants one. The key is never shown.
+///
+/// ```
+/// use rehang_qdrant::QdrantAddress;
+///
+/// let address = QdrantAddress::new("https://qdrant.example:6333").with_key(Some("secret".into()));
+/// assert!(!format!("{address:?}").contains("secret"));
+/// ```
+#[derive(Clone)]
+pub struct QdrantAddress {
+    url: String,
+    key: Option<String>,
+    plain_http: bool,
+}
+
+impl QdrantAddress {
+    /// A server by its URL: `http://` or `https://`, a host, and a port.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), key: None, plain_http: false }
+    }
+
+    /// The same with a key.
+    #[must_use]
+    pub fn with_key(self, key: Option<String>) -> Self {
+        Self { key, ..self }
+    }
+
+    /// The same; whether the key is sent over `http://` to another machine, where it can be read on the way.
+    #[must_use]
+    pub fn with_plain_http(self, plain_http: bool) -> Self {
+        Self { plain_http, ..self }
+    }
+
+    /// The URL without a slash at its end, if it can be one.
+    pub(crate) fn base(&self) -> Result<String> {
+        let base = self.url.trim().trim_end_matches('/');
+        let wanted = "http:// or https:// with a host and a port, and no name or key in it: http://127.0.0.1:6333";
+        let rest = base.strip_prefix("https://").or_else(|| base.strip_prefix("http://"));
+        let is_address = rest.is_some_and(|rest| {
+            !rest.is_empty() && rest.is_ascii() && !rest.contains(['@', '?', '#', ' ', '"', '<', '>', '\\'])
+        });
+        if !is_address || base.parse::<ureq::http::Uri>().is_err() {
+            // An address with a name in it may hold a password.
+            let shown = if base.contains('@') { "an address with '@'" } else { base };
+            return Err(Error::option("url", shown, wanted));
+        }
+        if let Some(key) = &self.key {
+            if base.starts_with("http://") && !self.is_loopback() && !self.plain_http {
+                return Err(Error::option(
+                    "url",
+                    base,
+                    "an address with https://, since the key can be read on its way to this one; plain_http = true sends it all the same",
+                ));
+            }
+            if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(Error::option(
+                    "the key",
+                    "text that no header can carry",
+                    "one word of plain characters",
+                ));
+            }
+        }
+        Ok(base.to_owned())
+    }
+
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    /// Whether the server is on this machine, where no proxy and no reader is in between.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let rest = self.url.trim().split_once("://").map_or("", |(_, rest)| rest);
+        let host = rest.split('/').next().unwrap_or_default();
+        ["127.0.0.1", "localhost", "[::1]"]
+            .iter()
+            .any(|own| host.strip_prefix(own).is_some_and(|port| port.is_empty() || port.starts_with(':')))
+    }
+}
+
+impl fmt::Debug for QdrantAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = if self.url.contains('@') { "…" } else { &self.url };
+        f.debug_struct("QdrantAddress").field("url", &shown).field("has_key", &self.key.is_some()).finish()
+    }
+}

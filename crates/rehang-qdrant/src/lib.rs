@@ -1,0 +1,20 @@
+//! Galleries that lie where they already live: in a collection of Qdrant, over its REST interface.
+//!
+//! [`QdrantStore`] keeps the contracts of [`rehang_store`] on an application's own points, item by item: Qdrant has no transactions. What
+//! it promises beside the other stores, and what an application has to know, is in `docs/qdrant.md`.
+
+mod address;
+mod client;
+mod clock;
+mod collection;
+mod items;
+mod meta;
+mod points;
+mod queue;
+mod search;
+mod store;
+mod vectors;
+
+pub use address::QdrantAddress;
+pub use collection::{CollectionOptions, Inspected};
+pub use store::QdrantStore;

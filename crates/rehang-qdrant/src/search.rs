@@ -1,0 +1,178 @@
+//! Searches of a space by its named vector, and the server's indexes.
+
+use std::time::Duration;
+
+use rehang::{Distance, Matrix, Provenance, Result};
+use rehang_store::{Filter, Found, check};
+use serde_json::{Value, json};
+
+use crate::client::With;
+use crate::clock;
+use crate::items::list;
+use crate::meta::{self, SpaceSlot};
+use crate::points::{Point, all_of, any_of, is};
+use crate::store::{Inner, cancelled};
+
+/// Further neighbours that are asked for, so that equally near ones come in the order of keys.
+const MORE: usize = 8;
+/// So much more than was asked for is looked at where many are equally near, or the server cannot decide a filter.
+const LOOK_MAX: usize = 64;
+
+pub(crate) fn search(
+    inner: &Inner,
+    space: &str,
+    queries: &Matrix,
+    k: usize,
+    filter: &Filter,
+) -> Result<Vec<Vec<Found>>> {
+    let meta = meta::read(inner)?;
+    let space = meta.find(space, &inner.name())?;
+    check::queries(&space.record.space, queries)?;
+    (0..queries.rows()).map(|row| search_one(inner, space, queries.row(row), k, filter, false)).collect()
+}
+
+fn search_one(
+    inner: &Inner,
+    space: &SpaceSlot,
+    query: &[f32],
+    k: usize,
+    filter: &Filter,
+    exact: bool,
+) -> Result<Vec<Found>> {
+    if k == 0 {
+        return Ok(Vec::new());
+    }
+    let with = if filter.labels.is_empty() && filter.payload.is_empty() { inner.tag([]) } else { inner.with([]) };
+    let look_max = k.saturating_mul(LOOK_MAX).saturating_add(1_000);
+    let mut limit = k.saturating_add(MORE);
+    loop {
+        let points = ask(inner, space, query, limit, &conditions(inner, space, filter), &with, exact)?;
+        if points.iter().any(|point| !point.has_tag()) {
+            list(inner)?;
+            continue;
+        }
+        let is_all = points.len() < limit;
+        let farthest = points.last().map(|point| distance(space, point));
+        let mut found: Vec<Found> =
+            points.iter().filter_map(|point| hit(inner, space, point, filter)).collect();
+        found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+        // Enough where the server has no more, or the last ones are farther away than the last one that is wanted.
+        let is_enough = found.get(k - 1).is_some_and(|last| Some(last.distance) < farthest);
+        if is_all || is_enough || limit >= look_max {
+            found.truncate(k);
+            return Ok(found);
+        }
+        limit = limit.saturating_mul(4).min(look_max);
+    }
+}
+
+fn ask(
+    inner: &Inner,
+    space: &SpaceSlot,
+    query: &[f32],
+    limit: usize,
+    filter: &Value,
+    with: &With,
+    exact: bool,
+) -> Result<Vec<Point>> {
+    let body = json!({
+        "query": query, "using": space.vector, "limit": limit, "filter": filter, "with_payload": with.payload,
+        "params": {"exact": exact},
+    });
+    let path = format!("/collections/{}/points/query", inner.collection());
+    let mut answer = inner.client.ask("POST", &path, &body)?;
+    Point::list(answer["points"].take(), &inner.client.name())
+}
+
+/// What the server can decide of a filter; the rest is looked at when the hits are here.
+fn conditions(inner: &Inner, space: &SpaceSlot, filter: &Filter) -> Value {
+    let all = [Provenance::Old, Provenance::Adapted, Provenance::Native];
+    let provenances = if filter.provenances.is_empty() { &all[..] } else { &filter.provenances };
+    let mut conditions = vec![space.made_by(provenances)];
+    if let (Some(field), false) = (&inner.options.label, filter.labels.is_empty()) {
+        // A label may be a number in the payload.
+        let numbers = filter.labels.iter().filter_map(|label| label.parse::<i64>().ok());
+        let any: Vec<Value> = filter.labels.iter().map(|label| is(field, label.as_str())).collect();
+        conditions.push(any_of([any, numbers.map(|number| is(field, number)).collect()].concat()));
+    }
+    for (field, value) in &filter.payload {
+        let is_plain = field.chars().all(|letter| letter.is_alphanumeric() || "_-".contains(letter));
+        if field.is_empty() || !(is_plain || !field.contains(['"', '\\'])) {
+            continue;
+        }
+        let quoted = if is_plain { field.clone() } else { format!("\"{field}\"") };
+        let path = inner.options.payload.as_ref().map_or(quoted.clone(), |path| format!("{path}.{quoted}"));
+        if value.is_string() || value.is_boolean() || value.is_i64() {
+            conditions.push(is(&path, value.clone()));
+        } else if let Some(number) = value.as_f64() {
+            conditions.push(json!({"key": path, "range": {"gte": number, "lte": number}}));
+        }
+    }
+    all_of(conditions)
+}
+
+fn hit(inner: &Inner, space: &SpaceSlot, point: &Point, filter: &Filter) -> Option<Found> {
+    let provenance = point.mark(space).made_by(space, Some(true))?;
+    let item = point.item(&inner.options)?;
+    filter.passes(&item, provenance).then(|| Found {
+        key: point.key,
+        id: item.id,
+        distance: distance(space, point),
+        provenance,
+        revision: item.revision,
+    })
+}
+
+/// The distance as [`Distance`] defines it, of what the server calls a score.
+fn distance(space: &SpaceSlot, point: &Point) -> f32 {
+    let score = point.score as f32;
+    match space.record.space.distance {
+        Distance::L2 => score * score,
+        Distance::Cosine => 1.0 - score,
+        // A minus sign would make the product 0 a negative zero, which sorts before the positive one of another.
+        Distance::Dot => 0.0 - score,
+    }
+}
+
+pub(crate) fn recall(inner: &Inner, space: &str, samples: usize, k: usize) -> Result<f64> {
+    let meta = meta::read(inner)?;
+    let space = meta.find(space, &inner.name())?;
+    if samples == 0 || k == 0 {
+        return Ok(1.0);
+    }
+    let body = json!({"query": {"sample": "random"}, "limit": samples, "filter": space.present(), "with_vector": [space.vector]});
+    let path = format!("/collections/{}/points/query", inner.collection());
+    let mut answer = inner.client.ask("POST", &path, &body)?;
+    let (mut hits, mut all) = (0, 0);
+    for point in Point::list(answer["points"].take(), &inner.client.name())? {
+        let Some(query) = point.vector(space) else { continue };
+        let exact = search_one(inner, space, query, k, &Filter::default(), true)?;
+        let found = search_one(inner, space, query, k, &Filter::default(), false)?;
+        // Among equally near ones any will do.
+        let farthest = exact.last().map_or(f32::NEG_INFINITY, |last| last.distance);
+        hits += found.iter().filter(|hit| hit.distance <= farthest).count().min(exact.len());
+        all += exact.len();
+    }
+    Ok(if all == 0 { 1.0 } else { hits as f64 / all as f64 })
+}
+
+pub(crate) fn is_ready(inner: &Inner, space: &str) -> Result<bool> {
+    meta::read(inner)?.find(space, &inner.name())?;
+    // Green: no optimizer is at work, and none waits.
+    Ok(inner.facts()?.is_green)
+}
+
+/// Waits for the server, which makes its indexes by itself.
+pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+    meta::read(inner)?.find(space, &inner.name())?;
+    loop {
+        let facts = inner.facts()?;
+        if facts.is_green {
+            return Ok(());
+        }
+        if !advance(facts.indexed.min(facts.points), facts.points) {
+            return Err(cancelled());
+        }
+        clock::wait(Duration::from_millis(500));
+    }
+}

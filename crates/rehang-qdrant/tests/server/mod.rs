@@ -1,0 +1,128 @@
+//! A real Qdrant for tests: `REHANG_QDRANT_URL`, one that runs, or `REHANG_QDRANT`, the path of a program that is started on free ports
+//! in a temporary folder.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(clippy::print_stderr, reason = "tests say what they skip")]
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rehang_qdrant::QdrantAddress;
+use serde_json::{Value, json};
+
+pub struct Server {
+    pub url: String,
+    process: Option<Child>,
+    ports: (u16, u16),
+    folder: Option<tempfile::TempDir>,
+}
+
+impl Server {
+    /// A server of its own, which a test may kill; with a key, where it is to want one. `None` where there is no program.
+    pub fn start(key: Option<&str>) -> Option<Self> {
+        let program = std::env::var("REHANG_QDRANT").ok()?;
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let ports = (free(), free());
+        let folder = tempfile::Builder::new().prefix("rehang-qdrant-").tempdir().unwrap();
+        let mut server =
+            Self { url: format!("http://127.0.0.1:{}", ports.0), process: None, ports, folder: Some(folder) };
+        server.launch(&program, key);
+        Some(server)
+    }
+
+    fn launch(&mut self, program: &str, key: Option<&str>) {
+        let folder: &Path = self.folder.as_ref().unwrap().path();
+        let mut command = Command::new(program);
+        command
+            .current_dir(folder)
+            .env("QDRANT__STORAGE__STORAGE_PATH", folder.join("storage"))
+            .env("QDRANT__STORAGE__SNAPSHOTS_PATH", folder.join("snapshots"))
+            .env("QDRANT__SERVICE__HOST", "127.0.0.1")
+            .env("QDRANT__SERVICE__HTTP_PORT", self.ports.0.to_string())
+            .env("QDRANT__SERVICE__GRPC_PORT", self.ports.1.to_string())
+            .env("QDRANT__TELEMETRY_DISABLED", "true")
+            .env("QDRANT__LOG_LEVEL", "ERROR")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        if let Some(key) = key {
+            command.env("QDRANT__SERVICE__API_KEY", key);
+        }
+        self.process = Some(command.spawn().unwrap_or_else(|error| panic!("{program}: {error}")));
+        for _ in 0..600 {
+            if ureq::get(format!("{}/readyz", self.url)).call().is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{program} does not answer at {}", self.url);
+    }
+
+    /// Ends the server as a power switch would end the process, and starts it again on the same folder after a while.
+    pub fn kill_and_restart(&mut self, after: Duration) {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        std::thread::sleep(after);
+        self.launch(&std::env::var("REHANG_QDRANT").unwrap(), None);
+    }
+
+    pub fn address(&self) -> QdrantAddress {
+        QdrantAddress::new(&self.url)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            drop(process.kill());
+            drop(process.wait());
+        }
+    }
+}
+
+/// The server of all tests of a file; `None` where there is none, which is said.
+pub fn server() -> Option<&'static Server> {
+    static SERVER: OnceLock<Option<Server>> = OnceLock::new();
+    let found = SERVER.get_or_init(|| match std::env::var("REHANG_QDRANT_URL") {
+        Ok(url) => Some(Server { url, process: None, ports: (0, 0), folder: None }),
+        Err(_) => Server::start(None),
+    });
+    if found.is_none() {
+        skipped();
+    }
+    found.as_ref()
+}
+
+pub fn skipped() {
+    eprintln!(
+        "SKIPPED: no Qdrant: set REHANG_QDRANT_URL to a server of 1.18 or later, or REHANG_QDRANT to the program of one"
+    );
+}
+
+/// The name of a collection that no other test uses.
+pub fn fresh(name: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("test_{}_{}_{name}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What an application sends: plain requests.
+pub fn send(url: &str, method: &str, path: &str, body: &Value) -> Value {
+    let request = ureq::http::Request::builder()
+        .method(method)
+        .uri(format!("{url}{path}"))
+        .header("content-type", "application/json");
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let mut response = agent.run(request.body(serde_json::to_vec(body).unwrap()).unwrap()).unwrap();
+    let answer: Value = serde_json::from_slice(&response.body_mut().read_to_vec().unwrap()).unwrap();
+    assert_eq!(answer["status"], "ok", "{method} {path}: {answer}");
+    answer["result"].clone()
+}
+
+/// A collection with an old vector `embedding` of a width, by Euclid's distance.
+pub fn collection(url: &str, name: &str, width: usize) {
+    let vectors = json!({"vectors": {"embedding": {"size": width, "distance": "Euclid"}}});
+    send(url, "PUT", &format!("/collections/{name}"), &vectors);
+}
