@@ -20,7 +20,7 @@ use crate::store::{Inner, cancelled};
 const TOGETHER: usize = 1_000;
 const UPSERT: usize = 256;
 
-/// A filter for points that no tag is on.
+/// The condition that no tag is on a point.
 fn untagged() -> Value {
     is_empty(REVISION)
 }
@@ -39,10 +39,10 @@ pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<
     let collection = inner.collection();
     let mut done = 0;
     loop {
-        let page = inner.client.scroll(collection, &untagged(), None, TOGETHER, &With::default())?;
+        let page = inner.client.scroll(collection, &all_of([untagged()]), None, TOGETHER, &With::default())?;
         if page.is_empty() {
             // Those that cannot be items are not in the page.
-            return inner.client.count(collection, &untagged());
+            return inner.client.count(collection, &all_of([untagged()]));
         }
         let revision = meta::reserve(inner, 1)?;
         let these = || [has_id(page.iter().map(|point| point.key)), untagged()];

@@ -1,0 +1,292 @@
+//! An application writes plain requests beside a gallery: the gallery says the right thing, and the application loses nothing.
+
+mod server;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rehang::{Distance, Matrix, Provenance, Space};
+use rehang_qdrant::{CollectionOptions, QdrantStore};
+use rehang_store::{
+    Epoch, Filter, ItemKey, Ledger, Index, Outcome, Priority, Queue, Scan, Select, VectorWrite,
+};
+use serde_json::{Value, json};
+use server::{Server, send};
+
+const WIDTH: usize = 4;
+const NEW: &str = "org/new.model";
+
+fn options(collection: &str) -> CollectionOptions {
+    CollectionOptions {
+        collection: collection.to_owned(),
+        source: Some("body".into()),
+        label: Some("topic".into()),
+        payload: None,
+        vector: Some("embedding".into()),
+    }
+}
+
+fn point(id: u64, body: &str) -> Value {
+    json!({"id": id, "vector": {"embedding": [id, 1, 0, 0]}, "payload": {"body": body, "topic": "t", "count": 0}})
+}
+
+fn upsert(server: &Server, collection: &str, points: &[Value]) {
+    send(&server.url, "PUT", &format!("/collections/{collection}/points?wait=true"), &json!({"points": points}));
+}
+
+fn payload_of(server: &Server, collection: &str, id: u64) -> Value {
+    let path = format!("/collections/{collection}/points");
+    let found = send(&server.url, "POST", &path, &json!({"ids": [id], "with_payload": true, "with_vector": true}));
+    found[0].clone()
+}
+
+fn gallery(server: &Server, name: &str, points: u64) -> (String, QdrantStore) {
+    let name = server::fresh(name);
+    server::collection(&server.url, &name, WIDTH);
+    let all: Vec<Value> = (1..=points).map(|id| point(id, &format!("text {id}"))).collect();
+    if !all.is_empty() {
+        upsert(server, &name, &all);
+    }
+    let store = QdrantStore::adopt(&server.address(), &options(&name), Some("old"), &|_, _| true).unwrap();
+    store.create_space(&Space::new("old", WIDTH, Distance::L2, false), Provenance::Old).unwrap();
+    store.create_space(&Space::new(NEW, WIDTH, Distance::Cosine, true), Provenance::Native).unwrap();
+    (name, store)
+}
+
+fn write(key: u64, revision: u64, provenance: Provenance) -> VectorWrite {
+    VectorWrite {
+        key: ItemKey::from(key),
+        revision,
+        provenance,
+        sigma2: Some(0.25),
+        priority: (provenance == Provenance::Adapted).then(|| Priority::ordinary(1.0)),
+        squared_error: None,
+        vector: vec![0.0, 0.0, 1.0, 0.0],
+    }
+}
+
+fn revision(store: &QdrantStore, id: u64) -> u64 {
+    store.get(&[&id.to_string()]).unwrap()[0].as_ref().expect("it is there").revision
+}
+
+fn provenance(store: &QdrantStore, id: u64) -> Option<Provenance> {
+    store.provenances(NEW, &[ItemKey::from(id)]).unwrap()[0]
+}
+
+#[test]
+fn a_collection_becomes_a_gallery_and_is_given_back_as_it_was() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "adopted", 5);
+    let before = server::fresh("before");
+    server::collection(&server.url, &before, WIDTH);
+    let looked = QdrantStore::inspect(&server.address(), &options(&before)).unwrap();
+    assert_eq!((looked.points, looked.is_gallery), (0, false));
+    assert_eq!(looked.vectors, [("embedding".to_owned(), WIDTH, Distance::L2)]);
+
+    let counts = store.counts("old").unwrap();
+    assert_eq!((counts.items, counts.old, counts.lacking), (5, 5, 0), "what was there is old");
+    let records = store.scan(&Scan::new(NEW, Select::WorstFirst, 9).with_vectors_of("old")).unwrap();
+    assert_eq!(records.len(), 5);
+    let third = &records[2];
+    assert_eq!((third.item.id.as_str(), third.item.source.as_deref()), ("3", Some("text 3")));
+    assert_eq!(third.vector.as_ref().expect("it has an old vector").vector, [3.0, 1.0, 0.0, 0.0]);
+    assert_eq!(third.item.payload, json!({"count": 0}));
+    let query = Matrix::new(WIDTH, vec![3.0, 1.0, 0.0, 0.0]).unwrap();
+    let found = store.search("old", &query, 1, &Filter::default()).unwrap().remove(0);
+    assert_eq!((found[0].id.as_str(), found[0].provenance), ("3", Provenance::Old));
+
+    let again = QdrantStore::open(&server.address(), &options(&name), Some("old")).unwrap();
+    let outcome = again.write_vectors(NEW, None, &[write(1, revision(&again, 1), Provenance::Native)]);
+    assert_eq!(outcome, Ok(vec![Outcome::Written]));
+    assert_eq!(store.check().unwrap(), []);
+    store.release().unwrap();
+    let left = payload_of(server, &name, 1);
+    assert_eq!(left["payload"], json!({"body": "text 1", "topic": "t", "count": 0}), "nothing of ours is left");
+    assert_eq!(left["vector"], json!({"embedding": [1.0, 1.0, 0.0, 0.0]}));
+    let error = QdrantStore::open(&server.address(), &options(&name), None).unwrap_err();
+    assert!(error.to_string().contains("gallery"), "{error}");
+}
+
+#[test]
+fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "changed", 4);
+    let read: Vec<u64> = (1..=4).map(|id| revision(&store, id)).collect();
+    let both = [write(1, read[0], Provenance::Native), write(2, read[1], Provenance::Adapted)];
+    assert_eq!(store.write_vectors(NEW, Some(Epoch::FIRST), &both), Ok(vec![Outcome::Written; 2]));
+    // Between what we read and what we write.
+    upsert(server, &name, &[point(1, "new words"), point(3, "new words"), point(9, "a new point")]);
+    let path = format!("/collections/{name}/points/delete?wait=true");
+    send(&server.url, "POST", &path, &json!({"points": [4]}));
+    let late = [write(3, read[2], Provenance::Native), write(4, read[3], Provenance::Native)];
+    let outcomes = store.write_vectors(NEW, None, &late).unwrap();
+    assert_eq!(outcomes, [Outcome::Changed, Outcome::Deleted]);
+    assert_eq!(payload_of(server, &name, 4), Value::Null, "a deleted point never comes back");
+    assert_eq!(provenance(&store, 1), None, "its native vector was of other words");
+    assert_ne!(revision(&store, 1), read[0]);
+    let counts = store.counts(NEW).unwrap();
+    assert_eq!((counts.items, counts.adapted, counts.native, counts.lacking), (4, 1, 0, 3));
+    let hits = store.search("old", &Matrix::new(WIDTH, vec![9.0, 1.0, 0.0, 0.0]).unwrap(), 1, &Filter::default());
+    assert_eq!(hits.unwrap()[0][0].id, "9", "a new point is found at once");
+
+    // An application that changes the source alone takes the field away, and the item is embedded again: its vector is not ours to keep.
+    let path = format!("/collections/{name}/points/payload");
+    send(&server.url, "POST", &format!("{path}?wait=true"), &json!({"payload": {"body": "other"}, "points": [2]}));
+    assert_eq!(provenance(&store, 2), Some(Provenance::Adapted), "not seen: docs/qdrant.md says so");
+    send(&server.url, "POST", &format!("{path}/delete?wait=true"), &json!({"keys": ["rehang"], "points": [2]}));
+    assert_eq!(provenance(&store, 2), None);
+    assert_eq!(store.get(&["2"]).unwrap()[0].as_ref().unwrap().source.as_deref(), Some("other"));
+    assert!(payload_of(server, &name, 2)["vector"][NEW.replace('/', "_")].is_null(), "the stale vector is gone");
+
+    // A payload that is overwritten takes the tag, and leaves an adapted vector that nobody speaks of: it does not count.
+    let read = revision(&store, 2);
+    store.write_vectors(NEW, Some(Epoch::FIRST), &[write(2, read, Provenance::Adapted)]).unwrap();
+    send(&server.url, "PUT", &format!("{path}?wait=true"), &json!({"payload": {"body": "third"}, "points": [2]}));
+    let query = Matrix::new(WIDTH, vec![0.0, 0.0, 1.0, 0.0]).unwrap();
+    assert_eq!(store.search(NEW, &query, 9, &Filter::default()), Ok(vec![vec![]]));
+    assert_eq!(provenance(&store, 2), None);
+    assert_eq!(store.check().unwrap(), []);
+}
+
+#[test]
+fn leases_end_with_what_an_application_writes() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "leases", 3);
+    let minute = Duration::from_secs(60);
+    let claim = |worker: &str| -> Vec<String> {
+        let claimed = store.claim(NEW, Queue::All, worker, 9, minute).unwrap();
+        claimed.records.into_iter().map(|record| record.item.id).collect()
+    };
+    assert_eq!(claim("left"), ["1", "2", "3"]);
+    upsert(server, &name, &[point(2, "new words")]);
+    let path = format!("/collections/{name}/points/delete?wait=true");
+    send(&server.url, "POST", &path, &json!({"points": [3]}));
+    assert_eq!(store.counts(NEW).unwrap().items, 2);
+    assert_eq!(store.at_work(NEW).unwrap()[0].items, 1);
+    assert_eq!(claim("right"), ["2"]);
+}
+
+#[test]
+fn an_application_loses_nothing_while_vectors_are_written() {
+    let Some(server) = server::server() else { return };
+    const POINTS: u64 = 40;
+    let (name, store) = gallery(server, "concurrent", POINTS);
+    let (done, version) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        // Sets a field of every point to a number that grows, and replaces and deletes some.
+        let application = scope.spawn(|| {
+            let path = format!("/collections/{name}/points");
+            while !done.load(Ordering::SeqCst) {
+                let now = version.fetch_add(1, Ordering::SeqCst) + 1;
+                let all: Vec<u64> = (1..=POINTS).filter(|id| id % 4 != 0).collect();
+                let set = json!({"payload": {"count": now}, "points": all});
+                send(&server.url, "POST", &format!("{path}/payload?wait=true"), &set);
+                for id in &all {
+                    let count = payload_of(server, &name, *id)["payload"]["count"].clone();
+                    assert_eq!(count, json!(now), "point {id} lost what the application wrote");
+                }
+                let id = 4 * (now % 10 + 1);
+                if now.is_multiple_of(3) {
+                    send(&server.url, "POST", &format!("{path}/delete?wait=true"), &json!({"points": [id]}));
+                    assert_eq!(payload_of(server, &name, id), Value::Null, "point {id} came back");
+                } else {
+                    upsert(server, &name, &[point(id, &format!("words {now}"))]);
+                }
+            }
+        });
+        let workers = [(), ()].map(|()| {
+            let store = store.clone();
+            scope.spawn(move || {
+                for round in 0..15 {
+                    let records = store.scan(&Scan::new(NEW, Select::WorstFirst, 25)).unwrap();
+                    let made_by = if round % 2 == 0 { Provenance::Adapted } else { Provenance::Native };
+                    let writes: Vec<VectorWrite> = records
+                        .iter()
+                        .map(|record| write(record.item.key.bits() as u64, record.item.revision, made_by))
+                        .collect();
+                    store.write_vectors(NEW, Some(Epoch::FIRST), &writes).unwrap();
+                    for record in store.scan(&Scan::new(NEW, Select::All, 99).with_vectors_of(NEW)).unwrap() {
+                        let (state, vector) = (record.state, record.vector);
+                        assert_eq!(state.is_some(), vector.is_some(), "a vector with its provenance");
+                        assert!(state.is_none_or(|state| state.revision == record.item.revision));
+                    }
+                }
+            })
+        });
+        for worker in workers {
+            let ended = worker.join();
+            done.store(true, Ordering::SeqCst);
+            ended.expect("a worker did not fail");
+        }
+        application.join().expect("the application did not fail");
+    });
+    assert!(version.load(Ordering::SeqCst) > 3);
+    loop {
+        let records = store.scan(&Scan::new(NEW, Select::WorstFirst, 99)).unwrap();
+        if records.is_empty() {
+            break;
+        }
+        let writes: Vec<VectorWrite> = records
+            .iter()
+            .map(|record| write(record.item.key.bits() as u64, record.item.revision, Provenance::Native))
+            .collect();
+        store.write_vectors(NEW, None, &writes).unwrap();
+    }
+    let counts = store.counts(NEW).unwrap();
+    assert_eq!((counts.native, counts.adapted, counts.lacking), (counts.items, 0, 0));
+    assert_eq!(store.check().unwrap(), []);
+}
+
+#[test]
+fn a_write_that_died_in_between_is_taken_over() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "died", 1);
+    // As the first two steps of a write leave it: in a place that is held, or was.
+    for (until, provenance) in [(0, Provenance::Adapted), (1, Provenance::Native)] {
+        let mark = json!({"p": "pending", "k": "of-a-dead-one", "u": until});
+        let set = json!({"payload": mark, "key": "rehang.s2", "points": [1]});
+        send(&server.url, "POST", &format!("/collections/{name}/points/payload?wait=true"), &set);
+        assert_eq!(self::provenance(&store, 1), None, "it lacks a vector meanwhile");
+        let written = store.write_vectors(NEW, Some(Epoch::FIRST), &[write(1, revision(&store, 1), provenance)]);
+        assert_eq!(written, Ok(vec![Outcome::Written]));
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_comes_back_with_what_was_acknowledged() {
+    let Some(mut server) = Server::start(None) else {
+        return server::skipped();
+    };
+    let (_, store) = gallery(&server, "killed", 60);
+    let ids: Vec<String> = (1..=60).map(|id: u64| id.to_string()).collect();
+    let names: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let items = store.get(&names).unwrap();
+    let mut written = Vec::new();
+    for (round, some) in items.chunks(20).enumerate() {
+        let writes: Vec<VectorWrite> = some
+            .iter()
+            .flatten()
+            .map(|item| write(item.key.bits() as u64, item.revision, Provenance::Native))
+            .collect();
+        let outcomes = std::thread::scope(|scope| {
+            // The last round goes on while the server is away.
+            let killer = (round > 0).then(|| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(4));
+                    server.kill_and_restart(Duration::from_millis(700));
+                })
+            });
+            let outcomes = store.write_vectors(NEW, None, &writes).unwrap();
+            if let Some(killer) = killer {
+                killer.join().unwrap();
+            }
+            outcomes
+        });
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Written | Outcome::AlreadyThere)));
+        written.extend(writes.iter().map(|write| write.key));
+        let there = store.provenances(NEW, &written).unwrap();
+        assert!(there.iter().all(|made_by| *made_by == Some(Provenance::Native)), "round {round}: {there:?}");
+    }
+    assert_eq!(store.counts(NEW).unwrap().native, 60);
+    assert_eq!(store.check().unwrap(), []);
+}

@@ -1,0 +1,122 @@
+//! What cannot be a gallery, each in one clear sentence and with nothing written.
+
+mod server;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use rehang::{Distance, ErrorKind, Provenance, Space};
+use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
+use rehang_store::Ledger;
+use serde_json::{Value, json};
+
+fn options(collection: &str, vector: Option<&str>) -> CollectionOptions {
+    CollectionOptions {
+        collection: collection.to_owned(),
+        source: Some("body".into()),
+        vector: vector.map(str::to_owned),
+        ..CollectionOptions::default()
+    }
+}
+
+#[test]
+fn addresses_and_names_are_looked_at_before_anything_is_sent() {
+    let look = |address: QdrantAddress, options: &CollectionOptions| {
+        QdrantStore::inspect(&address, options).expect_err("it cannot be").to_string()
+    };
+    let good = options("c", None);
+    for url in ["", "127.0.0.1:6333", "ftp://host", "http://", "http://user:secret@host:1", "http://a b"] {
+        let said = look(QdrantAddress::new(url), &good);
+        assert!(said.contains("url") && !said.contains("secret"), "{url}: {said}");
+    }
+    let key = || Some("secret-word".to_owned());
+    let said = look(QdrantAddress::new("http://example.org:6333").with_key(key()), &good);
+    assert!(said.contains("https") && !said.contains("secret-word"), "{said}");
+    let shown = format!("{:?}", QdrantAddress::new("http://127.0.0.1:1").with_key(key()));
+    assert!(!shown.contains("secret-word"), "{shown}");
+    let here = || QdrantAddress::new("http://127.0.0.1:1");
+    for name in ["", "a/b", "..", "a?b"] {
+        assert!(look(here(), &options(name, None)).contains("collection"), "{name}");
+    }
+    for source in ["", "a..b", "a b", "rehang.r", "a[0]"] {
+        let options = CollectionOptions { source: Some(source.into()), ..good.clone() };
+        assert!(look(here(), &options).contains("source"), "{source}");
+    }
+}
+
+#[test]
+fn an_old_server_is_refused_by_its_version() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let old = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = [0; 4096];
+        assert!(stream.read(&mut asked).unwrap() > 0);
+        let body = r#"{"title":"qdrant - vector search engine","version":"1.17.1"}"#;
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    });
+    let error = QdrantStore::inspect(&QdrantAddress::new(url), &options("c", None)).unwrap_err();
+    old.join().unwrap();
+    let said = error.to_string();
+    assert!(said.contains("1.17.1") && said.contains("1.18"), "{said}");
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let Some(server) = server::server() else { return };
+    let address = server.address();
+    let name = server::fresh("refused");
+    let no_such = QdrantStore::inspect(&address, &options(&name, None)).unwrap_err();
+    assert!(matches!(no_such.kind(), ErrorKind::NotFound { .. }), "{no_such}");
+    server::collection(&server.url, &name, 4);
+    let said = QdrantStore::inspect(&address, &options(&name, Some("nothing"))).unwrap_err().to_string();
+    assert!(said.contains("nothing") && said.contains("embedding"), "{said}");
+    let not_yet = QdrantStore::open(&address, &options(&name, None), None).unwrap_err();
+    assert!(matches!(not_yet.kind(), ErrorKind::NotFound { .. }), "{not_yet}");
+
+    let good = options(&name, Some("embedding"));
+    let store = QdrantStore::adopt(&address, &good, Some("old"), &|_, _| true).unwrap();
+    let other = CollectionOptions { source: Some("other".into()), ..good.clone() };
+    let error = QdrantStore::adopt(&address, &other, None, &|_, _| true).unwrap_err();
+    assert!(error.is_conflict() && error.to_string().contains("body"), "{error}");
+    for space in [Space::new("old", 5, Distance::L2, false), Space::new("old", 4, Distance::Dot, false)] {
+        let error = store.create_space(&space, Provenance::Old).unwrap_err();
+        assert!(error.is_conflict() && error.to_string().contains("embedding"), "{error}");
+    }
+    assert_eq!(store.spaces(), Ok(vec![]));
+}
+
+#[test]
+fn ids_that_would_be_taken_for_numbers_are_refused() {
+    let Some(server) = server::server() else { return };
+    let name = server::fresh("ids");
+    server::collection(&server.url, &name, 2);
+    let point = json!({"id": "00000000-0000-0000-0000-000000000007", "vector": {}, "payload": {"body": "x"}});
+    let path = format!("/collections/{name}/points?wait=true");
+    server::send(&server.url, "PUT", &path, &json!({"points": [point, {"id": 7, "vector": {}}]}));
+    let error =
+        QdrantStore::adopt(&server.address(), &options(&name, None), None, &|_, _| true).unwrap_err();
+    assert!(error.to_string().contains("1 points with other ids"), "{error}");
+    let replicated = server::fresh("params");
+    let body: Value = json!({"vectors": {}, "optimizers_config": {"prevent_unoptimized": true}});
+    server::send(&server.url, "PUT", &format!("/collections/{replicated}"), &body);
+    let error = QdrantStore::inspect(&server.address(), &options(&replicated, None)).unwrap_err();
+    assert!(error.to_string().contains("prevent_unoptimized"), "{error}");
+}
+
+#[test]
+fn a_wrong_key_is_said_and_never_shown() {
+    let Some(server) = server::Server::start(Some("right-word")) else {
+        return server::skipped();
+    };
+    for key in [None, Some("wrong-word".to_owned())] {
+        let address = server.address().with_key(key);
+        let error = QdrantStore::inspect(&address, &options("c", None)).unwrap_err();
+        assert!(error.is_unauthorised(), "{error}");
+        assert!(!error.to_string().contains("wrong-word"), "{error}");
+    }
+    let address = server.address().with_key(Some("right-word".into()));
+    let error = QdrantStore::inspect(&address, &options("c", None)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotFound { .. }), "{error}");
+}
