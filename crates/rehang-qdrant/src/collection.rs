@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::client::Client;
+use crate::points::{REVISION, TAG};
 
 /// Oldest server that will do: from here on a collection that is in use can be given another named vector.
 const SERVER_MIN: (u64, u64) = (1, 18);
@@ -76,8 +77,9 @@ impl CollectionOptions {
                 !part.is_empty()
                     && part.chars().all(|letter| letter.is_alphanumeric() || "_-".contains(letter))
             };
-            if !path.split('.').all(is_part) || path.split('.').next() == Some(crate::points::TAG) {
-                let expected = "a payload field of letters, digits, '_' and '-', with dots into objects, and not \"rehang\"";
+            if !path.split('.').all(is_part) || path.split('.').next().is_some_and(|first| [TAG, REVISION].contains(&first))
+            {
+                let expected = "a payload field of letters, digits, '_' and '-', with dots into objects, and not one of ours";
                 return Err(Error::option(option, path, expected));
             }
         }

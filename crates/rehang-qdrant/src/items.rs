@@ -27,7 +27,7 @@ fn untagged() -> Value {
 
 /// A filter for items without a source, or with one.
 pub(crate) fn has_source(yes: bool) -> Value {
-    is("rehang.n", !yes)
+    is("rehang_tag.n", !yes)
 }
 
 /// Gives every point without a tag one: what the application wrote since becomes an item with a new revision. Vectors of our spaces in
@@ -57,7 +57,7 @@ pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<
             operations.push(json!({"delete_vectors": {"filter": all_of(these()), "vector": stale}}));
         }
         let no_source = inner.options.source.as_deref().map(is_empty);
-        let tag = |no_source: bool| json!({TAG: {"r": revision, "n": no_source}});
+        let tag = |no_source: bool| json!({REVISION: revision, TAG: {"n": no_source}});
         if let Some(no_source) = no_source {
             let filter = json!({"must": these(), "must_not": [no_source]});
             operations.push(json!({"set_payload": {"payload": tag(false), "filter": filter}}));
@@ -164,7 +164,7 @@ fn new_point<'a>(
     write: &'a ItemWrite,
     revision: Revision,
 ) -> Result<NewPoint<'a>> {
-    let mut tag = json!({"r": revision, "n": write.source.is_none()});
+    let mut tag = json!({"n": write.source.is_none()});
     if key_of_name(&write.id).1 {
         tag["id"] = json!(write.id);
     }
@@ -189,6 +189,7 @@ fn new_point<'a>(
             put_at(&mut payload, path, Value::String(given.clone()));
         }
     }
+    payload.insert(REVISION.to_owned(), json!(revision));
     payload.insert(TAG.to_owned(), tag);
     Ok(NewPoint { id: id_of(key), vector, payload })
 }

@@ -83,7 +83,7 @@ impl SpaceSlot {
 
     /// The path of a field in its part of the tag.
     pub(crate) fn path(&self, field: &str) -> String {
-        format!("rehang.s{}.{field}", self.slot)
+        format!("rehang_tag.s{}.{field}", self.slot)
     }
 
     pub(crate) fn has_vector(&self) -> Value {

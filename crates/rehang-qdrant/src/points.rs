@@ -1,8 +1,11 @@
 //! Points of the application's collection, with what of ours is in their payload: the tag.
 //!
-//! The tag is one field, `rehang`: `r` is the item's revision, `id` its name where the point's id is no name that the application gave,
-//! and `s7` what is known of it in the space of slot 7. An application that replaces the point, or its payload, takes the tag away: so
-//! a point without a tag is one whose content nothing is known of.
+//! The tag is two fields. `rehang` is the item's revision; `rehang_tag` holds `id`, its name where the point's id is no name that the
+//! application gave, `n`, whether it has no source, and `s7`, what is known of it in the space of slot 7. An application that replaces
+//! the point, or its payload, takes the tag away: so a point without a revision is one whose content nothing is known of.
+//!
+//! The revision is not in the object, since an application may take it away by itself, and a server of 1.18 that deletes an object from
+//! a payload leaves what is in it in the indexes of its fields.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +18,10 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::collection::{CollectionOptions, at_path};
 use crate::meta::SpaceSlot;
 
-/// The payload field of ours.
-pub(crate) const TAG: &str = "rehang";
-/// Where the revision is.
-pub(crate) const REVISION: &str = "rehang.r";
+/// The payload field with the revision.
+pub(crate) const REVISION: &str = "rehang";
+/// The payload field with everything else of ours.
+pub(crate) const TAG: &str = "rehang_tag";
 
 /// A point as an answer has it.
 #[derive(Debug, Clone)]
@@ -120,13 +123,12 @@ impl Point {
 
     /// The item's revision; `None` where the point has no tag yet.
     pub(crate) fn revision(&self) -> Option<Revision> {
-        self.payload.get(TAG)?.get("r")?.as_u64()
+        self.payload.get(REVISION)?.as_u64()
     }
 
     /// Whether a tag is on it, be it one of another form: such a point is no item, and an examination tells of it.
     pub(crate) fn has_tag(&self) -> bool {
-        let revision = self.payload.get(TAG).and_then(|tag| tag.get("r"));
-        revision.and_then(text_in).is_some()
+        self.payload.get(REVISION).and_then(text_in).is_some()
     }
 
     /// What the tag says of a space. A tag of another form says nothing.
@@ -153,7 +155,7 @@ impl Point {
             Some(_) => field(&options.payload).cloned().unwrap_or(Value::Null),
             None => {
                 let is_ours = |name: &String| {
-                    name == TAG
+                    [TAG, REVISION].contains(&name.as_str())
                         || options.source.as_ref() == Some(name)
                         || options.label.as_ref() == Some(name)
                 };

@@ -20,8 +20,8 @@ use crate::meta::{self, Meta, SpaceSlot};
 use crate::points::{REVISION, TAG, is_empty, none_of};
 use crate::{items, queue, search, vectors};
 
-/// Fields of the tag that filters ask for, with the kind of their index.
-const FIELDS: [(&str, &str); 2] = [("r", "integer"), ("n", "bool")];
+/// Fields of ours that filters ask for, with the kind of their index.
+const FIELDS: [(&str, &str); 2] = [(REVISION, "integer"), ("rehang_tag.n", "bool")];
 const FIELDS_OF_A_SPACE: [(&str, &str); 6] =
     [("p", "keyword"), ("q", "float"), ("b", "integer"), ("t", "integer"), ("f", "keyword"), ("v", "float")];
 /// The same of the leases.
@@ -30,7 +30,7 @@ const FIELDS_OF_A_LEASE: [(&str, &str); 2] = [("slot", "integer"), ("worker", "k
 /// A gallery that lies in a collection of Qdrant, for any number of threads, processes and machines at once. A clone is another handle
 /// on the same gallery.
 ///
-/// The application's points stay as they are, but for one payload field, `rehang`, and the named vectors of the spaces that are made;
+/// The application's points stay as they are, but for two payload fields, `rehang` and `rehang_tag`, and the named vectors of the spaces that are made;
 /// everything else of ours is in a collection beside it: see `docs/qdrant.md`.
 #[derive(Debug, Clone)]
 pub struct QdrantStore(Arc<Inner>);
@@ -66,8 +66,8 @@ impl Inner {
         let payload = match &self.options.payload {
             None => Value::Bool(true),
             Some(payload) => {
-                let fields = [self.options.source.as_deref(), self.options.label.as_deref(), Some(payload), Some(TAG)];
-                json!(fields.into_iter().flatten().collect::<Vec<_>>())
+                let given = [self.options.source.as_deref(), self.options.label.as_deref(), Some(payload)];
+                json!(given.into_iter().flatten().chain([REVISION, TAG]).collect::<Vec<_>>())
             }
         };
         With { payload, vectors: spaces.into_iter().map(|space| space.vector.clone()).collect() }
@@ -75,7 +75,7 @@ impl Inner {
 
     /// The tag alone.
     pub(crate) fn tag<'a>(&self, spaces: impl IntoIterator<Item = &'a SpaceSlot>) -> With {
-        With { payload: json!([TAG]), ..self.with(spaces) }
+        With { payload: json!([REVISION, TAG]), ..self.with(spaces) }
     }
 
     fn index(&self, collection: &str, field: &str, kind: &str) -> Result<()> {
@@ -119,7 +119,7 @@ impl QdrantStore {
         Ok(Inspected { version, points, vectors, texts, is_gallery })
     }
 
-    /// Makes a gallery of a collection: a collection of ours beside it, indexes on the payload field `rehang`, and that field in every
+    /// Makes a gallery of a collection: a collection of ours beside it, indexes on two payload fields, and these in every
     /// point, which makes it an item. The collection may be written and read meanwhile. `old` is the name of the space of the
     /// application's own vectors. `advance` is told `(done, total)` points, and ends the work where it gives `false`. Where a process
     /// died, the next call goes on; where all is done, it changes nothing.
@@ -156,7 +156,7 @@ impl QdrantStore {
             Ok(())
         })?;
         for (field, kind) in FIELDS {
-            inner.index(inner.collection(), &format!("{TAG}.{field}"), kind)?;
+            inner.index(inner.collection(), field, kind)?;
         }
         let store = Self(Arc::new(inner));
         let unlisted = items::sweep(&store.0, &mut |done| advance(done, total.max(done)))?;
@@ -218,7 +218,7 @@ impl QdrantStore {
         })
     }
 
-    /// Takes everything of ours out of the server again: the field `rehang` of every point with its indexes, the collection beside the
+    /// Takes everything of ours out of the server again: the two fields of every point with their indexes, the collection beside the
     /// application's, and the named vectors of all spaces that were made, but for the one that serves.
     ///
     /// # Errors
@@ -248,14 +248,14 @@ impl QdrantStore {
                 inner.client.ask("DELETE", &inner.vector_path(&space.vector), &Value::Null)?;
             }
         }
-        let tagged = none_of([is_empty(TAG)]);
+        let tagged = json!({"should": [none_of([is_empty(TAG)]), none_of([is_empty(REVISION)])]});
         inner.client.change(
             inner.collection(),
-            &[json!({"delete_payload": {"keys": [TAG], "filter": tagged}})],
+            &[json!({"delete_payload": {"keys": [REVISION, TAG], "filter": tagged}})],
         )?;
         let there = collection::look(&inner.client, inner.collection())?.unwrap_or_default();
         for field in there["payload_schema"].as_object().into_iter().flat_map(|schema| schema.keys()) {
-            if field.starts_with("rehang.") {
+            if *field == REVISION || field.starts_with("rehang_tag.") {
                 let path = format!("/collections/{}/index/{field}?wait=true", inner.collection());
                 inner.client.ask("DELETE", &path, &Value::Null)?;
             }

@@ -129,7 +129,7 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
     let hits = store.search("old", &Matrix::new(WIDTH, vec![9.0, 1.0, 0.0, 0.0]).unwrap(), 1, &Filter::default());
     assert_eq!(hits.unwrap()[0][0].id, "9", "a new point is found at once");
 
-    // An application that changes the source alone takes the field away, and the item is embedded again: its vector is not ours to keep.
+    // An application that changes the source alone takes the field away, and the item is embedded again.
     let path = format!("/collections/{name}/points/payload");
     send(&server.url, "POST", &format!("{path}?wait=true"), &json!({"payload": {"body": "other"}, "points": [2]}));
     assert_eq!(provenance(&store, 2), Some(Provenance::Adapted), "not seen: docs/qdrant.md says so");
@@ -244,7 +244,7 @@ fn a_write_that_died_in_between_is_taken_over() {
     // As the first two steps of a write leave it: in a place that is held, or was.
     for (until, provenance) in [(0, Provenance::Adapted), (1, Provenance::Native)] {
         let mark = json!({"p": "pending", "k": "of-a-dead-one", "u": until});
-        let set = json!({"payload": mark, "key": "rehang.s2", "points": [1]});
+        let set = json!({"payload": mark, "key": "rehang_tag.s2", "points": [1]});
         send(&server.url, "POST", &format!("/collections/{name}/points/payload?wait=true"), &set);
         assert_eq!(self::provenance(&store, 1), None, "it lacks a vector meanwhile");
         let written = store.write_vectors(NEW, Some(Epoch::FIRST), &[write(1, revision(&store, 1), provenance)]);

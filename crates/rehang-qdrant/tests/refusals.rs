@@ -38,7 +38,7 @@ fn addresses_and_names_are_looked_at_before_anything_is_sent() {
     for name in ["", "a/b", "..", "a?b"] {
         assert!(look(here(), &options(name, None)).contains("collection"), "{name}");
     }
-    for source in ["", "a..b", "a b", "rehang.r", "a[0]"] {
+    for source in ["", "a..b", "a b", "rehang", "rehang_tag.n", "a[0]"] {
         let options = CollectionOptions { source: Some(source.into()), ..good.clone() };
         assert!(look(here(), &options).contains("source"), "{source}");
     }

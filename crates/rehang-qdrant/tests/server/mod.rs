@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 #![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -35,8 +36,10 @@ impl Server {
 
     fn launch(&mut self, program: &str, key: Option<&str>) {
         let folder: &Path = self.folder.as_ref().unwrap().path();
-        let mut command = Command::new(program);
+        // The shell ends the server with the process that asked for it, however that one ends: its input ends then.
+        let mut command = Command::new("sh");
         command
+            .args(["-c", "\"$0\" >/dev/null 2>&1 </dev/null & echo $!; cat >/dev/null; kill -9 $!", program])
             .current_dir(folder)
             .env("QDRANT__STORAGE__STORAGE_PATH", folder.join("storage"))
             .env("QDRANT__STORAGE__SNAPSHOTS_PATH", folder.join("snapshots"))
@@ -45,12 +48,17 @@ impl Server {
             .env("QDRANT__SERVICE__GRPC_PORT", self.ports.1.to_string())
             .env("QDRANT__TELEMETRY_DISABLED", "true")
             .env("QDRANT__LOG_LEVEL", "ERROR")
-            .stdout(Stdio::null())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null());
         if let Some(key) = key {
             command.env("QDRANT__SERVICE__API_KEY", key);
         }
-        self.process = Some(command.spawn().unwrap_or_else(|error| panic!("{program}: {error}")));
+        let mut process = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
+        // The shell says the server's number as soon as it runs.
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        self.process = Some(process);
         for _ in 0..600 {
             if ureq::get(format!("{}/readyz", self.url)).call().is_ok() {
                 return;
@@ -62,11 +70,16 @@ impl Server {
 
     /// Ends the server as a power switch would end the process, and starts it again on the same folder after a while.
     pub fn kill_and_restart(&mut self, after: Duration) {
-        let mut process = self.process.take().unwrap();
-        process.kill().unwrap();
-        process.wait().unwrap();
+        self.kill();
         std::thread::sleep(after);
         self.launch(&std::env::var("REHANG_QDRANT").unwrap(), None);
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            drop(process.stdin.take());
+            drop(process.wait());
+        }
     }
 
     pub fn address(&self) -> QdrantAddress {
@@ -76,10 +89,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(process) = &mut self.process {
-            drop(process.kill());
-            drop(process.wait());
-        }
+        self.kill();
     }
 }
 
