@@ -40,7 +40,8 @@ impl QdrantAddress {
     /// The URL without a slash at its end, if it can be one.
     pub(crate) fn base(&self) -> Result<String> {
         let base = self.url.trim().trim_end_matches('/');
-        let wanted = "http:// or https:// with a host and a port, and no name or key in it: http://127.0.0.1:6333";
+        let wanted =
+            "http:// or https:// with a host and a port, and no name or key in it: http://127.0.0.1:6333";
         let rest = base.strip_prefix("https://").or_else(|| base.strip_prefix("http://"));
         let is_address = rest.is_some_and(|rest| {
             !rest.is_empty() && rest.is_ascii() && !rest.contains(['@', '?', '#', ' ', '"', '<', '>', '\\'])
@@ -86,6 +87,9 @@ impl QdrantAddress {
 impl fmt::Debug for QdrantAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = if self.url.contains('@') { "…" } else { &self.url };
-        f.debug_struct("QdrantAddress").field("url", &shown).field("has_key", &self.key.is_some()).finish()
+        f.debug_struct("QdrantAddress")
+            .field("url", &shown)
+            .field("has_key", &self.key.is_some())
+            .finish_non_exhaustive()
     }
 }

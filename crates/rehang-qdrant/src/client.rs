@@ -199,7 +199,8 @@ impl Client {
         let (mut points, _) = self.page(collection, &body)?;
         points.sort_by(|a, b| b.order_value.total_cmp(&a.order_value).then(a.key.cmp(&b.key)));
         points.dedup_by_key(|point| point.key);
-        let Some(last) = points.last().map(|point| point.order_value).filter(|_| points.len() >= limit) else {
+        let Some(last) = points.last().map(|point| point.order_value).filter(|_| points.len() >= limit)
+        else {
             return Ok(points);
         };
         // Of equal ones at its border the server gives any: they are read again, by key.

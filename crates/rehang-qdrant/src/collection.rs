@@ -77,7 +77,8 @@ impl CollectionOptions {
                 !part.is_empty()
                     && part.chars().all(|letter| letter.is_alphanumeric() || "_-".contains(letter))
             };
-            if !path.split('.').all(is_part) || path.split('.').next().is_some_and(|first| [TAG, REVISION].contains(&first))
+            if !path.split('.').all(is_part)
+                || path.split('.').next().is_some_and(|first| [TAG, REVISION].contains(&first))
             {
                 let expected = "a payload field of letters, digits, '_' and '-', with dots into objects, and not one of ours";
                 return Err(Error::option(option, path, expected));
@@ -109,8 +110,7 @@ pub(crate) fn expect_server(client: &Client) -> Result<String> {
 /// How a collection is configured; a refusal where a gallery cannot keep its promises in it.
 pub(crate) fn facts(client: &Client, options: &CollectionOptions) -> Result<Facts> {
     let found = look(client, &options.collection)?;
-    let found =
-        found.ok_or_else(|| Error::not_found("collection", &options.collection, client.name()))?;
+    let found = found.ok_or_else(|| Error::not_found("collection", &options.collection, client.name()))?;
     let params = &found["config"]["params"];
     let what = format!("collection {}", options.collection);
     if params["replication_factor"].as_u64().unwrap_or(1) > 1 {
@@ -142,7 +142,9 @@ pub(crate) fn facts(client: &Client, options: &CollectionOptions) -> Result<Fact
             named.iter().for_each(|(name, vector)| take(name, vector));
         }
     }
-    if let Some(name) = options.vector.as_ref().filter(|name| !vectors.iter().any(|(there, ..)| there == *name)) {
+    if let Some(name) =
+        options.vector.as_ref().filter(|name| !vectors.iter().any(|(there, ..)| there == *name))
+    {
         let names: Vec<String> = vectors.iter().map(|(name, ..)| format!("{name:?}")).collect();
         let place = format!(
             "{what}, which has {} of Euclid, Cosine or Dot",

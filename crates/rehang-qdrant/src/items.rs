@@ -39,7 +39,8 @@ pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<
     let collection = inner.collection();
     let mut done = 0;
     loop {
-        let page = inner.client.scroll(collection, &all_of([untagged()]), None, TOGETHER, &With::default())?;
+        let page =
+            inner.client.scroll(collection, &all_of([untagged()]), None, TOGETHER, &With::default())?;
         if page.is_empty() {
             // Those that cannot be items are not in the page.
             return inner.client.count(collection, &all_of([untagged()]));
@@ -181,7 +182,7 @@ fn new_point<'a>(
     let mut payload = Map::new();
     match (&inner.options.payload, &write.payload) {
         (Some(path), given) if !given.is_null() => put_at(&mut payload, path, given.clone()),
-        (None, Value::Object(fields)) => payload = fields.clone(),
+        (None, Value::Object(fields)) => payload.clone_from(fields),
         _ => {}
     }
     for (path, given) in [(&inner.options.source, &write.source), (&inner.options.label, &write.label)] {
@@ -217,11 +218,8 @@ fn withdraw_superseded(inner: &Inner, meta: &Meta, writes: &[ItemWrite], keys: &
         let is_of_now =
             now.spaces.iter().any(|other| other.slot == space.slot && other.record.epoch.number() == epoch);
         if !is_of_now {
-            let written = [
-                has_id(keys.iter().copied()),
-                is(&space.path("p"), "adapted"),
-                is(&space.path("e"), epoch),
-            ];
+            let written =
+                [has_id(keys.iter().copied()), is(&space.path("p"), "adapted"), is(&space.path("e"), epoch)];
             let out = json!({"set_payload": {"payload": {"p": "none"}, "key": format!("{TAG}.{}", space.field()), "filter": all_of(written)}});
             inner.client.change(inner.collection(), &[out])?;
         }

@@ -174,7 +174,9 @@ where
             Some(version) => json!({
                 "points": points, "update_mode": "update_only", "update_filter": all_of([is("version", version)]),
             }),
-            None => json!({"points": points, "update_mode": "insert_only", "update_filter": all_of([has_id([].into_iter())])}),
+            None => {
+                json!({"points": points, "update_mode": "insert_only", "update_filter": all_of([has_id([].into_iter())])})
+            }
         };
         inner.client.ask("PUT", &format!("/collections/{}/points?wait=true", inner.ours), &body)?;
         if read_state::<S>(inner, point)?.names.contains(&name) {

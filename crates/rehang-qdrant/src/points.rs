@@ -151,19 +151,18 @@ impl Point {
     /// The item; `None` where the point has no tag yet.
     pub(crate) fn item(&self, options: &CollectionOptions) -> Option<Item> {
         let field = |path: &Option<String>| path.as_deref().and_then(|path| at_path(&self.payload, path));
-        let payload = match &options.payload {
-            Some(_) => field(&options.payload).cloned().unwrap_or(Value::Null),
-            None => {
-                let is_ours = |name: &String| {
-                    [TAG, REVISION].contains(&name.as_str())
-                        || options.source.as_ref() == Some(name)
-                        || options.label.as_ref() == Some(name)
-                };
-                let others = self.payload.iter().filter(|(name, _)| !is_ours(name));
-                let others: Map<String, Value> =
-                    others.map(|(name, value)| (name.clone(), value.clone())).collect();
-                if others.is_empty() { Value::Null } else { Value::Object(others) }
-            }
+        let payload = if options.payload.is_some() {
+            field(&options.payload).cloned().unwrap_or(Value::Null)
+        } else {
+            let is_ours = |name: &String| {
+                [TAG, REVISION].contains(&name.as_str())
+                    || options.source.as_ref() == Some(name)
+                    || options.label.as_ref() == Some(name)
+            };
+            let others = self.payload.iter().filter(|(name, _)| !is_ours(name));
+            let others: Map<String, Value> =
+                others.map(|(name, value)| (name.clone(), value.clone())).collect();
+            if others.is_empty() { Value::Null } else { Value::Object(others) }
         };
         Some(Item {
             key: self.key,

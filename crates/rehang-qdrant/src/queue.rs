@@ -35,9 +35,8 @@ fn record(inner: &Inner, point: &Point, space: &SpaceSlot, vectors_of: Option<&S
 
 /// What comes along for a record.
 fn with_of(inner: &Inner, space: &SpaceSlot, vectors_of: Option<&SpaceSlot>) -> With {
-    let own = Some(space).filter(|space| {
-        space.is_applications && vectors_of.is_none_or(|other| other.slot != space.slot)
-    });
+    let own = Some(space)
+        .filter(|space| space.is_applications && vectors_of.is_none_or(|other| other.slot != space.slot));
     inner.with(own.into_iter().chain(vectors_of))
 }
 
@@ -90,8 +89,13 @@ fn walk_queue(
         let filter = [queueable(space).to_vec(), vec![adapted(), is(&space.path("b"), band)]].concat();
         let (mut limit, mut seen) = (wanted, 0);
         while goes_on {
-            let points =
-                inner.client.scroll_down(collection, &all_of(filter.clone()), &space.path("q"), limit, with)?;
+            let points = inner.client.scroll_down(
+                collection,
+                &all_of(filter.clone()),
+                &space.path("q"),
+                limit,
+                with,
+            )?;
             let is_last = points.len() < limit;
             let given = points.len();
             goes_on = each(points.into_iter().skip(seen).collect())?;
@@ -122,27 +126,28 @@ fn among(space: &SpaceSlot, among: Among) -> Value {
 }
 
 /// The first keys of a shuffle, and how many are in it: a pass over all ids, since the server cannot order by a hash of them.
-fn first(
-    inner: &Inner,
-    space: &SpaceSlot,
-    of: Among,
-    seed: u64,
-    size: usize,
-) -> Result<(Vec<ItemKey>, u64)> {
+fn first(inner: &Inner, space: &SpaceSlot, of: Among, seed: u64, size: usize) -> Result<(Vec<ItemKey>, u64)> {
     let mut kept: BTreeSet<(u64, ItemKey)> = BTreeSet::new();
     let mut count = 0;
     let filter = among(space, of);
-    inner.client.each_page(inner.collection(), &filter, None, usize::MAX, &With::default(), &mut |points| {
-        for point in points {
-            count += 1;
-            // Positive numbers sort as their bits do.
-            kept.insert((shuffled(seed, point.key).to_bits(), point.key));
-            if kept.len() > size {
-                kept.pop_last();
+    inner.client.each_page(
+        inner.collection(),
+        &filter,
+        None,
+        usize::MAX,
+        &With::default(),
+        &mut |points| {
+            for point in points {
+                count += 1;
+                // Positive numbers sort as their bits do.
+                kept.insert((shuffled(seed, point.key).to_bits(), point.key));
+                if kept.len() > size {
+                    kept.pop_last();
+                }
             }
-        }
-        Ok(true)
-    })?;
+            Ok(true)
+        },
+    )?;
     Ok((kept.into_iter().map(|(_, key)| key).collect(), count))
 }
 
@@ -153,7 +158,10 @@ pub(crate) fn sample(inner: &Inner, sample: &Sample) -> Result<Drawn> {
     list(inner)?;
     let (keys, of) = first(inner, space, sample.among, sample.seed, sample.size)?;
     let points = in_order(inner, &keys, &with_of(inner, space, vectors_of))?;
-    Ok(Drawn { records: points.iter().filter_map(|point| record(inner, point, space, vectors_of)).collect(), of })
+    Ok(Drawn {
+        records: points.iter().filter_map(|point| record(inner, point, space, vectors_of)).collect(),
+        of,
+    })
 }
 
 /// Points by key, in the order of the keys.
@@ -312,14 +320,16 @@ fn free_records(
             let (keys, _) = first(inner, space, Among::Embeddable, seed, size)?;
             let mut waiting: Vec<Value> = queueable(space).to_vec();
             waiting.extend([space.waiting(), has_id(keys.iter().copied())]);
-            let waits =
-                inner.client.scroll(inner.collection(), &all_of(waiting), None, usize::MAX, &With::default())?;
+            let waits = inner.client.scroll(
+                inner.collection(),
+                &all_of(waiting),
+                None,
+                usize::MAX,
+                &With::default(),
+            )?;
             let waits: BTreeSet<ItemKey> = waits.into_iter().map(|point| point.key).collect();
-            let free: Vec<ItemKey> = keys
-                .into_iter()
-                .filter(|key| waits.contains(key) && !is_held(*key))
-                .take(limit)
-                .collect();
+            let free: Vec<ItemKey> =
+                keys.into_iter().filter(|key| waits.contains(key) && !is_held(*key)).take(limit).collect();
             take(in_order(inner, &free, &with)?)?;
         }
     }

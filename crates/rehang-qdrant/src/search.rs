@@ -42,7 +42,8 @@ fn search_one(
     if k == 0 {
         return Ok(Vec::new());
     }
-    let with = if filter.labels.is_empty() && filter.payload.is_empty() { inner.tag([]) } else { inner.with([]) };
+    let with =
+        if filter.labels.is_empty() && filter.payload.is_empty() { inner.tag([]) } else { inner.with([]) };
     let look_max = k.saturating_mul(LOOK_MAX).saturating_add(1_000);
     let mut limit = k.saturating_add(MORE);
     loop {
@@ -97,7 +98,7 @@ fn conditions(inner: &Inner, space: &SpaceSlot, filter: &Filter) -> Value {
     }
     for (field, value) in &filter.payload {
         let is_plain = field.chars().all(|letter| letter.is_alphanumeric() || "_-".contains(letter));
-        if field.is_empty() || !(is_plain || !field.contains(['"', '\\'])) {
+        if field.is_empty() || !is_plain && field.contains(['"', '\\']) {
             continue;
         }
         let quoted = if is_plain { field.clone() } else { format!("\"{field}\"") };

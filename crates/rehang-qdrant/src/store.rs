@@ -279,9 +279,12 @@ impl QdrantStore {
             }
         };
         found(None, "points whose ids cannot be those of items", unlisted);
-        let broken =
-            json!({"must_not": [is_empty(REVISION), {"key": REVISION, "range": {"gte": 1}}]});
-        found(None, "points whose field \"rehang\" is not of ours", inner.client.count(inner.collection(), &broken)?);
+        let broken = json!({"must_not": [is_empty(REVISION), {"key": REVISION, "range": {"gte": 1}}]});
+        found(
+            None,
+            "points whose field \"rehang\" is not of ours",
+            inner.client.count(inner.collection(), &broken)?,
+        );
         let there = inner.facts()?.vectors;
         for space in &meta.spaces {
             let name = Some(space.record.space.name.as_str());
@@ -295,7 +298,11 @@ impl QdrantStore {
             found(name, "items that are said to have a vector and have none", count(without)?);
             if !space.is_applications {
                 let unsaid = json!({"must": [space.has_vector(), is_empty(&space.path("p"))]});
-                found(name, "vectors that were not written through the gallery, and do not count", count(unsaid)?);
+                found(
+                    name,
+                    "vectors that were not written through the gallery, and do not count",
+                    count(unsaid)?,
+                );
             }
         }
         Ok(problems)
@@ -340,7 +347,8 @@ fn create_space(inner: &Inner, space: &Space, written_as: Provenance) -> Result<
     match found {
         Some((_, size, distance)) if (size, distance) == (space.dimension, space.distance) => {}
         Some((_, size, distance)) => {
-            let why = format!("the collection's vector {vector:?} is {size}-d, {distance}; the space is {space}");
+            let why =
+                format!("the collection's vector {vector:?} is {size}-d, {distance}; the space is {space}");
             return Err(Error::conflict(format!("space {:?}", space.name), why));
         }
         None => {

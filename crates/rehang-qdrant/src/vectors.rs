@@ -13,7 +13,7 @@
 //! between leaves `pending`, which counts as lacking; after [`HOLD_MS`] another one takes the place over, and the name keeps the first
 //! one out for good. The server does not say which conditions held, so the writer reads back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rehang::{ErrorKind, Provenance, Result};
@@ -27,9 +27,7 @@ use crate::client::With;
 use crate::clock;
 use crate::items::{has_source, list, tagged};
 use crate::meta::{self, SpaceSlot};
-use crate::points::{
-    Point, REVISION, TAG, all_of, any_of, has_id, id_of, is, is_empty, none_of, place_of,
-};
+use crate::points::{Point, REVISION, TAG, all_of, any_of, has_id, id_of, is, is_empty, none_of, place_of};
 use crate::queue;
 use crate::store::Inner;
 
@@ -49,11 +47,7 @@ pub(crate) fn get(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Op
     Ok(keys.iter().map(|key| found.get(key)?.record(space, true, true)).collect())
 }
 
-pub(crate) fn provenances(
-    inner: &Inner,
-    space: &str,
-    keys: &[ItemKey],
-) -> Result<Vec<Option<Provenance>>> {
+pub(crate) fn provenances(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
     let meta = meta::read(inner)?;
     let space = meta.find(space, &inner.name())?;
     let found = tagged(inner, keys, &inner.tag([]))?;
@@ -87,15 +81,16 @@ pub(crate) fn write(
     let mut rest = writes;
     while !rest.is_empty() {
         // An item that is there twice is written twice, one after the other.
-        let mut keys = BTreeMap::new();
-        let is_again = |(at, write): (usize, &VectorWrite)| at >= TOGETHER || keys.insert(write.key, ()).is_some();
+        let mut keys = BTreeSet::new();
+        let is_again = |(at, write): (usize, &VectorWrite)| at >= TOGETHER || !keys.insert(write.key);
         let (now, later) = rest.split_at(rest.iter().enumerate().position(is_again).unwrap_or(rest.len()));
         outcomes.extend(write_together(inner, there, epoch, now)?);
         rest = later;
     }
-    let natives = writes.iter().zip(&outcomes).filter(|(write, outcome)| {
-        write.provenance == Provenance::Native && **outcome == Outcome::Written
-    });
+    let natives = writes
+        .iter()
+        .zip(&outcomes)
+        .filter(|(write, outcome)| write.provenance == Provenance::Native && **outcome == Outcome::Written);
     let natives: Vec<ItemKey> = natives.map(|(write, _)| write.key).collect();
     queue::end_leases(inner, there, &natives)?;
     if let Some(epoch) = epoch.filter(|_| natives.len() < writes.len()) {
@@ -117,7 +112,8 @@ fn write_together(
     let mut pause = Duration::from_millis(2);
     let mut outcomes: BTreeMap<ItemKey, Outcome> = BTreeMap::new();
     loop {
-        let open: Vec<&VectorWrite> = writes.iter().filter(|write| !outcomes.contains_key(&write.key)).collect();
+        let open: Vec<&VectorWrite> =
+            writes.iter().filter(|write| !outcomes.contains_key(&write.key)).collect();
         if open.is_empty() {
             let outcome = |write: &VectorWrite| outcomes.get(&write.key).copied();
             return Ok(writes.iter().filter_map(outcome).collect());
@@ -240,9 +236,7 @@ fn check_not_overtaken(
 ) -> Result<()> {
     let there = point.and_then(|point| point.mark(space).epoch).map(Epoch::new);
     match (epoch.filter(|_| write.provenance == Provenance::Adapted), there) {
-        (Some(epoch), Some(there)) if there > epoch => {
-            check::epoch(&space.record.space.name, epoch, there)
-        }
+        (Some(epoch), Some(there)) if there > epoch => check::epoch(&space.record.space.name, epoch, there),
         _ => Ok(()),
     }
 }
@@ -264,9 +258,8 @@ fn put_vectors(inner: &Inner, space: &SpaceSlot, writes: &[&VectorWrite], name: 
     let mut left: Vec<&VectorWrite> = writes.to_vec();
     let path = format!("/collections/{}/points/vectors?wait=true", inner.collection());
     while !left.is_empty() {
-        let point = |write: &&'_ VectorWrite| (write.key, id_of(write.key));
         let points = left.iter().map(|write| PointVectors {
-            id: point(write).1,
+            id: id_of(write.key),
             vector: BTreeMap::from([(space.vector.as_str(), write.vector.as_slice())]),
         });
         let update_filter = all_of([is(&space.path("k"), name)]);
@@ -421,8 +414,7 @@ pub(crate) fn record_failures(
         let operations: Vec<Value> = some
             .iter()
             .map(|(key, revision, reason)| {
-                let of_now =
-                    [has_id([*key].into_iter()), is(REVISION, *revision), space.waiting()];
+                let of_now = [has_id([*key].into_iter()), is(REVISION, *revision), space.waiting()];
                 let reason: String = reason.chars().take(REASON_MAX).collect();
                 // An empty reason would be none.
                 let reason = if reason.is_empty() { " ".to_owned() } else { reason };
@@ -433,8 +425,7 @@ pub(crate) fn record_failures(
         // Only leases of items that have failed end; those of others go on.
         let keys = some.iter().map(|(key, ..)| *key);
         let failed = json!({"must": [has_id(keys)], "must_not": [is_empty(&space.path("f"))]});
-        let failed =
-            inner.client.scroll(inner.collection(), &failed, None, usize::MAX, &With::default())?;
+        let failed = inner.client.scroll(inner.collection(), &failed, None, usize::MAX, &With::default())?;
         let failed: Vec<ItemKey> = failed.into_iter().map(|point| point.key).collect();
         queue::end_leases(inner, space, &failed)?;
     }
@@ -470,7 +461,8 @@ pub(crate) fn clear_failures(inner: &Inner, space: &str) -> Result<u64> {
 pub(crate) fn errors(inner: &Inner, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
     let meta = meta::read(inner)?;
     let space = meta.find(space, &inner.name())?;
-    let filter = json!({"must": [space.made_by(&[Provenance::Native])], "must_not": [is_empty(&space.path("v"))]});
+    let filter =
+        json!({"must": [space.made_by(&[Provenance::Native])], "must_not": [is_empty(&space.path("v"))]});
     let path = space.path("t");
     let points = inner.client.scroll_down(inner.collection(), &filter, &path, limit, &inner.tag([]))?;
     let error = |point: Point| {

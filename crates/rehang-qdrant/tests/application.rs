@@ -1,5 +1,7 @@
 //! An application writes plain requests beside a gallery: the gallery says the right thing, and the application loses nothing.
 
+#![allow(clippy::disallowed_methods, reason = "tests wait for a server, and let time pass while it is away")]
+
 mod server;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,12 +10,14 @@ use std::time::Duration;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_store::{
-    Epoch, Filter, ItemKey, Ledger, Index, Outcome, Priority, Queue, Scan, Select, VectorWrite,
+    Epoch, Filter, Index, ItemKey, Ledger, Outcome, Priority, Queue, Scan, Select, VectorWrite,
 };
 use serde_json::{Value, json};
 use server::{Server, send};
 
 const WIDTH: usize = 4;
+/// Points that are written while an application writes, too.
+const POINTS: u64 = 40;
 const NEW: &str = "org/new.model";
 
 fn options(collection: &str) -> CollectionOptions {
@@ -31,12 +35,18 @@ fn point(id: u64, body: &str) -> Value {
 }
 
 fn upsert(server: &Server, collection: &str, points: &[Value]) {
-    send(&server.url, "PUT", &format!("/collections/{collection}/points?wait=true"), &json!({"points": points}));
+    send(
+        &server.url,
+        "PUT",
+        &format!("/collections/{collection}/points?wait=true"),
+        &json!({"points": points}),
+    );
 }
 
 fn payload_of(server: &Server, collection: &str, id: u64) -> Value {
     let path = format!("/collections/{collection}/points");
-    let found = send(&server.url, "POST", &path, &json!({"ids": [id], "with_payload": true, "with_vector": true}));
+    let found =
+        send(&server.url, "POST", &path, &json!({"ids": [id], "with_payload": true, "with_vector": true}));
     found[0].clone()
 }
 
@@ -101,7 +111,11 @@ fn a_collection_becomes_a_gallery_and_is_given_back_as_it_was() {
     assert_eq!(store.check().unwrap(), []);
     store.release().unwrap();
     let left = payload_of(server, &name, 1);
-    assert_eq!(left["payload"], json!({"body": "text 1", "topic": "t", "count": 0}), "nothing of ours is left");
+    assert_eq!(
+        left["payload"],
+        json!({"body": "text 1", "topic": "t", "count": 0}),
+        "nothing of ours is left"
+    );
     assert_eq!(left["vector"], json!({"embedding": [1.0, 1.0, 0.0, 0.0]}));
     let error = QdrantStore::open(&server.address(), &options(&name), None).unwrap_err();
     assert!(error.to_string().contains("gallery"), "{error}");
@@ -126,22 +140,41 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
     assert_ne!(revision(&store, 1), read[0]);
     let counts = store.counts(NEW).unwrap();
     assert_eq!((counts.items, counts.adapted, counts.native, counts.lacking), (4, 1, 0, 3));
-    let hits = store.search("old", &Matrix::new(WIDTH, vec![9.0, 1.0, 0.0, 0.0]).unwrap(), 1, &Filter::default());
+    let hits =
+        store.search("old", &Matrix::new(WIDTH, vec![9.0, 1.0, 0.0, 0.0]).unwrap(), 1, &Filter::default());
     assert_eq!(hits.unwrap()[0][0].id, "9", "a new point is found at once");
 
     // An application that changes the source alone takes the field away, and the item is embedded again.
     let path = format!("/collections/{name}/points/payload");
-    send(&server.url, "POST", &format!("{path}?wait=true"), &json!({"payload": {"body": "other"}, "points": [2]}));
+    send(
+        &server.url,
+        "POST",
+        &format!("{path}?wait=true"),
+        &json!({"payload": {"body": "other"}, "points": [2]}),
+    );
     assert_eq!(provenance(&store, 2), Some(Provenance::Adapted), "not seen: docs/qdrant.md says so");
-    send(&server.url, "POST", &format!("{path}/delete?wait=true"), &json!({"keys": ["rehang"], "points": [2]}));
+    send(
+        &server.url,
+        "POST",
+        &format!("{path}/delete?wait=true"),
+        &json!({"keys": ["rehang"], "points": [2]}),
+    );
     assert_eq!(provenance(&store, 2), None);
     assert_eq!(store.get(&["2"]).unwrap()[0].as_ref().unwrap().source.as_deref(), Some("other"));
-    assert!(payload_of(server, &name, 2)["vector"][NEW.replace('/', "_")].is_null(), "the stale vector is gone");
+    assert!(
+        payload_of(server, &name, 2)["vector"][NEW.replace('/', "_")].is_null(),
+        "the stale vector is gone"
+    );
 
     // A payload that is overwritten takes the tag, and leaves an adapted vector that nobody speaks of: it does not count.
     let read = revision(&store, 2);
     store.write_vectors(NEW, Some(Epoch::FIRST), &[write(2, read, Provenance::Adapted)]).unwrap();
-    send(&server.url, "PUT", &format!("{path}?wait=true"), &json!({"payload": {"body": "third"}, "points": [2]}));
+    send(
+        &server.url,
+        "PUT",
+        &format!("{path}?wait=true"),
+        &json!({"payload": {"body": "third"}, "points": [2]}),
+    );
     let query = Matrix::new(WIDTH, vec![0.0, 0.0, 1.0, 0.0]).unwrap();
     assert_eq!(store.search(NEW, &query, 9, &Filter::default()), Ok(vec![vec![]]));
     assert_eq!(provenance(&store, 2), None);
@@ -152,7 +185,7 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
 fn leases_end_with_what_an_application_writes() {
     let Some(server) = server::server() else { return };
     let (name, store) = gallery(server, "leases", 3);
-    let minute = Duration::from_secs(60);
+    let minute = Duration::from_mins(1);
     let claim = |worker: &str| -> Vec<String> {
         let claimed = store.claim(NEW, Queue::All, worker, 9, minute).unwrap();
         claimed.records.into_iter().map(|record| record.item.id).collect()
@@ -169,7 +202,6 @@ fn leases_end_with_what_an_application_writes() {
 #[test]
 fn an_application_loses_nothing_while_vectors_are_written() {
     let Some(server) = server::server() else { return };
-    const POINTS: u64 = 40;
     let (name, store) = gallery(server, "concurrent", POINTS);
     let (done, version) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -247,7 +279,8 @@ fn a_write_that_died_in_between_is_taken_over() {
         let set = json!({"payload": mark, "key": "rehang_tag.s2", "points": [1]});
         send(&server.url, "POST", &format!("/collections/{name}/points/payload?wait=true"), &set);
         assert_eq!(self::provenance(&store, 1), None, "it lacks a vector meanwhile");
-        let written = store.write_vectors(NEW, Some(Epoch::FIRST), &[write(1, revision(&store, 1), provenance)]);
+        let written =
+            store.write_vectors(NEW, Some(Epoch::FIRST), &[write(1, revision(&store, 1), provenance)]);
         assert_eq!(written, Ok(vec![Outcome::Written]));
     }
 }

@@ -47,8 +47,7 @@ impl Bench for Qdrant {
 
 fn keeps(in_vector: Option<&'static str>) {
     let Some(server) = server::server() else { return };
-    let bench =
-        Qdrant { server, in_vector, clock: ManualLeaseClock::default(), names: Mutex::default() };
+    let bench = Qdrant { server, in_vector, clock: ManualLeaseClock::default(), names: Mutex::default() };
     suite_of(&bench, Level::PerItem);
 }
 

@@ -95,8 +95,7 @@ fn ids_that_would_be_taken_for_numbers_are_refused() {
     let point = json!({"id": "00000000-0000-0000-0000-000000000007", "vector": {}, "payload": {"body": "x"}});
     let path = format!("/collections/{name}/points?wait=true");
     server::send(&server.url, "PUT", &path, &json!({"points": [point, {"id": 7, "vector": {}}]}));
-    let error =
-        QdrantStore::adopt(&server.address(), &options(&name, None), None, &|_, _| true).unwrap_err();
+    let error = QdrantStore::adopt(&server.address(), &options(&name, None), None, &|_, _| true).unwrap_err();
     assert!(error.to_string().contains("1 points with other ids"), "{error}");
     let replicated = server::fresh("params");
     let body: Value = json!({"vectors": {}, "optimizers_config": {"prevent_unoptimized": true}});

@@ -95,7 +95,10 @@ pub fn suite_of<B: Bench>(bench: &B, level: Level) {
     }
 }
 
-const PROMISES: [(Level, fn(&dyn Store)); 21] = [
+/// A promise about one handle.
+type One = fn(&dyn Store);
+
+const PROMISES: [(Level, One); 21] = [
     (Level::PerItem, an_empty_gallery_answers),
     (Level::PerItem, spaces_are_made_once_and_dropped),
     (Level::PerItem, the_serving_space_is_switched_in_one_step),
@@ -365,7 +368,10 @@ fn conditional_writes_do_no_harm(store: &dyn Store) {
     assert_eq!(store.get(&["a"]), Ok(vec![None]));
     put_one(store, "a", None);
     let outcome = write_one(native(a, now, [1.0, 0.0]));
-    assert!(matches!(outcome, Outcome::Deleted | Outcome::Changed), "nor as another item of the same id: {outcome:?}");
+    assert!(
+        matches!(outcome, Outcome::Deleted | Outcome::Changed),
+        "nor as another item of the same id: {outcome:?}"
+    );
 }
 
 fn vectors_are_checked_at_the_door(store: &dyn Store) {

@@ -1,6 +1,7 @@
 //! A real Qdrant for tests: `REHANG_QDRANT_URL`, one that runs, or `REHANG_QDRANT`, the path of a program that is started on free ports
 //! in a temporary folder.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(clippy::disallowed_methods, reason = "tests wait for a server, and let time pass while it is away")]
 #![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
 use std::io::{BufRead, BufReader};
