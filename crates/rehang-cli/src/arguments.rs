@@ -608,9 +608,11 @@ pub enum Gallery {
     Index(IndexSpace),
     /// Give the disk the room back that a dropped space leaves in the file.
     Compact(Compact),
-    /// Make a gallery of the table that a configuration names: one schema, and triggers on the table. Applications go on as before.
+    /// Make a gallery of the table or collection that a configuration names: one schema and triggers on the table, or two fields in each
+    /// point and a collection beside it. Applications go on as before.
     Adopt(Adopt),
-    /// Take everything of ours out of the database again: the table is left as it was found, but for the column that it serves from.
+    /// Take everything of ours out of the database again: the table, or the collection, is left as it was found, but for the column, or the
+    /// named vector, that it serves from.
     Release(Release),
     /// Say what a gallery holds: its spaces, how many items and vectors of each provenance, which space serves.
     Info(Info),
@@ -637,7 +639,7 @@ pub struct Import {
     pub distance: String,
 }
 
-/// Which gallery: a file, or the one of a configuration, where it may be a table of PostgreSQL.
+/// Which gallery: a file, or the one of a configuration, where it may be a table of PostgreSQL or a collection of Qdrant.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Which {
@@ -652,7 +654,7 @@ pub struct Which {
 /// Options of `rehang gallery adopt`.
 #[derive(Debug, Args)]
 pub struct Adopt {
-    /// Configuration, whose [gallery] is of kind "postgres".
+    /// Configuration, whose [gallery] is of kind "postgres" or "qdrant".
     #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
     pub config: PathBuf,
     /// Print every statement that would be run, for the owner of the table to read, and run none.
@@ -663,13 +665,13 @@ pub struct Adopt {
 /// Options of `rehang gallery release`.
 #[derive(Debug, Args)]
 pub struct Release {
-    /// Configuration, whose [gallery] is of kind "postgres".
+    /// Configuration, whose [gallery] is of kind "postgres" or "qdrant".
     #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
     pub config: PathBuf,
-    /// Move the vectors of the space that serves into this column of the table first, with an index; it is made if it is not there.
+    /// Move the vectors of the space that serves into this column of a table first, with an index; it is made if it is not there.
     #[arg(long, value_name = "COLUMN", required_unless_present = "yes")]
     pub into: Option<String>,
-    /// Drop every vector that is not in the table itself.
+    /// Drop every vector that is not in the table itself, or not of the space that serves a collection.
     #[arg(long)]
     pub yes: bool,
 }
@@ -822,28 +824,46 @@ pub struct Search {
 #[derive(Debug, Args)]
 pub struct Init {
     /// Gallery file: it says which space is replaced.
-    #[arg(long, value_name = "FILE", required_unless_present = "table")]
+    #[arg(long, value_name = "FILE", required_unless_present = "of_application")]
     pub gallery: Option<PathBuf>,
     /// A table of PostgreSQL with vectors, in place of a gallery file; --old-name says which model made them.
-    #[arg(long, value_name = "TABLE", conflicts_with = "gallery", requires = "old_name")]
+    #[arg(
+        long,
+        value_name = "TABLE",
+        group = "of_application",
+        conflicts_with = "gallery",
+        requires = "old_name"
+    )]
     pub table: Option<String>,
+    /// A collection of Qdrant, in place of a gallery file; --old-name says which model made its vectors.
+    #[arg(
+        long,
+        value_name = "NAME",
+        group = "of_application",
+        conflicts_with = "gallery",
+        requires = "old_name"
+    )]
+    pub collection: Option<String>,
+    /// Address of the server, http://127.0.0.1:6333 [default: the variable QDRANT_URL]. A key is read from the variable QDRANT_API_KEY.
+    #[arg(long, value_name = "URL", requires = "collection")]
+    pub qdrant: Option<String>,
     /// Address of the database, postgresql://USER@HOST/DATABASE [default: the variable DATABASE_URL]. One with a password is not
     /// written down.
     #[arg(long, value_name = "URL", requires = "table")]
     pub postgres: Option<String>,
-    /// Column with the vectors of the old model [default: the only one of that type].
-    #[arg(long, value_name = "COLUMN", requires = "table")]
+    /// Column, or named vector, with the vectors of the old model ("" is a collection's unnamed one) [default: the only one].
+    #[arg(long, value_name = "NAME", requires = "of_application")]
     pub vector: Option<String>,
-    /// Column, or SQL expression, with what can be embedded again [default: the only column of text beside the key].
-    #[arg(long, value_name = "COLUMN", requires = "table")]
+    /// Column, SQL expression or payload field with what can be embedded again [default: the only one of text beside the key].
+    #[arg(long, value_name = "NAME", requires = "of_application")]
     pub source: Option<String>,
-    /// Column with a class, tag or group.
-    #[arg(long, value_name = "COLUMN", requires = "table")]
+    /// Column, or payload field, with a class, tag or group.
+    #[arg(long, value_name = "NAME", requires = "of_application")]
     pub label: Option<String>,
-    /// Name of the model that made the vectors of the table.
-    #[arg(long, value_name = "NAME", requires = "table")]
+    /// Name of the model that made the vectors of the table or collection.
+    #[arg(long, value_name = "NAME", requires = "of_application")]
     pub old_name: Option<String>,
-    /// Distance that the table's vectors are searched by: l2, cosine or dot.
+    /// Distance that the table's or collection's vectors are searched by: l2, cosine or dot.
     #[arg(long, value_name = "DISTANCE", default_value = "cosine")]
     pub old_distance: String,
     /// Adapter: it says which space comes. Leave it out for one that `rehang upgrade fit` learns from the gallery, or for a model that

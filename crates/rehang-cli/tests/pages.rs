@@ -1,7 +1,9 @@
-//! `docs/quickstart.md` and `docs/postgres.md` are run as they stand: their commands give their output. `…` stands for anything within a line, and a
+//! `docs/quickstart.md`, `docs/postgres.md` and `docs/qdrant.md` are run as they stand: their commands give their output. `…` stands for anything within a line, and a
 //! line of it alone for any lines: times, and the numbers of networks, differ from machine to machine.
 
 mod common;
+#[path = "../../rehang-qdrant/tests/server/mod.rs"]
+mod qdrant;
 #[path = "../../rehang-postgres/tests/server/mod.rs"]
 mod server;
 
@@ -11,6 +13,7 @@ use std::process::Command;
 
 use common::{Place, demo};
 use rehang::files::{self, VectorSource};
+use serde_json::{Value, json};
 
 /// The files that the page begins with: the digits of the demo, by a small and by a larger model.
 fn place() -> Place {
@@ -155,4 +158,30 @@ fn a_page_that_is_not_true_is_found() {
     assert!(differs(&["a"], &["a", "b"]).is_some() && differs(&["a", "b"], &["a"]).is_some());
     assert!(differs(&["a … c"], &["a b d"]).is_some() && differs(&["…", "d"], &["x", "e"]).is_some());
     assert!(is_like("…", "") && !is_like("a", "ab") && is_like("a…", "ab"));
+}
+
+#[test]
+fn the_page_on_qdrant_does_what_it_says() {
+    let Some(server) = qdrant::server() else { return };
+    let place = place();
+    let old = files::read_matrix(&VectorSource::path(demo("old.npy"))).unwrap();
+    let collection = json!({"vectors": {"embedding": {"size": old.columns(), "distance": "Cosine"}}});
+    qdrant::send(&server.url, "PUT", "/collections/digits", &collection);
+    let points: Vec<Value> = (0..old.rows())
+        .map(|row| json!({"id": row, "payload": {"path": format!("digits/{row}.png"), "seen": 0}, "vector": {"embedding": old.row(row)}}))
+        .collect();
+    qdrant::send(&server.url, "PUT", "/collections/digits/points?wait=true", &json!({"points": points}));
+    let ids: String = (0..old.rows()).map(|row| format!("{row}\n")).collect();
+    place.write_bytes("ids.txt", ids.as_bytes());
+    assert!(run_page("qdrant.md", &place, &[("QDRANT_URL", server.url.clone())]) >= 10);
+    // The application's own are as they were, with one more vector in each point.
+    let first = qdrant::send(
+        &server.url,
+        "POST",
+        "/collections/digits/points",
+        &json!({"ids": [7], "with_vector": true}),
+    );
+    assert_eq!(first[0]["payload"], json!({"path": "digits/7.png", "seen": 0}));
+    assert_eq!(first[0]["vector"]["large"].as_array().unwrap().len(), 32);
+    assert_eq!(first[0]["vector"]["embedding"].as_array().unwrap().len(), old.columns());
 }

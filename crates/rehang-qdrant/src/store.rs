@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rehang::{Distance, Error, ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_store::{
-    AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite,
-    LeaseClock, Ledger, Outcome, Priority, Problem, Queue, Record, Revision, Sample, Scan, SpaceRecord,
-    SystemLeaseClock, VectorRecord, VectorWrite, check,
+    AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, IndexHealth, IndexKind,
+    Item, ItemKey, ItemWrite, LeaseClock, Ledger, Outcome, Priority, Problem, Queue, Record, Revision,
+    Sample, Scan, SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite, check,
 };
 use serde_json::{Value, json};
 
@@ -261,6 +261,30 @@ impl QdrantStore {
             }
         }
         inner.client.ask("DELETE", &format!("/collections/{}", inner.ours), &Value::Null).map(drop)
+    }
+
+    /// How the search index of a space is, as far as the server says: it counts the vectors of all spaces together.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no such space; as for a [`Ledger`].
+    pub fn index_health(&self, space: &str) -> Result<IndexHealth> {
+        let Counts { old, adapted, native, .. } = vectors::counts(&self.0, space)?;
+        let (vectors, facts) = ((old + adapted + native) as usize, self.0.facts()?);
+        let built = (facts.indexed as usize).min(vectors);
+        Ok(IndexHealth {
+            kind: if built == 0 { IndexKind::Exact } else { IndexKind::Graph },
+            vectors,
+            waiting: if facts.is_green { 0 } else { vectors - built },
+            built,
+            overwritten: 0,
+            recall_at_build: 1.0,
+            recall_checked: None,
+            rebuilt: 0,
+            rebuilt_because: None,
+            trouble: None,
+            bytes: 0,
+        })
     }
 
     /// What must not be in the gallery, looked for. Points that wait to be listed are listed first.

@@ -11,6 +11,7 @@ use rehang_store::{Ledger, Store, find_space};
 use serde::Deserialize;
 
 use crate::backfill::{Limits, Until};
+use crate::collection::CollectionLocation;
 use crate::fitting;
 use crate::forecast::Forecast;
 use crate::location::{Examined, Location};
@@ -42,6 +43,8 @@ struct GalleryPart {
     path: Option<PathBuf>,
     url: Option<String>,
     url_env: Option<String>,
+    key_env: Option<String>,
+    collection: Option<String>,
     table: Option<String>,
     id: Option<Names>,
     source: Option<String>,
@@ -64,54 +67,63 @@ impl GalleryPart {
     /// Where the gallery lies, given the folder of the file and the name of the old space.
     fn location(self, base: &Path, old: &str) -> Result<Location> {
         let kind = self.kind.as_deref().unwrap_or("sqlite");
-        let of_tables = [
-            ("url", self.url.is_some()),
-            ("url_env", self.url_env.is_some()),
-            ("table", self.table.is_some()),
-            ("id", self.id.is_some()),
-            ("source", self.source.is_some()),
-            ("label", self.label.is_some()),
-            ("payload", self.payload.is_some()),
-            ("vector", self.vector.is_some()),
-            ("where", self.condition.is_some()),
+        let (sqlite, postgres, qdrant) = (kind == "sqlite", kind == "postgres", kind == "qdrant");
+        let keys = [
+            ("path", self.path.is_some(), sqlite),
+            ("url", self.url.is_some(), postgres || qdrant),
+            ("url_env", self.url_env.is_some(), postgres || qdrant),
+            ("key_env", self.key_env.is_some(), qdrant),
+            ("collection", self.collection.is_some(), qdrant),
+            ("table", self.table.is_some(), postgres),
+            ("id", self.id.is_some(), postgres),
+            ("source", self.source.is_some(), postgres || qdrant),
+            ("label", self.label.is_some(), postgres || qdrant),
+            ("payload", self.payload.is_some(), postgres || qdrant),
+            ("vector", self.vector.is_some(), postgres || qdrant),
+            ("where", self.condition.is_some(), postgres),
         ];
+        if !(sqlite || postgres || qdrant) {
+            return Err(Error::option("[gallery] kind", kind, "sqlite, postgres or qdrant"));
+        }
+        if let Some((key, ..)) = keys.iter().find(|(_, is_given, is_known)| *is_given && !is_known) {
+            let expected =
+                format!("left out, or another [gallery] kind than {kind:?}, which has no such key");
+            return Err(Error::option(format!("[gallery] {key}"), "given", expected));
+        }
         let missing =
             |key: &str| Error::missing(format!("[gallery] {key}"), format!("a gallery of kind {kind:?}"));
-        match kind {
-            "sqlite" => {
-                if let Some((key, _)) = of_tables.iter().find(|(_, is_given)| *is_given) {
-                    let expected = "left out, or [gallery] kind = \"postgres\" beside it";
-                    return Err(Error::option(format!("[gallery] {key}"), "given", expected));
-                }
-                Ok(Location::file(base.join(self.path.ok_or_else(|| missing("path"))?)))
-            }
-            "postgres" => {
-                if let Some(path) = &self.path {
-                    return Err(Error::option(
-                        "[gallery] path",
-                        path.display(),
-                        "left out: the gallery is a table",
-                    ));
-                }
-                Ok(Location::Table(Box::new(TableLocation {
-                    url: self.url,
-                    url_env: self.url_env,
-                    table: self.table.ok_or_else(|| missing("table"))?,
-                    id: match self.id {
-                        None => Vec::new(),
-                        Some(Names::One(name)) => vec![name],
-                        Some(Names::Several(names)) => names,
-                    },
-                    source: self.source,
-                    label: self.label,
-                    payload: self.payload,
-                    vector: self.vector,
-                    condition: self.condition,
-                    old: old.to_owned(),
-                })))
-            }
-            other => Err(Error::option("[gallery] kind", other, "sqlite or postgres")),
+        if postgres {
+            return Ok(Location::Table(Box::new(TableLocation {
+                url: self.url,
+                url_env: self.url_env,
+                table: self.table.ok_or_else(|| missing("table"))?,
+                id: match self.id {
+                    None => Vec::new(),
+                    Some(Names::One(name)) => vec![name],
+                    Some(Names::Several(names)) => names,
+                },
+                source: self.source,
+                label: self.label,
+                payload: self.payload,
+                vector: self.vector,
+                condition: self.condition,
+                old: old.to_owned(),
+            })));
         }
+        if qdrant {
+            return Ok(Location::Collection(Box::new(CollectionLocation {
+                url: self.url,
+                url_env: self.url_env,
+                key_env: self.key_env,
+                collection: self.collection.ok_or_else(|| missing("collection"))?,
+                source: self.source,
+                label: self.label,
+                payload: self.payload,
+                vector: self.vector,
+                old: old.to_owned(),
+            })));
+        }
+        Ok(Location::file(base.join(self.path.ok_or_else(|| missing("path"))?)))
     }
 }
 
@@ -373,22 +385,6 @@ impl Configuration {
     /// Whether the file names the adapter, so that none is fitted on the gallery's own pairs.
     pub fn names_adapter(&self) -> bool {
         self.adapter.is_some()
-    }
-
-    /// The table that the gallery lies in.
-    ///
-    /// # Errors
-    ///
-    /// An invalid option where it lies in a file.
-    pub fn expect_table(&self) -> Result<&TableLocation> {
-        match &self.gallery {
-            Location::Table(table) => Ok(table),
-            Location::File(path) => Err(self.named(Error::option(
-                "[gallery] kind",
-                path.display(),
-                "\"postgres\": a table, and no file",
-            ))),
-        }
     }
 
     /// Opens the gallery, which has to be there.

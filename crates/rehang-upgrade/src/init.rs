@@ -10,6 +10,7 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 use toml::Value;
 
+use crate::collection::{CollectionLocation, QDRANT_URL_ENV};
 use crate::location::Location;
 use crate::table::{TableLocation, URL_ENV};
 
@@ -59,10 +60,7 @@ pub fn init(init: &Init) -> Result<Initialised> {
     let adapter = init.adapter.as_ref().map(Adapter::load).transpose()?;
     let (gallery, old) = match &init.gallery {
         Location::File(_) => (init.gallery.clone(), old_space(&*init.gallery.open()?, adapter.as_ref())?),
-        Location::Table(table) => {
-            let (table, old) = look(table, adapter.as_ref(), init.old_distance)?;
-            (Location::Table(Box::new(table)), old)
-        }
+        application => look(application, adapter.as_ref(), init.old_distance)?,
     };
     let outputs = adapter.as_ref().map(Adapter::output_space);
     let name = init.new_name.clone().or(outputs.as_ref().map(|outputs| outputs.name.clone()));
@@ -87,6 +85,7 @@ pub fn init(init: &Init) -> Result<Initialised> {
     let gallery = match &gallery {
         Location::File(path) => format!("path = {}", quoted(&from_file(path)?)),
         Location::Table(table) => of_table(table),
+        Location::Collection(collection) => of_collection(collection),
     };
     let text = document(
         (&gallery, &old),
@@ -97,40 +96,57 @@ pub fn init(init: &Init) -> Result<Initialised> {
     Ok(Initialised { path: init.path.clone(), old, new })
 }
 
-/// Finds the columns of a table that were not named, and what its vectors are.
-fn look(
-    table: &TableLocation,
-    adapter: Option<&Adapter>,
-    distance: Distance,
-) -> Result<(TableLocation, Space)> {
-    let (named, mut table) = (table.to_string(), table.clone());
-    let seen = table.look()?;
+/// Finds what of a table or a collection was not named, and what its vectors are.
+fn look(application: &Location, adapter: Option<&Adapter>, distance: Distance) -> Result<(Location, Space)> {
+    let named = application.to_string();
+    let mut location = application.clone();
+    let seen = location.look()?;
     let one_of = |key: &str, found: Vec<String>| match &found[..] {
         [one] => Ok(Some(one.clone())),
         [] => Ok(None),
         several => Err(Error::missing(key, format!("{named}, which has {}", several.join(", ")))),
     };
-    if table.vector.is_none() {
-        let found = one_of("vector", seen.vectors.clone())?;
-        table.vector = Some(found.ok_or_else(|| {
-            Error::option("table", &table.table, "a table with a column of type vector or halfvec")
-        })?);
-    }
-    if table.source.is_none() {
-        let is_key = |name: &String| seen.id.contains(name) || table.label.as_ref() == Some(name);
-        table.source = one_of("source", seen.texts.iter().filter(|name| !is_key(name)).cloned().collect())?;
-    }
-    let unknown = || {
-        let expected = "a column that declares the width of its vectors, or holds one";
-        Error::option("vector", table.vector.clone().unwrap_or_default(), expected)
+    let (vector, source, label, old) = match &mut location {
+        Location::File(path) => return Err(Error::option("gallery", path.display(), "no file")),
+        Location::Table(table) => (&mut table.vector, &mut table.source, &table.label, table.old.clone()),
+        Location::Collection(collection) => {
+            (&mut collection.vector, &mut collection.source, &collection.label, collection.old.clone())
+        }
     };
-    let dimension = table.look()?.dimension.ok_or_else(unknown)?;
-    let old =
-        Space::new(&table.old, dimension, adapter.map_or(distance, |adapter| adapter.old.distance), false);
+    if vector.is_none() {
+        let found = one_of("vector", seen.vectors.clone())?;
+        *vector = Some(found.ok_or_else(|| Error::option("the gallery", &named, "one that has vectors"))?);
+    }
+    if source.is_none() {
+        let is_key = |name: &String| seen.id.contains(name) || label.as_ref() == Some(name);
+        *source = one_of("source", seen.texts.iter().filter(|name| !is_key(name)).cloned().collect())?;
+    }
+    let chosen = vector.clone().unwrap_or_default();
+    let unknown =
+        || Error::option("vector", chosen, "one that declares the width of its vectors, or holds one");
+    let dimension = location.look()?.dimension.ok_or_else(unknown)?;
+    let old = Space::new(old, dimension, adapter.map_or(distance, |adapter| adapter.old.distance), false);
     if let Some(adapter) = adapter {
         adapter.expect_input_width(dimension)?;
     }
-    Ok((table, old))
+    Ok((location, old))
+}
+
+/// The keys of `[gallery]` for a collection. The key of a server is never written down.
+fn of_collection(collection: &CollectionLocation) -> String {
+    let url_env = collection.url_env.as_deref();
+    let keys = [
+        ("url", collection.url.as_deref()),
+        ("url_env", url_env.or(collection.url.is_none().then_some(QDRANT_URL_ENV))),
+        ("key_env", collection.key_env.as_deref()),
+        ("collection", Some(collection.collection.as_str())),
+        ("source", collection.source.as_deref()),
+        ("label", collection.label.as_deref()),
+        ("payload", collection.payload.as_deref()),
+        ("vector", collection.vector.as_deref()),
+    ];
+    let given = keys.iter().filter_map(|(key, value)| Some(format!("\n{key} = {}", quoted((*value)?))));
+    format!("kind = \"qdrant\"{}", given.collect::<String>())
 }
 
 /// The keys of `[gallery]` for a table. An address with a password is not written down.

@@ -23,6 +23,7 @@
 
 mod backfill;
 mod clock;
+mod collection;
 mod configuration;
 mod contents;
 mod doctor;
@@ -52,6 +53,7 @@ mod way;
 
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
 pub use clock::{Clock, SystemClock};
+pub use collection::{CollectionLocation, QDRANT_URL_ENV};
 pub use configuration::{Configuration, Planned, RunOptions, parse_rate, parse_until};
 pub use contents::{
     Compacted, Contents, Deleted, DroppedSpace, Indexed, Put, PutItem, SpaceContents, compact, contents,

@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rehang::files::{folder_of, is_same_file};
-use rehang::{Error, Remedy, Result};
+use rehang::{Error, Remedy, Result, Space};
 use rehang_store::{IndexHealth, Problem, SqliteStore, Store};
 use tempfile::{TempDir, TempPath};
 
-use crate::table::TableLocation;
+use crate::collection::CollectionLocation;
+use crate::observe::Observer;
+use crate::table::{Adopted, Looked, TableLocation};
 
-/// Where a gallery lies: in a SQLite file, or in a table of PostgreSQL.
+/// Where a gallery lies: in a SQLite file, in a table of PostgreSQL, or in a collection of Qdrant.
 ///
 /// ```
 /// use rehang_upgrade::Location;
@@ -31,6 +33,8 @@ pub enum Location {
     File(PathBuf),
     /// A table of an application.
     Table(Box<TableLocation>),
+    /// A collection of an application.
+    Collection(Box<CollectionLocation>),
 }
 
 /// A lock of an upgrade, held until it is dropped; see [`Location::hold`].
@@ -95,20 +99,21 @@ impl Location {
     ///
     /// # Errors
     ///
-    /// An I/O error where it is not there or not readable; corrupt where it is no gallery; for a table, as
-    /// [`TableLocation::open`].
+    /// An I/O error where it is not there or not readable; corrupt where it is no gallery; as [`TableLocation::open`] and
+    /// [`CollectionLocation::open`].
     pub fn open(&self) -> Result<Arc<dyn Examined>> {
         match self {
             Self::File(path) => Ok(Arc::new(SqliteStore::open(path)?)),
             Self::Table(table) => table.open(),
+            Self::Collection(collection) => collection.open(),
         }
     }
 
-    /// Whether something is there. A table that is named is there, or is not ours to make.
+    /// Whether something is there. A table or a collection that is named is there, or is not ours to make.
     pub fn exists(&self) -> bool {
         match self {
             Self::File(path) => path.exists(),
-            Self::Table(_) => true,
+            Self::Table(_) | Self::Collection(_) => true,
         }
     }
 
@@ -117,6 +122,7 @@ impl Location {
         match (self, other) {
             (Self::File(one), Self::File(other)) => is_same_file(one, other),
             (Self::Table(one), Self::Table(other)) => one == other,
+            (Self::Collection(one), Self::Collection(other)) => one == other,
             _ => false,
         }
     }
@@ -125,8 +131,8 @@ impl Location {
     ///
     /// # Errors
     ///
-    /// A conflict where the log of an earlier gallery lies in the way; an invalid option for a table, which the application makes; I/O
-    /// errors.
+    /// A conflict where the log of an earlier gallery lies in the way; an invalid option for a table or a collection, which
+    /// the application makes; I/O errors.
     pub fn make(&self) -> Result<NewGallery> {
         NewGallery::begin(self.expect_file("a new gallery")?)
     }
@@ -135,7 +141,70 @@ impl Location {
     fn expect_file(&self, what: &str) -> Result<&Path> {
         match self {
             Self::File(path) => Ok(path),
-            Self::Table(table) => Err(Error::option(what, table, "a gallery in a file")),
+            other => Err(Error::option(what, other, "a gallery in a file")),
+        }
+    }
+
+    fn is_a_file<T>(path: &Path) -> Result<T> {
+        let expected = "\"postgres\" or \"qdrant\": what an application made, and no file";
+        Err(Error::option("[gallery] kind", path.display(), expected))
+    }
+
+    /// Looks at an application's table or collection. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`TableLocation::look`] and [`CollectionLocation::look`]; an invalid option for a file.
+    pub fn look(&self) -> Result<Looked> {
+        match self {
+            Self::File(path) => Self::is_a_file(path),
+            Self::Table(table) => table.look(),
+            Self::Collection(collection) => collection.look(),
+        }
+    }
+
+    /// Every statement that [`Location::adopt`] runs in a database before it lists items and vectors. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`TableLocation::statements`]; an invalid option for anything but a table.
+    pub fn statements(&self) -> Result<String> {
+        match self {
+            Self::Table(table) => table.statements(),
+            other => Err(Error::option("the gallery", other, "a table: nothing else has statements to read")),
+        }
+    }
+
+    /// Makes a gallery of an application's table or collection, with the old space in its own vectors. Ends one that was begun, and does
+    /// nothing where all is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`TableLocation::adopt`] and [`CollectionLocation::adopt`]; an invalid option for a file.
+    pub fn adopt(&self, old: &Space, observer: &dyn Observer) -> Result<Adopted> {
+        match self {
+            Self::File(path) => Self::is_a_file(path),
+            Self::Table(table) => table.adopt(old, observer),
+            Self::Collection(collection) => collection.adopt(old, observer),
+        }
+    }
+
+    /// Takes everything of ours out again: a table is left as it was found, but for the column that the vectors of the space that
+    /// serves are moved into, if one is named; a collection, but for the named vector of that space.
+    ///
+    /// # Errors
+    ///
+    /// As [`TableLocation::release`] and [`CollectionLocation::release`]; an invalid option for a file, and for a column of a collection.
+    pub fn release(&self, into: Option<&str>, observer: &dyn Observer) -> Result<()> {
+        match (self, into) {
+            (Self::File(path), _) => Self::is_a_file(path),
+            (Self::Table(table), into) => table.release(into, observer),
+            (Self::Collection(collection), None) => collection.release(),
+            (Self::Collection(_), Some(into)) => Err(Error::option(
+                "into",
+                into,
+                "left out: the vectors are in the collection, and stay there",
+            )),
         }
     }
 
@@ -150,6 +219,7 @@ impl Location {
         let gallery = match self {
             Self::File(path) => path,
             Self::Table(table) => return table.hold(),
+            Self::Collection(collection) => return collection.hold(),
         };
         let path = beside(gallery, ".upgrade-lock");
         let file = fs_err::OpenOptions::new()
@@ -176,6 +246,7 @@ impl fmt::Display for Location {
         match self {
             Self::File(path) => path.display().fmt(f),
             Self::Table(table) => table.fmt(f),
+            Self::Collection(collection) => collection.fmt(f),
         }
     }
 }

@@ -80,7 +80,7 @@ pub enum Remedy {
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::AdoptTable => "make a gallery of the table first, which also ends one that was begun",
+            Self::AdoptTable => "make a gallery of it first, which also ends one that was begun",
             Self::BeginUpgrade => "starting the upgrade begins one",
             Self::ContinueFilling => "start the upgrade again, which goes on where it was",
             Self::PlanAnew => {

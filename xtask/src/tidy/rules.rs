@@ -13,7 +13,15 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-encode", &["rehang"]),
     (
         "rehang-upgrade",
-        &["rehang", "rehang-fit", "rehang-evaluate", "rehang-store", "rehang-postgres", "rehang-encode"],
+        &[
+            "rehang",
+            "rehang-fit",
+            "rehang-evaluate",
+            "rehang-store",
+            "rehang-postgres",
+            "rehang-qdrant",
+            "rehang-encode",
+        ],
     ),
     ("rehang-demo", &["rehang", "rehang-store", "rehang-encode", "rehang-upgrade"]),
     ("rehang-cli", EVERYTHING),

@@ -34,12 +34,12 @@ fn of(which: &Which) -> Result<Location> {
 
 fn run_adopt(arguments: &Adopt, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config)?;
-    let table = configuration.expect_table()?;
+    let gallery = &configuration.gallery;
     if arguments.dry_run {
-        let statements = table.statements()?;
+        let statements = gallery.statements()?;
         return Outcome::Done.print(json, &serde_json::json!({ "statements": statements }), &statements);
     }
-    let adopted = with_bar(|progress| table.adopt(&configuration.old, progress))?;
+    let adopted = with_bar(|progress| gallery.adopt(&configuration.old, progress))?;
     let text = format!(
         "{} is a gallery: {} items, {} of them with a vector of {}.\nNext: rehang doctor --config {path}, or rehang upgrade auto --config {path}\n",
         adopted.gallery,
@@ -53,10 +53,10 @@ fn run_adopt(arguments: &Adopt, json: bool) -> Result<Outcome> {
 
 fn run_release(arguments: &Release, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config)?;
-    let table = configuration.expect_table()?;
-    with_bar(|progress| table.release(arguments.into.as_deref(), progress))?;
-    let text = format!("{table} is no gallery any more; nothing of ours is left beside it.\n");
-    Outcome::Done.print(json, &serde_json::json!({ "released": table.table }), &text)
+    let gallery = &configuration.gallery;
+    with_bar(|progress| gallery.release(arguments.into.as_deref(), progress))?;
+    let text = format!("{gallery} is no gallery any more; nothing of ours is left beside it.\n");
+    Outcome::Done.print(json, &serde_json::json!({ "released": gallery.to_string() }), &text)
 }
 
 fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {

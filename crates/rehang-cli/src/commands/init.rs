@@ -1,25 +1,37 @@
 //! `rehang init`.
 
 use rehang::Result;
-use rehang_upgrade::{Location, TableLocation};
+use rehang_upgrade::{CollectionLocation, Location, TableLocation};
 
 use super::{Outcome, location};
 use crate::arguments::Init;
 
 /// Writes a first configuration.
 pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
-    let location = match &arguments.table {
-        Some(table) => Location::Table(Box::new(TableLocation {
+    let (source, label, vector) = (&arguments.source, &arguments.label, &arguments.vector);
+    let old = arguments.old_name.clone().unwrap_or_default();
+    let location = match (&arguments.table, &arguments.collection) {
+        (Some(table), _) => Location::Table(Box::new(TableLocation {
             url: arguments.postgres.clone(),
             table: table.clone(),
-            source: arguments.source.clone(),
-            label: arguments.label.clone(),
-            vector: arguments.vector.clone(),
-            old: arguments.old_name.clone().unwrap_or_default(),
+            source: source.clone(),
+            label: label.clone(),
+            vector: vector.clone(),
+            old,
             ..TableLocation::default()
         })),
-        None => location(arguments.gallery.as_deref(), None)?,
+        (None, Some(collection)) => Location::Collection(Box::new(CollectionLocation {
+            url: arguments.qdrant.clone(),
+            collection: collection.clone(),
+            source: source.clone(),
+            label: label.clone(),
+            vector: vector.clone(),
+            old,
+            ..CollectionLocation::default()
+        })),
+        (None, None) => location(arguments.gallery.as_deref(), None)?,
     };
+    let is_file = matches!(location, Location::File(_));
     let written = rehang_upgrade::init(&rehang_upgrade::Init {
         gallery: location,
         old_distance: arguments.old_distance.parse()?,
@@ -32,10 +44,7 @@ pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
     })?;
     let next = if arguments.adapter.is_some() { "plan" } else { "auto" };
     let path = written.path.display();
-    let adopt = arguments
-        .table
-        .as_ref()
-        .map_or(String::new(), |_| format!("rehang gallery adopt --config {path}, then: "));
+    let adopt = if is_file { String::new() } else { format!("rehang gallery adopt --config {path}, then: ") };
     let text = format!(
         "{path} is written: from {} to {}.\nChoose the new model's [encoder] there, then: {adopt}rehang upgrade {next} --config {path}\n",
         written.old, written.new,
