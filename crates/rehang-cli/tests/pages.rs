@@ -165,10 +165,12 @@ fn the_page_on_qdrant_does_what_it_says() {
     let Some(server) = qdrant::server() else { return };
     let place = place();
     let old = files::read_matrix(&VectorSource::path(demo("old.npy"))).unwrap();
+    let labels = files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
     let collection = json!({"vectors": {"embedding": {"size": old.columns(), "distance": "Cosine"}}});
     qdrant::send(&server.url, "PUT", "/collections/digits", &collection);
+    let payload = |row: usize| json!({"path": format!("digits/{row}.png"), "label": labels[row].to_string(), "seen": 0});
     let points: Vec<Value> = (0..old.rows())
-        .map(|row| json!({"id": row, "payload": {"path": format!("digits/{row}.png"), "seen": 0}, "vector": {"embedding": old.row(row)}}))
+        .map(|row| json!({"id": row, "payload": payload(row), "vector": {"embedding": old.row(row)}}))
         .collect();
     qdrant::send(&server.url, "PUT", "/collections/digits/points?wait=true", &json!({"points": points}));
     let ids: String = (0..old.rows()).map(|row| format!("{row}\n")).collect();
@@ -181,7 +183,7 @@ fn the_page_on_qdrant_does_what_it_says() {
         "/collections/digits/points",
         &json!({"ids": [7], "with_vector": true}),
     );
-    assert_eq!(first[0]["payload"], json!({"path": "digits/7.png", "seen": 0}));
+    assert_eq!(first[0]["payload"], payload(7));
     assert_eq!(first[0]["vector"]["large"].as_array().unwrap().len(), 32);
     assert_eq!(first[0]["vector"]["embedding"].as_array().unwrap().len(), old.columns());
 }

@@ -175,7 +175,7 @@ fn new_point<'a>(
         let (band, score) = place_of(new.priority);
         let (made_by, epoch) = (new.provenance.name(), new.epoch.map(rehang_store::Epoch::number));
         // Without a number where there is none, so that the server's indexes hold numbers alone.
-        let mark = json!({"p": made_by, "e": epoch, "v": new.sigma2, "b": band, "q": score});
+        let mark = json!({"p": made_by, "e": epoch, "v": new.sigma2, "b": band, "q": score, "m": space.length_of(&new.vector)});
         tag[space.field()] = without_nulls(mark);
         vector.insert(&space.vector, &new.vector);
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, Provenance, Result};
+use rehang::{Distance, Error, Provenance, Result};
 use rehang_store::{Document, SpaceRecord, check};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,15 @@ pub(crate) struct SpaceSlot {
     pub(crate) vector: String,
     /// Whether that is the application's own.
     pub(crate) is_applications: bool,
+}
+
+impl SpaceSlot {
+    /// The length of a vector, where it has to be kept beside it: the server scales vectors of the cosine distance to length 1.
+    pub(crate) fn length_of(&self, vector: &[f32]) -> Option<f64> {
+        let space = &self.record.space;
+        let is_scaled = space.distance == Distance::Cosine && !space.normalised && !self.is_applications;
+        is_scaled.then(|| vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt())
+    }
 }
 
 impl Meta {

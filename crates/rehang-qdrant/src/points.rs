@@ -70,6 +70,9 @@ pub(crate) struct Mark {
     score: Option<f64>,
     #[serde(rename = "x")]
     pub(crate) squared_error: Option<f32>,
+    /// The length that the vector was written with, where the server has scaled it.
+    #[serde(rename = "m")]
+    length: Option<f64>,
     /// Why it could not be embedded.
     #[serde(rename = "f")]
     pub(crate) failure: Option<String>,
@@ -83,6 +86,12 @@ pub(crate) struct Mark {
 impl Mark {
     pub(crate) fn sigma2(&self) -> Option<f32> {
         self.sigma2
+    }
+
+    /// A vector of the server as it was written.
+    fn at_length(&self, vector: &[f32]) -> Vec<f32> {
+        let length = self.length.unwrap_or(1.0);
+        vector.iter().map(|value| (f64::from(*value) * length) as f32).collect()
     }
 
     /// Who made the vector in a space, where the tag and the point say so; `has_vector` where it is known.
@@ -191,7 +200,7 @@ impl Point {
             sigma2: mark.sigma2,
             priority: mark.score.and_then(|score| Some(Priority::new(band_of(mark.band?)?, score))),
             squared_error: mark.squared_error,
-            vector: vector.filter(|_| with_numbers).cloned().unwrap_or_default(),
+            vector: vector.filter(|_| with_numbers).map(|vector| mark.at_length(vector)).unwrap_or_default(),
         })
     }
 }

@@ -300,6 +300,7 @@ fn say_who(
             "p": write.provenance.name(), "w": name, "k": null, "u": null, "l": null, "f": null,
             "e": epoch.filter(|_| write.provenance == Provenance::Adapted).map(Epoch::number),
             "b": band, "q": score, "x": write.squared_error, "t": write.squared_error.and(time),
+            "m": space.length_of(&write.vector),
         });
         if let Some(sigma2) = write.sigma2 {
             mark["v"] = json!(sigma2);

@@ -10,7 +10,8 @@ use std::time::Duration;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_store::{
-    Epoch, Filter, Index, ItemKey, Ledger, Outcome, Priority, Queue, Scan, Select, VectorWrite,
+    Epoch, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Scan, Select,
+    VectorWrite,
 };
 use serde_json::{Value, json};
 use server::{Server, send};
@@ -322,4 +323,38 @@ fn a_server_that_is_killed_comes_back_with_what_was_acknowledged() {
     }
     assert_eq!(store.counts(NEW).unwrap().native, 60);
     assert_eq!(store.check().unwrap(), []);
+}
+
+/// The server scales vectors of the cosine distance to length 1; those of a model whose vectors have other lengths come back with theirs.
+#[test]
+fn vectors_of_the_cosine_distance_keep_their_length() {
+    let Some(server) = server::server() else { return };
+    let (_, store) = gallery(server, "lengths", 3);
+    store.create_space(&Space::new("raw", WIDTH, Distance::Cosine, false), Provenance::Native).unwrap();
+    let vectors = [[3.0, 0.0, 4.0, 0.0], [0.0; 4], [0.0, 0.0, 0.0, 0.5]];
+    let writes: Vec<VectorWrite> = (1..=3)
+        .zip(vectors)
+        .map(|(id, vector)| VectorWrite {
+            vector: vector.to_vec(),
+            ..write(id, revision(&store, id), Provenance::Native)
+        })
+        .collect();
+    assert_eq!(store.write_vectors("raw", None, &writes), Ok(vec![Outcome::Written; 3]));
+    let item = ItemWrite {
+        id: "4".into(),
+        source: None,
+        label: None,
+        payload: Value::Null,
+        vectors: vec![NewVector::of_model("raw", vec![0.0, 6.0, 0.0, 8.0], Provenance::Native)],
+    };
+    store.put(&[item]).unwrap();
+    let keys: Vec<ItemKey> = (1..=4).map(ItemKey::from).collect();
+    let there = store.vectors("raw", &keys).unwrap();
+    for (found, expected) in there.iter().zip(vectors.into_iter().chain([[0.0, 6.0, 0.0, 8.0]])) {
+        let found = &found.as_ref().expect("it is there").vector;
+        assert!(
+            found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-5),
+            "{found:?}"
+        );
+    }
 }
