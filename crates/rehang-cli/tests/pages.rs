@@ -181,7 +181,7 @@ fn the_page_on_qdrant_does_what_it_says() {
         &server.url,
         "POST",
         "/collections/digits/points",
-        &json!({"ids": [7], "with_vector": true}),
+        &json!({"ids": [7], "with_payload": true, "with_vector": true}),
     );
     assert_eq!(first[0]["payload"], payload(7));
     assert_eq!(first[0]["vector"]["large"].as_array().unwrap().len(), 32);
