@@ -3,11 +3,14 @@
 //! stale vector, and none without knowing who made it; nothing native is ever lost; two workers do no harm; a call that found no
 //! room wrote nothing. Whatever happened, in the end all is native.
 //!
-//! `PROPTEST_CASES` sets how many histories (`cargo xtask race` runs 10,000 in memory, as many on disk, and as many on PostgreSQL).
+//! `PROPTEST_CASES` sets how many histories (`cargo xtask race` runs 10,000 in memory, as many on disk, as many on PostgreSQL,
+//! and as many on Qdrant where there is one).
 
 #![allow(clippy::print_stdout, reason = "a long run says how far it is")]
 
 mod common;
+#[path = "../../rehang-qdrant/tests/server/mod.rs"]
+mod qdrant;
 #[cfg(feature = "postgres")]
 #[path = "../../rehang-postgres/tests/server/mod.rs"]
 mod server;
@@ -26,6 +29,7 @@ use proptest::prelude::*;
 use rehang::order::Policy;
 use rehang::{Adapter, Error, Matrix, Provenance, Result};
 use rehang_encode::Encoder as _;
+use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_store::{
     Filter, Found, ItemWrite, ManualLeaseClock, MemoryStore, NewVector, Revision, Scan, Select, SqliteStore,
     Store, find_space,
@@ -747,6 +751,7 @@ struct Tally {
 
 static IN_MEMORY: Tally = Tally::of("in memory");
 static ON_DISK: Tally = Tally::of("on disk");
+static ON_QDRANT: Tally = Tally::of("on Qdrant");
 #[cfg(feature = "postgres")]
 static ON_POSTGRES: Tally = Tally::of("on PostgreSQL");
 
@@ -827,6 +832,35 @@ proptest! {
         });
         let pass = Box::new(move |time| clock.pass(time));
         play(Model::new(stores, Some(&path), pass, items, &ON_DISK), &steps);
+    }
+}
+
+proptest! {
+    #![proptest_config(histories(12))]
+
+    #[test]
+    fn no_order_of_events_harms_a_gallery_on_qdrant(items in items(), steps in steps()) {
+        if let Some(server) = qdrant::server() {
+            let collection = qdrant::fresh("history");
+            qdrant::collection(&server.url, &collection, common::D_OLD);
+            let clock = ManualLeaseClock::default();
+            let options = CollectionOptions {
+                collection: collection.clone(),
+                source: Some("body".into()),
+                label: Some("label".into()),
+                payload: Some("more".into()),
+                vector: Some("embedding".into()),
+            };
+            let stores = [(); HANDLES].map(|()| {
+                let store = QdrantStore::adopt(&server.address(), &options, Some(OLD), &|_, _| true).unwrap();
+                Arc::new(store.with_clock(Arc::new(clock.clone()), &server.address()).unwrap()) as Arc<dyn Store>
+            });
+            let pass = Box::new(move |time| clock.pass(time));
+            play(Model::new(stores, None, pass, items, &ON_QDRANT), &steps);
+            for name in [collection.clone(), format!("rehang_{collection}")] {
+                qdrant::send(&server.url, "DELETE", &format!("/collections/{name}"), &serde_json::Value::Null);
+            }
+        }
     }
 }
 
