@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rehang::adapter::AdapterSource;
 use rehang::curve::{
     ByMetric, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips, Line, MAP, Metric, Relevance,
     TOP1, TOP5, curve as exact_curve,
@@ -52,7 +53,7 @@ pub struct CurveFiles {
     pub rows: Option<RowSelection>,
     /// The adapter that made the adapted vectors: its handicap and distances are used. With `old` it is also looked at: which
     /// items are among its pairs, and whether it goes from old to new.
-    pub adapter: Option<PathBuf>,
+    pub adapter: Option<AdapterSource>,
     /// Right answers, queries and groups.
     pub answers: AnswerFiles,
     /// σ² of every item: adds Kendall's τ-b and the calibration against the true errors.
@@ -177,7 +178,7 @@ pub struct CurveAnswer {
 pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
     let mut inputs = Inputs::new(files.rows.as_ref())?;
     let adapter = files.adapter.as_ref().map(|path| inputs.adapter(path)).transpose()?;
-    let (distance, old_distance) = distances(files, adapter.as_ref())?;
+    let (distance, old_distance) = distances(files, adapter.as_deref())?;
     files.grid.map_or(Ok(()), check_grid)?;
     if let Some(path) = &files.points {
         drop(stream::create(path, Columns { width: 1, ids: None, sigma2: false })?);

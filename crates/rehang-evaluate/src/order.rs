@@ -7,7 +7,8 @@ use rehang::files::{
 };
 use rehang::finding::Finding;
 use rehang::order::{OrderInput, Policy, order as order_items};
-use rehang::{Adapter, Error, Matrix, Result};
+use rehang::adapter::AdapterSource;
+use rehang::{Error, Matrix, Result};
 use serde::Serialize;
 
 /// What is ordered, by which policy, and where the order goes. Every policy needs `sigma` or `adapted`, which say how many
@@ -25,18 +26,18 @@ pub struct OrderFiles {
     /// How new vectors are joined with adapted ones.
     pub join: JoinFiles,
     /// An adapter: its own head serves the coverage order, and the orders through a head where no other one is given.
-    pub adapter: Option<PathBuf>,
+    pub adapter: Option<AdapterSource>,
     /// The new model's classifier head.
     pub head: HeadFiles,
     /// Seed of the random order.
     pub seed: u64,
-    /// The order to write: `int64` `.npy`, the first entry is re-embedded first.
-    pub output: PathBuf,
+    /// The order to write: `int64` `.npy`, the first entry is re-embedded first. Without it nothing is written.
+    pub output: Option<PathBuf>,
 }
 
 impl OrderFiles {
-    /// An order by `policy` without any evidence yet, seed 0.
-    pub fn new(policy: Policy, output: impl Into<PathBuf>) -> Self {
+    /// An order by `policy` without any evidence yet, seed 0; nothing is written.
+    pub fn new(policy: Policy) -> Self {
         Self {
             policy,
             sigma: Vec::new(),
@@ -46,20 +47,23 @@ impl OrderFiles {
             adapter: None,
             head: HeadFiles::default(),
             seed: 0,
-            output: output.into(),
+            output: None,
         }
     }
 }
 
-/// The order that was written.
+/// An order that was made.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ordered {
     /// The policy's name.
     pub policy: String,
     /// Items that are ordered.
     pub items: usize,
-    /// Where the order is.
-    pub order: PathBuf,
+    /// Where the order is, if it was written.
+    pub order: Option<PathBuf>,
+    /// The items, the first to be re-embedded in front.
+    #[serde(skip)]
+    pub permutation: Vec<usize>,
     /// The item that is re-embedded first; `None` without items.
     pub first: Option<usize>,
     /// Seed of the random order.
@@ -69,7 +73,7 @@ pub struct Ordered {
     pub findings: Vec<Finding>,
 }
 
-/// Orders a gallery and writes the permutation.
+/// Orders a gallery, and writes the permutation where an output is named.
 ///
 /// # Errors
 ///
@@ -77,7 +81,7 @@ pub struct Ordered {
 /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is no `.npy` or an input; what is wrong with a file
 /// or between two files names them.
 pub fn order(files: &OrderFiles) -> Result<Ordered> {
-    files::check_order_output(&files.output)?;
+    files.output.as_ref().map_or(Ok(()), files::check_order_output)?;
     let mut inputs = Inputs::default();
     let given = |sources: &[VectorSource]| !sources.is_empty();
     let sigma = given(&files.sigma).then(|| inputs.column("sigma", &files.sigma)).transpose()?;
@@ -102,7 +106,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         (new, _) => new,
     };
     let adapter = files.adapter.as_ref().map(|path| inputs.adapter(path)).transpose()?;
-    let own = adapter.as_ref().and_then(|adapter: &Adapter| adapter.uncertainty.head().cloned());
+    let own = adapter.as_ref().and_then(|adapter| adapter.uncertainty.head().cloned());
     let given = inputs.head(&files.head)?;
     if files.policy.prefers_own_head() && own.is_some() && given.is_some() {
         inputs.warn(
@@ -126,7 +130,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         sigma.as_ref().map(Vec::len).or_else(|| adapted.as_ref().map(Matrix::rows)).ok_or_else(|| {
             Error::missing("`sigma` or `adapted` (they say how many items there are)", "an order")
         })?;
-    inputs.expect_apart(&[("output", Some(&files.output))])?;
+    inputs.expect_apart(&[("output", files.output.as_ref())])?;
     let evidence = OrderInput {
         items,
         sigma: sigma.as_deref(),
@@ -137,12 +141,13 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         ..OrderInput::default()
     };
     let order = order_items(files.policy, &evidence)?;
-    files::write_order(&files.output, &order.permutation)?;
+    files.output.as_ref().map_or(Ok(()), |path| files::write_order(path, &order.permutation))?;
     Ok(Ordered {
         policy: files.policy.name().into(),
         items,
         order: files.output.clone(),
         first: order.permutation.first().copied(),
+        permutation: order.permutation,
         seed: files.seed,
         findings: inputs.findings,
     })

@@ -1,8 +1,9 @@
 //! The study of adapters and orders on a gallery whose new vectors are known, from files.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rehang::adapter::{RowOverlap, unlike_pairs};
+use rehang::adapter::{AdapterSource, RowOverlap, unlike_pairs};
 use rehang::files::{HeadFiles, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
@@ -24,7 +25,7 @@ use crate::guards::{adapter_findings, among_pairs};
 #[derive(Debug, Clone)]
 pub struct ReportFiles {
     /// The adapters to compare.
-    pub adapters: Vec<PathBuf>,
+    pub adapters: Vec<AdapterSource>,
     /// Old vectors of a gallery that no adapter was fitted on, one file below the other.
     pub old: Vec<VectorSource>,
     /// New vectors of the same gallery.
@@ -63,7 +64,7 @@ pub struct ReportFiles {
 
 impl ReportFiles {
     /// A report on adapters and a gallery, without right answers yet.
-    pub fn new(adapters: Vec<PathBuf>, old: VectorSource, new: VectorSource) -> Self {
+    pub fn new(adapters: Vec<AdapterSource>, old: VectorSource, new: VectorSource) -> Self {
         Self {
             adapters,
             old: vec![old],
@@ -104,8 +105,8 @@ pub struct Reported {
 /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is an input.
 pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let mut inputs = Inputs::new(files.rows.as_ref())?;
-    let adapters: Vec<Adapter> =
-        files.adapters.iter().map(|path| inputs.adapter(path)).collect::<Result<_>>()?;
+    let adapters: Vec<Arc<Adapter>> =
+        files.adapters.iter().map(|source| inputs.adapter(source)).collect::<Result<_>>()?;
     let first = adapters.first().ok_or_else(|| Error::missing("`adapters`", "a report"))?;
     let old = inputs.matrix("old", &files.old)?;
     let new = inputs.matrix("new", &files.new)?;
@@ -167,10 +168,10 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
             own.clone_into(name);
         }
     }
-    for (adapter, path) in adapters.iter().zip(&files.adapters) {
-        inputs.note_adapter(path, adapter)?;
+    for (adapter, source) in adapters.iter().zip(&files.adapters) {
+        inputs.note_adapter(source, adapter)?;
         for (role, fingerprint) in &adapter.training.inputs {
-            let role = Input::role_of_pairs(path.display(), role);
+            let role = Input::role_of_pairs(source, role);
             inputs.note(&role, "(kept in the adapter)", adapter.training.pairs, None, fingerprint.clone());
         }
     }
@@ -207,12 +208,12 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
 /// read for it is added to the record of `inputs`.
 fn overlap_with_pairs(
     files: &ReportFiles,
-    adapters: &[Adapter],
+    adapters: &[Arc<Adapter>],
     old: &Matrix,
     inputs: &mut Inputs,
 ) -> Result<Option<(usize, bool)>> {
     let fingerprint = old.fingerprint();
-    let same = |adapter: &Adapter| adapter.training.inputs.get("old") == Some(&fingerprint);
+    let same = |adapter: &Arc<Adapter>| adapter.training.inputs.get("old") == Some(&fingerprint);
     if adapters.iter().any(same) {
         return Ok(Some((old.rows(), true)));
     }
@@ -236,14 +237,17 @@ fn direction_warning(name: &str, finding: &Finding) -> Finding {
         .remedy("Check which model made which file, and that rows go together; then fit again.")
 }
 
-/// The adapters' names: their methods, and as much of the path as tells apart those of one method.
-fn names(methods: &[&str], paths: &[PathBuf]) -> Vec<String> {
-    let parts_max = paths.iter().map(|path| path.components().count()).max().unwrap_or(0);
+/// The adapters' names: what the caller calls those in memory; of files their methods, and as much of the path as tells apart
+/// those of one method.
+fn names(methods: &[&str], sources: &[AdapterSource]) -> Vec<String> {
+    let paths: Vec<Option<&Path>> = sources.iter().map(AdapterSource::file).collect();
+    let parts_max = paths.iter().flatten().map(|path| path.components().count()).max().unwrap_or(0);
     let name = |place: usize| {
-        let (method, path) = (methods[place], &paths[place]);
-        let others: Vec<&PathBuf> = (0..paths.len())
+        let method = methods[place];
+        let Some(path) = paths[place] else { return sources[place].to_string() };
+        let others: Vec<&Path> = (0..paths.len())
             .filter(|&other| other != place && methods[other] == method)
-            .map(|other| &paths[other])
+            .filter_map(|other| paths[other])
             .collect();
         if others.is_empty() {
             return method.to_owned();
@@ -270,8 +274,7 @@ fn end_of(path: &Path, parts: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::names;
-    use std::path::PathBuf;
+    use super::{AdapterSource, names};
 
     #[test]
     fn adapters_of_one_method_have_different_names() {
@@ -295,7 +298,7 @@ mod tests {
             ),
         ] {
             let methods: Vec<&str> = given.iter().map(|&(method, _)| method).collect();
-            let paths: Vec<PathBuf> = given.iter().map(|&(_, path)| path.into()).collect();
+            let paths: Vec<AdapterSource> = given.iter().map(|&(_, path)| path.into()).collect();
             assert_eq!(names(&methods, &paths), named);
         }
     }

@@ -52,7 +52,8 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
         &TransformFiles {
             rows: Some(role(1)),
             sigma: Some(place("sigma.npy")),
-            ..TransformFiles::new(&adapter, demo("old.npy"), place("adapted.npy"))
+            output: Some(place("adapted.npy")),
+            ..TransformFiles::new(&adapter, demo("old.npy"))
         },
         &progress,
     )
@@ -63,7 +64,8 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
 
     let ordered = order(&OrderFiles {
         sigma: vec![made("sigma.npy")],
-        ..OrderFiles::new(Policy::Sigma, place("order.npy"))
+        output: Some(place("order.npy")),
+        ..OrderFiles::new(Policy::Sigma)
     })
     .unwrap();
     assert_eq!(ordered.items, 1079);
@@ -80,7 +82,7 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
     let answer = curve(
         &CurveFiles {
             old: vec![made("old.npy")],
-            adapter: Some(adapter.clone()),
+            adapter: Some(adapter.clone().into()),
             answers,
             points: Some(place("points.npy")),
             ..CurveFiles::new(made("new.npy"), made("adapted.npy"), made("order.npy"))
@@ -102,7 +104,7 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
         answers: AnswerFiles { labels: vec![demo("label.npy")], ..AnswerFiles::default() },
         orders: vec![Policy::Sigma],
         output: vec![place("report.md")],
-        ..ReportFiles::new(vec![adapter], demo("old.npy"), demo("new.npy"))
+        ..ReportFiles::new(vec![adapter.into()], demo("old.npy"), demo("new.npy"))
     };
     let reported = report(&wanted, &progress).unwrap();
     let line = &reported.report.headline_curve().unwrap().metrics["map"];
@@ -171,7 +173,7 @@ fn judgements_of_items_that_do_not_take_part_are_left_out_and_counted() {
             orders: vec![Policy::Random],
             random_orders: 1,
             bootstrap: 0,
-            ..ReportFiles::new(vec![ridge(folder.path())], demo("old.npy"), demo("new.npy"))
+            ..ReportFiles::new(vec![ridge(folder.path()).into()], demo("old.npy"), demo("new.npy"))
         },
         &Progress::default(),
     )

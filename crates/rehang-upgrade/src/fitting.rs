@@ -381,14 +381,14 @@ pub(crate) fn fit(
             distance: new.distance,
             old_distance: Some(old.distance),
             parameters: FitParameters { method, ..FitParameters::default() },
-            ..FitFiles::new(of_old, of_new, folder.join("adapter.safetensors"))
+            ..FitFiles::new(of_old, of_new)
         },
         progress,
     )?;
     let fingerprint = answer.fitted.adapter.fingerprint()?;
     let kept = adapter_file(folder, &fingerprint);
-    fs_err::rename(&answer.output, &kept).map_err(|error| Error::io("rename", &answer.output, &error))?;
-    answer.output = kept;
+    answer.fitted.adapter.save(&kept)?;
+    answer.output = Some(kept);
     let (name, before) = (document(&new.name), store.document(&document(&new.name))?);
     if before.as_ref().is_none_or(|(_, fitted)| *fitted != fingerprint) {
         store.set_document(&name, before.map(|(version, _)| version), &fingerprint)?;
@@ -424,7 +424,7 @@ pub(crate) fn measure(
     }
     let files = pairs.write(&folder.join("pairs"))?;
     let [of_old, of_new] = [&files.old, &files.new].map(VectorSource::path);
-    let mut asked = ReportFiles::new(vec![adapter.to_owned()], of_old, of_new);
+    let mut asked = ReportFiles::new(vec![adapter.into()], of_old, of_new);
     asked.rows = Some(files.rows(true));
     match QueryFiles::of(folder).vectors() {
         // As people ask: an item's class says nothing of what a query wanted.

@@ -24,7 +24,7 @@ mod uncertainty;
 
 pub use apply::{Adapted, Applier, apply};
 pub use expansion::KernelExpansion;
-pub use file::{Inspected, inspect};
+pub use file::{AdapterSource, Inspected, inspect};
 pub use geometry::Geometry;
 pub use guard::{
     DRIFT_COLUMNS_MIN, DRIFT_CORRELATION_MIN, DRIFT_NORM_RATIO_MAX, DRIFT_ROWS_MIN, Drift, InputStatistics,

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::adapter::{Adapter, Applier, InputScaling, RowOverlap, unlike_pairs};
+use crate::adapter::{Adapter, AdapterSource, Applier, InputScaling, RowOverlap, unlike_pairs};
 use crate::error::{Error, Result};
-use crate::files::stream::{self, F32Writer, Ids, RowBatch, RowReader};
+use crate::files::stream::{self, F32Writer, Ids, RowBatch, RowReader, RowWriter};
 use crate::files::{
     Columns, RowSelection, VectorSource, expect_apart, expect_count, expect_normalised, expect_width, said,
 };
@@ -30,15 +30,16 @@ const DRIFT_ROWS: usize = 4096;
 #[derive(Debug, Clone)]
 pub struct TransformFiles {
     /// The adapter.
-    pub adapter: PathBuf,
+    pub adapter: AdapterSource,
     /// Files of old vectors, one below the other.
     pub input: Vec<VectorSource>,
     /// Files of side information, one below the other.
     pub side: Vec<VectorSource>,
     /// Which rows are transformed.
     pub rows: Option<RowSelection>,
-    /// The vectors of the new space: `.npy`, `.parquet` (with ids and σ²), `.fvecs` or `.safetensors`.
-    pub output: PathBuf,
+    /// The vectors of the new space: `.npy`, `.parquet` (with ids and σ²), `.fvecs` or `.safetensors`. Without it nothing is
+    /// written, and the answer holds them.
+    pub output: Option<PathBuf>,
     /// σ² of every vector (the expected squared error).
     pub sigma: Option<PathBuf>,
     /// Goes on although vectors of the new space's width do not look like those that the adapter was fitted on.
@@ -48,14 +49,14 @@ pub struct TransformFiles {
 }
 
 impl TransformFiles {
-    /// All vectors of `input`, without side information or a file of σ².
-    pub fn new(adapter: impl Into<PathBuf>, input: VectorSource, output: impl Into<PathBuf>) -> Self {
+    /// All vectors of `input`, without side information; nothing is written.
+    pub fn new(adapter: impl Into<AdapterSource>, input: VectorSource) -> Self {
         Self {
             adapter: adapter.into(),
             input: vec![input],
             side: Vec::new(),
             rows: None,
-            output: output.into(),
+            output: None,
             sigma: None,
             force: false,
             batch: 16_384,
@@ -69,7 +70,10 @@ pub struct Transformed {
     /// Vectors that were written.
     pub vectors: u64,
     /// Where they are.
-    pub adapted: PathBuf,
+    pub adapted: Option<PathBuf>,
+    /// The vectors and σ² of each, where they were not written.
+    #[serde(skip)]
+    pub made: Option<(Matrix, Vec<f32>)>,
     /// Where their σ² is.
     pub sigma: Option<PathBuf>,
     /// Their space.
@@ -87,7 +91,7 @@ pub struct Transformed {
     pub findings: Vec<Finding>,
 }
 
-/// Applies an adapter to files of old vectors and writes vectors of the new space.
+/// Applies an adapter to files of old vectors, and writes vectors of the new space where an output is named.
 ///
 /// # Errors
 ///
@@ -100,13 +104,13 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     }
     let mut inputs = Vec::new();
     for (name, sources) in [("input", &files.input), ("side", &files.side)] {
-        inputs.extend(sources.iter().map(|source| (name, source.path.clone())));
+        inputs.extend(files_of(sources).map(|path| (name, path)));
     }
-    inputs.extend(files.rows.iter().map(|rows| ("rows", rows.file.path.clone())));
-    inputs.push(("adapter", files.adapter.clone()));
-    expect_apart(&[("output", Some(&files.output)), ("sigma", files.sigma.as_ref())], &inputs)?;
+    inputs.extend(files.rows.iter().flat_map(|rows| files_of(std::slice::from_ref(&rows.file))).map(|path| ("rows", path)));
+    inputs.extend(files.adapter.file().map(|path| ("adapter", path.to_owned())));
+    expect_apart(&[("output", files.output.as_ref()), ("sigma", files.sigma.as_ref())], &inputs)?;
 
-    let adapter = &Adapter::load(&files.adapter)?;
+    let adapter = &*files.adapter.load()?;
     let what = said(&files.input);
     let mut reader = stream::open_all(&files.input)?;
     adapter.expect_input_width(reader.width()).map_err(|error| error.context(what.clone()))?;
@@ -132,10 +136,13 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     let applier = Applier::new(adapter)?;
 
     // Every output is opened before the first expensive second.
-    let has_columns = stream::has_columns(&files.output);
+    let has_columns = files.output.as_deref().is_some_and(stream::has_columns);
     let ids = reader.id_kind().filter(|_| has_columns);
     let columns = Columns { width: applier.d_new(), ids, sigma2: has_columns };
-    let mut writer = stream::create(&files.output, columns)?;
+    let mut output = match &files.output {
+        Some(path) => Output::File(stream::create(path, columns)?),
+        None => Output::reserve(reader.rows_total(), applier.d_new(), &what)?,
+    };
     let mut sigma_writer = files.sigma.as_ref().map(F32Writer::create).transpose()?;
 
     progress.begin("transforming", "vectors", reader.rows_total());
@@ -189,8 +196,16 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
         applier
             .apply_rows(first_row as usize, vectors, side_rows, &mut out, &mut variance, &mut raw_norms)
             .map_err(|error| error.context(what.clone()))?;
-        let ids = if columns.ids.is_some() { batch.ids.as_ref() } else { None };
-        writer.write(&out, ids, columns.sigma2.then_some(variance.as_slice()))?;
+        match &mut output {
+            Output::File(writer) => {
+                let ids = if columns.ids.is_some() { batch.ids.as_ref() } else { None };
+                writer.write(&out, ids, columns.sigma2.then_some(variance.as_slice()))?;
+            }
+            Output::Memory { vectors, sigma2 } => {
+                vectors.extend_from_slice(&out);
+                sigma2.extend_from_slice(&variance);
+            }
+        }
         if let Some(writer) = &mut sigma_writer {
             writer.write(&variance)?;
         }
@@ -200,11 +215,17 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     }
     let unlike = likeness.decided()?;
     // Each file appears whole; should the second fail, the error says so and running again replaces both.
-    let written = writer.commit()?;
+    let made = match output {
+        Output::File(writer) => {
+            let written = writer.commit()?;
+            debug_assert_eq!(written, rows);
+            None
+        }
+        Output::Memory { vectors, sigma2 } => Some((Matrix::new(d_new, vectors)?, sigma2)),
+    };
     if let Some(writer) = sigma_writer {
         writer.commit()?;
     }
-    debug_assert_eq!(written, rows);
     if let Some(seen) = &unlike {
         let finding = Finding::new(Severity::Warning, "drift", format!("{seen}."));
         findings.push(finding.may_mean("Expect larger errors; σ² may not show them."));
@@ -222,6 +243,7 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     Ok(Transformed {
         vectors: rows,
         adapted: files.output.clone(),
+        made,
         sigma: files.sigma.clone(),
         space: adapter.output_space(),
         handicap: adapter.handicap,
@@ -230,6 +252,33 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
         among_pairs: overlap,
         findings,
     })
+}
+
+/// The files among sources.
+fn files_of(sources: &[VectorSource]) -> impl Iterator<Item = PathBuf> {
+    sources.iter().filter(|source| source.is_file()).map(|source| source.path.clone())
+}
+
+/// Where vectors go.
+enum Output {
+    File(Box<dyn RowWriter>),
+    Memory { vectors: Vec<f32>, sigma2: Vec<f32> },
+}
+
+impl Output {
+    /// Room in memory for what becomes of `rows` rows of `what`.
+    fn reserve(rows: u64, d_new: usize, what: &str) -> Result<Self> {
+        let (mut vectors, mut sigma2) = (Vec::new(), Vec::new());
+        let numbers = usize::try_from(rows).ok().and_then(|rows| rows.checked_mul(d_new));
+        let is_there = numbers.is_some_and(|numbers| {
+            vectors.try_reserve_exact(numbers).and(sigma2.try_reserve_exact(rows as usize)).is_ok()
+        });
+        if is_there {
+            return Ok(Self::Memory { vectors, sigma2 });
+        }
+        let detail = format!("{rows} rows of {d_new} numbers do not fit into memory; write them to a file (`output`)");
+        Err(Error::corrupt(what, detail))
+    }
 }
 
 /// Whether the rows look like those that the adapter was fitted on, decided as soon as there are enough of them.

@@ -20,7 +20,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         old: arguments.old.clone(),
         join: arguments.ids.files(),
         rows: arguments.selection.parsed()?,
-        adapter: arguments.adapter.clone(),
+        adapter: arguments.adapter.clone().map(Into::into),
         answers: arguments.relevance.files(),
         sigma: arguments.sigma.clone(),
         distance: arguments.distance.as_deref().map(str::parse).transpose()?,

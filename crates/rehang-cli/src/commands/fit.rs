@@ -64,7 +64,7 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
         },
         options,
         evaluation_old: arguments.evaluation_old.clone(),
-        output: arguments.output.clone(),
+        output: Some(arguments.output.clone()),
     };
     let answer = with_bar(|progress| fit_files(&files, progress))?;
     say(&answer);
@@ -109,12 +109,12 @@ pub fn text(answer: &FitAnswer) -> String {
     }
     let _ = writeln!(
         text,
-        "{} fitted on {} pairs ({} → {}), written to {}",
+        "{} fitted on {} pairs ({} → {}){}",
         training.method,
         training.pairs,
         fitted.adapter.old,
         fitted.adapter.new,
-        answer.output.display()
+        answer.output.iter().map(|path| format!(", written to {}", path.display())).collect::<String>()
     );
     text
 }

@@ -14,12 +14,12 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
         adapted: arguments.adapted.clone(),
         new: arguments.new.clone(),
         join: arguments.ids.files(),
-        adapter: arguments.adapter.clone(),
+        adapter: arguments.adapter.clone().map(Into::into),
         head: arguments.head.files()?,
         seed: arguments.seed,
-        output: arguments.output.clone(),
+        output: Some(arguments.output.clone()),
     })?;
     say_findings(&ordered.findings);
-    let (policy, items, path) = (&ordered.policy, ordered.items, ordered.order.display());
+    let (policy, items, path) = (&ordered.policy, ordered.items, arguments.output.display());
     Outcome::Done.print(json, &ordered, &format!("Order {policy} of {items} items written to {path}\n"))
 }

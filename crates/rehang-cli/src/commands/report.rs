@@ -32,7 +32,7 @@ pub fn outcome(report: &ReportData) -> Outcome {
 pub fn make(arguments: &Report) -> Result<ReportData> {
     let orders = arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?;
     let files = ReportFiles {
-        adapters: arguments.adapters.clone(),
+        adapters: arguments.adapters.iter().map(Into::into).collect(),
         old: arguments.old.clone(),
         new: arguments.new.clone(),
         join: arguments.ids.files(),

@@ -10,18 +10,18 @@ use crate::bar::with_bar;
 /// Transforms a file.
 pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
     let files = TransformFiles {
-        adapter: arguments.adapter.clone(),
+        adapter: arguments.adapter.clone().into(),
         input: arguments.input.clone(),
         side: arguments.side.clone(),
         rows: arguments.selection.parsed()?,
-        output: arguments.output.clone(),
+        output: Some(arguments.output.clone()),
         sigma: arguments.sigma.clone(),
         force: arguments.force,
         batch: arguments.batch,
     };
     let written = with_bar(|progress| transform(&files, progress))?;
     say_findings(&written.findings);
-    let (count, space, path) = (written.vectors, &written.space, written.adapted.display());
+    let (count, space, path) = (written.vectors, &written.space, arguments.output.display());
     Outcome::done_if(!written.drift_suspicious).print(
         json,
         &written,

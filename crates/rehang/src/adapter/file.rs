@@ -1,7 +1,9 @@
 //! Adapters as files: safetensors with metadata (`docs/formats.md`, "Adapter file").
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +49,60 @@ pub fn inspect(path: &Path) -> Result<Inspected> {
     let Adapter { old, new, geometry, uncertainty, handicap, training, .. } = Adapter::load(path)?;
     let (geometry, uncertainty) = (geometry.name(), uncertainty.name());
     Ok(Inspected { adapter: path.to_owned(), old, new, geometry, uncertainty, handicap, training })
+}
+
+/// Where a verb finds an adapter: in a file, or in the caller's memory.
+///
+/// ```
+/// use rehang::adapter::AdapterSource;
+///
+/// let source = AdapterSource::from("map.safetensors");
+/// assert_eq!((source.to_string().as_str(), source.file().is_some()), ("map.safetensors", true));
+/// assert!(source.load().is_err(), "there is no such file");
+/// ```
+#[derive(Debug, Clone)]
+pub enum AdapterSource {
+    /// A file.
+    File(PathBuf),
+    /// An adapter that the caller holds in memory, and what the caller calls it.
+    Given(String, Arc<Adapter>),
+}
+
+impl AdapterSource {
+    /// The file; `None` for what is in memory.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Given(..) => None,
+        }
+    }
+
+    /// The adapter.
+    ///
+    /// # Errors
+    ///
+    /// As [`Adapter::load`].
+    pub fn load(&self) -> Result<Arc<Adapter>> {
+        match self {
+            Self::File(path) => Adapter::load(path).map(Arc::new),
+            Self::Given(_, adapter) => Ok(Arc::clone(adapter)),
+        }
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for AdapterSource {
+    fn from(path: P) -> Self {
+        Self::File(path.into())
+    }
+}
+
+impl fmt::Display for AdapterSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Given(name, _) => f.write_str(name),
+        }
+    }
 }
 
 impl Adapter {

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::join::{self, MissingPolicy};
 use super::qrels::read_qrels;
 use super::{LabelValues, VectorSource, folder_of, stream};
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, AdapterSource};
 use crate::curve::Qrels;
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::{Finding, Severity};
@@ -161,8 +162,9 @@ impl Inputs {
     /// As [`RowSelection::read`].
     pub fn new(rows: Option<&RowSelection>) -> Result<Self> {
         let Some(selection) = rows else { return Ok(Self::default()) };
-        let files = vec![("rows".to_owned(), selection.file.path.clone())];
-        Ok(Self { rows: Some(selection.read()?), files, ..Self::default() })
+        let mut inputs = Self { rows: Some(selection.read()?), ..Self::default() };
+        inputs.mark("rows", std::slice::from_ref(&selection.file));
+        Ok(inputs)
     }
 
     /// Rows of one file, or of several below each other, that take part. `role` is the parameter that names the files.
@@ -340,10 +342,10 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`Adapter::load`].
-    pub fn adapter(&mut self, path: &Path) -> Result<Adapter> {
-        self.files.push(("adapter".into(), path.to_owned()));
-        Adapter::load(path)
+    /// As [`AdapterSource::load`].
+    pub fn adapter(&mut self, source: &AdapterSource) -> Result<Arc<Adapter>> {
+        self.files.extend(source.file().map(|path| ("adapter".into(), path.to_owned())));
+        source.load()
     }
 
     /// Adds an adapter to the record.
@@ -351,9 +353,9 @@ impl Inputs {
     /// # Errors
     ///
     /// As [`Adapter::fingerprint`].
-    pub fn note_adapter(&mut self, path: &Path, adapter: &Adapter) -> Result<()> {
-        let (path, pairs) = (path.display().to_string(), adapter.training.pairs);
-        self.note("adapter", &path, pairs, None, adapter.fingerprint()?);
+    pub fn note_adapter(&mut self, source: &AdapterSource, adapter: &Adapter) -> Result<()> {
+        let pairs = adapter.training.pairs;
+        self.note("adapter", &source.to_string(), pairs, None, adapter.fingerprint()?);
         Ok(())
     }
 
@@ -469,7 +471,8 @@ impl Inputs {
             "pairs" | "evaluation" => format!("{role}_old"),
             other => other.replace(' ', "_"),
         };
-        self.files.extend(sources.iter().map(|source| (parameter.clone(), source.path.clone())));
+        let files = sources.iter().filter(|source| source.is_file());
+        self.files.extend(files.map(|source| (parameter.clone(), source.path.clone())));
     }
 }
 
@@ -644,6 +647,7 @@ fn own_ids(sources: &[VectorSource]) -> Result<Option<Vec<String>>> {
         return Ok(None);
     }
     for source in sources {
+        // What is in memory has no ids beside it.
         if stream::open(source)?.id_kind().is_none() {
             return Ok(None);
         }

@@ -18,6 +18,7 @@
 
 mod atomic;
 mod element;
+mod given;
 mod inputs;
 pub mod join;
 mod npy;
@@ -40,6 +41,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::vectors::{Labels, Matrix};
 
 pub use atomic::AtomicFile;
+pub use given::{Given, GivenRows, Scalars};
 pub use inputs::{
     HeadFiles, Inputs, Join, JoinFiles, Names, RowMask, RowSelection, expect_apart, expect_count,
     expect_normalised, expect_same_items, expect_width, is_same_file, said,
@@ -122,12 +124,19 @@ impl fmt::Display for Format {
 /// # Paths with a `#`
 ///
 /// What stands in front of the last `#` is the path, unless a file exists under the whole name.
+///
+/// # What a caller holds in memory
+///
+/// [`VectorSource::given`] stands for rows or values in memory, wherever a file can stand; errors and records name it as the
+/// caller does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VectorSource {
-    /// The file.
+    /// The file; or what the caller calls the thing that it holds in memory.
     pub path: PathBuf,
     /// The column of a Parquet file, or the tensor of a safetensors file.
     pub column: Option<String>,
+    /// What the caller holds in memory, in the place of a file.
+    given: Option<Given>,
 }
 
 impl VectorSource {
@@ -144,12 +153,32 @@ impl VectorSource {
         if path.is_empty() || column == Some("") {
             return Err(Error::option("an input", text, "PATH or PATH#COLUMN"));
         }
-        Ok(Self { path: path.into(), column: column.map(str::to_string) })
+        Ok(Self { path: path.into(), column: column.map(str::to_string), given: None })
     }
 
     /// A file in which nothing has to be named.
     pub fn path(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), column: None }
+        Self { path: path.into(), column: None, given: None }
+    }
+
+    /// What a caller holds in memory under a name, most often that of the parameter.
+    ///
+    /// ```
+    /// use rehang::files::{Scalars, VectorSource, read_labels, read_matrix};
+    ///
+    /// let labels = VectorSource::given("labels", Scalars::Texts(vec!["cat".into(), "dog".into(), "cat".into()]));
+    /// assert_eq!(read_labels(&labels)?, [0, 1, 0]);
+    /// let error = read_matrix(&labels).unwrap_err().to_string();
+    /// assert_eq!(error, "cannot read labels: it holds one value a row where rows of numbers are needed");
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    pub fn given(name: &str, content: impl Into<Given>) -> Self {
+        Self { path: name.into(), column: None, given: Some(content.into()) }
+    }
+
+    /// Whether it stands for a file, and not for what a caller holds in memory.
+    pub fn is_file(&self) -> bool {
+        self.given.is_none()
     }
 
     fn format(&self, wanted: &str, expected: &str) -> Result<Format> {
@@ -222,13 +251,6 @@ fn open(path: &Path) -> Result<Opened> {
     Ok(Opened { path: path.to_path_buf(), file, bytes: metadata.len() })
 }
 
-/// One value a row, as a file has them.
-enum Scalars {
-    Integers(Vec<i64>),
-    Floats(Vec<f64>),
-    Texts(Vec<String>),
-}
-
 /// What is looked for in a file of several columns.
 struct Wish {
     /// What it is, in words.
@@ -246,6 +268,9 @@ const IDS: Wish = Wish { what: "ids", names: &["id", "_id"], accepts: [true, fal
 
 /// One value a row of any file.
 fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
+    if let Some(given) = &source.given {
+        return given.scalars(source);
+    }
     let format = source.format(wish.what, Format::VALUES)?;
     source.check_column(format)?;
     match format {
@@ -301,6 +326,9 @@ pub fn read_matrices(sources: &[VectorSource]) -> Result<Matrix> {
 /// As [`stream::open`]; [`ErrorKind::Corrupt`] for ids that are neither whole numbers nor text, or that are missing
 /// in a row.
 pub fn read_ids(source: &VectorSource) -> Result<Option<Vec<String>>> {
+    if source.given.is_some() {
+        return ids_of(source, read_scalars(source, &IDS)?).map(Some);
+    }
     let format = source.format("ids", Format::VALUES)?;
     if format == Format::JsonLines {
         return text::read_json_field(&source.path, &["_id", "id"]).map(Some);
@@ -312,9 +340,13 @@ pub fn read_ids(source: &VectorSource) -> Result<Option<Vec<String>>> {
         // Ids such as 007 are text; only whole columns of other files are known to be numbers.
         return read_lines(&source.path).and_then(|lines| no_empty_ids(source, lines)).map(Some);
     }
-    match read_scalars(source, &IDS)? {
-        Scalars::Integers(ids) => Ok(Some(Ids::Integers(ids).into_strings())),
-        Scalars::Texts(ids) => no_empty_ids(source, ids).map(Some),
+    ids_of(source, read_scalars(source, &IDS)?).map(Some)
+}
+
+fn ids_of(source: &VectorSource, values: Scalars) -> Result<Vec<String>> {
+    match values {
+        Scalars::Integers(ids) => Ok(Ids::Integers(ids).into_strings()),
+        Scalars::Texts(ids) => no_empty_ids(source, ids),
         Scalars::Floats(_) => Err(Error::corrupt(source, "ids are whole numbers or text, and these are not")),
     }
 }

@@ -179,6 +179,9 @@ impl Columns {
 /// [`ErrorKind::Io`] where the file cannot be opened, [`ErrorKind::Empty`] where it has no rows,
 /// [`ErrorKind::Corrupt`] where it is not what its name says, [`ErrorKind::InvalidOption`] for an unknown extension.
 pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
+    if let Some(given) = &source.given {
+        return given.open(source);
+    }
     let format = source.format("vectors", Format::VECTORS)?;
     source.check_column(format)?;
     Ok(match format {

@@ -696,16 +696,6 @@ pub(super) fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars
     })
 }
 
-impl Scalars {
-    fn len(&self) -> usize {
-        match self {
-            Self::Integers(values) => values.len(),
-            Self::Floats(values) => values.len(),
-            Self::Texts(values) => values.len(),
-        }
-    }
-}
-
 /// A column of vectors, with the ids beside it where there are any.
 pub(super) struct ParquetRows {
     source: VectorSource,
