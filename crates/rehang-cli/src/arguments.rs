@@ -4,11 +4,13 @@ pub mod evaluate;
 
 use std::path::PathBuf;
 
+#[cfg(feature = "train")]
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use rehang::Result;
 use rehang::files::{self, JoinFiles, VectorSource};
 use rehang_evaluate::AnswerFiles;
+#[cfg(feature = "train")]
 use rehang_train::Part;
 
 use evaluate::Evaluate;
@@ -40,12 +42,16 @@ pub enum Command {
     Demo(Demo),
     /// Learn the map from old to new vectors (and how far to trust it) from pairs.
     Fit(Fit),
+    #[cfg(feature = "train")]
     /// Train an encoder, by itself or compatible with an old model's gallery: plain, bct, ract, dmu, l2, lwf, …
     Train(Train),
+    #[cfg(feature = "train")]
     /// Train and compare compatible methods and adapters over seeds and orders; writes one report.
     Compare(Compare),
+    #[cfg(feature = "train")]
     /// Vectors of images or features by an encoder that was trained here.
     Embed(Embed),
+    #[cfg(feature = "train")]
     /// Write a trained encoder as an ONNX file, for the backfill and anywhere else.
     Export(ExportEncoder),
     /// Turn old vectors into vectors of the new space, with σ² for each; streams files of any size.
@@ -186,6 +192,7 @@ impl HeadFiles {
     }
 }
 
+#[cfg(feature = "train")]
 /// Options of `rehang train`.
 #[derive(Debug, Args)]
 pub struct Train {
@@ -211,6 +218,7 @@ pub struct Train {
     pub device: String,
 }
 
+#[cfg(feature = "train")]
 /// Options of `rehang compare`.
 #[derive(Debug, Args)]
 pub struct Compare {
@@ -227,6 +235,7 @@ pub struct Compare {
     pub device: String,
 }
 
+#[cfg(feature = "train")]
 /// Options of `rehang embed`.
 #[derive(Debug, Args)]
 pub struct Embed {
@@ -248,6 +257,7 @@ pub struct Embed {
     pub device: String,
 }
 
+#[cfg(feature = "train")]
 /// Options of `rehang export`.
 #[derive(Debug, Args)]
 pub struct ExportEncoder {

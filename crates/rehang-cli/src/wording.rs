@@ -1,5 +1,6 @@
 //! How the command line words what errors hold as data: parameters as flags, remedies as commands.
 
+use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use clap::{ArgMatches, Command, CommandFactory};
@@ -9,10 +10,18 @@ use crate::arguments::Arguments;
 
 /// The words of the subcommand that this process runs.
 static CALLED: OnceLock<Flags> = OnceLock::new();
+/// The command line as it was given.
+static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Keeps the subcommand that was called, for [`said`].
-pub fn called(matches: &ArgMatches) {
+/// Keeps the command line and the subcommand that was called, for [`line`] and [`said`].
+pub fn called(line: Vec<OsString>, matches: &ArgMatches) {
+    LINE.get_or_init(|| line);
     CALLED.get_or_init(|| Flags::of(matches));
+}
+
+/// The arguments behind the program's name, as they were given.
+pub fn line() -> impl Iterator<Item = String> {
+    LINE.get().into_iter().flatten().skip(1).map(|argument| argument.to_string_lossy().into_owned())
 }
 
 /// The sentence of an error in the words of the subcommand that was called.

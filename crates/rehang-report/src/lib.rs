@@ -23,6 +23,9 @@ mod palette;
 mod scale;
 mod text;
 
+use std::path::Path;
+
+use rehang::Error;
 use rehang::comparison::Comparison;
 use rehang::report::Report;
 
@@ -54,6 +57,50 @@ pub fn markdown(report: &Report) -> String {
 /// `null`.
 pub fn json(report: &Report) -> String {
     json::write(report)
+}
+
+/// The form of a report, by what the name of its file ends in.
+///
+/// ```
+/// use rehang_report::Format;
+///
+/// assert!(Format::of("report.html".as_ref()).is_ok());
+/// let error = Format::of("report.pdf".as_ref()).unwrap_err().to_string();
+/// assert_eq!(error, "output cannot be \"report.pdf\"; expected a name that ends in .html, .md or .json");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One page that opens offline: `.html`, `.htm`.
+    Html,
+    /// Markdown: `.md`.
+    Markdown,
+    /// Its data: `.json`.
+    Json,
+}
+
+impl Format {
+    /// The form for a path.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for any other name.
+    pub fn of(path: &Path) -> rehang::Result<Self> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("html" | "htm") => Ok(Self::Html),
+            Some("md") => Ok(Self::Markdown),
+            Some("json") => Ok(Self::Json),
+            _ => Err(Error::option("output", path.display(), "a name that ends in .html, .md or .json")),
+        }
+    }
+
+    /// The report in this form.
+    pub fn render(self, report: &Report) -> String {
+        match self {
+            Self::Html => html(report),
+            Self::Markdown => markdown(report),
+            Self::Json => json(report),
+        }
+    }
 }
 
 /// A comparison of methods as one self-contained HTML file.

@@ -22,6 +22,9 @@ pub enum Asked {
         /// an upgrade serves merged searches.
         old_vectors: Option<VectorSource>,
     },
+    /// The same queries by several models, each under the name of its space: those that the search needs are used, so the call
+    /// stays right at every stage.
+    ByModel(Vec<(String, VectorSource)>),
     /// Texts and images.
     Sources {
         /// The queries.
@@ -106,6 +109,16 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
         Asked::Vectors { vectors, old_vectors } => {
             let given = read_queries(&**store, &standing, vectors, old_vectors.as_ref())?;
             let given: Vec<_> = given.iter().map(|(space, queries)| (*space, queries)).collect();
+            (gallery.search(&given, *k, filter)?, None, false)
+        }
+        Asked::ByModel(named) => {
+            let read = |(name, rows): &(String, VectorSource)| {
+                let rows = files::read_matrix(rows)?;
+                rows.check_finite(name)?;
+                Ok((name.clone(), rows))
+            };
+            let given = named.iter().map(read).collect::<Result<Vec<_>>>()?;
+            let given: Vec<_> = given.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
             (gallery.search(&given, *k, filter)?, None, false)
         }
         Asked::Sources { queries, before } => {

@@ -60,14 +60,30 @@ impl Upgrade {
         &*self.store
     }
 
-    /// What an application searches and writes through, with the adapter of the upgrade.
+    /// The gallery, for as long as whoever has it.
+    pub fn shared_store(&self) -> Arc<dyn Store> {
+        Arc::<dyn Examined>::clone(&self.store)
+    }
+
+    /// What an application searches and writes through, with the adapter of the upgrade where there is one by now.
     ///
     /// # Errors
     ///
     /// As [`Configuration::planned`].
     pub fn gallery(&self) -> Result<Gallery> {
-        let store: Arc<dyn Store> = Arc::<dyn Examined>::clone(&self.store);
-        Ok(Gallery::new(store, Some(self.planned()?.adapter)))
+        let has_adapter = self.configuration.has_adapter(self.store())?;
+        let adapter = has_adapter.then(|| self.planned()).transpose()?.map(|planned| planned.adapter);
+        Ok(Gallery::new(self.shared_store(), adapter))
+    }
+
+    /// The new space as it is in the gallery, or as drawing pairs would make it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn new_space(&self) -> Result<Space> {
+        let there = find_space(self.store(), &self.configuration.new.name)?;
+        Ok(there.map_or_else(|| self.configuration.made_space(), |there| there.space))
     }
 
     fn planned(&self) -> Result<Planned> {
@@ -166,10 +182,7 @@ impl Upgrade {
             return Err(Error::option("items", 0, "1 or more"));
         }
         let configuration = &self.configuration;
-        let space = match find_space(self.store(), &configuration.new.name)? {
-            Some(there) => there.space,
-            None => configuration.made_space(),
-        };
+        let space = self.new_space()?;
         let opened;
         let encoder = if let Some(encoder) = encoder {
             encoder

@@ -25,6 +25,8 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("rehang-demo", &["rehang", "rehang-store", "rehang-encode", "rehang-upgrade"]),
     ("rehang-cli", EVERYTHING),
+    // The wheel carries the command line.
+    ("rehang-python", PYTHON),
     ("xtask", EVERYTHING),
 ];
 
@@ -40,6 +42,17 @@ const EVERYTHING: &[&str] = &[
     "rehang-encode",
     "rehang-upgrade",
     "rehang-demo",
+];
+
+const PYTHON: &[&str] = &[
+    "rehang",
+    "rehang-fit",
+    "rehang-evaluate",
+    "rehang-report",
+    "rehang-store",
+    "rehang-encode",
+    "rehang-upgrade",
+    "rehang-cli",
 ];
 
 /// What examples and tests may use besides: no face.
@@ -61,6 +74,8 @@ pub const HEAVY: &[(&str, &[&str])] = &[
     ("tokio", &["rehang-postgres"]),
     ("rustls", &["rehang-postgres"]),
     ("clap", &["rehang-cli"]),
+    ("pyo3", &["rehang-python"]),
+    ("numpy", &["rehang-python"]),
     ("indicatif", &["rehang-cli"]),
     ("ctrlc", &["rehang-cli"]),
 ];

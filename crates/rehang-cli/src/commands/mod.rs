@@ -1,5 +1,6 @@
 //! The verbs, one file each: they read files, call the library, and print.
 
+#[cfg(feature = "train")]
 pub mod compare;
 pub mod curve;
 pub mod demo;
@@ -13,6 +14,7 @@ pub mod manual;
 pub mod order;
 pub mod report;
 pub mod search;
+#[cfg(feature = "train")]
 pub mod train;
 pub mod transform;
 pub mod upgrade;

@@ -1,17 +1,19 @@
 //! `rehang report`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rehang::files::{self, AtomicFile, is_same_file};
 use rehang::finding::{Finding, Severity};
 use rehang::report::{Report as ReportData, percent_rounded_up};
 use rehang::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
+use rehang_report::Format;
 use serde_json::json;
 
 use super::{Outcome, one_decimal, say_findings};
 use crate::arguments::Report;
 use crate::bar::with_bar;
+use crate::wording;
 
 /// Compares adapters and orders on a gallery and writes the report.
 pub fn run(arguments: &Report, json: bool) -> Result<Outcome> {
@@ -63,7 +65,7 @@ pub fn expect_outputs(outputs: &[PathBuf]) -> Result<()> {
         if outputs[..place].iter().any(|other| is_same_file(other, path)) {
             return Err(Error::option("output", path.display(), "each file once"));
         }
-        format_of(path)?;
+        Format::of(path)?;
         drop(AtomicFile::create(path)?);
     }
     Ok(())
@@ -74,29 +76,9 @@ pub fn write(report: &ReportData, findings: &[Finding], outputs: &[PathBuf]) -> 
     let warnings = report.warnings.iter().filter(|warning| warning.severity != Severity::Note);
     say_findings(findings.iter().chain(warnings));
     for path in outputs {
-        let text = match format_of(path)? {
-            Format::Html => rehang_report::html(report),
-            Format::Markdown => rehang_report::markdown(report),
-            Format::Json => rehang_report::json(report),
-        };
-        files::write_text(path, &text)?;
+        files::write_text(path, &Format::of(path)?.render(report))?;
     }
     Ok(())
-}
-
-enum Format {
-    Html,
-    Markdown,
-    Json,
-}
-
-fn format_of(path: &Path) -> Result<Format> {
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("html" | "htm") => Ok(Format::Html),
-        Some("md") => Ok(Format::Markdown),
-        Some("json") => Ok(Format::Json),
-        _ => Err(Error::option("output", path.display(), "a name that ends in .html, .md or .json")),
-    }
 }
 
 /// The numbers that matter, in words.
@@ -125,7 +107,7 @@ pub fn verdict(report: &ReportData) -> String {
 
 /// The command line as it was given, written so that a shell reads it again.
 fn command() -> String {
-    shell_line(std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()))
+    shell_line(wording::line())
 }
 
 /// A call of rehang with these arguments, as a shell reads it.

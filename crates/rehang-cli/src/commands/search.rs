@@ -48,7 +48,7 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
         ));
     }
     let text = match &search.asked {
-        Asked::Vectors { .. } => rows(&found),
+        Asked::Vectors { .. } | Asked::ByModel(_) => rows(&found),
         Asked::Sources { queries, .. } => answers(queries, &found),
     };
     Outcome::Done.print(json, &found, &text)

@@ -1,0 +1,75 @@
+//! The rehang command line.
+//!
+//! ```text
+//! arguments → a verb of commands/ → library calls → print → exit code
+//! ```
+//!
+//! Exit codes: 0 done, 1 finished with something refused or doubtful, 2 failed.
+
+mod arguments;
+mod bar;
+mod commands;
+mod wording;
+
+use std::ffi::OsString;
+
+use clap::{CommandFactory, FromArgMatches};
+use rehang::{Error, Result};
+
+use arguments::{Arguments, Command};
+use commands::Outcome;
+
+/// Does what a command line asks for, the program's name in front, and gives the exit code. `--help` and a line that cannot be
+/// read end the process, as programs do.
+pub fn main(line: impl IntoIterator<Item = OsString>) -> u8 {
+    let line: Vec<OsString> = line.into_iter().collect();
+    let matches = Arguments::command().get_matches_from(&line);
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    wording::called(line, &matches);
+    match run(&arguments) {
+        Ok(Outcome::Done) => 0,
+        Ok(Outcome::WithRefusals) => 1,
+        Err(error) => {
+            commands::say(&format!("Error: {}", wording::said(&error)));
+            2
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<Outcome> {
+    if let Some(threads) = arguments.threads {
+        if threads == 0 {
+            return Err(Error::option("--threads", 0, "1 or more"));
+        }
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build_global()
+            .map_err(|error| Error::option("--threads", threads, error))?;
+    }
+    let json = arguments.json;
+    match &arguments.command {
+        Command::Demo(demo) => commands::demo::run(demo, json),
+        Command::Fit(fit) => commands::fit::run(fit, json),
+        #[cfg(feature = "train")]
+        Command::Train(train) => commands::train::run(train, json),
+        #[cfg(feature = "train")]
+        Command::Compare(compare) => commands::compare::run(compare, json),
+        #[cfg(feature = "train")]
+        Command::Embed(embed) => commands::train::embed(embed, json),
+        #[cfg(feature = "train")]
+        Command::Export(export) => commands::train::export(export, json),
+        Command::Transform(transform) => commands::transform::run(transform, json),
+        Command::Order(order) => commands::order::run(order, json),
+        Command::Curve(curve) => commands::curve::run(curve, json),
+        Command::Report(report) => commands::report::run(report, json),
+        Command::Evaluate(evaluate) => commands::evaluate::run(evaluate, json),
+        Command::Inspect(inspect) => commands::inspect::run(inspect, json),
+        Command::Gallery(gallery) => commands::gallery::run(gallery, json),
+        Command::Search(search) => commands::search::run(search, json),
+        Command::Init(init) => commands::init::run(init, json),
+        Command::Upgrade(upgrade) => commands::upgrade::run(upgrade, json),
+        Command::Doctor(doctor) => commands::doctor::run(doctor, json),
+        Command::Completions(completions) => commands::manual::completions(completions, json),
+        Command::Man(man) => commands::manual::man(man, json),
+    }
+}

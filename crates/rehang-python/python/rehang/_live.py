@@ -1,0 +1,408 @@
+"""Live upgrades, and the galleries that they are of."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from . import _rehang
+from ._arrays import matrix
+from ._call import Bar, options, warn
+from ._verbs import Path, Report, Vectors
+
+Encode = Callable[[Sequence[str]], Any]
+"""Embeds sources: gets a list of them, gives rows of numbers, ``[n, d]``, in their order. A row of NaN says that its item has failed."""
+
+
+class Hit(NamedTuple):
+    """An item that a search found."""
+
+    id: str
+    """Its id."""
+    distance: float
+    """Its distance to the query: smaller is nearer."""
+    provenance: str
+    """Who made the vector that was found: ``old``, ``adapted`` or ``native``."""
+    source: str | None = None
+    """Its source, where the queries were texts."""
+
+
+def _hits(results: list[list[dict[str, Any]]]) -> list[list[Hit]]:
+    return [
+        [Hit(hit["id"], hit["distance"], hit["provenance"], hit.get("source")) for hit in hits] for hits in results
+    ]
+
+
+class Gallery:
+    """A live gallery under an application's searches and writes, right at every stage of an upgrade.
+
+    It may be shared between threads and kept as long as a process lives. A process that forks opens one of its own.
+
+    Examples
+    --------
+    >>> gallery = rehang.Gallery.open("rehang.toml")  # doctest: +SKIP
+    >>> hits = gallery.search(queries, k=10)  # doctest: +SKIP
+    """
+
+    def __init__(self, core: _rehang.Upgrade) -> None:
+        self._core = core
+
+    @classmethod
+    def open(cls, config: Path = "rehang.toml") -> Gallery:
+        """Open the gallery that a configuration names: SQLite, PostgreSQL or Qdrant.
+
+        Raises
+        ------
+        FileError, NotFoundError, CorruptError, UnavailableError
+            What is wrong with the configuration or the gallery.
+        """
+        return cls(_rehang.Upgrade.open(os.fspath(config)))
+
+    @property
+    def serving(self) -> str | None:
+        """The name of the space that searches go to now."""
+        spaces = json.loads(self._core.spaces())
+        return None if spaces["serving"] is None else str(spaces["serving"])
+
+    def search(
+        self,
+        queries: Vectors | Mapping[str, Vectors] | Sequence[str] | str,
+        k: int = 10,
+        *,
+        labels: Sequence[str] | None = None,
+        payload: Mapping[str, Any] | None = None,
+        space: str | None = None,
+        old_queries: Vectors | None = None,
+        encoders: Mapping[str, Encode] | None = None,
+        normalise: bool = False,
+    ) -> list[list[Hit]]:
+        """Find the ``k`` nearest items of every query, in what serves now.
+
+        Parameters
+        ----------
+        queries : dict of arrays by space, or array ``[n, d]``, or list of texts
+            The safest is a dictionary, ``{"old-model": a, "new-model": b}``: the same queries by every model that the application has.
+            The ones that the gallery serves are used, so the same call stays right before, during and after an upgrade. An array
+            is taken for the model that serves: name it by ``space``, so that a switch is noticed. Texts are embedded by the
+            configuration's encoders, or by ``encoders``.
+        k : int
+            Neighbours of each query.
+        labels : list of str, optional
+            Only items with one of these labels.
+        payload : dict, optional
+            Only items whose payload has these fields with these values.
+        space : str, optional
+            Fail unless this space serves.
+        old_queries : array, optional
+            The same queries by the old model, where an upgrade serves merged searches.
+        encoders : dict of callables by space, optional
+            What embeds texts, for each model.
+        normalise : bool
+            Scale what ``encoders`` give to length 1.
+
+        Returns
+        -------
+        list of list of Hit
+            The nearest first.
+
+        Raises
+        ------
+        OptionError
+            The queries of the model that serves are not among those given.
+        MismatchError
+            Queries of another width.
+        ConflictError
+            Another space serves than ``space``.
+        """
+        if isinstance(queries, str):
+            queries = [queries]
+        asked: Any
+        if isinstance(queries, Mapping):
+            asked = {name: matrix(name, rows) for name, rows in queries.items()}
+        elif isinstance(queries, Sequence) and all(isinstance(query, str) for query in queries):
+            asked = list(queries)
+        else:
+            asked = matrix("queries", queries)
+        given_options = options(
+            k=k,
+            labels=None if labels is None else list(labels),
+            payload=None if payload is None else json.dumps(payload),
+            space=space,
+            old_queries=matrix("old_queries", old_queries),
+            encoders=None if encoders is None else dict(encoders),
+            normalise=normalise,
+        )
+        return _hits(json.loads(self._core.search(asked, given_options))["results"])
+
+    def put(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Write items, new or changed.
+
+        As long as an upgrade is under way, an item that comes with an old vector only gets an adapted one in the same transaction, so
+        that no search misses it.
+
+        Parameters
+        ----------
+        items : list of dict
+            ``id``, and what changes of ``source``, ``label``, ``payload`` and ``vectors`` (by the name of the space). Every put is a change
+            of the content: vectors that are not given belong to the content before, and are removed.
+
+        Returns
+        -------
+        list of dict
+            ``id``, ``revision`` and ``removed_from`` of every item.
+        """
+        puts = []
+        for item in items:
+            put = dict(item)
+            if put.get("payload") is not None:
+                put["payload"] = json.dumps(put["payload"])
+            if put.get("vectors") is not None:
+                put["vectors"] = {space: _row(space, vector) for space, vector in put["vectors"].items()}
+            puts.append(put)
+        done: list[dict[str, Any]] = json.loads(self._core.put(puts))
+        return done
+
+    def delete(self, ids: Sequence[str]) -> dict[str, Any]:
+        """Delete items; gives how many there were, and the ids that were missing."""
+        done: dict[str, Any] = json.loads(self._core.delete(list(ids)))
+        return done
+
+    def contents(self) -> dict[str, Any]:
+        """What the gallery holds: its items, and its spaces with what is old, adapted and native in each."""
+        found: dict[str, Any] = json.loads(self._core.contents())
+        return found
+
+
+def _row(space: str, vector: Any) -> list[float]:
+    import numpy as np
+
+    row = np.asarray(vector, dtype=np.float32)
+    if row.ndim != 1:
+        from .errors import OptionError
+
+        raise OptionError(f"the vector of space {space!r} has shape {row.shape}; one row, [d], is needed")
+    return [float(value) for value in row]
+
+
+class Upgrade:
+    """The live upgrade of a configuration: every verb of ``rehang upgrade`` as a call, with the same result as its ``--json``.
+
+    Everything is kept in the gallery, so any process may die at any instruction, and the same call goes on. The first Ctrl-C ends a
+    call at the next place where that loses nothing, a second one at once.
+
+    Examples
+    --------
+    >>> upgrade = rehang.Upgrade("rehang.toml")  # doctest: +SKIP
+    >>> upgrade.pairs(encoder=model.encode)  # doctest: +SKIP
+    >>> upgrade.fit(); upgrade.start(); upgrade.switch()  # doctest: +SKIP
+    >>> upgrade.run(encoder=model.encode, until=0.3)  # doctest: +SKIP
+    """
+
+    def __init__(self, config: Path = "rehang.toml") -> None:
+        self._core = _rehang.Upgrade.open(os.fspath(config))
+
+    @property
+    def gallery(self) -> Gallery:
+        """The gallery of the upgrade."""
+        return Gallery(self._core)
+
+    def _verb(self, name: str, progress: bool | None = None, /, **named: Any) -> dict[str, Any]:
+        with Bar(progress) as bar:
+            done, findings = self._core.verb(name, options(**named), bar.show)
+        warn(findings, stacklevel=4)
+        result: dict[str, Any] = json.loads(done)
+        return result
+
+    def auto(
+        self,
+        *,
+        encoder: Encode | None = None,
+        yes: bool = False,
+        method: str | None = None,
+        items: int | None = None,
+        worth: float | None = None,
+        queries: Path | None = None,
+        budget: int | None = None,
+        rate: float | None = None,
+        until: float | None = None,
+        merged: bool = False,
+        switch_if: str | None = None,
+        normalise: bool = False,
+        batch: int | None = None,
+        fingerprint: str | None = None,
+        progress: bool | None = None,
+    ) -> dict[str, Any]:
+        """Go the whole way from where the upgrade is: pairs, fit, report, plan, and with ``yes`` start, switch and backfill.
+
+        Nothing that searches see changes without ``yes``. It never finishes. Parameters are those of the single verbs.
+        """
+        return self._verb(
+            "auto",
+            progress,
+            encoder=encoder,
+            yes=yes,
+            method=method,
+            items=items,
+            worth=worth,
+            queries=queries,
+            budget=budget,
+            rate=rate,
+            until=until,
+            merged=merged,
+            switch_if=switch_if,
+            normalise=normalise,
+            batch=batch,
+            fingerprint=fingerprint,
+        )
+
+    def pairs(
+        self,
+        *,
+        encoder: Encode | None = None,
+        items: int | None = None,
+        worth: float | None = None,
+        folder: Path | None = None,
+        queries: Path | None = None,
+        budget: int | None = None,
+        rate: float | None = None,
+        normalise: bool = False,
+        batch: int | None = None,
+        fingerprint: str | None = None,
+        progress: bool | None = None,
+    ) -> dict[str, Any]:
+        """Embed a random sample of the gallery with the new model: the pairs that the map is learned from.
+
+        Parameters
+        ----------
+        encoder : callable, optional
+            Gets a list of sources, gives rows ``[n, d]``. By default the ``[encoder]`` of the configuration. It is called from other
+            threads, one call after the other or several at once.
+        items : int, optional
+            Items of the sample, at most (2000): it begins with 250 and is doubled.
+        worth : float, optional
+            Points that one more doubling has to be expected to bring.
+        folder : path, optional
+            Write the pairs there too.
+        queries : path, optional
+            A file of queries as people ask them, one JSON object a line.
+        budget, rate : optional
+            Items embedded at most, and items a second at most.
+        normalise : bool
+            Scale what the callable gives to length 1.
+        batch : int, optional
+            Sources that the callable gets at once (64).
+        fingerprint : str, optional
+            What the callable's vectors depend on, as a text: two callables with the same text give the same vectors. Without it some
+            items are embedded again and compared, where a run goes on.
+        """
+        return self._verb(
+            "pairs",
+            progress,
+            encoder=encoder,
+            items=items,
+            worth=worth,
+            folder=folder,
+            queries=queries,
+            budget=budget,
+            rate=rate,
+            normalise=normalise,
+            batch=batch,
+            fingerprint=fingerprint,
+        )
+
+    def fit(self, method: str | None = None, *, progress: bool | None = None) -> dict[str, Any]:
+        """Learn the adapter from the pairs that were drawn, but for those held out."""
+        return self._verb("fit", progress, method=method)
+
+    def report(self, *, progress: bool | None = None) -> Report:
+        """Measure the adapter on the pairs that were held out: the forecast of the upgrade."""
+        with Bar(progress) as bar:
+            core, findings = self._core.report(bar.show)
+        warn(findings)
+        return Report(core)
+
+    def plan(self, *, probe: int | None = None) -> dict[str, Any]:
+        """Say what the upgrade would do, how long it takes, what it costs. Changes nothing; ``probe`` items are embedded to measure
+        the encoder of the configuration."""
+        return self._verb("plan", None, probe=probe)
+
+    def start(self, *, progress: bool | None = None) -> dict[str, Any]:
+        """Fill the new space with adapted vectors. Searches do not change."""
+        return self._verb("start", progress)
+
+    def switch(self, *, merged: bool = False, anyway: bool = False) -> dict[str, Any]:
+        """Move searches to the new space, in one step.
+
+        Raises
+        ------
+        ConflictError
+            The forecast says that searches would get worse, or the search index is not ready; ``anyway`` switches all the same.
+        """
+        return self._verb("switch", None, merged=merged, anyway=anyway)
+
+    def run(
+        self,
+        *,
+        encoder: Encode | None = None,
+        until: float | None = None,
+        budget: int | None = None,
+        rate: float | None = None,
+        workers: int | None = None,
+        batch: int | None = None,
+        normalise: bool = False,
+        fingerprint: str | None = None,
+        progress: bool | None = None,
+    ) -> dict[str, Any]:
+        """Re-embed items, worst first. Any number of processes may run at once.
+
+        Parameters
+        ----------
+        encoder : callable, optional
+            As in :meth:`pairs`.
+        until : float, optional
+            The share of native items to stop at, from 0 to 1.
+        budget : int, optional
+            Items that this run makes native, at most.
+        rate : float, optional
+            Items a second, at most.
+        workers : int, optional
+            Batches that are embedded at the same time.
+        """
+        return self._verb(
+            "run",
+            progress,
+            encoder=encoder,
+            until=until,
+            budget=budget,
+            rate=rate,
+            workers=workers,
+            batch=batch,
+            normalise=normalise,
+            fingerprint=fingerprint,
+        )
+
+    def status(self, *, failures: int | None = None) -> dict[str, Any]:
+        """Say how it stands; lists at most so many items that failed (20)."""
+        return self._verb("status", None, failures=failures)
+
+    def pause(self) -> dict[str, Any]:
+        """Ask all workers to wait."""
+        return self._verb("pause")
+
+    def stop(self) -> dict[str, Any]:
+        """Ask all workers to end."""
+        return self._verb("stop")
+
+    def resume(self, *, retry_failed: bool = False, re_embed: bool = False) -> dict[str, Any]:
+        """Let backfills go on; try failed items again, or put native vectors back, so that they are embedded again."""
+        return self._verb("resume", None, retry_failed=retry_failed, re_embed=re_embed)
+
+    def rollback(self) -> dict[str, Any]:
+        """Move searches back to the old space, in one step. Nothing that was embedded is lost."""
+        return self._verb("rollback")
+
+    def finish(self, *, progress: bool | None = None) -> dict[str, Any]:
+        """Drop the old space for good."""
+        return self._verb("finish", progress)

@@ -1,0 +1,305 @@
+//! The verbs on vectors: each takes a dictionary of options, under the names of the libraries' parameters.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use rehang::adapter::AdapterSource;
+use rehang::finding::Finding;
+use rehang::order::Policy;
+use rehang::report::Report as ReportData;
+use rehang::transform::TransformFiles;
+use rehang::{Error, files};
+use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles};
+use rehang_fit::{FitFiles, FitParameters, NetworkOptions};
+use serde_json::{Value, json};
+
+use crate::call::{Interrupted, call};
+use crate::error::raised;
+use crate::sources::Options;
+
+/// What was found, as severity and sentence.
+type Findings = Vec<(String, String)>;
+
+/// A line of a curve: the metric, its values, and their start, end, minimum and mean.
+type Line<'py> = (String, Bound<'py, PyArray1<f64>>, [f64; 4]);
+
+/// Findings in the form that Python takes them.
+pub fn said<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Findings {
+    let severity = |finding: &Finding| format!("{:?}", finding.severity).to_lowercase();
+    findings.into_iter().map(|finding| (severity(finding), finding.to_string())).collect()
+}
+
+/// The map h with its σ².
+#[pyclass(frozen)]
+pub struct Adapter(Arc<rehang::Adapter>);
+
+#[pymethods]
+impl Adapter {
+    #[staticmethod]
+    fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let loaded = py.detach(|| rehang::Adapter::load(path));
+        loaded.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
+    }
+
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
+        let read = rehang::Adapter::from_bytes(bytes, "the adapter's bytes");
+        read.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = py.detach(|| self.0.to_bytes()).map_err(|error| raised(py, &error))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| self.0.save(path)).map_err(|error| raised(py, &error))
+    }
+
+    /// What it says of itself, as JSON.
+    fn about(&self) -> String {
+        let rehang::Adapter { old, new, geometry, uncertainty, handicap, training, .. } = &*self.0;
+        json!({
+            "old": old,
+            "new": new,
+            "output": self.0.output_space(),
+            "geometry": geometry.name(),
+            "uncertainty": uncertainty.name(),
+            "handicap": handicap,
+            "side_dimension": self.0.side_dimension(),
+            "training": training,
+        })
+        .to_string()
+    }
+}
+
+/// An adapter of Python, or the path of one.
+fn adapter_source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<AdapterSource> {
+    if let Ok(adapter) = value.cast::<Adapter>() {
+        return Ok(AdapterSource::Given(name.to_owned(), Arc::clone(&adapter.get().0)));
+    }
+    Ok(AdapterSource::File(value.extract()?))
+}
+
+fn adapter_of(options: &Options<'_, '_>) -> PyResult<Option<AdapterSource>> {
+    options.object("adapter")?.map(|value| adapter_source("adapter", &value)).transpose()
+}
+
+#[pyfunction]
+pub fn fit(
+    py: Python<'_>,
+    options: &Bound<'_, PyDict>,
+    show: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(Adapter, String, Findings)> {
+    let given = Options(options);
+    let network = NetworkOptions::default();
+    let options = NetworkOptions {
+        epochs: given.get("epochs")?,
+        early_stop: given.get("early_stop")?,
+        seeds: given.get("seeds")?.unwrap_or(network.seeds),
+        device: given.parsed("device")?.unwrap_or(network.device),
+        checkpoints: given.path("checkpoints")?,
+        thorough: given.get("thorough")?.unwrap_or(network.thorough),
+        loss: given.parsed("loss")?,
+        uncertainty: given.parsed("uncertainty")?,
+        label_smoothing: given.get("label_smoothing")?,
+        uncertainty_weights: given.get("uncertainty_weights")?,
+    };
+    let plain = FitFiles::new(given.needed("old", "a fit")?, given.needed("new", "a fit")?);
+    let files = FitFiles {
+        labels: given.sources("labels")?,
+        side: given.sources("side")?,
+        join: given.join()?,
+        rows: given.rows()?,
+        queries_old: given.source("queries_old")?,
+        queries_new: given.source("queries_new")?,
+        qrels: given.path("qrels")?,
+        ids: given.sources("ids")?,
+        query_ids: given.source("query_ids")?,
+        head: given.head()?,
+        old_model: given.get("old_model")?.unwrap_or_else(|| plain.old_model.clone()),
+        new_model: given.get("new_model")?.unwrap_or_else(|| plain.new_model.clone()),
+        distance: given.parsed("distance")?.unwrap_or(plain.distance),
+        old_distance: given.parsed("old_distance")?,
+        parameters: FitParameters {
+            method: given.parsed("method")?.unwrap_or(plain.parameters.method),
+            seed: given.get("seed")?.unwrap_or(plain.parameters.seed),
+            metric: given.parsed("metric")?,
+            ..plain.parameters.clone()
+        },
+        options,
+        evaluation_old: given.source("evaluation_old")?,
+        ..plain
+    };
+    let answer = call(py, show, Interrupted::Leaves, move |progress| rehang_fit::fit_files(&files, progress))?;
+    let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
+    let about = answer.to_json().to_string();
+    Ok((Adapter(Arc::new(answer.fitted.adapter)), about, findings))
+}
+
+#[pyfunction]
+pub fn transform<'py>(
+    py: Python<'py>,
+    adapter: &Bound<'py, Adapter>,
+    options: &Bound<'py, PyDict>,
+    show: Option<&Bound<'py, PyAny>>,
+) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<f32>>, String, Findings)> {
+    let given = Options(options);
+    let plain = TransformFiles::new(
+        adapter_source("adapter", adapter.as_any())?,
+        given.needed("vectors", "a transform")?,
+    );
+    let files = TransformFiles {
+        side: given.sources("side")?,
+        force: given.get("force")?.unwrap_or(plain.force),
+        batch: given.get("batch")?.unwrap_or(plain.batch),
+        ..plain
+    };
+    let made = call(py, show, Interrupted::Leaves, move |progress| {
+        rehang::transform::transform(&files, progress)
+    })?;
+    let about = serde_json::to_string(&made).unwrap_or_default();
+    let findings = said(&made.findings);
+    let (vectors, sigma2) = made.made.unwrap_or_default();
+    let shape = [vectors.rows(), vectors.columns()];
+    let vectors = vectors.into_data().into_pyarray(py).reshape(shape)?;
+    Ok((vectors, sigma2.into_pyarray(py), about, findings))
+}
+
+#[pyfunction]
+pub fn order<'py>(
+    py: Python<'py>,
+    policy: &str,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<(Bound<'py, PyArray1<i64>>, Findings)> {
+    let given = Options(options);
+    let policy: Policy = policy.parse().map_err(|error: Error| raised(py, &error))?;
+    let plain = OrderFiles::new(policy);
+    let files = OrderFiles {
+        sigma: given.sources("sigma")?,
+        adapted: given.sources("adapted")?,
+        new: given.sources("new")?,
+        join: given.join()?,
+        adapter: adapter_of(&given)?,
+        head: given.head()?,
+        seed: given.get("seed")?.unwrap_or(plain.seed),
+        ..plain
+    };
+    let ordered = call(py, None, Interrupted::Leaves, move |_| rehang_evaluate::order(&files))?;
+    let rows: Vec<i64> = ordered.permutation.iter().map(|&row| row as i64).collect();
+    Ok((rows.into_pyarray(py), said(&ordered.findings)))
+}
+
+/// Right answers, queries and groups.
+fn answers(given: &Options<'_, '_>) -> PyResult<AnswerFiles> {
+    Ok(AnswerFiles {
+        labels: given.sources("labels")?,
+        queries: given.source("queries")?,
+        query_labels: given.source("query_labels")?,
+        queries_old: given.source("queries_old")?,
+        qrels: given.path("qrels")?,
+        ids: given.sources("ids")?,
+        query_ids: given.source("query_ids")?,
+        groups: given.sources("groups")?,
+        k: given.get("k")?.unwrap_or(AnswerFiles::default().k),
+    })
+}
+
+#[pyfunction]
+pub fn curve<'py>(
+    py: Python<'py>,
+    options: &Bound<'py, PyDict>,
+    show: Option<&Bound<'py, PyAny>>,
+) -> PyResult<(String, Vec<Line<'py>>, Findings)> {
+    let given = Options(options);
+    let needed = |name| given.needed(name, "a curve");
+    let plain = CurveFiles::new(needed("new")?, needed("adapted")?, needed("order")?);
+    let files = CurveFiles {
+        old: given.sources("old")?,
+        join: given.join()?,
+        rows: given.rows()?,
+        adapter: adapter_of(&given)?,
+        answers: answers(&given)?,
+        sigma: given.sources("sigma")?,
+        distance: given.parsed("distance")?,
+        old_distance: given.parsed("old_distance")?,
+        handicap: given.get("handicap")?,
+        grid: given.get("grid")?,
+        bootstrap: given.get("bootstrap")?.unwrap_or(plain.bootstrap),
+        ..plain
+    };
+    let answer =
+        call(py, show, Interrupted::Leaves, move |progress| rehang_evaluate::curve(&files, progress))?;
+    let lines = answer.curve.lines.iter().map(|(metric, line)| {
+        let numbers = [line.start(), line.end(), line.min(), line.area()];
+        (metric.id(), PyArray1::from_slice(py, line.values()), numbers)
+    });
+    Ok((answer.to_json().to_string(), lines.collect(), said(&answer.findings)))
+}
+
+/// What upgrades would buy.
+#[pyclass(frozen)]
+pub struct Report(pub ReportData);
+
+#[pymethods]
+impl Report {
+    fn json(&self) -> String {
+        rehang_report::json(&self.0)
+    }
+
+    fn html(&self) -> String {
+        rehang_report::html(&self.0)
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let written = rehang_report::Format::of(&path)
+            .and_then(|format| files::write_text(&path, &format.render(&self.0)));
+        written.map_err(|error| raised(py, &error))
+    }
+}
+
+#[pyfunction]
+pub fn report(
+    py: Python<'_>,
+    adapters: Vec<(String, Bound<'_, PyAny>)>,
+    options: &Bound<'_, PyDict>,
+    show: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(Report, Findings)> {
+    let given = Options(options);
+    let adapters =
+        adapters.iter().map(|(name, adapter)| adapter_source(name, adapter)).collect::<PyResult<_>>()?;
+    let plain = ReportFiles::new(adapters, given.needed("old", "a report")?, given.needed("new", "a report")?);
+    let parse = |name: String| name.parse().map_err(|error: Error| raised(py, &error));
+    let orders: Option<Vec<String>> = given.get("orders")?;
+    let orders = orders.map(|names| names.into_iter().map(parse).collect::<PyResult<_>>()).transpose()?;
+    let files = ReportFiles {
+        join: given.join()?,
+        side: given.sources("side")?,
+        pairs_old: given.sources("pairs_old")?,
+        force: given.get("force")?.unwrap_or(plain.force),
+        rows: given.rows()?,
+        answers: answers(&given)?,
+        head: given.head()?,
+        orders: orders.unwrap_or_else(|| plain.orders.clone()),
+        random_orders: given.get("random_orders")?.unwrap_or(plain.random_orders),
+        seed: given.get("seed")?.unwrap_or(plain.seed),
+        bootstrap: given.get("bootstrap")?.unwrap_or(plain.bootstrap),
+        title: given.get("title")?.unwrap_or_else(|| plain.title.clone()),
+        command: "rehang.report(…) of Python".into(),
+        ..plain
+    };
+    let made =
+        call(py, show, Interrupted::Leaves, move |progress| rehang_evaluate::report(&files, progress))?;
+    let findings = said(made.findings.iter().chain(&made.report.warnings));
+    Ok((Report(made.report), findings))
+}
+
+/// A result of a verb as JSON.
+pub fn to_json(py: Python<'_>, result: &impl serde::Serialize) -> PyResult<String> {
+    let value: Result<Value, Error> =
+        serde_json::to_value(result).map_err(|error| Error::corrupt("the result", error));
+    value.map(|value| value.to_string()).map_err(|error| raised(py, &error))
+}
