@@ -6,12 +6,12 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rehang::files::{VectorSource, read_matrix};
-use rehang::{Error, Matrix, Progress, Result, Space};
+use rehang::{Distance, Error, Matrix, Progress, Result, Space};
 use rehang_encode::{Encoder, Function};
 use rehang_store::Filter;
 use rehang_upgrade::{
-    Asked, AutoOptions, PairsFiles, PairsOptions, Put, Query, Request, RunOptions, Search, Serving, Taken,
-    Until,
+    Asked, AutoOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request, RunOptions,
+    Search, Serving, Taken, Until,
 };
 use serde_json::{Value, json};
 
@@ -19,6 +19,46 @@ use crate::call::{Interrupted, call};
 use crate::error::raised;
 use crate::sources::{Options, source};
 use crate::verbs::{Report, said, to_json};
+
+/// Puts vectors and their items into a gallery file.
+#[pyfunction]
+pub fn import_items(
+    py: Python<'_>,
+    gallery: PathBuf,
+    items: PathBuf,
+    options: &Bound<'_, PyDict>,
+    show: Option<&Bound<'_, PyAny>>,
+) -> PyResult<String> {
+    let given = Options(options);
+    let import = Import {
+        space: given.get("space")?.unwrap_or_default(),
+        distance: given.parsed("distance")?.unwrap_or(Distance::L2),
+        vectors: given.needed("vectors", "an import")?,
+        items,
+    };
+    let imported = call(py, show, Interrupted::Waits, move |progress| {
+        rehang_upgrade::import(&Location::file(&gallery), &import, progress)
+    })?;
+    to_json(py, &imported)
+}
+
+/// Writes a first configuration of an upgrade of a gallery file.
+#[pyfunction]
+pub fn init(py: Python<'_>, gallery: PathBuf, path: PathBuf, options: &Bound<'_, PyDict>) -> PyResult<String> {
+    let given = Options(options);
+    let init = Init {
+        gallery: Location::file(&gallery),
+        old_distance: given.parsed("old_distance")?.unwrap_or(Distance::L2),
+        adapter: given.path("adapter")?,
+        forecast: given.path("forecast")?,
+        new_name: given.get("new_name")?,
+        new_dimension: given.get("new_dimension")?,
+        new_distance: given.parsed("new_distance")?,
+        path,
+    };
+    let made = call(py, None, Interrupted::Waits, move |_| rehang_upgrade::init(&init))?;
+    to_json(py, &made)
+}
 
 /// Items that a status lists by default.
 const LISTED: usize = 20;

@@ -16,7 +16,7 @@ PyTorch on the processor or of Arrow, of any number type and any strides, and ma
 from __future__ import annotations
 
 from . import errors
-from ._live import Gallery, Hit, Upgrade
+from ._live import Gallery, Hit, Upgrade, import_items, init
 from ._rehang import __version__
 from ._verbs import Adapter, Curve, Report, Space, curve, fit, load, order, report
 from .errors import (
@@ -60,6 +60,8 @@ __all__ = [
     "curve",
     "errors",
     "fit",
+    "import_items",
+    "init",
     "load",
     "order",
     "report",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _rehang
 from ._arrays import matrix
 from ._call import Bar, options, warn
-from ._verbs import Path, Report, Vectors
+from ._verbs import Distance, Path, Report, Vectors
 
 Encode = Callable[[Sequence[str]], Any]
 """Embeds sources: gets a list of them, gives rows of numbers, ``[n, d]``, in their order. A row of NaN says that its item has failed."""
@@ -173,6 +174,85 @@ class Gallery:
         """What the gallery holds: its items, and its spaces with what is old, adapted and native in each."""
         found: dict[str, Any] = json.loads(self._core.contents())
         return found
+
+
+def import_items(
+    gallery: Path,
+    vectors: Vectors,
+    items: Path | Sequence[Mapping[str, Any]],
+    *,
+    space: str,
+    distance: Distance = "l2",
+    progress: bool | None = None,
+) -> dict[str, Any]:
+    """Put vectors and their items into a gallery file (SQLite), which is made where there is none: ``rehang gallery import``.
+
+    Parameters
+    ----------
+    gallery : path
+        The gallery. A new one appears whole or not at all.
+    vectors : array or path, ``[n, d]``
+        The vectors, one row an item.
+    items : list of dict, or the path of a file with one JSON object a line
+        ``id``, and where they are there ``source`` (what can be embedded again: a text, a path, a URL), ``label`` and ``payload``.
+    space : str
+        The name of the model that made the vectors.
+    distance : str
+        ``l2``, ``cosine`` or ``dot``.
+
+    Returns
+    -------
+    dict
+        As ``rehang gallery import --json``.
+
+    Raises
+    ------
+    CorruptError, MismatchError, ConflictError
+        What is wrong with the items, the vectors or the gallery. Nothing is written then.
+    """
+    given_options = options(space=space, distance=distance, vectors=matrix("vectors", vectors))
+    with Bar(progress) as bar:
+        if isinstance(items, (str, os.PathLike)):
+            done = _rehang.import_items(os.fspath(gallery), os.fspath(items), given_options, bar.show)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                lines = os.path.join(folder, "items.jsonl")
+                with open(lines, "w", encoding="utf-8") as file:
+                    file.writelines(json.dumps(dict(item)) + "\n" for item in items)
+                done = _rehang.import_items(os.fspath(gallery), lines, given_options, bar.show)
+    imported: dict[str, Any] = json.loads(done)
+    return imported
+
+
+def init(
+    gallery: Path,
+    path: Path = "rehang.toml",
+    *,
+    adapter: Path | None = None,
+    forecast: Path | None = None,
+    new_name: str | None = None,
+    new_dimension: int | None = None,
+    new_distance: Distance | None = None,
+) -> dict[str, Any]:
+    """Write a first configuration of an upgrade of a gallery file, with a comment on every part: ``rehang init``.
+
+    What is in it is what the gallery and the adapter say of themselves. A file that is there is never replaced. A gallery in a table
+    of PostgreSQL or a collection of Qdrant gets its configuration by ``rehang init`` on the command line.
+
+    Returns
+    -------
+    dict
+        ``path``, and the ``old`` and ``new`` space.
+    """
+    given_options = options(
+        adapter=None if adapter is None else os.fspath(adapter),
+        forecast=None if forecast is None else os.fspath(forecast),
+        new_name=new_name,
+        new_dimension=new_dimension,
+        new_distance=new_distance,
+    )
+    made: dict[str, Any] = json.loads(_rehang.init(os.fspath(gallery), os.fspath(path), given_options))
+    return made
 
 
 def _row(space: str, vector: Any) -> list[float]:

@@ -154,7 +154,7 @@ class Adapter:
             A number that is NaN or infinite, a vector of another length than 1 in a normalised space, no rows at all. The row is named.
         """
         given_options = options(
-            vectors=given("vectors", vectors), side=matrix("side", side), force=force, batch=batch
+            vectors=matrix("vectors", vectors), side=matrix("side", side), force=force, batch=batch
         )
         with Bar(progress) as bar:
             adapted, sigma2, _, findings = _rehang.transform(self._core, given_options, bar.show)

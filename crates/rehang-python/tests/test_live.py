@@ -1,0 +1,172 @@
+"""Live upgrades from Python: SQLite, a Python encoder, searches at every stage."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rehang
+
+pytestmark = pytest.mark.filterwarnings("ignore::rehang.FindingWarning")
+
+
+class Model:
+    """The new model of the demo's images: knows every item's vector by its source."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows
+        self.calls: list[int] = []
+
+    def encode(self, sources: Sequence[str]) -> np.ndarray:
+        self.calls.append(len(sources))
+        return self.rows[[int(source.removeprefix("image ")) for source in sources]]
+
+
+@pytest.fixture
+def config(demo: dict[str, np.ndarray], tmp_path: Path) -> Path:
+    """A gallery of 1,797 items, and a configuration without an encoder."""
+    items = [
+        {"id": f"i{row}", "source": f"image {row}", "label": str(label), "payload": {"even": row % 2 == 0}}
+        for row, label in enumerate(demo["label"])
+    ]
+    made = rehang.import_items(tmp_path / "g.db", demo["old"], items, space="small", distance="l2")
+    assert made["items"] == len(items)
+    path = tmp_path / "rehang.toml"
+    rehang.init(tmp_path / "g.db", path, new_name="large", new_dimension=demo["new"].shape[1])
+    return path
+
+
+def test_a_whole_upgrade(config: Path, demo: dict[str, np.ndarray]) -> None:
+    old, new = demo["old"], demo["new"]
+    model = Model(new)
+    upgrade = rehang.Upgrade(config)
+    gallery = upgrade.gallery
+    queries = {"small": old[:5], "large": new[:5]}
+    assert gallery.serving == "small"
+    assert [hits[0].id for hits in gallery.search(queries, k=3)] == [f"i{row}" for row in range(5)]
+
+    drawn = upgrade.pairs(encoder=model.encode, items=600, worth=0, fingerprint="large 1")
+    assert drawn["pairs"] == 600 and sum(model.calls) == 600
+    fitted = upgrade.fit("ridge")
+    assert fitted["method"] == "ridge"
+    report = upgrade.report()
+    assert report.data["spaces"]["new"]["model"] == "large"
+    assert upgrade.plan()["plan"]["to_embed"] == len(old) - 600
+    upgrade.start()
+    assert gallery.serving == "small"
+    upgrade.switch(anyway=True)
+    assert gallery.serving == "large"
+    # The same call stays right; an adapted vector of an item is near its native one, and says what it is.
+    found = gallery.search(queries, k=3)
+    assert all(hit.provenance in ("adapted", "native") for hits in found for hit in hits)
+    ran = upgrade.run(encoder=model.encode, until=0.5, fingerprint="large 1", progress=False)
+    assert ran["summary"]["done"]["native"] > 0
+    status = upgrade.status()
+    assert status["counts"]["native"] >= len(old) // 2, status
+    upgrade.rollback()
+    assert gallery.serving == "small"
+    upgrade.switch(anyway=True)
+    upgrade.run(encoder=model.encode, fingerprint="large 1", workers=2, batch=50)
+    assert max(model.calls) <= 64
+    found = gallery.search({"large": new[:50]}, k=1)
+    assert [hits[0][:1] + hits[0][2:3] for hits in found] == [(f"i{row}", "native") for row in range(50)]
+    # By what is kept beside the vectors, and by texts.
+    even = gallery.search({"large": new[:20]}, k=5, payload={"even": True})
+    assert all(int(hit.id[1:]) % 2 == 0 for hits in even for hit in hits)
+    by_text = gallery.search(["image 7"], k=1, encoders={"large": model.encode})
+    assert (by_text[0][0].id, by_text[0][0].source) == ("i7", "image 7")
+    upgrade.finish()
+    assert [space["name"] for space in map(_named, gallery.contents()["spaces"])] == ["large"]
+
+
+def _named(space: dict[str, Any]) -> dict[str, Any]:
+    inner = space.get("space", space)
+    return {"name": inner if isinstance(inner, str) else inner.get("model", inner.get("name"))}
+
+
+def test_writes_while_an_upgrade_is_under_way(config: Path, demo: dict[str, np.ndarray]) -> None:
+    model = Model(demo["new"])
+    upgrade = rehang.Upgrade(config)
+    upgrade.pairs(encoder=model.encode, items=500, worth=0)
+    upgrade.fit("ridge")
+    upgrade.start()
+    upgrade.switch(anyway=True)
+    gallery = upgrade.gallery
+    put = gallery.put([{"id": "new one", "source": "image 3", "vectors": {"small": demo["old"][3]}, "payload": {"even": False}}])
+    assert put[0]["id"] == "new one"
+    hits = gallery.search({"large": demo["new"][3:4]}, k=len(demo["old"]))
+    found = {hit.id: hit.provenance for hit in hits[0]}
+    assert found["new one"] == "adapted", "it is found at once"
+    assert gallery.delete(["new one", "nobody"]) == {"deleted": 1, "missing": ["nobody"]}
+
+
+def test_what_a_callable_does_wrong_is_said(config: Path, demo: dict[str, np.ndarray]) -> None:
+    upgrade = rehang.Upgrade(config)
+    width = demo["new"].shape[1]
+
+    def fails(sources: Sequence[str]) -> np.ndarray:
+        raise RuntimeError("out of memory on the card")
+
+    with pytest.raises(rehang.UnavailableError, match="out of memory on the card"):
+        upgrade.pairs(encoder=fails, items=20)
+    with pytest.raises(rehang.MismatchError, match=f"{width - 1}|{width}"):
+        upgrade.pairs(encoder=lambda sources: np.ones((len(sources), width - 1)), items=20)
+    with pytest.raises(rehang.CorruptError, match="1 rows came back for"):
+        upgrade.pairs(encoder=lambda sources: np.ones((1, width)), items=20, batch=10)
+    with pytest.raises(rehang.OptionError, match="encoder"):
+        upgrade.pairs(items=20)
+
+
+def test_items_of_which_the_callable_makes_nan_are_listed(config: Path, demo: dict[str, np.ndarray]) -> None:
+    model = Model(demo["new"])
+
+    def encode(sources: Sequence[str]) -> np.ndarray:
+        rows = model.encode(sources).copy()
+        rows[[source == "image 11" for source in sources]] = np.nan
+        return rows
+
+    upgrade = rehang.Upgrade(config)
+    upgrade.pairs(encoder=encode, items=500, worth=0)
+    upgrade.fit("ridge")
+    upgrade.start()
+    ran = upgrade.run(encoder=encode)
+    assert ran["failed_in_all"] == 1
+    assert [item["id"] for item in upgrade.status()["failures"]] == ["i11"]
+
+
+def test_stages_that_do_not_fit_say_what_to_call(config: Path) -> None:
+    upgrade = rehang.Upgrade(config)
+    with pytest.raises(rehang.Error) as caught:
+        upgrade.switch()
+    assert caught.value.remedy is not None and "`upgrade." in caught.value.remedy
+    with pytest.raises(rehang.OptionError, match="small"):
+        upgrade.gallery.search({"large": np.zeros((1, 4))})
+
+
+def test_a_run_can_be_paused_from_elsewhere(config: Path, demo: dict[str, np.ndarray]) -> None:
+    model = Model(demo["new"])
+    upgrade = rehang.Upgrade(config)
+    upgrade.pairs(encoder=model.encode, items=400, worth=0)
+    upgrade.fit("ridge")
+    upgrade.start()
+
+    def slow(sources: Sequence[str]) -> np.ndarray:
+        time.sleep(0.05)
+        return model.encode(sources)
+
+    done: list[dict[str, Any]] = []
+    worker = threading.Thread(target=lambda: done.append(upgrade.run(encoder=slow, batch=5)))
+    worker.start()
+    while upgrade.status()["counts"]["native"] < 420:
+        time.sleep(0.05)
+    rehang.Upgrade(config).stop()
+    worker.join(timeout=30)
+    assert not worker.is_alive() and done[0]["summary"]["ending"] != "nothing-left"
+    upgrade.resume()
+    assert upgrade.run(encoder=model.encode)["failed_in_all"] == 0
