@@ -72,20 +72,20 @@ def test_an_order_a_curve_and_a_report(pairs: Any, gallery: Any, rehang_cli: Any
     old, new, labels = gallery
     adapted, sigma = adapter.transform(old, return_sigma=True)
     adapter.save(tmp_path / "a.safetensors")
-    files = {"old": old, "new": new, "labels": labels, "adapted": adapted, "sigma": sigma}
+    files = {"old": old, "new": new, "labels": labels, "adapted": adapted, "errors": sigma}
     for name, array in files.items():
         np.save(tmp_path / f"{name}.npy", array)
     for policy in ("coverage", "sigma", "random", "oracle"):
         flags = ["--new=new.npy"] if policy == "oracle" else []
         rehang_cli("order", f"--policy={policy}", "--adapter=a.safetensors", "--adapted=adapted.npy",
-                   "--sigma=sigma.npy", "--seed=5", *flags, "-o", f"{policy}.npy")
+                   "--sigma=errors.npy", "--seed=5", *flags, "-o", f"{policy}.npy")
         made = rehang.order(policy, adapter=adapter, adapted=adapted, sigma=sigma, seed=5,
                             new=new if policy == "oracle" else None)
         assert made.dtype == np.int64
         np.testing.assert_array_equal(made, np.load(tmp_path / f"{policy}.npy"))
     order = np.load(tmp_path / "coverage.npy")
     arguments = ["--new=new.npy", "--adapted=adapted.npy", "--order=coverage.npy", "--labels=labels.npy", "--old=old.npy",
-                 "--sigma=sigma.npy", "--adapter=a.safetensors", "--bootstrap=50", "--grid=5"]
+                 "--sigma=errors.npy", "--adapter=a.safetensors", "--bootstrap=50", "--grid=5"]
     said = rehang_cli("curve", *arguments)
     curve = rehang.curve(new, adapted, order, labels=labels, old=old, sigma=sigma, adapter=adapter, bootstrap=50, grid=5)
     for answer in (said, curve.answer):

@@ -57,7 +57,7 @@ def test_a_whole_upgrade(config: Path, demo: dict[str, np.ndarray]) -> None:
     assert fitted["method"] == "ridge"
     report = upgrade.report()
     assert report.data["spaces"]["new"]["model"] == "large"
-    assert upgrade.plan()["plan"]["to_embed"] == len(old) - 600
+    assert upgrade.plan()["to_embed"] == len(old) - 600
     upgrade.start()
     assert gallery.serving == "small"
     upgrade.switch(anyway=True)
@@ -66,7 +66,7 @@ def test_a_whole_upgrade(config: Path, demo: dict[str, np.ndarray]) -> None:
     found = gallery.search(queries, k=3)
     assert all(hit.provenance in ("adapted", "native") for hits in found for hit in hits)
     ran = upgrade.run(encoder=model.encode, until=0.5, fingerprint="large 1", progress=False)
-    assert ran["summary"]["done"]["native"] > 0
+    assert ran["native"] > 0
     status = upgrade.status()
     assert status["counts"]["native"] >= len(old) // 2, status
     upgrade.rollback()
@@ -167,6 +167,6 @@ def test_a_run_can_be_paused_from_elsewhere(config: Path, demo: dict[str, np.nda
         time.sleep(0.05)
     rehang.Upgrade(config).stop()
     worker.join(timeout=30)
-    assert not worker.is_alive() and done[0]["summary"]["ending"] != "nothing-left"
+    assert not worker.is_alive() and done[0]["ending"] != "nothing-left"
     upgrade.resume()
     assert upgrade.run(encoder=model.encode)["failed_in_all"] == 0

@@ -30,6 +30,8 @@ def matrix(name: str, value: Any) -> Any:
 
 def array(name: str, value: Any) -> np.ndarray[Any, Any]:
     """An array of one or two dimensions, of numbers or of texts."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise OptionError(f"{name} is a masked array; fill or drop what is masked")
     pyarrow = sys.modules.get("pyarrow")
     if pyarrow is not None and isinstance(value, (pyarrow.Array, pyarrow.ChunkedArray)):
         made = _of_arrow(name, value)
@@ -40,8 +42,6 @@ def array(name: str, value: Any) -> np.ndarray[Any, Any]:
             made = np.asarray(value)
         except ValueError as error:
             raise CorruptError(f"{name} cannot be made an array: {error}") from None
-    if isinstance(made, np.ma.MaskedArray):
-        raise OptionError(f"{name} is a masked array; fill or drop what is masked")
     if made.ndim not in (1, 2):
         raise OptionError(f"{name} has shape {made.shape}; one value a row, [n], or rows of numbers, [n, d], are needed")
     return _typed(name, made)
