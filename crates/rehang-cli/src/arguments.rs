@@ -51,9 +51,8 @@ pub enum Command {
     #[cfg(feature = "train")]
     /// Vectors of images or features by an encoder that was trained here.
     Embed(Embed),
-    #[cfg(feature = "train")]
-    /// Write a trained encoder as an ONNX file, for the backfill and anywhere else.
-    Export(ExportEncoder),
+    /// Write an adapter, or an encoder that was trained here, as an ONNX file, for any runtime and device.
+    Export(ExportOnnx),
     /// Turn old vectors into vectors of the new space, with σ² for each; streams files of any size.
     Transform(Transform),
     /// Say in which order items should be re-embedded.
@@ -257,12 +256,11 @@ pub struct Embed {
     pub device: String,
 }
 
-#[cfg(feature = "train")]
 /// Options of `rehang export`.
 #[derive(Debug, Args)]
-pub struct ExportEncoder {
-    /// The encoder file.
-    pub encoder: PathBuf,
+pub struct ExportOnnx {
+    /// The file of the adapter or of the encoder.
+    pub file: PathBuf,
     /// The ONNX file to write.
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,

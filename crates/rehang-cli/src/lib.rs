@@ -56,8 +56,7 @@ fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Compare(compare) => commands::compare::run(compare, json),
         #[cfg(feature = "train")]
         Command::Embed(embed) => commands::train::embed(embed, json),
-        #[cfg(feature = "train")]
-        Command::Export(export) => commands::train::export(export, json),
+        Command::Export(export) => commands::export::run(export, json),
         Command::Transform(transform) => commands::transform::run(transform, json),
         Command::Order(order) => commands::order::run(order, json),
         Command::Curve(curve) => commands::curve::run(curve, json),

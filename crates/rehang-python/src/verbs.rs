@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use rehang::adapter::AdapterSource;
 use rehang::finding::Finding;
+use rehang::onnx::{Attribute, Numbers, Port};
 use rehang::order::Policy;
 use rehang::report::Report as ReportData;
 use rehang::transform::TransformFiles;
@@ -25,6 +26,14 @@ type Findings = Vec<(String, String)>;
 
 /// A line of a curve: the metric, its values, and their start, end, minimum and mean.
 type Line<'py> = (String, Bound<'py, PyArray1<f64>>, [f64; 4]);
+
+/// A network: its constants, its operators, and the names of its inputs and outputs.
+type Parts<'py> = (
+    Bound<'py, PyDict>,
+    Vec<(String, Vec<String>, Vec<String>, Bound<'py, PyDict>)>,
+    Vec<String>,
+    Vec<String>,
+);
 
 /// Findings in the form that Python takes them.
 pub fn said<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Findings {
@@ -57,6 +66,40 @@ impl Adapter {
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         py.detach(|| self.0.save(path)).map_err(|error| raised(py, &error))
+    }
+
+    /// The bytes of its ONNX file.
+    fn to_onnx<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let network = py.detach(|| self.0.to_network()).map_err(|error| raised(py, &error))?;
+        Ok(PyBytes::new(py, &network.to_bytes()))
+    }
+
+    /// The network of that file: constants by name, operators as kind, inputs, outputs and attributes, and the names of inputs and
+    /// outputs.
+    fn network<'py>(&self, py: Python<'py>) -> PyResult<Parts<'py>> {
+        let network = py.detach(|| self.0.to_network()).map_err(|error| raised(py, &error))?;
+        let constants = PyDict::new(py);
+        for constant in network.constants {
+            let numbers = match constant.numbers {
+                Numbers::Floats(values) => values.into_pyarray(py).reshape(constant.shape)?.into_any(),
+                Numbers::Integers(values) => values.into_pyarray(py).reshape(constant.shape)?.into_any(),
+            };
+            constants.set_item(constant.name, numbers)?;
+        }
+        let mut nodes = Vec::with_capacity(network.nodes.len());
+        for node in network.nodes {
+            let attributes = PyDict::new(py);
+            for (name, value) in node.attributes {
+                match value {
+                    Attribute::Float(value) => attributes.set_item(name, value)?,
+                    Attribute::Integer(value) => attributes.set_item(name, value)?,
+                    Attribute::Integers(values) => attributes.set_item(name, values)?,
+                }
+            }
+            nodes.push((node.kind, node.inputs, node.outputs, attributes));
+        }
+        let named = |ports: Vec<Port>| ports.into_iter().map(|port| port.name).collect();
+        Ok((constants, nodes, named(network.inputs), named(network.outputs)))
     }
 
     /// What it says of itself, as JSON.

@@ -13,7 +13,6 @@ mod files;
 #[cfg(test)]
 #[path = "../../rehang-fit/src/tests/finite_differences.rs"]
 mod finite_differences;
-pub mod onnx;
 
 pub use configuration::Part;
 pub use files::{

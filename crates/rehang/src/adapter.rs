@@ -18,13 +18,14 @@ mod file;
 mod geometry;
 mod guard;
 mod kernel;
+mod network;
 mod out_of_fold;
 mod sketch;
 mod uncertainty;
 
 pub use apply::{Adapted, Applier, apply};
 pub use expansion::KernelExpansion;
-pub use file::{AdapterSource, Inspected, inspect};
+pub use file::{AdapterSource, Exported, Inspected, export_onnx, inspect, is_adapter};
 pub use geometry::Geometry;
 pub use guard::{
     DRIFT_COLUMNS_MIN, DRIFT_CORRELATION_MIN, DRIFT_NORM_RATIO_MAX, DRIFT_ROWS_MIN, Drift, InputStatistics,

@@ -13,6 +13,7 @@ pub mod finding;
 mod gate;
 mod head;
 mod named;
+pub mod onnx;
 pub mod order;
 mod pairs;
 mod printable;

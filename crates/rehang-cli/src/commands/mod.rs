@@ -6,6 +6,7 @@ pub mod curve;
 pub mod demo;
 pub mod doctor;
 pub mod evaluate;
+pub mod export;
 pub mod fit;
 pub mod gallery;
 pub mod init;

@@ -1,4 +1,4 @@
-//! `rehang train`, `rehang embed`, `rehang export`: encoders.
+//! `rehang train`, `rehang embed`, and `rehang export` of encoders.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use rehang_train::examples::Refusal;
 use rehang_train::{EmbedFiles, TrainAnswer, TrainFiles, embed_files, export_onnx, train_files};
 
 use super::{Outcome, say, say_findings};
-use crate::arguments::{Embed, ExportEncoder, Train};
+use crate::arguments::{Embed, ExportOnnx, Train};
 use crate::bar::with_bar;
 
 /// Trains an encoder and writes it.
@@ -50,8 +50,8 @@ pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
 }
 
 /// The encoder as an ONNX file.
-pub fn export(arguments: &ExportEncoder, json: bool) -> Result<Outcome> {
-    let answer = export_onnx(&arguments.encoder, &arguments.output)?;
+pub fn export(arguments: &ExportOnnx, json: bool) -> Result<Outcome> {
+    let answer = export_onnx(&arguments.file, &arguments.output)?;
     let input = match answer.input {
         Shape { channels, height: 1, width: 1 } => format!("\"features\" [batch, {channels}]"),
         Shape { channels, height, width } => {

@@ -4,12 +4,12 @@
 //! `[batch, coordinates]` as they are); the encoder's own normalisation is part of the file. The output is called
 //! `vector` `[batch, d]`.
 
+use rehang::onnx::{Attribute, Network};
 use rehang::{Matrix, Result};
 use rehang_fit::network::VARIANCE_EPSILON;
 
 use super::graph::{GENERALISED_MEAN_MINIMUM, Node, Operation, Sliding};
 use super::{Encoder, Graph};
-use crate::onnx::{Attribute, Network};
 
 impl Encoder {
     /// The bytes of an ONNX file (operator set 17).
@@ -26,14 +26,16 @@ impl Encoder {
         } else {
             ("pixels", vec![shape.channels, shape.height, shape.width])
         };
-        let mut network = Network::new(name, &sides);
+        let mut network = Network::new("encoder");
+        network.input(name, &sides);
         let channel = if is_vector { vec![1, shape.channels] } else { vec![1, shape.channels, 1, 1] };
         let mean = network.constant(&channel, &self.normalisation.mean);
         let deviation = network.constant(&channel, &self.normalisation.std);
         let centred = network.operator("Sub", &[name, &mean], &[]);
         let input = network.operator("Div", &[&centred, &deviation], &[]);
         let output = write(&graph, &self.state, input, &mut network)?;
-        Ok(network.finish(&output, graph.outputs()))
+        network.output("vector", &output, &[graph.outputs()]);
+        Ok(network.to_bytes())
     }
 }
 

@@ -12,9 +12,10 @@ use super::{
     RowSketch, SecondBranch, Training, Uncertainty,
 };
 use crate::error::{Error, Result};
-use crate::files::AtomicFile;
+use crate::files::{AtomicFile, expect_apart};
 use crate::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use crate::head::{Head, HeadKind};
+use crate::onnx::Port;
 use crate::space::Space;
 use crate::vectors::Matrix;
 
@@ -49,6 +50,45 @@ pub fn inspect(path: &Path) -> Result<Inspected> {
     let Adapter { old, new, geometry, uncertainty, handicap, training, .. } = Adapter::load(path)?;
     let (geometry, uncertainty) = (geometry.name(), uncertainty.name());
     Ok(Inspected { adapter: path.to_owned(), old, new, geometry, uncertainty, handicap, training })
+}
+
+/// Whether a file is one of an adapter, and not of something else that rehang writes.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`](crate::ErrorKind::Io).
+pub fn is_adapter(path: &Path) -> Result<bool> {
+    let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
+    Ok(tensors::is_of(&bytes, &KIND))
+}
+
+/// What [`export_onnx`] wrote.
+#[derive(Debug, Clone, Serialize)]
+pub struct Exported {
+    /// The file.
+    pub onnx: PathBuf,
+    /// Its length.
+    pub bytes: usize,
+    /// What goes in, as `"old" [batch, 128]`.
+    pub inputs: Vec<String>,
+    /// What comes out.
+    pub outputs: Vec<String>,
+}
+
+/// Writes an adapter as an ONNX file: [`Adapter::to_network`].
+///
+/// # Errors
+///
+/// As [`Adapter::load`]; [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) where the output is the adapter;
+/// [`ErrorKind::Io`](crate::ErrorKind::Io).
+pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<Exported> {
+    expect_apart(&[("output", Some(output))], &[("file", adapter.to_owned())])?;
+    let network = Adapter::load(adapter)?.to_network()?;
+    let bytes = network.to_bytes();
+    AtomicFile::write(output, &bytes)?;
+    let said = |ports: &[Port]| ports.iter().map(ToString::to_string).collect();
+    let (inputs, outputs) = (said(&network.inputs), said(&network.outputs));
+    Ok(Exported { onnx: output.clone(), bytes: bytes.len(), inputs, outputs })
 }
 
 /// Where a verb finds an adapter: in a file, or in the caller's memory.

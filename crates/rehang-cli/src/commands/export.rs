@@ -1,0 +1,20 @@
+//! `rehang export`: adapters, and encoders that were trained here, as ONNX files.
+
+use rehang::Result;
+use rehang::adapter::export_onnx;
+
+use super::Outcome;
+use crate::arguments::ExportOnnx;
+
+/// Writes the ONNX file.
+pub fn run(arguments: &ExportOnnx, json: bool) -> Result<Outcome> {
+    #[cfg(feature = "train")]
+    if !rehang::adapter::is_adapter(&arguments.file)? {
+        return super::train::export(arguments, json);
+    }
+    let answer = export_onnx(&arguments.file, &arguments.output)?;
+    let (path, bytes) = (answer.onnx.display(), answer.bytes);
+    let (inputs, outputs) = (answer.inputs.join(", "), answer.outputs.join(", "));
+    let text = format!("{path} ({bytes} bytes): input {inputs}, output {outputs}\n");
+    Outcome::Done.print(json, &answer, &text)
+}

@@ -1,0 +1,368 @@
+//! An adapter as a network of ONNX's operators: the same formulas as [`apply`](super::apply), for any runtime and device.
+//!
+//! | | name | shape |
+//! |---|---|---|
+//! | in | `old` | `[batch, d_old]` |
+//! | in, where the map reads some | `side` | `[batch, d_side]` |
+//! | out | `vector` | `[batch, d_new]`: h(o) |
+//! | out | `sigma2` | `[batch]`: σ² |
+//!
+//! Everything is single precision, so that it runs on any device; what [`apply`](super::apply) sums in double precision differs in
+//! the last bits here. NaN, infinite numbers and vectors that are not of length 1 where they should be are for the caller to notice.
+
+use super::uncertainty::LOG_VARIANCE_LIMIT;
+use super::{
+    Adapter, BranchInput, Dense, Geometry, InputScaling, KernelExpansion, Map, OutOfFold, Uncertainty,
+};
+use crate::error::Result;
+use crate::files;
+use crate::head::Head;
+use crate::onnx::{Attribute, Network};
+use crate::vectors::{Matrix, norm};
+
+/// Nearest anchors beyond the ones that count, as in [`NearestAnchors`](super::NearestAnchors).
+const SPARE_CANDIDATES: usize = 8;
+
+impl Adapter {
+    /// The adapter as a network. What it says of itself stands in the metadata: `old`, `new` and `output` (spaces as JSON),
+    /// `handicap`, `method`.
+    ///
+    /// ```
+    /// use rehang::{Adapter, Distance, Space};
+    ///
+    /// let space = |name| Space::new(name, 2, Distance::Cosine, false);
+    /// let network = Adapter::identity(space("v1"), space("v2"), None)?.to_network()?;
+    /// let named = |ports: &[rehang::onnx::Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
+    /// assert_eq!((named(&network.inputs), named(&network.outputs)), (vec!["old".into()], vec!["vector".into(), "sigma2".into()]));
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Adapter::check`].
+    pub fn to_network(&self) -> Result<Network> {
+        self.check()?;
+        let (d_old, d_new) = (self.old.dimension, self.new.dimension);
+        let mut network = Network::new("adapter");
+        let old = network.input("old", &[d_old]);
+        let side = self.side_dimension().map(|width| network.input("side", &[width]));
+        let mut writer = Writer { network };
+        let scaled = match self.map.input {
+            InputScaling::AsIs => old,
+            InputScaling::UnitLength => writer.unit_length(&old),
+        };
+        let raw = writer.map(&self.map, &scaled, side.as_deref());
+        let raw_norm = writer.norm(&raw);
+        let vector = writer.conform(&self.geometry, &raw, &raw_norm);
+        let log_variance = match &self.uncertainty {
+            // A column of zeros that has the batch's length, and the constant.
+            Uncertainty::Constant { variance } => {
+                let none = writer.times(&raw_norm, 0.0);
+                writer.plus(&none, variance.ln())
+            }
+            Uncertainty::Linear { weight, bias } => {
+                let weight = Matrix::new(d_new, weight.clone())?;
+                writer.network.dense(&raw, &weight, &[*bias])
+            }
+            Uncertainty::OutOfFold(learned) => writer.out_of_fold(learned, &scaled, &raw, &raw_norm, &vector)?,
+        };
+        let limit = LOG_VARIANCE_LIMIT as f32;
+        let limited = writer.clip(&log_variance, -limit, limit);
+        let variance = writer.network.operator("Exp", &[&limited], &[]);
+        let sigma2 = writer.flat(&variance);
+        let mut network = writer.network;
+        network.output("vector", &vector, &[d_new]);
+        network.output("sigma2", &sigma2, &[]);
+        network.metadata = vec![
+            ("method".into(), self.training.method.clone()),
+            ("handicap".into(), self.handicap.to_string()),
+            ("old".into(), files::tensors::json(&self.old)?),
+            ("new".into(), files::tensors::json(&self.new)?),
+            ("output".into(), files::tensors::json(&self.output_space())?),
+        ];
+        Ok(network)
+    }
+}
+
+/// Writes formulas; a row of the batch is a row of every value, and a single number of it is a column.
+struct Writer {
+    network: Network,
+}
+
+impl Writer {
+    fn number(&mut self, value: f32) -> String {
+        self.network.constant(&[], &[value])
+    }
+
+    fn with(&mut self, kind: &str, value: &str, number: f32) -> String {
+        let number = self.number(number);
+        self.network.operator(kind, &[value, &number], &[])
+    }
+
+    fn times(&mut self, value: &str, number: f32) -> String {
+        self.with("Mul", value, number)
+    }
+
+    fn plus(&mut self, value: &str, number: f32) -> String {
+        self.with("Add", value, number)
+    }
+
+    fn both(&mut self, kind: &str, left: &str, right: &str) -> String {
+        self.network.operator(kind, &[left, right], &[])
+    }
+
+    fn clip(&mut self, value: &str, low: f32, high: f32) -> String {
+        let (low, high) = (self.number(low), self.number(high));
+        self.network.operator("Clip", &[value, &low, &high], &[])
+    }
+
+    /// Sums of rows, as a column.
+    fn sum(&mut self, value: &str) -> String {
+        let axis = self.network.integers(&[-1]);
+        self.network.operator("ReduceSum", &[value, &axis], &[("keepdims", Attribute::Integer(1))])
+    }
+
+    fn squared_length(&mut self, value: &str) -> String {
+        let squares = self.both("Mul", value, value);
+        self.sum(&squares)
+    }
+
+    fn norm(&mut self, value: &str) -> String {
+        let square = self.squared_length(value);
+        self.network.operator("Sqrt", &[&square], &[])
+    }
+
+    /// `value / length`, and 0 where the length is 0.
+    fn divided(&mut self, value: &str, length: &str) -> String {
+        let length = self.with("Max", length, f32::MIN_POSITIVE);
+        self.both("Div", value, &length)
+    }
+
+    /// Rows of length 1; a zero row stays zero.
+    fn unit_length(&mut self, value: &str) -> String {
+        // The largest number first, so that no square leaves the range of single precision.
+        let sizes = self.network.operator("Abs", &[value], &[]);
+        let attributes = [("axes", Attribute::Integers(vec![-1])), ("keepdims", Attribute::Integer(1))];
+        let largest = self.network.operator("ReduceMax", &[&sizes], &attributes);
+        let value = self.divided(value, &largest);
+        let length = self.norm(&value);
+        self.divided(&value, &length)
+    }
+
+    /// A column as one number a row, `[batch]`.
+    fn flat(&mut self, column: &str) -> String {
+        let shape = self.network.integers(&[-1]);
+        self.both("Reshape", column, &shape)
+    }
+
+    fn layers(&mut self, input: &str, layers: &[Dense]) -> String {
+        layers.iter().fold(input.to_owned(), |input, layer| {
+            let output = self.network.dense(&input, &layer.weight, &layer.bias);
+            if layer.relu { self.network.operator("Relu", &[&output], &[]) } else { output }
+        })
+    }
+
+    /// The map's raw output.
+    fn map(&mut self, map: &Map, scaled: &str, side: Option<&str>) -> String {
+        let mut joined = self.layers(scaled, &map.branch);
+        if let Some(second) = &map.second {
+            let input = match second.input {
+                BranchInput::Old => scaled,
+                BranchInput::Side => side.unwrap_or(scaled),
+            };
+            let output = self.layers(input, &second.layers);
+            joined =
+                self.network.operator("Concat", &[&joined, &output], &[("axis", Attribute::Integer(-1))]);
+        }
+        let mut raw = self.layers(&joined, &map.mixer);
+        if let Some(skip) = &map.skip {
+            let output = self.network.dense(scaled, &skip.weight, &skip.bias);
+            raw = self.both("Add", &raw, &output);
+        }
+        if let Some(kernel) = &map.kernel {
+            let output = self.kernel(kernel, scaled);
+            raw = self.both("Add", &raw, &output);
+        }
+        raw
+    }
+
+    /// `Σ_j a_j · exp(−γ‖x − c_j‖²)`.
+    fn kernel(&mut self, expansion: &KernelExpansion, scaled: &str) -> String {
+        let KernelExpansion { centres, coefficients, gamma } = expansion;
+        let double = Matrix::from_fn(centres.rows(), centres.columns(), |centre, at| {
+            2.0 * gamma * centres.row(centre)[at]
+        });
+        let bias: Vec<f32> = (0..centres.rows())
+            .map(|row| (-f64::from(*gamma) * norm(centres.row(row)).powi(2)) as f32)
+            .collect();
+        // −γ‖x − c‖² = 2γ⟨x, c⟩ − γ‖c‖² − γ‖x‖²; rounding must not make it positive.
+        let products = self.network.dense(scaled, &double, &bias);
+        let own = self.squared_length(scaled);
+        let own = self.times(&own, *gamma);
+        let exponent = self.both("Sub", &products, &own);
+        let exponent = self.with("Min", &exponent, 0.0);
+        let kernel = self.network.operator("Exp", &[&exponent], &[]);
+        let shape = [coefficients.rows(), coefficients.columns()];
+        let coefficients = self.network.constant(&shape, coefficients.as_slice());
+        self.both("MatMul", &kernel, &coefficients)
+    }
+
+    /// h(o) from a raw output and its length.
+    fn conform(&mut self, geometry: &Geometry, raw: &str, raw_norm: &str) -> String {
+        match geometry {
+            Geometry::Raw => raw.to_owned(),
+            Geometry::Sphere { fallback } => {
+                let direction = self.divided(raw, raw_norm);
+                let is_zero = self.with("Equal", raw_norm, 0.0);
+                let fallback = self.network.constant(&[1, fallback.len()], fallback);
+                self.network.operator("Where", &[&is_zero, &fallback, &direction], &[])
+            }
+            Geometry::MatchedNorms { raw: lengths, native } => {
+                let length = self.quantile_map(lengths, native, raw_norm);
+                let direction = self.divided(raw, raw_norm);
+                self.both("Mul", &direction, &length)
+            }
+        }
+    }
+
+    /// The native length at the rank that a length has among raw lengths, as a column.
+    fn quantile_map(&mut self, raw: &[f32], native: &[f32], length: &str) -> String {
+        let count = |writer: &mut Self, kind: &str| {
+            let lengths = writer.network.constant(&[1, raw.len()], raw);
+            let is_below = writer.both(kind, &lengths, length);
+            let ones = writer.network.operator("Cast", &[&is_below], &[("to", Attribute::Integer(7))]);
+            writer.sum(&ones)
+        };
+        let (below, not_above) = (count(self, "Less"), count(self, "LessOrEqual"));
+        let last = raw.len() as i64 - 1;
+        let place = |writer: &mut Self, count: &str, shift: i64| {
+            let shift = writer.network.integer(shift);
+            let place = writer.both("Add", count, &shift);
+            let (first, last) = (writer.network.integer(0), writer.network.integer(last));
+            writer.network.operator("Clip", &[&place, &first, &last], &[])
+        };
+        let at = |writer: &mut Self, values: &[f32], place: &str| {
+            let values = writer.network.constant(&[values.len()], values);
+            writer.network.operator("Gather", &[&values, place], &[("axis", Attribute::Integer(0))])
+        };
+        let (left, right) = (place(self, &below, -1), place(self, &below, 0));
+        let (left_raw, right_raw) = (at(self, raw, &left), at(self, raw, &right));
+        let (left_native, right_native) = (at(self, native, &left), at(self, native, &right));
+        let gone = self.both("Sub", length, &left_raw);
+        let whole = self.both("Sub", &right_raw, &left_raw);
+        let share = self.divided(&gone, &whole);
+        // Beyond either end both places are one, and the whole is 0.
+        let share = self.clip(&share, 0.0, 1.0);
+        let rise = self.both("Sub", &right_native, &left_native);
+        let rise = self.both("Mul", &share, &rise);
+        let between = self.both("Add", &left_native, &rise);
+        // A length that is a quantile, or several: the middle of their native lengths.
+        let last_equal = place(self, &not_above, -1);
+        let last_native = at(self, native, &last_equal);
+        let middle = self.both("Add", &right_native, &last_native);
+        let middle = self.times(&middle, 0.5);
+        let is_quantile = self.both("Less", &below, &not_above);
+        self.network.operator("Where", &[&is_quantile, &middle, &between], &[])
+    }
+
+    /// `log σ²` of [`OutOfFold`], as a column.
+    fn out_of_fold(
+        &mut self,
+        learned: &OutOfFold,
+        scaled: &str,
+        raw: &str,
+        raw_norm: &str,
+        vector: &str,
+    ) -> Result<String> {
+        let (values, distance) = self.nearest(learned, scaled);
+        let centre = self.network.constant(&[1, learned.centre.len()], &learned.centre);
+        let difference = self.both("Sub", raw, &centre);
+        let centre_distance = self.norm(&difference);
+        let mut features = vec![values];
+        for length in [&distance, raw_norm, &centre_distance] {
+            let length = self.with("Max", length, f32::MIN_POSITIVE);
+            features.push(self.network.operator("Log", &[&length], &[]));
+        }
+        if let Some(head) = &learned.head {
+            features.extend(self.head(head, vector));
+        }
+        let features: Vec<&str> = features.iter().map(String::as_str).collect();
+        let features = self.network.operator("Concat", &features, &[("axis", Attribute::Integer(-1))]);
+        let means = self.network.constant(&[1, learned.means.len()], &learned.means);
+        let centred = self.both("Sub", &features, &means);
+        let weight = Matrix::new(learned.coefficients.len(), learned.coefficients.clone())?;
+        let log = self.network.dense(&centred, &weight, &[learned.intercept]);
+        Ok(self.clip(&log, learned.log_minimum, learned.log_maximum))
+    }
+
+    /// Means over the nearest anchors: of their values, `[batch, values]`, and of their distances, as a column.
+    fn nearest(&mut self, learned: &OutOfFold, scaled: &str) -> (String, String) {
+        let (anchors, values) = (&learned.anchors, &learned.anchor_values);
+        let neighbours = learned.neighbours.min(anchors.rows());
+        let candidates = (neighbours + SPARE_CANDIDATES).min(anchors.rows());
+        let top = |writer: &mut Self, of: &str, count: usize, largest: i64| -> [String; 2] {
+            let count = writer.network.integers(&[count as i64]);
+            let attributes = [("axis", Attribute::Integer(-1)), ("largest", Attribute::Integer(largest))];
+            writer.network.operators("TopK", &[of, &count], &attributes)
+        };
+        // ⟨o, a⟩ − ‖a‖²/2: the nearer, the larger. Rounding may swap anchors that are almost equally near, so that a few more are
+        // taken, and their distances decide.
+        let bias: Vec<f32> =
+            (0..anchors.rows()).map(|row| (-0.5 * norm(anchors.row(row)).powi(2)) as f32).collect();
+        let scores = self.network.dense(scaled, anchors, &bias);
+        let [_, rough] = top(self, &scores, candidates, 1);
+        let rows = |writer: &mut Self, matrix: &Matrix, places: &str| {
+            let matrix = writer.network.constant(&[matrix.rows(), matrix.columns()], matrix.as_slice());
+            writer.network.operator("Gather", &[&matrix, places], &[("axis", Attribute::Integer(0))])
+        };
+        let near = rows(self, anchors, &rough);
+        let axis = self.network.integers(&[1]);
+        let own = self.both("Unsqueeze", scaled, &axis);
+        let difference = self.both("Sub", &near, &own);
+        let distances = self.norm(&difference);
+        let last = self.network.integers(&[-1]);
+        let distances = self.both("Squeeze", &distances, &last);
+        let [distances, places] = top(self, &distances, neighbours, 0);
+        let mean = |writer: &mut Self, of: &str, axis: i64, keep: i64| {
+            let attributes =
+                [("axes", Attribute::Integers(vec![axis])), ("keepdims", Attribute::Integer(keep))];
+            writer.network.operator("ReduceMean", &[of], &attributes)
+        };
+        let distance = mean(self, &distances, -1, 1);
+        let anchors =
+            self.network.operator("GatherElements", &[&rough, &places], &[("axis", Attribute::Integer(-1))]);
+        let values = rows(self, values, &anchors);
+        (mean(self, &values, 1, 0), distance)
+    }
+
+    /// Entropy and one minus the largest probability of a head, as columns.
+    fn head(&mut self, head: &Head, vector: &str) -> [String; 2] {
+        let logits = match head.kind().scale() {
+            None => self.network.dense(vector, head.weight(), head.bias()),
+            Some(scale) => {
+                let factors: Vec<f64> = (0..head.classes())
+                    .map(|class| {
+                        let length = norm(head.weight().row(class));
+                        if length > 0.0 { f64::from(scale) / length } else { 0.0 }
+                    })
+                    .collect();
+                let weight = Matrix::from_fn(head.classes(), head.dimension(), |class, at| {
+                    (f64::from(head.weight().row(class)[at]) * factors[class]) as f32
+                });
+                let products = self.network.dense(vector, &weight, &vec![0.0; head.classes()]);
+                let length = self.norm(vector);
+                self.divided(&products, &length)
+            }
+        };
+        let axis = [("axis", Attribute::Integer(-1))];
+        let logs = self.network.operator("LogSoftmax", &[&logits], &axis);
+        let chances = self.network.operator("Exp", &[&logs], &[]);
+        let terms = self.both("Mul", &chances, &logs);
+        let sum = self.sum(&terms);
+        let entropy = self.times(&sum, -1.0);
+        let attributes = [("axes", Attribute::Integers(vec![-1])), ("keepdims", Attribute::Integer(1))];
+        let largest = self.network.operator("ReduceMax", &[&chances], &attributes);
+        let doubt = self.times(&largest, -1.0);
+        [entropy, self.plus(&doubt, 1.0)]
+    }
+}
