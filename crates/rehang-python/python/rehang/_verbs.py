@@ -181,8 +181,8 @@ class Adapter:
         """The adapter as an ONNX model, written to a file where a path is given: the bytes of ``rehang export``.
 
         Its inputs are ``old``, ``[batch, d_old]``, and ``side`` where the adapter reads some; its outputs ``vector``, ``[batch, d_new]``, and
-        ``sigma2``, ``[batch]``. Its metadata says the handicap and the spaces. ONNX Runtime gives the numbers of :meth:`transform` within
-        1e-5, on any device that it knows. What :meth:`transform` refuses (NaN, rows of another length than 1 in a normalised space) is
+        ``sigma2``, ``[batch]``. Its metadata says the handicap and the spaces. ONNX Runtime gives the vectors of :meth:`transform` within
+        1e-5 of their largest coordinate (kernel ridge: 2e-4), and σ² within 1e-3 of itself, on any device that it knows. What :meth:`transform` refuses (NaN, rows of another length than 1 in a normalised space) is
         for the caller to notice.
         """
         data = self._core.to_onnx()
