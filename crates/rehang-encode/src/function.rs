@@ -44,7 +44,13 @@ impl Function {
         embed: impl Fn(&[&str]) -> Result<Matrix> + Send + Sync + 'static,
     ) -> Self {
         let check = Check::new(space, "the function", normalise);
-        Self { check, batch_max: batch_max.max(1), fingerprint, meter: Meter::default(), embed: Box::new(embed) }
+        Self {
+            check,
+            batch_max: batch_max.max(1),
+            fingerprint,
+            meter: Meter::default(),
+            embed: Box::new(embed),
+        }
     }
 }
 
@@ -68,7 +74,11 @@ impl Encoder for Function {
             let detail = format!("{} rows came back for {} sources", rows.rows(), inputs.len());
             return Err(Error::corrupt(format!("what {} gives", self.check.encoder()), detail));
         }
-        inputs.iter().enumerate().map(|(row, input)| self.check.vector(input.id, rows.row(row).to_vec())).collect()
+        inputs
+            .iter()
+            .enumerate()
+            .map(|(row, input)| self.check.vector(input.id, rows.row(row).to_vec()))
+            .collect()
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use rehang::adapter::AdapterSource;
 use rehang::files::{
     self, HeadFiles, Inputs, JoinFiles, VectorSource, expect_count, expect_same_items, expect_width, said,
 };
 use rehang::finding::Finding;
 use rehang::order::{OrderInput, Policy, order as order_items};
-use rehang::adapter::AdapterSource;
 use rehang::{Error, Matrix, Result};
 use serde::Serialize;
 

@@ -48,11 +48,14 @@ pub fn call<T: Send + 'static>(
     });
     let mut caught: Option<PyErr> = None;
     loop {
-        let wait = if caught.is_some() && interrupted == Interrupted::Leaves { STOPS_WITHIN } else { LOOK_EVERY };
+        let wait =
+            if caught.is_some() && interrupted == Interrupted::Leaves { STOPS_WITHIN } else { LOOK_EVERY };
         match py.detach(|| lock(&receiver).recv_timeout(wait)) {
             Ok(outcome) => {
                 let outcome = outcome.map_err(|_| {
-                    PyRuntimeError::new_err("rehang has a defect here: its work panicked, and the message is on stderr")
+                    PyRuntimeError::new_err(
+                        "rehang has a defect here: its work panicked, and the message is on stderr",
+                    )
                 })?;
                 return match (outcome, caught) {
                     // It was stopped by the signal, and not for a reason of its own.
@@ -63,7 +66,9 @@ pub fn call<T: Send + 'static>(
                 };
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(PyRuntimeError::new_err("the work has vanished")),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("the work has vanished"));
+            }
         }
         if caught.is_some() && interrupted == Interrupted::Leaves {
             return caught.map_or_else(|| unreachable!("asked just above"), Err);

@@ -44,7 +44,12 @@ pub fn import_items(
 
 /// Writes a first configuration of an upgrade of a gallery file.
 #[pyfunction]
-pub fn init(py: Python<'_>, gallery: PathBuf, path: PathBuf, options: &Bound<'_, PyDict>) -> PyResult<String> {
+pub fn init(
+    py: Python<'_>,
+    gallery: PathBuf,
+    path: PathBuf,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<String> {
     let given = Options(options);
     let init = Init {
         gallery: Location::file(&gallery),
@@ -95,7 +100,11 @@ impl Upgrade {
     }
 
     /// Makes the report of the upgrade.
-    fn report(&self, py: Python<'_>, show: Option<&Bound<'_, PyAny>>) -> PyResult<(Report, Vec<(String, String)>)> {
+    fn report(
+        &self,
+        py: Python<'_>,
+        show: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Report, Vec<(String, String)>)> {
         let upgrade = Arc::clone(&self.0);
         let made = call(py, show, Interrupted::Waits, move |progress| upgrade.report(progress))?;
         let findings = said(made.findings.iter().chain(&made.report.warnings));
@@ -110,7 +119,12 @@ impl Upgrade {
     }
 
     /// Searches by vectors of the model that serves, by those of several models, or by texts.
-    fn search(&self, py: Python<'_>, queries: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<String> {
+    fn search(
+        &self,
+        py: Python<'_>,
+        queries: &Bound<'_, PyAny>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<String> {
         let given = Options(options);
         let filter = Filter {
             labels: given.get("labels")?.unwrap_or_default(),
@@ -180,7 +194,9 @@ impl Upgrade {
         let upgrade = Arc::clone(&self.0);
         let put = call(py, None, Interrupted::Waits, move |_| {
             let gallery = upgrade.gallery()?;
-            puts.iter().map(|put| rehang_upgrade::put(upgrade.store(), &gallery, put)).collect::<Result<Vec<_>>>()
+            puts.iter()
+                .map(|put| rehang_upgrade::put(upgrade.store(), &gallery, put))
+                .collect::<Result<Vec<_>>>()
         })?;
         to_json(py, &put)
     }
@@ -198,16 +214,20 @@ impl Upgrade {
     /// What the gallery holds.
     fn contents(&self, py: Python<'_>) -> PyResult<String> {
         let upgrade = Arc::clone(&self.0);
-        let contents = call(py, None, Interrupted::Waits, move |_| {
-            rehang_upgrade::contents(upgrade.store())
-        })?;
+        let contents =
+            call(py, None, Interrupted::Waits, move |_| rehang_upgrade::contents(upgrade.store()))?;
         to_json(py, &contents)
     }
 }
 
 impl Upgrade {
     /// A callable as the encoder of the new space.
-    fn encoder(&self, py: Python<'_>, callable: &Bound<'_, PyAny>, given: &Options<'_, '_>) -> PyResult<Function> {
+    fn encoder(
+        &self,
+        py: Python<'_>,
+        callable: &Bound<'_, PyAny>,
+        given: &Options<'_, '_>,
+    ) -> PyResult<Function> {
         let space = py.detach(|| self.0.new_space()).map_err(|error| raised(py, &error))?;
         let calls = Calls {
             batch: given.get("batch")?.unwrap_or(Calls::default().batch),
@@ -243,7 +263,12 @@ fn function(space: &Space, callable: Py<PyAny>, calls: &Calls) -> Function {
             let rows = callable.bind(py).call1((sources,))?;
             source("encoder", &arrays.call_method1("matrix", ("encoder", rows))?)
         })
-        .map_err(|error| Error::from(rehang::ErrorKind::Unavailable { service: "the encoder".into(), detail: error.to_string() }))
+        .map_err(|error| {
+            Error::from(rehang::ErrorKind::Unavailable {
+                service: "the encoder".into(),
+                detail: error.to_string(),
+            })
+        })
         .and_then(|rows| read_matrix(&rows))
     };
     Function::new(space, calls.batch, calls.normalise, calls.fingerprint.clone(), call)

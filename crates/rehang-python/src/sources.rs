@@ -136,7 +136,8 @@ impl GivenRows for Rows {
             let rows = pyo3::types::PySlice::new(py, first as isize, first as isize + count as isize, 1);
             let rows = self.array.bind(py).get_item(rows)?;
             let numpy = py.import(intern!(py, "numpy"))?;
-            let rows = numpy.call_method1(intern!(py, "ascontiguousarray"), (rows, intern!(py, "float32")))?;
+            let rows =
+                numpy.call_method1(intern!(py, "ascontiguousarray"), (rows, intern!(py, "float32")))?;
             let rows: PyReadonlyArray2<'_, f32> = rows.extract()?;
             out.extend_from_slice(rows.as_slice()?);
             Ok(())

@@ -177,7 +177,8 @@ pub fn fit(
         evaluation_old: given.source("evaluation_old")?,
         ..plain
     };
-    let answer = call(py, show, Interrupted::Leaves, move |progress| rehang_fit::fit_files(&files, progress))?;
+    let answer =
+        call(py, show, Interrupted::Leaves, move |progress| rehang_fit::fit_files(&files, progress))?;
     let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
     let about = answer.to_json().to_string();
     Ok((Adapter(Arc::new(answer.fitted.adapter)), about, findings))
@@ -201,9 +202,8 @@ pub fn transform<'py>(
         batch: given.get("batch")?.unwrap_or(plain.batch),
         ..plain
     };
-    let made = call(py, show, Interrupted::Leaves, move |progress| {
-        rehang::transform::transform(&files, progress)
-    })?;
+    let made =
+        call(py, show, Interrupted::Leaves, move |progress| rehang::transform::transform(&files, progress))?;
     let about = serde_json::to_string(&made).unwrap_or_default();
     let findings = said(&made.findings);
     let (vectors, sigma2) = made.made.unwrap_or_default();
@@ -314,7 +314,8 @@ pub fn report(
     let given = Options(options);
     let adapters =
         adapters.iter().map(|(name, adapter)| adapter_source(name, adapter)).collect::<PyResult<_>>()?;
-    let plain = ReportFiles::new(adapters, given.needed("old", "a report")?, given.needed("new", "a report")?);
+    let plain =
+        ReportFiles::new(adapters, given.needed("old", "a report")?, given.needed("new", "a report")?);
     let parse = |name: String| name.parse().map_err(|error: Error| raised(py, &error));
     let orders: Option<Vec<String>> = given.get("orders")?;
     let orders = orders.map(|names| names.into_iter().map(parse).collect::<PyResult<_>>()).transpose()?;

@@ -107,7 +107,7 @@ def test_a_curve_as_a_table_and_a_picture(gallery: Any) -> None:
         (lambda old: old[0], rehang.OptionError, r"shape \(8,\)"),
         (lambda old: old[None], rehang.OptionError, r"shape \(1, .*, 8\)"),
         (lambda old: np.where(np.arange(8) == 3, np.nan, old), rehang.CorruptError, "row 0, column 3 is NaN"),
-        (lambda old: old * np.inf, rehang.CorruptError, "NaN or infinite"),
+        (lambda old: np.full_like(old, np.inf), rehang.CorruptError, "NaN or infinite"),
         (lambda old: old.astype(complex), rehang.OptionError, "complex128"),
         (lambda old: [["a", "b"]], rehang.OptionError, "rows of texts"),
         (lambda old: [[1.0], [1.0, 2.0]], rehang.CorruptError, "cannot be made an array"),

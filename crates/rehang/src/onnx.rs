@@ -270,8 +270,12 @@ impl Constant {
             tensor.integer(1, length as u64);
         }
         let (kind, raw): (u64, Vec<u8>) = match &self.numbers {
-            Numbers::Floats(values) => (TYPE_F32, values.iter().flat_map(|value| value.to_le_bytes()).collect()),
-            Numbers::Integers(values) => (TYPE_I64, values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+            Numbers::Floats(values) => {
+                (TYPE_F32, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+            }
+            Numbers::Integers(values) => {
+                (TYPE_I64, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+            }
         };
         tensor.integer(2, kind);
         tensor.bytes(8, self.name.as_bytes());

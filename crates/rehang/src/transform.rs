@@ -106,7 +106,13 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     for (name, sources) in [("input", &files.input), ("side", &files.side)] {
         inputs.extend(files_of(sources).map(|path| (name, path)));
     }
-    inputs.extend(files.rows.iter().flat_map(|rows| files_of(std::slice::from_ref(&rows.file))).map(|path| ("rows", path)));
+    inputs.extend(
+        files
+            .rows
+            .iter()
+            .flat_map(|rows| files_of(std::slice::from_ref(&rows.file)))
+            .map(|path| ("rows", path)),
+    );
     inputs.extend(files.adapter.file().map(|path| ("adapter", path.to_owned())));
     expect_apart(&[("output", files.output.as_ref()), ("sigma", files.sigma.as_ref())], &inputs)?;
 
@@ -276,7 +282,8 @@ impl Output {
         if is_there {
             return Ok(Self::Memory { vectors, sigma2 });
         }
-        let detail = format!("{rows} rows of {d_new} numbers do not fit into memory; write them to a file (`output`)");
+        let detail =
+            format!("{rows} rows of {d_new} numbers do not fit into memory; write them to a file (`output`)");
         Err(Error::corrupt(what, detail))
     }
 }

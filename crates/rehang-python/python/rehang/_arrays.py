@@ -21,11 +21,19 @@ def given(name: str, value: Any) -> Any:
 
 
 def matrix(name: str, value: Any) -> Any:
-    """The same for rows of numbers alone; a list of rows is taken too."""
+    """The same for rows of numbers alone."""
     rows = given(name, value)
     if isinstance(rows, np.ndarray) and rows.ndim != 2:
         raise OptionError(f"{name} has shape {rows.shape}; rows of numbers, [n, d], are needed")
     return rows
+
+
+def column(name: str, value: Any) -> Any:
+    """The same for one value a row."""
+    values = given(name, value)
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise OptionError(f"{name} has shape {values.shape}; one value a row, [n], is needed")
+    return values
 
 
 def array(name: str, value: Any) -> np.ndarray[Any, Any]:

@@ -12,8 +12,8 @@ use super::{
     RowSketch, SecondBranch, Training, Uncertainty,
 };
 use crate::error::{Error, Result};
-use crate::files::{AtomicFile, expect_apart};
 use crate::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
+use crate::files::{AtomicFile, expect_apart};
 use crate::head::{Head, HeadKind};
 use crate::onnx::Port;
 use crate::space::Space;

@@ -64,7 +64,9 @@ impl Adapter {
                 let weight = Matrix::new(d_new, weight.clone())?;
                 writer.network.dense(&raw, &weight, &[*bias])
             }
-            Uncertainty::OutOfFold(learned) => writer.out_of_fold(learned, &scaled, &raw, &raw_norm, &vector)?,
+            Uncertainty::OutOfFold(learned) => {
+                writer.out_of_fold(learned, &scaled, &raw, &raw_norm, &vector)?
+            }
         };
         let limit = LOG_VARIANCE_LIMIT as f32;
         let limited = writer.clip(&log_variance, -limit, limit);

@@ -77,7 +77,10 @@ impl Given {
         let values = match self {
             Self::Values(values) => Scalars::clone(values),
             Self::Rows(_) => {
-                return Err(Error::corrupt(source, "it holds rows of numbers where one value a row is needed"));
+                return Err(Error::corrupt(
+                    source,
+                    "it holds rows of numbers where one value a row is needed",
+                ));
             }
         };
         if values.len() == 0 { Err(Error::empty(source)) } else { Ok(values) }
