@@ -10,8 +10,8 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::files::{self, AtomicFile, VectorSource};
+use rehang::onnx::{Attribute, Network};
 use rehang::{Matrix, Result};
-use rehang_train::onnx::{Attribute, Network};
 
 /// Share of the images that the encoders and the adapter may learn from.
 const TRAINING_SHARE: f64 = 0.4;
@@ -80,7 +80,8 @@ fn to_onnx(encoder: &Encoder, block: i64) -> Vec<u8> {
     let transposed = |weight: &[f32], inputs: usize, outputs: usize| {
         Matrix::from_fn(outputs, inputs, |output, input| weight[input * outputs + output])
     };
-    let mut network = Network::new("pixels", &[1, 8, 8]);
+    let mut network = Network::new("encoder");
+    network.input("pixels", &[1, 8, 8]);
     let sides = Attribute::Integers(vec![block, block]);
     let seen =
         network.operator("AveragePool", &["pixels"], &[("kernel_shape", sides.clone()), ("strides", sides)]);
@@ -89,7 +90,8 @@ fn to_onnx(encoder: &Encoder, block: i64) -> Vec<u8> {
     let hidden = network.operator("Relu", &[&hidden], &[]);
     let output = network.dense(&hidden, &transposed(w2, encoder.hidden, encoder.outputs), b2);
     let output = network.operator("Relu", &[&output], &[]);
-    network.finish(&output, encoder.outputs)
+    network.output("vector", &output, &[encoder.outputs]);
+    network.to_bytes()
 }
 
 fn pick(labels: &[i64], rows: &[usize]) -> Vec<i64> {

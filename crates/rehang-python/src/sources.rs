@@ -86,9 +86,12 @@ pub fn source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<VectorSource> {
     }
     let array = value.cast::<PyUntypedArray>()?;
     let given: Given = match *array.shape() {
-        [rows, width] => {
-            Given::Rows(Arc::new(Rows { array: array.clone().unbind(), name: name.to_owned(), rows, width }))
-        }
+        [rows, width] => Given::Rows(Arc::new(Rows {
+            array: array.clone().unbind(),
+            name: name.to_owned(),
+            count: rows,
+            width,
+        })),
         _ => values(array)?.into(),
     };
     Ok(VectorSource::given(name, given))
@@ -118,13 +121,13 @@ fn values(array: &Bound<'_, PyUntypedArray>) -> PyResult<Scalars> {
 struct Rows {
     array: Py<PyUntypedArray>,
     name: String,
-    rows: usize,
+    count: usize,
     width: usize,
 }
 
 impl GivenRows for Rows {
     fn rows(&self) -> u64 {
-        self.rows as u64
+        self.count as u64
     }
 
     fn width(&self) -> usize {

@@ -27,6 +27,9 @@ type Findings = Vec<(String, String)>;
 /// A line of a curve: the metric, its values, and their start, end, minimum and mean.
 type Line<'py> = (String, Bound<'py, PyArray1<f64>>, [f64; 4]);
 
+/// Adapted vectors and σ², what is said of them as JSON, and what was found.
+type Transformed<'py> = (Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<f32>>, String, Findings);
+
 /// A network: its constants, its operators, and the names of its inputs and outputs.
 type Parts<'py> = (
     Bound<'py, PyDict>,
@@ -190,7 +193,7 @@ pub fn transform<'py>(
     adapter: &Bound<'py, Adapter>,
     options: &Bound<'py, PyDict>,
     show: Option<&Bound<'py, PyAny>>,
-) -> PyResult<(Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<f32>>, String, Findings)> {
+) -> PyResult<Transformed<'py>> {
     let given = Options(options);
     let plain = TransformFiles::new(
         adapter_source("adapter", adapter.as_any())?,
