@@ -56,7 +56,7 @@ const PYTHON: &[&str] = &[
 ];
 
 /// What examples and tests may use besides: no face.
-pub const FACES: &[&str] = &["rehang-cli", "xtask"];
+pub const FACES: &[&str] = &["rehang-cli", "rehang-python", "xtask"];
 
 /// Dependencies that cost a user minutes or megabytes, by the beginning of their names, and the crates that are about them. Behind a
 /// feature any crate may have them.
@@ -96,7 +96,7 @@ pub const DOORS: &[(&str, &str)] = &[
 ];
 
 /// Crates that talk to people: they print, and they know the words of the command line.
-pub const SPEAKERS: &[&str] = &["rehang-cli", "xtask"];
+pub const SPEAKERS: &[&str] = &["rehang-cli", "rehang-python", "xtask"];
 
 /// What looks like a word of the command line in a library and is none: a file, a part of the line, and why it may stay.
 pub const SAID: &[(&str, &str, &str)] =
