@@ -1,0 +1,136 @@
+"""rehang's calls beside those of NumPy, SciPy, scikit-learn, ONNX Runtime and PyTorch, in turns; medians, and the answers compared.
+
+    python bench.py [REPEATS]
+
+What is not installed is left out, and said.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import rehang
+
+warnings.simplefilter("ignore", rehang.FindingWarning)
+PAIRS, OLD, NEW, GALLERY = 4000, 256, 384, 200_000
+
+
+def measure(title: str, repeats: int, contenders: dict[str, Callable[[], Any]], agree: Callable[[Any, Any], float], limit: float) -> None:
+    """Runs all in turns; the first is ours, and every other answer is held against its."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    answers = {}
+    for _ in range(repeats):
+        for name, call in contenders.items():
+            began = time.perf_counter()
+            answers[name] = call()
+            times[name].append(time.perf_counter() - began)
+    ours = next(iter(contenders))
+    own = statistics.median(times[ours])
+    print(f"\n{title}")
+    for name, taken in times.items():
+        apart = agree(answers[ours], answers[name])
+        assert apart <= limit, (title, name, apart)
+        median = statistics.median(taken)
+        print(f"  {name:<28} {1000 * median:10.2f} ms   {median / own:6.2f} of ours   answers apart by {apart:.1e}")
+
+
+def relative(a: Any, b: Any) -> float:
+    """The largest difference, as a part of the largest number."""
+    a, b = np.asarray(a), np.asarray(b)
+    return float(np.abs(a - b).max() / np.abs(a).max())
+
+
+def main() -> None:
+    """Runs everything."""
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 9
+    rng = np.random.default_rng(0)
+    old = rng.normal(size=(PAIRS, OLD)).astype(np.float32)
+    turn = np.linalg.qr(rng.normal(size=(NEW, NEW)))[0][:OLD].astype(np.float32)
+    new = (old @ turn + 0.3 * rng.normal(size=(PAIRS, NEW))).astype(np.float32)
+    labels = rng.integers(0, 100, PAIRS)
+    gallery = rng.normal(size=(GALLERY, OLD)).astype(np.float32)
+    print(f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, NumPy {np.__version__}, rehang {rehang.__version__}")
+
+    adapter = rehang.fit(old, new, method="ridge", progress=False)
+    lone = rehang.fit(old, new, method="ridge", uncertainty="off", progress=False)
+    contenders: dict[str, Callable[[], Any]] = {"rehang": lambda: adapter.transform(gallery, force=True, progress=False)}
+    if importlib.util.find_spec("onnxruntime"):
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(lone.to_onnx(), providers=["CPUExecutionProvider"])
+        contenders["rehang, without σ²"] = lambda: lone.transform(gallery, force=True, progress=False)
+        contenders["ONNX Runtime, without σ²"] = lambda: session.run(["vector"], {"old": gallery})[0]
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        module, rows = lone.to_torch(), torch.from_numpy(gallery)
+        with torch.no_grad():
+            contenders["PyTorch, without σ²"] = lambda: module(rows)[0].numpy()
+    weight = np.linalg.lstsq(old, new, rcond=None)[0].astype(np.float32)
+    contenders["NumPy, gallery @ weight alone"] = lambda: gallery @ weight
+    measure(f"transform of {GALLERY} × {OLD} → {NEW}", repeats, contenders, lambda a, b: 0.0 if a.shape == b.shape else 1.0, 0.0)
+
+    few = gallery[:1]
+    measure("overhead: transform of one row, without σ²", 50 * repeats, {"rehang": lambda: lone.transform(few, force=True, progress=False)}, relative, 0.0)
+
+    adapted = adapter.transform(old, force=True, progress=False)
+    order = rng.permutation(PAIRS)
+    points = np.linspace(0, PAIRS, 11).astype(int)
+
+    def twin() -> np.ndarray:
+        values = []
+        for done in points:
+            now = adapted.copy()
+            now[order[:done]] = new[order[:done]]
+            distances = (now**2).sum(1)[None] - 2 * new @ now.T
+            np.fill_diagonal(distances, np.inf)
+            values.append(100 * (labels[distances.argmin(1)] == labels).mean())
+        return np.array(values)
+
+    measure(
+        f"top-1 of {PAIRS} items: ours at every one of {PAIRS + 1} fractions (with mAP and flips), NumPy at {len(points)}",
+        max(repeats // 3, 1),
+        {"rehang.curve": lambda: rehang.curve(new, adapted, order, labels=labels, bootstrap=0, progress=False).points("top1")[points], "NumPy": twin},
+        relative,
+        1e-3,
+    )
+
+    if importlib.util.find_spec("scipy") and importlib.util.find_spec("sklearn"):
+        from scipy.linalg import orthogonal_procrustes
+        from sklearn.linear_model import RidgeCV
+
+        padded = np.pad(old, ((0, 0), (0, NEW - OLD)))
+        measure(
+            "procrustes: SciPy's turn alone; ours with σ², handicap, and its comparison with doing nothing on held-out pairs",
+            max(repeats // 3, 1),
+            {
+                "rehang.fit": lambda: rehang.fit(old, new, method="procrustes", progress=False).transform(old, force=True, progress=False),
+                "SciPy": lambda: (padded - padded.mean(0)) @ orthogonal_procrustes(padded - padded.mean(0), new - new.mean(0))[0] + new.mean(0),
+            },
+            relative,
+            0.05,
+        )
+        measure(
+            "ridge: scikit-learn's RidgeCV alone; ours with σ², handicap, and its comparison with doing nothing on held-out pairs",
+            max(repeats // 3, 1),
+            {
+                "rehang.fit": lambda: rehang.fit(old, new, method="ridge", progress=False).transform(old, force=True, progress=False),
+                "scikit-learn": lambda: RidgeCV(np.logspace(-3, 4, 8)).fit(old, new).predict(old),
+            },
+            relative,
+            0.05,
+        )
+
+
+if __name__ == "__main__":
+    main()
