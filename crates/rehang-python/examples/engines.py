@@ -91,6 +91,7 @@ def by_spark(folder: Path, out: Path) -> str:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = SparkSession.builder.master("local[2]").config("spark.executorEnv.RAYON_NUM_THREADS", "1").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     frame = spark.read.parquet(str(folder / "old"))

@@ -66,6 +66,9 @@ class Transform:
 
     def __call__(self, batch: Batch) -> Batch:
         """A batch with the new columns. The numbers are those of ``rehang transform``, to the bit."""
+        return self._with_columns(batch, fixed=True)
+
+    def _with_columns(self, batch: Batch, fixed: bool) -> Batch:
         place = batch.schema.get_field_index(self._vectors)
         if place < 0:
             raise KeyError(f"there is no column {self._vectors!r}; there are {', '.join(batch.schema.names)}")
@@ -78,7 +81,13 @@ class Transform:
             adapted, sigma2 = np.empty((0, d_new), np.float32), np.empty(0, np.float32)
         if not self._keep:
             batch = batch.drop_columns([self._vectors])
-        columns = {self._adapted: pa.FixedSizeListArray.from_arrays(pa.array(adapted.reshape(-1)), d_new)}
+        numbers = pa.array(adapted.reshape(-1))
+        if fixed:
+            rows = pa.FixedSizeListArray.from_arrays(numbers, d_new)
+        else:
+            ends = np.arange(len(adapted) + 1, dtype=np.int32) * d_new
+            rows = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), numbers)
+        columns = {self._adapted: rows}
         if self._sigma is not None:
             columns[self._sigma] = pa.array(sigma2)
         for name, column in columns.items():
@@ -86,9 +95,9 @@ class Transform:
         return batch
 
     def stream(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same for a stream of batches, as Spark's ``mapInArrow`` has them."""
+        """The same for a stream of batches, as Spark's ``mapInArrow`` has them; with vectors as plain lists, the only ones it knows."""
         for batch in batches:
-            yield self(batch)
+            yield self._with_columns(batch, fixed=False)
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """The schema of what comes out for batches of this one."""
