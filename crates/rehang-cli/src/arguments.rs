@@ -357,6 +357,9 @@ pub struct Fit {
     /// Let auto also fit networks that take minutes on these pairs.
     #[arg(long)]
     pub thorough: bool,
+    /// Fit the named method alone: it is not compared with the others on held-out pairs, which takes most of the time.
+    #[arg(long)]
+    pub no_compare: bool,
     /// Evaluation vectors (old model) that must not be among the pairs: warns where they are.
     #[arg(long, value_name = "FILE")]
     pub evaluation_old: Option<VectorSource>,

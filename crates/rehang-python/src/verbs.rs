@@ -174,6 +174,7 @@ pub fn fit(
             method: given.parsed("method")?.unwrap_or(plain.parameters.method),
             seed: given.get("seed")?.unwrap_or(plain.parameters.seed),
             metric: given.parsed("metric")?,
+            compare: given.get("compare")?.unwrap_or(plain.parameters.compare),
             ..plain.parameters.clone()
         },
         options,

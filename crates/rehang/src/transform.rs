@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::adapter::{Adapter, AdapterSource, Applier, InputScaling, RowOverlap, unlike_pairs};
 use crate::error::{Error, Result};
-use crate::files::stream::{self, F32Writer, Ids, RowBatch, RowReader, RowWriter};
+use crate::files::stream::{self, F32Writer, Ids, RowBatch, RowReader};
 use crate::files::{
     Columns, RowSelection, VectorSource, expect_apart, expect_count, expect_normalised, expect_width, said,
 };
@@ -145,16 +145,16 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
     let has_columns = files.output.as_deref().is_some_and(stream::has_columns);
     let ids = reader.id_kind().filter(|_| has_columns);
     let columns = Columns { width: applier.d_new(), ids, sigma2: has_columns };
-    let mut output = match &files.output {
-        Some(path) => Output::File(stream::create(path, columns)?),
-        None => Output::reserve(reader.rows_total(), applier.d_new(), &what)?,
-    };
+    let mut writer = files.output.as_ref().map(|path| stream::create(path, columns)).transpose()?;
     let mut sigma_writer = files.sigma.as_ref().map(F32Writer::create).transpose()?;
 
     progress.begin("transforming", "vectors", reader.rows_total());
     let (d_old, d_new) = (applier.d_old(), applier.d_new());
     let (mut batch, mut side_batch) = (RowBatch::default(), RowBatch::default());
     let (mut out, mut variance, mut raw_norms) = (Vec::new(), Vec::new(), Vec::new());
+    if writer.is_none() {
+        reserve(reader.rows_total(), d_new, &what, &mut out, &mut variance)?;
+    }
     let sketch = adapter.training.pairs_sketch.as_ref();
     let mut overlap = sketch.map(RowOverlap::new);
     let (mut rows, mut variance_sum) = (0, 0.0);
@@ -194,40 +194,37 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
         if let (Some(sketch), Some(overlap)) = (sketch, &mut overlap) {
             overlap.add(sketch, &batch.vectors[..count * d_old], d_old);
         }
-        out.resize(count * d_new, 0.0);
-        variance.resize(count, 0.0);
+        // In memory, every batch is computed where it stays.
+        let first = if writer.is_some() { 0 } else { variance.len() };
+        out.resize((first + count) * d_new, 0.0);
+        variance.resize(first + count, 0.0);
         raw_norms.resize(count, 0.0);
+        let (made, of_made) = (&mut out[first * d_new..], &mut variance[first..]);
         let side_rows = side.as_ref().map(|_| side_batch.vectors.as_slice());
-        let vectors = &batch.vectors;
         applier
-            .apply_rows(first_row as usize, vectors, side_rows, &mut out, &mut variance, &mut raw_norms)
+            .apply_rows(first_row as usize, &batch.vectors, side_rows, made, of_made, &mut raw_norms)
             .map_err(|error| error.context(what.clone()))?;
-        match &mut output {
-            Output::File(writer) => {
-                let ids = if columns.ids.is_some() { batch.ids.as_ref() } else { None };
-                writer.write(&out, ids, columns.sigma2.then_some(variance.as_slice()))?;
-            }
-            Output::Memory { vectors, sigma2 } => {
-                vectors.extend_from_slice(&out);
-                sigma2.extend_from_slice(&variance);
-            }
+        let of_made = &variance[first..];
+        if let Some(writer) = &mut writer {
+            let ids = if columns.ids.is_some() { batch.ids.as_ref() } else { None };
+            writer.write(&out, ids, columns.sigma2.then_some(of_made))?;
         }
         if let Some(writer) = &mut sigma_writer {
-            writer.write(&variance)?;
+            writer.write(of_made)?;
         }
         rows += count as u64;
-        variance_sum += variance.iter().map(|&value| f64::from(value)).sum::<f64>();
+        variance_sum += of_made.iter().map(|&value| f64::from(value)).sum::<f64>();
         progress.advance(read as u64);
     }
     let unlike = likeness.decided()?;
     // Each file appears whole; should the second fail, the error says so and running again replaces both.
-    let made = match output {
-        Output::File(writer) => {
+    let made = match writer {
+        Some(writer) => {
             let written = writer.commit()?;
             debug_assert_eq!(written, rows);
             None
         }
-        Output::Memory { vectors, sigma2 } => Some((Matrix::new(d_new, vectors)?, sigma2)),
+        None => Some((Matrix::new(d_new, out)?, variance)),
     };
     if let Some(writer) = sigma_writer {
         writer.commit()?;
@@ -265,27 +262,18 @@ fn files_of(sources: &[VectorSource]) -> impl Iterator<Item = PathBuf> {
     sources.iter().filter(|source| source.is_file()).map(|source| source.path.clone())
 }
 
-/// Where vectors go.
-enum Output {
-    File(Box<dyn RowWriter>),
-    Memory { vectors: Vec<f32>, sigma2: Vec<f32> },
-}
-
-impl Output {
-    /// Room in memory for what becomes of `rows` rows of `what`.
-    fn reserve(rows: u64, d_new: usize, what: &str) -> Result<Self> {
-        let (mut vectors, mut sigma2) = (Vec::new(), Vec::new());
-        let numbers = usize::try_from(rows).ok().and_then(|rows| rows.checked_mul(d_new));
-        let is_there = numbers.is_some_and(|numbers| {
-            vectors.try_reserve_exact(numbers).and(sigma2.try_reserve_exact(rows as usize)).is_ok()
-        });
-        if is_there {
-            return Ok(Self::Memory { vectors, sigma2 });
-        }
-        let detail =
-            format!("{rows} rows of {d_new} numbers do not fit into memory; write them to a file (`output`)");
-        Err(Error::corrupt(what, detail))
+/// Makes room in memory for what becomes of `rows` rows of `what`.
+fn reserve(rows: u64, d_new: usize, what: &str, out: &mut Vec<f32>, variance: &mut Vec<f32>) -> Result<()> {
+    let numbers = usize::try_from(rows).ok().and_then(|rows| rows.checked_mul(d_new));
+    let is_there = numbers.is_some_and(|numbers| {
+        out.try_reserve_exact(numbers).and(variance.try_reserve_exact(rows as usize)).is_ok()
+    });
+    if is_there {
+        return Ok(());
     }
+    let detail =
+        format!("{rows} rows of {d_new} numbers do not fit into memory; write them to a file (`output`)");
+    Err(Error::corrupt(what, detail))
 }
 
 /// Whether the rows look like those that the adapter was fitted on, decided as soon as there are enough of them.

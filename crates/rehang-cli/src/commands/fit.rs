@@ -60,6 +60,7 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
             method: arguments.method.parse()?,
             seed: arguments.seed,
             metric: arguments.metric.as_deref().map(str::parse).transpose()?,
+            compare: !arguments.no_compare,
             ..FitParameters::default()
         },
         options,

@@ -241,6 +241,7 @@ def fit(
     head_bias: Values | None = None,
     head_kind: str | None = None,
     metric: str | None = None,
+    compare: bool = True,
     epochs: int | None = None,
     early_stop: int | None = None,
     seeds: int | None = None,
@@ -287,6 +288,8 @@ def fit(
         The new model's classifier head, ``[classes, d_new]`` and ``[classes]``.
     metric : str, optional
         What methods are compared by.
+    compare : bool
+        Compare the named method with the others on held-out pairs, which takes most of the time. Without, it is fitted alone.
     epochs, early_stop, seeds, device, checkpoints, thorough, loss, uncertainty, label_smoothing, uncertainty_weights : optional
         How networks are trained; as the options of ``rehang fit``.
     evaluation_old : array or path, optional
@@ -337,6 +340,7 @@ def fit(
         head_bias=column("head_bias", head_bias),
         head_kind=head_kind,
         metric=metric,
+        compare=compare,
         epochs=epochs,
         early_stop=early_stop,
         seeds=seeds,
