@@ -373,16 +373,20 @@ pub struct Fit {
 pub struct Transform {
     /// Adapter file made by `rehang fit`.
     pub adapter: PathBuf,
-    /// Old vectors.
+    /// Old vectors: files, or one folder of partitions (at any depth), whose outputs are a folder of the same shape. Run again, it
+    /// goes on where it was: what is made already, by this adapter and of this input, is passed over.
     #[arg(value_name = "OLD", required = true, num_args = 1..)]
     pub input: Vec<VectorSource>,
+    /// Of a folder, take every OF-th partition: 1/4, 2/4, 3/4 and 4/4 in four processes, on as many machines as you like.
+    #[arg(long, value_name = "PART/OF")]
+    pub share: Option<String>,
     /// Side information, where the adapter was fitted with it (repeat for several files).
     #[arg(long, value_name = "FILE")]
     pub side: Vec<VectorSource>,
     /// Rows to use.
     #[command(flatten)]
     pub selection: RowSelection,
-    /// Vectors of the new space: .npy, .parquet, .fvecs or .safetensors.
+    /// Vectors of the new space: .npy, .parquet, .fvecs or .safetensors; or the folder for those of a folder.
     #[arg(short, long, value_name = "ADAPTED")]
     pub output: PathBuf,
     /// σ² of every vector (the expected squared error), .npy.

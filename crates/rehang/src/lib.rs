@@ -16,6 +16,7 @@ mod named;
 pub mod onnx;
 pub mod order;
 mod pairs;
+pub mod partitions;
 mod printable;
 mod processor;
 mod progress;

@@ -58,7 +58,10 @@ fn what_cannot_be_used_is_named_as_the_caller_names_it() {
     let error = said(inputs.matrix("old", &[VectorSource::given("old", bad)]).unwrap_err());
     assert!(error.starts_with("old, row 2, column 1 is NaN"), "{error}");
     let empty = VectorSource::given("labels", Scalars::Integers(Vec::new()));
-    assert_eq!(said(files::read_labels(&empty).unwrap_err()), "labels is empty; give a file with at least one row");
+    assert_eq!(
+        said(files::read_labels(&empty).unwrap_err()),
+        "labels is empty; give a file with at least one row"
+    );
     let rows = VectorSource::given("labels", numbers(3, 1));
     assert!(said(files::read_labels(&rows).unwrap_err()).contains("one value a row is needed"));
     let fractions = VectorSource::given("ids", Scalars::Floats(vec![0.5]));

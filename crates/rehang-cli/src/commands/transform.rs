@@ -1,14 +1,24 @@
 //! `rehang transform`: old vectors in, vectors of the new space out.
 
-use rehang::Result;
+use rehang::files::VectorSource;
+use rehang::partitions::{Share, TransformFolder, transform_folder};
 use rehang::transform::{TransformFiles, transform};
+use rehang::{Error, Result};
 
 use super::{Outcome, say_findings};
 use crate::arguments::Transform;
 use crate::bar::with_bar;
 
-/// Transforms a file.
+/// Transforms files, or a folder of partitions.
 pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
+    if let [folder] = arguments.input.as_slice()
+        && folder.path.is_dir()
+    {
+        return run_folder(arguments, folder, json);
+    }
+    if let Some(share) = &arguments.share {
+        return Err(Error::option("share", share, "nothing beside files: it is for a folder of partitions"));
+    }
     let files = TransformFiles {
         adapter: arguments.adapter.clone().into(),
         input: arguments.input.clone(),
@@ -27,4 +37,34 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
         &written,
         &format!("{count} vectors of space {space} written to {path}\n"),
     )
+}
+
+fn run_folder(arguments: &Transform, folder: &VectorSource, json: bool) -> Result<Outcome> {
+    let idle = [
+        ("side", !arguments.side.is_empty()),
+        ("rows", arguments.selection.rows.is_some()),
+        ("sigma", arguments.sigma.is_some()),
+    ];
+    if let Some((name, _)) = idle.into_iter().find(|(_, is_given)| *is_given) {
+        let expected = "nothing beside a folder: σ² stands beside the vectors of Parquet partitions";
+        return Err(Error::option(name, "given", expected));
+    }
+    let files = TransformFolder {
+        adapter: arguments.adapter.clone().into(),
+        input: folder.path.clone(),
+        column: folder.column.clone(),
+        output: arguments.output.clone(),
+        share: arguments.share.as_deref().map_or(Ok(Share::ALL), str::parse)?,
+        force: arguments.force,
+        batch: arguments.batch,
+    };
+    let done = with_bar(|progress| transform_folder(&files, progress))?;
+    say_findings(&done.findings);
+    let (made, there, space, path) =
+        (done.made, done.partitions - done.made, &done.space, done.adapted.display());
+    let text = format!(
+        "{made} partitions ({} vectors of space {space}) written to {path}; {there} were there\n",
+        done.vectors
+    );
+    Outcome::done_if(done.drift_suspicious.is_empty()).print(json, &done, &text)
 }
