@@ -406,9 +406,13 @@ pub struct Order {
     /// coverage (recommended), sigma, random, class-mean, least-confidence, margin, entropy or oracle (evaluation only).
     #[arg(long)]
     pub policy: String,
-    /// σ² of every item, from `rehang transform`; several files are read one after the other.
+    /// σ² of every item, from `rehang transform`; several files are read one after the other. With --first also folders.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub sigma: Vec<VectorSource>,
+    /// Where so many items of the order sigma end, a share such as 10% or a number of items (repeat for several): for galleries
+    /// too large to sort. The output is JSON.
+    #[arg(long, value_name = "ITEMS", requires = "sigma", conflicts_with_all = ["adapted", "new", "adapter"])]
+    pub first: Vec<String>,
     /// Adapted vectors, from `rehang transform`.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub adapted: Vec<VectorSource>,
@@ -428,7 +432,7 @@ pub struct Order {
     /// Seed of the random order.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// The order to write: int64 .npy, the first entry is re-embedded first.
+    /// The order to write: int64 .npy, the first entry is re-embedded first; with --first the cuts, .json.
     #[arg(short, long, value_name = "ORDER")]
     pub output: PathBuf,
 }

@@ -7,6 +7,7 @@ mod clusters;
 pub mod comparison;
 pub mod compatibility;
 pub mod curve;
+pub mod cuts;
 mod error;
 pub mod files;
 pub mod finding;

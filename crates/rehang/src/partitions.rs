@@ -13,7 +13,7 @@ use std::time::UNIX_EPOCH;
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::AdapterSource;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::{self, VectorSource, folder_of, is_same_file};
 use crate::finding::Finding;
 use crate::progress::Progress;
@@ -94,6 +94,8 @@ pub struct TransformedFolder {
     pub partitions: usize,
     /// Those that were made now; the others were there.
     pub made: usize,
+    /// Those without a row, of which nothing is made.
+    pub empty: usize,
     /// Vectors that were written now.
     pub vectors: u64,
     /// Where the partitions are.
@@ -170,19 +172,12 @@ fn written(metadata: &Metadata) -> u64 {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Empty`](crate::ErrorKind::Empty) for a folder without partitions; [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption)
+/// [`ErrorKind::Empty`] for a folder without partitions; [`ErrorKind::InvalidOption`]
 /// for an output that is, holds or lies in the input; as [`transform`], naming the partition. Partitions that were made before stay.
 pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<TransformedFolder> {
     let adapter = files.adapter.load()?;
     let fingerprint = adapter.fingerprint()?;
-    let all = partitions(&files.input)?;
-    if all.is_empty() {
-        let endings = EXTENSIONS.map(|extension| format!(".{extension}")).join(", ");
-        return Err(Error::empty(format!(
-            "{} (it has no file that ends in {endings})",
-            files.input.display()
-        )));
-    }
+    let all = expect_partitions(&files.input)?;
     make_folder(&files.output)?;
     let holds = |outer: &Path, inner: &Path| inner.ancestors().any(|folder| is_same_file(folder, outer));
     if holds(&files.input, &whole(&files.output)) || holds(&files.output, &whole(&files.input)) {
@@ -192,6 +187,7 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
     let mut done = TransformedFolder {
         partitions: 0,
         made: 0,
+        empty: 0,
         vectors: 0,
         adapted: files.output.clone(),
         space: adapter.output_space(),
@@ -227,7 +223,14 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
             batch: files.batch,
             ..TransformFiles::new(AdapterSource::Given(files.adapter.to_string(), adapter.clone()), source)
         };
-        let made = transform(&wanted, progress)?;
+        let made = match transform(&wanted, progress) {
+            // Spark writes partitions without a row; there is nothing to make of them.
+            Err(error) if matches!(error.kind(), ErrorKind::Empty { .. }) => {
+                done.empty += 1;
+                continue;
+            }
+            outcome => outcome?,
+        };
         progress.note(format!("partition {} of {}", place + 1, own.len()));
         // An input that was written anew meanwhile is for the next run.
         let note = Note { input: before, ..note(Stamp::of(&output)?)? };
@@ -259,7 +262,7 @@ fn of_partitions(mut finding: Finding, times: usize) -> Finding {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`](crate::ErrorKind::Io).
+/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] for a link to a folder, which could lead round in a circle.
 pub fn partitions(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![PathBuf::new()];
@@ -268,21 +271,40 @@ pub fn partitions(folder: &Path) -> Result<Vec<PathBuf>> {
         let refused = |error: std::io::Error| Error::io("read", &here, &error);
         for entry in fs_err::read_dir(&here).map_err(refused)? {
             let entry = entry.map_err(refused)?;
+            let kind = entry.file_type().map_err(refused)?;
             let name = entry.file_name();
-            if name.to_string_lossy().starts_with(['_', '.']) {
+            let said = name.to_string_lossy();
+            // Spark passes over these too; a folder `_key=value` is one of a column.
+            if said.starts_with('.') || (said.starts_with('_') && !(kind.is_dir() && said.contains('='))) {
                 continue;
             }
-            let (path, name) = (entry.path(), inner.join(name));
+            let (path, name) = (entry.path(), inner.join(&name));
             let extension = path.extension().and_then(|extension| extension.to_str());
-            // A link counts as what it leads to.
-            if path.is_dir() {
+            if kind.is_dir() {
                 open.push(name);
+            } else if kind.is_symlink() && path.is_dir() {
+                let detail = "it is a link to a folder, which could lead round in a circle; name that folder by itself";
+                return Err(Error::corrupt(path.display(), detail));
             } else if extension.is_some_and(|own| EXTENSIONS.contains(&own.to_ascii_lowercase().as_str())) {
                 found.push(name);
             }
         }
     }
     found.sort();
+    Ok(found)
+}
+
+/// The same where there has to be one.
+///
+/// # Errors
+///
+/// As [`partitions`]; [`ErrorKind::Empty`].
+pub fn expect_partitions(folder: &Path) -> Result<Vec<PathBuf>> {
+    let found = partitions(folder)?;
+    if found.is_empty() {
+        let endings = EXTENSIONS.map(|extension| format!(".{extension}")).join(", ");
+        return Err(Error::empty(format!("{} (it has no file that ends in {endings})", folder.display())));
+    }
     Ok(found)
 }
 
@@ -387,6 +409,26 @@ mod tests {
         let other = Adapter::identity(space("v1"), space("v3"), None).unwrap();
         files.adapter = AdapterSource::Given("b".into(), other.into());
         assert_eq!(made(&files), (3, 3, 15));
+    }
+
+    #[test]
+    fn partitions_without_a_row_and_links_to_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = case(folder.path());
+        // As NumPy writes an array of no rows.
+        let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3), }";
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.bytes());
+        fs_err::write(files.input.join("empty.npy"), bytes).unwrap();
+        let done = transform_folder(&files, &Progress::default()).unwrap();
+        assert_eq!((done.partitions, done.made, done.empty), (4, 3, 1));
+        assert!(!files.output.join("empty.npy").exists());
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(&files.input, files.input.join("again")).unwrap();
+            assert!(partitions(&files.input).unwrap_err().to_string().contains("link to a folder"));
+        }
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! `rehang order`.
 
-use rehang::Result;
+use rehang::cuts::{CutFiles, cut};
+use rehang::{Error, Result};
 use rehang_evaluate::{OrderFiles, order};
 
 use super::{Outcome, say_findings};
 use crate::arguments::Order;
+use crate::bar::with_bar;
 
 /// Orders a gallery and writes the permutation.
 pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
+    if !arguments.first.is_empty() {
+        return cuts(arguments, json);
+    }
     let ordered = order(&OrderFiles {
         policy: arguments.policy.parse()?,
         sigma: arguments.sigma.clone(),
@@ -22,4 +27,23 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
     say_findings(&ordered.findings);
     let (policy, items, path) = (&ordered.policy, ordered.items, arguments.output.display());
     Outcome::Done.print(json, &ordered, &format!("Order {policy} of {items} items written to {path}\n"))
+}
+
+/// Finds where the first items of the order by σ² end.
+fn cuts(arguments: &Order, json: bool) -> Result<Outcome> {
+    if arguments.policy != "sigma" {
+        let expected =
+            "sigma, the order that can be cut without sorting; leave out `first` for an order of all items";
+        return Err(Error::option("policy", &arguments.policy, expected));
+    }
+    let first = arguments.first.iter().map(|first| first.parse()).collect::<Result<_>>()?;
+    let files = CutFiles { sigma: arguments.sigma.clone(), first, output: arguments.output.clone() };
+    let made = with_bar(|progress| cut(&files, progress))?;
+    let mut text = format!("Cuts of {} items written to {}\n", made.items, arguments.output.display());
+    for cut in &made.cuts {
+        let (first, items, threshold) = (&cut.first, cut.items, cut.threshold);
+        text += &format!("{first}: {items} items: the {} with σ² above {threshold}", cut.above);
+        text += &format!(", and {} of the {} at it\n", cut.ties_taken, cut.ties);
+    }
+    Outcome::Done.print(json, &made, &text)
 }

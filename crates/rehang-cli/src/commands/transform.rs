@@ -61,10 +61,10 @@ fn run_folder(arguments: &Transform, folder: &VectorSource, json: bool) -> Resul
     let done = with_bar(|progress| transform_folder(&files, progress))?;
     say_findings(&done.findings);
     let (made, there, space, path) =
-        (done.made, done.partitions - done.made, &done.space, done.adapted.display());
+        (done.made, done.partitions - done.made - done.empty, &done.space, done.adapted.display());
     let text = format!(
-        "{made} partitions ({} vectors of space {space}) written to {path}; {there} were there\n",
-        done.vectors
+        "{made} partitions ({} vectors of space {space}) written to {path}; {there} were there, {} are empty\n",
+        done.vectors, done.empty
     );
     Outcome::done_if(done.drift_suspicious.is_empty()).print(json, &done, &text)
 }
