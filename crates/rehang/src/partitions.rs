@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::adapter::AdapterSource;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::{self, VectorSource, folder_of, is_same_file};
+use crate::files::{self, VectorSource, folder_of};
 use crate::finding::Finding;
 use crate::progress::Progress;
 use crate::space::Space;
@@ -178,9 +178,8 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
     let adapter = files.adapter.load()?;
     let fingerprint = adapter.fingerprint()?;
     let all = expect_partitions(&files.input)?;
-    make_folder(&files.output)?;
-    let holds = |outer: &Path, inner: &Path| inner.ancestors().any(|folder| is_same_file(folder, outer));
-    if holds(&files.input, &whole(&files.output)) || holds(&files.output, &whole(&files.input)) {
+    let (input, output) = (whole(&files.input), whole(&files.output));
+    if input.starts_with(&output) || output.starts_with(&input) {
         let expected = "a folder apart from `input`: neither may lie in the other";
         return Err(Error::option("output", files.output.display(), expected));
     }
@@ -324,9 +323,15 @@ fn make_folder(path: &Path) -> Result<()> {
     fs_err::create_dir_all(path).map_err(|error| Error::io("create", path, &error))
 }
 
-/// A path from the root of the file system, where the system knows it.
+/// A path from the root of the file system, whichever links lead there; its end need not be there yet.
 fn whole(path: &Path) -> PathBuf {
-    fs_err::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+    for folder in path.ancestors() {
+        let there = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        if let (Ok(whole), Ok(end)) = (fs_err::canonicalize(there), path.strip_prefix(folder)) {
+            return whole.join(end);
+        }
+    }
+    path.to_owned()
 }
 
 #[cfg(test)]
@@ -463,6 +468,7 @@ mod tests {
             let error = transform_folder(&TransformFolder { output, ..files.clone() }, &Progress::default());
             assert!(error.unwrap_err().to_string().contains("neither may lie in the other"));
         }
+        assert!(!files.input.join("new").exists());
         let empty = TransformFolder { input: files.input.join("_hidden/.."), ..files.clone() };
         assert_eq!(made(&empty).0, 3);
         fs_err::create_dir(folder.path().join("nothing")).unwrap();
