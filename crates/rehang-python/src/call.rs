@@ -71,6 +71,7 @@ pub fn call<T: Send + 'static>(
             }
         }
         if caught.is_some() && interrupted == Interrupted::Leaves {
+            leave_pool();
             return caught.map_or_else(|| unreachable!("asked just above"), Err);
         }
         let now = progress.snapshot();
@@ -90,9 +91,16 @@ pub fn call<T: Send + 'static>(
     }
 }
 
+static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
+
+/// Leaves the threads to the work that is left behind, so that the next call need not wait for it: it gets threads of its own.
+fn leave_pool() {
+    // Dropping a pool waits for nothing: its threads end when their work does.
+    *lock(&POOL) = None;
+}
+
 /// The threads of this process. A process that was forked has none of its parent's threads, so it gets its own.
 fn pool() -> Result<Arc<ThreadPool>> {
-    static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
     let mut kept = lock(&POOL);
     let own = process::id();
     if let Some((of, pool)) = &*kept
