@@ -42,7 +42,8 @@ pub fn call<T: Send + 'static>(
     // Only so that the compiler lets it through where Python's lock is given away: no other thread has it.
     let receiver = Mutex::new(receiver);
     pool.spawn(move || {
-        // A panic of the work must not end Python. Where nobody waits any more, nobody misses the answer.
+        // A panic of the work must not end the Python process. Where the caller has left, the channel is closed, and the answer is
+        // dropped.
         let outcome = catch_unwind(AssertUnwindSafe(|| work(&of_work)));
         drop(sender.send(outcome));
     });

@@ -60,7 +60,7 @@ impl Upgrade {
         &*self.store
     }
 
-    /// The gallery, for as long as whoever has it.
+    /// The gallery as a handle that a caller may keep after this upgrade is dropped.
     pub fn shared_store(&self) -> Arc<dyn Store> {
         Arc::<dyn Examined>::clone(&self.store)
     }

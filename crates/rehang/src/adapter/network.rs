@@ -10,6 +10,7 @@
 //! Everything is single precision, so that it runs on any device; what [`apply`](super::apply) sums in double precision differs in
 //! the last bits here. NaN, infinite numbers and vectors that are not of length 1 where they should be are for the caller to notice.
 
+use super::out_of_fold::{SPARE_CANDIDATES, cosine_weight};
 use super::uncertainty::LOG_VARIANCE_LIMIT;
 use super::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, KernelExpansion, Map, OutOfFold, Uncertainty,
@@ -19,9 +20,6 @@ use crate::files;
 use crate::head::Head;
 use crate::onnx::{Attribute, Network};
 use crate::vectors::{Matrix, norm};
-
-/// Nearest anchors beyond the ones that count, as in [`NearestAnchors`](super::NearestAnchors).
-const SPARE_CANDIDATES: usize = 8;
 
 impl Adapter {
     /// The adapter as a network. What it says of itself stands in the metadata: `old`, `new` and `output` (spaces as JSON),
@@ -342,15 +340,7 @@ impl Writer {
         let logits = match head.kind().scale() {
             None => self.network.dense(vector, head.weight(), head.bias()),
             Some(scale) => {
-                let factors: Vec<f64> = (0..head.classes())
-                    .map(|class| {
-                        let length = norm(head.weight().row(class));
-                        if length > 0.0 { f64::from(scale) / length } else { 0.0 }
-                    })
-                    .collect();
-                let weight = Matrix::from_fn(head.classes(), head.dimension(), |class, at| {
-                    (f64::from(head.weight().row(class)[at]) * factors[class]) as f32
-                });
+                let weight = cosine_weight(head, scale);
                 let products = self.network.dense(vector, &weight, &vec![0.0; head.classes()]);
                 let length = self.norm(vector);
                 self.divided(&products, &length)

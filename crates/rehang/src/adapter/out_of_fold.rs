@@ -152,7 +152,7 @@ pub struct NearestAnchors {
 }
 
 /// Candidates beyond the ones asked for: single precision may swap anchors that are almost equally near.
-const SPARE_CANDIDATES: usize = 8;
+pub(super) const SPARE_CANDIDATES: usize = 8;
 
 /// The best scores of one row so far, best first.
 #[derive(Default)]
@@ -313,6 +313,20 @@ impl RunningEntropy {
     }
 }
 
+/// The weight of a head of cosines, each row at the length `scale`; a zero row stays zero.
+pub(super) fn cosine_weight(head: &Head, scale: f32) -> Matrix {
+    let mut weight = head.weight().clone();
+    for class in 0..head.classes() {
+        let row = weight.row_mut(class);
+        let length = norm(row);
+        let factor = if length > 0.0 { f64::from(scale) / length } else { 0.0 };
+        for value in row {
+            *value = (f64::from(*value) * factor) as f32;
+        }
+    }
+    weight
+}
+
 /// A head made ready for its entropy.
 struct PreparedHead {
     packed: Packed,
@@ -330,16 +344,9 @@ impl PreparedHead {
                 Self { packed, cosine: false }
             }
             Some(scale) => {
-                let factors: Vec<f64> = (0..classes)
-                    .map(|class| {
-                        let length = norm(head.weight().row(class));
-                        if length > 0.0 { f64::from(scale) / length } else { 0.0 }
-                    })
-                    .collect();
-                let weight = |class: usize, at: usize| {
-                    (f64::from(head.weight().row(class)[at]) * factors[class]) as f32
-                };
-                Self { packed: Packed::new(classes, width, weight, &vec![0.0; classes]), cosine: true }
+                let weight = cosine_weight(head, scale);
+                let at = |class: usize, at: usize| weight.row(class)[at];
+                Self { packed: Packed::new(classes, width, at, &vec![0.0; classes]), cosine: true }
             }
         }
     }

@@ -30,7 +30,7 @@ impl Scalars {
     }
 }
 
-/// Rows of numbers, `[n, d]`, that somebody else keeps. They may lie on a disk and be read as they are asked for.
+/// Rows of numbers, `[n, d]`, that the caller keeps. The caller may read them from a disk as they are asked for.
 pub trait GivenRows: Send + Sync {
     /// How many rows there are.
     fn rows(&self) -> u64;
