@@ -17,8 +17,8 @@ mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::Duration;
 
@@ -817,11 +817,23 @@ proptest! {
     }
 }
 
+/// Starts the servers of the other tests. A full disk is a limit of the whole process, and a server that started under it would inherit
+/// it: they start before the first one.
+fn start_servers() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        qdrant::server();
+        #[cfg(feature = "postgres")]
+        server::server();
+    });
+}
+
 proptest! {
     #![proptest_config(histories(30))]
 
     #[test]
     fn no_order_of_events_harms_a_gallery_on_disk(items in items(), steps in steps()) {
+        start_servers();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gallery.db");
         let clock = ManualLeaseClock::default();
