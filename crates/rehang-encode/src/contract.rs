@@ -69,6 +69,31 @@ pub struct Spent {
     pub money: f64,
 }
 
+impl std::ops::Add for Spent {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            items: self.items + more.items,
+            tokens: self.tokens + more.tokens,
+            money: self.money + more.money,
+        }
+    }
+}
+
+impl std::ops::Sub for Spent {
+    type Output = Self;
+
+    /// What is left is never below zero: tokens that were reserved and not used are put back.
+    fn sub(self, less: Self) -> Self {
+        Self {
+            items: self.items.saturating_sub(less.items),
+            tokens: self.tokens.saturating_sub(less.tokens),
+            money: (self.money - less.money).max(0.0),
+        }
+    }
+}
+
 /// Turns sources into vectors of one space. May be called from several threads at once.
 pub trait Encoder: Send + Sync {
     /// The space its vectors live in.
@@ -106,6 +131,10 @@ pub trait Encoder: Send + Sync {
 
     /// What it has used so far.
     fn spent(&self) -> Spent;
+
+    /// Says what others have used, workers on other machines and earlier runs: its budgets are theirs too. An encoder without budgets does
+    /// nothing.
+    fn note_others(&self, _spent: Spent) {}
 
     /// Ends the waits of the calls under way (for the service's pace, before another attempt) and those of later ones: what is not
     /// embedded by then comes back [`ItemFailure::Untried`]. An encoder that never waits for long does nothing.

@@ -11,7 +11,7 @@ use rehang::{Error, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -35,10 +35,15 @@ impl Address {
     /// `PGPASSWORD` or from the password file (`PGPASSFILE`, or `.pgpass` in the home folder).
     ///
     /// As in libpq, `sslmode=require` encrypts and asks for no proof of who the server is, unless `sslrootcert` names the authorities;
-    /// `verify-full` asks for one by these, or by the usual authorities where none are named. `verify-ca` is held to the same.
+    /// `verify-full` asks for one by these, or by the usual authorities where none are named. `verify-ca` is held to the same. `sslcert`
+    /// and `sslkey` name the certificate and the key, not encrypted, by which the server knows the client. Each has its variable:
+    /// `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let (text, taken) = take_options(text, &["sslmode", "sslrootcert"]);
-        let [mode, authorities] = &taken[..] else { unreachable!("as many as were asked for") };
+        let names = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
+        let (text, taken) = take_options(text, names);
+        let of_variable = |name: &str| variable(&format!("PG{}", name.to_uppercase()));
+        let [mode, authorities, certificate, key] =
+            std::array::from_fn(|at| taken[at].clone().or_else(|| of_variable(names[at])));
         let wrong = |detail: String| Error::option("the address of the server", "given", detail);
         // The reason never repeats the address, which may hold a password.
         let mut config = Config::from_str(&text)
@@ -76,7 +81,14 @@ impl Address {
         {
             config.password(password);
         }
-        Ok(Self { tls: MakeRustlsConnect::new(client_config(verify, authorities.as_deref())?), config })
+        let own = match (certificate.as_deref(), key.as_deref()) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            (Some(_), None) => return Err(Error::missing("sslkey", "sslcert")),
+            (None, Some(_)) => return Err(Error::missing("sslcert", "sslkey")),
+        };
+        let tls = client_config(verify, authorities.as_deref(), own)?;
+        Ok(Self { tls: MakeRustlsConnect::new(tls), config })
     }
 
     pub(crate) fn connect(&self) -> std::result::Result<postgres::Client, postgres::Error> {
@@ -100,8 +112,8 @@ impl Address {
 }
 
 /// Takes options out of an address, which the parser of the address does not know or knows otherwise.
-fn take_options(text: &str, names: &[&str]) -> (String, Vec<Option<String>>) {
-    let mut taken = vec![None; names.len()];
+fn take_options<const N: usize>(text: &str, names: [&str; N]) -> (String, [Option<String>; N]) {
+    let mut taken = [const { None }; N];
     let mut take = |pair: &str| -> bool {
         let Some((name, value)) = pair.split_once('=') else { return false };
         let Some(at) = names.iter().position(|known| *known == name.trim()) else { return false };
@@ -154,26 +166,43 @@ fn password_of(text: &str, wanted: [&str; 4]) -> Option<String> {
     })
 }
 
-fn client_config(verify: Verify, authorities: Option<&str>) -> Result<ClientConfig> {
+/// How TLS is spoken; `own` are the files of the client's certificate and of its key.
+fn client_config(
+    verify: Verify,
+    authorities: Option<&str>,
+    own: Option<(&str, &str)>,
+) -> Result<ClientConfig> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::corrupt("the TLS library", error))?;
-    if verify == Verify::Not {
-        let any = Arc::new(AnyServer(provider));
-        return Ok(builder.dangerous().with_custom_certificate_verifier(any).with_no_client_auth());
-    }
-    let mut roots = RootCertStore::empty();
-    match authorities {
-        None | Some("system") => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-        Some(path) => {
-            let bad = |error: &dyn std::fmt::Display| Error::corrupt(path, format!("sslrootcert: {error}"));
-            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| bad(&error))? {
-                roots.add(certificate.map_err(|error| bad(&error))?).map_err(|error| bad(&error))?;
+    let certificates = |name: &str, path: &str| -> Result<Vec<CertificateDer<'static>>> {
+        CertificateDer::pem_file_iter(path)
+            .and_then(Iterator::collect)
+            .map_err(|error| Error::corrupt(path, format!("{name}: {error}")))
+    };
+    let builder = if verify == Verify::Not {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
+    } else {
+        let mut roots = RootCertStore::empty();
+        match authorities {
+            None | Some("system") => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+            Some(path) => {
+                for certificate in certificates("sslrootcert", path)? {
+                    roots
+                        .add(certificate)
+                        .map_err(|error| Error::corrupt(path, format!("sslrootcert: {error}")))?;
+                }
             }
         }
-    }
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+        builder.with_root_certificates(roots)
+    };
+    let Some((certificate, key)) = own else { return Ok(builder.with_no_client_auth()) };
+    let secret =
+        PrivateKeyDer::from_pem_file(key).map_err(|error| Error::corrupt(key, format!("sslkey: {error}")))?;
+    builder
+        .with_client_auth_cert(certificates("sslcert", certificate)?, secret)
+        .map_err(|error| Error::corrupt(certificate, format!("sslcert: {error}")))
 }
 
 /// Takes any server for the one that was meant, as libpq does where it is not told to verify: traffic is encrypted, and that is all.

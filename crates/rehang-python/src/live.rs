@@ -11,7 +11,7 @@ use rehang_encode::{Encoder, Function};
 use rehang_store::Filter;
 use rehang_upgrade::{
     Asked, AutoOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request, RunOptions,
-    Search, Serving, Taken, Until,
+    Search, Serving, Until,
 };
 use serde_json::{Value, json};
 
@@ -337,7 +337,8 @@ impl Verb {
             "stop" => Self::Request(Request::Stop),
             "resume" => Self::Resume { retry_failed: flag("retry_failed")?, re_embed: flag("re_embed")? },
             "rollback" => Self::Rollback,
-            _ => Self::Finish,
+            "finish" => Self::Finish,
+            _ => return Err(raised(given.0.py(), &Error::option("verb", name, "one of `rehang.Upgrade`'s"))),
         })
     }
 
@@ -354,7 +355,7 @@ impl Verb {
                 let mut steps = Vec::new();
                 let files = PairsFiles { folder: None, queries: queries.as_deref() };
                 let halt = upgrade.auto(&asked, &files, encoder, progress, |taken| {
-                    let (step, result) = taken_as_json(taken)?;
+                    let (step, result) = taken.result()?;
                     steps.push(json!({ "step": step, "result": result }));
                     Ok(())
                 })?;
@@ -399,19 +400,6 @@ impl Verb {
 
 fn value(result: &impl serde::Serialize) -> Result<Value> {
     serde_json::to_value(result).map_err(|error| Error::corrupt("the result", error))
-}
-
-fn taken_as_json(taken: &Taken<'_>) -> Result<(&'static str, Value)> {
-    Ok(match *taken {
-        Taken::Examined(examined) => ("doctor", value(examined)?),
-        Taken::Pairs(pairs) => ("pairs", value(pairs)?),
-        Taken::Fit(answer) => ("fit", answer.to_json()),
-        Taken::Report(made) => ("report", json!({ "report": made.path })),
-        Taken::Plan(outlook) => ("plan", value(outlook)?),
-        Taken::Start(started) => ("start", value(started)?),
-        Taken::Switch(switched) => ("switch", value(switched)?),
-        Taken::Run(run) => ("run", value(run)?),
-    })
 }
 
 fn run_options(given: &Options<'_, '_>) -> PyResult<RunOptions> {

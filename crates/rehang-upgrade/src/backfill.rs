@@ -38,7 +38,7 @@ pub enum Until {
 /// |---|---|---|---|
 /// | `batch` | 64 | items that go to the encoder together | 1… |
 /// | `workers` | 1 | batches that are encoded at the same time | 1… |
-/// | `rate` | none | items a second, at most | above 0 |
+/// | `rate` | none | items a second, at most, by all workers together | above 0 |
 /// | `budget` | none | items that this run makes native, at most | 0… |
 /// | `until` | all | share of native items at which it ends | 0–1 |
 /// | `attempts` | 3 | attempts an item has before it is listed as failed | 1… |
@@ -51,7 +51,7 @@ pub struct Limits {
     pub batch: usize,
     /// Batches that are encoded at the same time.
     pub workers: usize,
-    /// Items a second, at most.
+    /// Items a second, at most, by all workers together that keep to it: each takes its part of those that are at work.
     pub rate: Option<f64>,
     /// Items that this run makes native, at most.
     pub budget: Option<u64>,
@@ -155,6 +155,8 @@ pub enum Event {
         request: Request,
         /// Whether the upgrade was rolled back since this backfill began.
         rolled_back: bool,
+        /// Other workers that hold items, where a rate is shared with them.
+        others: u64,
     },
     /// The answer to [`Action::Claim`]: the items that are this worker's now, in order.
     Claimed {
@@ -240,6 +242,8 @@ pub struct Backfill {
     /// Counts of the last look.
     items: u64,
     native_before: i64,
+    /// Other workers at the last look.
+    others: u64,
     looked: bool,
     looking: bool,
     batches_since_look: u32,
@@ -334,9 +338,9 @@ impl Backfill {
             // What others hold is not free a moment later.
             Event::Tick => self.dry &= now_ms < self.claim_again_ms,
             Event::Interrupt => self.interrupted = true,
-            Event::Looked { items, native_before, request, rolled_back } => {
+            Event::Looked { items, native_before, request, rolled_back, others } => {
                 (self.items, self.native_before, self.request) = (items, native_before, request);
-                self.rolled_back = rolled_back;
+                (self.rolled_back, self.others) = (rolled_back, others);
                 (self.looked, self.looking) = (true, false);
                 (self.batches_since_look, self.last_look_ms) = (0, now_ms);
                 self.dry &= now_ms < self.claim_again_ms;
@@ -480,7 +484,7 @@ impl Backfill {
             }
             let count = self.batch_items().min(company.max(1));
             let keys: Vec<ItemKey> = self.ready.drain(..count).collect();
-            if let Some(rate) = self.limits.rate {
+            if let Some(rate) = self.rate() {
                 let pause_ms = (count as f64 * 1000.0 / rate).ceil() as u64;
                 self.next_send_ms = self.next_send_ms.max(now_ms).saturating_add(pause_ms);
             }
@@ -549,9 +553,14 @@ impl Backfill {
         rested
     }
 
+    /// Items a second that this worker may do: its part of what all may that are at work.
+    fn rate(&self) -> Option<f64> {
+        self.limits.rate.map(|rate| rate / (self.others + 1) as f64)
+    }
+
     /// Items that one batch has; a low rate makes batches small, so that items flow instead of coming in bursts.
     fn batch_items(&self) -> usize {
-        let by_rate = self.limits.rate.map_or(usize::MAX, |rate| rate.ceil().max(1.0) as usize);
+        let by_rate = self.rate().map_or(usize::MAX, |rate| rate.ceil().max(1.0) as usize);
         self.limits.batch.min(by_rate).max(1)
     }
 
@@ -594,6 +603,7 @@ mod tests {
         at_once_max: usize,
         request: Request,
         rolled_back: bool,
+        others: u64,
     }
 
     impl World {
@@ -612,6 +622,7 @@ mod tests {
                 at_once_max: 0,
                 request: Request::Run,
                 rolled_back: false,
+                others: 0,
             }
         }
 
@@ -633,6 +644,7 @@ mod tests {
                                 native_before: 0,
                                 request: self.request,
                                 rolled_back: self.rolled_back,
+                                others: self.others,
                             });
                         }
                         Action::Claim { limit } => {
@@ -783,6 +795,11 @@ mod tests {
         world.run(Limits { batch: 64, rate: Some(5.0), ..Limits::default() });
         // 20 items at 5 a second: the last batch of 5 goes after 3 seconds.
         assert_eq!(world.now_ms, 3000);
+        // Four workers share it: 20 items at 5/4 a second, one at a time from two that go together.
+        let mut shared = World::of(20);
+        shared.others = 3;
+        shared.run(Limits { batch: 64, rate: Some(5.0), ..Limits::default() });
+        assert_eq!(shared.now_ms, 14_400);
     }
 
     #[test]
@@ -802,7 +819,7 @@ mod tests {
     }
 
     fn looked(items: u64, native_before: i64, request: Request) -> Event {
-        Event::Looked { items, native_before, request, rolled_back: false }
+        Event::Looked { items, native_before, request, rolled_back: false, others: 0 }
     }
 
     #[test]

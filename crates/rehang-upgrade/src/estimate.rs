@@ -6,7 +6,9 @@ use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 
 use crate::backfill::Limits;
+use crate::record::Recorded;
 use crate::sample;
+use crate::spending::spent_by_all;
 use crate::verbs::Setup;
 
 /// Name of the document that keeps the rate of the last run.
@@ -54,7 +56,7 @@ pub struct Estimate {
     pub tokens: Option<u64>,
     /// Money for all items, in the unit of the configuration's price.
     pub money: Option<f64>,
-    /// Items after which a budget of the encoder ends a run.
+    /// Items after which a budget of the encoder is spent, by all runs together.
     pub budget_items: Option<u64>,
     /// Items that were embedded to measure it.
     pub probed_items: Option<u64>,
@@ -95,12 +97,15 @@ pub fn estimate(
         (None, Some(rate)) => Some((at_most(rate), Basis::EarlierRun)),
         (None, None) => limit.map(|limit| (limit, Basis::Limits)),
     };
+    let spent = Recorded::read(store)?.map(|recorded| spent_by_all(store, &recorded.record)).transpose()?;
+    let spent = spent.unwrap_or_default();
+    let of_budgets = |service: &HttpConfig| service.items_of_budgets(tokens_per_item.unwrap_or(1.0), spent);
     Ok(Estimate {
         seconds: known.map(|(rate, _)| items as f64 / rate),
         basis: known.map(|(_, basis)| basis),
         tokens: tokens_per_item.map(|tokens| (tokens * items as f64).round() as u64),
         money: money_per_item.map(|money| money * items as f64),
-        budget_items: service.and_then(|service| service.items_of_budgets(tokens_per_item.unwrap_or(1.0))),
+        budget_items: service.and_then(of_budgets),
         probed_items: probed.map(|probed| probed.items),
         failed: probed.map(|probed| probed.failed),
     })

@@ -10,7 +10,9 @@ use std::time::Duration;
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{ALONE_AFTER, Claimed, ItemKey, Ledger, Outcome, Queue, Record, Store, VectorWrite};
+use rehang_store::{
+    ALONE_AFTER, AtWork, Claimed, ItemKey, Ledger, Outcome, Queue, Record, Store, VectorWrite,
+};
 use serde::Serialize;
 
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
@@ -23,6 +25,7 @@ use crate::identity::expect_same_encoder;
 use crate::observe::{Observation, Observer, prepare_index};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
+use crate::spending;
 use crate::verbs::{expect_adapter, mismatch, upgrade_of};
 
 /// Native vectors whose σ² is compared with their true error.
@@ -162,6 +165,8 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
         expect_adapter(setup.store, &record, adapter)?;
         filler = Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?);
     }
+    // What the comparison with the natives costs is this run's too.
+    let told = setup.encoder.spent();
     expect_same_encoder(setup.store, &record.new.name, setup.encoder)?;
     // What an earlier process of this name still held is free: it ended without a word.
     setup.store.renew(&record.new.name, setup.worker, Duration::ZERO)?;
@@ -193,6 +198,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
             counts: (0, 0),
             written: 0,
             caught_up: 0,
+            told,
             fatal: None,
             began_ms: setup.clock.now_ms(),
             busy_since_ms: 0,
@@ -332,6 +338,8 @@ struct Run<'a> {
     /// Items that this run made native.
     written: u64,
     caught_up: u64,
+    /// What the encoder had used when the store was told last.
+    told: Spent,
     fatal: Option<Error>,
     began_ms: u64,
     busy_since_ms: u64,
@@ -471,6 +479,7 @@ impl Run<'_> {
             }
         };
         self.observer.observe(&Observation::Backfilled { tally: state.tally });
+        self.share_spending()?;
         // Without the flush, which may look at indexes for a while.
         let worked_ms = self.setup.clock.now_ms() - self.began_ms;
         keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
@@ -528,9 +537,11 @@ impl Run<'_> {
                 native_before: self.counts.1,
                 request: record.request,
                 rolled_back: true,
+                others: 0,
             });
         }
         self.rolled_back = is_back;
+        self.share_spending()?;
         // Searches may still go to the new space after a rollback that died.
         if let Some(filler) = &self.filler
             && (record.phase == Phase::Filled || (is_back && record.is_served(self.setup.store)?))
@@ -562,7 +573,25 @@ impl Run<'_> {
             self.counted_ms = Some(now);
         }
         let request = if record.phase == Phase::Finished { Request::Stop } else { record.request };
-        Ok(Event::Looked { items: self.counts.0, native_before: self.counts.1, request, rolled_back: false })
+        let others = match self.setup.limits.rate {
+            Some(_) => {
+                let is_other = |at_work: &AtWork| at_work.worker != self.setup.worker;
+                self.setup.store.at_work(self.space)?.into_iter().filter(is_other).count() as u64
+            }
+            None => 0,
+        };
+        let (items, native_before) = self.counts;
+        Ok(Event::Looked { items, native_before, request, rolled_back: false, others })
+    }
+
+    /// Tells the store what this worker has used, and its encoder what the others have.
+    fn share_spending(&mut self) -> Result<()> {
+        // Tokens that were reserved and not used come back: they are told of when others take their place.
+        let more = self.setup.encoder.spent() - self.told;
+        let all = self.patiently(|run| spending::add(run.setup.store, run.record, more))?;
+        self.told = self.told + more;
+        self.setup.encoder.note_others(all - self.told);
+        Ok(())
     }
 
     fn show(&mut self, state: &Backfill, items: u64, native_before: i64) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
+use rehang_encode::Spent;
 use rehang_store::{AtWork, Counts, Failure, Ledger, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
@@ -14,6 +15,7 @@ use crate::observe::{Observation, Observer, prepare_index};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::run::HEALTH_SAMPLE;
 use crate::sample;
+use crate::spending::spent_by_all;
 
 /// Times that a record is read again before a change of it is given up.
 const RETRIES: usize = 20;
@@ -643,6 +645,8 @@ pub struct Status {
     pub failures: Vec<Failure>,
     /// Who is re-embedding at this moment, and how many items each has in hand.
     pub at_work: Vec<AtWork>,
+    /// What all runs have used of the encoder so far, pairs included.
+    pub spent: Spent,
 }
 
 /// How an upgrade stands. Reads only.
@@ -687,6 +691,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         sigma: if has_new { sigma_health(&store.errors(new, HEALTH_SAMPLE)?) } else { None },
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
         at_work: if has_new { store.at_work(new)? } else { Vec::new() },
+        spent: spent_by_all(store, &record)?,
     })
 }
 

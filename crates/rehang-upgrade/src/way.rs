@@ -10,6 +10,7 @@ use rehang_encode::Encoder;
 use rehang_fit::{FitAnswer, Method};
 use rehang_store::find_space;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::backfill::{Ending, Until};
 use crate::configuration::RunOptions;
@@ -173,6 +174,29 @@ pub enum Taken<'a> {
     Switch(&'a Switched),
     /// Items were re-embedded.
     Run(&'a Run),
+}
+
+impl Taken<'_> {
+    /// The step's name, that of its verb, and what came of it as data.
+    ///
+    /// # Errors
+    ///
+    /// A result that is no JSON.
+    pub fn result(&self) -> Result<(&'static str, Value)> {
+        fn data(result: &impl Serialize) -> Result<Value> {
+            serde_json::to_value(result).map_err(|error| Error::corrupt("the result", error))
+        }
+        Ok(match *self {
+            Self::Examined(examined) => ("doctor", data(examined)?),
+            Self::Pairs(pairs) => ("pairs", data(pairs)?),
+            Self::Fit(answer) => ("fit", answer.to_json()),
+            Self::Report(made) => ("report", json!({ "report": made.path })),
+            Self::Plan(outlook) => ("plan", data(outlook)?),
+            Self::Start(started) => ("start", data(started)?),
+            Self::Switch(switched) => ("switch", data(switched)?),
+            Self::Run(run) => ("run", data(run)?),
+        })
+    }
 }
 
 impl Upgrade {

@@ -10,7 +10,7 @@ use common::{TestClock, World, fill, new_model, new_space};
 use rehang::{Progress, Result};
 use rehang_encode::{Encoder, EncoderConfig, open};
 use rehang_store::{Ledger, MemoryStore};
-use rehang_upgrade::{BackfillSetup, Ending, Limits, Part, Summary, Unobserved, backfill, start};
+use rehang_upgrade::{BackfillSetup, Ending, Limits, Part, Summary, Unobserved, backfill, start, status};
 use serde_json::json;
 use stub::{Reply, Seen, Stub, good_of};
 
@@ -29,8 +29,13 @@ fn good(seen: &Seen) -> Reply {
 
 /// A run of its own process: nothing of an earlier one is known to its encoder.
 fn run(store: &MemoryStore, world: &World, stub: &Stub) -> Result<Summary> {
+    run_within(store, world, stub, None)
+}
+
+fn run_within(store: &MemoryStore, world: &World, stub: &Stub, budget: Option<u64>) -> Result<Summary> {
     let config = json!({
-        "kind": "http", "url": stub.url, "model": "m", "batch": 4, "concurrency": 2, "attempts": 1
+        "kind": "http", "url": stub.url, "model": "m", "batch": 4, "concurrency": 2, "attempts": 1,
+        "budget_items": budget, "revision": budget.map(|_| "so that nothing is embedded again to compare")
     });
     let config: EncoderConfig = serde_json::from_value(config).unwrap();
     let encoder: Box<dyn Encoder> = open(&config, &new_space(), Path::new(".")).unwrap();
@@ -67,6 +72,24 @@ fn a_service_that_serves_nobody_ends_the_run_and_fails_no_item() {
         assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, ITEMS as u64), "case {at}");
         assert_eq!((summary.done.native, summary.done.failed), (20, 0), "case {at}");
     }
+}
+
+#[test]
+fn a_budget_is_that_of_all_runs_together() {
+    let (store, world) = filled();
+    let stub = Stub::start(|_, seen| good(seen));
+    let first = run_within(&store, &world, &stub, Some(13)).unwrap();
+    assert_eq!((first.ending, first.done.native), (Ending::EncoderBudgetSpent, 13));
+    // A budget that is raised is raised for all: what the first run has used is gone from it.
+    let second = run_within(&store, &world, &stub, Some(20)).unwrap();
+    assert_eq!((second.ending, second.done.native, second.spent.items), (Ending::EncoderBudgetSpent, 7, 7));
+    assert_eq!(status(&store, 0).unwrap().spent.items, 20);
+    let third = run_within(&store, &world, &stub, Some(20)).unwrap();
+    assert_eq!((third.ending, third.done.native), (Ending::EncoderBudgetSpent, 0));
+    assert!(third.encoder_said.unwrap().contains("20 items"));
+    let last = run_within(&store, &world, &stub, Some(1000)).unwrap();
+    assert_eq!((last.ending, last.native), (Ending::NothingLeft, ITEMS as u64));
+    assert_eq!(status(&store, 0).unwrap().spent.items, ITEMS as u64);
 }
 
 #[test]

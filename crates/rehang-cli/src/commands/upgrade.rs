@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use rehang::{Error, Progress, Remedy, Result};
+use rehang_encode::Spent;
 use rehang_store::Store;
 use rehang_upgrade::{
     AutoOptions, Basis, Clock, Ending, Enough, Estimate, Forecast, Halt, Left, Next, Outlook, PairsDrawn,
@@ -95,39 +96,46 @@ fn taken_text(
     taken: &Taken<'_>,
     asked: &AutoOptions,
 ) -> Result<(&'static str, Value, String, bool)> {
-    Ok(match *taken {
+    let (name, mut value) = taken.result()?;
+    let (text, done) = match *taken {
         Taken::Examined(examined) => {
-            let (text, value) = super::doctor::said(examined);
-            ("doctor", value, text, examined.bad == 0)
+            let (text, worded) = super::doctor::said(examined);
+            value = worded;
+            (text, examined.bad == 0)
         }
-        Taken::Pairs(pairs) => {
-            ("pairs", to_value(pairs)?, pairs_text(pairs, asked.pairs.worth), pairs.is_complete())
-        }
+        Taken::Pairs(pairs) => (pairs_text(pairs, asked.pairs.worth), pairs.is_complete()),
         Taken::Fit(answer) => {
             super::fit::say(answer);
-            let done = super::fit::outcome(answer) == Outcome::Done;
-            ("fit", answer.to_json(), super::fit::text(answer), done)
+            (super::fit::text(answer), super::fit::outcome(answer) == Outcome::Done)
         }
         Taken::Report(made) => {
             super::report::write(&made.report, &made.findings, &[])?;
             let text = format!("{}Report: {}\n", super::report::verdict(&made.report), made.path.display());
-            let done = super::report::outcome(&made.report) == Outcome::Done;
-            ("report", json!({ "report": made.path }), text, done)
+            (text, super::report::outcome(&made.report) == Outcome::Done)
         }
         Taken::Plan(outlook) => {
             warn(&outlook.warnings());
-            ("plan", to_value(outlook)?, plan_text(upgrade, outlook), true)
+            (plan_text(upgrade, outlook), true)
         }
         Taken::Start(started) => {
             warn(&started.warnings);
-            ("start", to_value(started)?, start_text(upgrade, started)?, true)
+            (start_text(upgrade, started)?, true)
         }
         Taken::Switch(switched) => {
-            let serving = upgrade.status(0)?.serving_as;
-            ("switch", to_value(switched)?, switch_text(switched, serving), switched.lacking == 0)
+            (switch_text(switched, upgrade.status(0)?.serving_as), switched.lacking == 0)
         }
-        Taken::Run(run) => ("run", to_value(run)?, run_text(run), run.is_complete()),
-    })
+        Taken::Run(run) => (run_text(run), run.is_complete()),
+    };
+    Ok((name, value, text, done))
+}
+
+/// What an encoder has used, in a line; nothing where it takes no money.
+fn spent_text(what: &str, spent: Spent) -> String {
+    if spent.money > 0.0 {
+        format!("{what}: {:.4} for {} tokens\n", spent.money, spent.tokens)
+    } else {
+        String::new()
+    }
 }
 
 fn to_value(result: &impl Serialize) -> Result<Value> {
@@ -275,9 +283,7 @@ fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     if let Some(said) = &drawn.encoder_said {
         text += &format!("The encoder says: {said}.\n");
     }
-    if drawn.spent.money > 0.0 {
-        text += &format!("Spent: {:.4} for {} tokens.\n", drawn.spent.money, drawn.spent.tokens);
-    }
+    text += &spent_text("Spent", drawn.spent);
     if let Some(queries) = drawn.queries {
         text += &format!("{queries} queries are embedded by both models.\n");
     }
@@ -524,9 +530,7 @@ fn run_text(run: &Run) -> String {
     if failed > 0 {
         text += &format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n");
     }
-    if summary.spent.money > 0.0 {
-        text += &format!("Spent: {:.4} for {} tokens.\n", summary.spent.money, summary.spent.tokens);
-    }
+    text += &spent_text("Spent", summary.spent);
     if let Some(sigma) = summary.sigma.filter(|sigma| sigma.alarm) {
         text += &format!("{}\n{}\n", sigma_text(&sigma), alarm());
     }
@@ -678,6 +682,7 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         let left = (counts.items - counts.native).saturating_sub(counts.without_source + counts.failed);
         text += &format!("  {rate:.1} items a second, {} left\n", duration(left as f64 / rate));
     }
+    text += &spent_text("  spent by all runs", status.spent);
     for worker in &status.at_work {
         let left = duration(worker.left_ms as f64 / 1000.0);
         text += &format!("  {} works on {} items, leased for {left}\n", worker.worker, worker.items);
@@ -831,7 +836,6 @@ fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rehang_encode::Spent;
     use rehang_upgrade::{Summary, Tally, Until};
 
     use super::*;

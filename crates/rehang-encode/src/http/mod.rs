@@ -150,13 +150,17 @@ impl HttpConfig {
         self.requests_per_minute.map(|requests| requests * self.batch as f64 / 60.0)
     }
 
-    /// Items of so many tokens each after which the first budget is spent; `None` without a budget.
-    pub fn items_of_budgets(&self, tokens_per_item: f64) -> Option<u64> {
+    /// Items of so many tokens each after which the first budget is spent, where so much is already; `None` without a budget.
+    pub fn items_of_budgets(&self, tokens_per_item: f64, spent: Spent) -> Option<u64> {
         let money_per_item = self.money(tokens_per_item).unwrap_or(0.0);
+        let spent_money = self.money(spent.tokens as f64).unwrap_or(0.0);
+        let left = |budget: u64, spent: u64| budget.saturating_sub(spent) as f64;
         [
-            self.budget_items.map(|items| items as f64),
-            self.budget_tokens.map(|tokens| tokens as f64 / tokens_per_item.max(1.0)),
-            self.budget_money.filter(|_| money_per_item > 0.0).map(|money| money / money_per_item),
+            self.budget_items.map(|items| left(items, spent.items)),
+            self.budget_tokens.map(|tokens| left(tokens, spent.tokens) / tokens_per_item.max(1.0)),
+            self.budget_money
+                .filter(|_| money_per_item > 0.0)
+                .map(|money| (money - spent_money).max(0.0) / money_per_item),
         ]
         .into_iter()
         .flatten()
@@ -178,6 +182,8 @@ pub(crate) struct Http {
     pace: Pace,
     backoff: Backoff,
     meter: Meter,
+    /// What others have used of the same budgets.
+    others: Mutex<Spent>,
     /// Lets as many requests be under way as may be.
     gate: Gate,
     /// Requests that the service has given vectors for so far.
@@ -275,6 +281,7 @@ impl Http {
             pace: Pace::new(config.requests_per_minute, config.tokens_per_minute),
             backoff: Backoff::new(config.seed),
             meter: Meter::default(),
+            others: Mutex::default(),
             gate: Gate::new(config.concurrency),
             served: AtomicU64::new(0),
             stopped: Mutex::default(),
@@ -561,19 +568,21 @@ impl Http {
         self.config.price_per_million_tokens / TOKENS_OF_A_PRICE
     }
 
-    /// Takes as many of the inputs out of the budget as there is room for: how many, and the tokens reserved for them.
+    /// Takes as many of the inputs out of the budget as there is room for, beside what others have used: how many, and the tokens reserved
+    /// for them. Money is by the tokens of all, at the price of now.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::BudgetSpent`] where there is no room for one.
     fn reserve(&self, inputs: &[Input<'_>]) -> Result<(usize, u64)> {
         let price = self.price();
+        let others = *lock(&self.others);
         let mut spent = self.meter.lock();
         let (mut count, mut tokens) = (0, 0);
         for input in inputs {
             let more = tokens + self.config.tokens(input.source);
-            let items_after = spent.items + count as u64 + 1;
-            let tokens_after = spent.tokens + more;
+            let items_after = others.items + spent.items + count as u64 + 1;
+            let tokens_after = others.tokens + spent.tokens + more;
             let over = [
                 ("budget_items", self.config.budget_items.is_some_and(|limit| items_after > limit)),
                 ("budget_tokens", self.config.budget_tokens.is_some_and(|limit| tokens_after > limit)),
@@ -591,9 +600,9 @@ impl Http {
                     format!(
                         "{key} has no room for another item ({} items, {} tokens and {:.4} in money are spent); \
                          raise it to go on",
-                        spent.items,
-                        spent.tokens,
-                        spent.tokens as f64 * price
+                        others.items + spent.items,
+                        others.tokens + spent.tokens,
+                        (others.tokens + spent.tokens) as f64 * price
                     ),
                 ));
             }
@@ -704,6 +713,10 @@ impl Encoder for Http {
     fn spent(&self) -> Spent {
         let spent = self.meter.spent();
         Spent { money: spent.tokens as f64 * self.price(), ..spent }
+    }
+
+    fn note_others(&self, spent: Spent) {
+        *lock(&self.others) = spent;
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {

@@ -459,6 +459,20 @@ fn a_budget_is_used_up_and_never_passed() {
 }
 
 #[test]
+fn what_others_have_used_is_gone_from_the_budget() {
+    let stub = Stub::script(vec![]);
+    let (http, _) = open(&stub, |config| config.budget_items = Some(7));
+    http.note_others(Spent { items: 4, tokens: 4, money: 0.0 });
+    let answers = embed(&http, &DIGITS).unwrap();
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 3);
+    assert_eq!(http.spent().items, 3, "its own");
+    let said = embed(&http, &DIGITS).unwrap_err().to_string();
+    assert!(said.contains("7 items"), "{said}");
+    http.note_others(Spent::default());
+    assert_eq!(embed(&http, &DIGITS[..4]).unwrap(), right(&DIGITS[..4]));
+}
+
+#[test]
 fn refused_requests_cost_no_tokens() {
     let stub = Stub::script(vec![status(500), status(429)]);
     let (http, _) = open(&stub, |config| config.price_per_million_tokens = 1e6);

@@ -1,0 +1,111 @@
+//! What all runs of an upgrade have used of its encoder, on whatever machines: a small document in the store.
+//!
+//! A budget is the upgrade's, not a process's. Every worker adds what it used since it was there last, once a second, and learns what
+//! the others did. So workers that run at the same time may pass a budget by what they use within a second; one that is
+//! killed takes the last second of its spending with it.
+
+use rehang::{Error, Result};
+use rehang_encode::Spent;
+use rehang_store::Ledger;
+use serde::{Deserialize, Serialize};
+
+use crate::record::UpgradeRecord;
+
+/// Name of the document.
+const DOCUMENT: &str = "spent";
+/// How often an addition is tried where others add at the same time.
+const ATTEMPTS: usize = 100;
+
+/// The document: of one upgrade, and nothing of another.
+#[derive(Debug, Serialize, Deserialize)]
+struct Account {
+    old: String,
+    new: String,
+    items: u64,
+    tokens: u64,
+    money: f64,
+}
+
+/// What all runs of an upgrade have used so far, pairs included.
+///
+/// # Errors
+///
+/// Those of the store.
+pub fn spent_by_all(store: &dyn Ledger, record: &UpgradeRecord) -> Result<Spent> {
+    Ok(read(store, record)?.1)
+}
+
+/// The version of the document, whichever upgrade it is of, and what this one has used.
+fn read(store: &dyn Ledger, record: &UpgradeRecord) -> Result<(Option<u64>, Spent)> {
+    let Some((version, text)) = store.document(DOCUMENT)? else { return Ok((None, Spent::default())) };
+    let account: Account = serde_json::from_str(&text)
+        .map_err(|error| Error::corrupt(format!("what {} says was spent", store.name()), error))?;
+    let is_own = (&account.old, &account.new) == (&record.old.name, &record.new.name);
+    let Account { items, tokens, money, .. } = account;
+    Ok((Some(version), if is_own { Spent { items, tokens, money } } else { Spent::default() }))
+}
+
+/// Adds what a worker has used; gives what all have.
+///
+/// # Errors
+///
+/// Those of the store; a conflict where others were faster a hundred times.
+pub(crate) fn add(store: &dyn Ledger, record: &UpgradeRecord, more: Spent) -> Result<Spent> {
+    for attempt in 1.. {
+        let (version, before) = read(store, record)?;
+        if more == Spent::default() {
+            return Ok(before);
+        }
+        let all = before + more;
+        let account = Account {
+            old: record.old.name.clone(),
+            new: record.new.name.clone(),
+            items: all.items,
+            tokens: all.tokens,
+            money: all.money,
+        };
+        let text =
+            serde_json::to_string(&account).map_err(|error| Error::corrupt("what was spent", error))?;
+        match store.set_document(DOCUMENT, version, &text) {
+            Ok(_) => return Ok(all),
+            Err(error) if error.is_conflict() && attempt < ATTEMPTS => {}
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::{Distance, Space};
+    use rehang_store::MemoryStore;
+
+    use super::*;
+    use crate::record::OrderSettings;
+
+    fn record(old: &str, new: &str) -> UpgradeRecord {
+        let space = |name: &str| Space::new(name, 2, Distance::L2, false);
+        UpgradeRecord::new(space(old), space(new), String::new(), OrderSettings::default())
+    }
+
+    #[test]
+    fn what_many_workers_add_at_once_is_all_there_and_of_this_upgrade_alone() {
+        let store = MemoryStore::new();
+        let first = record("a", "b");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        add(&store, &first, Spent { items: 1, tokens: 3, money: 0.5 }).unwrap();
+                    }
+                });
+            }
+        });
+        let all = Spent { items: 200, tokens: 600, money: 100.0 };
+        assert_eq!(spent_by_all(&store, &first).unwrap(), all);
+        let next = record("b", "c");
+        assert_eq!(spent_by_all(&store, &next).unwrap(), Spent::default());
+        let one = Spent { items: 1, ..Spent::default() };
+        assert_eq!(add(&store, &next, one).unwrap(), one);
+    }
+}
