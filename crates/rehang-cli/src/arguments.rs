@@ -1098,7 +1098,7 @@ pub struct RunLimits {
     /// Make at most this many items native in this run.
     #[arg(long, value_name = "N")]
     pub budget: Option<u64>,
-    /// At most this many items a second (or a minute: 300/min).
+    /// At most this many items a second (or a minute: 300/min), by all processes at work together.
     #[arg(long, value_name = "N/s")]
     pub rate: Option<String>,
     /// Batches that are embedded at the same time.

@@ -181,14 +181,17 @@ pub(crate) fn claim(
         for row in connection.query(&format!("{out} FOR UPDATE SKIP LOCKED"), &[&rows_of(&next)])? {
             lost.insert(key(&row, 0)?, row.try_get::<_, i32>(1)?.max(0) as u32 + 1);
         }
-        // A lease that an application's open transaction is about to end is left to it: nobody waits for it.
+        // A lease that another open transaction is about to end is left to it: nobody waits for it here. It counts as held, since its item
+        // may be free a moment later.
         let mut busy = BTreeSet::new();
         for row in connection.query(&out, &[&rows_of(&next)])? {
             busy.insert(key(&row, 0)?);
         }
+        let found = next.len();
         next.retain(|key| lost.contains_key(key) || !busy.contains(key));
+        let left = (found - next.len()) as u64;
         let records = records(connection, inner, &next, &space, Some(&space))?;
-        let claimed = Claimed::of(records, &lost, held_by_others);
+        let claimed = Claimed::of(records, &lost, held_by_others + left);
         let taken: Vec<ItemKey> = claimed.records.iter().map(|record| record.item.key).collect();
         let losses: Vec<i32> = taken.iter().map(|key| lost.get(key).map_or(0, |lost| *lost as i32)).collect();
         if !taken.is_empty() {

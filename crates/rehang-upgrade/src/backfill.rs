@@ -576,6 +576,11 @@ impl Backfill {
         usize::try_from(of_target.min(of_budget)).unwrap_or(usize::MAX)
     }
 
+    /// Whether no item is leased to this worker, as far as it knows.
+    pub fn holds_nothing(&self) -> bool {
+        self.in_hand().next().is_none() && !self.resting.values().any(|rest| rest.held)
+    }
+
     fn in_hand(&self) -> impl Iterator<Item = ItemKey> + '_ {
         let at_work = self.encoding.values().chain(self.writing.values()).flatten();
         self.ready.iter().chain(at_work).copied()

@@ -284,7 +284,7 @@ seed = 0
 # model = "text-embedding-3-small"
 # key_env = "OPENAI_API_KEY"
 # price_per_million_tokens = 0.02
-# budget_money = 5.0
+# budget_money = 5.0              # of all runs together
 #
 # A program that reads items and writes vectors:
 # [encoder]

@@ -385,15 +385,15 @@ impl Run<'_> {
                         events.push_back(event);
                     }
                     Action::Claim { limit } => {
-                        let claimed = self.patiently(|run| {
-                            run.setup.store.claim(
-                                run.space,
-                                run.setup.part.queue(),
-                                run.setup.worker,
-                                limit,
-                                run.lease(),
-                            )
-                        })?;
+                        let mut claimed = self.claim(limit)?;
+                        // Where a connection broke before the answer came, items are leased that this worker does not know of.
+                        if claimed.records.is_empty() && state.holds_nothing() {
+                            let release =
+                                |run: &Self| run.setup.store.release(run.space, run.setup.worker, None);
+                            if self.patiently(release)? > 0 {
+                                claimed = self.claim(limit)?;
+                            }
+                        }
                         self.observer.reach(Place::BackfillClaimed)?;
                         events.push_back(self.take(claimed));
                     }
@@ -432,6 +432,13 @@ impl Run<'_> {
                 }
             }
         }
+    }
+
+    fn claim(&self, limit: usize) -> Result<Claimed> {
+        self.patiently(|run| {
+            let BackfillSetup { store, part, worker, .. } = run.setup;
+            store.claim(run.space, part.queue(), worker, limit, run.lease())
+        })
     }
 
     fn lease(&self) -> Duration {

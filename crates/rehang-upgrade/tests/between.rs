@@ -4,15 +4,16 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::hooked::Hooked;
 use common::{D_NEW, DieAt, TestClock, TestEncoder, World, check, fill, new_model};
 use rehang::order::Policy;
 use rehang::{Distance, Progress, Provenance, Remedy, Result, Space};
-use rehang_store::{ItemWrite, Ledger, MemoryStore, Store};
+use rehang_store::{ItemWrite, Ledger, MemoryStore, Queue, Store};
 use rehang_upgrade::{
-    BackfillSetup, Limits, Observer, OrderSettings, Part, Phase, Place, Recorded, Request, Serving, Setup,
-    Started, Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
+    BackfillSetup, Ending, Limits, Observer, OrderSettings, Part, Phase, Place, Recorded, Request, Serving,
+    Setup, Started, Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 60;
@@ -403,4 +404,27 @@ fn two_first_starts_with_two_adapters_leave_vectors_of_one() {
             assert_eq!(store.counts("new-model").unwrap().adapted, ITEMS as u64);
         }
     }
+}
+
+#[test]
+fn what_a_claim_leased_whose_answer_never_came_is_found_again() {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, 40);
+    start(&store, &world.setup(), &Unobserved).unwrap();
+    let hooked = Hooked::before(&store, "claim", |store| {
+        let lost = store.claim("new-model", Queue::All, "worker", 7, Duration::from_secs(3600)).unwrap();
+        assert_eq!(lost.records.len(), 7);
+    });
+    let encoder = TestEncoder::new();
+    let setup = BackfillSetup {
+        store: &hooked,
+        encoder: &encoder,
+        part: Part::Gallery(&world.adapter),
+        limits: Limits::default(),
+        clock: &TestClock::default(),
+        worker: "worker",
+    };
+    let done = backfill(&setup, &Unobserved).unwrap();
+    assert!(hooked.happened());
+    assert_eq!((done.ending, done.native, encoder.count()), (Ending::NothingLeft, 40, 40));
 }

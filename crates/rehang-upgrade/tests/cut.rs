@@ -12,18 +12,19 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
-use common::{TestEncoder, World, check, item};
+use common::{TestEncoder, World, check, item, old_space};
 use postgres::config::Host;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rehang::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::Ledger;
 use rehang_upgrade::{
-    BackfillSetup, Ending, Limits, Part, Serving, SystemClock, Unobserved, backfill, finish, rollback, start,
-    switch,
+    BackfillSetup, Ending, Limits, Part, Serving, SystemClock, Unobserved, Until, backfill, finish, rollback,
+    start, switch,
 };
 
 const ITEMS: usize = 300;
@@ -54,12 +55,13 @@ stream!(UnixStream);
 /// A server as it is reached through a line that breaks.
 struct Proxy {
     address: String,
-    is_cutting: Arc<AtomicBool>,
+    /// A connection made from now on ends after 2 KiB to `2^longest` bytes; 0 while none is cut.
+    longest: Arc<AtomicU32>,
     cuts: Arc<AtomicU64>,
 }
 
 impl Proxy {
-    /// Stands before the server of an address; as long as it cuts, each connection ends after 2 KiB to 128 KiB.
+    /// Stands before the server of an address.
     fn before(address: &str) -> Self {
         let config: postgres::Config = address.parse().unwrap();
         let port = config.get_ports().first().copied().unwrap_or(5432);
@@ -81,21 +83,21 @@ impl Proxy {
             .filter(|password| !password.is_empty())
             .map(|password| format!(":{}", String::from_utf8_lossy(password)))
             .unwrap_or_default();
-        let (is_cutting, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (longest, cuts) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU64::new(0)));
         let proxy = Self {
             address: format!("postgresql://{user}{password}@127.0.0.1:{own}/{database}?sslmode=disable"),
-            is_cutting: Arc::clone(&is_cutting),
+            longest: Arc::clone(&longest),
             cuts: Arc::clone(&cuts),
         };
         thread::spawn(move || {
             let mut random = ChaCha8Rng::seed_from_u64(9);
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = connect() else { continue };
-                let left = Arc::new(AtomicI64::new(1 << random.random_range(11..17)));
-                left.fetch_add(random.random_range(0..1 << 11), Ordering::SeqCst);
+                let exponent = random.random_range(11..longest.load(Ordering::SeqCst).max(12));
+                let left = Arc::new(AtomicI64::new(random.random_range(1 << exponent..2 << exponent)));
                 for (from, to) in [(client.another(), server.another()), (server, client.another())] {
-                    let (is_cutting, cuts, left) = (is_cutting.clone(), cuts.clone(), left.clone());
-                    thread::spawn(move || pump(from, to, &left, &is_cutting, &cuts));
+                    let (longest, cuts, left) = (Arc::clone(&longest), Arc::clone(&cuts), Arc::clone(&left));
+                    thread::spawn(move || pump(from, to, &left, &longest, &cuts));
                 }
             }
         });
@@ -108,13 +110,13 @@ fn pump(
     mut from: Box<dyn Stream>,
     mut to: Box<dyn Stream>,
     left: &AtomicI64,
-    is_cutting: &AtomicBool,
+    longest: &AtomicU32,
     cuts: &AtomicU64,
 ) {
     let mut bytes = [0; 4096];
     while let Ok(count) = from.read(&mut bytes) {
         let room = left.fetch_sub(count as i64, Ordering::SeqCst);
-        let is_cut = is_cutting.load(Ordering::SeqCst) && room < count as i64;
+        let is_cut = longest.load(Ordering::SeqCst) > 0 && room < count as i64;
         let count = if is_cut { room.max(0) as usize } else { count };
         if to.write_all(&bytes[..count]).is_err() || count == 0 || is_cut {
             cuts.fetch_add(u64::from(is_cut && room > 0), Ordering::SeqCst);
@@ -151,34 +153,41 @@ fn connections_that_are_cut_at_any_byte_cost_nothing() {
         ..TableOptions::default()
     };
     let store = PostgresStore::adopt(&proxy.address, &options, Some("old-model"), &|_, _| true).unwrap();
+    store.create_space(&old_space(), Provenance::Old).unwrap();
     let world = World::new();
     let encoder = TestEncoder::new();
-    let run = |worker| {
+    let run = |worker, until| {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
             part: Part::Gallery(&world.adapter),
-            limits: Limits { batch: 8, workers: 2, lease_ms: 3000, ..Limits::default() },
+            limits: Limits { batch: 8, workers: 2, until, ..Limits::default() },
             clock: &SystemClock::start(),
             worker,
         };
         backfill(&setup, &Unobserved).unwrap()
     };
 
-    proxy.is_cutting.store(true, Ordering::SeqCst);
+    let cut = |longest| proxy.longest.store(longest, Ordering::SeqCst);
+    cut(17);
     start(&store, &world.setup(), &Unobserved).unwrap();
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
-    // Two machines at once: neither may leave to the other what it holds without knowing.
-    let done = thread::scope(|scope| {
-        let workers = ["one", "two"].map(|name| scope.spawn(move || run(name)));
-        workers.map(|worker| worker.join().unwrap())
+    cut(14);
+    let half = Until::Fraction(0.5);
+    thread::scope(|scope| {
+        let workers = ["one", "two"].map(|name| scope.spawn(move || run(name, half)));
+        for worker in workers {
+            assert_eq!(worker.join().unwrap().ending, Ending::ReachedFraction);
+        }
     });
-    assert!(done.iter().all(|done| done.ending == Ending::NothingLeft), "{done:?}");
-    assert_eq!(store.counts("new-model").unwrap().native, ITEMS as u64, "{done:?}");
+    // What a claim has leased whose answer never came is this worker's to find again: there is no other.
+    assert_eq!(run("one", Until::All).ending, Ending::NothingLeft);
+    assert_eq!(store.counts("new-model").unwrap().native, ITEMS as u64);
     assert_eq!(encoder.count(), ITEMS as u32, "a vector that was paid for waits for the next connection");
+    cut(17);
     rollback(&store, &world.setup(), &Unobserved).unwrap();
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
-    proxy.is_cutting.store(false, Ordering::SeqCst);
+    cut(0);
     check(&store, &[world.adapter.clone()]);
     finish(&store, &world.setup(), &Unobserved).unwrap();
     check(&store, &[world.adapter.clone()]);

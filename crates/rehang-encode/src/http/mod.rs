@@ -62,9 +62,9 @@ const ANSWER_BYTES_MORE: u64 = 1 << 20;
 /// | `query_input_type` | as `input_type` | the same for queries | what the service takes |
 /// | `timeout_seconds` | 60 | the longest that a request may take | above 0, at most a day |
 /// | `attempts` | 5 | times that a request is sent before it is given up | from 1 |
-/// | `budget_items` | no limit | items that may be sent, retries included | from 1 |
-/// | `budget_tokens` | no limit | tokens that may be used | from 1 |
-/// | `budget_money` | no limit | money that may be spent; needs `price_per_million_tokens` | above 0 |
+/// | `budget_items` | no limit | items that may be sent by all of an upgrade, retries included | from 1 |
+/// | `budget_tokens` | no limit | tokens that may be used by all of an upgrade | from 1 |
+/// | `budget_money` | no limit | money that may be spent by all of an upgrade; needs `price_per_million_tokens` | above 0 |
 /// | `price_per_million_tokens` | 0 | money that a million tokens cost | from 0 |
 /// | `characters_per_token` | 4 | estimate of tokens before the service says how many there were | above 0 |
 /// | `seed` | 0 | of the jitter between attempts | |
@@ -110,11 +110,11 @@ pub struct HttpConfig {
     /// Times that a request is sent before it is given up.
     #[serde(default = "number::<5, _>")]
     pub attempts: usize,
-    /// Items that may be sent, retries included.
+    /// Items that may be sent, retries included, by all that the caller [notes](Encoder::note_others) together.
     pub budget_items: Option<u64>,
-    /// Tokens that may be used.
+    /// Tokens that may be used, by all together.
     pub budget_tokens: Option<u64>,
-    /// Money that may be spent.
+    /// Money that may be spent, by all together.
     pub budget_money: Option<f64>,
     /// Money that a million tokens cost.
     #[serde(default)]

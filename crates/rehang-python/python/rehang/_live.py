@@ -446,7 +446,7 @@ class Upgrade:
         budget : int, optional
             Items that this run makes native, at most.
         rate : float, optional
-            Items a second, at most.
+            Items a second, at most, by all processes at work together.
         workers : int, optional
             Batches that are embedded at the same time.
         """
