@@ -4,7 +4,6 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use rehang::{Error, Progress, Remedy, Result};
-use rehang_encode::Spent;
 use rehang_store::Store;
 use rehang_upgrade::{
     AutoOptions, Basis, Clock, Ending, Enough, Estimate, Forecast, Halt, Left, Next, Outlook, PairsDrawn,
@@ -130,12 +129,8 @@ fn taken_text(
 }
 
 /// What an encoder has used, in a line; nothing where it takes no money.
-fn spent_text(what: &str, spent: Spent) -> String {
-    if spent.money > 0.0 {
-        format!("{what}: {:.4} for {} tokens\n", spent.money, spent.tokens)
-    } else {
-        String::new()
-    }
+fn spent_text(what: &str, money: f64, tokens: u64) -> String {
+    if money > 0.0 { format!("{what}: {money:.4} for {tokens} tokens\n") } else { String::new() }
 }
 
 fn to_value(result: &impl Serialize) -> Result<Value> {
@@ -283,7 +278,7 @@ fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     if let Some(said) = &drawn.encoder_said {
         text += &format!("The encoder says: {said}.\n");
     }
-    text += &spent_text("Spent", drawn.spent);
+    text += &spent_text("Spent", drawn.spent.money, drawn.spent.tokens);
     if let Some(queries) = drawn.queries {
         text += &format!("{queries} queries are embedded by both models.\n");
     }
@@ -530,7 +525,7 @@ fn run_text(run: &Run) -> String {
     if failed > 0 {
         text += &format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n");
     }
-    text += &spent_text("Spent", summary.spent);
+    text += &spent_text("Spent", summary.spent.money, summary.spent.tokens);
     if let Some(sigma) = summary.sigma.filter(|sigma| sigma.alarm) {
         text += &format!("{}\n{}\n", sigma_text(&sigma), alarm());
     }
@@ -682,7 +677,7 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         let left = (counts.items - counts.native).saturating_sub(counts.without_source + counts.failed);
         text += &format!("  {rate:.1} items a second, {} left\n", duration(left as f64 / rate));
     }
-    text += &spent_text("  spent by all runs", status.spent);
+    text += &spent_text("  spent by all runs", status.spent.money, status.spent.tokens);
     for worker in &status.at_work {
         let left = duration(worker.left_ms as f64 / 1000.0);
         text += &format!("  {} works on {} items, leased for {left}\n", worker.worker, worker.items);
@@ -836,6 +831,7 @@ fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rehang_encode::Spent;
     use rehang_upgrade::{Summary, Tally, Until};
 
     use super::*;
