@@ -141,7 +141,7 @@ impl Table {
     fn open(source: &VectorSource) -> Result<Self> {
         use ConvertedType::{INT_8, INT_16, INT_32, INT_64, NONE, UINT_8, UINT_16, UINT_32, UINT_64};
 
-        let opened = open(&source.path)?;
+        let opened = open(source.file())?;
         if opened.bytes == 0 {
             return Err(opened.empty());
         }
@@ -525,7 +525,7 @@ impl<T: DataType> Leaf<T> {
             .map_err(|error| damaged(&self.source, &error))?;
         let description = metadata.file_metadata().schema_descr().column(self.column);
         let (next, length) = chunk.byte_range();
-        let file = BufReader::with_capacity(512, open(&self.source.path)?.file);
+        let file = BufReader::with_capacity(512, open(self.source.file())?.file);
         let end = next.saturating_add(length);
         self.current = Some(ColumnReaderImpl::new(
             description,
