@@ -70,6 +70,8 @@ fn addresses_that_cannot_be_are_refused_and_passwords_not_said() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     /// Both kinds of folders list the same names in the same order, whatever these are.
     #[test]
     fn lists_are_those_of_a_folder_of_this_machine(

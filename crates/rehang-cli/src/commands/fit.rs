@@ -9,6 +9,7 @@ use rehang_fit::{FitAnswer, FitFiles, FitParameters, NetworkOptions, Selection, 
 use super::{Outcome, one_decimal, say_findings};
 use crate::arguments::Fit;
 use crate::bar::with_bar;
+use crate::places;
 
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
@@ -40,10 +41,10 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
             .and_then(|weights| weights.try_into().ok()),
     };
     let files = FitFiles {
-        old: arguments.old.clone(),
-        new: arguments.new.clone(),
-        labels: arguments.labels.clone(),
-        side: arguments.side.clone(),
+        old: places::here(&arguments.old)?,
+        new: places::here(&arguments.new)?,
+        labels: places::here(&arguments.labels)?,
+        side: places::here(&arguments.side)?,
         join: arguments.ids.files(),
         rows: arguments.selection.parsed()?,
         queries_old: arguments.queries_old.clone(),

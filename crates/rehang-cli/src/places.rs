@@ -1,0 +1,49 @@
+//! Where arguments lead: to files and folders of this machine, or to those of an object store.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rehang::Result;
+use rehang::files::{VectorSource, is_address};
+use rehang::folders::{Folder, LocalFolder, is_partition};
+
+/// The folder at a path or an address, which need not be there yet.
+pub fn folder(path: &Path) -> Result<Arc<dyn Folder>> {
+    if is_address(path) { open(path) } else { Ok(Arc::new(LocalFolder::new(path))) }
+}
+
+/// The folder at a path or an address; `None` where a file lies there, or nothing on this machine.
+pub fn folder_there(path: &Path) -> Result<Option<Arc<dyn Folder>>> {
+    if !is_address(path) {
+        return Ok(if path.is_dir() { Some(folder(path)?) } else { None });
+    }
+    let folder = folder(path)?;
+    let may_be_file = path.file_name().is_some_and(|name| is_partition(Path::new(name)));
+    let is_file = may_be_file && folder.stamp(Path::new(""))?.is_some();
+    Ok((!is_file).then_some(folder))
+}
+
+/// Files, those of an object store fetched to this machine.
+pub fn here(sources: &[VectorSource]) -> Result<Vec<VectorSource>> {
+    let fetched = |source: &VectorSource| {
+        if !is_address(&source.path) {
+            return Ok(source.clone());
+        }
+        let mut fetched = VectorSource::fetched(&source.path, folder(&source.path)?.fetch(Path::new(""))?);
+        fetched.column.clone_from(&source.column);
+        Ok(fetched)
+    };
+    sources.iter().map(fetched).collect()
+}
+
+#[cfg(feature = "objects")]
+fn open(address: &Path) -> Result<Arc<dyn Folder>> {
+    Ok(Arc::new(rehang_objects::ObjectFolder::open(&address.to_string_lossy())?))
+}
+
+#[cfg(not(feature = "objects"))]
+fn open(address: &Path) -> Result<Arc<dyn Folder>> {
+    let missing = rehang::Error::from(rehang::ErrorKind::MissingFeature { feature: "objects" });
+    let doing = format!("{} lies in an object store; mount it and name its folder, or", address.display());
+    Err(missing.context(doing))
+}
