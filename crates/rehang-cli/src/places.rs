@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rehang::Result;
 use rehang::files::{VectorSource, is_address};
 use rehang::folders::{Folder, LocalFolder, is_partition};
+use rehang::{Progress, Result};
+
+use crate::bar;
+use crate::commands::end_at_ctrl_c;
 
 /// The folder at a path or an address, which need not be there yet.
 pub fn folder(path: &Path) -> Result<Arc<dyn Folder>> {
@@ -21,6 +24,17 @@ pub fn folder_there(path: &Path) -> Result<Option<Arc<dyn Folder>>> {
     let may_be_file = path.file_name().is_some_and(|name| is_partition(Path::new(name)));
     let is_file = may_be_file && folder.stamp(Path::new(""))?.is_some();
     Ok((!is_file).then_some(folder))
+}
+
+/// Does `work` while its progress is shown. Where an address is among the paths, Ctrl-C leaves no temporary file behind.
+pub fn with_bar<'a, T>(paths: impl IntoIterator<Item = &'a Path>, work: impl FnOnce(&Progress) -> T) -> T {
+    let is_remote = paths.into_iter().any(is_address);
+    bar::with_bar(|progress| {
+        if is_remote {
+            end_at_ctrl_c(progress);
+        }
+        work(progress)
+    })
 }
 
 /// Files, those of an object store fetched to this machine.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as Key;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutResult, WriteMultipart};
+use rehang::files::{self, VectorSource};
 use rehang::folders::{Fetched, Folder, Stamp, is_partition};
 use rehang::{Error, Result};
 use tempfile::TempDir;
@@ -30,6 +31,11 @@ const PART_BYTES: u64 = 16 << 20;
 const PARTS_AT_ONCE: usize = 4;
 /// Parts that an upload may have, of the 10,000 that S3 takes.
 const PARTS_MAX: u64 = 9_000;
+
+/// Bytes at the end of a Parquet file that most often hold all of its description.
+const TAIL_BYTES: u64 = 1 << 18;
+/// A Parquet file of so many bytes or fewer is fetched whole, whatever is read of it: that is one request.
+const WHOLE_BYTES: u64 = 1 << 20;
 
 /// A folder in an object store: the objects whose names begin with a prefix and a slash. The empty name is the object that has the
 /// prefix as its name.
@@ -221,6 +227,37 @@ impl Folder for ObjectFolder {
         let mut file = fs_err::File::create(&path).map_err(|error| no_room(&path, &error))?;
         self.fetch_ranges(name, &meta, vec![0..meta.size], &mut file)?;
         Ok(Fetched::new(path, stamp(&meta), folder))
+    }
+
+    fn fetch_f32_column(&self, name: &Path, column: Option<&str>) -> Result<Fetched> {
+        let is_parquet =
+            |extension: &str| ["parquet", "pq"].contains(&extension.to_ascii_lowercase().as_str());
+        let extension = name.extension().and_then(|extension| extension.to_str());
+        let meta = self.head(name)?.ok_or_else(|| gone(&self.said(name)))?;
+        if meta.size <= WHOLE_BYTES || !extension.is_some_and(is_parquet) {
+            return self.fetch(name);
+        }
+        let (folder, path) = temporary(meta.location.as_ref())?;
+        let unwritten = |error: std::io::Error| no_room(&path, &error);
+        let mut file =
+            fs_err::File::options().read(true).write(true).create_new(true).open(&path).map_err(unwritten)?;
+        file.set_len(meta.size).map_err(unwritten)?;
+        // The length of the description stands in front of the last four bytes.
+        let last = |bytes: u64| vec![meta.size.saturating_sub(bytes)..meta.size];
+        self.fetch_ranges(name, &meta, last(TAIL_BYTES), &mut file)?;
+        let mut end = [0; 8];
+        file.seek(SeekFrom::End(-8)).and_then(|_| file.read_exact(&mut end)).map_err(unwritten)?;
+        let described = u64::from(u32::from_le_bytes([end[0], end[1], end[2], end[3]])) + 8;
+        if described > TAIL_BYTES {
+            self.fetch_ranges(name, &meta, last(described), &mut file)?;
+        }
+        let fetched = Fetched::new(path, stamp(&meta), folder);
+        let mut source = VectorSource::fetched(self.address().join(name), fetched.clone());
+        source.column = column.map(Into::into);
+        let ranges = files::f32_column_ranges(&source)?;
+        let ranges = ranges.into_iter().map(|range| range.start.min(meta.size)..range.end.min(meta.size));
+        self.fetch_ranges(name, &meta, ranges.collect(), &mut file)?;
+        Ok(fetched)
     }
 
     fn put(&self, name: &Path, make: &mut dyn FnMut(&Path) -> Result<()>) -> Result<Stamp> {

@@ -1,6 +1,7 @@
 //! Folders of a store that speaks S3 over the network do what folders must.
 
 #[path = "../../rehang/tests/folders/mod.rs"]
+#[allow(dead_code, reason = "folders of this machine are run elsewhere")]
 mod folders;
 mod server;
 

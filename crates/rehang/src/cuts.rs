@@ -141,7 +141,10 @@ impl Part<'_> {
         match self.source {
             SigmaSource::File(source) => Ok(source.clone()),
             SigmaSource::Folder(folder, column) => {
-                let mut source = VectorSource::fetched(self.address(), folder.fetch(&self.name)?);
+                let mut source = VectorSource::fetched(
+                    self.address(),
+                    folder.fetch_f32_column(&self.name, column.as_deref())?,
+                );
                 source.column.clone_from(column);
                 Ok(source)
             }

@@ -47,6 +47,16 @@ pub trait Folder: fmt::Debug + Send + Sync {
     /// What keeps it from being fetched: it is not there, no permission, no route, no room.
     fn fetch(&self, name: &Path) -> Result<Fetched>;
 
+    /// A file of which one column of numbers is read, as [`files::read_f32_column`] does. Where a place can leave the rest out, it is
+    /// zeros.
+    ///
+    /// # Errors
+    ///
+    /// As [`Folder::fetch`].
+    fn fetch_f32_column(&self, name: &Path, _column: Option<&str>) -> Result<Fetched> {
+        self.fetch(name)
+    }
+
     /// Has `make` write a file, at the path that it is given, and keeps that under a name. What stood there before stays until the
     /// new file is whole.
     ///

@@ -7,7 +7,6 @@ use rehang_evaluate::{OrderFiles, order};
 
 use super::{Outcome, say_findings};
 use crate::arguments::Order;
-use crate::bar::with_bar;
 use crate::places;
 
 /// Orders a gallery and writes the permutation.
@@ -47,7 +46,8 @@ fn cuts(arguments: &Order, json: bool) -> Result<Outcome> {
     };
     let sigma = arguments.sigma.iter().map(sigma).collect::<Result<_>>()?;
     let files = CutFiles { sigma, first, output: arguments.output.clone() };
-    let made = with_bar(|progress| cut(&files, progress))?;
+    let paths = arguments.sigma.iter().map(|source| source.path.as_path());
+    let made = places::with_bar(paths, |progress| cut(&files, progress))?;
     let mut text = format!("Cuts of {} items written to {}\n", made.items, arguments.output.display());
     for cut in &made.cuts {
         let (first, items, threshold) = (&cut.first, cut.items, cut.threshold);

@@ -10,7 +10,6 @@ use rehang::{Error, Result};
 
 use super::{Outcome, say_findings};
 use crate::arguments::Transform;
-use crate::bar::with_bar;
 use crate::places;
 
 /// Transforms files, or a folder of partitions.
@@ -33,7 +32,8 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
         force: arguments.force,
         batch: arguments.batch,
     };
-    let written = with_bar(|progress| transform(&files, progress))?;
+    let paths = arguments.input.iter().map(|source| source.path.as_path());
+    let written = places::with_bar(paths, |progress| transform(&files, progress))?;
     say_findings(&written.findings);
     let (count, space, path) = (written.vectors, &written.space, arguments.output.display());
     Outcome::done_if(!written.drift_suspicious).print(
@@ -67,7 +67,9 @@ fn run_folder(
         force: arguments.force,
         batch: arguments.batch,
     };
-    let done = with_bar(|progress| transform_folder(&files, progress))?;
+    let done = places::with_bar([source.path.as_path(), &arguments.output], |progress| {
+        transform_folder(&files, progress)
+    })?;
     say_findings(&done.findings);
     let (made, there, space, path) =
         (done.made, done.partitions - done.made - done.empty, &done.space, done.adapted.display());

@@ -32,6 +32,7 @@ mod text;
 mod vecs;
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -459,6 +460,15 @@ pub fn read_f32_column(source: &VectorSource) -> Result<Vec<f32>> {
         Scalars::Floats(values) => Ok(values.into_iter().map(|value| value as f32).collect()),
         Scalars::Texts(_) => Err(Error::corrupt(source, "it holds text where numbers are needed")),
     }
+}
+
+/// Where the numbers that [`read_f32_column`] reads lie in a Parquet file, of which only the end, which describes it, is looked at.
+///
+/// # Errors
+///
+/// As [`stream::open`]; [`ErrorKind::Corrupt`] where it has no such column.
+pub fn f32_column_ranges(source: &VectorSource) -> Result<Vec<Range<u64>>> {
+    parquet::scalar_ranges(source, &NUMBERS)
 }
 
 /// An order: every row number from 0 to n − 1 once, the first to be re-embedded in front.
