@@ -10,6 +10,8 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientConfigKey, ObjectStore};
 use rehang::{Error, Result};
 
+use crate::refusal::said;
+
 const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or \
                         abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX, without a key or a password in it";
 
@@ -82,11 +84,22 @@ impl Address {
         Error::corrupt(format!("the settings of {self}"), error)
     }
 
+    /// What the environment has to say, for people.
+    pub fn credentials(&self) -> &'static str {
+        match self.scheme {
+            Scheme::S3 => "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            Scheme::Google => "GOOGLE_SERVICE_ACCOUNT, the file of a key,",
+            Scheme::Azure(_) => "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+        }
+    }
+
     /// Opens the store with what the environment says of it.
     pub fn store(&self) -> Result<Arc<dyn ObjectStore>> {
         // TLS is that of the rest of the process; it stands already where another part was first.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let refused = |error: object_store::Error| self.refused(error);
+        let refused = |error: object_store::Error| {
+            self.refused(format!("{}; the environment needs {}", said(&error), self.credentials()))
+        };
         let (root, idle) = (self.root(), ClientConfigKey::PoolIdleTimeout);
         Ok(match self.scheme {
             Scheme::S3 => {

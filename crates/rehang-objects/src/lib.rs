@@ -105,9 +105,9 @@ impl ObjectFolder {
         self.address().join(name).display().to_string().trim_end_matches('/').to_owned()
     }
 
-    fn refused(&self, name: &Path) -> impl Fn(object_store::Error) -> Error {
-        let (what, store) = (self.said(name), self.address.container.clone());
-        move |error| refusal(&what, &store, &error)
+    fn refused(&self, name: &Path) -> impl Fn(object_store::Error) -> Error + '_ {
+        let what = self.said(name);
+        move |error| refusal(&what, &self.address, &error)
     }
 
     fn head(&self, name: &Path) -> Result<Option<ObjectMeta>> {
