@@ -139,6 +139,19 @@ fn processes_that_are_killed_at_any_moment_leave_what_the_next_one_finishes() {
         }
     }
     assert!(killed > 0);
+    // Ctrl-C ends a run that leaves no temporary file behind.
+    #[cfg(unix)]
+    {
+        fs_err::create_dir(place.path("other")).unwrap();
+        let mut interrupted = command(&place, server, &transform);
+        interrupted.env("TMPDIR", place.path("other")).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = interrupted.spawn().unwrap();
+        #[allow(clippy::disallowed_methods, reason = "the process is interrupted at any moment of its work")]
+        std::thread::sleep(Duration::from_millis(40));
+        let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(kill.is_ok_and(|status| status.success()) && child.wait().is_ok());
+        assert_eq!(fs_err::read_dir(place.path("other")).unwrap().count(), 0);
+    }
     assert_eq!(json(&place, server, &transform)["partitions"], 8);
     expect_same(&place, server, &address);
     assert_eq!(json(&place, server, &transform)["made"], 0);
@@ -152,7 +165,14 @@ fn what_a_store_refuses_is_one_sentence_that_says_what_to_do() {
     let old = format!("{address}/old");
     let said = |server: &Server, changes: &[(&str, &str)], arguments: &[&str], words: &[&str]| {
         let mut command = command(&place, server, arguments);
-        let output = command.envs(changes.iter().copied()).output().unwrap();
+        for (name, value) in changes {
+            if value.is_empty() {
+                command.env_remove(name)
+            } else {
+                command.env(name, value)
+            };
+        }
+        let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert_eq!(said.trim_end().lines().count(), 1, "{said}");

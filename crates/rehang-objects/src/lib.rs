@@ -248,7 +248,7 @@ impl Folder for ObjectFolder {
         let mut end = [0; 8];
         file.seek(SeekFrom::End(-8)).and_then(|_| file.read_exact(&mut end)).map_err(unwritten)?;
         let described = u64::from(u32::from_le_bytes([end[0], end[1], end[2], end[3]])) + 8;
-        if described > TAIL_BYTES {
+        if described > TAIL_BYTES && described <= meta.size {
             self.fetch_ranges(name, &meta, last(described), &mut file)?;
         }
         let fetched = Fetched::new(path, stamp(&meta), folder);

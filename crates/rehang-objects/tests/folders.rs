@@ -10,6 +10,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt};
 use proptest::prelude::*;
+use rehang::files::{Columns, IdKind, Ids, VectorSource, read_f32_column, stream};
 use rehang::folders::{Folder, is_partition};
 use rehang_objects::ObjectFolder;
 
@@ -45,6 +46,48 @@ fn the_empty_name_is_the_object_itself() {
     drop(fetched);
     assert!(!path.exists(), "what was fetched is removed when nobody reads it any more");
     assert!(folder.stamp(Path::new("")).unwrap().is_none());
+}
+
+#[test]
+fn of_a_large_parquet_partition_only_the_column_is_fetched() {
+    let folder = folders::Place::folder(&Memory(Arc::new(InMemory::new())), "f");
+    let (name, rows) = (Path::new("a.parquet"), 70_000);
+    let sigma: Vec<f32> = (0..rows).map(|row| (row as f32 * 0.7).sin()).collect();
+    let vectors: Vec<f32> = (0..rows * 16).map(|at| (at as f32 * 1.3).sin()).collect();
+    let columns = Columns { width: 16, ids: Some(IdKind::Integer), sigma2: true };
+    folder
+        .put(name, &mut |path| {
+            let mut writer = stream::create(path, columns)?;
+            for (vectors, sigma) in vectors.chunks(16 * 1000).zip(sigma.chunks(1000)) {
+                writer.write(vectors, Some(&Ids::Integers((0..1000).collect())), Some(sigma))?;
+            }
+            writer.commit().map(drop)
+        })
+        .unwrap();
+    for column in [None, Some("sigma2")] {
+        let fetched = folder.fetch_f32_column(name, column).unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let metadata = fs_err::metadata(fetched.path()).unwrap();
+            assert!(metadata.len() > 4 << 20 && metadata.blocks() * 512 < metadata.len() / 4, "{metadata:?}");
+        }
+        let mut source = VectorSource::fetched("f/a.parquet", fetched);
+        source.column = column.map(Into::into);
+        assert!(read_f32_column(&source).unwrap() == sigma);
+    }
+    let error = folder.fetch_f32_column(name, Some("none")).unwrap_err().to_string();
+    assert!(error.contains("s3://bucket/f/a.parquet") && error.contains("sigma2"), "{error}");
+    // What ends as no Parquet file does is an error of its reader, whatever length it claims.
+    for end in [[0, 0, 0, 0], [0xff, 0xff, 0xff, 0x7f], [9, 0, 0, 0]] {
+        let mut bytes = vec![7; 2 << 20];
+        let at = bytes.len() - 8;
+        bytes[at..at + 4].copy_from_slice(&end);
+        bytes[at + 4..].copy_from_slice(b"PAR1");
+        folder.write(name, &bytes).unwrap();
+        let error = folder.fetch_f32_column(name, None).unwrap_err().to_string();
+        assert!(error.contains("s3://bucket/f/a.parquet"), "{error}");
+    }
 }
 
 #[test]
