@@ -58,6 +58,19 @@ fn open(address: &Path) -> Result<Arc<dyn Folder>> {
 #[cfg(not(feature = "objects"))]
 fn open(address: &Path) -> Result<Arc<dyn Folder>> {
     let missing = rehang::Error::from(rehang::ErrorKind::MissingFeature { feature: "objects" });
-    let doing = format!("{} lies in an object store; mount it and name its folder, or", address.display());
-    Err(missing.context(doing))
+    let doing = "lies in an object store, which may be mounted and named as a folder";
+    Err(missing.context(format!("{} {doing}", address.display())))
+}
+
+#[cfg(all(test, not(feature = "objects")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_object_stores_says_what_to_do() {
+        let said = folder_there(Path::new("s3://bucket/old")).unwrap_err().to_string();
+        for words in ["s3://bucket/old", "mounted", "--features objects"] {
+            assert!(said.contains(words), "{said}");
+        }
+    }
 }

@@ -296,7 +296,8 @@ fn temporary(key: &str) -> Result<(TempDir, PathBuf)> {
     let place = std::env::temp_dir();
     let refused = |error: std::io::Error| Error::io("create a folder in", &place, &error);
     let folder = tempfile::Builder::new().prefix("rehang-").tempdir().map_err(refused)?;
-    let path = folder.path().join(key);
+    // On Windows `:` and `\` would lead out of the folder.
+    let path = folder.path().join(key.replace([':', '\\'], "_"));
     fs_err::create_dir_all(path.parent().unwrap_or(folder.path())).map_err(refused)?;
     Ok((folder, path))
 }
