@@ -9,6 +9,7 @@ mod address;
 mod refusal;
 
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::iter::once;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -93,10 +94,8 @@ impl ObjectFolder {
     /// The object of a name.
     fn key(&self, name: &Path) -> Result<Key> {
         let parts = name.components().map(|part| part.as_os_str().to_string_lossy());
-        let parts: Vec<_> = std::iter::once(self.prefix.as_ref().into())
-            .chain(parts)
-            .filter(|part| !part.is_empty())
-            .collect();
+        let parts: Vec<_> =
+            once(self.prefix.as_ref().into()).chain(parts).filter(|part| !part.is_empty()).collect();
         Key::parse(parts.join("/")).map_err(|error| Error::corrupt(self.said(name), error))
     }
 
@@ -124,7 +123,7 @@ impl ObjectFolder {
         &self,
         name: &Path,
         meta: &ObjectMeta,
-        ranges: Vec<Range<u64>>,
+        ranges: impl IntoIterator<Item = Range<u64>>,
         file: &mut fs_err::File,
     ) -> Result<()> {
         let parts = ranges.into_iter().flat_map(|range| {
@@ -225,7 +224,7 @@ impl Folder for ObjectFolder {
         let meta = self.head(name)?.ok_or_else(|| gone(&self.said(name)))?;
         let (folder, path) = temporary(meta.location.as_ref())?;
         let mut file = fs_err::File::create(&path).map_err(|error| no_room(&path, &error))?;
-        self.fetch_ranges(name, &meta, vec![0..meta.size], &mut file)?;
+        self.fetch_ranges(name, &meta, once(0..meta.size), &mut file)?;
         Ok(Fetched::new(path, stamp(&meta), folder))
     }
 
@@ -243,7 +242,7 @@ impl Folder for ObjectFolder {
             fs_err::File::options().read(true).write(true).create_new(true).open(&path).map_err(unwritten)?;
         file.set_len(meta.size).map_err(unwritten)?;
         // The length of the description stands in front of the last four bytes.
-        let last = |bytes: u64| vec![meta.size.saturating_sub(bytes)..meta.size];
+        let last = |bytes: u64| once(meta.size.saturating_sub(bytes)..meta.size);
         self.fetch_ranges(name, &meta, last(TAIL_BYTES), &mut file)?;
         let mut end = [0; 8];
         file.seek(SeekFrom::End(-8)).and_then(|_| file.read_exact(&mut end)).map_err(unwritten)?;
@@ -256,7 +255,7 @@ impl Folder for ObjectFolder {
         source.column = column.map(Into::into);
         let ranges = files::f32_column_ranges(&source)?;
         let ranges = ranges.into_iter().map(|range| range.start.min(meta.size)..range.end.min(meta.size));
-        self.fetch_ranges(name, &meta, ranges.collect(), &mut file)?;
+        self.fetch_ranges(name, &meta, ranges, &mut file)?;
         Ok(fetched)
     }
 

@@ -103,33 +103,36 @@ impl Stamp {
 
 /// A file on this machine. One that was fetched from elsewhere is removed with the last copy of this.
 #[derive(Debug, Clone)]
-pub struct Fetched {
+pub struct Fetched(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
     path: PathBuf,
     stamp: Stamp,
     /// The folder that is removed with it.
-    _temporary: Option<Arc<TempDir>>,
+    _temporary: Option<TempDir>,
 }
 
 impl Fetched {
     /// What was fetched into a temporary folder, in the state that it had.
     pub fn new(path: PathBuf, stamp: Stamp, temporary: TempDir) -> Self {
-        Self { path, stamp, _temporary: Some(Arc::new(temporary)) }
+        Self(Arc::new(Held { path, stamp, _temporary: Some(temporary) }))
     }
 
     /// Where it is on this machine.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.0.path
     }
 
     /// The state that it had before it was read.
     pub fn stamp(&self) -> &Stamp {
-        &self.stamp
+        &self.0.stamp
     }
 }
 
 impl PartialEq for Fetched {
     fn eq(&self, other: &Self) -> bool {
-        self.path == other.path
+        self.0.path == other.0.path
     }
 }
 
@@ -250,12 +253,12 @@ impl Folder for LocalFolder {
     fn fetch(&self, name: &Path) -> Result<Fetched> {
         let path = self.0.join(name);
         let metadata = fs_err::metadata(&path).map_err(|error| Error::io("read", &path, &error))?;
-        Ok(Fetched { path, stamp: Stamp::of(&metadata), _temporary: None })
+        Ok(Fetched(Arc::new(Held { path, stamp: Stamp::of(&metadata), _temporary: None })))
     }
 
     fn put(&self, name: &Path, make: &mut dyn FnMut(&Path) -> Result<()>) -> Result<Stamp> {
         make(&self.made(name)?)?;
-        self.fetch(name).map(|made| made.stamp)
+        self.fetch(name).map(|made| made.stamp().clone())
     }
 
     fn read(&self, name: &Path) -> Result<Option<Vec<u8>>> {
