@@ -269,7 +269,8 @@ pub struct ExportOnnx {
 /// Options of `rehang fit`.
 #[derive(Debug, Args)]
 pub struct Fit {
-    /// Old vectors of the pairs: .npy, .parquet, .fvecs, .bvecs or .safetensors (FILE#COLUMN picks a column or tensor).
+    /// Old vectors of the pairs: .npy, .parquet, .fvecs, .bvecs or .safetensors (FILE#COLUMN picks a column or tensor); files or addresses
+    /// of objects (s3://BUCKET/NAME, gs://…, az://…).
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub old: Vec<VectorSource>,
     /// New vectors of the same items.
@@ -374,7 +375,8 @@ pub struct Transform {
     /// Adapter file made by `rehang fit`.
     pub adapter: PathBuf,
     /// Old vectors: files, or one folder of partitions (at any depth), whose outputs are a folder of the same shape. Run again, it
-    /// goes on where it was: what is made already, by this adapter and of this input, is passed over.
+    /// goes on where it was: what is made already, by this adapter and of this input, is passed over. Either may be an address,
+    /// s3://BUCKET/PREFIX, gs://… or az://….
     #[arg(value_name = "OLD", required = true, num_args = 1..)]
     pub input: Vec<VectorSource>,
     /// Of a folder, take every OF-th partition: 1/4, 2/4, 3/4 and 4/4 in four processes, on as many machines as you like.
@@ -386,7 +388,8 @@ pub struct Transform {
     /// Rows to use.
     #[command(flatten)]
     pub selection: RowSelection,
-    /// Vectors of the new space: .npy, .parquet, .fvecs or .safetensors; or the folder for those of a folder.
+    /// Vectors of the new space: .npy, .parquet, .fvecs or .safetensors; or the folder, or its address, for
+    /// those of a folder.
     #[arg(short, long, value_name = "ADAPTED")]
     pub output: PathBuf,
     /// σ² of every vector (the expected squared error), .npy.
@@ -406,7 +409,8 @@ pub struct Order {
     /// coverage (recommended), sigma, random, class-mean, least-confidence, margin, entropy or oracle (evaluation only).
     #[arg(long)]
     pub policy: String,
-    /// σ² of every item, from `rehang transform`; several files are read one after the other. With --first also folders.
+    /// σ² of every item, from `rehang transform`; several files are read one after the other. With --first also
+    /// folders and addresses (s3://BUCKET/PREFIX, gs://…, az://…).
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub sigma: Vec<VectorSource>,
     /// Where so many items of the order sigma end, a share such as 10% or a number of items (repeat for several): for galleries

@@ -9,6 +9,7 @@
 mod arguments;
 mod bar;
 mod commands;
+mod places;
 mod wording;
 
 use std::ffi::OsString;

@@ -7,12 +7,13 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{self, AtomicFile, VectorSource, expect_apart, is_same_file};
-use crate::partitions::expect_partitions;
+use crate::folders::{Folder, LocalFolder, expect_partitions};
 use crate::progress::Progress;
 
 /// Buckets of a pass: one for every value of half the bits of a number.
@@ -85,11 +86,70 @@ impl fmt::Display for First {
 #[derive(Debug, Clone)]
 pub struct CutFiles {
     /// σ² of the gallery: files, and folders of partitions, one below the other.
-    pub sigma: Vec<VectorSource>,
+    pub sigma: Vec<SigmaSource>,
     /// The budgets; one or more.
     pub first: Vec<First>,
     /// The cuts as JSON.
     pub output: PathBuf,
+}
+
+/// σ² of a gallery, or of a part of it.
+#[derive(Debug, Clone)]
+pub enum SigmaSource {
+    /// One file.
+    File(VectorSource),
+    /// The partitions of a folder, and the column that holds σ² where it has to be named.
+    Folder(Arc<dyn Folder>, Option<String>),
+}
+
+/// The folder of this machine that stands at the source's path, or else the file.
+impl From<VectorSource> for SigmaSource {
+    fn from(source: VectorSource) -> Self {
+        if source.is_file() && source.path.is_dir() {
+            Self::Folder(Arc::new(LocalFolder::new(source.path)), source.column)
+        } else {
+            Self::File(source)
+        }
+    }
+}
+
+impl fmt::Display for SigmaSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(source) => source.fmt(f),
+            Self::Folder(folder, _) => folder.address().display().fmt(f),
+        }
+    }
+}
+
+/// A file that is opened for as long as it is read.
+struct Part<'a> {
+    source: &'a SigmaSource,
+    /// Its name in a folder.
+    name: PathBuf,
+}
+
+impl Part<'_> {
+    fn address(&self) -> PathBuf {
+        match self.source {
+            SigmaSource::File(source) => source.path.clone(),
+            SigmaSource::Folder(folder, _) => folder.address().join(&self.name),
+        }
+    }
+
+    fn open(&self) -> Result<VectorSource> {
+        match self.source {
+            SigmaSource::File(source) => Ok(source.clone()),
+            SigmaSource::Folder(folder, column) => {
+                let mut source = VectorSource::fetched(
+                    self.address(),
+                    folder.fetch_f32_column(&self.name, column.as_deref())?,
+                );
+                source.column.clone_from(column);
+                Ok(source)
+            }
+        }
+    }
 }
 
 /// Where the items of every budget end.
@@ -136,7 +196,7 @@ pub struct Cut {
 /// write_f32(folder.path().join("sigma/a.npy"), &[0.5, 0.1, 0.9])?;
 /// write_f32(folder.path().join("sigma/b.npy"), &[0.5, 0.3])?;
 /// let files = CutFiles {
-///     sigma: vec![VectorSource::path(folder.path().join("sigma"))],
+///     sigma: vec![VectorSource::path(folder.path().join("sigma")).into()],
 ///     first: vec!["40%".parse()?],
 ///     output: folder.path().join("cuts.json"),
 /// };
@@ -155,34 +215,33 @@ pub fn cut(cut: &CutFiles, progress: &Progress) -> Result<Cuts> {
     if cut.first.is_empty() {
         return Err(Error::option("first", "nothing", "one budget or more"));
     }
-    let mut sources = Vec::new();
+    let mut parts = Vec::new();
     for source in &cut.sigma {
-        if !source.path.is_dir() {
-            sources.push(source.clone());
-            continue;
-        }
-        for path in expect_partitions(&source.path)? {
-            let mut partition = VectorSource::path(source.path.join(path));
-            partition.column.clone_from(&source.column);
-            sources.push(partition);
+        match source {
+            SigmaSource::File(_) => parts.push(Part { source, name: PathBuf::new() }),
+            SigmaSource::Folder(folder, _) => {
+                let names = expect_partitions(&**folder)?;
+                parts.extend(names.into_iter().map(|name| Part { source, name }));
+            }
         }
     }
-    if sources.is_empty() {
+    if parts.is_empty() {
         return Err(Error::missing("sigma", "an order by σ²"));
     }
     // Only what has the output's name can be the output; asking the disk about each of a hundred thousand partitions is slow.
     let name = cut.output.file_name();
-    let inputs: Vec<_> = sources
+    let inputs: Vec<_> = parts
         .iter()
-        .filter(|source| source.path.file_name() == name || is_same_file(&source.path, &cut.output))
-        .map(|source| ("sigma", source.path.clone()))
+        .map(Part::address)
+        .filter(|path| path.file_name() == name || is_same_file(path, &cut.output))
+        .map(|path| ("sigma", path))
         .collect();
     expect_apart(&[("output", Some(&cut.output))], &inputs)?;
     // Before the first pass, which may take an hour.
     drop(AtomicFile::create(&cut.output)?);
 
     let mut upper = vec![0_u64; BUCKETS];
-    pass(&sources, "counting", progress, |key| upper[key >> 16] += 1)?;
+    pass(&parts, "counting", progress, |key| upper[key >> 16] += 1)?;
     let items = upper.iter().sum();
     let mut budgets = Vec::new();
     for first in &cut.first {
@@ -195,7 +254,7 @@ pub fn cut(cut: &CutFiles, progress: &Progress) -> Result<Cuts> {
         lower[bucket] = Some(vec![0; BUCKETS]);
     }
     let mut again = vec![0_u64; BUCKETS];
-    pass(&sources, "refining", progress, |key| {
+    pass(&parts, "refining", progress, |key| {
         again[key >> 16] += 1;
         if let Some(counts) = &mut lower[key >> 16] {
             counts[key & 0xffff] += 1;
@@ -227,16 +286,12 @@ pub fn cut(cut: &CutFiles, progress: &Progress) -> Result<Cuts> {
 }
 
 /// Calls `count` with the key of every σ².
-fn pass(
-    sources: &[VectorSource],
-    stage: &str,
-    progress: &Progress,
-    mut count: impl FnMut(usize),
-) -> Result<()> {
-    progress.begin(stage, "partitions", sources.len() as u64);
-    for source in sources {
+fn pass(parts: &[Part], stage: &str, progress: &Progress, mut count: impl FnMut(usize)) -> Result<()> {
+    progress.begin(stage, "partitions", parts.len() as u64);
+    for part in parts {
         progress.check()?;
-        match files::read_f32_column(source) {
+        let source = part.open()?;
+        match files::read_f32_column(&source) {
             Ok(values) => {
                 for (row, value) in values.into_iter().enumerate() {
                     if !value.is_finite() {
@@ -247,7 +302,7 @@ fn pass(
                 }
             }
             // Spark writes partitions without a row.
-            Err(error) if matches!(error.kind(), ErrorKind::Empty { .. }) && sources.len() > 1 => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Empty { .. }) && parts.len() > 1 => {}
             Err(error) => return Err(error),
         }
         progress.advance(1);

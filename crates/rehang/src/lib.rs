@@ -11,6 +11,7 @@ pub mod cuts;
 mod error;
 pub mod files;
 pub mod finding;
+pub mod folders;
 mod gate;
 mod head;
 mod named;

@@ -6,25 +6,22 @@
 //! was at is made again; an input, an output or an adapter that has changed since is noticed.
 
 use std::collections::BTreeMap;
-use std::fs::Metadata;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::AdapterSource;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::{self, VectorSource, folder_of};
+use crate::files::VectorSource;
 use crate::finding::Finding;
+use crate::folders::{Folder, Stamp, expect_partitions};
 use crate::progress::Progress;
 use crate::space::Space;
 use crate::transform::{TransformFiles, transform};
 
 /// The folder of notes among the outputs. Readers of partitioned data pass over names that begin with `_`.
 const NOTES: &str = "_rehang";
-
-/// Files that are partitions, by what their names end in: those that can be written too.
-const EXTENSIONS: [&str; 5] = ["parquet", "pq", "npy", "fvecs", "safetensors"];
 
 /// Which partitions a process takes: every `of`-th, from `part` on, counted from 1.
 ///
@@ -72,13 +69,13 @@ impl std::str::FromStr for Share {
 pub struct TransformFolder {
     /// The adapter.
     pub adapter: AdapterSource,
-    /// The folder. Partitions are its files of vectors at any depth, but for names that begin with `_` or `.`.
-    pub input: PathBuf,
+    /// The folder. Partitions are its files of vectors at any depth, as [`is_partition`](crate::folders::is_partition) has them.
+    pub input: Arc<dyn Folder>,
     /// The column of the vectors, where partitions have several.
     pub column: Option<String>,
     /// The folder that is written: every partition under the name that it has in `input`. A Parquet partition has ids and σ² beside
     /// the vectors.
-    pub output: PathBuf,
+    pub output: Arc<dyn Folder>,
     /// Which partitions this process takes.
     pub share: Share,
     /// Goes on although vectors of the new space's width do not look like those that the adapter was fitted on.
@@ -119,31 +116,13 @@ struct Note {
     output: Stamp,
 }
 
-/// A file as it was: its length, and when it was written, in nanoseconds.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Stamp {
-    bytes: u64,
-    written: u64,
-}
-
-impl Stamp {
-    fn of(path: &Path) -> Result<Self> {
-        let metadata = fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
-        Ok(Self { bytes: metadata.len(), written: written(&metadata) })
-    }
-}
-
-/// When a file was written, in nanoseconds; 0 where the system does not say.
-fn written(metadata: &Metadata) -> u64 {
-    let since = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    since.map_or(0, |since| since.as_nanos() as u64)
-}
-
 /// Applies an adapter to every partition of a folder, each as [`transform`] does a file, and passes over those that are made already.
 ///
 /// ```
 /// use rehang::adapter::AdapterSource;
 /// use rehang::partitions::{Share, TransformFolder, transform_folder};
+/// use std::sync::Arc;
+/// use rehang::folders::LocalFolder;
 /// use rehang::{Adapter, Distance, Matrix, Progress, Space, files};
 ///
 /// let folder = tempfile::tempdir()?;
@@ -156,9 +135,9 @@ fn written(metadata: &Metadata) -> u64 {
 /// }
 /// let wanted = TransformFolder {
 ///     adapter: AdapterSource::Given("v1 to v2".into(), adapter.into()),
-///     input: old,
+///     input: Arc::new(LocalFolder::new(old)),
 ///     column: None,
-///     output: folder.path().join("new"),
+///     output: Arc::new(LocalFolder::new(folder.path().join("new"))),
 ///     share: Share::ALL,
 ///     force: false,
 ///     batch: 1000,
@@ -173,22 +152,24 @@ fn written(metadata: &Metadata) -> u64 {
 /// # Errors
 ///
 /// [`ErrorKind::Empty`] for a folder without partitions; [`ErrorKind::InvalidOption`]
-/// for an output that is, holds or lies in the input; as [`transform`], naming the partition. Partitions that were made before stay.
+/// for an output that is, holds or lies in the input; as [`transform`] and as the [`Folder`]s, naming the partition. Partitions that
+/// were made before stay.
 pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<TransformedFolder> {
     let adapter = files.adapter.load()?;
     let fingerprint = adapter.fingerprint()?;
-    let all = expect_partitions(&files.input)?;
-    let (input, output) = (whole(&files.input), whole(&files.output));
+    let all = expect_partitions(&*files.input)?;
+    let (from, to) = (files.input.address(), files.output.address());
+    let (input, output) = (whole(&from), whole(&to));
     if input.starts_with(&output) || output.starts_with(&input) {
         let expected = "a folder apart from `input`: neither may lie in the other";
-        return Err(Error::option("output", files.output.display(), expected));
+        return Err(Error::option("output", to.display(), expected));
     }
     let mut done = TransformedFolder {
         partitions: 0,
         made: 0,
         empty: 0,
         vectors: 0,
-        adapted: files.output.clone(),
+        adapted: to,
         space: adapter.output_space(),
         drift_suspicious: Vec::new(),
         findings: Vec::new(),
@@ -199,30 +180,35 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
     let mut seen: BTreeMap<String, (Finding, usize)> = BTreeMap::new();
     for (place, name) in own.iter().enumerate() {
         progress.check()?;
-        let (input, output) = (files.input.join(name), files.output.join(name));
-        let note_path = note_of(&files.output, name);
-        let note = |output: Stamp| -> Result<Note> {
-            let column = files.column.clone();
-            Ok(Note { adapter: fingerprint.clone(), column, input: Stamp::of(&input)?, output })
+        let note_name = note_of(name);
+        let note = |input: Stamp, output: Stamp| -> Note {
+            Note { adapter: fingerprint.clone(), column: files.column.clone(), input, output }
         };
-        if let (Some(there), Ok(stamp)) = (read_note(&note_path), Stamp::of(&output))
-            && there == note(stamp)?
+        // A note that cannot be read is none.
+        let there: Option<Note> =
+            files.output.read(&note_name)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        if let Some(there) = there
+            && let Some(output) = files.output.stamp(name)?
+            && let Some(input) = files.input.stamp(name)?
+            && there == note(input, output)
         {
             continue;
         }
-        let before = Stamp::of(&input)?;
-        for path in [&output, &note_path] {
-            make_folder(folder_of(path))?;
-        }
-        let mut source = VectorSource::path(&input);
+        // An input that is written anew from here on is for the next run.
+        let fetched = files.input.fetch(name)?;
+        let input = fetched.stamp().clone();
+        let mut source = VectorSource::fetched(from.join(name), fetched);
         source.column.clone_from(&files.column);
-        let wanted = TransformFiles {
-            output: Some(output.clone()),
-            force: files.force,
-            batch: files.batch,
-            ..TransformFiles::new(AdapterSource::Given(files.adapter.to_string(), adapter.clone()), source)
-        };
-        let made = match transform(&wanted, progress) {
+        let given = AdapterSource::Given(files.adapter.to_string(), adapter.clone());
+        let mut wanted =
+            TransformFiles { force: files.force, batch: files.batch, ..TransformFiles::new(given, source) };
+        let mut made = None;
+        let kept = files.output.put(name, &mut |path| {
+            wanted.output = Some(path.to_owned());
+            made = Some(transform(&wanted, progress)?);
+            Ok(())
+        });
+        let kept = match kept {
             // Spark writes partitions without a row; there is nothing to make of them.
             Err(error) if matches!(error.kind(), ErrorKind::Empty { .. }) => {
                 done.empty += 1;
@@ -231,11 +217,11 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
             outcome => outcome?,
         };
         progress.note(format!("partition {} of {}", place + 1, own.len()));
-        // An input that was written anew meanwhile is for the next run.
-        let note = Note { input: before, ..note(Stamp::of(&output)?)? };
-        let text = serde_json::to_string(&note).map_err(|error| Error::corrupt("a note", error))?;
-        files::write_text(&note_path, &text)?;
+        let text =
+            serde_json::to_string(&note(input, kept)).map_err(|error| Error::corrupt("a note", error))?;
+        files.output.write(&note_name, text.as_bytes())?;
         done.made += 1;
+        let Some(made) = made else { continue };
         done.vectors += made.vectors;
         if made.drift_suspicious {
             done.drift_suspicious.push((*name).clone());
@@ -257,73 +243,15 @@ fn of_partitions(mut finding: Finding, times: usize) -> Finding {
     finding
 }
 
-/// The partitions of a folder, as they are named in it, in the order of their names.
-///
-/// # Errors
-///
-/// [`ErrorKind::Io`]; [`ErrorKind::Corrupt`] for a link to a folder, which could lead round in a circle.
-pub fn partitions(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut open = vec![PathBuf::new()];
-    while let Some(inner) = open.pop() {
-        let here = folder.join(&inner);
-        let refused = |error: std::io::Error| Error::io("read", &here, &error);
-        for entry in fs_err::read_dir(&here).map_err(refused)? {
-            let entry = entry.map_err(refused)?;
-            let kind = entry.file_type().map_err(refused)?;
-            let name = entry.file_name();
-            let said = name.to_string_lossy();
-            // Spark passes over these too; a folder `_key=value` is one of a column.
-            if said.starts_with('.') || (said.starts_with('_') && !(kind.is_dir() && said.contains('='))) {
-                continue;
-            }
-            let (path, name) = (entry.path(), inner.join(&name));
-            let extension = path.extension().and_then(|extension| extension.to_str());
-            if kind.is_dir() {
-                open.push(name);
-            } else if kind.is_symlink() && path.is_dir() {
-                let detail = "it is a link to a folder, which could lead round in a circle; name that folder by itself";
-                return Err(Error::corrupt(path.display(), detail));
-            } else if extension.is_some_and(|own| EXTENSIONS.contains(&own.to_ascii_lowercase().as_str())) {
-                found.push(name);
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// The same where there has to be one.
-///
-/// # Errors
-///
-/// As [`partitions`]; [`ErrorKind::Empty`].
-pub fn expect_partitions(folder: &Path) -> Result<Vec<PathBuf>> {
-    let found = partitions(folder)?;
-    if found.is_empty() {
-        let endings = EXTENSIONS.map(|extension| format!(".{extension}")).join(", ");
-        return Err(Error::empty(format!("{} (it has no file that ends in {endings})", folder.display())));
-    }
-    Ok(found)
-}
-
-/// Where the note of a partition lies.
-fn note_of(output: &Path, name: &Path) -> PathBuf {
-    let mut file = output.join(NOTES).join(name).into_os_string();
+/// The name of a partition's note.
+fn note_of(name: &Path) -> PathBuf {
+    let mut file = Path::new(NOTES).join(name).into_os_string();
     file.push(".json");
     file.into()
 }
 
-/// The note, where there is one that can be read: any other is none.
-fn read_note(path: &Path) -> Option<Note> {
-    serde_json::from_slice(&fs_err::read(path).ok()?).ok()
-}
-
-fn make_folder(path: &Path) -> Result<()> {
-    fs_err::create_dir_all(path).map_err(|error| Error::io("create", path, &error))
-}
-
-/// A path from the root of the file system, whichever links lead there; its end need not be there yet.
+/// A path from the root of the file system, whichever links lead there; its end need not be there yet. Addresses stay apart from each
+/// other, and from paths.
 fn whole(path: &Path) -> PathBuf {
     for folder in path.ancestors() {
         let there = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -332,152 +260,4 @@ fn whole(path: &Path) -> PathBuf {
         }
     }
     path.to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::vectors::Matrix;
-    use crate::{Adapter, Distance};
-
-    fn case(folder: &Path) -> TransformFolder {
-        let space = |name| Space::new(name, 3, Distance::L2, false);
-        let adapter = Adapter::identity(space("v1"), space("v2"), None).unwrap();
-        for (name, rows) in
-            [("a.parquet", 5), ("deep/b=1/c.npy", 7), ("deep/b=2/c.npy", 2), ("_hidden/d.npy", 1)]
-        {
-            let path = folder.join("old").join(name);
-            make_folder(folder_of(&path)).unwrap();
-            files::write_matrix(
-                &path,
-                &Matrix::from_fn(rows, 3, |row, column| (row * 3 + column) as f32),
-                None,
-            )
-            .unwrap();
-        }
-        fs_err::write(folder.join("old/_SUCCESS"), "").unwrap();
-        fs_err::write(folder.join("old/read me.txt"), "").unwrap();
-        TransformFolder {
-            adapter: AdapterSource::Given("a".into(), adapter.into()),
-            input: folder.join("old"),
-            column: None,
-            output: folder.join("new"),
-            share: Share::ALL,
-            force: false,
-            batch: 4,
-        }
-    }
-
-    fn made(files: &TransformFolder) -> (usize, usize, u64) {
-        let done = transform_folder(files, &Progress::default()).unwrap();
-        (done.partitions, done.made, done.vectors)
-    }
-
-    #[test]
-    fn each_partition_is_the_file_that_transform_makes_of_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = case(folder.path());
-        assert_eq!(made(&files), (3, 3, 14));
-        for name in partitions(&files.input).unwrap() {
-            let alone = folder.path().join("alone").with_extension(name.extension().unwrap());
-            let wanted = TransformFiles {
-                output: Some(alone.clone()),
-                ..TransformFiles::new(files.adapter.clone(), VectorSource::path(files.input.join(&name)))
-            };
-            transform(&wanted, &Progress::default()).unwrap();
-            assert_eq!(fs_err::read(&alone).unwrap(), fs_err::read(files.output.join(&name)).unwrap());
-        }
-        assert_eq!(
-            partitions(&files.output).unwrap(),
-            partitions(&files.input).unwrap(),
-            "notes are no partitions"
-        );
-    }
-
-    #[test]
-    fn what_is_made_is_passed_over_until_something_changes() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut files = case(folder.path());
-        assert_eq!(made(&files), (3, 3, 14));
-        assert_eq!(made(&files), (3, 0, 0));
-        // An output that is gone, one that was written over, a note that is damaged, an input that is another.
-        fs_err::remove_file(files.output.join("a.parquet")).unwrap();
-        assert_eq!(made(&files), (3, 1, 5));
-        fs_err::write(files.output.join("a.parquet"), "other bytes").unwrap();
-        assert_eq!(made(&files), (3, 1, 5));
-        fs_err::write(note_of(&files.output, Path::new("deep/b=1/c.npy")), "{").unwrap();
-        assert_eq!(made(&files), (3, 1, 7));
-        files::write_matrix(files.input.join("a.parquet"), &Matrix::zeros(6, 3), None).unwrap();
-        assert_eq!(made(&files), (3, 1, 6));
-        // Another adapter makes all of them anew.
-        let space = |name| Space::new(name, 3, Distance::L2, false);
-        let other = Adapter::identity(space("v1"), space("v3"), None).unwrap();
-        files.adapter = AdapterSource::Given("b".into(), other.into());
-        assert_eq!(made(&files), (3, 3, 15));
-    }
-
-    #[test]
-    fn partitions_without_a_row_and_links_to_folders() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = case(folder.path());
-        // As NumPy writes an array of no rows.
-        let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3), }";
-        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-        bytes.extend((header.len() as u16).to_le_bytes());
-        bytes.extend(header.bytes());
-        fs_err::write(files.input.join("empty.npy"), bytes).unwrap();
-        let done = transform_folder(&files, &Progress::default()).unwrap();
-        assert_eq!((done.partitions, done.made, done.empty), (4, 3, 1));
-        assert!(!files.output.join("empty.npy").exists());
-        #[cfg(unix)]
-        {
-            std::os::unix::fs::symlink(&files.input, files.input.join("again")).unwrap();
-            assert!(partitions(&files.input).unwrap_err().to_string().contains("link to a folder"));
-        }
-    }
-
-    #[test]
-    fn shares_are_all_of_it_and_each_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut files = case(folder.path());
-        files.share = "1/2".parse().unwrap();
-        assert_eq!(made(&files), (2, 2, 7));
-        files.share = "2/2".parse().unwrap();
-        assert_eq!(made(&files), (1, 1, 7));
-        files.share = Share::ALL;
-        assert_eq!(made(&files), (3, 0, 0));
-    }
-
-    #[test]
-    fn a_bad_partition_is_named_and_the_others_stay() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = case(folder.path());
-        fs_err::write(files.input.join("deep/b=1/c.npy"), "no array").unwrap();
-        let error = transform_folder(&files, &Progress::default()).unwrap_err().to_string();
-        assert!(error.contains("b=1") && !error.contains("b=2"), "{error}");
-        assert!(files.output.join("a.parquet").exists() && !files.output.join("deep/b=1/c.npy").exists());
-        fs_err::remove_file(files.input.join("deep/b=1/c.npy")).unwrap();
-        assert_eq!(made(&files), (2, 1, 2));
-    }
-
-    #[test]
-    fn folders_that_hold_each_other_and_empty_ones_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = case(folder.path());
-        for output in [files.input.clone(), files.input.join("new"), folder.path().to_owned()] {
-            let error = transform_folder(&TransformFolder { output, ..files.clone() }, &Progress::default());
-            assert!(error.unwrap_err().to_string().contains("neither may lie in the other"));
-        }
-        assert!(!files.input.join("new").exists());
-        let empty = TransformFolder { input: files.input.join("_hidden/.."), ..files.clone() };
-        assert_eq!(made(&empty).0, 3);
-        fs_err::create_dir(folder.path().join("nothing")).unwrap();
-        let empty = TransformFolder { input: folder.path().join("nothing"), ..files };
-        assert!(
-            transform_folder(&empty, &Progress::default())
-                .unwrap_err()
-                .to_string()
-                .contains("no file that ends in")
-        );
-    }
 }

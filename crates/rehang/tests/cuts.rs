@@ -17,7 +17,11 @@ fn cuts_of(partitions: &[Vec<f32>], first: &[First]) -> rehang::Result<Cuts> {
     }
     let output = folder.path().join("cuts.json");
     let made = cut(
-        &CutFiles { sigma: vec![VectorSource::path(sigma)], first: first.to_vec(), output: output.clone() },
+        &CutFiles {
+            sigma: vec![VectorSource::path(sigma).into()],
+            first: first.to_vec(),
+            output: output.clone(),
+        },
         &Progress::default(),
     );
     assert_eq!(output.exists(), made.is_ok());

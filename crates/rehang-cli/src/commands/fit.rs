@@ -8,7 +8,7 @@ use rehang_fit::{FitAnswer, FitFiles, FitParameters, NetworkOptions, Selection, 
 
 use super::{Outcome, one_decimal, say_findings};
 use crate::arguments::Fit;
-use crate::bar::with_bar;
+use crate::places;
 
 /// Fits an adapter on pairs and writes it.
 pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
@@ -40,10 +40,10 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
             .and_then(|weights| weights.try_into().ok()),
     };
     let files = FitFiles {
-        old: arguments.old.clone(),
-        new: arguments.new.clone(),
-        labels: arguments.labels.clone(),
-        side: arguments.side.clone(),
+        old: places::here(&arguments.old)?,
+        new: places::here(&arguments.new)?,
+        labels: places::here(&arguments.labels)?,
+        side: places::here(&arguments.side)?,
         join: arguments.ids.files(),
         rows: arguments.selection.parsed()?,
         queries_old: arguments.queries_old.clone(),
@@ -67,7 +67,9 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
         evaluation_old: arguments.evaluation_old.clone(),
         output: Some(arguments.output.clone()),
     };
-    let answer = with_bar(|progress| fit_files(&files, progress))?;
+    let sources = [&arguments.old, &arguments.new, &arguments.labels, &arguments.side];
+    let paths = sources.into_iter().flatten().map(|source| source.path.as_path());
+    let answer = places::with_bar(paths, |progress| fit_files(&files, progress))?;
     say(&answer);
     Ok(answer)
 }

@@ -24,7 +24,7 @@ use std::io::Write;
 use std::path::Path;
 
 use rehang::finding::{Finding, Severity};
-use rehang::{Error, Result, printable};
+use rehang::{Error, Progress, Result, printable};
 use rehang_upgrade::{Configuration, Location};
 use serde::Serialize;
 
@@ -88,6 +88,21 @@ pub fn say_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
         };
         say(&in_flags(&format!("{word}: {finding}")));
     }
+}
+
+/// The first Ctrl-C lets what is in hand finish, so that what was paid for is written and temporary files are removed; the second ends at
+/// once.
+pub fn end_at_ctrl_c(progress: &Progress) {
+    let progress = progress.clone();
+    let handler = move || {
+        if progress.check().is_err() {
+            std::process::exit(130);
+        }
+        say("Ending after what is in hand (Ctrl-C again to end at once) …");
+        progress.cancel();
+    };
+    // Without a handler Ctrl-C ends at once, which loses nothing either.
+    drop(ctrlc::set_handler(handler));
 }
 
 /// Says something on stderr, beside the result.

@@ -1,12 +1,13 @@
 //! `rehang order`.
 
-use rehang::cuts::{CutFiles, cut};
+use rehang::cuts::{CutFiles, SigmaSource, cut};
+use rehang::files::VectorSource;
 use rehang::{Error, Result};
 use rehang_evaluate::{OrderFiles, order};
 
 use super::{Outcome, say_findings};
 use crate::arguments::Order;
-use crate::bar::with_bar;
+use crate::places;
 
 /// Orders a gallery and writes the permutation.
 pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
@@ -37,8 +38,16 @@ fn cuts(arguments: &Order, json: bool) -> Result<Outcome> {
         return Err(Error::option("policy", &arguments.policy, expected));
     }
     let first = arguments.first.iter().map(|first| first.parse()).collect::<Result<_>>()?;
-    let files = CutFiles { sigma: arguments.sigma.clone(), first, output: arguments.output.clone() };
-    let made = with_bar(|progress| cut(&files, progress))?;
+    let sigma = |source: &VectorSource| {
+        Ok(match places::folder_there(&source.path)? {
+            Some(folder) => SigmaSource::Folder(folder, source.column.clone()),
+            None => SigmaSource::File(places::here(std::slice::from_ref(source))?.remove(0)),
+        })
+    };
+    let sigma = arguments.sigma.iter().map(sigma).collect::<Result<_>>()?;
+    let files = CutFiles { sigma, first, output: arguments.output.clone() };
+    let paths = arguments.sigma.iter().map(|source| source.path.as_path());
+    let made = places::with_bar(paths, |progress| cut(&files, progress))?;
     let mut text = format!("Cuts of {} items written to {}\n", made.items, arguments.output.display());
     for cut in &made.cuts {
         let (first, items, threshold) = (&cut.first, cut.items, cut.threshold);

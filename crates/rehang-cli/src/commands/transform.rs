@@ -1,27 +1,30 @@
 //! `rehang transform`: old vectors in, vectors of the new space out.
 
+use std::sync::Arc;
+
 use rehang::files::VectorSource;
+use rehang::folders::Folder;
 use rehang::partitions::{Share, TransformFolder, transform_folder};
 use rehang::transform::{TransformFiles, transform};
 use rehang::{Error, Result};
 
 use super::{Outcome, say_findings};
 use crate::arguments::Transform;
-use crate::bar::with_bar;
+use crate::places;
 
 /// Transforms files, or a folder of partitions.
 pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
-    if let [folder] = arguments.input.as_slice()
-        && folder.path.is_dir()
+    if let [source] = arguments.input.as_slice()
+        && let Some(folder) = places::folder_there(&source.path)?
     {
-        return run_folder(arguments, folder, json);
+        return run_folder(arguments, source, folder, json);
     }
     if let Some(share) = &arguments.share {
         return Err(Error::option("share", share, "nothing beside files: it is for a folder of partitions"));
     }
     let files = TransformFiles {
         adapter: arguments.adapter.clone().into(),
-        input: arguments.input.clone(),
+        input: places::here(&arguments.input)?,
         side: arguments.side.clone(),
         rows: arguments.selection.parsed()?,
         output: Some(arguments.output.clone()),
@@ -29,7 +32,8 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
         force: arguments.force,
         batch: arguments.batch,
     };
-    let written = with_bar(|progress| transform(&files, progress))?;
+    let paths = arguments.input.iter().map(|source| source.path.as_path());
+    let written = places::with_bar(paths, |progress| transform(&files, progress))?;
     say_findings(&written.findings);
     let (count, space, path) = (written.vectors, &written.space, arguments.output.display());
     Outcome::done_if(!written.drift_suspicious).print(
@@ -39,7 +43,12 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
     )
 }
 
-fn run_folder(arguments: &Transform, folder: &VectorSource, json: bool) -> Result<Outcome> {
+fn run_folder(
+    arguments: &Transform,
+    source: &VectorSource,
+    input: Arc<dyn Folder>,
+    json: bool,
+) -> Result<Outcome> {
     let idle = [
         ("side", !arguments.side.is_empty()),
         ("rows", arguments.selection.rows.is_some()),
@@ -51,14 +60,16 @@ fn run_folder(arguments: &Transform, folder: &VectorSource, json: bool) -> Resul
     }
     let files = TransformFolder {
         adapter: arguments.adapter.clone().into(),
-        input: folder.path.clone(),
-        column: folder.column.clone(),
-        output: arguments.output.clone(),
+        input,
+        column: source.column.clone(),
+        output: places::folder(&arguments.output)?,
         share: arguments.share.as_deref().map_or(Ok(Share::ALL), str::parse)?,
         force: arguments.force,
         batch: arguments.batch,
     };
-    let done = with_bar(|progress| transform_folder(&files, progress))?;
+    let done = places::with_bar([source.path.as_path(), &arguments.output], |progress| {
+        transform_folder(&files, progress)
+    })?;
     say_findings(&done.findings);
     let (made, there, space, path) =
         (done.made, done.partitions - done.made - done.empty, &done.space, done.adapted.display());

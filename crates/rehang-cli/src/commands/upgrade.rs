@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use rehang::{Error, Progress, Remedy, Result};
+use rehang::{Error, Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
     AutoOptions, Basis, Clock, Ending, Enough, Estimate, Forecast, Halt, Left, Next, Outlook, PairsDrawn,
@@ -13,7 +13,7 @@ use rehang_upgrade::{
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
-use super::{Outcome, one_decimal, say, warn, written};
+use super::{Outcome, end_at_ctrl_c, one_decimal, warn, written};
 use crate::arguments::{
     self, RunLimits, SampleSize, UpgradeAuto, UpgradeConfig, UpgradeFit, UpgradePairs, UpgradePlan,
     UpgradeReport, UpgradeResume, UpgradeRun, UpgradeStatus, UpgradeSwitch,
@@ -792,20 +792,6 @@ fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     }
     text += "`rehang gallery compact` gives the disk the room back that it took.\n";
     Outcome::done_if(done.lacking == 0).print(json, &done, &text)
-}
-
-/// The first Ctrl-C lets batches in hand finish, so that what was paid for is written; the second ends at once.
-fn end_at_ctrl_c(progress: &Progress) {
-    let progress = progress.clone();
-    let handler = move || {
-        if progress.check().is_err() {
-            std::process::exit(130);
-        }
-        say("Ending after the batches in hand (Ctrl-C again to end at once) …");
-        progress.cancel();
-    };
-    // Without a handler Ctrl-C ends at once, which loses nothing either.
-    drop(ctrlc::set_handler(handler));
 }
 
 fn bytes(count: u64) -> String {

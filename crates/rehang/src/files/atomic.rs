@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::folder_of;
+use super::{folder_of, is_address};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes collected before the system is asked to write.
@@ -71,6 +71,9 @@ impl AtomicFile {
             return Err(refuse("it names no file"));
         };
         let folder = folder_of(&target).to_path_buf();
+        if !folder.is_dir() && is_address(path) {
+            return Err(refuse("it is an address; give the name of a file on this machine"));
+        }
         if !folder.is_dir() {
             return Err(refuse(&format!("there is no folder {}; create it first", folder.display())));
         }

@@ -655,7 +655,7 @@ fn own_ids(sources: &[VectorSource]) -> Result<Option<Vec<String>>> {
     let mut ids = Vec::new();
     for source in sources {
         // A column that is named is the one of the vectors.
-        let own = super::read_ids(&VectorSource::path(&source.path))?;
+        let own = super::read_ids(&VectorSource { column: None, ..source.clone() })?;
         ids.extend(own.ok_or_else(|| Error::missing("a column of ids", source))?);
     }
     Ok(Some(ids))

@@ -32,12 +32,14 @@ mod text;
 mod vecs;
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use fs_err::File;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::folders::Fetched;
 use crate::vectors::{Labels, Matrix};
 
 pub use atomic::AtomicFile;
@@ -137,6 +139,8 @@ pub struct VectorSource {
     pub column: Option<String>,
     /// What the caller holds in memory, in the place of a file.
     given: Option<Given>,
+    /// The file that is read in the place of `path`, which is another one's address.
+    fetched: Option<Fetched>,
 }
 
 impl VectorSource {
@@ -153,12 +157,17 @@ impl VectorSource {
         if path.is_empty() || column == Some("") {
             return Err(Error::option("an input", text, "PATH or PATH#COLUMN"));
         }
-        Ok(Self { path: path.into(), column: column.map(str::to_string), given: None })
+        Ok(Self { column: column.map(str::to_string), ..Self::path(path) })
     }
 
     /// A file in which nothing has to be named.
     pub fn path(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), column: None, given: None }
+        Self { path: path.into(), column: None, given: None, fetched: None }
+    }
+
+    /// A file of a [`Folder`](crate::folders::Folder), which errors and records name by its address.
+    pub fn fetched(address: impl Into<PathBuf>, fetched: Fetched) -> Self {
+        Self { fetched: Some(fetched), ..Self::path(address) }
     }
 
     /// What a caller holds in memory under a name, most often that of the parameter.
@@ -173,7 +182,7 @@ impl VectorSource {
     /// # Ok::<(), rehang::Error>(())
     /// ```
     pub fn given(name: &str, content: impl Into<Given>) -> Self {
-        Self { path: name.into(), column: None, given: Some(content.into()) }
+        Self { given: Some(content.into()), ..Self::path(name) }
     }
 
     /// Whether it stands for a file, and not for what a caller holds in memory.
@@ -181,9 +190,14 @@ impl VectorSource {
         self.given.is_none()
     }
 
+    /// The file that is read.
+    fn file(&self) -> &Path {
+        self.fetched.as_ref().map_or(&self.path, Fetched::path)
+    }
+
     fn format(&self, wanted: &str, expected: &str) -> Result<Format> {
         // A missing or unreadable file says so, whatever its name ends in.
-        open(&self.path)?;
+        open(self.file())?;
         Format::of(&self.path)
             .ok_or_else(|| Error::option(format!("a file of {wanted}"), self.path.display(), expected))
     }
@@ -234,12 +248,30 @@ impl Opened {
     }
 }
 
+/// Whether a path is the address of something that is not on this machine: `s3://bucket/name`.
+///
+/// ```
+/// use std::path::Path;
+/// use rehang::files::is_address;
+///
+/// assert!(is_address(Path::new("s3://bucket/old")) && !is_address(Path::new("C:/old")) && !is_address(Path::new("./s3://b")));
+/// ```
+pub fn is_address(path: &Path) -> bool {
+    let scheme = path.to_str().and_then(|text| text.split_once("://")).map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
 /// Opens a regular file. Folders, devices and pipes are refused before they are opened, since a pipe would block.
 fn open(path: &Path) -> Result<Opened> {
     let named = |error: &std::io::Error| Error::io("read", path, error);
-    let metadata = fs_err::metadata(path).map_err(|error| named(&error))?;
     let refuse = |reason: &str| -> Result<Opened> {
         Err(ErrorKind::Io { action: "read", path: path.to_path_buf(), reason: reason.into() }.into())
+    };
+    let metadata = match fs_err::metadata(path) {
+        Err(_) if is_address(path) => {
+            return refuse("it is an address; copy the object here and give the file");
+        }
+        found => found.map_err(|error| named(&error))?,
     };
     if metadata.is_dir() {
         return refuse("it is a folder; give a file");
@@ -274,12 +306,12 @@ fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
     let format = source.format(wish.what, Format::VALUES)?;
     source.check_column(format)?;
     match format {
-        Format::Npy => npy::read_scalars(&source.path),
+        Format::Npy => npy::read_scalars(source.file()),
         Format::Parquet => parquet::read_scalars(source, wish),
-        Format::Fvecs | Format::Bvecs | Format::Ivecs => vecs::read_scalars(&source.path, format),
+        Format::Fvecs | Format::Bvecs | Format::Ivecs => vecs::read_scalars(source.file(), format),
         Format::Safetensors => safetensors::read_scalars(source),
-        Format::Text => text::read_scalars(&source.path),
-        Format::JsonLines => text::read_json_scalars(&source.path, wish.names),
+        Format::Text => text::read_scalars(source.file()),
+        Format::JsonLines => text::read_json_scalars(source.file(), wish.names),
     }
 }
 
@@ -331,14 +363,14 @@ pub fn read_ids(source: &VectorSource) -> Result<Option<Vec<String>>> {
     }
     let format = source.format("ids", Format::VALUES)?;
     if format == Format::JsonLines {
-        return text::read_json_field(&source.path, &["_id", "id"]).map(Some);
+        return text::read_json_field(source.file(), &["_id", "id"]).map(Some);
     }
     if format == Format::Parquet && source.column.is_none() && !parquet::has_ids(source)? {
         return Ok(None);
     }
     if format == Format::Text {
         // Ids such as 007 are text; only whole columns of other files are known to be numbers.
-        return read_lines(&source.path).and_then(|lines| no_empty_ids(source, lines)).map(Some);
+        return read_lines(source.file()).and_then(|lines| no_empty_ids(source, lines)).map(Some);
     }
     ids_of(source, read_scalars(source, &IDS)?).map(Some)
 }
@@ -428,6 +460,15 @@ pub fn read_f32_column(source: &VectorSource) -> Result<Vec<f32>> {
         Scalars::Floats(values) => Ok(values.into_iter().map(|value| value as f32).collect()),
         Scalars::Texts(_) => Err(Error::corrupt(source, "it holds text where numbers are needed")),
     }
+}
+
+/// Where the numbers that [`read_f32_column`] reads lie in a Parquet file, of which only the end, which describes it, is looked at.
+///
+/// # Errors
+///
+/// As [`stream::open`]; [`ErrorKind::Corrupt`] where it has no such column.
+pub fn f32_column_ranges(source: &VectorSource) -> Result<Vec<Range<u64>>> {
+    parquet::scalar_ranges(source, &NUMBERS)
 }
 
 /// An order: every row number from 0 to n − 1 once, the first to be re-embedded in front.

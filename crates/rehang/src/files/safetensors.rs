@@ -21,7 +21,7 @@ const TENSOR: &str = "vectors";
 
 /// Opens a tensor that has `dimensions` sides: the one that is named, or else the only one there is.
 fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Result<(RawRows, Vec<usize>)> {
-    let path = &source.path;
+    let path = source.file();
     let mut opened = open(path)?;
     if opened.bytes == 0 {
         return Err(opened.empty());
@@ -110,7 +110,7 @@ fn open_tensor(source: &VectorSource, dimensions: &[usize], wanted: &str) -> Res
         return Err(opened.empty());
     }
     let offset = 8 + length + begin as u64;
-    let block = RawRows::new(path.clone(), opened.file, offset, (rows, columns), element, Layout::Rows);
+    let block = RawRows::new(path.to_owned(), opened.file, offset, (rows, columns), element, Layout::Rows);
     Ok((block, shape))
 }
 

@@ -185,9 +185,9 @@ pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
     let format = source.format("vectors", Format::VECTORS)?;
     source.check_column(format)?;
     Ok(match format {
-        Format::Npy => Box::new(npy::open_rows(&source.path)?),
+        Format::Npy => Box::new(npy::open_rows(source.file())?),
         Format::Parquet => Box::new(ParquetRows::open(source)?),
-        Format::Fvecs | Format::Bvecs | Format::Ivecs => Box::new(vecs::open_rows(&source.path, format)?),
+        Format::Fvecs | Format::Bvecs | Format::Ivecs => Box::new(vecs::open_rows(source.file(), format)?),
         Format::Safetensors => Box::new(safetensors::open_rows(source)?),
         Format::Text | Format::JsonLines => {
             return Err(Error::option("a file of vectors", source, Format::VECTORS));

@@ -10,6 +10,7 @@ mod header;
 mod write;
 
 use std::io::{BufReader, Seek, SeekFrom};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -141,7 +142,7 @@ impl Table {
     fn open(source: &VectorSource) -> Result<Self> {
         use ConvertedType::{INT_8, INT_16, INT_32, INT_64, NONE, UINT_8, UINT_16, UINT_32, UINT_64};
 
-        let opened = open(&source.path)?;
+        let opened = open(source.file())?;
         if opened.bytes == 0 {
             return Err(opened.empty());
         }
@@ -256,6 +257,18 @@ impl Table {
 
     fn named(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|column| column.name == name)
+    }
+
+    /// The column of one value a row that is looked for.
+    fn wished(&self, wish: &Wish) -> Result<&Column> {
+        let [integers, floats, texts] = wish.accepts;
+        let fits = |column: &Column| {
+            column.shape == Shape::One
+                && ((integers && column.value.is_integer())
+                    || (floats && column.value.is_float())
+                    || (texts && column.value == Value::Text))
+        };
+        self.pick(wish.what, fits, wish.names)
     }
 
     /// The column that is named in the source, or else one of the `preferred` names, or else the only one that fits.
@@ -525,7 +538,7 @@ impl<T: DataType> Leaf<T> {
             .map_err(|error| damaged(&self.source, &error))?;
         let description = metadata.file_metadata().schema_descr().column(self.column);
         let (next, length) = chunk.byte_range();
-        let file = BufReader::with_capacity(512, open(&self.source.path)?.file);
+        let file = BufReader::with_capacity(512, open(self.source.file())?.file);
         let end = next.saturating_add(length);
         self.current = Some(ColumnReaderImpl::new(
             description,
@@ -672,14 +685,7 @@ pub(super) fn has_ids(source: &VectorSource) -> Result<bool> {
 /// A column with one value a row.
 pub(super) fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
     let table = Table::open(source)?;
-    let [integers, floats, texts] = wish.accepts;
-    let fits = |column: &Column| {
-        column.shape == Shape::One
-            && ((integers && column.value.is_integer())
-                || (floats && column.value.is_float())
-                || (texts && column.value == Value::Text))
-    };
-    let column = table.pick(wish.what, fits, wish.names)?;
+    let column = table.wished(wish)?;
     guarded(source, || {
         let all = Values::new(&table, column)?.scalars(table.rows, 1)?;
         if all.len() < table.rows {
@@ -693,6 +699,17 @@ pub(super) fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars
             return Ok(Scalars::Integers(numbers));
         }
         Ok(all)
+    })
+}
+
+/// Where the values that [`read_scalars`] reads lie in the file.
+pub(super) fn scalar_ranges(source: &VectorSource, wish: &Wish) -> Result<Vec<Range<u64>>> {
+    let table = Table::open(source)?;
+    let leaf = table.wished(wish)?.leaf;
+    guarded(source, || {
+        let groups = table.reader.metadata().row_groups().iter();
+        let ranges = groups.map(|group| group.column(leaf).byte_range());
+        Ok(ranges.map(|(from, length)| from..from.saturating_add(length)).collect())
     })
 }
 

@@ -1,0 +1,86 @@
+//! What a store's refusal means for the person who must act.
+
+use object_store::Error as Refusal;
+use rehang::{Error, ErrorKind};
+
+use crate::address::Address;
+
+/// Bytes of what a server said that are passed on.
+const SAID_MAX: usize = 300;
+
+/// The error for what a store says about `what`, an object or a folder at an address.
+pub fn refusal(what: &str, address: &Address, refusal: &Refusal) -> Error {
+    let said = said(refusal);
+    let is_of = |words: &[&str]| words.iter().any(|word| said.starts_with(word));
+    let kind = match refusal {
+        _ if is_of(&["NoSuchBucket", "ContainerNotFound"]) => ErrorKind::NotFound {
+            what: "bucket".into(),
+            name: address.container.clone(),
+            place: "that object store".into(),
+        },
+        Refusal::NotFound { .. } => {
+            ErrorKind::Io { action: "read", path: what.into(), reason: ABSENT.into() }
+        }
+        // Where the environment has no credentials, the machine is asked for some.
+        _ if asked_the_machine(refusal) => {
+            return Error::missing(format!("{} in the environment", address.credentials()), what);
+        }
+        Refusal::PermissionDenied { .. } | Refusal::Unauthenticated { .. } => {
+            ErrorKind::Unauthorised { service: what.into(), detail: said }
+        }
+        _ if is_of(&REFUSED) => ErrorKind::Unauthorised { service: what.into(), detail: said },
+        Refusal::Precondition { .. } => {
+            let detail = "it was written anew while it was fetched; run this again".into();
+            ErrorKind::ChangedMeanwhile { what: what.into(), detail }
+        }
+        Refusal::InvalidPath { .. } => return Error::corrupt(what, said),
+        _ => ErrorKind::Unavailable { service: what.into(), detail: said },
+    };
+    kind.into()
+}
+
+/// How a refusal of credentials begins, where the crate does not tell it from others: lists.
+const REFUSED: [&str; 8] = [
+    "AccessDenied",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+    "Authentication",
+    "Authorization",
+    "Server returned non-2xx status code: 403",
+];
+
+/// Whether what failed was a request to the service of a cloud's machine that hands out credentials.
+fn asked_the_machine(refusal: &Refusal) -> bool {
+    let text = refusal.to_string();
+    ["169.254.169.254", "/latest/api/token", "metadata.google.internal"]
+        .iter()
+        .any(|place| text.contains(place))
+}
+
+const ABSENT: &str = "there is no such object";
+
+/// Whether an error says that there is no such object.
+pub fn is_absence(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io { reason, .. } if reason == ABSENT)
+}
+
+/// The code and the message of the server, or else the innermost cause, on one line.
+pub fn said(refusal: &Refusal) -> String {
+    let mut cause: &dyn std::error::Error = refusal;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    let text = cause.to_string();
+    let element = |name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        rest.split_once(&format!("</{name}>")).map(|(value, _)| value)
+    };
+    let said = match (element("Code"), element("Message")) {
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        _ => text.clone(),
+    };
+    let said = said.lines().next().unwrap_or_default().trim_end_matches([':', ' ']);
+    said[..said.floor_char_boundary(SAID_MAX)].to_owned()
+}
