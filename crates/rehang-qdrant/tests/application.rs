@@ -145,21 +145,15 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
         store.search("old", &Matrix::new(WIDTH, vec![9.0, 1.0, 0.0, 0.0]).unwrap(), 1, &Filter::default());
     assert_eq!(hits.unwrap()[0][0].id, "9", "a new point is found at once");
 
-    // An application that changes the source alone takes the field away, and the item is embedded again.
+    // An application that changes the source alone says so in the same operation, and the item is embedded again.
     let path = format!("/collections/{name}/points/payload");
-    send(
-        &server.url,
-        "POST",
-        &format!("{path}?wait=true"),
-        &json!({"payload": {"body": "other"}, "points": [2]}),
-    );
+    let set = |payload: Value| {
+        let body = json!({"payload": payload, "points": [2]});
+        send(&server.url, "POST", &format!("{path}?wait=true"), &body);
+    };
+    set(json!({"body": "unsaid"}));
     assert_eq!(provenance(&store, 2), Some(Provenance::Adapted), "not seen: docs/qdrant.md says so");
-    send(
-        &server.url,
-        "POST",
-        &format!("{path}/delete?wait=true"),
-        &json!({"keys": ["rehang"], "points": [2]}),
-    );
+    set(json!({"body": "other", "rehang": null}));
     assert_eq!(provenance(&store, 2), None);
     assert_eq!(store.get(&["2"]).unwrap()[0].as_ref().unwrap().source.as_deref(), Some("other"));
     assert!(

@@ -121,15 +121,26 @@ pub fn fresh(name: &str) -> String {
 
 /// What an application sends: plain requests.
 pub fn send(url: &str, method: &str, path: &str, body: &Value) -> Value {
+    try_send(url, method, path, body).unwrap()
+}
+
+/// The same where the server may be away.
+///
+/// # Errors
+/// Where no answer came.
+pub fn try_send(url: &str, method: &str, path: &str, body: &Value) -> Result<Value, ureq::Error> {
     let request = ureq::http::Request::builder()
         .method(method)
         .uri(format!("{url}{path}"))
         .header("content-type", "application/json");
     let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-    let mut response = agent.run(request.body(serde_json::to_vec(body).unwrap()).unwrap()).unwrap();
-    let answer: Value = serde_json::from_slice(&response.body_mut().read_to_vec().unwrap()).unwrap();
+    let mut response = match body {
+        Value::Null => agent.run(request.body(()).unwrap())?,
+        body => agent.run(request.body(body.to_string()).unwrap())?,
+    };
+    let answer: Value = serde_json::from_slice(&response.body_mut().read_to_vec()?).unwrap();
     assert_eq!(answer["status"], "ok", "{method} {path}: {answer}");
-    answer["result"].clone()
+    Ok(answer["result"].clone())
 }
 
 /// A collection with an old vector `embedding` of a width, by Euclid's distance.
