@@ -134,9 +134,12 @@ pub fn upgrade_among_deaths(place: &Place, served: Served<'_>) {
                 worker.wait().unwrap();
             }
             if round % 8 == 3 {
-                // The server dies under a worker, which waits for it and goes on.
-                let worker = run(place);
-                std::thread::sleep(Duration::from_millis(100));
+                // The server dies under a worker that has begun to embed. It waits for the server and goes on.
+                let before = embedded(place).len();
+                let mut worker = run(place);
+                while worker.try_wait().unwrap().is_none() && embedded(place).len() == before {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 restart();
                 restarts += 1;
                 finish(worker);
@@ -244,9 +247,14 @@ fn check(place: &Place, rows: &[Row]) -> usize {
     natives
 }
 
-/// Items that the encoder was asked for more than once with the same text, each time beyond the first.
+/// The texts that the encoder was asked for.
+fn embedded(place: &Place) -> String {
+    fs_err::read_to_string(place.path("log.txt")).unwrap_or_default()
+}
+
+/// Those that it was asked for more than once, each time beyond the first.
 fn embedded_again(place: &Place) -> u32 {
-    let log = fs_err::read_to_string(place.path("log.txt")).unwrap();
+    let log = embedded(place);
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for line in log.lines() {
         *counts.entry(line).or_default() += 1;
