@@ -33,7 +33,9 @@ fn rows(address: &str) -> Vec<Row> {
         .map(|row| {
             let vector: Option<String> = row.get(2);
             let vector = vector.map(|text| serde_json::from_str(&text).unwrap());
-            Row { text: row.get(0), made_by: row.get(1), vector }
+            // A text that changes takes its old vector away.
+            let text: String = row.get(0);
+            Row { old: Some(model_of(&text)[..D_OLD].to_vec()), text, made_by: row.get(1), vector }
         })
         .collect()
 }

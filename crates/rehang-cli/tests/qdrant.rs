@@ -27,7 +27,8 @@ fn rows(url: &str) -> Vec<Row> {
         let vector = serde_json::from_value(point["vector"]["second"].clone()).unwrap();
         let text = payload["body"].as_str().unwrap().to_owned();
         assert!(text.starts_with(&format!("{} ", point["id"])), "{point}");
-        Row { text, vector: made_by.as_ref().and(vector), made_by }
+        let old = serde_json::from_value(point["vector"]["embedding"].clone()).unwrap();
+        Row { text, old, vector: made_by.as_ref().and(vector), made_by }
     };
     points.as_array().unwrap().iter().map(row).collect()
 }

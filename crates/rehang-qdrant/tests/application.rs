@@ -281,6 +281,33 @@ fn a_write_that_died_in_between_is_taken_over() {
 }
 
 #[test]
+fn what_a_dead_writer_holds_is_free_after_seconds() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "held", 1);
+    let mark = || payload_of(server, &name, 1)["payload"]["rehang_tag"]["s2"].clone();
+    let (done, revision) = (AtomicBool::new(false), revision(&store, 1));
+    // The tag of a write that is under way: that is what it leaves if it dies there.
+    let held = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                let adapted = write(1, revision, Provenance::Adapted);
+                store.write_vectors(NEW, Some(Epoch::FIRST), &[adapted]).unwrap();
+            }
+        });
+        let held = std::iter::repeat_with(mark).find(|mark| mark["p"] == "pending").unwrap();
+        done.store(true, Ordering::SeqCst);
+        held
+    });
+    let set = json!({"payload": held, "key": "rehang_tag.s2", "points": [1]});
+    send(&server.url, "POST", &format!("/collections/{name}/points/payload?wait=true"), &set);
+    assert_eq!(provenance(&store, 1), None);
+    let began = std::time::Instant::now();
+    let written = store.write_vectors(NEW, None, &[write(1, revision, Provenance::Native)]);
+    assert_eq!(written, Ok(vec![Outcome::Written]));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[test]
 fn a_server_that_is_killed_comes_back_with_what_was_acknowledged() {
     let Some(mut server) = Server::start(None) else {
         return server::skipped();
