@@ -291,6 +291,14 @@ pub(crate) fn claim(
         let mine = inner.client.scroll(&inner.ours, &mine, None, usize::MAX, &With::default())?;
         let mine: BTreeSet<ItemKey> = mine.into_iter().map(|point| point.key).collect();
         claimed.records.retain(|record| mine.contains(&lease_of(space, record.item.key)));
+        // Since these were read, another worker may have claimed some, made them native and ended its leases.
+        let keys = || claimed.records.iter().map(|record| record.item.key);
+        let waits = all_of([has_id(keys()), space.waiting()]);
+        let waits = inner.client.scroll(inner.collection(), &waits, None, usize::MAX, &With::default())?;
+        let waits: BTreeSet<ItemKey> = waits.into_iter().map(|point| point.key).collect();
+        let too_late: Vec<ItemKey> = keys().filter(|key| !waits.contains(key)).collect();
+        end_leases(inner, space, &too_late)?;
+        claimed.records.retain(|record| waits.contains(&record.item.key));
         // Where others took all of them, there may be more.
         if !claimed.records.is_empty() {
             return Ok(claimed);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rehang::{Distance, Matrix, Provenance, Space};
-use rehang_qdrant::{CollectionOptions, QdrantStore};
+use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{
     Epoch, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Scan, Select,
     VectorWrite,
@@ -278,6 +278,48 @@ fn a_write_that_died_in_between_is_taken_over() {
             store.write_vectors(NEW, Some(Epoch::FIRST), &[write(1, revision(&store, 1), provenance)]);
         assert_eq!(written, Ok(vec![Outcome::Written]));
     }
+}
+
+#[test]
+fn an_item_that_became_native_meanwhile_is_not_claimed() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "claimed", 2);
+    let minute = Duration::from_mins(1);
+    // Between what the slow one reads and its lease, another worker claims an item, makes it native and ends its lease.
+    let url = server::before(&server.url, format!("PUT /collections/rehang_{name}/points?wait"), {
+        let store = store.clone();
+        move || {
+            let quick = store.claim(NEW, Queue::All, "quick", 1, minute).unwrap().records.remove(0).item;
+            let native = write(quick.key.bits() as u64, quick.revision, Provenance::Native);
+            assert_eq!(store.write_vectors(NEW, None, &[native]), Ok(vec![Outcome::Written]));
+        }
+    });
+    let slow = QdrantStore::open(&QdrantAddress::new(&url), &options(&name), Some("old")).unwrap();
+    let claimed = slow.claim(NEW, Queue::All, "slow", 2, minute).unwrap().records;
+    assert_eq!(provenance(&store, 1), Some(Provenance::Native));
+    assert_eq!(claimed.iter().map(|record| record.item.id.as_str()).collect::<Vec<_>>(), ["2"]);
+    assert_eq!(store.at_work(NEW).unwrap()[0].items, 1);
+}
+
+/// An application that writes while points are looked for that cannot be items: none of its own is one.
+#[test]
+fn a_new_point_is_not_taken_for_one_that_cannot_be_an_item() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "new", 1);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for id in 2.. {
+                if done.load(Ordering::SeqCst) {
+                    return;
+                }
+                upsert(server, &name, &[point(id, "a new point")]);
+            }
+        });
+        let found: Vec<_> = (0..15).flat_map(|_| store.check().unwrap()).collect();
+        done.store(true, Ordering::SeqCst);
+        assert_eq!(found, []);
+    });
 }
 
 #[test]
