@@ -216,7 +216,8 @@ fn write_until(
             Act::NoVector(_) | Act::Touch | Act::Undone | Act::Search(_) => {}
         }
         acts.fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(Duration::from_millis(2));
+        // Slowly enough that a worker comes to an end meanwhile.
+        std::thread::sleep(Duration::from_millis(20));
         if stop.load(Ordering::SeqCst) {
             return;
         }
