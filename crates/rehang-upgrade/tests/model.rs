@@ -260,7 +260,7 @@ impl Oracle {
         write: &Write,
         handle: &Handle,
         adapter: &Adapter,
-        outsider: Option<&mut Outsider>,
+        outsider: &mut Option<Outsider>,
     ) -> Result<(), String> {
         let store = &*handle.store;
         let there = |space| find_space(store, space).unwrap().is_some();
@@ -360,7 +360,7 @@ impl Oracle {
     /// What comes nearest to plain SQL where the test has none.
     fn perform_alike(&mut self, plain: Plain, handle: &Handle, adapter: &Adapter) -> Result<(), String> {
         let number = plain.number;
-        let mut perform = |write| self.perform(&write, handle, adapter, None);
+        let mut perform = |write| self.perform(&write, handle, adapter, &mut None);
         match plain.statement {
             Statement::Insert => perform(Write::PutPlainly(number)),
             Statement::Replace => {
@@ -369,7 +369,7 @@ impl Oracle {
             }
             Statement::Delete => perform(Write::Delete(number)),
             Statement::Source if self.items.contains_key(&common::id(number)) => {
-                self.perform(&Write::PutBare(number), handle, adapter, None)
+                self.perform(&Write::PutBare(number), handle, adapter, &mut None)
             }
             _ => Ok(()),
         }
@@ -664,7 +664,7 @@ impl Model {
     }
 
     fn write(&mut self, write: &Write) {
-        let (handle, outsider) = (&self.handles[self.turn], self.outsider.as_mut());
+        let (handle, outsider) = (&self.handles[self.turn], &mut self.outsider);
         let outcome = self.oracle.perform(write, handle, &self.world.adapter, outsider);
         if let Err(said) = outcome {
             assert!(self.no_room && is_full(&said), "{write:?}: {said}");

@@ -8,6 +8,7 @@
     clippy::disallowed_methods,
     reason = "processes are killed at any moment of their work, and an application takes its time"
 )]
+#![allow(clippy::print_stdout, reason = "a test says how often it has killed what")]
 
 use std::collections::BTreeMap;
 use std::process::{Child, Stdio};

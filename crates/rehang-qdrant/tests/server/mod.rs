@@ -156,7 +156,7 @@ pub fn before(url: &str, request: String, happens: impl FnOnce() + Send + 'stati
             std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
             let (request, happens) = (request.clone(), Arc::clone(&happens));
             std::thread::spawn(move || {
-                let mut bytes = [0; 1 << 16];
+                let mut bytes = [0; 1 << 13];
                 while let Ok(count @ 1..) = client.read(&mut bytes) {
                     if bytes[..count].starts_with(request.as_bytes())
                         && let Some(happens) = happens.lock().unwrap().take()
