@@ -250,7 +250,7 @@ impl Client {
         let Some((last, before)) = operations.split_last() else { return Ok(()) };
         let path = |wait: bool| format!("/collections/{collection}/points/batch?wait={wait}");
         if !before.is_empty() {
-            // A server that is to wait does so for each operation by itself, which takes it some ten times as long. Each shard applies its
+            // A server that is to wait does so for each operation by itself, which takes several times as long. Each shard applies its
             // operations in turn, so those before the last one are applied when that one is.
             self.ask("POST", &path(false), &json!({"operations": before}))?;
         }
