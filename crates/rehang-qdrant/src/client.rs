@@ -131,6 +131,16 @@ impl Client {
         Ok((points, result["next_page_offset"].take()))
     }
 
+    /// The first points that pass a filter, by id, and how many more of that page cannot be items. Both are of one moment.
+    pub(crate) fn first_page(&self, collection: &str, filter: &Value) -> Result<(Vec<Point>, u64)> {
+        let body = json!({"filter": filter, "limit": PAGE, "with_payload": false});
+        let mut result = self.ask("POST", &format!("/collections/{collection}/points/scroll"), &body)?;
+        let all = result["points"].as_array().map_or(0, Vec::len);
+        let points = Point::list(result["points"].take(), &self.name())?;
+        let others = all.saturating_sub(points.len());
+        Ok((points, others as u64))
+    }
+
     /// Points that pass a filter, by id, after a key, at most `limit`; `each` is given page by page and says whether to go on.
     pub(crate) fn each_page(
         &self,
@@ -234,13 +244,17 @@ impl Client {
         answer["count"].as_u64().ok_or_else(|| Error::corrupt(self.name(), "a count that is no number"))
     }
 
-    /// Changes that the server makes one after the other; others' may come in between. Returns when they can be seen.
+    /// Changes that the server makes one after the other; others' may come in between. The last one goes to all shards: it is about a
+    /// filter, or the only one. Returns when they can be seen.
     pub(crate) fn change(&self, collection: &str, operations: &[Value]) -> Result<()> {
-        if operations.is_empty() {
-            return Ok(());
+        let Some((last, before)) = operations.split_last() else { return Ok(()) };
+        let path = |wait: bool| format!("/collections/{collection}/points/batch?wait={wait}");
+        if !before.is_empty() {
+            // A server that is to wait does so for each operation by itself, which takes several times as long. Each shard applies its
+            // operations in turn, so those before the last one are applied when that one is.
+            self.ask("POST", &path(false), &json!({"operations": before}))?;
         }
-        let path = format!("/collections/{collection}/points/batch?wait=true");
-        self.ask("POST", &path, &json!({"operations": operations})).map(drop)
+        self.ask("POST", &path(true), &json!({"operations": [last]})).map(drop)
     }
 }
 

@@ -16,8 +16,7 @@ use crate::points::{
 use crate::queue;
 use crate::store::{Inner, cancelled};
 
-/// Points that become items in one step, and points of one upsert.
-const TOGETHER: usize = 1_000;
+/// Points of one upsert.
 const UPSERT: usize = 256;
 
 /// The condition that no tag is on a point.
@@ -32,18 +31,16 @@ pub(crate) fn has_source(yes: bool) -> Value {
 
 /// Gives every point without a tag one: what the application wrote since becomes an item with a new revision. Vectors of our spaces in
 /// such a point belong to its content before, and are taken out first. `each` is told how many there were so far and says whether to go
-/// on. Gives how many points cannot be items.
+/// on. Gives how many points cannot be items, of the first thousand.
 ///
 /// All of a page get the same revision: with the key it still says which state of the item it is.
 pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
     let collection = inner.collection();
     let mut done = 0;
     loop {
-        let page =
-            inner.client.scroll(collection, &all_of([untagged()]), None, TOGETHER, &With::default())?;
+        let (page, others) = inner.client.first_page(collection, &all_of([untagged()]))?;
         if page.is_empty() {
-            // Those that cannot be items are not in the page.
-            return inner.client.count(collection, &all_of([untagged()]));
+            return Ok(others);
         }
         let revision = meta::reserve(inner, 1)?;
         let these = || [has_id(page.iter().map(|point| point.key)), untagged()];

@@ -53,7 +53,7 @@ pub(crate) fn scan(inner: &Inner, scan: &Scan) -> Result<Vec<Record>> {
         Select::WithoutSource => all_of([has_source(false), space.waiting()]),
         Select::WorstFirst => {
             let mut records = Vec::new();
-            walk_queue(inner, space, &with, scan.limit, &mut |points| {
+            walk_queue(inner, space, &with, scan.limit, &[], &mut |points| {
                 let queued = points.iter().filter_map(|point| record(inner, point, space, vectors_of));
                 records.extend(queued.filter(|record| record.item.source.is_some()));
                 Ok(records.len() < scan.limit)
@@ -67,18 +67,26 @@ pub(crate) fn scan(inner: &Inner, scan: &Scan) -> Result<Vec<Record>> {
 }
 
 /// Gives the queue of the backfill, part by part, until `each` has enough: items that lack a vector by key; those with a place by band
-/// and score; those without one by key. A part is about as long as `wanted`, then longer and longer.
+/// and score; those without one by key. A part is about as long as `wanted`, then longer and longer. Items of `held` are left out.
 fn walk_queue(
     inner: &Inner,
     space: &SpaceSlot,
     with: &With,
     wanted: usize,
+    held: &[ItemKey],
     each: &mut dyn FnMut(Vec<Point>) -> Result<bool>,
 ) -> Result<()> {
     let collection = inner.collection();
+    let queueable = |space: &SpaceSlot| {
+        let mut conditions = queueable(space).to_vec();
+        if !held.is_empty() {
+            conditions.push(none_of([has_id(held.iter().copied())]));
+        }
+        conditions
+    };
     let adapted = || space.made_by(&[Provenance::Adapted]);
     let mut goes_on = wanted > 0;
-    let lacking = [queueable(space).to_vec(), vec![space.lacking()]].concat();
+    let lacking = [queueable(space), vec![space.lacking()]].concat();
     if goes_on {
         inner.client.each_page(collection, &all_of(lacking), None, usize::MAX, with, &mut |points| {
             goes_on = each(points)?;
@@ -86,7 +94,7 @@ fn walk_queue(
         })?;
     }
     for band in (0..Band::ALL.len()).rev() {
-        let filter = [queueable(space).to_vec(), vec![adapted(), is(&space.path("b"), band)]].concat();
+        let filter = [queueable(space), vec![adapted(), is(&space.path("b"), band)]].concat();
         let (mut limit, mut seen) = (wanted, 0);
         while goes_on {
             let points = inner.client.scroll_down(
@@ -105,7 +113,7 @@ fn walk_queue(
             (seen, limit) = (given, limit.saturating_mul(4));
         }
     }
-    let unranked = [queueable(space).to_vec(), vec![adapted(), is_empty(&space.path("b"))]].concat();
+    let unranked = [queueable(space), vec![adapted(), is_empty(&space.path("b"))]].concat();
     if goes_on {
         inner.client.each_page(collection, &all_of(unranked), None, usize::MAX, with, each)?;
     }
@@ -258,7 +266,9 @@ pub(crate) fn claim(
         let held_by_others = others.count() as u64;
         let out = leases.iter().filter(|(_, lease)| !is_held(lease));
         let lost: BTreeMap<ItemKey, u32> = out.map(|(key, lease)| (*key, lease.lost + 1)).collect();
-        let next = free_records(inner, space, queue, limit, &|key| leases.get(&key).is_some_and(is_held))?;
+        let held: Vec<ItemKey> =
+            leases.iter().filter(|(_, lease)| is_held(lease)).map(|(key, _)| *key).collect();
+        let next = free_records(inner, space, queue, limit, &held)?;
         let mut claimed = Claimed::of(next, &lost, held_by_others);
         if claimed.records.is_empty() {
             return Ok(claimed);
@@ -291,6 +301,14 @@ pub(crate) fn claim(
         let mine = inner.client.scroll(&inner.ours, &mine, None, usize::MAX, &With::default())?;
         let mine: BTreeSet<ItemKey> = mine.into_iter().map(|point| point.key).collect();
         claimed.records.retain(|record| mine.contains(&lease_of(space, record.item.key)));
+        // Since these were read, another worker may have claimed some, made them native and ended its leases.
+        let keys = || claimed.records.iter().map(|record| record.item.key);
+        let waits = all_of([has_id(keys()), space.waiting()]);
+        let waits = inner.client.scroll(inner.collection(), &waits, None, usize::MAX, &With::default())?;
+        let waits: BTreeSet<ItemKey> = waits.into_iter().map(|point| point.key).collect();
+        let too_late: Vec<ItemKey> = keys().filter(|key| !waits.contains(key)).collect();
+        end_leases(inner, space, &too_late)?;
+        claimed.records.retain(|record| waits.contains(&record.item.key));
         // Where others took all of them, there may be more.
         if !claimed.records.is_empty() {
             return Ok(claimed);
@@ -304,18 +322,17 @@ fn free_records(
     space: &SpaceSlot,
     queue: Queue,
     limit: usize,
-    is_held: &dyn Fn(ItemKey) -> bool,
+    held: &[ItemKey],
 ) -> Result<Vec<Record>> {
     let with = inner.with([space]);
     let mut records: Vec<Record> = Vec::new();
     let mut take = |points: Vec<Point>| {
-        let free = points.iter().filter(|point| !is_held(point.key));
-        let queued = free.filter_map(|point| record(inner, point, space, Some(space)));
+        let queued = points.iter().filter_map(|point| record(inner, point, space, Some(space)));
         records.extend(queued.filter(|record| record.item.source.is_some()));
         Ok(records.len() < limit)
     };
     match queue {
-        Queue::All => walk_queue(inner, space, &with, limit, &mut take)?,
+        Queue::All => walk_queue(inner, space, &with, limit, held, &mut take)?,
         Queue::Sample { seed, size } => {
             let (keys, _) = first(inner, space, Among::Embeddable, seed, size)?;
             let mut waiting: Vec<Value> = queueable(space).to_vec();
@@ -328,8 +345,11 @@ fn free_records(
                 &With::default(),
             )?;
             let waits: BTreeSet<ItemKey> = waits.into_iter().map(|point| point.key).collect();
-            let free: Vec<ItemKey> =
-                keys.into_iter().filter(|key| waits.contains(key) && !is_held(*key)).take(limit).collect();
+            let free: Vec<ItemKey> = keys
+                .into_iter()
+                .filter(|key| waits.contains(key) && held.binary_search(key).is_err())
+                .take(limit)
+                .collect();
             take(in_order(inner, &free, &with)?)?;
         }
     }

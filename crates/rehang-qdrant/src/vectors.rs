@@ -33,8 +33,9 @@ use crate::store::Inner;
 
 /// Writes whose steps are taken together.
 const TOGETHER: usize = 256;
-/// How long a write may hold the places of its vectors before another one may take them, in milliseconds.
-const HOLD_MS: u64 = 60_000;
+/// How long a write may hold the places of its vectors before another one may take them, in milliseconds: some ten times what it takes. A
+/// worker that waits for the places of a dead one does not renew its leases meanwhile, so this is to be shorter than a lease.
+const HOLD_MS: u64 = 5_000;
 /// How long a write waits for others that hold its places.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Longest reason of a failure that is kept, in characters: it is indexed.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rehang::{Distance, Matrix, Provenance, Space};
-use rehang_qdrant::{CollectionOptions, QdrantStore};
+use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{
     Epoch, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Scan, Select,
     VectorWrite,
@@ -145,21 +145,15 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
         store.search("old", &Matrix::new(WIDTH, vec![9.0, 1.0, 0.0, 0.0]).unwrap(), 1, &Filter::default());
     assert_eq!(hits.unwrap()[0][0].id, "9", "a new point is found at once");
 
-    // An application that changes the source alone takes the field away, and the item is embedded again.
+    // An application that changes the source alone says so in the same operation, and the item is embedded again.
     let path = format!("/collections/{name}/points/payload");
-    send(
-        &server.url,
-        "POST",
-        &format!("{path}?wait=true"),
-        &json!({"payload": {"body": "other"}, "points": [2]}),
-    );
+    let set = |payload: Value| {
+        let body = json!({"payload": payload, "points": [2]});
+        send(&server.url, "POST", &format!("{path}?wait=true"), &body);
+    };
+    set(json!({"body": "unsaid"}));
     assert_eq!(provenance(&store, 2), Some(Provenance::Adapted), "not seen: docs/qdrant.md says so");
-    send(
-        &server.url,
-        "POST",
-        &format!("{path}/delete?wait=true"),
-        &json!({"keys": ["rehang"], "points": [2]}),
-    );
+    set(json!({"body": "other", "rehang": null}));
     assert_eq!(provenance(&store, 2), None);
     assert_eq!(store.get(&["2"]).unwrap()[0].as_ref().unwrap().source.as_deref(), Some("other"));
     assert!(
@@ -284,6 +278,75 @@ fn a_write_that_died_in_between_is_taken_over() {
             store.write_vectors(NEW, Some(Epoch::FIRST), &[write(1, revision(&store, 1), provenance)]);
         assert_eq!(written, Ok(vec![Outcome::Written]));
     }
+}
+
+#[test]
+fn an_item_that_became_native_meanwhile_is_not_claimed() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "claimed", 2);
+    let minute = Duration::from_mins(1);
+    // Between what the slow one reads and its lease, another worker claims an item, makes it native and ends its lease.
+    let url = server::before(&server.url, format!("PUT /collections/rehang_{name}/points?wait"), {
+        let store = store.clone();
+        move || {
+            let quick = store.claim(NEW, Queue::All, "quick", 1, minute).unwrap().records.remove(0).item;
+            let native = write(quick.key.bits() as u64, quick.revision, Provenance::Native);
+            assert_eq!(store.write_vectors(NEW, None, &[native]), Ok(vec![Outcome::Written]));
+        }
+    });
+    let slow = QdrantStore::open(&QdrantAddress::new(&url), &options(&name), Some("old")).unwrap();
+    let claimed = slow.claim(NEW, Queue::All, "slow", 2, minute).unwrap().records;
+    assert_eq!(provenance(&store, 1), Some(Provenance::Native));
+    assert_eq!(claimed.iter().map(|record| record.item.id.as_str()).collect::<Vec<_>>(), ["2"]);
+    assert_eq!(store.at_work(NEW).unwrap()[0].items, 1);
+}
+
+/// An application that writes while points are looked for that cannot be items: none of its own is one.
+#[test]
+fn a_new_point_is_not_taken_for_one_that_cannot_be_an_item() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "new", 1);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for id in 2.. {
+                if done.load(Ordering::SeqCst) {
+                    return;
+                }
+                upsert(server, &name, &[point(id, "a new point")]);
+            }
+        });
+        let found: Vec<_> = (0..15).flat_map(|_| store.check().unwrap()).collect();
+        done.store(true, Ordering::SeqCst);
+        assert_eq!(found, []);
+    });
+}
+
+#[test]
+fn what_a_dead_writer_holds_is_free_after_seconds() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "held", 1);
+    let mark = || payload_of(server, &name, 1)["payload"]["rehang_tag"]["s2"].clone();
+    let (done, revision) = (AtomicBool::new(false), revision(&store, 1));
+    // The tag of a write that is under way: that is what it leaves if it dies there.
+    let held = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                let adapted = write(1, revision, Provenance::Adapted);
+                store.write_vectors(NEW, Some(Epoch::FIRST), &[adapted]).unwrap();
+            }
+        });
+        let held = std::iter::repeat_with(mark).find(|mark| mark["p"] == "pending").unwrap();
+        done.store(true, Ordering::SeqCst);
+        held
+    });
+    let set = json!({"payload": held, "key": "rehang_tag.s2", "points": [1]});
+    send(&server.url, "POST", &format!("/collections/{name}/points/payload?wait=true"), &set);
+    assert_eq!(provenance(&store, 1), None);
+    let began = std::time::Instant::now();
+    let written = store.write_vectors(NEW, None, &[write(1, revision, Provenance::Native)]);
+    assert_eq!(written, Ok(vec![Outcome::Written]));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -231,7 +231,7 @@ fn the_last_items_that_are_not_native_are_found_without_reading_the_gallery() {
     // One of the ten changes, and waits to be caught up with.
     let adapted = Select::Provenance(Provenance::Adapted);
     let first = store.scan(&Scan::new("new-model", adapted, 1)).unwrap().remove(0).item;
-    let number = first.id.strip_prefix("item-").unwrap().parse().unwrap();
+    let number = common::number(&first.id);
     store.put(&[common::item(number, 1)]).unwrap();
     let (old, new) = query();
     let mut others: Vec<(f64, ItemKey)> = Vec::new();
@@ -418,7 +418,7 @@ fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
     let query = Matrix::new(common::D_NEW, vector).unwrap();
     let record = Recorded::expect(&store).unwrap().record;
     let found = merge.search(&store, &record, &query, &query, 3, &Filter::default()).unwrap().remove(0);
-    assert_eq!((found[0].id.as_str(), found[0].provenance), ("item-0500", Provenance::Old));
+    assert_eq!((found[0].id.as_str(), found[0].provenance), ("1500", Provenance::Old));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Random applications, operators, deaths and full disks against a small oracle. Two handles on the gallery take turns, as two
-//! processes do, and one application writes through plain SQL. After every operation a reader looks: it sees no deleted item, no
+//! processes do, and one application writes through plain SQL or plain requests. After every operation a reader looks: it sees no deleted item, no
 //! stale vector, and none without knowing who made it; nothing native is ever lost; two workers do no harm; a call that found no
 //! room wrote nothing. Whatever happened, in the end all is native.
 //!
@@ -11,12 +11,14 @@
 mod common;
 #[path = "../../rehang-qdrant/tests/server/mod.rs"]
 mod qdrant;
+#[path = "common/requests.rs"]
+mod requests;
 #[cfg(feature = "postgres")]
 #[path = "../../rehang-postgres/tests/server/mod.rs"]
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::thread;
@@ -38,6 +40,7 @@ use rehang_upgrade::{
     BackfillSetup, Gallery, Limits, Observer, OrderSettings, Part, Phase, Place, Recorded, Request, Serving,
     Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
 };
+use requests::Requests;
 use rusqlite::{Connection, TransactionBehavior};
 
 const OLD: &str = "old-model";
@@ -61,7 +64,7 @@ enum Write {
     /// An item without any vector.
     PutBare(usize),
     Delete(usize),
-    /// One transaction of plain SQL, which is committed or not.
+    /// One transaction of plain SQL, which is committed or not; without transactions, as many requests or none.
     Plainly(Vec<Plain>, bool),
 }
 
@@ -223,6 +226,21 @@ impl Handle {
     }
 }
 
+/// An application that knows nothing of rehang.
+enum Outsider {
+    /// In the gallery's file.
+    Sql(PathBuf, Connection),
+    Requests(Requests),
+}
+
+impl Outsider {
+    fn sql(file: PathBuf) -> Self {
+        let sql = Connection::open(&file).unwrap();
+        sql.busy_timeout(Duration::from_secs(10)).unwrap();
+        Self::Sql(file, sql)
+    }
+}
+
 /// The oracle: what the application was told.
 struct Oracle {
     items: BTreeMap<String, Known>,
@@ -242,7 +260,7 @@ impl Oracle {
         write: &Write,
         handle: &Handle,
         adapter: &Adapter,
-        sql: Option<&mut Connection>,
+        outsider: &mut Option<Outsider>,
     ) -> Result<(), String> {
         let store = &*handle.store;
         let there = |space| find_space(store, space).unwrap().is_some();
@@ -291,14 +309,23 @@ impl Oracle {
                 (write, revisions)
             }
             Write::Plainly(ref writes, commits) => {
-                return match sql {
-                    Some(sql) => {
+                return match outsider {
+                    Some(Outsider::Sql(_, sql)) => {
                         self.perform_plainly(sql, writes, commits).map_err(|error| error.to_string())
+                    }
+                    Some(Outsider::Requests(requests)) if commits => {
+                        for plain in writes {
+                            self.versions += 1;
+                            let items = &mut self.items;
+                            let again = requests.perform(plain, items, self.versions, there(OLD), store);
+                            self.changed_behind_sources += u32::from(again);
+                        }
+                        Ok(())
                     }
                     None if commits => {
                         writes.iter().try_for_each(|plain| self.perform_alike(*plain, handle, adapter))
                     }
-                    None => Ok(()),
+                    Some(Outsider::Requests(_)) | None => Ok(()),
                 };
             }
         };
@@ -330,10 +357,10 @@ impl Oracle {
         transaction.rollback()
     }
 
-    /// What comes nearest to plain SQL where there is none.
+    /// What comes nearest to plain SQL where the test has none.
     fn perform_alike(&mut self, plain: Plain, handle: &Handle, adapter: &Adapter) -> Result<(), String> {
         let number = plain.number;
-        let mut perform = |write| self.perform(&write, handle, adapter, None);
+        let mut perform = |write| self.perform(&write, handle, adapter, &mut None);
         match plain.statement {
             Statement::Insert => perform(Write::PutPlainly(number)),
             Statement::Replace => {
@@ -342,7 +369,7 @@ impl Oracle {
             }
             Statement::Delete => perform(Write::Delete(number)),
             Statement::Source if self.items.contains_key(&common::id(number)) => {
-                self.perform(&Write::PutBare(number), handle, adapter, None)
+                self.perform(&Write::PutBare(number), handle, adapter, &mut None)
             }
             _ => Ok(()),
         }
@@ -479,8 +506,8 @@ struct Model {
     handles: [Handle; HANDLES],
     /// The handle whose turn it is.
     turn: usize,
-    /// The gallery's file and an application that knows nothing of rehang; none in memory.
-    file: Option<(PathBuf, Connection)>,
+    /// None in memory.
+    outsider: Option<Outsider>,
     /// Whether the disk is full at the moment.
     no_room: bool,
     world: World,
@@ -497,7 +524,7 @@ struct Model {
 impl Model {
     fn new(
         stores: [Arc<dyn Store>; HANDLES],
-        file: Option<&Path>,
+        outsider: Option<Outsider>,
         pass: Box<dyn Fn(Duration)>,
         items: usize,
         tally: &'static Tally,
@@ -523,13 +550,8 @@ impl Model {
         // As an earlier run leaves it, so that none compares natives of the application, which would cost embeddings of its own.
         let known = encoder.fingerprint().unwrap().unwrap();
         store.set_document(&format!("encoder of {NEW}"), None, &known).unwrap();
-        let file = file.map(|path| {
-            let sql = Connection::open(path).unwrap();
-            sql.busy_timeout(Duration::from_secs(10)).unwrap();
-            (path.to_path_buf(), sql)
-        });
         let (world, turn, deaths, no_room) = (World::new(), 0, 0, false);
-        Self { handles, turn, file, no_room, world, order, encoder, pass, deaths, oracle, tally }
+        Self { handles, turn, outsider, no_room, world, order, encoder, pass, deaths, oracle, tally }
     }
 
     fn store(&self) -> &dyn Store {
@@ -642,8 +664,8 @@ impl Model {
     }
 
     fn write(&mut self, write: &Write) {
-        let sql = self.file.as_mut().map(|(_, sql)| sql);
-        let outcome = self.oracle.perform(write, &self.handles[self.turn], &self.world.adapter, sql);
+        let (handle, outsider) = (&self.handles[self.turn], &mut self.outsider);
+        let outcome = self.oracle.perform(write, handle, &self.world.adapter, outsider);
         if let Err(said) = outcome {
             assert!(self.no_room && is_full(&said), "{write:?}: {said}");
             self.tally.refused.fetch_add(1, Ordering::Relaxed);
@@ -666,7 +688,10 @@ impl Model {
             }
             Operation::Race(budget, meanwhile) => self.race(*budget, meanwhile),
             Operation::NoRoom(bytes, operation) => {
-                let room = self.file.as_ref().map(|(path, _)| NoRoom::beside(path, *bytes));
+                let room = match &self.outsider {
+                    Some(Outsider::Sql(file, _)) => Some(NoRoom::beside(file, *bytes)),
+                    Some(Outsider::Requests(_)) | None => None,
+                };
                 self.no_room = room.is_some();
                 self.play(operation);
                 // Searches go on.
@@ -843,7 +868,7 @@ proptest! {
             Arc::new(store.with_clock(Arc::new(clock.clone()))) as Arc<dyn Store>
         });
         let pass = Box::new(move |time| clock.pass(time));
-        play(Model::new(stores, Some(&path), pass, items, &ON_DISK), &steps);
+        play(Model::new(stores, Some(Outsider::sql(path)), pass, items, &ON_DISK), &steps);
     }
 }
 
@@ -868,7 +893,8 @@ proptest! {
                 Arc::new(store.with_clock(Arc::new(clock.clone()), &server.address()).unwrap()) as Arc<dyn Store>
             });
             let pass = Box::new(move |time| clock.pass(time));
-            play(Model::new(stores, None, pass, items, &ON_QDRANT), &steps);
+            let requests = Requests { url: server.url.clone(), collection: collection.clone() };
+            play(Model::new(stores, Some(Outsider::Requests(requests)), pass, items, &ON_QDRANT), &steps);
             for name in [collection.clone(), format!("rehang_{collection}")] {
                 qdrant::send(&server.url, "DELETE", &format!("/collections/{name}"), &serde_json::Value::Null);
             }

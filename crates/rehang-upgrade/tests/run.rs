@@ -78,7 +78,7 @@ impl Observer for TakeBack<'_> {
         if !self.2.swap(true, Ordering::SeqCst) {
             let native = Scan::new("new-model", Select::Provenance(Provenance::Native), ITEMS);
             for record in self.0.scan(&native)? {
-                let number = record.item.id.trim_start_matches("item-").parse().unwrap();
+                let number = common::number(&record.item.id);
                 self.0.put(&[common::item(number, 1)])?;
             }
         }
@@ -157,7 +157,7 @@ fn what_cannot_be_embedded_is_listed_and_stops_nothing() {
     let status = status(&store, 10).unwrap();
     let failed: Vec<(&str, &str)> =
         status.failures.iter().map(|failure| (failure.id.as_str(), failure.reason.as_str())).collect();
-    assert_eq!(failed, [("item-0004", "no such file"), ("item-0011", "busy")]);
+    assert_eq!(failed, [("1004", "no such file"), ("1011", "busy")]);
     // They are not tried again until somebody says so, or the item changes.
     let before = encoder.count();
     run(&store, &world, &encoder, Limits::default()).unwrap();
@@ -717,7 +717,7 @@ fn two_models_never_share_a_space() {
 #[test]
 fn natives_are_put_back_for_another_model() {
     let (store, world) = filled();
-    let (_, key) = (store.delete(&["item-0007"]).unwrap(), "item-0008");
+    let (_, key) = (store.delete(&["1007"]).unwrap(), "1008");
     // An item that only the new model has seen, without a source, and one without an old vector.
     for (id, source) in [("no source", None), (key, Some("source 8 version 0"))] {
         let vectors = vec![rehang_store::NewVector::of_model(

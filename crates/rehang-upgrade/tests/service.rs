@@ -108,7 +108,7 @@ fn a_text_that_brings_the_service_down_is_listed_and_stops_nothing() {
         assert_eq!((summary.done.failed, summary.native), (1, 39));
         let failures = store.failures("new-model", None, 9).unwrap();
         assert_eq!(failures.len(), 1);
-        assert_eq!(failures[0].id, "item-0007");
+        assert_eq!(failures[0].id, "1007");
         assert!(failures[0].reason.contains("500"), "{}", failures[0].reason);
         assert_eq!(store.clear_failures("new-model").unwrap(), 1);
     }

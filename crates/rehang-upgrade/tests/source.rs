@@ -6,7 +6,7 @@ mod common;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use common::{D_NEW, D_OLD, TestClock, TestEncoder, World, fill, gallery, new_model, old_model};
+use common::{D_NEW, D_OLD, TestClock, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
 use rehang::{Error, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, MemoryStore, Store};
@@ -132,7 +132,7 @@ fn every_stage_asks_for_the_models_it_needs() {
     backfilled(&store, &world, 20);
     let (answer, _, asked) = found(&store, false);
     assert_eq!(asked, ["new-model"]);
-    assert_eq!(answer.found[0][0].id, "item-0003");
+    assert_eq!(answer.found[0][0].id, id(3));
     rollback(&store, &world.setup(), &Unobserved).unwrap();
     assert_eq!(found(&store, false).2, ["old-model"]);
     switch(&store, &world.setup(), Serving::Merged, &Unobserved).unwrap();
@@ -202,10 +202,10 @@ fn hits_say_what_they_are() {
     let before = found.before.as_ref().unwrap();
     assert_eq!((found.results.len(), before.len()), (3, 3));
     for hit in found.results.iter().chain(before).flatten() {
-        let number: usize = hit.id.strip_prefix("item-").unwrap().parse().unwrap();
+        let number = number(&hit.id);
         assert_eq!(hit.source.as_deref(), Some(format!("source {number} version 0").as_str()));
     }
-    assert_eq!(before[0][0].id, "item-0003");
+    assert_eq!(before[0][0].id, id(3));
     assert_eq!(
         (before[0][0].provenance, found.results[0][0].provenance),
         (Provenance::Old, Provenance::Adapted)

@@ -4,12 +4,12 @@
 #![allow(clippy::disallowed_methods, reason = "tests wait for a server, and let time pass while it is away")]
 #![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use rehang_qdrant::QdrantAddress;
@@ -121,15 +121,54 @@ pub fn fresh(name: &str) -> String {
 
 /// What an application sends: plain requests.
 pub fn send(url: &str, method: &str, path: &str, body: &Value) -> Value {
+    try_send(url, method, path, body).unwrap()
+}
+
+/// The same where the server may be away.
+///
+/// # Errors
+/// Where no answer came.
+pub fn try_send(url: &str, method: &str, path: &str, body: &Value) -> Result<Value, ureq::Error> {
     let request = ureq::http::Request::builder()
         .method(method)
         .uri(format!("{url}{path}"))
         .header("content-type", "application/json");
     let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-    let mut response = agent.run(request.body(serde_json::to_vec(body).unwrap()).unwrap()).unwrap();
-    let answer: Value = serde_json::from_slice(&response.body_mut().read_to_vec().unwrap()).unwrap();
+    let mut response = match body {
+        Value::Null => agent.run(request.body(()).unwrap())?,
+        body => agent.run(request.body(body.to_string()).unwrap())?,
+    };
+    let answer: Value = serde_json::from_slice(&response.body_mut().read_to_vec()?).unwrap();
     assert_eq!(answer["status"], "ok", "{method} {path}: {answer}");
-    answer["result"].clone()
+    Ok(answer["result"].clone())
+}
+
+/// The address of a way to the server on which something happens once, before a request that begins so gets there.
+pub fn before(url: &str, request: String, happens: impl FnOnce() + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let way = format!("http://{}", listener.local_addr().unwrap());
+    let server = url.trim_start_matches("http://").to_owned();
+    let happens = Arc::new(Mutex::new(Some(happens)));
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&server).unwrap());
+            let (mut answers, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+            let (request, happens) = (request.clone(), Arc::clone(&happens));
+            std::thread::spawn(move || {
+                let mut bytes = [0; 1 << 13];
+                while let Ok(count @ 1..) = client.read(&mut bytes) {
+                    if bytes[..count].starts_with(request.as_bytes())
+                        && let Some(happens) = happens.lock().unwrap().take()
+                    {
+                        happens();
+                    }
+                    server.write_all(&bytes[..count]).unwrap();
+                }
+            });
+        }
+    });
+    way
 }
 
 /// A collection with an old vector `embedding` of a width, by Euclid's distance.

@@ -94,8 +94,14 @@ impl World {
     }
 }
 
+/// An item's name: a number, since that is what Qdrant's points are called, and as long as any other, so that both sort alike.
 pub fn id(number: usize) -> String {
-    format!("item-{number:04}")
+    format!("{}", 1_000 + number)
+}
+
+/// The number of an item.
+pub fn number(id: &str) -> usize {
+    id.parse::<usize>().unwrap() - 1_000
 }
 
 /// An item as the application writes it before the switch: with its old vector.

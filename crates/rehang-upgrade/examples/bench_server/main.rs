@@ -1,10 +1,12 @@
-//! An upgrade of a table of PostgreSQL, measured:
-//! `cargo run --release -p rehang-upgrade --features postgres --example bench_postgres -- ADDRESS [ROWS]` in an empty database with pgvector.
+//! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured:
+//! `cargo run --release -p rehang-upgrade --features postgres --example bench_server -- ADDRESS [ROWS]`, with the address of an empty database with
+//! pgvector, or of a server of Qdrant (`http://…`).
 //!
 //! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary COPY of key and vector into a
-//!    staging table and one UPDATE of the application's rows from it, without any index on the vectors and without any row of ours.
-//! 2. A whole upgrade while an application writes and searches by plain SQL: how long its calls take before, during the start, after
-//!    the switch, during a backfill and after the rollback.
+//!    staging table and one UPDATE of the application's rows from it, without any index on the vectors and without any row of ours; in
+//!    Qdrant updates of the new vector, 256 points a request.
+//! 2. A whole upgrade while an application writes and searches by plain SQL or plain requests: how long its calls take before, during the
+//!    start, after the switch, during a backfill and after the rollback.
 //! 3. A backfill by one, two and four workers, each with an encoder of its own that takes 200 ms for 64 items.
 
 #![allow(
@@ -13,21 +15,19 @@
     reason = "a measurement, which prints what it finds and reads the clock"
 )]
 
+mod postgresql;
+mod qdrant;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pgvector::Vector;
-use postgres::binary_copy::BinaryCopyInWriter;
-use postgres::types::Type;
-use postgres::{Client, NoTls};
 use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_postgres::{PostgresStore, TableOptions};
-use rehang_store::{Epoch, Index, Ledger, Select};
+use rehang_store::{Epoch, Problem, Select, Store};
 use rehang_upgrade::{
     BackfillSetup, Filler, Limits, OrderSettings, Part, Serving, Setup, SystemClock, Unobserved, backfill,
     rollback, start, switch,
@@ -49,13 +49,45 @@ fn space(name: &str, d: usize) -> Space {
     Space::new(name, d, Distance::Cosine, false)
 }
 
+/// A server, with an application's rows or points in it: `documents`, with a text and an old vector each.
+trait Server: Sync {
+    /// Makes so many of them under a name.
+    fn make(&self, name: &str, rows: usize);
+    /// Makes the index of an application that searches `documents`.
+    fn index(&self);
+    fn remove(&self, name: &str);
+    fn count(&self) -> u64;
+    /// Lets the server write down what it has in hand, so that no measurement pays for another one.
+    fn rest(&self, name: &str);
+    /// Seconds that the server takes to put a new vector into each of `bare`.
+    fn fill_bare(&self, vectors: &[Vec<f32>]) -> f64;
+    /// A gallery of `documents`, with its old space.
+    fn adopt(&self) -> Box<dyn Store>;
+    fn check(&self) -> Vec<Problem>;
+    fn release(&self);
+    /// What a thread of an application holds.
+    fn application(&self) -> Box<dyn Application + '_>;
+}
+
+/// An application that knows nothing of us.
+trait Application {
+    /// Inserts, changes or deletes one of so many.
+    fn write(&mut self, at: usize, rows: usize);
+    /// Searches where searches go now.
+    fn search(&mut self, at: usize, to_new: bool) -> usize;
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().expect("the address of an empty database");
+    let address = arguments.next().expect("the address of an empty database, or of Qdrant");
     let rows = arguments.next().map_or(200_000, |text| text.parse().expect("a number"));
-    let mut client = Client::connect(&address, NoTls).unwrap();
-    fill_in_turns(&address, &mut client, rows);
-    beside_an_application(&address, &mut client, rows);
+    let server: Box<dyn Server> = if address.starts_with("http") {
+        Box::new(qdrant::Qdrant::new(address))
+    } else {
+        Box::new(postgresql::Postgres::new(address))
+    };
+    fill_in_turns(&*server, rows);
+    beside_an_application(&*server, rows);
 }
 
 /// The map that doubles each coordinate's place, a little mixed.
@@ -80,89 +112,36 @@ fn adapter() -> Adapter {
     }
 }
 
-fn fill_in_turns(address: &str, client: &mut Client, rows: usize) {
+fn fill_in_turns(server: &dyn Server, rows: usize) {
     let adapter = adapter();
     let filler = Filler::new(&adapter, "old", "new", ORDER).unwrap();
     let vectors: Vec<Vec<f32>> = (0..rows).map(|row| vector(row, D_NEW)).collect();
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for turn in 0..3 {
-        make(client, "bare", rows);
-        client.batch_execute("CHECKPOINT").unwrap();
-        bare.push(rows as f64 / fill_bare(client, &vectors));
-        client.batch_execute("DROP TABLE bare").unwrap();
-        make(client, "documents", rows);
+        server.make("bare", rows);
+        server.rest("bare");
+        bare.push(rows as f64 / server.fill_bare(&vectors));
+        server.remove("bare");
+        server.make("documents", rows);
         let began = Instant::now();
-        let store = adopt(address);
+        let store = server.adopt();
         let adopted = began.elapsed().as_secs_f64();
         store.create_space(&space("new", D_NEW), Provenance::Native).unwrap();
-        client.batch_execute("CHECKPOINT").unwrap();
+        server.rest("documents");
         let began = Instant::now();
-        let written = filler.fill(&store, Epoch::FIRST, &Select::All, &Unobserved).unwrap();
+        let written = filler.fill(&*store, Epoch::FIRST, &Select::All, &Unobserved).unwrap();
         ours.push(rows as f64 / began.elapsed().as_secs_f64());
         assert_eq!((written, store.counts("new").unwrap().adapted), (rows as u64, rows as u64));
         println!(
             "turn {turn}: bare {:.0} rows/s, ours {:.0} rows/s; adopted in {adopted:.1} s",
             bare[turn], ours[turn]
         );
-        store.release(None).unwrap();
-        client.batch_execute("DROP TABLE documents").unwrap();
+        server.release();
+        server.remove("documents");
     }
     bare.sort_by(f64::total_cmp);
     ours.sort_by(f64::total_cmp);
     println!("medians: bare {:.0}, ours {:.0} rows/s, ratio {:.2}", bare[1], ours[1], ours[1] / bare[1]);
-}
-
-fn options() -> TableOptions {
-    TableOptions {
-        table: "documents".into(),
-        source: Some("body".into()),
-        vector: Some("embedding".into()),
-        ..TableOptions::default()
-    }
-}
-
-fn adopt(address: &str) -> PostgresStore {
-    let store = PostgresStore::adopt(address, &options(), Some("old"), &|_, _| true).unwrap();
-    store.create_space(&space("old", D_OLD), Provenance::Old).unwrap();
-    store
-}
-
-fn make(client: &mut Client, table: &str, rows: usize) {
-    let columns = format!("id bigint PRIMARY KEY, body text, embedding vector({D_OLD})");
-    client.batch_execute(&format!("CREATE TABLE {table} ({columns})")).unwrap();
-    let types = [Type::INT8, Type::TEXT, vector_type(client)];
-    let sink = client.copy_in(&format!("COPY {table} FROM STDIN BINARY")).unwrap();
-    let mut writer = BinaryCopyInWriter::new(sink, &types);
-    for row in 0..rows {
-        writer.write(&[&(row as i64), &format!("text {row}"), &Vector::from(vector(row, D_OLD))]).unwrap();
-    }
-    writer.finish().unwrap();
-    client.batch_execute(&format!("VACUUM ANALYZE {table}")).unwrap();
-}
-
-fn vector_type(client: &mut Client) -> Type {
-    client.prepare("SELECT NULL::vector").unwrap().columns()[0].type_().clone()
-}
-
-/// Seconds that the server takes bare.
-fn fill_bare(client: &mut Client, vectors: &[Vec<f32>]) -> f64 {
-    let types = [Type::INT8, vector_type(client)];
-    let began = Instant::now();
-    client
-        .batch_execute(&format!(
-            "ALTER TABLE bare ADD COLUMN new vector({D_NEW}); CREATE UNLOGGED TABLE staging (id bigint, value vector({D_NEW}))"
-        ))
-        .unwrap();
-    let sink = client.copy_in("COPY staging FROM STDIN BINARY").unwrap();
-    let mut writer = BinaryCopyInWriter::new(sink, &types);
-    for (row, vector) in vectors.iter().enumerate() {
-        writer.write(&[&(row as i64), &Vector::from(vector.clone())]).unwrap();
-    }
-    writer.finish().unwrap();
-    client.batch_execute("UPDATE bare AS t SET new = s.value FROM staging AS s WHERE s.id = t.id").unwrap();
-    let seconds = began.elapsed().as_secs_f64();
-    client.batch_execute("DROP TABLE staging").unwrap();
-    seconds
 }
 
 /// What an application's calls took, in milliseconds.
@@ -190,45 +169,26 @@ impl Waits {
     }
 }
 
-/// An application that inserts, changes and deletes rows, a statement each 5 ms, and knows nothing of us.
-fn write_rows(address: &str, rows: usize, waits: &Waits, is_over: &AtomicBool) {
-    let mut client = Client::connect(address, NoTls).unwrap();
+/// A write each 5 ms.
+fn write_rows(server: &dyn Server, rows: usize, waits: &Waits, is_over: &AtomicBool) {
+    let mut application = server.application();
     let mut at = 0;
     while !is_over.load(Ordering::Relaxed) {
-        let (row, value) = (((at * 7919) % rows) as i64, Vector::from(vector(at, D_OLD)));
-        let body = format!("text {at}");
         let began = Instant::now();
-        match at % 4 {
-            0 => client.execute(
-                "INSERT INTO documents (id, body, embedding) VALUES ($1, $2, $3)",
-                &[&((rows + at) as i64), &body, &value],
-            ),
-            1 => client.execute(
-                "UPDATE documents SET body = $2, embedding = $3 WHERE id = $1",
-                &[&row, &body, &value],
-            ),
-            2 => client.execute("UPDATE documents SET body = $2 WHERE id = $1", &[&row, &body]),
-            _ => client.execute("DELETE FROM documents WHERE id = $1", &[&row]),
-        }
-        .unwrap();
+        application.write(at, rows);
         waits.writes.lock().unwrap().push(began.elapsed().as_secs_f64() * 1e3);
         at += 1;
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// An application that searches each 20 ms in the space that serves.
-fn search_rows(address: &str, waits: &Waits, is_over: &AtomicBool) {
-    let mut client = Client::connect(address, NoTls).unwrap();
+/// A search each 20 ms, in the space that serves.
+fn search_rows(server: &dyn Server, waits: &Waits, to_new: &AtomicBool, is_over: &AtomicBool) {
+    let mut application = server.application();
     let mut at = 0;
     while !is_over.load(Ordering::Relaxed) {
         let began = Instant::now();
-        let serving: String = client.query_one("SELECT rehang.serving('documents')", &[]).unwrap().get(0);
-        let d = if serving == "old" { D_OLD } else { D_NEW };
-        let query = Vector::from(vector(at, d));
-        let found =
-            client.query("SELECT id FROM rehang.search('documents', $1::vector, 10)", &[&query]).unwrap();
-        assert_eq!(found.len(), 10);
+        assert_eq!(application.search(at, to_new.load(Ordering::Relaxed)), 10);
         waits.searches.lock().unwrap().push(began.elapsed().as_secs_f64() * 1e3);
         at += 1;
         thread::sleep(Duration::from_millis(20));
@@ -244,67 +204,70 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn beside_an_application(address: &str, client: &mut Client, rows: usize) {
-    make(client, "documents", rows);
-    client.batch_execute("CREATE INDEX ON documents USING hnsw (embedding vector_cosine_ops)").unwrap();
-    let store = adopt(address);
+fn beside_an_application(server: &dyn Server, rows: usize) {
+    server.make("documents", rows);
+    server.index();
+    server.rest("documents");
+    let store = server.adopt();
+    let store = &*store;
     let adapter = adapter();
     let (old, new) = (space("old", D_OLD), space("new", D_NEW));
     let setup = Setup { old: &old, new: &new, adapter: &adapter, order: ORDER };
-    let (waits, is_over) = (Waits::default(), AtomicBool::new(false));
+    let (waits, to_new, is_over) = (Waits::default(), AtomicBool::new(false), AtomicBool::new(false));
     let timed = |what: &str, work: &mut dyn FnMut()| {
         let began = Instant::now();
         work();
         println!("{what}: {:.1} ms", began.elapsed().as_secs_f64() * 1e3);
     };
     thread::scope(|scope| {
-        scope.spawn(|| write_rows(address, rows, &waits, &is_over));
-        scope.spawn(|| search_rows(address, &waits, &is_over));
+        scope.spawn(|| write_rows(server, rows, &waits, &is_over));
+        scope.spawn(|| search_rows(server, &waits, &to_new, &is_over));
         let _ends = Ends(&is_over);
         thread::sleep(Duration::from_secs(10));
         waits.print("before");
         timed("start", &mut || {
-            start(&store, &setup, &Unobserved).unwrap();
+            start(store, &setup, &Unobserved).unwrap();
         });
         waits.print("during the start");
         timed("switch", &mut || {
-            switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
+            switch(store, &setup, Serving::Mixed, &Unobserved).unwrap();
+            to_new.store(true, Ordering::Relaxed);
         });
         thread::sleep(Duration::from_secs(10));
         waits.print("after the switch");
         println!("recall@10: {:.4}", store.recall("new", 50, 10).unwrap());
         waits.print("while the recall is measured");
         for workers in [1, 2, 4] {
-            by_workers(address, &adapter, &new, workers, rows as u64 / 40);
+            by_workers(server, &adapter, &new, workers, rows as u64 / 40);
             waits.print(&format!("beside {workers} workers"));
         }
         timed("rollback", &mut || {
-            rollback(&store, &setup, &Unobserved).unwrap();
+            rollback(store, &setup, &Unobserved).unwrap();
+            to_new.store(false, Ordering::Relaxed);
         });
         thread::sleep(Duration::from_secs(10));
         waits.print("after the rollback");
     });
     let mut one = 0.0;
     for workers in [1, 2, 4] {
-        let rate = by_workers(address, &adapter, &new, workers, rows as u64 / 40);
+        let rate = by_workers(server, &adapter, &new, workers, rows as u64 / 40);
         one = if workers == 1 { rate } else { one };
         println!("  {:.2} of linear", rate / (one * workers as f64));
     }
-    assert_eq!(store.check().unwrap(), []);
-    let items = client.query_one("SELECT count(*) FROM documents", &[]).unwrap().get::<_, i64>(0) as u64;
-    assert_eq!(store.counts("new").unwrap().items, items);
+    assert_eq!(server.check(), []);
+    assert_eq!(store.counts("new").unwrap().items, server.count());
 }
 
 /// Items a second that so many workers embed, each of them `budget` items.
-fn by_workers(address: &str, adapter: &Adapter, new: &Space, workers: u64, budget: u64) -> f64 {
+fn by_workers(server: &dyn Server, adapter: &Adapter, new: &Space, workers: u64, budget: u64) -> f64 {
+    let stores: Vec<Box<dyn Store>> = (0..workers).map(|_| server.adopt()).collect();
     let began = Instant::now();
     thread::scope(|scope| {
-        for worker in 0..workers {
+        for (worker, store) in stores.iter().enumerate() {
             scope.spawn(move || {
-                let store = PostgresStore::open(address, &options(), Some("old")).unwrap();
                 let encoder = Slow { space: new.clone(), turn: Mutex::default() };
                 let setup = BackfillSetup {
-                    store: &store,
+                    store: &**store,
                     encoder: &encoder,
                     part: Part::Gallery(adapter),
                     limits: Limits { batch: BATCH, workers: 2, budget: Some(budget), ..Limits::default() },
