@@ -92,7 +92,7 @@ expect 2 "certificate" "$rehang" doctor --config rehang.toml
 at "$trusted" 127.0.0.1
 expect 2 "certificate" "$rehang" doctor --config rehang.toml
 at "sslmode=disable"
-expect 2 "rehang" "$rehang" doctor --config rehang.toml
+expect 2 "no encryption" "$rehang" doctor --config rehang.toml
 for mode in require prefer; do
   at "sslmode=$mode"
   expect 0 "Nothing is wrong." "$rehang" doctor --config rehang.toml
@@ -106,7 +106,7 @@ printf 'localhost:%s:shop:owner:s3cret\\:word\n' "$port" > passwords
 chmod 600 passwords
 export PGPASSFILE="$folder/passwords"
 at "$trusted"
-expect 0 "500 of 500 are native" "$rehang" upgrade auto --yes
+expect 0 "Nothing more is to be embedded" "$rehang" upgrade auto --yes
 expect 0 '"large"' "$rehang" upgrade status
 export PGPASSFILE="$folder/none"
 at "$trusted" localhost by_certificate

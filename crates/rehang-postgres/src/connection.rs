@@ -222,6 +222,14 @@ impl Database {
         let service = format!("PostgreSQL at {}", self.name);
         let Some(said) = error.as_db_error() else {
             let detail = chain(error);
+            // Neither is there when it is tried again.
+            if detail.contains("password missing") {
+                return Error::missing("a password (PGPASSWORD, or a line of .pgpass)", service);
+            }
+            if detail.contains("peer certificate") {
+                let said = format!("{detail}; sslrootcert names the authorities that are trusted");
+                return Error::conflict(format!("the certificate of {service}"), said);
+            }
             return ErrorKind::Unavailable { service, detail }.into();
         };
         let mut detail = said.message().to_owned();

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use rehang::{Error, Remedy, Result};
+use rehang::{Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
     AutoOptions, Basis, Clock, Ending, Enough, Estimate, Forecast, Halt, Left, Next, Outlook, PairsDrawn,
@@ -131,10 +131,6 @@ fn taken_text(
 /// What an encoder has used, in a line; nothing where it takes no money.
 fn spent_text(what: &str, money: f64, tokens: u64) -> String {
     if money > 0.0 { format!("{what}: {money:.4} for {tokens} tokens\n") } else { String::new() }
-}
-
-fn to_value(result: &impl Serialize) -> Result<Value> {
-    serde_json::to_value(result).map_err(|error| Error::corrupt("the result", error))
 }
 
 /// Why the way ends here, and whether that is what was asked for.
