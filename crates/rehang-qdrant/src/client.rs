@@ -22,7 +22,7 @@ const REQUEST_MAX: Duration = Duration::from_mins(10);
 /// The longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 1 << 30;
 /// Points of one page of a scroll, without and with vectors.
-const PAGE: usize = 1_000;
+pub(crate) const PAGE: usize = 1_000;
 const PAGE_WITH_VECTORS: usize = 256;
 
 /// What of a point comes along.
