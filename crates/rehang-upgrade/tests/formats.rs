@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{TestClock, TestEncoder, World, check};
 use rehang::Progress;
 use rehang::order::Policy;
-use rehang_store::{Epoch, Ledger, SqliteStore};
+use rehang_store::{Epoch, ItemWrite, Ledger, SqliteStore};
 use rehang_upgrade::{
     BackfillSetup, Ending, Gallery, Limits, OrderSettings, Part, Recorded, Setup, Unobserved, backfill,
     finish, start, status,
@@ -26,7 +26,8 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let before = status(&*store, 9).unwrap();
     assert_eq!((before.counts.native, before.lag, before.counts.failed), (8, 1, 1));
     // An application that was made ready for it writes on; item 7 was written plainly.
-    Gallery::new(store.clone(), Some(Arc::new(world.adapter.clone()))).put(&[common::item(3, 1)]).unwrap();
+    let write = ItemWrite { id: "item-0003".into(), ..common::item(3, 1) };
+    Gallery::new(store.clone(), Some(Arc::new(world.adapter.clone()))).put(&[write]).unwrap();
     let adapted = status(&*store, 9).unwrap();
     assert_eq!((adapted.lag, adapted.counts.lacking), (1, 2));
     assert_eq!(start(&*store, &setup, &Unobserved).unwrap().adapted, 1);
