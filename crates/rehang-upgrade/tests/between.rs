@@ -412,7 +412,7 @@ fn what_a_claim_leased_whose_answer_never_came_is_found_again() {
     fill(&store, 40);
     start(&store, &world.setup(), &Unobserved).unwrap();
     let hooked = Hooked::before(&store, "claim", |store| {
-        let lost = store.claim("new-model", Queue::All, "worker", 7, Duration::from_secs(3600)).unwrap();
+        let lost = store.claim("new-model", Queue::All, "worker", 7, Duration::from_hours(1)).unwrap();
         assert_eq!(lost.records.len(), 7);
     });
     let encoder = TestEncoder::new();
