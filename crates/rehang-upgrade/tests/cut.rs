@@ -188,9 +188,9 @@ fn connections_that_are_cut_at_any_byte_cost_nothing() {
     rollback(&store, &world.setup(), &Unobserved).unwrap();
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     cut(0);
-    check(&store, &[world.adapter.clone()]);
+    check(&store, std::slice::from_ref(&world.adapter));
     finish(&store, &world.setup(), &Unobserved).unwrap();
-    check(&store, &[world.adapter.clone()]);
+    check(&store, std::slice::from_ref(&world.adapter));
     let cuts = proxy.cuts.load(Ordering::SeqCst);
     println!("{cuts} connections cut");
     assert!(cuts > 20, "{cuts}");
