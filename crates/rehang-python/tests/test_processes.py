@@ -75,6 +75,8 @@ def test_control_c_works_within_a_fifth_of_a_second(pairs: Any, tmp_path: Path) 
         """
         import os, signal, threading, time, numpy, rehang
         sent = []
+        # A job in the background inherits that Ctrl-C is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
         def interrupt_process():
             time.sleep(1.0)
