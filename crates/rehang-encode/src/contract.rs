@@ -3,7 +3,7 @@
 use std::fmt;
 
 use rehang::{Result, Space};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What an encoder is given of an item.
@@ -59,7 +59,7 @@ pub enum Reads {
 pub type Answer = Result<Vec<f32>, ItemFailure>;
 
 /// What an encoder has used so far.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Spent {
     /// Items sent, retries included.
     pub items: u64,

@@ -181,8 +181,8 @@ pub(crate) fn claim(
         for row in connection.query(&format!("{out} FOR UPDATE SKIP LOCKED"), &[&rows_of(&next)])? {
             lost.insert(key(&row, 0)?, row.try_get::<_, i32>(1)?.max(0) as u32 + 1);
         }
-        // A lease that another open transaction is about to end is left to it: nobody waits for it here. It counts as held, since its item
-        // may be free a moment later.
+        // A lease that another open transaction is about to end is left to that transaction: the claim does not wait. The lease counts as
+        // held, since its item may be free a moment later.
         let mut busy = BTreeSet::new();
         for row in connection.query(&out, &[&rows_of(&next)])? {
             busy.insert(key(&row, 0)?);

@@ -21,9 +21,7 @@ const ATTEMPTS: usize = 100;
 struct Account {
     old: String,
     new: String,
-    items: u64,
-    tokens: u64,
-    money: f64,
+    spent: Spent,
 }
 
 /// What all runs of an upgrade have used so far, pairs included.
@@ -41,38 +39,30 @@ fn read(store: &dyn Ledger, record: &UpgradeRecord) -> Result<(Option<u64>, Spen
     let account: Account = serde_json::from_str(&text)
         .map_err(|error| Error::corrupt(format!("what {} says was spent", store.name()), error))?;
     let is_own = (&account.old, &account.new) == (&record.old.name, &record.new.name);
-    let Account { items, tokens, money, .. } = account;
-    Ok((Some(version), if is_own { Spent { items, tokens, money } } else { Spent::default() }))
+    Ok((Some(version), if is_own { account.spent } else { Spent::default() }))
 }
 
 /// Adds what a worker has used; gives what all have.
 ///
 /// # Errors
 ///
-/// Those of the store; a conflict where others were faster a hundred times.
+/// Those of the store; [`ErrorKind::ChangedMeanwhile`](rehang::ErrorKind::ChangedMeanwhile) where others were faster a hundred times.
 pub(crate) fn add(store: &dyn Ledger, record: &UpgradeRecord, more: Spent) -> Result<Spent> {
-    for attempt in 1.. {
+    for _ in 0..ATTEMPTS {
         let (version, before) = read(store, record)?;
         if more == Spent::default() {
             return Ok(before);
         }
         let all = before + more;
-        let account = Account {
-            old: record.old.name.clone(),
-            new: record.new.name.clone(),
-            items: all.items,
-            tokens: all.tokens,
-            money: all.money,
-        };
+        let account = Account { old: record.old.name.clone(), new: record.new.name.clone(), spent: all };
         let text =
             serde_json::to_string(&account).map_err(|error| Error::corrupt("what was spent", error))?;
         match store.set_document(DOCUMENT, version, &text) {
-            Ok(_) => return Ok(all),
-            Err(error) if error.is_conflict() && attempt < ATTEMPTS => {}
-            Err(error) => return Err(error),
+            Err(error) if error.is_changed_meanwhile() => {}
+            outcome => return outcome.map(|_| all),
         }
     }
-    unreachable!("the last attempt returns")
+    Err(Error::changed_meanwhile(format!("what {} says was spent", store.name()), "others keep adding to it"))
 }
 
 #[cfg(test)]
