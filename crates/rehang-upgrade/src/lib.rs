@@ -83,7 +83,7 @@ pub use table::{Adopted, Looked, TableLocation, URL_ENV};
 pub use transfer::{Export, Exported, Import, Imported, export, import};
 pub use upgrade::{Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{
-    FinishedUpgrade, Plan, RolledBack, Setup, Started, Status, Switched, expect_same, finish, plan, request,
-    rollback, start, status, switch,
+    FinishedUpgrade, Plan, RolledBack, Setup, Started, Status, Switched, begin_sampling, expect_same, finish,
+    plan, request, rollback, start, status, switch,
 };
 pub use way::{AutoOptions, Halt, Next, Step, SwitchIf, Taken};

@@ -95,7 +95,7 @@ fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Result<()> {
 ///
 /// A conflict where another upgrade of this gallery is under way, or this one is being filled or finished; a mismatch where the gallery
 /// has other spaces.
-pub(crate) fn begin_sampling(
+pub fn begin_sampling(
     store: &dyn Ledger,
     old: &Space,
     new: &Space,
@@ -242,14 +242,23 @@ pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> R
     };
     let filler = filler.since(since);
     let old_handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&setup.old.name));
-    let fresh =
-        UpgradeRecord { since, handicap: setup.adapter.handicap, old_handicap, adapted_before, ..fresh };
+    // What was asked while pairs were drawn is asked still.
+    let asked = earlier.as_ref().map(|earlier| &earlier.record);
+    let asked = asked.filter(|earlier| earlier.phase != Phase::Finished && has_spaces_of(earlier, setup));
+    let fresh = UpgradeRecord {
+        request: asked.map_or(fresh.request, |earlier| earlier.request),
+        since,
+        handicap: setup.adapter.handicap,
+        old_handicap,
+        adapted_before,
+        ..fresh
+    };
     let record = match &earlier {
         Some(Recorded { record: earlier, .. }) if continues => {
             let phase = if filled { Phase::Filled } else { fresh.phase };
             // A plan that goes on as it was stays in its epoch, so that two processes that fill for it do not fence each other.
             let epoch = earlier.epoch.filter(|_| has_new && !replanned);
-            UpgradeRecord { request: earlier.request, serving: earlier.serving, phase, epoch, ..fresh }
+            UpgradeRecord { serving: earlier.serving, phase, epoch, ..fresh }
         }
         _ => fresh,
     };
@@ -467,11 +476,12 @@ pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) 
     let phase = match recorded.record.phase {
         Phase::Filled => Phase::RolledBack,
         Phase::Filling => Phase::Abandoned,
-        Phase::Sampling => {
+        // They may have: a finish that died before it dropped anything leaves them there.
+        Phase::Sampling if !recorded.record.is_served(store)? => {
             let phase = "sampling: searches never left the old space, so there is nothing to roll back";
             return Err(Error::wrong_phase(upgrade_of(store), phase));
         }
-        phase @ (Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
+        phase @ (Phase::Sampling | Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
     };
     let rolled_back = UpgradeRecord { phase, ..recorded.record.clone() };
     let has_new = find_space(store, &new)?.is_some();

@@ -38,7 +38,7 @@ use rehang_store::{
 };
 use rehang_upgrade::{
     BackfillSetup, Gallery, Limits, Observer, OrderSettings, Part, Phase, Place, Recorded, Request, Serving,
-    Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
+    Summary, Unobserved, backfill, begin_sampling, finish, request, rollback, start, status, switch,
 };
 use requests::Requests;
 use rusqlite::{Connection, TransactionBehavior};
@@ -80,9 +80,18 @@ enum Verb {
     Switch(Serving),
     Rollback,
     Finish,
+    /// Draws pairs: a sample of so many items becomes native, before any adapter is known or later.
+    Pairs(usize),
     /// A backfill of so many items, or of all.
     Run(Option<u64>),
     Ask(Request),
+}
+
+impl Verb {
+    /// Whether a death of it may cost what was in hand.
+    fn embeds(&self) -> bool {
+        matches!(self, Self::Pairs(_) | Self::Run(_))
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -143,6 +152,7 @@ fn verb() -> impl Strategy<Value = Verb> {
         6 => serving.prop_map(Verb::Switch),
         3 => Just(Verb::Rollback),
         1 => Just(Verb::Finish),
+        3 => (1..12_usize).prop_map(Verb::Pairs),
         8 => (1..5_u64).prop_map(|budget| Verb::Run(Some(budget))),
         2 => (20..70_u64).prop_map(|budget| Verb::Run(Some(budget))),
         1 => Just(Verb::Run(None)),
@@ -173,6 +183,15 @@ fn places(verb: &Verb) -> &'static [Place] {
         ],
         Verb::Rollback => &[Place::RolledBack],
         Verb::Finish => &[Place::CatchUpRead, Place::CatchUpWritten, Place::BeforeDrop, Place::AfterDrop],
+        Verb::Pairs(_) => &[
+            Place::RecordWritten,
+            Place::SpaceMade,
+            Place::BackfillClaimed,
+            Place::BackfillEncoded,
+            Place::BackfillWritten,
+            Place::FailuresRecorded,
+            Place::BackfillEnded,
+        ],
         Verb::Run(_) => &[
             Place::CatchUpRead,
             Place::CatchUpWritten,
@@ -491,14 +510,14 @@ fn squared_distance(a: &[f32], b: &[f32]) -> f32 {
 fn run(
     store: &dyn Store,
     encoder: &TestEncoder,
-    adapter: &Adapter,
+    part: Part<'_>,
     budget: Option<u64>,
     worker: &str,
     faults: &dyn Observer,
 ) -> Result<Summary> {
     let clock = TestClock::default();
     let limits = Limits { batch: BATCH, workers: WORKERS, budget, ..Limits::default() };
-    let setup = BackfillSetup { store, encoder, part: Part::Gallery(adapter), limits, clock: &clock, worker };
+    let setup = BackfillSetup { store, encoder, part, limits, clock: &clock, worker };
     backfill(&setup, faults)
 }
 
@@ -614,6 +633,11 @@ impl Model {
                 (outcome.map(drop), matches!(before, Some(Phase::Filled | Phase::RolledBack)))
             }
             Verb::Rollback => {
+                let may = match before {
+                    None | Some(Phase::Finished) => false,
+                    Some(Phase::Sampling) => self.oracle.serving == NEW,
+                    Some(_) => true,
+                };
                 let outcome = rollback(self.store(), &self.setup(), faults);
                 if self.store().serving().unwrap().as_deref() == Some(OLD) {
                     self.oracle.serving = OLD.into();
@@ -622,7 +646,7 @@ impl Model {
                     let without = self.oracle.items.values().filter(|known| !known.has_old).count();
                     assert_eq!(back.without_old_vector, without as u64);
                 }
-                (outcome.map(drop), before.is_some_and(|phase| phase != Phase::Finished))
+                (outcome.map(drop), may)
             }
             Verb::Finish => {
                 let serves = self.oracle.serving == NEW;
@@ -634,9 +658,24 @@ impl Model {
                 }
                 (outcome, may)
             }
+            Verb::Pairs(items) => {
+                let setup = self.setup();
+                let begun = begin_sampling(self.store(), setup.old, setup.new, self.order, faults);
+                if has_old && before == Some(Phase::Finished) && self.phase() != before {
+                    self.oracle.asked = Request::Run;
+                }
+                let (count, asked) = (self.encoder.count(), self.oracle.asked);
+                let part = Part::Sample(items);
+                let outcome =
+                    begun.and_then(|()| run(self.store(), &self.encoder, part, None, "alone", faults));
+                let may = has_old && before != Some(Phase::Filling) && asked == Request::Run;
+                assert!(may || !alone || self.encoder.count() == count, "it was asked not to draw pairs");
+                (outcome.map(drop), may)
+            }
             Verb::Run(budget) => {
                 let (count, asked) = (self.encoder.count(), self.oracle.asked);
-                let outcome = run(self.store(), &self.encoder, &self.world.adapter, budget, "alone", faults);
+                let part = Part::Gallery(&self.world.adapter);
+                let outcome = run(self.store(), &self.encoder, part, budget, "alone", faults);
                 let may = matches!(before, Some(Phase::Filled | Phase::RolledBack)) && asked == Request::Run;
                 assert!(may || !alone || self.encoder.count() == count, "it was asked not to run");
                 (outcome.map(drop), may)
@@ -678,13 +717,13 @@ impl Model {
             Operation::Verb(verb) => {
                 let cut_off = self.perform(verb, &Unobserved, true);
                 self.tally.refused.fetch_add(u64::from(cut_off), Ordering::Relaxed);
-                self.deaths += u32::from(matches!(verb, Verb::Run(_)) && cut_off);
+                self.deaths += u32::from(verb.embeds() && cut_off);
             }
             Operation::Die(verb, place, visit) => {
                 let dying = DieAt::new(*place, *visit);
                 let died = self.perform(verb, &dying, true);
                 self.tally.deaths.fetch_add(u64::from(died), Ordering::Relaxed);
-                self.deaths += u32::from(matches!(verb, Verb::Run(_)) && dying.died());
+                self.deaths += u32::from(verb.embeds() && dying.died());
             }
             Operation::Race(budget, meanwhile) => self.race(*budget, meanwhile),
             Operation::NoRoom(bytes, operation) => {
@@ -705,8 +744,9 @@ impl Model {
     fn race(&mut self, budget: Option<u64>, meanwhile: &[Operation]) {
         let stores = self.handles.each_ref().map(|handle| Arc::clone(&handle.store));
         let (encoder, adapter) = (Arc::clone(&self.encoder), self.world.adapter.clone());
-        let work =
-            |store: &dyn Store, worker| drop(run(store, &encoder, &adapter, budget, worker, &Unobserved));
+        let work = |store: &dyn Store, worker| {
+            drop(run(store, &encoder, Part::Gallery(&adapter), budget, worker, &Unobserved))
+        };
         thread::scope(|scope| {
             let (work, [first, second]) = (&work, &stores);
             let workers = [(first, "left"), (second, "right")]

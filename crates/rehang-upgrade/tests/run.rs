@@ -12,8 +12,8 @@ use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Band, Filter, Ledger, ManualLeaseClock, MemoryStore, Queue, Record, Scan, Select};
 use rehang_upgrade::{
     BackfillSetup, Clock, Ending, Gallery, Limits, Observation, Observer, Part, Place, Request, Serving,
-    Summary, Unobserved, Until, backfill, expect_same, finish, plan, put_back, request, rollback, start,
-    status, switch,
+    Summary, Unobserved, Until, backfill, begin_sampling, expect_same, finish, plan, put_back, request,
+    rollback, start, status, switch,
 };
 
 const ITEMS: usize = 200;
@@ -368,6 +368,33 @@ fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
     assert_eq!(error.remedy(), Some(&Remedy::ResumeBackfill), "{error}");
     request(&store, &world.old, &world.new, Request::Run).unwrap();
     run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+}
+
+#[test]
+fn a_pause_that_was_asked_for_while_pairs_were_drawn_outlives_the_start() {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, ITEMS);
+    let setup = world.setup();
+    begin_sampling(&store, setup.old, setup.new, setup.order, &Unobserved).unwrap();
+    request(&store, setup.old, setup.new, Request::Pause).unwrap();
+    start(&store, &setup, &Unobserved).unwrap();
+    let error = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap_err();
+    assert!(error.to_string().contains("paused"), "{error}");
+}
+
+/// A finish that died before it dropped the old space leaves searches in the new one; pairs may be drawn then, and nothing is lost yet.
+#[test]
+fn searches_can_be_taken_back_while_pairs_are_drawn() {
+    let (store, world) = filled();
+    let setup = world.setup();
+    switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
+    run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    finish(&store, &setup, &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
+    begin_sampling(&store, setup.old, setup.new, setup.order, &Unobserved).unwrap();
+    assert_eq!(rollback(&store, &setup, &Unobserved).unwrap().serving, "old-model");
+    assert_eq!(store.serving().unwrap().as_deref(), Some("old-model"));
+    let error = rollback(&store, &setup, &Unobserved).unwrap_err();
+    assert!(error.to_string().contains("nothing to roll back"), "{error}");
 }
 
 #[test]
