@@ -67,10 +67,11 @@ const TABLE_7: [(&str, &str, &str, &str, [f64; 6]); 7] = [
 ];
 
 /// Kendall τ of appendix E: what the network learned from, then τ with L_l2, L_disc and their sum.
-const TAUS: [(&str, &str, [Option<f64>; 3]); 3] = [
+const TAUS: [(&str, &str, [Option<f64>; 3]); 4] = [
     ("l2", "label-free", [Some(0.73), Some(0.56), None]),
     ("disc", "disc+uncertainty", [Some(0.34), Some(0.62), None]),
     ("l2+disc", "fastfill-reference", [Some(0.65), Some(0.63), Some(0.67)]),
+    ("rehang's default (`auto`), on left-out pairs", "auto", [None; 3]),
 ];
 
 /// One of the tables of FastFill's page.
@@ -245,13 +246,14 @@ fn oracles(units: &[Row]) -> String {
     let orders = [("random", "random"), ("σ²", "sigma"), ("‖v − h(o)‖²", "oracle"), ("loss (3)", LOSS)];
     let mut columns = vec!["Set, part"];
     columns.extend(orders.iter().map(|(label, _)| *label));
+    columns.push("rehang's default");
     let mut rows = Vec::new();
     for set in SETS {
         for part in PARTS {
             let mut row = vec![format!("{set}, {part}")];
-            row.extend(
-                orders.iter().map(|(_, order)| both(areas(units, set, part, "fastfill-reference", order))),
-            );
+            let cell = |method: &str, order: &str| both(areas(units, set, part, method, order));
+            row.extend(orders.iter().map(|(_, order)| cell("fastfill-reference", order)));
+            row.push(cell("auto", Policy::Coverage.name()));
             rows.push(row);
         }
     }

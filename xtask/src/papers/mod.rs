@@ -20,7 +20,7 @@ use rehang::{Error, Result};
 use crate::tidy::root;
 
 /// A study, and the minutes it takes on two idle cores.
-const STUDIES: [(&str, u32); 8] = [
+const STUDIES: [(&str, u32); 11] = [
     ("fastfill", 12),
     ("ract-expansion", 8),
     ("ract-open-data", 6),
@@ -28,7 +28,10 @@ const STUDIES: [(&str, u32); 8] = [
     ("bct", 10),
     ("bct-from-normalised-softmax", 3),
     ("bct-from-softmax", 3),
-    ("dmu", 14),
+    ("bct-old-40", 3),
+    ("bct-old-160", 3),
+    ("bct-l2", 4),
+    ("dmu", 18),
 ];
 
 /// Makes what is missing and writes the pages: all of it; `pages` measures nothing; `units [SET…]` and `studies [NAME…]` one kind.

@@ -65,7 +65,7 @@ pub struct Row {
     pub end: [f64; 2],
     /// Kendall τ-b of σ² with the true squared error; none where σ² is constant.
     pub tau: Option<f64>,
-    /// Kendall τ-b of σ² with FastFill's L_l2, L_disc and their sum (3): of networks with a σ head, on classes that the new head knows.
+    /// Kendall τ-b of σ² with FastFill's L_l2, L_disc and their sum (3): of networks with a σ head and of the default, on classes that the new head knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taus: Option<[f64; 3]>,
     /// Positive and negative flips of top-1, then of top-5, in percent of the queries, at [`FLIPS_AT`].
@@ -232,7 +232,7 @@ fn measure_part(
     };
     // FastFill's loss (3): only a class that the new head knows has a discriminative part.
     let parts = losses(part.new.matrix(), adapted.vectors.matrix(), &part.labels, head);
-    let learns_sigma = matches!(method, "label-free" | "disc+uncertainty" | "fastfill-reference");
+    let learns_sigma = matches!(method, "label-free" | "disc+uncertainty" | "fastfill-reference" | "auto");
     let taus = match &parts {
         Some(parts) if learns_sigma => {
             let [first, second, third] = parts.each_ref().map(|losses| kendall_tau_b(&variance, losses));

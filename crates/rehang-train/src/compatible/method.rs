@@ -94,6 +94,9 @@ pub enum Method {
         /// Units of each of ψ's three hidden layers.
         #[serde(default = "usual_hidden")]
         hidden: usize,
+        /// Rows of ψ's own batches (the paper's are twice the encoder's); the encoder's batches where it is not given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        adapter_batch: Option<usize>,
     },
     /// New vectors where the old ones are.
     L2 {
@@ -344,7 +347,7 @@ impl Method {
                 (&["stop_gradient"], "without hidden units there is no ψ that would be drawn anywhere")
             }
             Self::Dmu { forward_weight, .. } if *forward_weight == 0.0 => {
-                (&["hidden"], "forward_weight = 0 trains no ψ that would have hidden units")
+                (&["hidden", "adapter_batch"], "forward_weight = 0 trains no ψ")
             }
             Self::Bct { new_classes: NewClasses::Synthesised, influence_set: InfluenceSet::Old, .. } => (
                 &["new_classes"],
@@ -444,6 +447,14 @@ impl Method {
         }
     }
 
+    /// Rows of ψ's own batches, where it has its own.
+    pub(crate) fn adapter_batch(&self) -> Option<usize> {
+        match *self {
+            Self::Dmu { adapter_batch, .. } => adapter_batch,
+            _ => None,
+        }
+    }
+
     fn check(&self) -> Result<()> {
         let not_below_zero =
             |option, value| expect(option, value, value >= 0.0, "a finite number, 0 or above");
@@ -462,10 +473,14 @@ impl Method {
                 not_below_zero("weight", weight)?;
                 check_contrast(temperature, temperature_new, hardest)
             }
-            Self::Dmu { weight, forward_weight, hidden, .. } => {
+            Self::Dmu { weight, forward_weight, hidden, adapter_batch, .. } => {
                 not_below_zero("weight", weight)?;
                 not_below_zero("forward_weight", forward_weight)?;
-                expect_units(hidden)
+                expect_units(hidden)?;
+                match adapter_batch {
+                    Some(rows @ 0..2) => Err(Error::option("adapter_batch", rows, TWO_ROWS)),
+                    _ => Ok(()),
+                }
             }
             Self::Lwf { weight, temperature } => {
                 not_below_zero("weight", weight)?;
@@ -557,6 +572,9 @@ fn check_contrast(temperature: f32, temperature_new: Option<f32>, hardest: Optio
     Ok(())
 }
 
+/// Why no batch has fewer.
+pub(crate) const TWO_ROWS: &str = "at least 2: BatchNorm compares the rows of a batch";
+
 fn expect_units(units: usize) -> Result<()> {
     if units > 0 { Ok(()) } else { Err(Error::option("hidden", 0, "at least 1 unit")) }
 }
@@ -629,6 +647,7 @@ mod tests {
             ("bct", "weight = -1.0", "weight"),
             ("bct", "weight = nan", "weight"),
             ("dmu", "hidden = 0", "hidden"),
+            ("dmu", "adapter_batch = 1", "adapter_batch"),
             ("lwf", "temperature = inf", "temperature"),
             ("plain", "weight = 1.0", "weight"),
             ("bct", "new_classes = 'forget'", "forget"),
@@ -643,6 +662,7 @@ mod tests {
         for (name, options, says) in [
             ("ract", "form = 'triplet'\neta = 0.5", "this form"),
             ("dmu", "forward_weight = 0.0\nhidden = 8", "trains no ψ"),
+            ("dmu", "forward_weight = 0.0\nadapter_batch = 8", "trains no ψ"),
             ("regression", "stop_gradient = true", "no ψ"),
             ("bct", "influence_set = 'old'\nnew_classes = 'synthesised'", "influence_set"),
         ] {

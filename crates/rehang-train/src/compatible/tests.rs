@@ -9,7 +9,7 @@ use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Spac
 use rehang_fit::Device;
 
 use super::adapter::{adapter, adapter_graph};
-use super::trainer::{PSI_IS_LOST, train_until, unless_diverged};
+use super::trainer::{OwnBatches, PSI_IS_LOST, train_until, unless_diverged};
 use super::*;
 use crate::encoder::{Architecture, Encoder, Mode, Pooling, Resnet, Stem, passes};
 use crate::examples::tests::balanced;
@@ -80,9 +80,10 @@ fn all(examples: &Examples) -> Vec<usize> {
     (0..examples.len()).collect()
 }
 
-/// DMU with everything that is drawn at random: variations, two views, ψ.
+/// DMU with everything that is drawn at random: variations, two views, ψ with batches of its own.
 fn busy() -> TrainingParameters {
-    let mut parameters = quick("dmu", "hidden = 12", Architecture::CnnSmall { width: 4, outputs: 10 });
+    let options = "hidden = 12\nadapter_batch = 14";
+    let mut parameters = quick("dmu", options, Architecture::CnnSmall { width: 4, outputs: 10 });
     parameters.augmentation.crop_padding = 1;
     parameters.augmentation.flip = 0.5;
     parameters.views = 2;
@@ -738,6 +739,34 @@ fn the_gradient_of_psi_does_not_shorten_the_steps_of_the_encoder() {
     assert_eq!(with.encoder.state, without.encoder.state);
     // As (14) is printed, ψ draws the encoder as well.
     assert_ne!(trained("hidden = 12").encoder.state, without.encoder.state);
+}
+
+#[test]
+fn psi_goes_through_the_rows_at_its_own_pace() {
+    let examples = images(4, 10, 60.0);
+    let rows = all(&examples);
+    let mut own = OwnBatches::new(14, &examples.labels, &rows, 0).unwrap();
+    let mut seen = Vec::new();
+    for step in 0..6 {
+        let (epoch, batch) = own.of_step(step);
+        assert_eq!((epoch, batch.len()), (step as usize / 2, 14), "40 rows make two whole batches");
+        seen.push(batch.to_vec());
+    }
+    for epoch in seen.chunks(2) {
+        let mut once = epoch.concat();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), 28, "no row twice in an epoch");
+    }
+    assert_ne!(seen[..2], seen[2..4]);
+    assert_eq!(own.of_step(1).1, seen[1], "a function of the step");
+
+    let old = old_model(&examples, true);
+    let trained = |options: &str| run(&examples, &rows, Some(&old), &quick("dmu", options, mlp(6)));
+    let psi = |options: &str| trained(options).unwrap().adapter.unwrap();
+    assert_ne!(psi("hidden = 4"), psi("hidden = 4\nadapter_batch = 16"));
+    let error = trained("adapter_batch = 41").unwrap_err().to_string();
+    assert!(error.contains("adapter_batch") && error.contains("40 rows"), "{error}");
 }
 
 #[test]

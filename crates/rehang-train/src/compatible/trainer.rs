@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::adapter::{adapter, adapter_graph};
 use super::checkpoint::{self, Checkpoint};
 use super::heads::{HeadForm, HeadTensors, Taught, synthesised};
-use super::method::{Method, OldHeads, Terms, objective_device};
+use super::method::{Method, OldHeads, TWO_ROWS, Terms, objective_device};
 use super::objectives::Batch;
 use super::old::{OldModel, OldSource};
 use super::optimiser::{Moments, OptimiserKind, RateSchedule};
@@ -27,7 +27,7 @@ use crate::encoder::{
     Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, passes, shape_of, take_weights,
 };
 use crate::examples::{
-    Augmentation, Augmenter, Examples, Normalisation, Sampler, SamplerParameters, Sisters,
+    Augmentation, Augmenter, Examples, LastBatch, Normalisation, Sampler, SamplerParameters, Sisters,
 };
 
 /// Rows that a trained encoder is tried on.
@@ -129,7 +129,7 @@ impl TrainingParameters {
         at_least("epochs", self.epochs > 0, &self.epochs, "at least 1")?;
         // One row has no variance; a training of such batches would be over without a single step.
         let is_single = matches!(self.sampler, SamplerParameters::Shuffled { batch: 1, .. });
-        at_least("batch", !is_single, &1, "at least 2: BatchNorm compares the rows of a batch")?;
+        at_least("batch", !is_single, &1, TWO_ROWS)?;
         at_least("views", (1..=2).contains(&self.views), &self.views, "1 or 2")?;
         at_least("rate", self.rate.is_finite() && self.rate > 0.0, &self.rate, "a finite number above 0")?;
         at_least("warm_up_epochs", finite(self.warm_up_epochs), &self.warm_up_epochs, "0 or more")?;
@@ -624,11 +624,44 @@ struct Run<'a> {
     terms: Terms,
     augmenter: Augmenter,
     sampler: Sampler,
+    /// Draws ψ's batches, where it has its own.
+    adapter_batches: Option<OwnBatches>,
     /// Draws other rows of the classes, where the method takes its positives so.
     sisters: Option<Sisters>,
     identity: String,
     history: Vec<Epoch>,
     steps: u64,
+}
+
+/// Batches that are drawn for ψ alone: it goes through the rows at its own pace, one batch a step of the encoder.
+pub(super) struct OwnBatches {
+    sampler: Sampler,
+    /// The epoch of ψ's own whose batches these are.
+    epoch: usize,
+    batches: Vec<Vec<usize>>,
+}
+
+impl OwnBatches {
+    pub(super) fn new(batch: usize, labels: &[u32], rows: &[usize], seed: u64) -> Result<Self> {
+        if batch > rows.len() {
+            let rule = format!("at most the {} rows that are trained on", rows.len());
+            return Err(Error::option("adapter_batch", batch, rule));
+        }
+        let whole = SamplerParameters::Shuffled { batch, last: LastBatch::Drop };
+        let sampler = Sampler::new(&whole, labels, rows, seed ^ 0x0070_7369)?;
+        Ok(Self { epoch: 0, batches: sampler.batches(0), sampler })
+    }
+
+    /// The batch of a step and the epoch of ψ's own in which it stands: a function of the step, so that a training that is resumed goes on
+    /// with it.
+    pub(super) fn of_step(&mut self, step: u64) -> (usize, &[usize]) {
+        let (step, count) = (step as usize, self.batches.len());
+        let epoch = step / count;
+        if epoch != self.epoch {
+            (self.epoch, self.batches) = (epoch, self.sampler.batches(epoch));
+        }
+        (epoch, &self.batches[step % count])
+    }
 }
 
 /// What one step says.
@@ -673,6 +706,10 @@ impl<'a> Run<'a> {
             parameters.seed,
         )?;
         let sampler = Sampler::new(&parameters.sampler, &examples.labels, rows, parameters.seed)?;
+        let adapter_batches = method.adapter_batch();
+        let adapter_batches = adapter_batches
+            .map(|batch| OwnBatches::new(batch, &examples.labels, rows, parameters.seed))
+            .transpose()?;
         let sisters = method.needs_sisters().then(|| Sisters::new(&examples.labels, rows, parameters.seed));
         let needs_vectors = method.needs_old_vectors();
         let old_encoder = match old.map(|old| &old.source) {
@@ -732,6 +769,7 @@ impl<'a> Run<'a> {
             terms,
             augmenter,
             sampler,
+            adapter_batches,
             sisters,
             identity,
             history: Vec::new(),
@@ -840,12 +878,25 @@ impl<'a> Run<'a> {
             Some(sisters) => self.old_batch(epoch, &sisters)?,
             None => None,
         };
-        let adapted = match (&mut model.adapter, &old) {
+        let own = match &mut self.adapter_batches {
+            Some(own) => {
+                let (epoch, rows) = own.of_step(self.steps);
+                Some((epoch, rows.to_vec()))
+            }
+            None => None,
+        };
+        let (adapter_rows, adapter_old) = match &own {
+            Some((epoch, rows)) => (rows.as_slice(), &self.old_batch(*epoch, rows)?),
+            None => (rows, &old),
+        };
+        let adapted = match (&mut model.adapter, adapter_old) {
             (Some(adapter), Some(old)) => {
-                Some(adapter.passes.forward(&mut adapter.state, old.as_slice(), n, Mode::Training)?)
+                let rows = adapter_rows.len();
+                Some(adapter.passes.forward(&mut adapter.state, old.as_slice(), rows, Mode::Training)?)
             }
             _ => None,
         };
+        let class_of = |rows: &[usize]| rows.iter().map(|&row| self.numbering.labels[row]).collect();
 
         let device = objective_device();
         let rows_of =
@@ -853,16 +904,17 @@ impl<'a> Run<'a> {
         let leaf = |values: &[f32], rows: usize| rows_of(values, rows).autodiff().require_grad();
         let classes = model.bias.parameters.len();
         let new = leaf(&new, n);
-        let adapted = adapted.map(|adapted| leaf(&adapted, n));
+        let adapted = adapted.map(|adapted| leaf(&adapted, adapter_rows.len()));
         let weight = leaf(&model.head.parameters, classes);
         let bias = leaf(&model.bias.parameters, 1);
         let batch = Batch {
-            labels: rows.iter().map(|&row| self.numbering.labels[row]).collect(),
+            labels: class_of(rows),
             of_old: rows.iter().map(|&row| self.of_old[row]).collect(),
             new: new.clone(),
             old: old.map_or_else(|| Tensor::zeros([n, 0], &device), |old| rows_of(old.as_slice(), n)),
             sister: sisters.map(|sisters| rows_of(sisters.as_slice(), n)),
             adapted: adapted.clone(),
+            adapted_labels: class_of(adapter_rows),
             head: HeadTensors {
                 weight: weight.clone(),
                 bias: bias.clone(),

@@ -1,10 +1,10 @@
 //! DMU's forward adaptation (equation 11): old vectors, sent through ψ, must be told apart by the NEW head.
 //!
 //! ```text
-//! L_FA = 1/|B| Σ_x ℓ(ψ(φ_old(x)), ω_new)_y
+//! L_FA = 1/|B_ψ| Σ_x ℓ(ψ(φ_old(x)), ω_new)_y
 //! ```
 //!
-//! ψ and the new head learn; the encoder gets no gradient from here.
+//! ψ and the new head learn; the encoder gets no gradient from here. B_ψ is the batch, or one that is drawn for ψ alone.
 
 use burn_tensor::Tensor;
 
@@ -12,7 +12,7 @@ use super::Objective;
 
 pub(crate) fn forward_adaptive() -> Objective {
     Objective::new("forward-adaptive", |batch| match &batch.adapted {
-        Some(adapted) => batch.head.cross_entropy(adapted, &batch.labels, 0.0).mean(),
+        Some(adapted) => batch.head.cross_entropy(adapted, &batch.adapted_labels, 0.0).mean(),
         None => Tensor::zeros([1], &batch.old.device()),
     })
 }

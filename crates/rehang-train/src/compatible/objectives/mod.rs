@@ -40,8 +40,10 @@ pub(crate) struct Batch {
     pub old: Tensor<2>,
     /// φ_old of another row of each row's class, drawn for this batch, `[B, d_old]`, for methods that take their positives so.
     pub sister: Option<Tensor<2>>,
-    /// ψ(φ_old(x)), `[B, d_new]`, for methods that train a forward-adaptive head.
+    /// ψ(φ_old(x)), `[B_ψ, d_new]`, for methods that train a forward-adaptive head.
     pub adapted: Option<Tensor<2>>,
+    /// Class of every row of `adapted`: those of the batch, or of a batch that is drawn for ψ alone.
+    pub adapted_labels: Vec<usize>,
     /// The new head.
     pub head: HeadTensors,
 }

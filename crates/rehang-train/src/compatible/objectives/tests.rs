@@ -69,6 +69,7 @@ impl Plain {
             old: leaf(&self.old, n),
             sister: self.sister.as_ref().map(|sister| leaf(sister, n)),
             adapted: Some(adapted),
+            adapted_labels: self.labels.clone(),
             head: HeadTensors { weight, bias, form: self.form, taught: None },
         };
         (batch, leaves)
