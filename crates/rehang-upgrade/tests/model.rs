@@ -38,7 +38,8 @@ use rehang_store::{
 };
 use rehang_upgrade::{
     BackfillSetup, Gallery, Limits, Observer, OrderSettings, Part, Phase, Place, Recorded, Request, Serving,
-    Summary, Unobserved, backfill, begin_sampling, finish, request, rollback, start, status, switch,
+    Summary, Unobserved, backfill, begin_sampling, finish, put_back, request, rollback, start, status,
+    switch,
 };
 use requests::Requests;
 use rusqlite::{Connection, TransactionBehavior};
@@ -85,6 +86,8 @@ enum Verb {
     /// A backfill of so many items, or of all.
     Run(Option<u64>),
     Ask(Request),
+    /// Natives become adapted again, for another model to embed them.
+    PutBack,
 }
 
 impl Verb {
@@ -157,6 +160,7 @@ fn verb() -> impl Strategy<Value = Verb> {
         2 => (20..70_u64).prop_map(|budget| Verb::Run(Some(budget))),
         1 => Just(Verb::Run(None)),
         4 => asked.prop_map(Verb::Ask),
+        2 => Just(Verb::PutBack),
     ]
 }
 
@@ -201,6 +205,7 @@ fn places(verb: &Verb) -> &'static [Place] {
             Place::FailuresRecorded,
             Place::BackfillEnded,
         ],
+        Verb::PutBack => &[Place::CatchUpRead, Place::CatchUpWritten],
         // One write: it is there or it is not.
         Verb::Ask(_) => &[],
     }
@@ -266,8 +271,8 @@ struct Oracle {
     versions: usize,
     /// Revisions that were seen native: they stay so until the item changes.
     native: BTreeSet<(String, Revision)>,
-    /// Items that changed while their source stayed: they are embedded again.
-    changed_behind_sources: u32,
+    /// Items that are rightly embedded again: they changed while their source stayed, or were put back.
+    embedded_anew: u32,
     serving: String,
     asked: Request,
 }
@@ -337,7 +342,7 @@ impl Oracle {
                             self.versions += 1;
                             let items = &mut self.items;
                             let again = requests.perform(plain, items, self.versions, there(OLD), store);
-                            self.changed_behind_sources += u32::from(again);
+                            self.embedded_anew += u32::from(again);
                         }
                         Ok(())
                     }
@@ -370,7 +375,7 @@ impl Oracle {
         if commits {
             transaction.commit()?;
             self.items = items;
-            self.changed_behind_sources += again;
+            self.embedded_anew += again;
             return Ok(());
         }
         transaction.rollback()
@@ -560,7 +565,7 @@ impl Model {
             items: items.collect(),
             versions: 0,
             native: BTreeSet::new(),
-            changed_behind_sources: 0,
+            embedded_anew: 0,
             serving: OLD.into(),
             asked: Request::Run,
         };
@@ -680,6 +685,17 @@ impl Model {
                 assert!(may || !alone || self.encoder.count() == count, "it was asked not to run");
                 (outcome.map(drop), may)
             }
+            Verb::PutBack => {
+                let outcome = put_back(self.store(), &self.setup(), faults);
+                let may = has_old && matches!(before, Some(Phase::Filled | Phase::RolledBack));
+                if may {
+                    // One that is cut off has put a part of them back, at most all.
+                    let all = self.oracle.native.len() as u64;
+                    self.oracle.embedded_anew += *outcome.as_ref().unwrap_or(&all) as u32;
+                    self.oracle.native.clear();
+                }
+                (outcome.map(drop), may)
+            }
             Verb::Ask(asked) => {
                 let outcome = request(self.store(), self.setup().old, self.setup().new, asked);
                 if outcome.is_ok() {
@@ -778,7 +794,7 @@ impl Model {
         let twice: u32 = embedded.values().map(|count| count - 1).sum();
         let in_hand = self.deaths * (BATCH * WORKERS) as u32;
         assert!(
-            twice <= in_hand + self.oracle.changed_behind_sources,
+            twice <= in_hand + self.oracle.embedded_anew,
             "{twice} embedded twice after {} deaths: {embedded:?}",
             self.deaths
         );
