@@ -93,8 +93,8 @@ fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Result<()> {
 ///
 /// # Errors
 ///
-/// A conflict where another upgrade of this gallery is under way, or this one is being filled or finished; a mismatch where the gallery
-/// has other spaces.
+/// A conflict where another upgrade of this gallery is under way, or this one is being filled or finished, or a finish of it died; a
+/// mismatch where the gallery has other spaces.
 pub fn begin_sampling(
     store: &dyn Ledger,
     old: &Space,
@@ -110,6 +110,11 @@ pub fn begin_sampling(
             return Err(
                 Error::wrong_phase(upgrade_of(store), Phase::Filling.name()).advise(Remedy::ContinueFilling)
             );
+        }
+        // Searches are in the new space then, and a new record would not know the adapter that writes need.
+        (Some(Phase::Finished), Some(earlier)) if !earlier.record.dropped => {
+            let phase = "finished, but its old space is not dropped yet: finish it once more";
+            return Err(Error::wrong_phase(upgrade_of(store), phase));
         }
         (Some(Phase::Finished) | None, Some(earlier)) if earlier.record.is_live() => {
             return expect_between(store, &earlier.record, old, new);
@@ -476,12 +481,11 @@ pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) 
     let phase = match recorded.record.phase {
         Phase::Filled => Phase::RolledBack,
         Phase::Filling => Phase::Abandoned,
-        // They may have: a finish that died before it dropped anything leaves them there.
-        Phase::Sampling if !recorded.record.is_served(store)? => {
+        Phase::Sampling => {
             let phase = "sampling: searches never left the old space, so there is nothing to roll back";
             return Err(Error::wrong_phase(upgrade_of(store), phase));
         }
-        phase @ (Phase::Sampling | Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
+        phase @ (Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
     };
     let rolled_back = UpgradeRecord { phase, ..recorded.record.clone() };
     let has_new = find_space(store, &new)?.is_some();

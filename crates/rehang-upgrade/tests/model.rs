@@ -638,11 +638,6 @@ impl Model {
                 (outcome.map(drop), matches!(before, Some(Phase::Filled | Phase::RolledBack)))
             }
             Verb::Rollback => {
-                let may = match before {
-                    None | Some(Phase::Finished) => false,
-                    Some(Phase::Sampling) => self.oracle.serving == NEW,
-                    Some(_) => true,
-                };
                 let outcome = rollback(self.store(), &self.setup(), faults);
                 if self.store().serving().unwrap().as_deref() == Some(OLD) {
                     self.oracle.serving = OLD.into();
@@ -651,6 +646,7 @@ impl Model {
                     let without = self.oracle.items.values().filter(|known| !known.has_old).count();
                     assert_eq!(back.without_old_vector, without as u64);
                 }
+                let may = !matches!(before, None | Some(Phase::Sampling | Phase::Finished));
                 (outcome.map(drop), may)
             }
             Verb::Finish => {
@@ -666,14 +662,12 @@ impl Model {
             Verb::Pairs(items) => {
                 let setup = self.setup();
                 let begun = begin_sampling(self.store(), setup.old, setup.new, self.order, faults);
-                if has_old && before == Some(Phase::Finished) && self.phase() != before {
-                    self.oracle.asked = Request::Run;
-                }
                 let (count, asked) = (self.encoder.count(), self.oracle.asked);
                 let part = Part::Sample(items);
                 let outcome =
                     begun.and_then(|()| run(self.store(), &self.encoder, part, None, "alone", faults));
-                let may = has_old && before != Some(Phase::Filling) && asked == Request::Run;
+                let ended = matches!(before, Some(Phase::Filling | Phase::Finished));
+                let may = has_old && !ended && asked == Request::Run;
                 assert!(may || !alone || self.encoder.count() == count, "it was asked not to draw pairs");
                 (outcome.map(drop), may)
             }

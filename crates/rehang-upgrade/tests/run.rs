@@ -382,19 +382,20 @@ fn a_pause_that_was_asked_for_while_pairs_were_drawn_outlives_the_start() {
     assert!(error.to_string().contains("paused"), "{error}");
 }
 
-/// A finish that died before it dropped the old space leaves searches in the new one; pairs may be drawn then, and nothing is lost yet.
+/// Searches are in the new space then, and what the application writes needs the adapter that filled it.
 #[test]
-fn searches_can_be_taken_back_while_pairs_are_drawn() {
+fn no_pairs_are_drawn_where_a_finish_died() {
     let (store, world) = filled();
     let setup = world.setup();
     switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
-    run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
     finish(&store, &setup, &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
-    begin_sampling(&store, setup.old, setup.new, setup.order, &Unobserved).unwrap();
-    assert_eq!(rollback(&store, &setup, &Unobserved).unwrap().serving, "old-model");
-    assert_eq!(store.serving().unwrap().as_deref(), Some("old-model"));
-    let error = rollback(&store, &setup, &Unobserved).unwrap_err();
-    assert!(error.to_string().contains("nothing to roll back"), "{error}");
+    let begun = begin_sampling(&store, setup.old, setup.new, setup.order, &Unobserved);
+    let error = begun.unwrap_err().to_string();
+    assert!(error.contains("finish it once more"), "{error}");
+    let write = common::item(1000, 0);
+    common::gallery(&store, Some(&world.adapter)).put(std::slice::from_ref(&write)).unwrap();
+    let key = store.get(&[&write.id]).unwrap().remove(0).unwrap().key;
+    assert_eq!(store.provenances("new-model", &[key]).unwrap(), [Some(Provenance::Adapted)]);
 }
 
 #[test]
