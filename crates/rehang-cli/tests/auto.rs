@@ -1,6 +1,8 @@
 //! The whole way of an upgrade by one command, on the demo's vectors: from a gallery and a new model to everything native.
 
 mod common;
+#[path = "../../rehang-encode/tests/common/stub.rs"]
+mod stub;
 
 use std::fmt::Write as _;
 
@@ -9,6 +11,7 @@ use rehang::files::{self, VectorSource};
 use rehang::{Matrix, Provenance};
 use rehang_store::{Ledger, Scan, Select, SqliteStore};
 use serde_json::Value;
+use stub::{Reply, Stub, good_of};
 
 /// How a gallery is made.
 struct Made {
@@ -174,6 +177,41 @@ fn pairs_are_written_as_files_that_the_file_verbs_read() {
         "-o",
         "a.safetensors",
     ]);
+}
+
+#[test]
+fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
+    let vectors = [("first", read("old.npy")), ("second", read("new.npy"))];
+    let stub = Stub::start(move |_, seen| {
+        let (_, rows) = vectors.iter().find(|(model, _)| seen.body["model"] == *model).unwrap();
+        let vector = |text: &str| rows.row(text.strip_prefix("row:").unwrap().parse().unwrap()).to_vec();
+        Reply::Body(good_of(seen, vector, |_| {}))
+    });
+    let place = place(&Made { encoder: "", ..Made::of(600) });
+    let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    let service = |model: &str| {
+        format!("kind = \"http\"\nurl = \"{}\"\nmodel = \"{model}\"\nrevision = \"1\"\n", stub.url)
+    };
+    let config = format!("{config}\n{}[old.encoder]\n{}", service("second"), service("first"));
+    place.write_bytes("rehang.toml", config.as_bytes());
+    let log: String = (500..560).map(|row| format!("{{\"text\": \"row:{row}\"}}\n")).collect();
+    place.write_bytes("queries.jsonl", log.as_bytes());
+    let asked = ["--items", "300", "--worth", "0", "--queries", "queries.jsonl"];
+    let (stopped, code) = auto(&place, &asked);
+    assert_eq!((steps(&stopped), code), (vec!["doctor", "pairs", "fit", "report", "plan"], 0), "{stopped}");
+    assert_eq!(result(&stopped, "pairs")["queries"], 60);
+    assert_eq!(
+        result(&stopped, "fit")["held_out"]["queries"],
+        60,
+        "items have labels, and would ask themselves"
+    );
+    assert_eq!(result(&stopped, "plan")["forecast"]["metric"], "Agreement@10");
+    let texts_of = |model: &str| -> usize {
+        stub.seen().iter().filter(|seen| seen.body["model"] == model).map(|seen| seen.texts().len()).sum()
+    };
+    assert_eq!((texts_of("first"), texts_of("second")), (60, 300 + 60));
+    auto(&place, &asked);
+    assert_eq!((texts_of("first"), texts_of("second")), (60, 300 + 60), "nothing is embedded twice");
 }
 
 #[test]
