@@ -20,7 +20,7 @@ use rehang::{Error, Result};
 use crate::tidy::root;
 
 /// A study, and the minutes it takes on two idle cores.
-const STUDIES: [(&str, u32); 11] = [
+const STUDIES: [(&str, u32); 12] = [
     ("fastfill", 12),
     ("ract-expansion", 8),
     ("ract-open-data", 6),
@@ -28,8 +28,9 @@ const STUDIES: [(&str, u32); 11] = [
     ("bct", 10),
     ("bct-from-normalised-softmax", 3),
     ("bct-from-softmax", 3),
-    ("bct-old-40", 3),
-    ("bct-old-160", 3),
+    ("bct-old-40", 5),
+    ("bct-old-160", 5),
+    ("bct-arcface", 5),
     ("bct-l2", 4),
     ("dmu", 18),
 ];
