@@ -13,6 +13,7 @@ use rehang::order::{Order, OrderInput, Policy, order};
 use rehang::statistics::kendall_tau_b;
 use rehang::study::true_errors;
 use rehang::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_fit::geometry::GeometryKind;
 use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter};
 use serde::{Deserialize, Serialize};
 
@@ -195,7 +196,9 @@ fn measure(set: &str, data: &Set, method: &str, seed: u64) -> Result<Vec<Row>> {
         ),
         other => (other.parse()?, NetworkOptions::default(), Some(&data.head)),
     };
-    let parameters = FitParameters { method: name, seed, compare: false, ..FitParameters::default() };
+    // The published recipe says itself how its outputs conform, so there is nothing to choose, and nothing is fitted for a choice.
+    let geometry = (name == Method::FastfillReference).then_some(GeometryKind::Raw);
+    let parameters = FitParameters { method: name, seed, compare: false, geometry, ..FitParameters::default() };
     let adapter = if matches!(method, "l2+disc" | "disc" | "fct") {
         // Only random and oracle orders are made of these, so their σ² is not learned.
         rehang_fit::fit_map_only(&data.pairs, head, &parameters, &options, &progress)?
