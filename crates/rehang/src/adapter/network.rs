@@ -51,10 +51,16 @@ impl Adapter {
             InputScaling::AsIs => old,
             InputScaling::UnitLength => writer.unit_length(&old),
         };
-        let raw = writer.map(&self.map, &scaled, side.as_deref());
-        let raw = writer.double(&raw);
+        let output = writer.map(&self.map, &scaled, side.as_deref());
+        let raw = writer.double(&output);
         let raw_norm = writer.norm(&raw);
-        let vector = writer.conform(&self.geometry, &raw, &raw_norm);
+        let vector = match &self.geometry {
+            Geometry::Raw => output,
+            Geometry::Sphere { fallback } => writer.sphere(fallback, &raw, &raw_norm),
+            Geometry::MatchedNorms { raw: lengths, native } => {
+                writer.matched_norms(lengths, native, &raw, &raw_norm)
+            }
+        };
         let log_variance = match &self.uncertainty {
             // A column of zeros that has the batch's length, and the constant.
             Uncertainty::Constant { variance } => {
@@ -241,33 +247,31 @@ impl Writer {
         self.both("MatMul", &kernel, &coefficients)
     }
 
-    /// h(o) from a raw output and its length, in single precision.
-    fn conform(&mut self, geometry: &Geometry, raw: &str, raw_norm: &str) -> String {
-        let vector = match geometry {
-            Geometry::Raw => raw.to_owned(),
-            Geometry::Sphere { fallback } => {
-                let direction = self.divided(raw, raw_norm);
-                let is_zero = self.with("Equal", raw_norm, 0.0);
-                let fallback = self.row(fallback);
-                self.network.operator("Where", &[&is_zero, &fallback, &direction], &[])
-            }
-            Geometry::MatchedNorms { raw: lengths, native } => {
-                let length = self.quantile_map(lengths, native, raw_norm);
-                let direction = self.divided(raw, raw_norm);
-                self.both("Mul", &direction, &length)
-            }
-        };
+    /// A raw output at length 1, in single precision; the fallback where it has none.
+    fn sphere(&mut self, fallback: &[f32], raw: &str, raw_norm: &str) -> String {
+        let direction = self.divided(raw, raw_norm);
+        let is_zero = self.with("Equal", raw_norm, 0.0);
+        let fallback = self.row(fallback);
+        let vector = self.network.operator("Where", &[&is_zero, &fallback, &direction], &[]);
+        self.single(&vector)
+    }
+
+    /// A raw output at the native length of its rank, in single precision.
+    fn matched_norms(&mut self, lengths: &[f32], native: &[f32], raw: &str, raw_norm: &str) -> String {
+        let length = self.quantile_map(lengths, native, raw_norm);
+        let direction = self.divided(raw, raw_norm);
+        let vector = self.both("Mul", &direction, &length);
         self.single(&vector)
     }
 
     /// The native length at the rank that a length has among raw lengths, as a column.
     fn quantile_map(&mut self, raw: &[f32], native: &[f32], length: &str) -> String {
         // Quantiles are single precision: a length equal to one must find it.
-        let length = self.single(length);
-        let length = self.double(&length);
+        let single = self.single(length);
+        let length = self.double(&single);
         let count = |writer: &mut Self, kind: &str| {
-            let lengths = writer.row(raw);
-            let is_below = writer.both(kind, &lengths, &length);
+            let lengths = writer.network.constant(&[1, raw.len()], raw);
+            let is_below = writer.both(kind, &lengths, &single);
             let ones = writer.cast(&is_below, TYPE_I64);
             writer.sum(&ones)
         };
