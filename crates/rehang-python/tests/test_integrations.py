@@ -1,7 +1,8 @@
-"""scikit-learn, Arrow, sentence-transformers."""
+"""scikit-learn, Arrow, sentence-transformers, LangChain, LlamaIndex."""
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from pathlib import Path
 from typing import Any
@@ -96,5 +97,67 @@ def test_a_bridged_model(pairs: Any) -> None:
     row, sigma2 = bridged.encode("1", return_sigma=True)
     np.testing.assert_array_equal(row, expected[1])
     assert sigma2 > 0 and bridged.get_sentence_embedding_dimension() == expected.shape[1]
-    assert bridged.embed_query("2") == expected[2].tolist() and bridged.embed_documents(["0"]) == expected[:1].tolist()
-    assert bridged.embed_documents([]) == []
+
+
+def _old_vector(pairs: Any, text: str) -> list[float]:
+    """The vector of a text by an old model that knows one pair by its number; what is asked for is another one than what is kept."""
+    number = text.removeprefix("query ")
+    return (pairs[0][int(number)] * (1.0 if number == text else 1.01)).tolist()
+
+
+def test_embeddings_of_langchain(pairs: Any) -> None:
+    embeddings = pytest.importorskip("langchain_core.embeddings")
+    from langchain_core.vectorstores import InMemoryVectorStore
+
+    from rehang.langchain import Bridged
+
+    class Old(embeddings.Embeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            return [_old_vector(pairs, text) for text in texts]
+
+        def embed_query(self, text: str) -> list[float]:
+            return _old_vector(pairs, f"query {text}")
+
+    adapter = rehang.fit(pairs[0], pairs[1], method="ridge")
+    bridged = Bridged(Old(), adapter)
+    documents = adapter.transform(pairs[0][:20]).tolist()
+    query = adapter.transform(1.01 * pairs[0][3:4], force=True)[0].tolist()
+    texts = [str(number) for number in range(20)]
+    assert bridged.embed_documents(texts) == documents and bridged.embed_documents([]) == []
+    assert bridged.embed_query("3") == query
+    assert asyncio.run(bridged.aembed_documents(texts)) == documents and asyncio.run(bridged.aembed_query("3")) == query
+    store = InMemoryVectorStore(bridged)
+    store.add_texts(texts)
+    assert store.similarity_search("3", k=1)[0].page_content == "3"
+    assert asyncio.run(store.asimilarity_search("4", k=1))[0].page_content == "4"
+
+
+def test_an_embedding_model_of_llama_index(pairs: Any) -> None:
+    pytest.importorskip("llama_index.core")
+    from llama_index.core import VectorStoreIndex
+    from llama_index.core.embeddings import BaseEmbedding
+    from llama_index.core.schema import TextNode
+
+    from rehang.llama_index import Bridged
+
+    class Old(BaseEmbedding):
+        def _get_text_embedding(self, text: str) -> list[float]:
+            return _old_vector(pairs, text)
+
+        def _get_query_embedding(self, query: str) -> list[float]:
+            return _old_vector(pairs, f"query {query}")
+
+        async def _aget_query_embedding(self, query: str) -> list[float]:
+            return self._get_query_embedding(query)
+
+    adapter = rehang.fit(pairs[0], pairs[1], method="ridge", new_model="large")
+    bridged = Bridged(Old(), adapter, embed_batch_size=7)
+    documents = adapter.transform(pairs[0][:20]).tolist()
+    query = adapter.transform(1.01 * pairs[0][3:4], force=True)[0].tolist()
+    texts = [str(number) for number in range(20)]
+    assert bridged.model_name == "large" and bridged.get_text_embedding("2") == documents[2]
+    assert bridged.get_text_embedding_batch(texts) == documents and bridged.get_query_embedding("3") == query
+    assert asyncio.run(bridged.aget_text_embedding_batch(texts)) == documents
+    assert asyncio.run(bridged.aget_text_embedding("2")) == documents[2] and asyncio.run(bridged.aget_query_embedding("3")) == query
+    index = VectorStoreIndex([TextNode(text=text) for text in texts], embed_model=bridged)
+    assert index.as_retriever(similarity_top_k=1).retrieve("3")[0].node.get_content() == "3"

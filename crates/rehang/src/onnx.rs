@@ -12,8 +12,12 @@ use crate::vectors::Matrix;
 const IR_VERSION: u64 = 8;
 /// Version of the operator set that is written.
 const OPERATOR_SET: u64 = 17;
-const TYPE_F32: u64 = 1;
-const TYPE_I64: u64 = 7;
+/// Single precision, as the attribute `to` of a `Cast` names it.
+pub const TYPE_F32: i64 = 1;
+/// Whole numbers.
+pub const TYPE_I64: i64 = 7;
+/// Double precision.
+pub const TYPE_F64: i64 = 11;
 
 /// A value of an operator's attribute.
 #[derive(Debug, Clone, PartialEq)]
@@ -269,7 +273,7 @@ impl Constant {
         for &length in &self.shape {
             tensor.integer(1, length as u64);
         }
-        let (kind, raw): (u64, Vec<u8>) = match &self.numbers {
+        let (kind, raw): (i64, Vec<u8>) = match &self.numbers {
             Numbers::Floats(values) => {
                 (TYPE_F32, values.iter().flat_map(|value| value.to_le_bytes()).collect())
             }
@@ -277,7 +281,7 @@ impl Constant {
                 (TYPE_I64, values.iter().flat_map(|value| value.to_le_bytes()).collect())
             }
         };
-        tensor.integer(2, kind);
+        tensor.integer(2, kind as u64);
         tensor.bytes(8, self.name.as_bytes());
         tensor.bytes(9, &raw);
         tensor
@@ -296,7 +300,7 @@ impl Port {
             dimensions.bytes(1, &dimension.0);
         }
         let mut tensor = Message::default();
-        tensor.integer(1, TYPE_F32);
+        tensor.integer(1, TYPE_F32 as u64);
         tensor.bytes(2, &dimensions.0);
         let mut kind = Message::default();
         kind.bytes(1, &tensor.0);

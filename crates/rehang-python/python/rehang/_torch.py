@@ -30,8 +30,14 @@ class Module(torch.nn.Module):
             raise TypeError(f"the adapter takes {len(self._inputs)} inputs ({', '.join(self._inputs)}), not {len(rows)}")
         values: dict[str, Any] = {name: getattr(self, place) for name, place in self._places.items()}
         values.update(zip(self._inputs, rows, strict=True))
+        # Double precision is what transform has for lengths and σ²; Apple's cards have none.
+        double = rows[0].dtype if rows[0].device.type == "mps" else torch.float64
+        types = {_SINGLE: rows[0].dtype, _WHOLE: torch.int64, _DOUBLE: double}
         for kind, inputs, outputs, attributes in self._nodes:
-            made = _OPERATORS[kind](*(values[name] for name in inputs), **attributes)
+            if kind == "Cast":
+                made = values[inputs[0]].to(types[attributes["to"]])
+            else:
+                made = _OPERATORS[kind](*(values[name] for name in inputs), **attributes)
             values.update(zip(outputs, made if isinstance(made, tuple) else (made,), strict=True))
         vector, sigma2 = (values[name] for name in self._outputs)
         return vector, sigma2
@@ -51,11 +57,12 @@ def _top(values: torch.Tensor, count: torch.Tensor, axis: int, largest: int) -> 
     return top.values, top.indices
 
 
+# Types of numbers, as ONNX counts them.
+_SINGLE, _WHOLE, _DOUBLE = 1, 7, 11
+
 # Operators of ONNX that adapters are made of, with its names of arguments and attributes.
 _OPERATORS: dict[str, Any] = {
-    "Abs": torch.abs,
     "Add": torch.add,
-    "Cast": lambda value, to: value.to(torch.int64),
     "Clip": lambda value, low, high: torch.clamp(value, low, high),
     "Concat": lambda *values, axis: torch.cat(values, dim=axis),
     "Div": torch.div,

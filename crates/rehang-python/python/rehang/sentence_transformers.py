@@ -14,8 +14,8 @@ from ._verbs import Adapter
 class Bridged:
     """A model whose vectors lie in the new space: the old model's, adapted.
 
-    It has the ``encode`` of sentence-transformers, and ``embed_query`` and ``embed_documents`` of LangChain; what LlamaIndex asks for is
-    ``encode``. Its vectors are estimates: where the new model itself can embed, let it.
+    It has the ``encode`` of sentence-transformers; ``rehang.langchain`` and ``rehang.llama_index`` have a ``Bridged`` of their own. Its vectors
+    are estimates: where the new model itself can embed, let it.
 
     Parameters
     ----------
@@ -43,11 +43,3 @@ class Bridged:
     def get_sentence_embedding_dimension(self) -> int:
         """Coordinates of a vector."""
         return self.adapter.new.dimension
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Rows as lists, for LangChain."""
-        return [[float(value) for value in row] for row in self.encode(texts)] if texts else []
-
-    def embed_query(self, text: str) -> list[float]:
-        """One row as a list, for LangChain."""
-        return [float(value) for value in self.encode(text)]

@@ -7,8 +7,10 @@
 //! | out | `vector` | `[batch, d_new]`: h(o) |
 //! | out | `sigma2` | `[batch]`: σ² |
 //!
-//! Everything is single precision, so that it runs on any device; what [`apply`](super::apply) sums in double precision differs in
-//! the last bits here. NaN, infinite numbers and vectors that are not of length 1 where they should be are for the caller to notice.
+//! The map and the search for anchors are single precision, where nearly all the work is. Lengths, distances, logits and σ² are double:
+//! the coefficients of σ² multiply whatever was rounded before. Constants are kept in single precision, so that a device that has no
+//! other may do all of it in single. NaN, infinite numbers and vectors that are not of length 1 where they should be are for the
+//! caller to notice.
 
 use super::out_of_fold::{SPARE_CANDIDATES, cosine_weight};
 use super::uncertainty::LOG_VARIANCE_LIMIT;
@@ -18,7 +20,7 @@ use super::{
 use crate::error::Result;
 use crate::files;
 use crate::head::Head;
-use crate::onnx::{Attribute, Network};
+use crate::onnx::{Attribute, Network, TYPE_F32, TYPE_F64, TYPE_I64};
 use crate::vectors::{Matrix, norm};
 
 impl Adapter {
@@ -49,9 +51,16 @@ impl Adapter {
             InputScaling::AsIs => old,
             InputScaling::UnitLength => writer.unit_length(&old),
         };
-        let raw = writer.map(&self.map, &scaled, side.as_deref());
+        let output = writer.map(&self.map, &scaled, side.as_deref());
+        let raw = writer.double(&output);
         let raw_norm = writer.norm(&raw);
-        let vector = writer.conform(&self.geometry, &raw, &raw_norm);
+        let vector = match &self.geometry {
+            Geometry::Raw => output,
+            Geometry::Sphere { fallback } => writer.sphere(fallback, &raw, &raw_norm),
+            Geometry::MatchedNorms { raw: lengths, native } => {
+                writer.matched_norms(lengths, native, &raw, &raw_norm)
+            }
+        };
         let log_variance = match &self.uncertainty {
             // A column of zeros that has the batch's length, and the constant.
             Uncertainty::Constant { variance } => {
@@ -59,8 +68,8 @@ impl Adapter {
                 writer.plus(&none, variance.ln())
             }
             Uncertainty::Linear { weight, bias } => {
-                let weight = Matrix::new(d_new, weight.clone())?;
-                writer.network.dense(&raw, &weight, &[*bias])
+                let product = writer.products(&raw, &Matrix::new(d_new, weight.clone())?);
+                writer.plus(&product, *bias)
             }
             Uncertainty::OutOfFold(learned) => {
                 writer.out_of_fold(learned, &scaled, &raw, &raw_norm, &vector)?
@@ -69,6 +78,7 @@ impl Adapter {
         let limit = LOG_VARIANCE_LIMIT as f32;
         let limited = writer.clip(&log_variance, -limit, limit);
         let variance = writer.network.operator("Exp", &[&limited], &[]);
+        let variance = writer.single(&variance);
         let sigma2 = writer.flat(&variance);
         let mut network = writer.network;
         network.output("vector", &vector, &[d_new]);
@@ -90,8 +100,29 @@ struct Writer {
 }
 
 impl Writer {
+    fn cast(&mut self, value: &str, to: i64) -> String {
+        self.network.operator("Cast", &[value], &[("to", Attribute::Integer(to))])
+    }
+
+    /// A value in double precision.
+    fn double(&mut self, value: &str) -> String {
+        self.cast(value, TYPE_F64)
+    }
+
+    /// A value in single precision.
+    fn single(&mut self, value: &str) -> String {
+        self.cast(value, TYPE_F32)
+    }
+
     fn number(&mut self, value: f32) -> String {
-        self.network.constant(&[], &[value])
+        let value = self.network.constant(&[], &[value]);
+        self.double(&value)
+    }
+
+    /// Numbers that are the same for every row of the batch.
+    fn row(&mut self, values: &[f32]) -> String {
+        let values = self.network.constant(&[1, values.len()], values);
+        self.double(&values)
     }
 
     fn with(&mut self, kind: &str, value: &str, number: f32) -> String {
@@ -138,15 +169,21 @@ impl Writer {
         self.both("Div", value, &length)
     }
 
-    /// Rows of length 1; a zero row stays zero.
+    /// `x Wᵀ` in double precision.
+    fn products(&mut self, value: &str, weight: &Matrix) -> String {
+        let (rows, columns) = (weight.rows(), weight.columns());
+        let transposed = Matrix::from_fn(columns, rows, |row, column| weight.row(column)[row]);
+        let transposed = self.network.constant(&[columns, rows], transposed.as_slice());
+        let transposed = self.double(&transposed);
+        self.both("MatMul", value, &transposed)
+    }
+
+    /// Rows of length 1, in single precision; a zero row stays zero.
     fn unit_length(&mut self, value: &str) -> String {
-        // The largest number first, so that no square leaves the range of single precision.
-        let sizes = self.network.operator("Abs", &[value], &[]);
-        let attributes = [("axes", Attribute::Integers(vec![-1])), ("keepdims", Attribute::Integer(1))];
-        let largest = self.network.operator("ReduceMax", &[&sizes], &attributes);
-        let value = self.divided(value, &largest);
+        let value = self.double(value);
         let length = self.norm(&value);
-        self.divided(&value, &length)
+        let unit = self.divided(&value, &length);
+        self.single(&unit)
     }
 
     /// A column as one number a row, `[batch]`.
@@ -197,40 +234,45 @@ impl Writer {
             .collect();
         // −γ‖x − c‖² = 2γ⟨x, c⟩ − γ‖c‖² − γ‖x‖²; rounding must not make it positive.
         let products = self.network.dense(scaled, &double, &bias);
-        let own = self.squared_length(scaled);
+        let scaled = self.double(scaled);
+        let own = self.squared_length(&scaled);
         let own = self.times(&own, *gamma);
+        let products = self.double(&products);
         let exponent = self.both("Sub", &products, &own);
         let exponent = self.with("Min", &exponent, 0.0);
+        let exponent = self.single(&exponent);
         let kernel = self.network.operator("Exp", &[&exponent], &[]);
         let shape = [coefficients.rows(), coefficients.columns()];
         let coefficients = self.network.constant(&shape, coefficients.as_slice());
         self.both("MatMul", &kernel, &coefficients)
     }
 
-    /// h(o) from a raw output and its length.
-    fn conform(&mut self, geometry: &Geometry, raw: &str, raw_norm: &str) -> String {
-        match geometry {
-            Geometry::Raw => raw.to_owned(),
-            Geometry::Sphere { fallback } => {
-                let direction = self.divided(raw, raw_norm);
-                let is_zero = self.with("Equal", raw_norm, 0.0);
-                let fallback = self.network.constant(&[1, fallback.len()], fallback);
-                self.network.operator("Where", &[&is_zero, &fallback, &direction], &[])
-            }
-            Geometry::MatchedNorms { raw: lengths, native } => {
-                let length = self.quantile_map(lengths, native, raw_norm);
-                let direction = self.divided(raw, raw_norm);
-                self.both("Mul", &direction, &length)
-            }
-        }
+    /// A raw output at length 1, in single precision; the fallback where it has none.
+    fn sphere(&mut self, fallback: &[f32], raw: &str, raw_norm: &str) -> String {
+        let direction = self.divided(raw, raw_norm);
+        let is_zero = self.with("Equal", raw_norm, 0.0);
+        let fallback = self.row(fallback);
+        let vector = self.network.operator("Where", &[&is_zero, &fallback, &direction], &[]);
+        self.single(&vector)
+    }
+
+    /// A raw output at the native length of its rank, in single precision.
+    fn matched_norms(&mut self, lengths: &[f32], native: &[f32], raw: &str, raw_norm: &str) -> String {
+        let length = self.quantile_map(lengths, native, raw_norm);
+        let direction = self.divided(raw, raw_norm);
+        let vector = self.both("Mul", &direction, &length);
+        self.single(&vector)
     }
 
     /// The native length at the rank that a length has among raw lengths, as a column.
     fn quantile_map(&mut self, raw: &[f32], native: &[f32], length: &str) -> String {
+        // Quantiles are single precision: a length equal to one must find it.
+        let single = self.single(length);
+        let length = self.double(&single);
         let count = |writer: &mut Self, kind: &str| {
             let lengths = writer.network.constant(&[1, raw.len()], raw);
-            let is_below = writer.both(kind, &lengths, length);
-            let ones = writer.network.operator("Cast", &[&is_below], &[("to", Attribute::Integer(7))]);
+            let is_below = writer.both(kind, &lengths, &single);
+            let ones = writer.cast(&is_below, TYPE_I64);
             writer.sum(&ones)
         };
         let (below, not_above) = (count(self, "Less"), count(self, "LessOrEqual"));
@@ -243,12 +285,14 @@ impl Writer {
         };
         let at = |writer: &mut Self, values: &[f32], place: &str| {
             let values = writer.network.constant(&[values.len()], values);
-            writer.network.operator("Gather", &[&values, place], &[("axis", Attribute::Integer(0))])
+            let value =
+                writer.network.operator("Gather", &[&values, place], &[("axis", Attribute::Integer(0))]);
+            writer.double(&value)
         };
         let (left, right) = (place(self, &below, -1), place(self, &below, 0));
         let (left_raw, right_raw) = (at(self, raw, &left), at(self, raw, &right));
         let (left_native, right_native) = (at(self, native, &left), at(self, native, &right));
-        let gone = self.both("Sub", length, &left_raw);
+        let gone = self.both("Sub", &length, &left_raw);
         let whole = self.both("Sub", &right_raw, &left_raw);
         let share = self.divided(&gone, &whole);
         // Beyond either end both places are one, and the whole is 0.
@@ -275,7 +319,7 @@ impl Writer {
         vector: &str,
     ) -> Result<String> {
         let (values, distance) = self.nearest(learned, scaled);
-        let centre = self.network.constant(&[1, learned.centre.len()], &learned.centre);
+        let centre = self.row(&learned.centre);
         let difference = self.both("Sub", raw, &centre);
         let centre_distance = self.norm(&difference);
         let mut features = vec![values];
@@ -288,10 +332,11 @@ impl Writer {
         }
         let features: Vec<&str> = features.iter().map(String::as_str).collect();
         let features = self.network.operator("Concat", &features, &[("axis", Attribute::Integer(-1))]);
-        let means = self.network.constant(&[1, learned.means.len()], &learned.means);
+        let means = self.row(&learned.means);
         let centred = self.both("Sub", &features, &means);
         let weight = Matrix::new(learned.coefficients.len(), learned.coefficients.clone())?;
-        let log = self.network.dense(&centred, &weight, &[learned.intercept]);
+        let log = self.products(&centred, &weight);
+        let log = self.plus(&log, learned.intercept);
         Ok(self.clip(&log, learned.log_minimum, learned.log_maximum))
     }
 
@@ -313,11 +358,14 @@ impl Writer {
         let [_, rough] = top(self, &scores, candidates, 1);
         let rows = |writer: &mut Self, matrix: &Matrix, places: &str| {
             let matrix = writer.network.constant(&[matrix.rows(), matrix.columns()], matrix.as_slice());
-            writer.network.operator("Gather", &[&matrix, places], &[("axis", Attribute::Integer(0))])
+            let rows =
+                writer.network.operator("Gather", &[&matrix, places], &[("axis", Attribute::Integer(0))]);
+            writer.double(&rows)
         };
         let near = rows(self, anchors, &rough);
         let axis = self.network.integers(&[1]);
-        let own = self.both("Unsqueeze", scaled, &axis);
+        let scaled = self.double(scaled);
+        let own = self.both("Unsqueeze", &scaled, &axis);
         let difference = self.both("Sub", &near, &own);
         let distances = self.norm(&difference);
         let last = self.network.integers(&[-1]);
@@ -337,12 +385,16 @@ impl Writer {
 
     /// Entropy and one minus the largest probability of a head, as columns.
     fn head(&mut self, head: &Head, vector: &str) -> [String; 2] {
+        let vector = self.double(vector);
         let logits = match head.kind().scale() {
-            None => self.network.dense(vector, head.weight(), head.bias()),
+            None => {
+                let products = self.products(&vector, head.weight());
+                let bias = self.row(head.bias());
+                self.both("Add", &products, &bias)
+            }
             Some(scale) => {
-                let weight = cosine_weight(head, scale);
-                let products = self.network.dense(vector, &weight, &vec![0.0; head.classes()]);
-                let length = self.norm(vector);
+                let products = self.products(&vector, &cosine_weight(head, scale));
+                let length = self.norm(&vector);
                 self.divided(&products, &length)
             }
         };
