@@ -755,7 +755,7 @@ impl Model {
         let stores = self.handles.each_ref().map(|handle| Arc::clone(&handle.store));
         let (encoder, adapter) = (Arc::clone(&self.encoder), self.world.adapter.clone());
         let work = |store: &dyn Store, worker| {
-            drop(run(store, &encoder, Part::Gallery(&adapter), budget, worker, &Unobserved))
+            drop(run(store, &encoder, Part::Gallery(&adapter), budget, worker, &Unobserved));
         };
         thread::scope(|scope| {
             let (work, [first, second]) = (&work, &stores);

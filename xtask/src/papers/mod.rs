@@ -20,11 +20,12 @@ use rehang::{Error, Result};
 use crate::tidy::root;
 
 /// A study, and the minutes it takes on two idle cores.
-const STUDIES: [(&str, u32); 12] = [
+const STUDIES: [(&str, u32); 13] = [
     ("fastfill", 12),
     ("ract-expansion", 8),
     ("ract-open-data", 6),
     ("ract-open-class", 6),
+    ("ract-digits", 3),
     ("bct", 10),
     ("bct-from-normalised-softmax", 3),
     ("bct-from-softmax", 3),

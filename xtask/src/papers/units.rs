@@ -198,7 +198,8 @@ fn measure(set: &str, data: &Set, method: &str, seed: u64) -> Result<Vec<Row>> {
     };
     // The published recipe says itself how its outputs conform, so there is nothing to choose, and nothing is fitted for a choice.
     let geometry = (name == Method::FastfillReference).then_some(GeometryKind::Raw);
-    let parameters = FitParameters { method: name, seed, compare: false, geometry, ..FitParameters::default() };
+    let parameters =
+        FitParameters { method: name, seed, compare: false, geometry, ..FitParameters::default() };
     let adapter = if matches!(method, "l2+disc" | "disc" | "fct") {
         // Only random and oracle orders are made of these, so their σ² is not learned.
         rehang_fit::fit_map_only(&data.pairs, head, &parameters, &options, &progress)?
