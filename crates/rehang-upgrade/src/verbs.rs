@@ -248,10 +248,10 @@ pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> R
     let filler = filler.since(since);
     let old_handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&setup.old.name));
     // What was asked while pairs were drawn is asked still.
-    let asked = earlier.as_ref().map(|earlier| &earlier.record);
-    let asked = asked.filter(|earlier| earlier.phase != Phase::Finished && has_spaces_of(earlier, setup));
+    let ongoing =
+        earlier.as_ref().map(|earlier| &earlier.record).filter(|earlier| is_ongoing(earlier, setup));
     let fresh = UpgradeRecord {
-        request: asked.map_or(fresh.request, |earlier| earlier.request),
+        request: ongoing.map_or(fresh.request, |earlier| earlier.request),
         since,
         handicap: setup.adapter.handicap,
         old_handicap,
@@ -737,9 +737,14 @@ fn has_spaces_of(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
     is_between(record, setup.old, setup.new)
 }
 
+/// Whether a record is of this upgrade, and not of one that has come to its end.
+fn is_ongoing(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
+    record.phase != Phase::Finished && has_spaces_of(record, setup)
+}
+
 /// Whether a `start` goes on with the upgrade of a record, instead of beginning one. Where pairs were drawn, nothing is planned yet.
 fn goes_on(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    !matches!(record.phase, Phase::Sampling | Phase::Finished) && has_spaces_of(record, setup)
+    record.phase != Phase::Sampling && is_ongoing(record, setup)
 }
 
 /// Whether adapted vectors of another adapter or at places of another order may be in the new space, so that a fill has to make

@@ -178,16 +178,18 @@ fn table_7(studies: &Studies) -> Result<String> {
     Ok(markdown(&columns, &rows))
 }
 
+/// The sets on which the published recipe has a number: what the other rows are held against.
+fn measured(units: &[Row], is_there: impl Fn(&Row) -> bool) -> Vec<&'static str> {
+    let of_recipe = |set| of(units, set, "seen", "fastfill-reference", "sigma");
+    SETS.into_iter().filter(|set| of_recipe(set).any(&is_there)).collect()
+}
+
 fn flips(units: &[Row]) -> String {
     let headings: Vec<String> = FLIPS_AT.iter().map(|share| format!("{share} %")).collect();
     let mut columns = vec!["Set, part, metric", "Method"];
     columns.extend(headings.iter().map(String::as_str));
     let mut rows = Vec::new();
-    for set in SETS {
-        // As for τ: the default alone says nothing of a set.
-        if !of(units, set, "seen", "fastfill-reference", "sigma").any(|row| row.flips.is_some()) {
-            continue;
-        }
+    for set in measured(units, |row| row.flips.is_some()) {
         for part in PARTS {
             for (metric, place) in [("top-1", 0), ("top-5", 2)] {
                 for (label, method, order) in [
@@ -216,11 +218,7 @@ fn flips(units: &[Row]) -> String {
 }
 
 fn taus(units: &[Row]) -> String {
-    // Where the published recipe has it, since the rows are held against that one.
-    let measured: Vec<&str> = SETS
-        .into_iter()
-        .filter(|set| of(units, set, "seen", "fastfill-reference", "sigma").any(|row| row.taus.is_some()))
-        .collect();
+    let measured = measured(units, |row| row.taus.is_some());
     let mut rows = Vec::new();
     for (label, method, paper) in TAUS {
         let mut row = vec![label.to_owned()];
