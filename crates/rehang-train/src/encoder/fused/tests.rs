@@ -208,14 +208,21 @@ fn compare(graph: &Graph, rows: usize, seed: u64, samples: usize) {
     }
 }
 
-/// Whether a ReLU or a maximum is so near to its bend that single precision may take the other side than f64: there a
-/// derivative is either of two numbers, and comparing says nothing.
-fn is_near_a_bend(graph: &Graph, rows: usize, seed: u64) -> bool {
+/// Whether comparing single precision with f64 says nothing about this graph.
+///
+/// A ReLU or a maximum may be so near to its bend that single precision takes the other side: there a derivative is
+/// either of two numbers. And in a channel that hardly varies over the batch, normalisation divides by √(var + 1e-5): the
+/// gradient of the weights before it is a small rest of large terms.
+fn is_ill_conditioned(graph: &Graph, rows: usize, seed: u64) -> bool {
     const MARGIN: f64 = 1e-5;
+    const VARIANCE_MIN: f64 = 1e-3;
     let parameters: Vec<f64> =
         random_state(graph, seed).parameters.iter().map(|&value| f64::from(value)).collect();
     let input = numbers(rows * graph.input().size(), seed + 3);
-    let (values, _) = reference(graph, &parameters, None, &input, rows);
+    let (values, moments) = reference(graph, &parameters, None, &input, rows);
+    if moments.iter().any(|&(_, variance)| variance < VARIANCE_MIN) {
+        return true;
+    }
     graph.nodes.iter().any(|&Node { input, operation }| match operation {
         Operation::Relu => values[input].iter().any(|value| value.abs() < MARGIN),
         Operation::MaximumPool { window } => {
@@ -386,7 +393,7 @@ proptest! {
             node = next;
         }
         graph.dense(node, "fc", 2);
-        prop_assume!(!is_near_a_bend(&graph, rows + 2, seed));
+        prop_assume!(!is_ill_conditioned(&graph, rows + 2, seed));
         compare(&graph, rows + 2, seed, 3);
     }
 }
