@@ -182,8 +182,7 @@ class Adapter:
 
         Its inputs are ``old``, ``[batch, d_old]``, and ``side`` where the adapter reads some; its outputs ``vector``, ``[batch, d_new]``, and
         ``sigma2``, ``[batch]``. Its metadata says the handicap and the spaces. ONNX Runtime gives the vectors of :meth:`transform` within
-        1e-5 of their largest coordinate, and σ² within 1e-5 of itself; kernel ridge, whose terms are much larger than their sum, 2e-4 of
-        both. What :meth:`transform` refuses (NaN, rows of another length than 1 in a normalised space) is for the caller to notice.
+        1e-5 of their largest coordinate, and σ² within 1e-5 of itself. What :meth:`transform` refuses (NaN, rows of another length than 1 in a normalised space) is for the caller to notice.
         """
         data = self._core.to_onnx()
         if path is not None:
@@ -195,7 +194,7 @@ class Adapter:
         """The adapter as a module of PyTorch, for any device: ``module(old)`` gives ``(vector, sigma2)``.
 
         It does what :meth:`to_onnx` writes, operator by operator, and is as near. Side information is its second argument. A device that
-        has no double precision, as those of Apple, takes single for it, and σ² is less exact.
+        has no double precision, as those of Apple, takes single for it, and kernel ridge and σ² are less exact.
         """
         from ._torch import Module
 

@@ -138,7 +138,7 @@ struct Scratch {
     old: Vec<f32>,
     joined: Vec<f32>,
     hidden: [Vec<f32>; 2],
-    kernel: Vec<f32>,
+    kernel: Vec<f64>,
     centre_distances: Vec<f64>,
     out_of_fold: OutOfFoldScratch,
 }

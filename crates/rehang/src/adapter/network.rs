@@ -7,8 +7,8 @@
 //! | out | `vector` | `[batch, d_new]`: h(o) |
 //! | out | `sigma2` | `[batch]`: σ² |
 //!
-//! The map and the search for anchors are single precision, where nearly all the work is. Lengths, distances, logits and σ² are double:
-//! the coefficients of σ² multiply whatever was rounded before. Constants are kept in single precision, so that a device that has no
+//! The map and the search for anchors are single precision, where nearly all the work is. Kernel expansions, lengths, distances, logits
+//! and σ² are double: terms that cancel, and the coefficients of σ², multiply whatever was rounded before. Constants are kept in single precision, so that a device that has no
 //! other may do all of it in single. NaN, infinite numbers and vectors that are not of length 1 where they should be are for the
 //! caller to notice.
 
@@ -169,12 +169,17 @@ impl Writer {
         self.both("Div", value, &length)
     }
 
-    /// `x Wᵀ` in double precision.
-    fn products(&mut self, value: &str, weight: &Matrix) -> String {
+    /// `Wᵀ` in double precision.
+    fn transposed(&mut self, weight: &Matrix) -> String {
         let (rows, columns) = (weight.rows(), weight.columns());
         let transposed = Matrix::from_fn(columns, rows, |row, column| weight.row(column)[row]);
         let transposed = self.network.constant(&[columns, rows], transposed.as_slice());
-        let transposed = self.double(&transposed);
+        self.double(&transposed)
+    }
+
+    /// `x Wᵀ` in double precision.
+    fn products(&mut self, value: &str, weight: &Matrix) -> String {
+        let transposed = self.transposed(weight);
         self.both("MatMul", value, &transposed)
     }
 
@@ -223,28 +228,29 @@ impl Writer {
         raw
     }
 
-    /// `Σ_j a_j · exp(−γ‖x − c_j‖²)`.
+    /// `Σ_j a_j · exp(−γ‖x − c_j‖²)`, summed in double precision: the terms are much larger than their sum.
     fn kernel(&mut self, expansion: &KernelExpansion, scaled: &str) -> String {
         let KernelExpansion { centres, coefficients, gamma } = expansion;
-        let double = Matrix::from_fn(centres.rows(), centres.columns(), |centre, at| {
-            2.0 * gamma * centres.row(centre)[at]
-        });
-        let bias: Vec<f32> = (0..centres.rows())
-            .map(|row| (-f64::from(*gamma) * norm(centres.row(row)).powi(2)) as f32)
-            .collect();
-        // −γ‖x − c‖² = 2γ⟨x, c⟩ − γ‖c‖² − γ‖x‖²; rounding must not make it positive.
-        let products = self.network.dense(scaled, &double, &bias);
         let scaled = self.double(scaled);
+        let centres = self.transposed(centres);
+        let squares = self.both("Mul", &centres, &centres);
+        let axis = self.network.integers(&[0]);
+        let squares =
+            self.network.operator("ReduceSum", &[&squares, &axis], &[("keepdims", Attribute::Integer(1))]);
         let own = self.squared_length(&scaled);
-        let own = self.times(&own, *gamma);
-        let products = self.double(&products);
-        let exponent = self.both("Sub", &products, &own);
-        let exponent = self.with("Min", &exponent, 0.0);
-        let exponent = self.single(&exponent);
+        let lengths = self.both("Add", &own, &squares);
+        let products = self.both("MatMul", &scaled, &centres);
+        let products = self.times(&products, 2.0);
+        // −‖x − c‖² = 2⟨x, c⟩ − (‖x‖² + ‖c‖²); rounding must not make it positive.
+        let distance = self.both("Sub", &products, &lengths);
+        let distance = self.with("Min", &distance, 0.0);
+        let exponent = self.times(&distance, *gamma);
         let kernel = self.network.operator("Exp", &[&exponent], &[]);
-        let shape = [coefficients.rows(), coefficients.columns()];
-        let coefficients = self.network.constant(&shape, coefficients.as_slice());
-        self.both("MatMul", &kernel, &coefficients)
+        let coefficients =
+            self.network.constant(&[coefficients.rows(), coefficients.columns()], coefficients.as_slice());
+        let coefficients = self.double(&coefficients);
+        let output = self.both("MatMul", &kernel, &coefficients);
+        self.single(&output)
     }
 
     /// A raw output at length 1, in single precision; the fallback where it has none.
