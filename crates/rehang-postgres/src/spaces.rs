@@ -129,12 +129,26 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
     list_states(inner, &row)?;
     inner.database.run(Mode::Write, |connection| {
         connection.execute("UPDATE rehang.space SET listed = true WHERE number = $1", &[&row.number])?;
-        connection.execute(
-            "UPDATE rehang.gallery SET serving = $2 WHERE number = $1 AND serving IS NULL",
-            &[&inner.number, &space.name],
-        )?;
+        if serving(connection, inner)?.is_none() {
+            serve(connection, inner, &row)?;
+        }
         connection.batch(&format!("ANALYZE rehang.state_{}", row.number))
     })
+}
+
+/// The space that serves, which stays so until the transaction ends.
+fn serving(connection: &mut Connection, inner: &Inner) -> Step<Option<String>> {
+    let sql = "SELECT serving FROM rehang.gallery WHERE number = $1 FOR UPDATE";
+    Ok(connection.query_one(sql, &[&inner.number])?.try_get(0)?)
+}
+
+/// Says in an open transaction which space serves, and has the view follow.
+fn serve(connection: &mut Connection, inner: &Inner, space: &SpaceRow) -> Step<()> {
+    connection.execute(
+        "UPDATE rehang.gallery SET serving = $2 WHERE number = $1",
+        &[&inner.number, &space.record.space.name],
+    )?;
+    connection.batch(&schema::serving(inner.number, &inner.table, space, &inner.vector_type))
 }
 
 /// A column that declares a width, or has vectors of one, takes no space of another.
@@ -272,10 +286,7 @@ pub(crate) fn wait_for_writers(inner: &Inner) -> Result<()> {
 pub(crate) fn drop_space(inner: &Inner, name: &str) -> Result<()> {
     let dropped = inner.database.run(Mode::Write, |connection| {
         inner.lock(connection)?;
-        let serving: Option<String> = connection
-            .query_one("SELECT serving FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&inner.number])?
-            .try_get(0)?;
-        if serving.as_deref() == Some(name) {
+        if serving(connection, inner)?.as_deref() == Some(name) {
             return Err(serving_space_stays(name).into());
         }
         let mut spaces = all(connection, inner.number)?;
@@ -335,20 +346,12 @@ pub(crate) fn serving_and_document(inner: &Inner, name: &str) -> Result<(Option<
 
 pub(crate) fn switch_serving(inner: &Inner, from: &str, to: &str) -> Result<()> {
     inner.database.run(Mode::Write, |connection| {
-        find_shared(connection, inner, to)?;
-        let serving: Option<String> = connection
-            .query_one("SELECT serving FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&inner.number])?
-            .try_get(0)?;
-        let serving = serving.unwrap_or_default();
-        if serving == to {
-            return Ok(());
+        let space = find_shared(connection, inner, to)?;
+        match serving(connection, inner)?.unwrap_or_default() {
+            there if there == to => Ok(()),
+            there if there == from => serve(connection, inner, &space),
+            there => Err(another_serves(from, to, &there).into()),
         }
-        if serving != from {
-            return Err(another_serves(from, to, &serving).into());
-        }
-        connection
-            .execute("UPDATE rehang.gallery SET serving = $2 WHERE number = $1", &[&inner.number, &to])?;
-        Ok(())
     })
 }
 

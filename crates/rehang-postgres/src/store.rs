@@ -41,6 +41,8 @@ pub(crate) struct Inner {
     old: Option<String>,
     /// What the triggers' function sees names by.
     pub(crate) search_path: String,
+    /// pgvector's type by its full name.
+    pub(crate) vector_type: String,
     pub(crate) has_iterative_scan: bool,
 }
 
@@ -226,8 +228,9 @@ impl PostgresStore {
         let search_path = database.run(Mode::Read, |connection| search_path(connection, &table, facts))?;
         database.is_about(&table.qualified);
         let has_iterative_scan = facts.has_iterative_scan();
+        let vector_type = format!("{}.vector", quoted(&facts.schema));
         let old = old.map(str::to_owned);
-        let inner = Inner { database, number, table, old, search_path, has_iterative_scan };
+        let inner = Inner { database, number, table, old, search_path, vector_type, has_iterative_scan };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -442,8 +445,9 @@ impl PostgresStore {
             let spaces = spaces::all(connection, g)?;
             let tables: String = spaces.iter().map(|space| schema::drop_space_tables(space.number)).collect();
             connection.batch(&format!(
-                "{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DELETE FROM rehang.gallery WHERE number = {g};",
-                schema::drop_triggers(g, on)
+                "{}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DELETE FROM rehang.gallery WHERE number = {g};",
+                schema::drop_triggers(g, on),
+                schema::drop_serving(g)
             ))?;
             let left = connection.count("SELECT count(*) FROM rehang.gallery", &[])?;
             if left == 0 { connection.batch("DROP SCHEMA rehang CASCADE") } else { Ok(()) }

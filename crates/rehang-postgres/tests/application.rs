@@ -1307,6 +1307,79 @@ fn an_application_that_goes_the_other_way_is_not_in_a_deadlock() {
     assert_eq!(application.looks().len(), 40);
 }
 
+/// The rows of the view, as `key vector provenance handicap`.
+fn served(application: &mut Application) -> Vec<String> {
+    let sql = "SELECT id || ' ' || serving_vector::text || ' ' || provenance || ' ' || handicap FROM rehang.serving_1 ORDER BY id";
+    application.client.query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+#[test]
+fn a_view_has_the_vectors_that_serve() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.fill();
+    let old = ["1 [1,0] old 0", "2 [2,0] old 0", "3 [3,0] old 0", "4 [4,0] old 0"];
+    assert_eq!(served(&mut application), old);
+
+    // A transaction that has read the view and goes on does not keep it from following.
+    let mut reader = server::client(&application.address);
+    reader.batch_execute("BEGIN; SELECT * FROM rehang.serving_1; SET lock_timeout = 0").unwrap();
+    application.store.switch_serving("old", "new").unwrap();
+    drop(reader);
+    assert_eq!(served(&mut application), ["1 [1,2,3] native 0", "2 [1,2,3] adapted 0", "4 [1,2,3] native 0"]);
+    let record =
+        json!({"old": {"model": "old"}, "new": {"model": "new"}, "handicap": 0.5, "old_handicap": 0.0});
+    application.store.set_document("upgrade", None, &record.to_string()).unwrap();
+    let new = ["1 [1,2,3] native 0", "2 [1,2,3] adapted 0.5", "4 [1,2,3] native 0"];
+    assert_eq!(served(&mut application), new);
+
+    // An application's search of the view is one of the index, whichever space serves.
+    application.sql(
+        "CREATE INDEX nearest_new ON rehang.vector_2 USING hnsw (value vector_l2_ops);
+         CREATE INDEX nearest_old ON notes USING hnsw (embedding vector_l2_ops);
+         SET enable_seqscan = off; SET enable_sort = off;",
+    );
+    for (query, index) in [("[1,2,3]", "nearest_new"), ("[1,2]", "nearest_old")] {
+        let search = format!("SELECT id FROM rehang.serving_1 ORDER BY serving_vector <-> '{query}' LIMIT 2");
+        let plan = application.client.query(&format!("EXPLAIN (ANALYZE, COSTS off) {search}"), &[]).unwrap();
+        let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
+        let ran = plan.iter().any(|line| line.contains(index) && !line.contains("never executed"));
+        assert!(ran, "{plan:#?}");
+        assert_eq!(application.client.query(&search, &[]).unwrap().len(), 2);
+        if index == "nearest_new" {
+            application.store.switch_serving("new", "old").unwrap();
+            assert_eq!(served(&mut application), old);
+        }
+    }
+
+    // The space that goes is not read any more, and what is left can be given back.
+    application.store.switch_serving("old", "new").unwrap();
+    application.store.drop_space("old").unwrap();
+    assert_eq!(served(&mut application), new);
+    let Application { store, mut client, .. } = application;
+    store.release(None).unwrap();
+    assert_eq!(left_of_us(&mut client), 0);
+}
+
+#[test]
+fn a_view_of_a_composite_key_has_its_columns() {
+    let Some(server) = server::server() else { return };
+    let address = server.database();
+    let mut client = server::client(&address);
+    client
+        .batch_execute(
+            "CREATE TABLE notes (provenance text, part int, body text, topic text, embedding halfvec(2), PRIMARY KEY (part, provenance));
+             INSERT INTO notes VALUES ('a', 7, 'body', 'topic', '[1,2]')",
+        )
+        .unwrap();
+    adopt(&address, &options());
+    let row = client
+        .query_one("SELECT part, provenance, provenance_, serving_vector::text FROM rehang.serving_1", &[]);
+    let row = row.unwrap();
+    let found: (i32, String, String, String) = (row.get(0), row.get(1), row.get(2), row.get(3));
+    assert_eq!(found, (7, "a".into(), "old".into(), "[1,2]".into()));
+}
+
 /// What an owner can see of a table, and what else is in the database.
 fn form_of(client: &mut Client, with_rows: bool) -> Vec<String> {
     let mut lines = Vec::new();
