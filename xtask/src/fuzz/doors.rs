@@ -16,22 +16,22 @@ pub type Door = fn(&[u8]);
 /// The doors by name; inputs that were worth keeping lie in `corpus/NAME`.
 pub const DOORS: &[(&str, Door)] = &[
     ("adapter", |bytes| drop(Adapter::from_bytes(bytes, "the bytes"))),
-    ("bvecs", |bytes| vectors(bytes, "bvecs")),
+    ("column", |bytes| {
+        column(bytes, "jsonl");
+        column(bytes, "txt");
+    }),
     ("command", |bytes| rehang_encode::doors::line_of_a_program(bytes)),
     ("configuration", configuration),
     ("encoder", |bytes| drop(rehang_train::encoder::Encoder::from_bytes(bytes, "the bytes"))),
     ("faces", |bytes| drop(rehang::protocols::lists::read_faces(&[file(bytes, "faces", "csv")], None))),
-    ("fvecs", |bytes| vectors(bytes, "fvecs")),
     ("http", |bytes| rehang_encode::doors::answer_of_a_service(bytes)),
     ("image", |bytes| encode(bytes, "image", r#"{"kind": "image", "width": 16, "height": 12}"#, "cnn.onnx")),
-    ("ivecs", |bytes| vectors(bytes, "ivecs")),
-    ("jsonl", |bytes| column(bytes, "jsonl")),
     ("landmarks", |bytes| drop(rehang::protocols::lists::read_revisited(file(bytes, "landmarks", "json")))),
     ("npy", |bytes| {
         drop(files::array_from_bytes(bytes, "the bytes"));
         vectors(bytes, "npy");
+        encode(bytes, "npy-vector", r#"{"kind": "vector"}"#, "mlp.onnx");
     }),
-    ("npy-vector", |bytes| encode(bytes, "npy-vector", r#"{"kind": "vector"}"#, "mlp.onnx")),
     ("parquet", |bytes| {
         vectors(bytes, "parquet");
         column(bytes, "parquet");
@@ -42,8 +42,8 @@ pub const DOORS: &[(&str, Door)] = &[
     }),
     ("safetensors", |bytes| vectors(bytes, "safetensors")),
     ("side-file", side_file),
-    ("text", |bytes| column(bytes, "txt")),
     ("tokenizer", tokenizer),
+    ("vecs", |bytes| ["bvecs", "fvecs", "ivecs"].into_iter().for_each(|extension| vectors(bytes, extension))),
 ];
 
 /// A file of the bytes; each door writes over its own.
