@@ -20,7 +20,6 @@ use crate::handicap::{self, HandicapChoice};
 use crate::head_fit::{class_numbers, known_labels};
 use crate::kernel_ridge::fit_kernel_ridge;
 use crate::method::Method;
-use crate::outputs::conformed;
 use crate::pseudo_classes::{centroid_head, pseudo_classes};
 use crate::retrieval::{Criterion, Gallery, Queries};
 use crate::uncertainty_fit::{self, Evidence, cross_fit};
@@ -356,7 +355,7 @@ impl Task<'_> {
         let criterion = Criterion::by_answers(parameters, self.pairs, &items)
             .unwrap_or_else(|| Criterion::by_agreement(parameters.queries.as_ref()));
         let gallery = |raw: &Matrix| {
-            let adapted = conformed(geometry, raw.select(&places));
+            let adapted = geometry.conformed(raw.select(&places));
             Gallery { criterion: &criterion, native, adapted }
         };
         let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];

@@ -16,7 +16,7 @@ use crate::geometry::{self, GeometryKind};
 use crate::guards;
 use crate::handicap;
 use crate::method::Method;
-use crate::outputs::{conformed, raw_outputs, relative_error};
+use crate::objectives::squared::total_variance;
 use crate::pseudo_classes::centroid_head;
 use crate::retrieval::{Criterion, Gallery};
 use crate::uncertainty_fit::sharpened;
@@ -343,7 +343,7 @@ fn serve<'s>(
     split: &'s Split<'_>,
     parameters: &FitParameters,
 ) -> Result<Vec<Served<'s>>> {
-    let raw = |part: &Part<'_>| raw_outputs(&fitted.map, part.pairs.old().matrix(), part.pairs.side());
+    let raw = |part: &Part<'_>| fitted.map.outputs(part.pairs.old().matrix(), part.pairs.side());
     let raw_of: Vec<Matrix> = split.parts.iter().map(raw).collect::<Result<_>>()?;
     // Lengths come from the vectors that were fitted on, since the fit does not know those of what is held out.
     let known = pairs.select(&split.fitted);
@@ -359,7 +359,7 @@ fn serve<'s>(
         for (part, raw) in split.parts.iter().zip(&raw_of) {
             let own = kind.map(|kind| geometry::fit(kind, raw, known));
             let geometry = own.as_ref().or(fitted.geometry.as_ref()).unwrap_or(&Geometry::Raw);
-            let adapted = conformed(geometry, raw.clone());
+            let adapted = geometry.conformed(raw.clone());
             adapted.check_finite("adapted vectors")?;
             let native = part.pairs.new_vectors();
             served.errors.push(relative_error(&adapted, &part.pairs));
@@ -513,6 +513,16 @@ pub(crate) fn selection_findings(selection: &Selection, asked: Method) -> Vec<Fi
         end: selection.native,
     }));
     findings
+}
+
+/// The squared error relative to the variance of the new vectors: 0 is perfect, 1 is as good as their mean.
+///
+/// Where the new vectors do not vary it is 0 for a perfect map and infinite for any other.
+pub(crate) fn relative_error(outputs: &Matrix, pairs: &Pairs) -> f64 {
+    let new = pairs.new_vectors().matrix();
+    let error: f64 = true_errors(new, outputs).iter().sum();
+    let total = total_variance(new) * new.rows() as f64;
+    if error == 0.0 { 0.0 } else { error / total }
 }
 
 #[cfg(test)]

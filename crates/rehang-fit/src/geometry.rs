@@ -96,7 +96,6 @@ fn mean_direction(native: &Matrix) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outputs::conformed;
     use crate::tests::test_data::random_matrix;
     use rehang::Distance;
 
@@ -111,7 +110,7 @@ mod tests {
             norms.sort_by(f64::total_cmp);
             norms
         };
-        let (got, wanted) = (sorted(&conformed(&geometry, outputs)), sorted(native.matrix()));
+        let (got, wanted) = (sorted(&geometry.conformed(outputs)), sorted(native.matrix()));
         for rank in [0, 100, 250, 400, 499] {
             assert!((got[rank] - wanted[rank]).abs() < 0.05 * wanted[rank]);
         }
@@ -124,7 +123,7 @@ mod tests {
         let mean = native.matrix().norms().iter().sum::<f64>() / 50.0;
         let mut outputs = random_matrix(20, 3, 1);
         outputs.row_mut(4).fill(0.0);
-        for (row, norm) in conformed(&geometry, outputs).norms().into_iter().enumerate() {
+        for (row, norm) in geometry.conformed(outputs).norms().into_iter().enumerate() {
             let wanted = if row == 4 { 0.0 } else { mean };
             assert!((norm - wanted).abs() < 1e-5);
         }
@@ -135,7 +134,7 @@ mod tests {
         let rows = Matrix::new(2, vec![1.0, 0.0, 0.0, 1.0]).unwrap();
         let native = Vectors::new(Space::new("new", 2, Distance::Cosine, true), rows, "new").unwrap();
         let geometry = fit(GeometryKind::Sphere, &Matrix::default(), &native);
-        let out = conformed(&geometry, Matrix::zeros(1, 2));
+        let out = geometry.conformed(Matrix::zeros(1, 2));
         assert!((out.row(0)[0] - 0.5_f32.sqrt()).abs() < 1e-6);
     }
 

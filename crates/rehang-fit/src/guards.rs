@@ -10,9 +10,9 @@ use rehang::verdict::is_below;
 use rehang::{Head, Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
+use crate::compare::relative_error;
 use crate::folds::{folds, parted};
 use crate::head_fit::known_labels;
-use crate::outputs::{conformed, raw_outputs, relative_error};
 use crate::retrieval::{AGREEMENT, Criterion};
 use crate::uncertainty_fit::logits;
 
@@ -230,7 +230,7 @@ fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
     let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
     let held_out = pairs.select(&held_out);
     let map = ridge::fit(&pairs.select(&fitted), progress)?.map;
-    Ok(1.0 - relative_error(&raw_outputs(&map, held_out.old().matrix(), None)?, &held_out))
+    Ok(1.0 - relative_error(&map.outputs(held_out.old().matrix(), None)?, &held_out))
 }
 
 /// Looks at a finished map on pairs that it was not fitted on: does it carry old vectors to their new ones, or does it
@@ -245,7 +245,7 @@ fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
 /// [`rehang::ErrorKind::WidthMismatch`] where the map does not fit the pairs, [`rehang::ErrorKind::MissingInput`] for
 /// missing side information.
 pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Option<Finding>> {
-    let outputs = conformed(geometry, raw_outputs(map, pairs.old().matrix(), pairs.side())?);
+    let outputs = geometry.conformed(map.outputs(pairs.old().matrix(), pairs.side())?);
     let forward = relative_error(&outputs, pairs);
     if forward < 1.0 {
         return Ok(None);
@@ -253,7 +253,7 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Op
     if pairs.old().dimension() == pairs.new_vectors().dimension() {
         let swapped =
             Pairs::new(pairs.new_vectors().clone(), pairs.old().clone(), None, pairs.side().cloned())?;
-        let outputs = conformed(geometry, raw_outputs(map, swapped.old().matrix(), swapped.side())?);
+        let outputs = geometry.conformed(map.outputs(swapped.old().matrix(), swapped.side())?);
         let backward = relative_error(&outputs, &swapped);
         if backward < 1.0 {
             let seen = format!(
@@ -468,7 +468,7 @@ mod tests {
             Matrix::from_fn(200, 32, |row, column| old.row(row)[column] + 1.2 * noise.row(row)[column]);
         let (exact, rough) = (make(old, new.clone(), None), make(rough, new, None));
         let map = fit(&exact);
-        let outputs = conformed(&Geometry::Raw, raw_outputs(&map, rough.old().matrix(), None).unwrap());
+        let outputs = Geometry::Raw.conformed(map.outputs(rough.old().matrix(), None).unwrap());
         assert!(relative_error(&outputs, &rough) > 1.0);
         assert!(map_direction(&map, &Geometry::Raw, &rough).unwrap().is_none());
     }

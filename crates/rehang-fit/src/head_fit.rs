@@ -6,7 +6,6 @@ use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result};
 use crate::lbfgs::minimise;
 use crate::linear_algebra::{column_sums, sum_blocks};
 use crate::objectives::squared::{mean_row, total_variance};
-use crate::outputs::multiply_transposed;
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
@@ -157,6 +156,14 @@ fn softmax_minus_target(row: &mut [f32], bias: &[f64], target: usize) -> f64 {
         *value = ((logit - log_total).exp() - one) as f32;
     }
     log_total - logits[target]
+}
+
+/// `out = x weightᵀ` for `x [rows, d]`, `weight [outputs, d]`, `out [rows, outputs]`, on this thread.
+fn multiply_transposed(x: &[f32], rows: usize, weight: &Matrix, out: &mut [f32]) {
+    let x = MatRef::from_row_major_slice(x, rows, weight.columns());
+    let w = MatRef::from_row_major_slice(weight.as_slice(), weight.rows(), weight.columns());
+    let out = MatMut::from_row_major_slice_mut(out, rows, weight.rows());
+    matmul(out, Accum::Replace, x, w.transpose(), 1.0_f32, Par::Seq);
 }
 
 #[cfg(test)]

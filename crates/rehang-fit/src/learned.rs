@@ -20,7 +20,6 @@ use crate::network::Architecture;
 use crate::network_fit::{
     Device, FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network, identity,
 };
-use crate::outputs::{conformed, raw_outputs};
 use crate::pseudo_classes::pseudo_classes;
 use crate::retrieval::Criterion;
 
@@ -419,9 +418,9 @@ impl<'a> Asked<'a> {
         for weight in DISCRIMINATIVE_WEIGHTS {
             let network = part.parameters(weight)?;
             let fitted = fit_network(part.pairs, None, &network, progress, None)?;
-            let raw = raw_outputs(&fitted.map, held_out.old().matrix(), held_out.side())?;
+            let raw = fitted.map.outputs(held_out.old().matrix(), held_out.side())?;
             let kind = GeometryKind::options(native.space())[0];
-            let outputs = conformed(&geometry::fit(kind, &raw, part.pairs.new_vectors()), raw);
+            let outputs = geometry::fit(kind, &raw, part.pairs.new_vectors()).conformed(raw);
             let quality = criterion.upgrade(native, &outputs, seed)?;
             if quality.area > best.0 {
                 best = (quality.area, weight);

@@ -7,7 +7,6 @@ use crate::auto::closed_form_candidates;
 use crate::folds::{folds, parted};
 use crate::geometry::{self, GeometryKind};
 use crate::method::Method;
-use crate::outputs::{conformed, raw_outputs};
 use crate::retrieval::{AGREEMENT, Criterion};
 
 /// One part of so many is left out and measured; what is left is fitted on whole and by half.
@@ -78,9 +77,9 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
                 progress.check()?;
                 // A pair's group says only what else is to be left out with it, which nothing here looks at.
                 let map = (candidate.fit)(&part, &vec![-1; part.len()], &Progress::default())?.map;
-                let raw = raw_outputs(&map, left_out.old().matrix(), None)?;
+                let raw = map.outputs(left_out.old().matrix(), None)?;
                 for (measured, &kind) in measured.iter_mut().zip(kinds) {
-                    let outputs = conformed(&geometry::fit(kind, &raw, part.new_vectors()), raw.clone());
+                    let outputs = geometry::fit(kind, &raw, part.new_vectors()).conformed(raw.clone());
                     measured.push(criterion.upgrade(native, &outputs, seed)?.start);
                 }
                 progress.advance(1);

@@ -50,7 +50,6 @@ mod method;
 pub mod network;
 pub mod network_fit;
 pub mod objectives;
-mod outputs;
 pub mod pseudo_classes;
 mod retrieval;
 mod schedule;
@@ -67,6 +66,5 @@ pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit
 pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
 pub use network_fit::Device;
-pub use outputs::raw_outputs;
 pub use retrieval::Queries;
 pub use schedule::Pace;

@@ -21,7 +21,6 @@ use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_dis
 
 use crate::folds::{folds, parted, shuffled};
 use crate::linear_algebra::{column_means, eigen, product, scaled};
-use crate::outputs::{conformed, raw_outputs};
 
 /// Fits once for every fold, without the fold's pairs, and gives the raw outputs of these maps on the pairs that each
 /// had not seen: `[n, d_new]`, in the order of the pairs.
@@ -53,7 +52,7 @@ pub fn cross_fit(
         }
         let map = fit(&pairs.select(&fitted), &fitted).map_err(|error| error.context(format!("fold {f}")))?;
         let held_out = pairs.select(&left_out);
-        let raw = raw_outputs(&map, held_out.old().matrix(), held_out.side())?;
+        let raw = map.outputs(held_out.old().matrix(), held_out.side())?;
         for (row, &item) in left_out.iter().enumerate() {
             outputs.row_mut(item).copy_from_slice(raw.row(row));
         }
@@ -132,7 +131,7 @@ pub fn fit(
         expect_count("pairs", pairs.len(), "out-of-fold outputs", rows)?;
     }
     let new = pairs.new_vectors().matrix();
-    let outputs = conformed(evidence.geometry, evidence.items_left_out.clone());
+    let outputs = evidence.geometry.conformed(evidence.items_left_out.clone());
     let errors = true_errors(new, &outputs);
     let mean_error = errors.iter().sum::<f64>() / errors.len() as f64;
     let varies = errors.iter().any(|&error| (error - mean_error).abs() > 1e-9 * mean_error);
@@ -150,7 +149,7 @@ pub fn fit(
     let mut values: Vec<Vec<f32>> =
         vec![anchors.iter().map(|&item| log_error(errors[item]) as f32).collect()];
     if let Some(raw) = evidence.groups_left_out {
-        let errors = true_errors(&new.select(&anchors), &conformed(evidence.geometry, raw.select(&anchors)));
+        let errors = true_errors(&new.select(&anchors), &evidence.geometry.conformed(raw.select(&anchors)));
         values.push(errors.into_iter().map(|error| log_error(error) as f32).collect());
     }
     values.push(local_spread(&search, &anchor_rows, &new.select(&anchors))?);
@@ -186,7 +185,7 @@ pub fn fit(
     let mut targets: Vec<f64> = actual.iter().map(|&error| log_error(error)).collect();
     if let Some(raw) = evidence.groups_left_out {
         let raw = raw.select(&rows);
-        let outputs = conformed(evidence.geometry, raw.clone());
+        let outputs = evidence.geometry.conformed(raw.clone());
         let its_group = |row: usize, anchor: usize| {
             let (row, anchor) = (rows[row], anchors[anchor]);
             row == anchor || (evidence.groups[row] >= 0 && evidence.groups[row] == evidence.groups[anchor])
@@ -262,7 +261,7 @@ pub(crate) fn in_squared_units(
     pairs: &Pairs,
 ) -> Result<Uncertainty> {
     let Uncertainty::Linear { weight, bias } = uncertainty else { return Ok(uncertainty) };
-    let raw = raw_outputs(map, pairs.old().matrix(), pairs.side())?;
+    let raw = map.outputs(pairs.old().matrix(), pairs.side())?;
     let said: f64 = (0..raw.rows())
         .map(|row| {
             let products = raw.row(row).iter().zip(&weight).map(|(&a, &b)| f64::from(a) * f64::from(b));
@@ -270,7 +269,7 @@ pub(crate) fn in_squared_units(
             log.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT).exp()
         })
         .sum();
-    let actual: f64 = true_errors(pairs.new_vectors().matrix(), &conformed(geometry, raw)).into_iter().sum();
+    let actual: f64 = true_errors(pairs.new_vectors().matrix(), &geometry.conformed(raw)).into_iter().sum();
     let level = (actual / said).ln();
     // A map that is right on every pair says nothing about a level.
     let level = if level.is_finite() { level } else { 0.0 };
@@ -532,7 +531,7 @@ mod tests {
         let item = 17;
         let others: Vec<usize> = (0..60).filter(|&other| fold[other] != fold[item]).collect();
         let map = ridge_map(&data.select(&others)).unwrap();
-        let alone = raw_outputs(&map, data.select(&[item]).old().matrix(), None).unwrap();
+        let alone = map.outputs(data.select(&[item]).old().matrix(), None).unwrap();
         assert!(crate::tests::test_data::largest_difference(&alone, &outputs.select(&[item])) < 1e-6);
         assert!(cross_fit(&data, &[0; 60], |pairs, _| ridge_map(pairs), &Progress::default()).is_err());
     }

@@ -105,7 +105,6 @@ fn measured_rank(pairs: &Pairs, seed: u64, scaling: InputScaling, rank_max: usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outputs::raw_outputs;
     use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
     use rehang::Matrix;
 
@@ -119,7 +118,7 @@ mod tests {
         let fitted = fit(&pairs(old.clone(), noisy, None), 0, &Progress::default()).unwrap();
         assert_eq!(fitted.choices["rank"], "3");
         assert_eq!(fitted.map.mixer[0].weight.rows(), 3);
-        assert!(largest_difference(&raw_outputs(&fitted.map, &old, None).unwrap(), &clean) < 0.5);
+        assert!(largest_difference(&fitted.map.outputs(&old, None).unwrap(), &clean) < 0.5);
     }
 
     #[test]
@@ -129,8 +128,8 @@ mod tests {
             let data = pairs(old.clone(), new, None);
             let low = fit_with(&data, |_, rank_max| Ok(rank_max), &Progress::default());
             let full = super::super::ridge::fit(&data, &Progress::default());
-            let low = raw_outputs(&low.unwrap().map, &old, None).unwrap();
-            let full = raw_outputs(&full.unwrap().map, &old, None).unwrap();
+            let low = low.unwrap().map.outputs(&old, None).unwrap();
+            let full = full.unwrap().map.outputs(&old, None).unwrap();
             assert!(largest_difference(&low, &full) < 1e-4);
         }
     }

@@ -47,7 +47,6 @@ pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outputs::raw_outputs;
     use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
     use rehang::Matrix;
 
@@ -74,7 +73,7 @@ mod tests {
         let new = affine(&old, &weight, &[1.0, -2.0, 0.5, 0.0, 3.0, 9.0]);
         let fitted = fit(&pairs(old.clone(), new.clone(), None), &Progress::default()).unwrap();
         assert_eq!(fitted.choices["scale"], "2.500000");
-        assert!(largest_difference(&raw_outputs(&fitted.map, &old, None).unwrap(), &new) < 1e-4);
+        assert!(largest_difference(&fitted.map.outputs(&old, None).unwrap(), &new) < 1e-4);
     }
 
     #[test]
@@ -82,7 +81,7 @@ mod tests {
         let old = random_matrix(300, 4, 2);
         let new = affine(&old, &rotation(9, 4), &[0.5; 9]);
         let fitted = fit(&pairs(old.clone(), new.clone(), None), &Progress::default()).unwrap();
-        assert!(largest_difference(&raw_outputs(&fitted.map, &old, None).unwrap(), &new) < 1e-4);
+        assert!(largest_difference(&fitted.map.outputs(&old, None).unwrap(), &new) < 1e-4);
     }
 
     #[test]
@@ -105,7 +104,7 @@ mod tests {
         let old = Matrix::from_fn(20, 3, |_, _| 0.5);
         let new = random_matrix(20, 3, 4);
         let fitted = fit(&pairs(old.clone(), new.clone(), None), &Progress::default()).unwrap();
-        let out = raw_outputs(&fitted.map, &old, None).unwrap();
+        let out = fitted.map.outputs(&old, None).unwrap();
         let mean: f32 = (0..20).map(|row| new.row(row)[0]).sum::<f32>() / 20.0;
         assert!((out.row(7)[0] - mean).abs() < 1e-5);
     }

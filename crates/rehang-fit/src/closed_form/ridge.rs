@@ -100,7 +100,6 @@ fn score(moments: &Moments, values: &[f64], energy: &[f64], penalty: f64) -> f64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outputs::raw_outputs;
     use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
     use rehang::Matrix;
 
@@ -155,7 +154,7 @@ mod tests {
         let fitted = fit(&pairs(old.clone(), new.clone(), None), &Progress::default()).unwrap();
         assert_eq!(fitted.choices["penalty"], "0.000001");
         assert_eq!(fitted.choices["input"], "as-is");
-        assert!(largest_difference(&raw_outputs(&fitted.map, &old, None).unwrap(), &new) < 1e-3);
+        assert!(largest_difference(&fitted.map.outputs(&old, None).unwrap(), &new) < 1e-3);
     }
 
     #[test]

@@ -11,7 +11,6 @@ use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 use crate::auto::{FitParameters, fit_with};
 use crate::closed_form::ridge;
 use crate::method::Method;
-use crate::outputs::raw_outputs;
 
 struct Gallery {
     train: Pairs,
@@ -81,7 +80,7 @@ fn ridge_reaches_the_baseline_of_clinc150() {
     let scaling = Some(InputScaling::UnitLength);
     let map = ridge::fit_with(&data.train, scaling, &[1e-2], &Progress::default()).unwrap().map;
     for (pairs, top1, mean_precision) in [(&data.seen, 75.64, 48.66), (&data.unseen, 79.0, 53.14)] {
-        let raw = raw_outputs(&map, pairs.old().matrix(), None).unwrap();
+        let raw = map.outputs(pairs.old().matrix(), None).unwrap();
         let mut adapted = raw.clone();
         adapted.normalise_rows();
         let (got_top1, got_map) = start(pairs, &adapted);

@@ -5,7 +5,6 @@ use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::closed_form::linear_map;
 use rehang_fit::geometry::{self, GeometryKind};
 use rehang_fit::network::{State, fold_normalisation};
-use rehang_fit::raw_outputs;
 use rehang_fit::uncertainty_fit::{self, Evidence};
 
 use super::old::OldModel;
@@ -34,7 +33,7 @@ pub(crate) fn adapter(
     let space = Space::new(old.model.clone(), old.dimension(), Distance::Cosine, false);
     let old_vectors = Vectors::new(space, old_vectors, "old vectors")?;
     let new_vectors = Vectors::new(encoder.space(), new_vectors, "new vectors")?;
-    let raw = raw_outputs(&map, old_vectors.matrix(), None)?;
+    let raw = map.outputs(old_vectors.matrix(), None)?;
     raw.check_finite("outputs of the trained adapter")?;
     let kind = GeometryKind::options(new_vectors.space())[0];
     let geometry = geometry::fit(kind, &raw, &new_vectors);

@@ -8,9 +8,13 @@ use super::expansion::PreparedExpansion;
 use super::kernel::{Begin, Packed, RowsRef, dot};
 use super::out_of_fold::{Lengths, Scratch as OutOfFoldScratch};
 use super::uncertainty::{Prepared, linear_variance};
-use super::{Adapter, BranchInput, Dense, Geometry, InputScaling, expect_count, width_after};
+use super::{
+    Adapter, BranchInput, Dense, Geometry, InputScaling, Map, Training, Uncertainty, expect_count,
+    width_after,
+};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+use crate::space::{Distance, Space};
 use crate::vectors::{Matrix, Vectors, check_finite, normalise};
 
 /// Most rows that one thread takes through all layers at a time. The widest activations of the published network
@@ -78,6 +82,43 @@ pub fn apply(
     }
     let vectors = Vectors::new(adapter.output_space(), vectors, "adapted vectors")?;
     Ok(Adapted { vectors, variance, raw_norms })
+}
+
+impl Map {
+    /// Raw outputs, `[n, d_old] → [n, d_new]`: what a fit looks at before it has the rest of an adapter. Side information that the
+    /// map does not read is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// As [`Adapter::check`] for its map, and [`Applier::apply_rows`].
+    pub fn outputs(&self, old: &Matrix, side: Option<&Matrix>) -> Result<Matrix> {
+        let d_old = old.columns();
+        let second = self.second.as_ref().map_or(0, |second| {
+            let input = match second.input {
+                BranchInput::Old => d_old,
+                BranchInput::Side => side.map_or(0, Matrix::columns),
+            };
+            width_after(&second.layers, input)
+        });
+        let d_new = width_after(&self.mixer, width_after(&self.branch, d_old) + second);
+        let space = |dimension| Space::new("raw", dimension, Distance::L2, false);
+        let adapter = Adapter {
+            old: space(d_old),
+            new: space(d_new),
+            map: self.clone(),
+            geometry: Geometry::Raw,
+            uncertainty: Uncertainty::Constant { variance: 1.0 },
+            handicap: 0.0,
+            input_statistics: None,
+            training: Training::default(),
+        };
+        let applier = Applier::new(&adapter)?;
+        let side = side.filter(|_| applier.d_side().is_some()).map(Matrix::as_slice);
+        let mut outputs = Matrix::zeros(old.rows(), d_new);
+        let (mut variance, mut norms) = (vec![0.0; old.rows()], vec![0.0; old.rows()]);
+        applier.apply_rows(0, old.as_slice(), side, outputs.as_mut_slice(), &mut variance, &mut norms)?;
+        Ok(outputs)
+    }
 }
 
 /// A layer made ready.

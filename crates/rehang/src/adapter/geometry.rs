@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::kernel::dot;
 use super::{expect_count, expect_finite, expect_width};
 use crate::error::{Error, ErrorKind, Result};
-use crate::vectors::{NORMALISED_TOLERANCE, norm};
+use crate::vectors::{Matrix, NORMALISED_TOLERANCE, norm};
 
 /// How a raw output is put into the new space.
 ///
@@ -46,6 +47,15 @@ impl Geometry {
             Self::Sphere { .. } => "sphere",
             Self::MatchedNorms { .. } => "matched-norms",
         }
+    }
+
+    /// Raw outputs `[n, d_new]`, each put into the new space.
+    pub fn conformed(&self, mut raw: Matrix) -> Matrix {
+        for row in 0..raw.rows() {
+            let row = raw.row_mut(row);
+            self.conform(row, dot(row, row).sqrt());
+        }
+        raw
     }
 
     /// Turns a raw output of length `raw_norm` into h(o), in place.
