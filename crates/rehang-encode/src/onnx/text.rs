@@ -100,6 +100,8 @@ impl Texts {
         let bytes = fs_err::read(&path).map_err(|error| Error::io("read", &path, &error))?;
         let corrupt =
             |error: tokenizers::Error| Error::corrupt(path.display(), format!("it is no tokeniser: {error}"));
+        // The tokenisers' crate panics at a decoder that is no JSON.
+        serde_json::from_slice::<serde_json::Value>(&bytes).map_err(|error| corrupt(error.into()))?;
         let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(corrupt)?;
         let feeds =
             inputs.iter().map(|input| feed(input, inputs.len(), model)).collect::<Result<Vec<_>>>()?;
