@@ -267,62 +267,6 @@ $rehang$;",
     )
 }
 
-/// The view of the vectors that serve, for an application's own SQL: the key, `serving_vector`, `provenance` and the `handicap` that
-/// belongs to its distances. `vector` is pgvector's type by its full name.
-///
-/// It reads a function, which is written anew when another space serves. The server puts the function's text into the application's
-/// query, so that vectors keep their index (but those of type `halfvec`, which are cast). Nobody who reads it stands in the way of a
-/// switch, and neither the view nor the function keeps anything from being altered or dropped.
-pub(crate) fn serving(g: i32, table: &Table, space: &SpaceRow, vector: &str) -> String {
-    let ours = ["serving_vector", "provenance", "handicap"].map(|name| {
-        let mut name = name.to_owned();
-        while table.key.iter().any(|column| column.name == name) {
-            name.push('_');
-        }
-        quoted(&name)
-    });
-    let keys: String =
-        table.key.iter().map(|column| format!("{} {}, ", quoted(&column.name), column.kind)).collect();
-    let n = space.number;
-    let (vectors, value) = match &space.in_column {
-        None => (format!("rehang.vector_{n} AS v ON v.item = s.item"), "v.value".to_owned()),
-        Some(column) => (
-            format!("{} AS t ON {}", table.qualified, table.is_of("i", "t")),
-            format!("t.{}", quoted(column)),
-        ),
-    };
-    let is_half = match &space.in_column {
-        None => type_name(space.record.space.dimension) == "halfvec",
-        Some(_) => table.is_halfvec,
-    };
-    let value = if is_half { format!("{value}::{vector}") } else { value };
-    let name = literal(&space.record.space.name);
-    format!(
-        "CREATE OR REPLACE FUNCTION rehang.serving_{g}()
-         RETURNS TABLE ({keys}{} {vector}, {} text, {} float8) LANGUAGE sql STABLE AS $rehang$
-             SELECT {}, {value}, s.provenance, CASE WHEN s.provenance = 'adapted' THEN coalesce((
-                 SELECT CASE {name} WHEN d.text::jsonb #>> '{{new,model}}' THEN d.text::jsonb ->> 'handicap'
-                     WHEN d.text::jsonb #>> '{{old,model}}' THEN d.text::jsonb ->> 'old_handicap' END::float8
-                 FROM rehang.document AS d WHERE d.gallery = {g} AND d.name = 'upgrade'), 0) ELSE 0 END
-             FROM rehang.state_{n} AS s JOIN rehang.item_{g} AS i ON i.key = s.item JOIN {vectors} WHERE s.provenance <> 'lacking'
-         $rehang$;
-         DO $rehang$ BEGIN IF to_regclass('rehang.serving_{g}') IS NULL THEN
-             CREATE VIEW rehang.serving_{g} AS SELECT * FROM rehang.serving_{g}();
-             COMMENT ON VIEW rehang.serving_{g} IS {};
-         END IF; END $rehang$;",
-        ours[0],
-        ours[1],
-        ours[2],
-        (1..=table.key.len()).map(|at| format!("i.k{at}")).collect::<Vec<_>>().join(", "),
-        literal(&format!("rehang: the vectors of {} that searches go to", table.options.table))
-    )
-}
-
-/// Takes the view away.
-pub(crate) fn drop_serving(g: i32) -> String {
-    format!("DROP VIEW IF EXISTS rehang.serving_{g}; DROP FUNCTION IF EXISTS rehang.serving_{g}();")
-}
-
 /// Tables and indexes of a space.
 pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>) -> String {
     let vectors = match in_column {

@@ -21,19 +21,19 @@ const EXACT_MAX: i64 = 20_000;
 const CANDIDATES: std::ops::RangeInclusive<usize> = 100..=1000;
 
 /// Where the vectors of a space are, as SQL sees them.
-struct Vectors {
+pub(crate) struct Vectors {
     /// `FROM … ` with `v`, the state `s` and the item `i`.
-    from: String,
+    pub(crate) from: String,
     /// The vector of a row.
-    value: String,
+    pub(crate) value: String,
     /// The type of that column.
-    kind: &'static str,
+    pub(crate) kind: &'static str,
     operator: &'static str,
     is_l2: bool,
 }
 
 impl Vectors {
-    fn of(inner: &Inner, space: &SpaceRow, with_row: bool) -> Self {
+    pub(crate) fn of(inner: &Inner, space: &SpaceRow, with_row: bool) -> Self {
         let (n, g) = (space.number, inner.number);
         let has_row = with_row || space.in_column.is_some();
         let row = format!(" JOIN {} AS t ON {}", inner.table.qualified, inner.table.is_of("i", "t"));

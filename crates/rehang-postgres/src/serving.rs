@@ -1,7 +1,12 @@
-//! What an application calls from its own SQL: `rehang.serving`, `rehang.search` and `rehang.write`.
+//! What an application calls from its own SQL: `rehang.serving`, `rehang.search` and `rehang.write`, and the view of what serves.
 //!
 //! They follow a switch and a rollback by themselves. The handicap of adapted vectors is read from the document `upgrade`, which the
 //! upgrade writes; without one there is none.
+
+use crate::schema::SpaceRow;
+use crate::search::Vectors;
+use crate::store::Inner;
+use crate::table::{literal, quoted};
 
 /// The functions. They run with the rights of whoever calls them.
 pub(crate) const FUNCTIONS: &str = r#"
@@ -34,10 +39,7 @@ BEGIN
         RAISE EXCEPTION 'rehang: the query has % coordinates, and the model "%" serves, whose vectors have %: embed the query with that model',
             vector_dims(query), s.name, s.dimension;
     END IF;
-    SELECT CASE s.name WHEN d.text::jsonb #>> '{new,model}' THEN (d.text::jsonb ->> 'handicap')::float8
-            WHEN d.text::jsonb #>> '{old,model}' THEN (d.text::jsonb ->> 'old_handicap')::float8 END
-        INTO handicap FROM rehang.document AS d WHERE d.gallery = g.number AND d.name = 'upgrade';
-    handicap := coalesce(handicap, 0);
+    handicap := HANDICAP;
     IF s.in_column IS NULL THEN
         vectors := format('rehang.vector_%s AS v JOIN rehang.state_%s AS s ON s.item = v.item JOIN rehang.item_%s AS i ON i.key = v.item',
             s.number, s.number, g.number);
@@ -120,10 +122,63 @@ pub(crate) fn functions(schema: &str, has_iterative_scan: bool) -> String {
     let functions = FUNCTIONS
         .replace("query VECTOR", &format!("query {schema}.vector"))
         .replace("value VECTOR", &format!("value {schema}.vector"))
+        .replace("HANDICAP", &handicap("s.name", "g.number"))
         .replace("STABLE AS $rehang$\nDECLARE", &format!("STABLE {path} {by_index} AS $rehang$\nDECLARE"))
         .replace(
             "RETURNS boolean LANGUAGE plpgsql AS",
             &format!("RETURNS boolean LANGUAGE plpgsql {path} AS"),
         );
     load + &functions
+}
+
+/// The handicap of adapted vectors in a space of a gallery, both as SQL.
+fn handicap(space: &str, gallery: &str) -> String {
+    format!(
+        "coalesce((SELECT CASE {space} WHEN d.text::jsonb #>> '{{new,model}}' THEN (d.text::jsonb ->> 'handicap')::float8
+            WHEN d.text::jsonb #>> '{{old,model}}' THEN (d.text::jsonb ->> 'old_handicap')::float8 END
+        FROM rehang.document AS d WHERE d.gallery = {gallery} AND d.name = 'upgrade'), 0)"
+    )
+}
+
+/// The view of the vectors of a space, which is the one that serves: the key, `serving_vector`, `provenance` and the `handicap` that
+/// belongs to its distances.
+///
+/// It reads a function, which is written anew when another space serves. The server puts the function's text into the application's
+/// query, so that vectors keep their index (but those of type `halfvec`, which are cast). An application's transaction that has read
+/// the view does not hold up a switch, and neither the view nor the function keeps a column from being altered or dropped.
+pub(crate) fn view(inner: &Inner, space: &SpaceRow) -> String {
+    let (g, table, vector) = (inner.number, &inner.table, &inner.vector_type);
+    let ours = ["serving_vector", "provenance", "handicap"].map(|name| {
+        let mut name = name.to_owned();
+        while table.key.iter().any(|column| column.name == name) {
+            name.push('_');
+        }
+        quoted(&name)
+    });
+    let keys: String =
+        table.key.iter().map(|column| format!("{} {}, ", quoted(&column.name), column.kind)).collect();
+    let Vectors { from, value, kind, .. } = Vectors::of(inner, space, false);
+    let value = if kind == "halfvec" { format!("{value}::{vector}") } else { value };
+    format!(
+        "CREATE OR REPLACE FUNCTION rehang.serving_{g}()
+         RETURNS TABLE ({keys}{} {vector}, {} text, {} float8) LANGUAGE sql STABLE AS $rehang$
+             SELECT {}, {value}, s.provenance, CASE WHEN s.provenance = 'adapted' THEN {} ELSE 0 END
+             FROM {from} WHERE s.provenance <> 'lacking'
+         $rehang$;
+         DO $rehang$ BEGIN IF to_regclass('rehang.serving_{g}') IS NULL THEN
+             CREATE VIEW rehang.serving_{g} AS SELECT * FROM rehang.serving_{g}();
+             COMMENT ON VIEW rehang.serving_{g} IS {};
+         END IF; END $rehang$;",
+        ours[0],
+        ours[1],
+        ours[2],
+        (1..=table.key.len()).map(|at| format!("i.k{at}")).collect::<Vec<_>>().join(", "),
+        handicap(&literal(&space.record.space.name), &g.to_string()),
+        literal(&format!("rehang: the vectors of {} that searches go to", table.options.table))
+    )
+}
+
+/// Takes the view away.
+pub(crate) fn drop_view(g: i32) -> String {
+    format!("DROP VIEW IF EXISTS rehang.serving_{g}; DROP FUNCTION IF EXISTS rehang.serving_{g}();")
 }

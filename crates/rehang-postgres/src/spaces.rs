@@ -12,6 +12,7 @@ use rehang_store::{Document, Epoch, SpaceRecord};
 use crate::clock;
 use crate::connection::{Connection, Mode, Step};
 use crate::schema::{self, SpaceRow};
+use crate::serving;
 use crate::store::Inner;
 use crate::table::quoted;
 
@@ -129,7 +130,7 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
     list_states(inner, &row)?;
     inner.database.run(Mode::Write, |connection| {
         connection.execute("UPDATE rehang.space SET listed = true WHERE number = $1", &[&row.number])?;
-        if serving(connection, inner)?.is_none() {
+        if served(connection, inner)?.is_none() {
             serve(connection, inner, &row)?;
         }
         connection.batch(&format!("ANALYZE rehang.state_{}", row.number))
@@ -137,7 +138,7 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
 }
 
 /// The space that serves, which stays so until the transaction ends.
-fn serving(connection: &mut Connection, inner: &Inner) -> Step<Option<String>> {
+fn served(connection: &mut Connection, inner: &Inner) -> Step<Option<String>> {
     let sql = "SELECT serving FROM rehang.gallery WHERE number = $1 FOR UPDATE";
     Ok(connection.query_one(sql, &[&inner.number])?.try_get(0)?)
 }
@@ -148,7 +149,7 @@ fn serve(connection: &mut Connection, inner: &Inner, space: &SpaceRow) -> Step<(
         "UPDATE rehang.gallery SET serving = $2 WHERE number = $1",
         &[&inner.number, &space.record.space.name],
     )?;
-    connection.batch(&schema::serving(inner.number, &inner.table, space, &inner.vector_type))
+    connection.batch(&serving::view(inner, space))
 }
 
 /// A column that declares a width, or has vectors of one, takes no space of another.
@@ -286,7 +287,7 @@ pub(crate) fn wait_for_writers(inner: &Inner) -> Result<()> {
 pub(crate) fn drop_space(inner: &Inner, name: &str) -> Result<()> {
     let dropped = inner.database.run(Mode::Write, |connection| {
         inner.lock(connection)?;
-        if serving(connection, inner)?.as_deref() == Some(name) {
+        if served(connection, inner)?.as_deref() == Some(name) {
             return Err(serving_space_stays(name).into());
         }
         let mut spaces = all(connection, inner.number)?;
@@ -347,7 +348,7 @@ pub(crate) fn serving_and_document(inner: &Inner, name: &str) -> Result<(Option<
 pub(crate) fn switch_serving(inner: &Inner, from: &str, to: &str) -> Result<()> {
     inner.database.run(Mode::Write, |connection| {
         let space = find_shared(connection, inner, to)?;
-        match serving(connection, inner)?.unwrap_or_default() {
+        match served(connection, inner)?.unwrap_or_default() {
             there if there == to => Ok(()),
             there if there == from => serve(connection, inner, &space),
             there => Err(another_serves(from, to, &there).into()),

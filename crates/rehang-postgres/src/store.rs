@@ -13,7 +13,7 @@ use rehang_store::{
 
 use crate::connection::{Connection, Database, Mode, Step};
 use crate::schema::{self, FORMAT};
-use crate::serving::functions;
+use crate::serving::{self, functions};
 use crate::table::{Table, TableOptions, literal, quoted};
 use crate::{doctor, items, pages, search, spaces, vectors};
 
@@ -447,7 +447,7 @@ impl PostgresStore {
             connection.batch(&format!(
                 "{}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DELETE FROM rehang.gallery WHERE number = {g};",
                 schema::drop_triggers(g, on),
-                schema::drop_serving(g)
+                serving::drop_view(g)
             ))?;
             let left = connection.count("SELECT count(*) FROM rehang.gallery", &[])?;
             if left == 0 { connection.batch("DROP SCHEMA rehang CASCADE") } else { Ok(()) }

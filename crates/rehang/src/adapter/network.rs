@@ -8,9 +8,9 @@
 //! | out | `sigma2` | `[batch]`: σ² |
 //!
 //! The map and the search for anchors are single precision, where nearly all the work is. Kernel expansions, lengths, distances, logits
-//! and σ² are double: terms that cancel, and the coefficients of σ², multiply whatever was rounded before. Constants are kept in single precision, so that a device that has no
-//! other may do all of it in single. NaN, infinite numbers and vectors that are not of length 1 where they should be are for the
-//! caller to notice.
+//! and σ² are double: terms that cancel, and the coefficients of σ², multiply whatever was rounded before. Constants are kept in single
+//! precision, so that a device that has no other may do all of it in single. NaN, infinite numbers and vectors that are not of length 1
+//! where they should be are for the caller to notice.
 
 use super::out_of_fold::{SPARE_CANDIDATES, cosine_weight};
 use super::uncertainty::LOG_VARIANCE_LIMIT;
