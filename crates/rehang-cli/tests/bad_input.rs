@@ -308,6 +308,11 @@ const CASES: &[Case] = &[
         "fit --old old.npy --new new.npy --old-ids a-dictionary-of-270-million.parquet --new-ids ids.txt -o OUT.safetensors",
         &["a-dictionary-of-270-million.parquet", "more values than it has room for"],
     ),
+    case(
+        "ids in a page at which the Parquet crate panics",
+        "fit --old old.npy --new new.npy --old-ids a-page-that-ends-too-soon.parquet --new-ids ids.txt -o OUT.safetensors",
+        &["a-page-that-ends-too-soon.parquet", "its content is damaged"],
+    ),
     case("a demo among the files of a project", "demo --out .", &["--out", "earlier demo"]),
     case(
         "classes of a head that nothing names",
@@ -332,7 +337,7 @@ fn place_with_files() -> Place {
     let (old, new) = (waves(60, 3, 1), waves(60, 4, 2));
     place.write_matrix("old.npy", &old);
     place.write_matrix("new.npy", &new);
-    for bomb in ["millions-of-one-value", "a-dictionary-of-270-million"] {
+    for bomb in ["millions-of-one-value", "a-dictionary-of-270-million", "a-page-that-ends-too-soon"] {
         let found = format!("{}/../../xtask/fuzz/corpus/parquet/{bomb}", env!("CARGO_MANIFEST_DIR"));
         fs_err::copy(found, place.path(&format!("{bomb}.parquet"))).unwrap();
     }

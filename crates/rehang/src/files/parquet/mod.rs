@@ -9,10 +9,11 @@ mod arrow_schema;
 mod header;
 mod write;
 
+use std::cell::Cell;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Once};
 
 use ::parquet::basic::{Compression, ConvertedType, Encoding, LogicalType, Type as Physical};
 use ::parquet::column::page::{Page, PageMetadata, PageReader};
@@ -123,10 +124,28 @@ struct Table {
     rows: usize,
 }
 
+thread_local! {
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs code of the Parquet crate on data that may be damaged or hostile; a panic of that code becomes an error.
+///
+/// The process's panic hook is wrapped once, so that it never hears of such a panic: its message would stand before the error, and a
+/// hook that ends the process would end it for a damaged file.
 fn guarded<T>(source: &VectorSource, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(Error::corrupt(source, "its content is damaged (the decoder gave up)")))
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let others = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !IS_GUARDED.get() {
+                others(panic);
+            }
+        }));
+    });
+    let outer = IS_GUARDED.replace(true);
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    IS_GUARDED.set(outer);
+    outcome.unwrap_or_else(|_| Err(Error::corrupt(source, "its content is damaged (the decoder gave up)")))
 }
 
 fn damaged(source: &VectorSource, error: &ParquetError) -> Error {
