@@ -33,7 +33,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
             let fitted = fit_adapter(
                 &data.pairs,
-                Some(&data.head),
+                Some(&Set::head(&folder, set)?),
                 &parameters,
                 &NetworkOptions::default(),
                 &Progress::default(),

@@ -1,9 +1,10 @@
 //! `cargo xtask regret [FOLDER] [SET…]`: what `auto`'s choice costs against the best candidate that it had.
 //!
-//! Every candidate is fitted on the training pairs and served to the test parts, which no fit has seen, with its own handicap in
-//! the default order; their labels (or judgements) say what it is worth. The regret of a choice is the area of the best candidate
-//! less the area of the chosen one, in points of mAP (of nDCG@10 where there are judgements). What is in the record is not measured
-//! again; `table` in place of a set only writes the table.
+//! Every method that `auto` compared is fitted on the training pairs by itself, knowing what `auto` knew, and served to the test parts,
+//! which no fit has seen, with its own handicap in the default order; their labels (or judgements) say what it is worth. The regret of
+//! a choice is the area of the best of them less the area of the chosen one, in points of mAP (of nDCG@10 where there are judgements).
+//! What is in the record is not measured again; `table` in place of a set only writes the table. `scripts/real-pairs.py` makes sets of
+//! real encoders.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -27,24 +28,18 @@ const MARK: &str = "<!-- made by `cargo xtask regret` -->\n";
 const JUDGED: &str = "ir_cisi";
 /// Documents of it that are pairs; the others are the test part.
 const JUDGED_PAIRS: usize = 700;
-const CANDIDATES: [Method; 6] = [
-    Method::DoNothing,
-    Method::Procrustes,
-    Method::Ridge,
-    Method::LowRank,
-    Method::KernelRidge,
-    Method::ResidualMlp,
-];
-/// Candidates that `auto` fits where pairs are few.
-const SLOW: [Method; 2] = [Method::Fct, Method::Fastfill];
+const AUTO: &str = "auto";
 
 /// One candidate, or one choice, on one part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Row {
     set: String,
     part: String,
-    /// What was known to `auto`: `labels`, `nothing`, `queries` or `judgements`; of a candidate `-`.
+    /// What the fit knew: `labels`, `nothing`, `queries` or `judgements`.
     known: String,
+    /// `auto`, or a candidate.
+    asked: String,
+    /// The method that was kept.
     method: String,
     geometry: String,
     handicap: f64,
@@ -154,50 +149,50 @@ fn judged(folder: &Path) -> Result<Study> {
 
 /// Fits and measures what is missing of a set.
 fn measure(set: &str, study: &Study, rows: &mut Vec<Row>) -> Result<()> {
-    let few = study.pairs.len() < 3000;
-    let candidates = CANDIDATES.into_iter().chain(SLOW.into_iter().filter(|_| few));
-    let plain = [("-", true, None)];
-    let asked = candidates
-        .map(|method| (method, &plain[0]))
-        .chain(study.knowns.iter().map(|known| (Method::Auto, known)));
-    for (method, (known, with_labels, queries)) in asked {
-        let is_there = |row: &Row| {
-            row.set == set && row.known == *known && (*known != "-" || row.method == method.name())
-        };
-        if rows.iter().any(is_there) {
+    for (known, with_labels, queries) in &study.knowns {
+        if rows.iter().any(|row| row.set == set && row.known == *known) {
             continue;
         }
-        #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
-        let started = std::time::Instant::now();
         let (old, new) = (study.pairs.old().clone(), study.pairs.new_vectors().clone());
         let labels = study.pairs.labels().filter(|_| *with_labels).map(<[i64]>::to_vec);
         let pairs = Pairs::new(old, new, labels, None)?;
-        let parameters = FitParameters {
-            method,
-            compare: method == Method::Auto,
-            queries: queries.clone(),
-            ..FitParameters::default()
-        };
-        let fitted =
-            fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
-        let seconds = started.elapsed().as_secs_f64();
-        let mut unit = Vec::new();
-        for ground in &study.grounds {
-            let (start, area) = served(&fitted.adapter, ground)?;
-            unit.push(Row {
-                set: set.into(),
-                part: ground.name.clone(),
-                known: (*known).into(),
-                method: fitted.adapter.training.method.clone(),
-                geometry: geometry(fitted.selection.as_ref()),
-                handicap: fitted.handicap.as_ref().map_or(0.0, |choice| choice.rows[choice.kept].part),
-                start,
-                area,
-                seconds,
-            });
+        let mut asked = vec![Method::Auto];
+        let mut at = 0;
+        while let Some(&method) = asked.get(at) {
+            at += 1;
+            #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
+            let started = std::time::Instant::now();
+            let parameters = FitParameters {
+                method,
+                compare: method == Method::Auto,
+                queries: queries.clone(),
+                ..FitParameters::default()
+            };
+            let fitted =
+                fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
+            let seconds = started.elapsed().as_secs_f64();
+            if method == Method::Auto {
+                let compared = fitted.selection.iter().flat_map(|selection| &selection.rows);
+                asked.extend(compared.filter(|row| row.failure.is_none()).map(|row| row.method));
+                asked.dedup();
+            }
+            for ground in &study.grounds {
+                let (start, area) = served(&fitted.adapter, ground)?;
+                rows.push(Row {
+                    set: set.into(),
+                    part: ground.name.clone(),
+                    known: (*known).into(),
+                    asked: method.name().into(),
+                    method: fitted.adapter.training.method.clone(),
+                    geometry: geometry(fitted.selection.as_ref()),
+                    handicap: fitted.handicap.as_ref().map_or(0.0, |choice| choice.rows[choice.kept].part),
+                    start,
+                    area,
+                    seconds,
+                });
+            }
+            eprintln!("{set} {known} {method}: {} {seconds:.0} s", fitted.adapter.training.method);
         }
-        eprintln!("{set} {known} {method}: {} {seconds:.0} s", unit[0].method);
-        rows.extend(unit);
         let lines: Vec<String> = rows
             .iter()
             .map(|row| serde_json::to_string(row).map_err(|error| Error::corrupt(RECORD, error)))
@@ -257,37 +252,41 @@ fn parts<'r>(rows: &'r [Row], set: &str) -> Vec<Vec<&'r str>> {
     each.chain((names.len() > 1).then(|| names.clone())).collect()
 }
 
-/// The mean area over parts of what was known and fitted: `-` and a method for a candidate.
-fn area(rows: &[Row], set: &str, parts: &[&str], known: &str, method: Option<&str>) -> Option<f64> {
+/// The mean area over parts of what was asked for, knowing `known`.
+fn area(rows: &[Row], set: &str, parts: &[&str], known: &str, asked: &str) -> f64 {
     let is_meant = |row: &&Row| {
-        row.set == set
-            && row.known == known
-            && parts.contains(&row.part.as_str())
-            && method.is_none_or(|method| row.method == method)
+        row.set == set && row.known == known && row.asked == asked && parts.contains(&row.part.as_str())
     };
     let areas: Vec<f64> = rows.iter().filter(is_meant).map(|row| row.area).collect();
-    (areas.len() == parts.len()).then(|| areas.iter().sum::<f64>() / areas.len() as f64)
+    areas.iter().sum::<f64>() / areas.len() as f64
 }
 
 /// One line a set, part and knowledge; below, every candidate.
 fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "| set | part | known to `auto` | its choice | area | best candidate | area | regret |\n|---|---|---|---|--:|---|--:|--:|\n",
+        "| set | part | known | its choice | area | best candidate | area | regret |\n|---|---|---|---|--:|---|--:|--:|\n",
     );
-    let names: Vec<&str> = CANDIDATES.into_iter().chain(SLOW).map(Method::name).collect();
+    let mut methods: Vec<&str> = Vec::new();
+    for row in rows.iter().filter(|row| row.asked != AUTO) {
+        if !methods.contains(&row.asked.as_str()) {
+            methods.push(&row.asked);
+        }
+    }
     let mut done: Vec<(&str, &str)> = Vec::new();
-    for row in rows.iter().filter(|row| row.known != "-") {
+    for row in rows.iter().filter(|row| row.asked == AUTO) {
         if done.contains(&(&row.set, &row.known)) {
             continue;
         }
         done.push((&row.set, &row.known));
         for part in parts(rows, &row.set) {
-            let best = names
+            let area = |asked: &str| area(rows, &row.set, &part, &row.known, asked);
+            let best = methods
                 .iter()
-                .filter_map(|method| Some((*method, area(rows, &row.set, &part, "-", Some(method))?)))
+                .map(|method| (*method, area(method)))
+                .filter(|(_, area)| area.is_finite())
                 .reduce(|best, one| if one.1 > best.1 { one } else { best });
-            let own = area(rows, &row.set, &part, &row.known, None);
-            let (Some((method, best)), Some(own)) = (best, own) else { continue };
+            let Some((method, best)) = best else { continue };
+            let own = area(AUTO);
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {}, {} | {own:.1} | {method} | {best:.1} | {:.1} |",
@@ -301,25 +300,20 @@ fn table(rows: &[Row]) -> String {
         }
     }
     text.push_str(
-        "\nEvery candidate, start / area (handicap as a part of the mean squared error):\n\n| set | part |",
+        "\nEvery candidate, start / area (handicap as a part of the mean squared error):\n\n| set | part | known |",
     );
-    let _ = writeln!(text, " {} |\n|---|---|{}", names.join(" | "), "--:|".repeat(names.len()));
-    let mut seen: Vec<(&str, &str)> = Vec::new();
-    for row in rows {
-        if seen.contains(&(&row.set, &row.part)) {
-            continue;
-        }
-        seen.push((&row.set, &row.part));
-        let cell = |name: &&str| {
-            let is_meant = |other: &&Row| {
-                other.known == "-" && other.set == row.set && other.part == row.part && other.method == **name
+    let _ = writeln!(text, " {} |\n|---|---|---|{}", methods.join(" | "), "--:|".repeat(methods.len()));
+    for own in rows.iter().filter(|row| row.asked == AUTO) {
+        let cell = |method: &&str| {
+            let is_meant = |row: &&Row| {
+                row.asked == **method && row.set == own.set && row.part == own.part && row.known == own.known
             };
             rows.iter().find(is_meant).map_or("–".into(), |row| {
                 format!("{:.1} / {:.1} ({:.2})", row.start, row.area, row.handicap)
             })
         };
-        let cells: Vec<String> = names.iter().map(cell).collect();
-        let _ = writeln!(text, "| {} | {} | {} |", row.set, row.part, cells.join(" | "));
+        let cells: Vec<String> = methods.iter().map(cell).collect();
+        let _ = writeln!(text, "| {} | {} | {} | {} |", own.set, own.part, own.known, cells.join(" | "));
     }
     text
 }

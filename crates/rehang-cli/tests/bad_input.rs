@@ -313,6 +313,11 @@ const CASES: &[Case] = &[
         "fit --old old.npy --new new.npy --old-ids a-page-that-ends-too-soon.parquet --new-ids ids.txt -o OUT.safetensors",
         &["a-page-that-ends-too-soon.parquet", "its content is damaged"],
     ),
+    case(
+        "a page whose header makes the Parquet crate pass over two billion values",
+        "fit --old a-header-of-2-billion-values.parquet --new new.npy --method ridge -o OUT.safetensors",
+        &["a-header-of-2-billion-values.parquet", "the header of a page"],
+    ),
     case("a demo among the files of a project", "demo --out .", &["--out", "earlier demo"]),
     case(
         "classes of a head that nothing names",
@@ -337,7 +342,12 @@ fn place_with_files() -> Place {
     let (old, new) = (waves(60, 3, 1), waves(60, 4, 2));
     place.write_matrix("old.npy", &old);
     place.write_matrix("new.npy", &new);
-    for bomb in ["millions-of-one-value", "a-dictionary-of-270-million", "a-page-that-ends-too-soon"] {
+    for bomb in [
+        "millions-of-one-value",
+        "a-dictionary-of-270-million",
+        "a-page-that-ends-too-soon",
+        "a-header-of-2-billion-values",
+    ] {
         let found = format!("{}/../../xtask/fuzz/corpus/parquet/{bomb}", env!("CARGO_MANIFEST_DIR"));
         fs_err::copy(found, place.path(&format!("{bomb}.parquet"))).unwrap();
     }

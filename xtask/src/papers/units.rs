@@ -86,9 +86,10 @@ pub fn measure_missing(folder: &Path, sets: &[&str], methods: &[&str]) -> Result
             if methods.iter().all(|method| is_there(&rows, set, seed, method)) {
                 continue;
             }
-            let data = match Set::read(folder, set) {
-                Ok(data) => data,
-                Err(error) => {
+            let read = || Ok((Set::read(folder, set)?, Set::head(folder, set)?));
+            let (data, head) = match read() {
+                Ok(read) => read,
+                Err::<_, Error>(error) => {
                     eprintln!("{set} is skipped: {error}");
                     continue;
                 }
@@ -101,7 +102,7 @@ pub fn measure_missing(folder: &Path, sets: &[&str], methods: &[&str]) -> Result
                 let usual =
                     usual.map_or(String::new(), |row| format!(" (another seed took {:.0} s)", row.seconds));
                 eprintln!("{set} seed {seed} {method}{usual} …");
-                let unit = measure(set, &data, method, seed)?;
+                let unit = measure(set, &data, &head, method, seed)?;
                 append(&unit)?;
                 eprintln!("  {:.0} s", unit.first().map_or(0.0, |row| row.seconds));
                 rows.extend(unit);
@@ -121,19 +122,20 @@ pub struct Part {
 pub struct Set {
     pub pairs: Pairs,
     pub parts: Vec<Part>,
-    pub head: Head,
 }
 
 impl Set {
+    /// The classifier head of the new model.
+    pub fn head(folder: &Path, set: &str) -> Result<Head> {
+        let source = |name: &str| VectorSource::path(folder.join(set).join(name));
+        let bias = files::read_f32_column(&source("head_new_bias.npy"))?;
+        Head::new(files::read_matrix(&source("head_new_weight.npy"))?, Some(bias), HeadKind::Softmax)
+    }
+
     pub fn read(folder: &Path, set: &str) -> Result<Self> {
         let folder = folder.join(set);
         let matrix = |name: &str| files::read_matrix(&VectorSource::path(folder.join(name)));
         let labels = |name: &str| files::read_labels(&VectorSource::path(folder.join(name)));
-        let head = Head::new(
-            matrix("head_new_weight.npy")?,
-            Some(files::read_f32_column(&VectorSource::path(folder.join("head_new_bias.npy")))?),
-            HeadKind::Softmax,
-        )?;
         let vectors = |name: &str, rows: Matrix| Vectors::measured(name, Distance::L2, rows, name);
         if set.starts_with("img_") {
             let part = |name: &str| -> Result<(Vectors, Vectors, Labels)> {
@@ -148,7 +150,7 @@ impl Set {
                 .into_iter()
                 .map(|name| part(name).map(|(old, new, labels)| Part { name, old, new, labels }))
                 .collect::<Result<_>>()?;
-            return Ok(Self { pairs: Pairs::new(old, new, Some(train), None)?, parts, head });
+            return Ok(Self { pairs: Pairs::new(old, new, Some(train), None)?, parts });
         }
         let (old, new) = (matrix("old.npy")?, matrix("new.npy")?);
         let (label, role) = (labels("label.npy")?, labels("role.npy")?);
@@ -165,16 +167,16 @@ impl Set {
             .into_iter()
             .map(|(value, name)| pick(&rows(value)).map(|(old, new, labels)| Part { name, old, new, labels }))
             .collect::<Result<_>>()?;
-        Ok(Self { pairs: Pairs::new(train_old, train_new, Some(train), None)?, parts, head })
+        Ok(Self { pairs: Pairs::new(train_old, train_new, Some(train), None)?, parts })
     }
 }
 
 /// One unit: fits a method and measures it on both parts in every order that applies.
-fn measure(set: &str, data: &Set, method: &str, seed: u64) -> Result<Vec<Row>> {
+fn measure(set: &str, data: &Set, head: &Head, method: &str, seed: u64) -> Result<Vec<Row>> {
     #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
     let started = std::time::Instant::now();
     let progress = Progress::default();
-    let (name, options, head) = match method {
+    let (name, options, used) = match method {
         "l2+disc" | "disc" => (
             Method::FastfillReference,
             NetworkOptions {
@@ -182,19 +184,19 @@ fn measure(set: &str, data: &Set, method: &str, seed: u64) -> Result<Vec<Row>> {
                 loss: Some(if method == "disc" { LossParts::Discriminative } else { LossParts::Both }),
                 ..NetworkOptions::default()
             },
-            Some(&data.head),
+            Some(head),
         ),
         "disc+uncertainty" => (
             Method::FastfillReference,
             NetworkOptions { loss: Some(LossParts::Discriminative), ..NetworkOptions::default() },
-            Some(&data.head),
+            Some(head),
         ),
         "label-free" => (
             Method::FastfillReference,
             NetworkOptions { loss: Some(LossParts::Squared), ..NetworkOptions::default() },
             None,
         ),
-        other => (other.parse()?, NetworkOptions::default(), Some(&data.head)),
+        other => (other.parse()?, NetworkOptions::default(), Some(head)),
     };
     // The published recipe says itself how its outputs conform, so there is nothing to choose, and nothing is fitted for a choice.
     let geometry = (name == Method::FastfillReference).then_some(GeometryKind::Raw);
@@ -202,14 +204,14 @@ fn measure(set: &str, data: &Set, method: &str, seed: u64) -> Result<Vec<Row>> {
         FitParameters { method: name, seed, compare: false, geometry, ..FitParameters::default() };
     let adapter = if matches!(method, "l2+disc" | "disc" | "fct") {
         // Only random and oracle orders are made of these, so their σ² is not learned.
-        rehang_fit::fit_map_only(&data.pairs, head, &parameters, &options, &progress)?
+        rehang_fit::fit_map_only(&data.pairs, used, &parameters, &options, &progress)?
     } else {
-        fit_adapter(&data.pairs, head, &parameters, &options, &progress)?.adapter
+        fit_adapter(&data.pairs, used, &parameters, &options, &progress)?.adapter
     };
     let seconds = started.elapsed().as_secs_f64();
     let mut rows = Vec::new();
     for part in &data.parts {
-        rows.extend(measure_part(set, part, method, seed, &adapter, &data.head, seconds, &progress)?);
+        rows.extend(measure_part(set, part, method, seed, &adapter, head, seconds, &progress)?);
     }
     Ok(rows)
 }

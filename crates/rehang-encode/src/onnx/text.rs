@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::{Error, Result};
+use rehang::{Error, Result, guarded};
 use rten::{NodeId, Value, ValueOrView};
 use serde::{Deserialize, Serialize};
 use tokenizers::{Tokenizer, TruncationParams};
@@ -98,11 +98,10 @@ impl Texts {
     pub(super) fn open(config: &TextInput, base: &Path, inputs: &[ModelInput], model: &str) -> Result<Self> {
         let path = resolve(base, &config.tokenizer);
         let bytes = fs_err::read(&path).map_err(|error| Error::io("read", &path, &error))?;
-        let corrupt =
-            |error: tokenizers::Error| Error::corrupt(path.display(), format!("it is no tokeniser: {error}"));
-        // The tokenisers' crate panics at a decoder that is no JSON.
-        serde_json::from_slice::<serde_json::Value>(&bytes).map_err(|error| corrupt(error.into()))?;
-        let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(corrupt)?;
+        let corrupt = |error: &str| Error::corrupt(path.display(), format!("it is no tokeniser: {error}"));
+        let mut tokenizer = guarded(|| Tokenizer::from_bytes(&bytes))
+            .ok_or_else(|| corrupt("reading it makes the tokenisers' crate panic"))?
+            .map_err(|error| corrupt(&error.to_string()))?;
         let feeds =
             inputs.iter().map(|input| feed(input, inputs.len(), model)).collect::<Result<Vec<_>>>()?;
         let tokens_fixed = inputs.iter().find_map(|input| fixed(&input.shape, 1));
@@ -136,9 +135,11 @@ impl Texts {
     /// The tokens of a text; at least one.
     pub(super) fn tokens(&self, text: &str) -> Result<Vec<u32>, ItemFailure> {
         let whole = format!("{}{text}", self.prefix);
-        let encoding = self.tokenizer.encode(whole, true).map_err(|error| {
-            ItemFailure::Permanent(format!("the tokeniser cannot read the text: {error}"))
-        })?;
+        let unreadable =
+            |why: &str| ItemFailure::Permanent(format!("the tokeniser cannot read the text: {why}"));
+        let encoding = guarded(|| self.tokenizer.encode(whole, true))
+            .ok_or_else(|| unreadable("its crate panics at it; its file may be damaged"))?
+            .map_err(|error| unreadable(&error.to_string()))?;
         if encoding.get_ids().is_empty() {
             return Err(ItemFailure::Permanent("the text has no token".into()));
         }

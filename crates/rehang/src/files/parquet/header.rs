@@ -1,7 +1,8 @@
-//! What a page says of its size, read before any room for the page is made.
+//! The header of a page, read before the Parquet crate reads it and before any room for the page is made.
 //!
-//! A page header is a struct of Thrift's compact protocol: each field is a byte of (step of the field number, type), the value behind it.
-//! Fields 1 to 3 are the page's type and its sizes with and without compression; the others only have to be passed over.
+//! A header is a struct of Thrift's compact protocol: each field is a byte of (step of the field number, type), the value behind it.
+//! The crate reads fields by their number whatever their type, and passes over lists of two billion values that take no byte. A
+//! header that is read here has the fields of the format, with their types, and no lists.
 
 use std::io::{Error, ErrorKind, Read, Result};
 
@@ -10,53 +11,64 @@ const HEADER_MAX: u64 = 1 << 20;
 /// Structs within structs that a header may have.
 const DEPTH_MAX: usize = 8;
 
-/// The sizes of a page, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct PageSizes {
-    pub is_index: bool,
-    pub header: u64,
+/// A header, and what it says of the page's size, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct PageHeader {
+    pub bytes: Vec<u8>,
     pub compressed: u64,
     pub uncompressed: u64,
 }
 
-/// Reads a header from its first byte.
-pub(super) fn page_sizes(input: impl Read) -> Result<PageSizes> {
-    let mut header = Header { input: input.take(HEADER_MAX) };
-    let mut sizes = PageSizes::default();
-    let mut field = 0;
-    loop {
-        let byte = header.byte()?;
-        let kind = byte & 0x0f;
-        if kind == STOP {
-            break;
-        }
-        field = match byte >> 4 {
-            0 => header.number()?,
-            step => field + i64::from(step),
-        };
-        match (field, kind) {
-            (1, NUMBER_32) => sizes.is_index = header.number()? == INDEX_PAGE,
-            (2, NUMBER_32) => sizes.uncompressed = header.size()?,
-            (3, NUMBER_32) => sizes.compressed = header.size()?,
-            _ => header.pass(kind, DEPTH_MAX)?,
-        }
-    }
-    sizes.header = HEADER_MAX - header.input.limit();
-    Ok(sizes)
+/// The type of a field.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Number32,
+    Number64,
+    Bytes,
+    Truth,
+    Struct(&'static [Self]),
 }
 
-const STOP: u8 = 0;
-const INDEX_PAGE: i64 = 1;
-const NUMBER_32: u8 = 5;
+use Kind::{Bytes, Number32, Number64, Struct, Truth};
+
+/// The fields of a header, from number 1 on: type, size, compressed size, checksum, and a struct for each type of page.
+const PAGE: [Kind; 8] = [
+    Number32,
+    Number32,
+    Number32,
+    Number32,
+    Struct(&[Number32, Number32, Number32, Number32, STATISTICS]),
+    Struct(&[]),
+    Struct(&[Number32, Number32, Truth]),
+    Struct(&[Number32, Number32, Number32, Number32, Number32, Number32, Truth, STATISTICS]),
+];
+const STATISTICS: Kind = Struct(&[Bytes, Bytes, Number64, Number64, Bytes, Bytes, Truth, Truth]);
+
+/// Reads a header from its first byte.
+pub(super) fn page_header(input: impl Read) -> Result<PageHeader> {
+    let mut header = Header { input: input.take(HEADER_MAX), bytes: Vec::new() };
+    let mut numbers = [0; 3];
+    header.structure(&PAGE, DEPTH_MAX, &mut numbers)?;
+    let size = |number: i64| u64::try_from(number).map_err(|_| damaged("a size below 0"));
+    Ok(PageHeader { uncompressed: size(numbers[1])?, compressed: size(numbers[2])?, bytes: header.bytes })
+}
 
 struct Header<R> {
     input: std::io::Take<R>,
+    bytes: Vec<u8>,
 }
 
 impl<R: Read> Header<R> {
     fn byte(&mut self) -> Result<u8> {
         let mut byte = [0];
-        self.input.read_exact(&mut byte).map(|()| byte[0])
+        self.input.read_exact(&mut byte)?;
+        self.bytes.extend(byte);
+        Ok(byte[0])
+    }
+
+    fn pass(&mut self, count: u64) -> Result<()> {
+        let passed = self.input.by_ref().take(count).read_to_end(&mut self.bytes)?;
+        if passed as u64 == count { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
     }
 
     /// Seven bits a byte, the lowest first.
@@ -77,55 +89,53 @@ impl<R: Read> Header<R> {
         self.unsigned().map(|value| (value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
-    fn size(&mut self) -> Result<u64> {
-        u64::try_from(self.number()?).map_err(|_| damaged("a size below 0"))
-    }
-
-    /// Passes over a value.
-    fn pass(&mut self, kind: u8, depth: usize) -> Result<()> {
+    /// Reads a struct up to its end; `numbers` takes the numbers among its first fields.
+    fn structure(&mut self, fields: &[Kind], depth: usize, numbers: &mut [i64]) -> Result<()> {
         if depth == 0 {
             return Err(damaged("structs within structs"));
         }
-        match kind {
-            // Truth values, which stand in the type.
-            1 | 2 => Ok(()),
-            3 => self.byte().map(drop),
-            4..=6 => self.unsigned().map(drop),
-            7 => self.skip(8),
-            8 => {
-                let bytes = self.unsigned()?;
-                self.skip(bytes)
+        let mut field = 0;
+        loop {
+            let byte = self.byte()?;
+            if byte == 0 {
+                return Ok(());
             }
-            // A list, or a set: up to 14 elements in the byte of their type, more behind it.
-            9 | 10 => {
-                let byte = self.byte()?;
-                let count = match byte >> 4 {
-                    15 => self.unsigned()?,
-                    count => u64::from(count),
-                };
-                (0..count).try_for_each(|_| match byte & 0x0f {
-                    // There a truth value has a byte of its own.
-                    1 | 2 => self.byte().map(drop),
-                    kind => self.pass(kind, depth - 1),
-                })
+            let number = match byte >> 4 {
+                0 => self.number()?,
+                step => field + i64::from(step),
+            };
+            if !(1..=i64::from(i16::MAX)).contains(&number) {
+                return Err(damaged("a field without a number"));
             }
-            12 => loop {
-                let byte = self.byte()?;
-                if byte & 0x0f == STOP {
-                    return Ok(());
+            field = number;
+            let place = field as usize - 1;
+            // A field that is not in the list is one of a later format; the crate passes over it by its type.
+            match (fields.get(place), byte & 0x0f) {
+                (Some(Truth) | None, 1 | 2) => {}
+                (None, 3) => self.pass(1)?,
+                (Some(Number32), 5) => {
+                    let value = self.number()?;
+                    if let Some(number) = numbers.get_mut(place) {
+                        // The crate cuts off what is beyond 32 bits.
+                        *number =
+                            i32::try_from(value).map_err(|_| damaged("a size of more than 32 bits"))?.into();
+                    }
                 }
-                if byte >> 4 == 0 {
-                    self.unsigned()?;
+                (Some(Number64), 6) | (None, 4..=6) => drop(self.unsigned()?),
+                (None, 7) => self.pass(8)?,
+                (Some(Bytes) | None, 8) => {
+                    let count = self.unsigned()?;
+                    self.pass(count)?;
                 }
-                self.pass(byte & 0x0f, depth - 1)?;
-            },
-            _ => Err(damaged("a value of no known type")),
+                (Some(Struct(fields)), 12) => self.structure(fields, depth - 1, &mut [])?,
+                (None, 12) => self.structure(&[], depth - 1, &mut [])?,
+                (_, kind) => {
+                    return Err(damaged(&format!(
+                        "a field {field} of type {kind}, which is not the format's"
+                    )));
+                }
+            }
         }
-    }
-
-    fn skip(&mut self, bytes: u64) -> Result<()> {
-        let passed = std::io::copy(&mut self.input.by_ref().take(bytes), &mut std::io::sink())?;
-        if passed == bytes { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
     }
 }
 
@@ -146,24 +156,32 @@ mod tests {
     #[test]
     fn sizes_are_read_and_everything_else_is_passed_over() {
         let beside = [&HEADER[..], b"the page"].concat();
-        let sizes = PageSizes { is_index: false, header: 27, compressed: 100, uncompressed: 300 };
-        assert_eq!(page_sizes(&beside[..]).unwrap(), sizes);
+        let header = PageHeader { bytes: HEADER.to_vec(), compressed: 100, uncompressed: 300 };
+        assert_eq!(page_header(&beside[..]).unwrap(), header);
         for cut in 0..HEADER.len() {
-            assert!(page_sizes(&HEADER[..cut]).is_err(), "cut after {cut} bytes");
+            assert!(page_header(&HEADER[..cut]).is_err(), "cut after {cut} bytes");
         }
+        // A struct, a byte and a string of a later format, behind all that there is today.
+        let later = [&HEADER[..26], &[0x5c, 0x18, 0x01, 0x61, 0x00, 0x13, 0x07, 0x18, 0x00, 0x00]].concat();
+        assert_eq!(page_header(&later[..]).unwrap().bytes, later);
     }
 
     #[test]
     fn a_damaged_header_ends() {
-        // Structs without an end, lists of many elements, a string of the largest length, a number without an end, a size below 0.
+        // Structs without an end, lists of many values and of truth values, which take no byte, a string of the largest length, a
+        // string in place of a number, a size of 33 bits, a number without an end, a size below 0, fields without a number.
         for bytes in [
             vec![0x1c; 4096],
-            [&[0x19, 0xfc][..], &[0xff; 9], &[0x01]].concat(),
-            [&[0x18][..], &[0xff; 9], &[0x01]].concat(),
+            [&[0x99, 0xfc][..], &[0xff; 9], &[0x01]].concat(),
+            vec![0x99, 0xf1, 0xff, 0xff, 0xff, 0xff, 0x07, 0x00],
+            [&[0x98][..], &[0xff; 9], &[0x01]].concat(),
+            vec![0x18, 0x01, 0x00, 0x00],
+            vec![0x25, 0x80, 0x80, 0x80, 0x80, 0x20, 0x00],
             vec![0xff; 64],
             vec![0x25, 0x01, 0x00],
+            vec![0x05, 0x00, 0x00, 0x00],
         ] {
-            assert!(page_sizes(&bytes[..]).is_err(), "{bytes:?}");
+            assert!(page_header(&bytes[..]).is_err(), "{bytes:?}");
         }
     }
 }

@@ -9,11 +9,9 @@ mod arrow_schema;
 mod header;
 mod write;
 
-use std::cell::Cell;
-use std::io::{BufReader, Seek, SeekFrom};
+use std::io::{BufReader, Cursor, ErrorKind as Io, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::panic::{self, AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use ::parquet::basic::{Compression, ConvertedType, Encoding, LogicalType, Type as Physical};
 use ::parquet::column::page::{Page, PageMetadata, PageReader};
@@ -22,10 +20,11 @@ use ::parquet::data_type::{
     BoolType, ByteArrayType, DataType, DoubleType, FixedLenByteArrayType, FloatType, Int32Type, Int64Type,
 };
 use ::parquet::errors::ParquetError;
-use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use ::parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader, SerializedPageReader};
+use bytes::Bytes;
 use half::f16;
 
-use header::{PageSizes, page_sizes};
+use header::{PageHeader, page_header};
 pub(super) use write::ParquetWriter;
 
 use super::stream::{IdKind, Ids, RowBatch, RowReader};
@@ -124,35 +123,21 @@ struct Table {
     rows: usize,
 }
 
-thread_local! {
-    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Runs code of the Parquet crate on data that may be damaged or hostile; a panic of that code becomes an error.
-///
-/// The process's panic hook is wrapped once, so that it never hears of such a panic: its message would stand before the error, and a
-/// hook that ends the process would end it for a damaged file.
 fn guarded<T>(source: &VectorSource, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let others = panic::take_hook();
-        panic::set_hook(Box::new(move |panic| {
-            if !IS_GUARDED.get() {
-                others(panic);
-            }
-        }));
-    });
-    let outer = IS_GUARDED.replace(true);
-    let outcome = catch_unwind(AssertUnwindSafe(work));
-    IS_GUARDED.set(outer);
-    outcome.unwrap_or_else(|_| Err(Error::corrupt(source, "its content is damaged (the decoder gave up)")))
+    crate::guarded(work)
+        .unwrap_or_else(|| Err(Error::corrupt(source, "its content is damaged (the decoder gave up)")))
 }
 
 fn damaged(source: &VectorSource, error: &ParquetError) -> Error {
     if let ParquetError::External(inner) = error
         && let Some(io) = inner.downcast_ref::<std::io::Error>()
     {
-        return Error::io("read", &source.path, io);
+        return match io.kind() {
+            Io::InvalidData => Error::corrupt(source, io),
+            Io::UnexpectedEof => Error::corrupt(source, "a page ends too soon"),
+            _ => Error::io("read", &source.path, io),
+        };
     }
     Error::corrupt(source, error)
 }
@@ -351,37 +336,60 @@ impl Table {
     }
 }
 
-/// The pages of a column chunk, held against the number of values that the footer gives for the chunk, and against their size.
+/// The pages of a column chunk, held against the number of values that the footer gives for the chunk.
 struct BoundedPages {
-    inner: Box<dyn PageReader>,
+    inner: SerializedPageReader<CheckedPages>,
     values_left: usize,
     dictionary: bool,
-    file: BufReader<fs_err::File>,
-    /// Where the next page begins, and where the chunk ends.
-    next: u64,
-    end: u64,
+}
+
+/// A file whose page headers are looked at before the Parquet crate sees them.
+struct CheckedPages(std::fs::File);
+
+/// A header, looked at when it is read: the crate opens headers that it does not read.
+struct CheckedHeader {
+    file: std::fs::File,
+    start: u64,
+    header: Option<Cursor<Vec<u8>>>,
+}
+
+impl Read for CheckedHeader {
+    /// Fails where the page claims to hold more than its bytes can.
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if let Some(header) = &mut self.header {
+            return header.read(buffer);
+        }
+        self.file.seek(SeekFrom::Start(self.start))?;
+        let PageHeader { bytes, compressed, uncompressed } =
+            page_header(BufReader::with_capacity(512, &self.file))?;
+        if uncompressed > PAGE_BYTES_FREE.max(compressed.saturating_mul(PAGE_BYTES_PER_BYTE_MAX)) {
+            let claim =
+                format!("a page of {compressed} bytes claims to hold {uncompressed}, more than they can");
+            return Err(std::io::Error::new(Io::InvalidData, claim));
+        }
+        self.header.insert(Cursor::new(bytes)).read(buffer)
+    }
+}
+
+impl Length for CheckedPages {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+}
+
+impl ChunkReader for CheckedPages {
+    type T = CheckedHeader;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(CheckedHeader { file: self.0.try_clone()?, start, header: None })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        self.0.get_bytes(start, length)
+    }
 }
 
 impl BoundedPages {
-    /// Fails where the next page claims to hold more than its bytes can.
-    fn check_size(&mut self) -> Result<(), ParquetError> {
-        while self.next < self.end {
-            self.file.seek(SeekFrom::Start(self.next))?;
-            let PageSizes { is_index, header, compressed, uncompressed } = page_sizes(&mut self.file)?;
-            self.next = self.next.saturating_add(header).saturating_add(compressed);
-            if uncompressed > PAGE_BYTES_FREE.max(compressed.saturating_mul(PAGE_BYTES_PER_BYTE_MAX)) {
-                return Err(ParquetError::General(format!(
-                    "a page of {compressed} bytes claims to hold {uncompressed}, more than they can"
-                )));
-            }
-            // The reader passes over the page of an index, and takes the one after it.
-            if !is_index {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     fn check(&mut self, page: Option<Page>) -> Result<Option<Page>, ParquetError> {
         if let Some(page) = page.as_ref().filter(|page| page.is_dictionary_page()) {
             self.dictionary = true;
@@ -420,7 +428,6 @@ impl Iterator for BoundedPages {
 
 impl PageReader for BoundedPages {
     fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
-        self.check_size()?;
         let page = self.inner.get_next_page()?;
         self.check(page)
     }
@@ -430,7 +437,6 @@ impl PageReader for BoundedPages {
     }
 
     fn skip_next_page(&mut self) -> Result<(), ParquetError> {
-        self.check_size()?;
         self.inner.skip_next_page()
     }
 
@@ -550,18 +556,13 @@ impl<T: DataType> Leaf<T> {
             .map_err(|_| self.corrupt("its number of values is damaged"))?;
         self.rows_left =
             usize::try_from(group.num_rows()).map_err(|_| self.corrupt("its number of rows is damaged"))?;
-        let inner = self
-            .reader
-            .get_row_group(self.group)
-            .and_then(|group| group.get_column_page_reader(self.column))
+        let (file, _) = open(self.source.file())?.file.into_parts();
+        let inner = SerializedPageReader::new(Arc::new(CheckedPages(file)), chunk, self.rows_left, None)
             .map_err(|error| damaged(&self.source, &error))?;
         let description = metadata.file_metadata().schema_descr().column(self.column);
-        let (next, length) = chunk.byte_range();
-        let file = BufReader::with_capacity(512, open(self.source.file())?.file);
-        let end = next.saturating_add(length);
         self.current = Some(ColumnReaderImpl::new(
             description,
-            Box::new(BoundedPages { inner, values_left, dictionary: false, file, next, end }),
+            Box::new(BoundedPages { inner, values_left, dictionary: false }),
         ));
         self.group += 1;
         Ok(true)
