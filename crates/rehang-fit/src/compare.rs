@@ -63,8 +63,8 @@ pub struct SelectionRow {
 
 /// How methods did on held-out pairs.
 ///
-/// The row with the largest mean area is the best one; kept is the first row, which is the simplest, that is no farther behind
-/// it than one standard error of the difference.
+/// The row with the largest mean area is the best one. Of the rows that are no farther behind it than one standard error of the
+/// difference, the first one is kept, which is the simplest; where only agreement counts, the one with the least squared error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
     /// What `start` and `area` are: `"mAP"` where there are labels, `"nDCG@10"` where queries have judgements, else
@@ -233,7 +233,10 @@ impl Task<'_> {
                 }
             }
         }
-        let (best, kept) = choose(&mut measured, parameters.method);
+        let agrees =
+            first.parts.iter().filter_map(|part| part.criterion.as_ref()).any(Criterion::is_agreement);
+        let tie = if agrees { Tie::LeastError } else { Tie::Simplest };
+        let (best, kept) = choose(&mut measured, parameters.method, tie);
         compared.selection = Some(Selection {
             criterion: first
                 .parts
@@ -416,8 +419,18 @@ fn rows(splits: &[Vec<Served<'_>>], method: Method, seconds: f64) -> Result<Vec<
     (0..splits[0].len()).map(row).collect()
 }
 
+/// Which row is kept of those within the spread of the best.
+#[derive(Clone, Copy)]
+enum Tie {
+    /// The first.
+    Simplest,
+    /// The one whose vectors are nearest to the native ones: agreement looks at ten of them and is the same for maps that labels tell
+    /// apart by points.
+    LeastError,
+}
+
 /// The best row and the one to keep of those that could be, with how far every row is behind the best of all.
-fn choose(measured: &mut [Measured], asked: Method) -> (Option<usize>, Option<usize>) {
+fn choose(measured: &mut [Measured], asked: Method, tie: Tie) -> (Option<usize>, Option<usize>) {
     let behind = |row: &Measured, best: &Measured| {
         let differences: Vec<f64> = row.areas.iter().zip(&best.areas).map(|(own, best)| best - own).collect();
         let spread = mean_sd(&differences);
@@ -444,7 +457,13 @@ fn choose(measured: &mut [Measured], asked: Method) -> (Option<usize>, Option<us
         let (behind, spread) = behind(&measured[row], &measured[best]);
         row == best || behind <= spread.unwrap_or(0.0)
     };
-    let kept = best.and_then(|best| open.into_iter().find(|&row| within(row, best)));
+    let error = |row: usize| measured[row].row.relative_error;
+    let kept = best.and_then(|best| {
+        open.into_iter().filter(|&row| within(row, best)).reduce(|kept, row| match tie {
+            Tie::LeastError if error(row) < error(kept) => row,
+            Tie::LeastError | Tie::Simplest => kept,
+        })
+    });
     if let Some(best) = best_of_all {
         let all: Vec<(f64, Option<f64>)> = measured.iter().map(|row| behind(row, &measured[best])).collect();
         for (measured, (behind, spread)) in measured.iter_mut().zip(all) {
@@ -543,13 +562,26 @@ mod tests {
         let (wavering, steady) = ([69.0, 71.6, 69.6, 70.8, 68.0], [69.8, 70.75, 68.85, 71.8, 67.8]);
         for (simple, is_kept) in [(wavering, true), (steady, false)] {
             let mut rows = [row(Method::Ridge, &simple), row(Method::KernelRidge, &best)];
-            let (first, kept) = choose(&mut rows, Method::Auto);
+            let (first, kept) = choose(&mut rows, Method::Auto, Tie::Simplest);
             assert_eq!((first, kept), (Some(1), Some(usize::from(!is_kept))), "{:?}", rows[0].row);
             assert!((rows[0].row.behind - 0.2).abs() < 0.01 && rows[1].row.behind == 0.0);
             // Who asks for the other one gets it.
-            assert_eq!(choose(&mut rows, Method::KernelRidge).1, Some(1));
-            assert_eq!(choose(&mut rows, Method::Ridge).1, Some(0));
+            assert_eq!(choose(&mut rows, Method::KernelRidge, Tie::Simplest).1, Some(1));
+            assert_eq!(choose(&mut rows, Method::Ridge, Tie::Simplest).1, Some(0));
         }
+    }
+
+    #[test]
+    fn within_the_spread_of_agreement_the_least_error_is_kept() {
+        let mut rows =
+            [[69.0, 71.6], [70.0, 71.0], [70.2, 70.4], [60.0, 61.0]].map(|areas| row(Method::Ridge, &areas));
+        for (row, error) in rows.iter_mut().zip([0.6, 0.4, 0.5, 0.1]) {
+            row.row.relative_error = error;
+        }
+        assert_eq!(choose(&mut rows, Method::Auto, Tie::Simplest), (Some(1), Some(0)));
+        assert_eq!(choose(&mut rows, Method::Auto, Tie::LeastError), (Some(1), Some(1)));
+        rows[2].row.relative_error = 0.3;
+        assert_eq!(choose(&mut rows, Method::Auto, Tie::LeastError), (Some(1), Some(2)));
     }
 
     #[test]
@@ -560,7 +592,7 @@ mod tests {
                 .map(|row| random.row(row).iter().map(|&value| 70.0 + f64::from(value)).collect())
                 .collect();
             let mut rows: Vec<Measured> = areas.iter().map(|areas| row(Method::Ridge, areas)).collect();
-            let (best, kept) = choose(&mut rows, Method::Auto);
+            let (best, kept) = choose(&mut rows, Method::Auto, Tie::Simplest);
             let (best, kept) = (best.unwrap(), kept.unwrap());
             let behind = |row: usize| {
                 let differences: Vec<f64> =
@@ -591,11 +623,11 @@ mod tests {
             row(Method::Fct, &[69.0]),
         ];
         // Its mean is the largest, but over another part.
-        assert_eq!(choose(&mut rows, Method::Auto), (Some(0), Some(0)));
-        assert_eq!(choose(&mut rows, Method::Fct), (Some(2), Some(2)));
+        assert_eq!(choose(&mut rows, Method::Auto, Tie::Simplest), (Some(0), Some(0)));
+        assert_eq!(choose(&mut rows, Method::Fct, Tie::Simplest), (Some(2), Some(2)));
         assert_eq!((rows[2].row.behind, rows[2].row.spread), (1.0, None));
-        assert_eq!(choose(&mut rows, Method::LowRank), (None, None));
-        assert_eq!(choose(&mut [], Method::Auto), (None, None));
+        assert_eq!(choose(&mut rows, Method::LowRank, Tie::Simplest), (None, None));
+        assert_eq!(choose(&mut [], Method::Auto, Tie::Simplest), (None, None));
     }
 
     /// Vectors of which the old model sees a half, with noise.

@@ -156,9 +156,14 @@ impl<'a> Criterion<'a> {
         Err(Error::option("metric", metric, format!("one that can be measured here: {}", names.join(", "))))
     }
 
+    /// Whether the fully native gallery says what is right.
+    pub(crate) fn is_agreement(&self) -> bool {
+        matches!(self.answers, Answers::Native)
+    }
+
     /// What is measured, for people.
     pub(crate) fn name(&self) -> String {
-        if matches!(self.answers, Answers::Native) { self.metric.id() } else { self.metric.name() }
+        if self.is_agreement() { self.metric.id() } else { self.metric.name() }
     }
 
     /// Quality of the old vectors for old queries: doing nothing.
@@ -178,7 +183,7 @@ impl<'a> Criterion<'a> {
 
     /// Quality of the new vectors for new queries: the end of the upgrade.
     pub(crate) fn native(&self, pairs: &Pairs) -> Result<f64> {
-        if matches!(self.answers, Answers::Native) {
+        if self.is_agreement() {
             return Ok(100.0);
         }
         let (vectors, queries) = (pairs.new_vectors(), self.queries.map(|queries| &queries.new));
