@@ -28,12 +28,12 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     println!("| gallery | part | adapter | served | {} |", header.join(" | "));
     println!("|---|---|---|---|{}", "---|".repeat(STAGES.len()));
     for set in sets {
-        let data = Set::read(&folder, set)?;
+        let (data, head) = (Set::read(&folder, set)?, Set::head(&folder, set)?);
         for method in [Method::Procrustes, Method::KernelRidge] {
             let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
             let fitted = fit_adapter(
                 &data.pairs,
-                Some(&Set::head(&folder, set)?),
+                Some(&head),
                 &parameters,
                 &NetworkOptions::default(),
                 &Progress::default(),

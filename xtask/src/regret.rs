@@ -6,6 +6,7 @@
 //! What is in the record is not measured again; `table` in place of a set only writes the table. `scripts/real-pairs.py` makes sets of
 //! real encoders.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -156,10 +157,8 @@ fn measure(set: &str, study: &Study, rows: &mut Vec<Row>) -> Result<()> {
         let (old, new) = (study.pairs.old().clone(), study.pairs.new_vectors().clone());
         let labels = study.pairs.labels().filter(|_| *with_labels).map(<[i64]>::to_vec);
         let pairs = Pairs::new(old, new, labels, None)?;
-        let mut asked = vec![Method::Auto];
-        let mut at = 0;
-        while let Some(&method) = asked.get(at) {
-            at += 1;
+        let mut asked = VecDeque::from([Method::Auto]);
+        while let Some(method) = asked.pop_front() {
             #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
             let started = std::time::Instant::now();
             let parameters = FitParameters {
@@ -173,8 +172,11 @@ fn measure(set: &str, study: &Study, rows: &mut Vec<Row>) -> Result<()> {
             let seconds = started.elapsed().as_secs_f64();
             if method == Method::Auto {
                 let compared = fitted.selection.iter().flat_map(|selection| &selection.rows);
-                asked.extend(compared.filter(|row| row.failure.is_none()).map(|row| row.method));
-                asked.dedup();
+                let mut methods: Vec<Method> =
+                    compared.filter(|row| row.failure.is_none()).map(|row| row.method).collect();
+                // A method has a row a geometry, one after the other.
+                methods.dedup();
+                asked.extend(methods);
             }
             for ground in &study.grounds {
                 let (start, area) = served(&fitted.adapter, ground)?;
@@ -252,13 +254,13 @@ fn parts<'r>(rows: &'r [Row], set: &str) -> Vec<Vec<&'r str>> {
     each.chain((names.len() > 1).then(|| names.clone())).collect()
 }
 
-/// The mean area over parts of what was asked for, knowing `known`.
-fn area(rows: &[Row], set: &str, parts: &[&str], known: &str, asked: &str) -> f64 {
+/// The mean area over parts of what was asked for, knowing `known`; `None` where that was not measured on all of them.
+fn area(rows: &[Row], set: &str, parts: &[&str], known: &str, asked: &str) -> Option<f64> {
     let is_meant = |row: &&Row| {
         row.set == set && row.known == known && row.asked == asked && parts.contains(&row.part.as_str())
     };
     let areas: Vec<f64> = rows.iter().filter(is_meant).map(|row| row.area).collect();
-    areas.iter().sum::<f64>() / areas.len() as f64
+    (areas.len() == parts.len()).then(|| areas.iter().sum::<f64>() / areas.len() as f64)
 }
 
 /// One line a set, part and knowledge; below, every candidate.
@@ -282,11 +284,9 @@ fn table(rows: &[Row]) -> String {
             let area = |asked: &str| area(rows, &row.set, &part, &row.known, asked);
             let best = methods
                 .iter()
-                .map(|method| (*method, area(method)))
-                .filter(|(_, area)| area.is_finite())
+                .filter_map(|method| Some((*method, area(method)?)))
                 .reduce(|best, one| if one.1 > best.1 { one } else { best });
-            let Some((method, best)) = best else { continue };
-            let own = area(AUTO);
+            let (Some((method, best)), Some(own)) = (best, area(AUTO)) else { continue };
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {}, {} | {own:.1} | {method} | {best:.1} | {:.1} |",

@@ -233,17 +233,12 @@ impl Task<'_> {
                 }
             }
         }
-        let agrees =
-            first.parts.iter().filter_map(|part| part.criterion.as_ref()).any(Criterion::is_agreement);
-        let tie = if agrees { Tie::LeastError } else { Tie::Simplest };
+        let criterion = first.parts.iter().find_map(|part| part.criterion.as_ref());
+        let tie =
+            if criterion.is_some_and(Criterion::is_agreement) { Tie::LeastError } else { Tie::Simplest };
         let (best, kept) = choose(&mut measured, parameters.method, tie);
         compared.selection = Some(Selection {
-            criterion: first
-                .parts
-                .iter()
-                .find_map(|part| part.criterion.as_ref())
-                .map(Criterion::name)
-                .unwrap_or_default(),
+            criterion: criterion.map(Criterion::name).unwrap_or_default(),
             queries: parameters.queries.as_ref().map(|queries| queries.new.rows()),
             splits: splits.len(),
             held_out: first.held_out,

@@ -86,10 +86,10 @@ pub fn measure_missing(folder: &Path, sets: &[&str], methods: &[&str]) -> Result
             if methods.iter().all(|method| is_there(&rows, set, seed, method)) {
                 continue;
             }
-            let read = || Ok((Set::read(folder, set)?, Set::head(folder, set)?));
-            let (data, head) = match read() {
+            let read = Set::read(folder, set).and_then(|data| Ok((data, Set::head(folder, set)?)));
+            let (data, head) = match read {
                 Ok(read) => read,
-                Err::<_, Error>(error) => {
+                Err(error) => {
                     eprintln!("{set} is skipped: {error}");
                     continue;
                 }

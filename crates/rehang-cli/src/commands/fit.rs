@@ -165,11 +165,13 @@ fn table(text: &mut String, selection: &Selection) {
     if let (Some(kept), Some(best)) = (selection.kept, selection.best)
         && kept != best
     {
-        let (kept, best) = (&selection.rows[kept], &selection.rows[best]);
-        let better =
-            if kept.relative_error < best.relative_error { "has a smaller error" } else { "is simpler" };
-        let _ =
-            writeln!(text, "\n* {better} than {} and is not behind it by more than the spread.", best.method);
+        // Rows stand from simple to complicated.
+        let better = if kept < best { "is simpler" } else { "has a smaller error" };
+        let _ = writeln!(
+            text,
+            "\n* {better} than {} and not behind it by more than the spread.",
+            selection.rows[best].method
+        );
     }
     let _ = writeln!(
         text,
