@@ -318,6 +318,11 @@ const CASES: &[Case] = &[
         "fit --old a-header-of-2-billion-values.parquet --new new.npy --method ridge -o OUT.safetensors",
         &["a-header-of-2-billion-values.parquet", "the header of a page"],
     ),
+    case(
+        "a footer that makes the Parquet crate pass over two billion truth values, many times",
+        "fit --old a-footer-of-2-billion-truth-values.parquet --new new.npy --method ridge -o OUT.safetensors",
+        &["a-footer-of-2-billion-truth-values.parquet", "its footer has a list of values that take no byte"],
+    ),
     case("a demo among the files of a project", "demo --out .", &["--out", "earlier demo"]),
     case(
         "classes of a head that nothing names",
@@ -347,6 +352,7 @@ fn place_with_files() -> Place {
         "a-dictionary-of-270-million",
         "a-page-that-ends-too-soon",
         "a-header-of-2-billion-values",
+        "a-footer-of-2-billion-truth-values",
     ] {
         let found = format!("{}/../../xtask/fuzz/corpus/parquet/{bomb}", env!("CARGO_MANIFEST_DIR"));
         fs_err::copy(found, place.path(&format!("{bomb}.parquet"))).unwrap();

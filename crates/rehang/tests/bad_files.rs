@@ -230,6 +230,19 @@ fn malformed_vectors_fail_with_the_reason() {
             [b"PAR1".as_slice(), &[0xff; 100], &u32::MAX.to_le_bytes(), b"PAR1"].concat(),
             "no Parquet file",
         ),
+        ("encrypted.parquet", b"PAR1\x00\x01\0\0\0PARE".to_vec(), "it is encrypted"),
+        ("cut.parquet", b"PAR1\x15\x02\x02\0\0\0PAR1".to_vec(), "its footer ends too soon"),
+        // Two billion truth values in a field of a later format, and in the place of the schema.
+        (
+            "truths.parquet",
+            b"PAR1\x09\x28\xf1\xff\xff\xff\xff\x07\x00\x09\0\0\0PAR1".to_vec(),
+            "its footer has a list of values that take no byte",
+        ),
+        (
+            "schema.parquet",
+            b"PAR1\x29\xf1\xff\xff\xff\xff\x07\x00\x08\0\0\0PAR1".to_vec(),
+            "its footer has a list of values that take no byte",
+        ),
     ];
     for (name, bytes, words) in cases {
         let source = put(folder.path(), name, &bytes);

@@ -6,7 +6,7 @@
 //! building the Arrow crates takes longer than building all of this one.
 
 mod arrow_schema;
-mod header;
+mod thrift;
 mod write;
 
 use std::io::{BufReader, Cursor, ErrorKind as Io, Read, Seek, SeekFrom};
@@ -20,11 +20,12 @@ use ::parquet::data_type::{
     BoolType, ByteArrayType, DataType, DoubleType, FixedLenByteArrayType, FloatType, Int32Type, Int64Type,
 };
 use ::parquet::errors::ParquetError;
-use ::parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader, SerializedPageReader};
+use ::parquet::file::metadata::{FooterTail, ParquetMetaData, ParquetMetaDataReader};
+use ::parquet::file::reader::{ChunkReader, Length, SerializedPageReader};
 use bytes::Bytes;
 use half::f16;
 
-use header::{PageHeader, page_header};
+use thrift::{PageHeader, page_header};
 pub(super) use write::ParquetWriter;
 
 use super::stream::{IdKind, Ids, RowBatch, RowReader};
@@ -47,8 +48,6 @@ const PAGE_BYTES_PER_BYTE_MAX: u64 = 256;
 
 /// The column of ids.
 const ID: &str = "id";
-
-type Reader = Arc<SerializedFileReader<std::fs::File>>;
 
 /// What the values of a column are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +117,7 @@ struct Column {
 /// A file that is open, and its columns.
 struct Table {
     source: VectorSource,
-    reader: Reader,
+    metadata: Arc<ParquetMetaData>,
     columns: Vec<Column>,
     rows: usize,
 }
@@ -142,6 +141,24 @@ fn damaged(source: &VectorSource, error: &ParquetError) -> Error {
     Error::corrupt(source, error)
 }
 
+/// Reads what a file says of itself at its end: a footer, its length and four letters.
+fn footer(mut file: std::fs::File) -> Result<ParquetMetaData, ParquetError> {
+    let bytes = file.seek(SeekFrom::End(0))?;
+    let mut tail = [0; 8];
+    let short = || ParquetError::General("it ends too soon".into());
+    let before = bytes.checked_sub(tail.len() as u64).ok_or_else(short)?;
+    file.seek(SeekFrom::Start(before))?;
+    file.read_exact(&mut tail)?;
+    let tail = FooterTail::try_new(&tail)?;
+    let length = tail.metadata_length() as u64;
+    let start = before.checked_sub(length).ok_or_else(short)?;
+    if tail.is_encrypted_footer() {
+        return Err(ParquetError::General("it is encrypted".into()));
+    }
+    file.seek(SeekFrom::Start(start))?;
+    ParquetMetaDataReader::decode_metadata(&thrift::footer(BufReader::new(file), length)?)
+}
+
 impl Table {
     fn open(source: &VectorSource) -> Result<Self> {
         use ConvertedType::{INT_8, INT_16, INT_32, INT_64, NONE, UINT_8, UINT_16, UINT_32, UINT_64};
@@ -151,13 +168,12 @@ impl Table {
             return Err(opened.empty());
         }
         let (file, _) = opened.file.into_parts();
-        let reader = guarded(source, || {
-            SerializedFileReader::new(file).map_err(|error| match error {
+        let metadata = guarded(source, || {
+            footer(file).map_err(|error| match error {
                 ParquetError::External(_) => damaged(source, &error),
                 _ => Error::corrupt(source, format!("it is no Parquet file, or truncated ({error})")),
             })
         })?;
-        let metadata = reader.metadata();
         let schema = metadata.file_metadata().schema_descr();
         let mut columns: Vec<Column> = Vec::new();
         for leaf in 0..schema.num_columns() {
@@ -238,7 +254,7 @@ impl Table {
         if rows == 0 {
             return Err(ErrorKind::Empty { what: source.to_string() }.into());
         }
-        Ok(Self { source: source.clone(), reader: Arc::new(reader), columns, rows })
+        Ok(Self { source: source.clone(), metadata: Arc::new(metadata), columns, rows })
     }
 
     fn corrupt(&self, detail: impl std::fmt::Display) -> Error {
@@ -319,10 +335,10 @@ impl Table {
     }
 
     fn leaf<T: DataType>(&self, column: &Column) -> Leaf<T> {
-        let description = self.reader.metadata().file_metadata().schema_descr().column(column.leaf);
+        let description = self.metadata.file_metadata().schema_descr().column(column.leaf);
         Leaf {
             source: self.source.clone(),
-            reader: Arc::clone(&self.reader),
+            metadata: Arc::clone(&self.metadata),
             column: column.leaf,
             nullable: description.max_def_level() > i16::from(column.shape == Shape::List),
             group: 0,
@@ -448,7 +464,7 @@ impl PageReader for BoundedPages {
 /// The values of one column over all row groups, from front to back.
 struct Leaf<T: DataType> {
     source: VectorSource,
-    reader: Reader,
+    metadata: Arc<ParquetMetaData>,
     column: usize,
     name: String,
     nullable: bool,
@@ -540,7 +556,7 @@ impl<T: DataType> Leaf<T> {
 
     /// Goes on to the next row group; `false` at the end.
     fn open_group(&mut self) -> Result<bool> {
-        let metadata = self.reader.metadata();
+        let metadata = &self.metadata;
         if self.group >= metadata.num_row_groups() {
             return Ok(false);
         }
@@ -727,7 +743,7 @@ pub(super) fn scalar_ranges(source: &VectorSource, wish: &Wish) -> Result<Vec<Ra
     let table = Table::open(source)?;
     let leaf = table.wished(wish)?.leaf;
     guarded(source, || {
-        let groups = table.reader.metadata().row_groups().iter();
+        let groups = table.metadata.row_groups().iter();
         let ranges = groups.map(|group| group.column(leaf).byte_range());
         Ok(ranges.map(|(from, length)| from..from.saturating_add(length)).collect())
     })

@@ -1,15 +1,15 @@
-//! The header of a page, read before the Parquet crate reads it and before any room for the page is made.
+//! What the Parquet crate would take on trust: the footer of a file and the headers of its pages, walked before the crate sees them.
 //!
-//! A header is a struct of Thrift's compact protocol: each field is a byte of (step of the field number, type), the value behind it.
-//! The crate reads fields by their number whatever their type, and passes over lists of two billion values that take no byte. A
-//! header that is read here has the fields of the format, with their types, and no lists.
+//! Both are structs of Thrift's compact protocol: each field is a byte of (step of the field number, type), the value behind it. The
+//! crate reads fields by their number whatever their type, and passes over lists of two billion truth values, which take no byte.
+//! What is walked here has the fields of the format, with their types, and each value of a list takes a byte.
 
 use std::io::{Error, ErrorKind, Read, Result};
 
-/// Bytes that a header may have: it may hold statistics, the least and the largest value.
+/// Bytes that a page's header may have: it may hold statistics, the least and the largest value.
 const HEADER_MAX: u64 = 1 << 20;
-/// Structs within structs that a header may have.
-const DEPTH_MAX: usize = 8;
+/// Structs and lists within one another; the format has eight.
+const DEPTH_MAX: usize = 16;
 
 /// A header, and what it says of the page's size, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,43 +22,145 @@ pub(super) struct PageHeader {
 /// The type of a field.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
+    Number8,
+    Number16,
     Number32,
     Number64,
+    Double,
     Bytes,
     Truth,
+    List(&'static Self),
+    /// The fields from number 1 on; those behind the last are of a later format.
     Struct(&'static [Self]),
 }
 
-use Kind::{Bytes, Number32, Number64, Struct, Truth};
+use Kind::{Bytes, Double, List, Number8, Number16, Number32, Number64, Struct, Truth};
 
-/// The fields of a header, from number 1 on: type, size, compressed size, checksum, and a struct for each type of page.
+/// The header of a page: type, size, compressed size, checksum, and a struct for each type of page.
 const PAGE: [Kind; 8] = [
     Number32,
     Number32,
     Number32,
     Number32,
     Struct(&[Number32, Number32, Number32, Number32, STATISTICS]),
-    Struct(&[]),
+    EMPTY,
     Struct(&[Number32, Number32, Truth]),
     Struct(&[Number32, Number32, Number32, Number32, Number32, Number32, Truth, STATISTICS]),
 ];
-const STATISTICS: Kind = Struct(&[Bytes, Bytes, Number64, Number64, Bytes, Bytes, Truth, Truth]);
+const STATISTICS: Kind = Struct(&[Bytes, Bytes, Number64, Number64, Bytes, Bytes, Truth, Truth, Number64]);
+const EMPTY: Kind = Struct(&[]);
 
-/// Reads a header from its first byte.
+/// The footer of a file: version, schema, rows, row groups, notes, writer, orders of the columns, encryption.
+const FOOTER: [Kind; 9] = [
+    Number32,
+    List(&SCHEMA_ELEMENT),
+    Number64,
+    List(&ROW_GROUP),
+    List(&NOTE),
+    Bytes,
+    List(&Struct(&[EMPTY, EMPTY])),
+    EMPTY,
+    Bytes,
+];
+const NOTE: Kind = Struct(&[Bytes, Bytes]);
+const SCHEMA_ELEMENT: Kind = Struct(&[
+    Number32,
+    Number32,
+    Number32,
+    Bytes,
+    Number32,
+    Number32,
+    Number32,
+    Number32,
+    Number32,
+    LOGICAL_TYPE,
+]);
+/// A struct for each type, most of them empty; that of number 9 is reserved.
+const LOGICAL_TYPE: Kind = Struct(&[
+    EMPTY,
+    EMPTY,
+    EMPTY,
+    EMPTY,
+    Struct(&[Number32, Number32]),
+    EMPTY,
+    TIME,
+    TIME,
+    EMPTY,
+    Struct(&[Number8, Truth]),
+    EMPTY,
+    EMPTY,
+    EMPTY,
+    EMPTY,
+    EMPTY,
+    Struct(&[Number8]),
+    Struct(&[Bytes]),
+    Struct(&[Bytes, Number32]),
+    EMPTY,
+]);
+const TIME: Kind = Struct(&[Truth, Struct(&[EMPTY, EMPTY, EMPTY])]);
+const ROW_GROUP: Kind = Struct(&[
+    List(&COLUMN_CHUNK),
+    Number64,
+    Number64,
+    List(&Struct(&[Number32, Truth, Truth])),
+    Number64,
+    Number64,
+    Number16,
+]);
+const COLUMN_CHUNK: Kind =
+    Struct(&[Bytes, Number64, COLUMN, Number64, Number32, Number64, Number32, EMPTY, Bytes]);
+/// Type, encodings, path, codec, values, sizes, notes, places of pages, statistics, encodings of pages, Bloom filter, sizes of values,
+/// places on the globe.
+const COLUMN: Kind = Struct(&[
+    Number32,
+    List(&Number32),
+    List(&Bytes),
+    Number32,
+    Number64,
+    Number64,
+    Number64,
+    List(&NOTE),
+    Number64,
+    Number64,
+    Number64,
+    STATISTICS,
+    List(&Struct(&[Number32, Number32, Number32])),
+    Number64,
+    Number32,
+    Struct(&[Number64, List(&Number64), List(&Number64)]),
+    Struct(&[Struct(&[Double, Double, Double, Double, Double, Double, Double, Double]), List(&Number32)]),
+]);
+
+/// Reads the header of a page from its first byte.
 pub(super) fn page_header(input: impl Read) -> Result<PageHeader> {
-    let mut header = Header { input: input.take(HEADER_MAX), bytes: Vec::new() };
+    let mut walk = Walk { input: input.take(HEADER_MAX), bytes: Vec::new() };
     let mut numbers = [0; 3];
-    header.structure(&PAGE, DEPTH_MAX, &mut numbers)?;
-    let size = |number: i64| u64::try_from(number).map_err(|_| damaged("a size below 0"));
-    Ok(PageHeader { uncompressed: size(numbers[1])?, compressed: size(numbers[2])?, bytes: header.bytes })
+    walk.structure(&PAGE, DEPTH_MAX, &mut numbers)
+        .map_err(|error| Error::new(error.kind(), format!("the header of a page has {error}")))?;
+    // The crate cuts off what is beyond 32 bits.
+    let size = |number: i64| match i32::try_from(number).map(u64::try_from) {
+        Ok(Ok(size)) => Ok(size),
+        _ => Err(damaged("the header of a page has a size below 0, or of more than 32 bits".into())),
+    };
+    Ok(PageHeader { uncompressed: size(numbers[1])?, compressed: size(numbers[2])?, bytes: walk.bytes })
 }
 
-struct Header<R> {
+/// Reads a footer of `length` bytes from its first byte.
+pub(super) fn footer(input: impl Read, length: u64) -> Result<Vec<u8>> {
+    let mut walk = Walk { input: input.take(length), bytes: Vec::new() };
+    walk.structure(&FOOTER, DEPTH_MAX, &mut []).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => damaged("its footer ends too soon".into()),
+        kind => Error::new(kind, format!("its footer has {error}")),
+    })?;
+    Ok(walk.bytes)
+}
+
+struct Walk<R> {
     input: std::io::Take<R>,
     bytes: Vec<u8>,
 }
 
-impl<R: Read> Header<R> {
+impl<R: Read> Walk<R> {
     fn byte(&mut self) -> Result<u8> {
         let mut byte = [0];
         self.input.read_exact(&mut byte)?;
@@ -81,7 +183,7 @@ impl<R: Read> Header<R> {
                 return Ok(value);
             }
         }
-        Err(damaged("a number without an end"))
+        Err(damaged("a number without an end".into()))
     }
 
     /// Signs stand in the lowest bit.
@@ -92,7 +194,7 @@ impl<R: Read> Header<R> {
     /// Reads a struct up to its end; `numbers` takes the numbers among its first fields.
     fn structure(&mut self, fields: &[Kind], depth: usize, numbers: &mut [i64]) -> Result<()> {
         if depth == 0 {
-            return Err(damaged("structs within structs"));
+            return Err(too_deep());
         }
         let mut field = 0;
         loop {
@@ -100,47 +202,72 @@ impl<R: Read> Header<R> {
             if byte == 0 {
                 return Ok(());
             }
-            let number = match byte >> 4 {
+            field = match byte >> 4 {
                 0 => self.number()?,
                 step => field + i64::from(step),
             };
-            if !(1..=i64::from(i16::MAX)).contains(&number) {
-                return Err(damaged("a field without a number"));
+            if !(1..=i64::from(i16::MAX)).contains(&field) {
+                return Err(damaged("a field without a number".into()));
             }
-            field = number;
             let place = field as usize - 1;
-            // A field that is not in the list is one of a later format; the crate passes over it by its type.
-            match (fields.get(place), byte & 0x0f) {
-                (Some(Truth) | None, 1 | 2) => {}
-                (None, 3) => self.pass(1)?,
-                (Some(Number32), 5) => {
-                    let value = self.number()?;
-                    if let Some(number) = numbers.get_mut(place) {
-                        // The crate cuts off what is beyond 32 bits.
-                        *number =
-                            i32::try_from(value).map_err(|_| damaged("a size of more than 32 bits"))?.into();
-                    }
-                }
-                (Some(Number64), 6) | (None, 4..=6) => drop(self.unsigned()?),
-                (None, 7) => self.pass(8)?,
-                (Some(Bytes) | None, 8) => {
-                    let count = self.unsigned()?;
-                    self.pass(count)?;
-                }
-                (Some(Struct(fields)), 12) => self.structure(fields, depth - 1, &mut [])?,
-                (None, 12) => self.structure(&[], depth - 1, &mut [])?,
-                (_, kind) => {
-                    return Err(damaged(&format!(
-                        "a field {field} of type {kind}, which is not the format's"
-                    )));
-                }
+            let value = self.value(fields.get(place).copied(), byte & 0x0f, depth)?;
+            if let (Some(number), Some(value)) = (numbers.get_mut(place), value) {
+                *number = value;
             }
         }
     }
+
+    /// Passes over a value of type `wire`; returns it where the format has a number of 32 bits. What is not in the format is of a later one: the crate passes
+    /// over it by its type.
+    fn value(&mut self, kind: Option<Kind>, wire: u8, depth: usize) -> Result<Option<i64>> {
+        match (kind, wire) {
+            (Some(Truth) | None, 1 | 2) => {}
+            (Some(Number8) | None, 3) => self.pass(1)?,
+            (Some(Number32), 5) => {
+                return self.number().map(Some);
+            }
+            (Some(Number16), 4) | (Some(Number64), 6) | (None, 4..=6) => drop(self.unsigned()?),
+            (Some(Double) | None, 7) => self.pass(8)?,
+            (Some(Bytes) | None, 8) => {
+                let count = self.unsigned()?;
+                self.pass(count)?;
+            }
+            (Some(List(of)), 9) => self.list(Some(*of), depth - 1)?,
+            (None, 9 | 10) => self.list(None, depth - 1)?,
+            (Some(Struct(fields)), 12) => self.structure(fields, depth - 1, &mut [])?,
+            (None, 12) => self.structure(&[], depth - 1, &mut [])?,
+            _ => return Err(damaged(format!("a value of type {wire}, which is not the format's"))),
+        }
+        Ok(None)
+    }
+
+    fn list(&mut self, of: Option<Kind>, depth: usize) -> Result<()> {
+        if depth == 0 {
+            return Err(too_deep());
+        }
+        let byte = self.byte()?;
+        let count = match byte >> 4 {
+            15 => self.unsigned()?,
+            count => count.into(),
+        };
+        let wire = byte & 0x0f;
+        // Some writers give an empty list no type.
+        if byte != 0 && matches!(wire, 0..=2) {
+            return Err(damaged("a list of values that take no byte".into()));
+        }
+        for _ in 0..count {
+            self.value(of, wire, depth)?;
+        }
+        Ok(())
+    }
 }
 
-fn damaged(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidData, format!("the header of a page has {what}"))
+fn damaged(what: String) -> Error {
+    Error::new(ErrorKind::InvalidData, what)
+}
+
+fn too_deep() -> Error {
+    damaged("structs within structs without an end".into())
 }
 
 #[cfg(test)]
@@ -164,6 +291,31 @@ mod tests {
         // A struct, a byte and a string of a later format, behind all that there is today.
         let later = [&HEADER[..26], &[0x5c, 0x18, 0x01, 0x61, 0x00, 0x13, 0x07, 0x18, 0x00, 0x00]].concat();
         assert_eq!(page_header(&later[..]).unwrap().bytes, later);
+    }
+
+    #[test]
+    fn a_footer_is_read_up_to_its_end() {
+        // Version 1, a list of one schema element "a", no rows, no row groups by a writer that gives them no type, and a list of a
+        // later format.
+        let footer_bytes = [
+            &[0x15, 0x02, 0x19, 0x1c, 0x48, 0x01, 0x61, 0x00, 0x16, 0x00, 0x19, 0x00][..],
+            &[0x69, 0x25, 0x02, 0x04, 0x00],
+        ]
+        .concat();
+        let length = footer_bytes.len() as u64;
+        assert_eq!(footer(&[&footer_bytes[..], &[7]].concat()[..], length + 1).unwrap(), footer_bytes);
+        let error = footer(&footer_bytes[..], length - 1).unwrap_err().to_string();
+        assert_eq!(error, "its footer ends too soon");
+        // Truth values beside and within another list, numbers in place of the schema, lists without an end.
+        for bytes in [
+            vec![0x09, 0x28, 0xf1, 0xff, 0xff, 0xff, 0xff, 0x07, 0x00],
+            vec![0x09, 0x28, 0x19, 0x22, 0x00],
+            vec![0x25, 0x02, 0x00],
+            vec![0x19; 4096],
+        ] {
+            let error = footer(&bytes[..], bytes.len() as u64).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidData, "{bytes:?}: {error}");
+        }
     }
 
     #[test]
