@@ -691,11 +691,12 @@ pub struct Release {
     /// Configuration, whose [gallery] is of kind "postgres" or "qdrant".
     #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
     pub config: PathBuf,
-    /// Move the vectors of the space that serves into this column of a table first, with an index; it is made if it is not there.
-    #[arg(long, value_name = "COLUMN", required_unless_present = "yes")]
+    /// The column of a table that the vectors of the space that serves move into first, with an index; it is made if it is not there [default:
+    /// [new] column of the configuration, or one named after the old vectors' column and the new model].
+    #[arg(long, value_name = "COLUMN")]
     pub into: Option<String>,
-    /// Drop every vector that is not in the table itself, or not of the space that serves a collection.
-    #[arg(long)]
+    /// Move none: drop every vector that is not in the table itself, or not of the space that serves a collection.
+    #[arg(long, conflicts_with = "into")]
     pub yes: bool,
 }
 

@@ -22,6 +22,8 @@ const SERVER_MIN: i32 = 140_000;
 const PGVECTOR_MIN: (u32, u32) = (0, 7);
 /// From this pgvector on an index is asked on where a filter leaves too few.
 const PGVECTOR_ITERATIVE: (u32, u32) = (0, 8);
+/// The comment of a column that vectors are being moved into.
+const SETTLING: &str = "rehang moves vectors into this column";
 /// Rows that become items in one transaction.
 const ADOPTED_TOGETHER: i64 = 5_000;
 
@@ -340,7 +342,7 @@ impl PostgresStore {
     /// # Errors
     ///
     /// A conflict where the space that serves is a column of the table already, or adapted vectors are in it; an invalid option where
-    /// the column is there with another type; as [`PostgresStore::adopt`].
+    /// the column is there with another type, or with vectors of the application's; as [`PostgresStore::adopt`].
     pub fn settle(&self, column: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
         let inner = &*self.0;
         let space = self.served_beside()?;
@@ -363,16 +365,29 @@ impl PostgresStore {
         let name = quoted(column);
         inner.database.run(Mode::Write, |connection| {
             let there = connection.query_opt(
-                "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
+                "SELECT format_type(atttypid, atttypmod), col_description(attrelid, attnum) FROM pg_attribute
+                 WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
                 &[&inner.table.oid, &column],
             )?;
-            match there.map(|row| row.try_get::<_, String>(0)).transpose()? {
-                None => connection.batch(&format!("ALTER TABLE {on} ADD COLUMN {name} {kind}")),
-                Some(there) if there.rsplit('.').next() == Some(kind.as_str()) => Ok(()),
-                Some(there) => {
-                    Err(Error::option("column", column, format!("a new column, or one of type {kind}, not {there}")).into())
-                }
+            let ours = literal(SETTLING);
+            let Some(there) = there else {
+                return connection.batch(&format!(
+                    "ALTER TABLE {on} ADD COLUMN {name} {kind}; COMMENT ON COLUMN {on}.{name} IS {ours}"
+                ));
+            };
+            let refuse = |why: String| Error::option("column", column, format!("a new column, {why}")).into();
+            let (there, said): (String, Option<String>) = (there.try_get(0)?, there.try_get(1)?);
+            if there.rsplit('.').next() != Some(kind.as_str()) {
+                return Err(refuse(format!("or one of type {kind}, not {there}")));
             }
+            if said.as_deref() == Some(SETTLING) {
+                return Ok(());
+            }
+            let is_used = format!("SELECT EXISTS (SELECT 1 FROM {on} WHERE {name} IS NOT NULL)");
+            if connection.query_one(&is_used, &[])?.try_get::<_, bool>(0)? {
+                return Err(refuse("or one without a vector: what is in this one would be lost".into()));
+            }
+            connection.batch(&format!("COMMENT ON COLUMN {on}.{name} IS {ours}"))
         })?;
         let page = format!(
             "WITH page AS (SELECT item FROM rehang.vector_{n} WHERE item > $1 ORDER BY item LIMIT 5000),
@@ -441,6 +456,7 @@ impl PostgresStore {
                      WHERE {} AND t.{column} IS DISTINCT FROM v.value",
                     inner.table.is_of("i", "t")
                 ))?;
+                connection.batch(&format!("COMMENT ON COLUMN {on}.{column} IS NULL"))?;
             }
             let spaces = spaces::all(connection, g)?;
             let tables: String = spaces.iter().map(|space| schema::drop_space_tables(space.number)).collect();

@@ -1362,6 +1362,55 @@ fn a_view_has_the_vectors_that_serve() {
 }
 
 #[test]
+fn vectors_move_into_a_column_that_is_new_or_empty() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.fill();
+    let refused = |application: &Application, column: &str, words: &str| {
+        let error = application.store.settle(column, &|_, _| true).unwrap_err().to_string();
+        assert!(error.contains(words), "{error:?} lacks {words:?}");
+    };
+    refused(&application, "embedding_new", "its vectors are column \"embedding\" of the table already");
+    application.store.switch_serving("old", "new").unwrap();
+    refused(&application, "embedding_new", "1 of them are adapted");
+    let looks = application.looks();
+    write_native(&application, &looks, "2");
+
+    application.sql("ALTER TABLE notes ADD COLUMN mine vector(3), ADD COLUMN narrow vector(2); UPDATE notes SET mine = '[7,7,7]' WHERE id = 3");
+    refused(&application, "embedding", "a column of its own");
+    refused(&application, "narrow", "or one of type vector(3), not vector(2)");
+    refused(&application, "mine", "what is in this one would be lost");
+    let column = |application: &mut Application, name: &str| -> Vec<Option<String>> {
+        let sql = format!("SELECT {name}::text FROM notes ORDER BY id");
+        application.client.query(&sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
+    };
+    let native = || Some("[1,2,3]".to_owned());
+    assert_eq!(column(&mut application, "mine"), [None, None, Some("[7,7,7]".into()), None]);
+
+    // An empty one will do; a second call goes on, and so does one after a stop.
+    application.sql("UPDATE notes SET mine = NULL");
+    assert!(application.store.settle("mine", &|_, _| false).unwrap_err().is_cancelled());
+    for _ in 0..2 {
+        application.store.settle("mine", &|_, _| true).unwrap();
+        assert_eq!(column(&mut application, "mine"), [native(), native(), None, native()]);
+    }
+    let Application { address, store, mut client } = application;
+    store.release(Some("mine")).unwrap();
+    assert_eq!(left_of_us(&mut client), 0);
+
+    // From then on it is the application's.
+    let mut application = Application { store: adopt(&address, &options()), address, client };
+    let looks = application.looks();
+    for id in ["1", "2", "3", "4"] {
+        write_native(&application, &looks, id);
+    }
+    application.store.switch_serving("old", "new").unwrap();
+    refused(&application, "mine", "what is in this one would be lost");
+    application.store.settle("embedding_new", &|_, _| true).unwrap();
+    assert_eq!(column(&mut application, "embedding_new"), [native(), native(), native(), native()]);
+}
+
+#[test]
 fn a_view_of_a_composite_key_has_its_columns() {
     let Some(server) = server::server() else { return };
     let address = server.database();

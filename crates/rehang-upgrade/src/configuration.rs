@@ -64,8 +64,8 @@ enum Names {
 }
 
 impl GalleryPart {
-    /// Where the gallery lies, given the folder of the file and the name of the old space.
-    fn location(self, base: &Path, old: &str) -> Result<Location> {
+    /// Where the gallery lies, given the folder of the file, the name of the old space, and the new space.
+    fn location(self, base: &Path, old: &str, new: &SpacePart) -> Result<Location> {
         let kind = self.kind.as_deref().unwrap_or("sqlite");
         let (sqlite, postgres, qdrant) = (kind == "sqlite", kind == "postgres", kind == "qdrant");
         let keys = [
@@ -90,6 +90,10 @@ impl GalleryPart {
                 format!("left out, or another [gallery] kind than {kind:?}, which has no such key");
             return Err(Error::option(format!("[gallery] {key}"), "given", expected));
         }
+        if let Some(column) = new.column.as_ref().filter(|_| !postgres) {
+            let expected = format!("left out: a gallery of kind {kind:?} has no columns");
+            return Err(Error::option("[new] column", column, expected));
+        }
         let missing =
             |key: &str| Error::missing(format!("[gallery] {key}"), format!("a gallery of kind {kind:?}"));
         if postgres {
@@ -108,6 +112,8 @@ impl GalleryPart {
                 vector: self.vector,
                 condition: self.condition,
                 old: old.to_owned(),
+                new: new.name.clone(),
+                column: new.column.clone(),
             })));
         }
         if qdrant {
@@ -135,6 +141,8 @@ struct SpacePart {
     #[serde(alias = "dim")]
     dimension: usize,
     distance: String,
+    /// Of the new space: the column of the application's table that its vectors move into at the end.
+    column: Option<String>,
     encoder: Option<EncoderConfig>,
 }
 
@@ -293,6 +301,13 @@ impl Configuration {
         if document.new.encoder.is_some() {
             return Err(Error::option("[new.encoder]", "given", "[encoder], which is the new model's"));
         }
+        if document.old.column.is_some() {
+            return Err(Error::option(
+                "[old] column",
+                "given",
+                "[gallery] vector, which is the old vectors' column",
+            ));
+        }
         if document.adapter.is_some() && document.head.is_some() {
             let expected = "no table beside [adapter], which brings its own";
             return Err(Error::option("[head]", "given", expected));
@@ -300,7 +315,7 @@ impl Configuration {
         let policy = document.order.policy.parse().map_err(|error: Error| error.context("[order]"))?;
         Ok(Self {
             path: path.to_owned(),
-            gallery: document.gallery.location(base, &document.old.name)?,
+            gallery: document.gallery.location(base, &document.old.name, &document.new)?,
             old: document.old.space("old")?,
             new: document.new.space("new")?,
             order: OrderSettings { policy, seed: document.order.seed },
@@ -585,5 +600,32 @@ mod tests {
         for bad in ["1.5", "-0.1", "130%", "most", "nan"] {
             assert!(parse_until("until", bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_key_stands_where_it_means_something() {
+        let read = |gallery: &str, old: &str, new: &str| {
+            let space = |name: &str| format!("name = \"{name}\"\ndimension = 2\ndistance = \"l2\"\n");
+            let text = format!(
+                "[gallery]\n{gallery}\n[old]\n{}{old}\n[new]\n{}{new}",
+                space("small"),
+                space("Large-2")
+            );
+            Configuration::of(toml::from_str(&text).unwrap(), Path::new("rehang.toml"))
+        };
+        let postgres = "kind = \"postgres\"\ntable = \"notes\"\nvector = \"embedding\"";
+        let column = "column = \"mine\"";
+        let moves_into = |new| read(postgres, "", new).unwrap().gallery.new_column().unwrap();
+        assert_eq!(moves_into(""), "embedding_large_2");
+        assert_eq!(moves_into(column), "mine");
+        for (read, words) in [
+            (read("path = \"g.db\"", "", column), "[new] column"),
+            (read("path = \"g.db\"\ntable = \"notes\"", "", ""), "[gallery] table"),
+            (read(postgres, column, ""), "[old] column"),
+        ] {
+            let error = read.unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(read("path = \"g.db\"", "", "").unwrap().gallery.new_column().is_err());
     }
 }

@@ -58,7 +58,7 @@ pub fn init(init: &Init) -> Result<Initialised> {
         return Err(taken(&init.path));
     }
     let adapter = init.adapter.as_ref().map(Adapter::load).transpose()?;
-    let (gallery, old) = match &init.gallery {
+    let (mut gallery, old) = match &init.gallery {
         Location::File(_) => (init.gallery.clone(), old_space(&*init.gallery.open()?, adapter.as_ref())?),
         application => look(application, adapter.as_ref(), init.old_distance)?,
     };
@@ -82,14 +82,19 @@ pub fn init(init: &Init) -> Result<Initialised> {
     }
     let folder = folder_of(&init.path);
     let from_file = |path: &Path| seen_from(folder, path);
-    let gallery = match &gallery {
+    let mut column = None;
+    let gallery = match &mut gallery {
         Location::File(path) => format!("path = {}", quoted(&from_file(path)?)),
-        Location::Table(table) => of_table(table),
+        Location::Table(table) => {
+            table.new.clone_from(&new.name);
+            column = Some(table.new_column());
+            of_table(table)
+        }
         Location::Collection(collection) => of_collection(collection),
     };
     let text = document(
         (&gallery, &old),
-        (init.adapter.as_deref().map(from_file).transpose()?.as_deref(), &new),
+        (init.adapter.as_deref().map(from_file).transpose()?.as_deref(), &new, column.as_deref()),
         init.forecast.as_deref().map(from_file).transpose()?.as_deref(),
     );
     write_new(folder, &init.path, &text)?;
@@ -223,7 +228,7 @@ fn taken(path: &Path) -> Error {
 /// The text of the file.
 fn document(
     (gallery, old): (&str, &Space),
-    (adapter, new): (Option<&str>, &Space),
+    (adapter, new, column): (Option<&str>, &Space, Option<&str>),
     forecast: Option<&str>,
 ) -> String {
     let text = quoted;
@@ -258,7 +263,7 @@ fn document(
 
 # The space that replaces it: made by the start of the upgrade, searched by this distance.
 [new]
-{new}
+{new}{column}
 
 {adapter}
 
@@ -318,6 +323,10 @@ seed = 0
 "#,
         old = space(old),
         new = space(new),
+        column = column.map_or_else(String::new, |column| format!(
+            "\n# The column of the table that its vectors move into when the gallery is released, after `finish`.\ncolumn = {}",
+            text(column)
+        )),
     )
 }
 

@@ -208,6 +208,18 @@ impl Location {
         }
     }
 
+    /// The column that the vectors of the space that serves move into before a [release](Location::release), where none is named.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option for anything but a table.
+    pub fn new_column(&self) -> Result<String> {
+        match self {
+            Self::Table(table) => Ok(table.new_column()),
+            other => Err(Error::option("the gallery", other, "a table, which has a column for them")),
+        }
+    }
+
     /// Takes the lock of the upgrade, until what is given is dropped: held while a process fills or finishes, so that two
     /// do not do the same work. The system, or the server, lets go of it when the process ends, however it ends; correctness does not
     /// depend on it.

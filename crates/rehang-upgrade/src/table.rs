@@ -35,6 +35,29 @@ pub struct TableLocation {
     pub condition: Option<String>,
     /// Name of the old space, whose vectors are in the column.
     pub old: String,
+    /// Name of the new space.
+    pub new: String,
+    /// The column that the new vectors move into at the end; see [`TableLocation::new_column`].
+    pub column: Option<String>,
+}
+
+/// Bytes of a name in PostgreSQL.
+const NAME_BYTES_MAX: usize = 63;
+
+impl TableLocation {
+    /// The column that the new vectors move into at the end: the one that was given, or else one named after the column of the old
+    /// vectors and the new space, `embedding_large` for `embedding` and `large`.
+    pub fn new_column(&self) -> String {
+        let made = || {
+            let old = self.vector.as_deref().unwrap_or("vector");
+            // Names of models have dots and dashes, and a column with them would have to be quoted for ever.
+            let new = self.new.to_lowercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
+            let mut name = format!("{old}_{new}");
+            name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
+            name
+        };
+        self.column.clone().unwrap_or_else(made)
+    }
 }
 
 /// What making a gallery of a table did.
@@ -178,7 +201,7 @@ mod postgres {
         ///
         /// # Errors
         ///
-        /// A conflict where the vectors that serve would be lost, or some of them are adapted; as [`PostgresStore::settle`] and
+        /// A conflict where the vectors that serve are in the table already, or some of them are adapted; as [`PostgresStore::settle`] and
         /// [`PostgresStore::release`].
         pub fn release(&self, into: Option<&str>, observer: &dyn Observer) -> Result<()> {
             let store = self.store()?;
@@ -248,5 +271,23 @@ mod left_out {
         pub fn release(&self, _: Option<&str>, _: &dyn Observer) -> Result<()> {
             missing()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_new_column_is_named_after_the_old_one_and_the_model() {
+        let of = |vector: Option<&str>, new: &str, column: Option<&str>| {
+            let [vector, column] = [vector, column].map(|name| name.map(str::to_owned));
+            TableLocation { vector, new: new.into(), column, ..TableLocation::default() }.new_column()
+        };
+        assert_eq!(of(Some("embedding"), "MiniLM-L6 v2.0", None), "embedding_minilm_l6_v2_0");
+        assert_eq!(of(None, "large", None), "vector_large");
+        assert_eq!(of(Some("embedding"), "large", Some("Mine")), "Mine");
+        let long = of(Some(&"ä".repeat(40)), "large", None);
+        assert_eq!(long, "ä".repeat(31), "62 of 63 bytes, since a letter is not cut");
     }
 }

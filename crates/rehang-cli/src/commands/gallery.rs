@@ -54,9 +54,22 @@ fn run_adopt(arguments: &Adopt, json: bool) -> Result<Outcome> {
 fn run_release(arguments: &Release, json: bool) -> Result<Outcome> {
     let configuration = Configuration::read(&arguments.config)?;
     let gallery = &configuration.gallery;
-    with_bar(|progress| gallery.release(arguments.into.as_deref(), progress))?;
-    let text = format!("{gallery} is no gallery any more; nothing of ours is left beside it.\n");
-    Outcome::Done.print(json, &serde_json::json!({ "released": gallery.to_string() }), &text)
+    let into = match (arguments.yes, &arguments.into) {
+        (true, _) => None,
+        (false, Some(column)) => Some(column.clone()),
+        (false, None) => Some(gallery.new_column().map_err(without_yes)?),
+    };
+    let released = with_bar(|progress| gallery.release(into.as_deref(), progress));
+    released.map_err(|error| if into.is_some() { without_yes(error) } else { error })?;
+    let mut text = format!("{gallery} is no gallery any more; nothing of ours is left beside it.\n");
+    if let Some(column) = &into {
+        text += &format!("Its column {column} has the vectors that served.\n");
+    }
+    Outcome::Done.print(json, &serde_json::json!({ "released": gallery.to_string(), "column": into }), &text)
+}
+
+fn without_yes(error: Error) -> Error {
+    error.context("without --yes, the vectors that serve move into a column of the table first")
 }
 
 fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
