@@ -5,8 +5,10 @@ use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use pgvector::{HalfVector, Vector};
+use postgres::binary_copy::BinaryCopyInWriter;
 use postgres::error::SqlState;
-use postgres::types::ToSql;
+use postgres::types::{ToSql, Type};
 use postgres::{Client, Row, Statement};
 use rehang::{Error, ErrorKind, Result};
 
@@ -126,6 +128,32 @@ impl Connection {
     pub(crate) fn execute(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<u64> {
         let statement = self.prepare(sql)?;
         Ok(self.client.execute(&statement, parameters)?)
+    }
+
+    /// Adds vectors to a table `(item bigint, value vector or halfvec)` that has none of these items. It is a COPY, since an INSERT of arrays
+    /// takes longer (`bench/runs/postgres.md`).
+    pub(crate) fn copy_vectors<'a>(
+        &mut self,
+        table: &str,
+        vectors: impl IntoIterator<Item = (i64, &'a [f32])>,
+    ) -> Step<()> {
+        let kind = self.prepare(&format!("SELECT value FROM {table}"))?.columns()[0].type_().clone();
+        let is_half = kind.name() == "halfvec";
+        let copy = self.prepare(&format!("COPY {table} (item, value) FROM STDIN BINARY"))?;
+        let mut writer = BinaryCopyInWriter::new(self.client.copy_in(&copy)?, &[Type::INT8, kind]);
+        for (item, vector) in vectors {
+            let (half, whole);
+            let value: &(dyn ToSql + Sync) = if is_half {
+                half = HalfVector::from_f32_slice(vector);
+                &half
+            } else {
+                whole = Vector::from(vector.to_vec());
+                &whole
+            };
+            writer.write(&[&item, value])?;
+        }
+        writer.finish()?;
+        Ok(())
     }
 
     /// Runs statements that are not worth preparing.

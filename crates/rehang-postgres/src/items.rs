@@ -12,8 +12,11 @@ use crate::store::Inner;
 use crate::table::{literal, quoted};
 use crate::vectors::{self, int};
 
-/// The columns of an item, from `i` (ours) and `t` (the application's).
-pub(crate) fn columns(inner: &Inner) -> String {
+/// The columns of an item, from `i` (ours) and `t` (the application's): with its contents, or nothing in their places.
+pub(crate) fn columns(inner: &Inner, contents: bool) -> String {
+    if !contents {
+        return "i.key, i.id, NULL::text, NULL::text, NULL::jsonb, i.revision".into();
+    }
     format!(
         "i.key, i.id, {}, {}, {}, i.revision",
         inner.table.source_of("t"),
@@ -56,7 +59,7 @@ pub(crate) fn get(inner: &Inner, ids: &[&str]) -> Result<Vec<Option<Item>>> {
     }
     let sql = format!(
         "SELECT {}, o.at FROM unnest($1::text[]) WITH ORDINALITY AS o(id, at), {} WHERE i.id = o.id",
-        columns(inner),
+        columns(inner, true),
         tables(inner)
     );
     inner.database.run(Mode::Read, |connection| {

@@ -41,7 +41,7 @@ pub(crate) fn scan(inner: &Inner, scan: &Scan) -> Result<Vec<Record>> {
                 keys(connection, &sql, &[&after, &limit])?
             }
         };
-        records(connection, inner, &keys, &space, vectors_of.as_ref())
+        records(connection, inner, &keys, &space, vectors_of.as_ref(), scan.contents)
     })
 }
 
@@ -84,6 +84,7 @@ fn records(
     keys: &[ItemKey],
     space: &SpaceRow,
     vectors_of: Option<&SpaceRow>,
+    contents: bool,
 ) -> Step<Vec<Record>> {
     if keys.is_empty() {
         return Ok(Vec::new());
@@ -95,7 +96,7 @@ fn records(
     });
     let sql = format!(
         "SELECT {}, {}{more} FROM unnest($1::bigint[]) WITH ORDINALITY AS k(key, at), {} {} {join} WHERE i.key = k.key ORDER BY k.at",
-        items::columns(inner),
+        items::columns(inner, contents),
         vectors::columns(space, "s", is_same),
         items::tables(inner),
         vectors::join(space, "s", is_same),
@@ -123,7 +124,7 @@ pub(crate) fn sample(inner: &Inner, sample: &Sample) -> Result<Drawn> {
         let among = among(space.number, sample.among);
         let of = connection.count(&format!("SELECT count(*) {among}"), &[])?;
         let keys = first(connection, &among, sample.seed, sample.size)?;
-        Ok(Drawn { records: records(connection, inner, &keys, &space, vectors_of.as_ref())?, of })
+        Ok(Drawn { records: records(connection, inner, &keys, &space, vectors_of.as_ref(), true)?, of })
     })
 }
 
@@ -190,7 +191,7 @@ pub(crate) fn claim(
         let found = next.len();
         next.retain(|key| lost.contains_key(key) || !busy.contains(key));
         let left = (found - next.len()) as u64;
-        let records = records(connection, inner, &next, &space, Some(&space))?;
+        let records = records(connection, inner, &next, &space, Some(&space), true)?;
         let claimed = Claimed::of(records, &lost, held_by_others + left);
         let taken: Vec<ItemKey> = claimed.records.iter().map(|record| record.item.key).collect();
         let losses: Vec<i32> = taken.iter().map(|key| lost.get(key).map_or(0, |lost| *lost as i32)).collect();

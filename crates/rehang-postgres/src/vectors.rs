@@ -290,7 +290,8 @@ fn write_states(
         "WITH w AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::real[], $5::smallint[], $6::float8[], $7::real[])
                  AS w(item, revision, provenance, sigma2, band, score, squared_error)){free}
          UPDATE rehang.state_{n} AS s SET provenance = w.provenance, sigma2 = coalesce(w.sigma2, s.sigma2), band = w.band,
-             score = w.score, squared_error = w.squared_error, failed = false, change = nextval('rehang.revision')
+             score = w.score, squared_error = w.squared_error, failed = false,
+             change = CASE w.provenance WHEN 'native' THEN nextval('rehang.revision') ELSE s.change END
          FROM w {of_free} WHERE {still_is} RETURNING s.item"
     );
     let rows =
@@ -302,14 +303,10 @@ fn write_states(
 fn write_values(connection: &mut Connection, n: i32, writes: &[VectorWrite], ready: &[usize]) -> Step<()> {
     let of = |at: &usize| &writes[*at];
     let keys: Vec<i64> = ready.iter().map(|at| row_of(of(at).key)).collect();
-    let vectors: Vec<Vector> = ready.iter().map(|at| Vector::from(of(at).vector.clone())).collect();
-    connection.execute(
-        &format!(
-            "INSERT INTO rehang.vector_{n} (item, value) SELECT w.item, w.value FROM unnest($1::bigint[], $2::vector[]) AS w(item, value)
-             ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value"
-        ),
-        &[&keys, &vectors],
-    )?;
+    // Nobody else writes vectors of these items: their states are locked.
+    connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = ANY($1)"), &[&keys])?;
+    let vectors = ready.iter().map(|at| (row_of(of(at).key), of(at).vector.as_slice()));
+    connection.copy_vectors(&format!("rehang.vector_{n}"), vectors)?;
     connection.execute(&format!("DELETE FROM rehang.failure_{n} WHERE item = ANY($1)"), &[&keys])?;
     let natives: Vec<i64> = ready
         .iter()

@@ -492,6 +492,13 @@ fn scans_select_and_page(store: &dyn Store) {
     assert_eq!(own[0].vector.as_ref().expect("it has one").vector, [0.0, 1.0]);
     let without = store.scan(&Scan::new(NEW, Select::All, 9)).unwrap();
     assert!(without.iter().all(|record| record.vector.is_none()), "no vectors where none were asked for");
+    let scan = Scan::new(NEW, Select::All, 9).with_vectors_of(OLD).without_contents();
+    let bare = store.scan(&scan).unwrap();
+    let of = |record: &Record| (record.item.key, record.item.id.clone(), record.item.revision);
+    for (record, bare) in records.iter().zip(&bare) {
+        assert_eq!((of(record), &record.state, &record.vector), (of(bare), &bare.state, &bare.vector));
+    }
+    assert_eq!(records.len(), bare.len(), "contents decide nothing");
 }
 
 fn the_worst_come_first(store: &dyn Store) {

@@ -287,12 +287,14 @@ pub struct Scan {
     pub limit: usize,
     /// Name of the space whose vectors come along, if any; it may be another one than `space`.
     pub vectors_of: Option<String>,
+    /// Whether source, label and payload come along. A store for which they cost nothing may give them in any case.
+    pub contents: bool,
 }
 
 impl Scan {
     /// A page without vectors from the start of a selection.
     pub fn new(space: impl Into<String>, select: Select, limit: usize) -> Self {
-        Self { space: space.into(), select, after: None, limit, vectors_of: None }
+        Self { space: space.into(), select, after: None, limit, vectors_of: None, contents: true }
     }
 
     /// The same page, after a key.
@@ -306,6 +308,13 @@ impl Scan {
     #[must_use]
     pub fn with_vectors_of(mut self, space: impl Into<String>) -> Self {
         self.vectors_of = Some(space.into());
+        self
+    }
+
+    /// The same page, without sources, labels and payloads: a table of an application makes a payload of all its columns.
+    #[must_use]
+    pub fn without_contents(mut self) -> Self {
+        self.contents = false;
         self
     }
 }

@@ -302,7 +302,14 @@ impl Ledger for MemoryStore {
             Select::WorstFirst => items = state.queue(space),
         }
         items.truncate(scan.limit);
-        Ok(items.into_iter().map(|item| space.record_of(item, vectors_of)).collect())
+        let mut records: Vec<Record> =
+            items.into_iter().map(|item| space.record_of(item, vectors_of)).collect();
+        if !scan.contents {
+            for Record { item, .. } in &mut records {
+                (item.source, item.label, item.payload) = (None, None, serde_json::Value::Null);
+            }
+        }
+        Ok(records)
     }
 
     fn sample(&self, sample: &Sample) -> Result<Drawn> {

@@ -1,10 +1,11 @@
 //! Filling the new space with adapted vectors: `h(old)`, σ² and a place in the queue for every item.
 //!
-//! Pages are read and transformed on one thread and written on another, so that the store's writing is what bounds it.
-//! Memory is bounded by a few pages. All writes are conditional; a fill that died goes on where the store says something
+//! Pages are read and transformed on one thread and written on two others: a server writes two pages at a time, and its writing is
+//! what bounds a fill. A file writes one after the other. Memory is bounded by a few pages. All writes are conditional; a fill that died goes on where the store says something
 //! is lacking.
 
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use rehang::adapter::{Adapter, Applier, input_drift};
@@ -24,7 +25,7 @@ use crate::sample;
 const PAGE_NUMBERS: usize = 1 << 19;
 /// Items of a page at most: a page is one transaction, and the application's own writes wait for it.
 const PAGE_ITEMS_MAX: usize = 2048;
-/// Pages between the thread that transforms and the one that writes.
+/// Pages between the thread that transforms and those that write.
 const PAGES_AHEAD: usize = 2;
 /// Items that the order `coverage` looks at; a larger gallery is sampled, so that memory stays bounded.
 const COVER_SAMPLE_MAX: usize = 20_000;
@@ -107,7 +108,8 @@ impl Filler {
         select: &Select,
         observer: &dyn Observer,
     ) -> Result<u64> {
-        let (pages, to_write) = sync_channel::<Result<Vec<VectorWrite>>>(PAGES_AHEAD);
+        let (pages, to_write) = sync_channel(PAGES_AHEAD);
+        let to_write = Mutex::new(Some(to_write));
         thread::scope(|scope| {
             scope.spawn(move || {
                 let mut after = None;
@@ -119,16 +121,41 @@ impl Filler {
                     }
                 }
             });
-            let mut written = 0;
-            for writes in to_write {
-                let writes = writes?;
-                expect_going(observer)?;
-                written += written_of(&store.write_vectors(&self.new, Some(epoch), &writes)?);
-                observer.observe(&Observation::Advanced { units: writes.len() as u64 });
-                observer.reach(Place::FillWritten)?;
-            }
-            Ok(written)
+            let write = || self.write_pages(store, epoch, &to_write, observer);
+            let other = scope.spawn(write);
+            let written = write();
+            let others = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok(written? + others?)
         })
+    }
+
+    /// Writes pages until there are no more; after an error of one writer, the other one takes none any more.
+    fn write_pages(
+        &self,
+        store: &dyn Ledger,
+        epoch: Epoch,
+        pages: &Mutex<Option<Receiver<Result<Vec<VectorWrite>>>>>,
+        observer: &dyn Observer,
+    ) -> Result<u64> {
+        let pages = || pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let write = |writes: Vec<VectorWrite>| -> Result<u64> {
+            expect_going(observer)?;
+            let written = written_of(&store.write_vectors(&self.new, Some(epoch), &writes)?);
+            observer.observe(&Observation::Advanced { units: writes.len() as u64 });
+            observer.reach(Place::FillWritten)?;
+            Ok(written)
+        };
+        let mut written = 0;
+        loop {
+            let Some(page) = pages().as_ref().and_then(|pages| pages.recv().ok()) else { return Ok(written) };
+            match page.and_then(write) {
+                Ok(count) => written += count,
+                Err(error) => {
+                    pages().take();
+                    return Err(error);
+                }
+            }
+        }
     }
 
     /// The writes for the next page of a selection, all with one place in the queue or each with its score; `None` at the end.
@@ -140,7 +167,10 @@ impl Filler {
         place: Option<Priority>,
         observer: &dyn Observer,
     ) -> Result<Option<Vec<VectorWrite>>> {
-        let scan = Scan::new(&self.new, select.clone(), self.page()).after(*after).with_vectors_of(&self.old);
+        let scan = Scan::new(&self.new, select.clone(), self.page())
+            .after(*after)
+            .with_vectors_of(&self.old)
+            .without_contents();
         let records = store.scan(&scan)?;
         let Some(last) = records.last() else { return Ok(None) };
         *after = Some(last.item.key);
@@ -284,7 +314,8 @@ impl Filler {
             expect_going(observer)?;
             let scan = Scan::new(&self.new, Select::Provenance(Provenance::Adapted), self.page())
                 .after(after)
-                .with_vectors_of(&self.new);
+                .with_vectors_of(&self.new)
+                .without_contents();
             let records = store.scan(&scan)?;
             let Some(last) = records.last() else { return Ok(()) };
             after = Some(last.item.key);

@@ -301,8 +301,10 @@ pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Re
     let mut after = None;
     loop {
         expect_going(observer)?;
-        let scan =
-            Scan::new(&export.space, Select::All, EXPORT_ITEMS).after(after).with_vectors_of(&export.space);
+        let scan = Scan::new(&export.space, Select::All, EXPORT_ITEMS)
+            .after(after)
+            .with_vectors_of(&export.space)
+            .without_contents();
         let records = store.scan(&scan)?;
         let Some(last) = records.last() else { break };
         after = Some(last.item.key);
