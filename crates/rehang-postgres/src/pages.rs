@@ -71,8 +71,10 @@ fn queue(connection: &mut Connection, n: i32, condition: &str, limit: usize) -> 
     };
     let mut found = keys(connection, &page("lacking", "item"), &[&row_limit(limit)])?;
     if found.len() < limit {
-        let left = row_limit(limit - found.len());
-        found.extend(keys(connection, &page("adapted", WORST), &[&left])?);
+        let adapted = keys(connection, &page("adapted", WORST), &[&row_limit(limit - found.len())])?;
+        // Each statement of a claim sees what is committed by then: an item that was lacking may have been adapted since.
+        let lacking: BTreeSet<ItemKey> = found.iter().copied().collect();
+        found.extend(adapted.into_iter().filter(|key| !lacking.contains(key)));
     }
     Ok(found)
 }

@@ -8,6 +8,7 @@
 //! 2. A whole upgrade while an application writes and searches by plain SQL or plain requests: how long its calls take before, during the
 //!    start, after the switch, during a backfill and after the rollback.
 //! 3. A backfill by one, two and four workers, each with an encoder of its own that takes 200 ms for 64 items.
+//! 4. A whole gallery embedded by four processes while the application writes, two of them killed, and the end held against what it wrote.
 
 #![allow(
     clippy::print_stdout,
@@ -15,6 +16,7 @@
     reason = "a measurement, which prints what it finds and reads the clock"
 )]
 
+mod deaths;
 mod postgresql;
 mod qdrant;
 
@@ -80,14 +82,21 @@ trait Application {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().expect("the address of an empty database, or of Qdrant");
-    let rows = arguments.next().map_or(200_000, |text| text.parse().expect("a number"));
+    let rows = arguments.next();
     let server: Box<dyn Server> = if address.starts_with("http") {
-        Box::new(qdrant::Qdrant::new(address))
+        Box::new(qdrant::Qdrant::new(address.clone()))
     } else {
-        Box::new(postgresql::Postgres::new(address))
+        Box::new(postgresql::Postgres::new(address.clone()))
     };
+    if rows.as_deref() == Some("work") {
+        return deaths::work(&*server.adopt(), &adapter(), &arguments.next().expect("a name"));
+    }
+    let rows = rows.map_or(200_000, |text| text.parse().expect("a number"));
     fill_in_turns(&*server, rows);
     beside_an_application(&*server, rows);
+    server.release();
+    server.remove("documents");
+    deaths::among_deaths(&*server, &adapter(), &address, rows);
 }
 
 /// The map that doubles each coordinate's place, a little mixed.
@@ -157,6 +166,9 @@ impl Waits {
         for (what, times) in [("writes", &self.writes), ("searches", &self.searches)] {
             let mut times = std::mem::take(&mut *times.lock().unwrap());
             times.sort_by(f64::total_cmp);
+            if times.is_empty() {
+                continue;
+            }
             let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
             println!(
                 "  {phase}: {} {what}, median {:.1} ms, p99 {:.1} ms, longest {:.1} ms",
@@ -169,8 +181,8 @@ impl Waits {
     }
 }
 
-/// A write each 5 ms.
-fn write_rows(server: &dyn Server, rows: usize, waits: &Waits, is_over: &AtomicBool) {
+/// A write each 5 ms; gives how many there were.
+fn write_rows(server: &dyn Server, rows: usize, waits: &Waits, is_over: &AtomicBool) -> usize {
     let mut application = server.application();
     let mut at = 0;
     while !is_over.load(Ordering::Relaxed) {
@@ -180,6 +192,7 @@ fn write_rows(server: &dyn Server, rows: usize, waits: &Waits, is_over: &AtomicB
         at += 1;
         thread::sleep(Duration::from_millis(5));
     }
+    at
 }
 
 /// A search each 20 ms, in the space that serves.
