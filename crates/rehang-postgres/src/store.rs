@@ -698,6 +698,11 @@ impl Ledger for PostgresStore {
     fn name(&self) -> String {
         self.0.name()
     }
+
+    /// One process of the server is at work for each connection, and the application wants some of them.
+    fn writers(&self) -> usize {
+        2
+    }
 }
 
 impl Index for PostgresStore {

@@ -540,6 +540,11 @@ pub trait Ledger: Send + Sync {
     /// What this ledger is, for people: a path or an address.
     fn name(&self) -> String;
 
+    /// How many calls of [`Ledger::write_vectors`] gain from being made at the same time; 1 where writes come one after the other.
+    fn writers(&self) -> usize {
+        1
+    }
+
     /// Every space of the gallery, in the order of creation.
     fn spaces(&self) -> Result<Vec<SpaceRecord>>;
 

@@ -1,7 +1,7 @@
 //! Filling the new space with adapted vectors: `h(old)`, σ² and a place in the queue for every item.
 //!
-//! Pages are read and transformed on one thread and written on two others: a server writes two pages at a time, and its writing is
-//! what bounds a fill. A file writes one after the other. Memory is bounded by a few pages. All writes are conditional; a fill that died goes on where the store says something
+//! Pages are read and transformed on one thread and written on another, or on as many as the store gains from: its writing is what
+//! bounds a fill. Memory is bounded by a few pages. All writes are conditional; a fill that died goes on where the store says something
 //! is lacking.
 
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -122,10 +122,12 @@ impl Filler {
                 }
             });
             let write = || self.write_pages(store, epoch, &to_write, observer);
-            let other = scope.spawn(write);
-            let written = write();
-            let others = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok(written? + others?)
+            let others: Vec<_> = (1..store.writers()).map(|_| scope.spawn(write)).collect();
+            let mut written = write()?;
+            for other in others {
+                written += other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            Ok(written)
         })
     }
 
