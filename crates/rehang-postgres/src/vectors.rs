@@ -303,7 +303,7 @@ fn write_states(
 fn write_values(connection: &mut Connection, n: i32, writes: &[VectorWrite], ready: &[usize]) -> Step<()> {
     let of = |at: &usize| &writes[*at];
     let keys: Vec<i64> = ready.iter().map(|at| row_of(of(at).key)).collect();
-    // Nobody else writes vectors of these items: their states are locked.
+    // This transaction has locked the states of these items, so no other one writes their vectors.
     connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = ANY($1)"), &[&keys])?;
     let vectors = ready.iter().map(|at| (row_of(of(at).key), of(at).vector.as_slice()));
     connection.copy_vectors(&format!("rehang.vector_{n}"), vectors)?;
