@@ -233,6 +233,8 @@ pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> 
     }
     let row = inner.database.run(Mode::Read, |connection| find(connection, inner, space))?;
     let n = row.number;
+    // The statistics are of the empty tables: searches by SQL would compare all vectors until the server counts anew by itself.
+    build(inner, &format!("ANALYZE rehang.state_{n}, rehang.vector_{n}"), &|_, _| true)?;
     // An index that a process left unfinished is in the way and of no use.
     build(inner, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.vector_{n}_nearest"), &|_, _| true)?;
     build(inner, &schema::vector_index(n, &row.record.space), advance)

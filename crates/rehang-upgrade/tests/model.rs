@@ -442,8 +442,10 @@ impl Oracle {
         let (spaces, hits) = self.look(handle);
         let found: BTreeSet<&str> = hits.iter().map(|hit| hit.id.as_str()).collect();
         let there: Vec<String> = store.spaces().unwrap().into_iter().map(|space| space.space.name).collect();
-        for (id, known) in &mut self.items {
-            let item = store.get(&[id]).unwrap().remove(0).unwrap_or_else(|| panic!("{id} is lost"));
+        let ids: Vec<&str> = self.items.keys().map(String::as_str).collect();
+        let kept = store.get(&ids).unwrap();
+        for ((id, known), item) in self.items.iter_mut().zip(kept) {
+            let item = item.unwrap_or_else(|| panic!("{id} is lost"));
             assert_eq!((item.source.as_ref(), item.revision), (Some(&known.source), known.revision));
             known.has_old &= there.iter().any(|space| space == OLD);
         }
@@ -538,7 +540,7 @@ struct Model {
     order: OrderSettings,
     encoder: Arc<TestEncoder>,
     /// Lets time pass that leases run out by.
-    pass: Box<dyn Fn(Duration)>,
+    pass: Box<dyn FnMut(Duration)>,
     /// Runs that ended with a batch in hand.
     deaths: u32,
     oracle: Oracle,
@@ -549,7 +551,7 @@ impl Model {
     fn new(
         stores: [Arc<dyn Store>; HANDLES],
         outsider: Option<Outsider>,
-        pass: Box<dyn Fn(Duration)>,
+        pass: Box<dyn FnMut(Duration)>,
         items: usize,
         tally: &'static Tally,
     ) -> Self {
@@ -960,9 +962,8 @@ proptest! {
     fn no_order_of_events_harms_a_gallery_on_postgres(items in items(), steps in steps()) {
         if let Some(gallery) = postgres::Table::new() {
             let stores = [(); HANDLES].map(|()| Arc::new(gallery.open()) as Arc<dyn Store>);
-            let claims = gallery.clone();
-            let pass = Box::new(move |time| claims.pass(time));
-            play(Model::new(stores, None, pass, items, &ON_POSTGRES), &steps);
+            let clock = gallery.clock();
+            play(Model::new(stores, None, clock, items, &ON_POSTGRES), &steps);
             gallery.open().release(None).unwrap();
         }
     }
@@ -980,7 +981,6 @@ mod postgres {
     use super::{OLD, server};
 
     /// A table of one history.
-    #[derive(Clone)]
     pub struct Table {
         address: String,
         name: String,
@@ -1018,14 +1018,16 @@ mod postgres {
         }
 
         /// Leases run by the server's clock: they are set back, which is all that they can see of time.
-        pub fn pass(&self, time: Duration) {
+        pub fn clock(&self) -> Box<dyn FnMut(Duration)> {
             let mut client = server::client(&self.address);
-            let claims = "SELECT relname::text FROM pg_class WHERE relnamespace = 'rehang'::regnamespace AND relname ~ '^claim_[0-9]+$'";
-            for row in client.query(claims, &[]).unwrap() {
-                let name: String = row.get(0);
-                let sql = format!("UPDATE rehang.{name} SET until = until - make_interval(secs => $1)");
-                client.execute(&sql, &[&time.as_secs_f64()]).unwrap();
-            }
+            Box::new(move |time| {
+                let claims = "SELECT relname::text FROM pg_class WHERE relnamespace = 'rehang'::regnamespace AND relname ~ '^claim_[0-9]+$'";
+                for row in client.query(claims, &[]).unwrap() {
+                    let name: String = row.get(0);
+                    let sql = format!("UPDATE rehang.{name} SET until = until - make_interval(secs => $1)");
+                    client.execute(&sql, &[&time.as_secs_f64()]).unwrap();
+                }
+            })
         }
     }
 }

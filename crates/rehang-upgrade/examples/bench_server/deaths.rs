@@ -1,9 +1,9 @@
-//! Four workers, each a process of its own, embed a whole gallery while an application writes it; two of them are killed. In the end every
+//! Four workers, each a process of its own, embed a whole gallery while an application writes and searches it; two of them are killed. In the end every
 //! item has the new model's vector of the text that the application wrote last.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use rehang_upgrade::{
     BackfillSetup, Ending, Limits, Part, Serving, Setup, SystemClock, Unobserved, backfill, start, switch,
 };
 
-use crate::{D_NEW, D_OLD, Ends, ORDER, Server, Waits, space, vector, write_rows};
+use crate::{D_NEW, D_OLD, Ends, ORDER, Server, Waits, search_rows, space, vector, write_rows};
 
 const WORKERS: usize = 4;
 const BATCH: usize = 256;
@@ -27,13 +27,16 @@ pub fn among_deaths(server: &dyn Server, adapter: &Adapter, address: &str, rows:
     let store = server.adopt();
     let (old, new) = (space("old", D_OLD), space("new", D_NEW));
     let setup = Setup { old: &old, new: &new, adapter, order: ORDER };
-    let (waits, is_over) = (Waits::default(), AtomicBool::new(false));
+    let (waits, to_new, is_over) = (Waits::default(), AtomicBool::new(false), AtomicBool::new(false));
     let mut written = 0;
     thread::scope(|scope| {
         let application = scope.spawn(|| write_rows(server, rows, &waits, &is_over));
+        scope.spawn(|| search_rows(server, &waits, &to_new, &is_over));
         let ends = Ends(&is_over);
         start(&*store, &setup, &Unobserved).unwrap();
         switch(&*store, &setup, Serving::Mixed, &Unobserved).unwrap();
+        to_new.store(true, Ordering::Relaxed);
+        waits.print("beside the start and the switch");
         let began = Instant::now();
         let mut workers: Vec<Child> = (0..WORKERS).map(|number| spawn(address, number)).collect();
         for mut worker in workers.drain(..2) {

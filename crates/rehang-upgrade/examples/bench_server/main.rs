@@ -1,6 +1,6 @@
 //! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured:
-//! `cargo run --release -p rehang-upgrade --features postgres --example bench_server -- ADDRESS [ROWS]`, with the address of an empty database with
-//! pgvector, or of a server of Qdrant (`http://…`).
+//! `cargo run --release -p rehang-upgrade --features postgres --example bench_server -- ADDRESS [ROWS [fill|beside|deaths]]`, with the address of an empty
+//! database with pgvector, or of a server of Qdrant (`http://…`).
 //!
 //! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary COPY of key and vector into a
 //!    staging table and one UPDATE of the application's rows from it, without any index on the vectors and without any row of ours; in
@@ -8,7 +8,7 @@
 //! 2. A whole upgrade while an application writes and searches by plain SQL or plain requests: how long its calls take before, during the
 //!    start, after the switch, during a backfill and after the rollback.
 //! 3. A backfill by one, two and four workers, each with an encoder of its own that takes 200 ms for 64 items.
-//! 4. A whole gallery embedded by four processes while the application writes, two of them killed, and the end held against what it wrote.
+//! 4. A whole gallery embedded by four processes while the application writes and searches, two of them killed, and the end held against what it wrote.
 
 #![allow(
     clippy::print_stdout,
@@ -92,11 +92,19 @@ fn main() {
         return deaths::work(&*server.adopt(), &adapter(), &arguments.next().expect("a name"));
     }
     let rows = rows.map_or(200_000, |text| text.parse().expect("a number"));
-    fill_in_turns(&*server, rows);
-    beside_an_application(&*server, rows);
-    server.release();
-    server.remove("documents");
-    deaths::among_deaths(&*server, &adapter(), &address, rows);
+    let parts: Vec<String> = arguments.collect();
+    let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|name| name == part);
+    if is_wanted("fill") {
+        fill_in_turns(&*server, rows);
+    }
+    if is_wanted("beside") {
+        beside_an_application(&*server, rows);
+        server.release();
+        server.remove("documents");
+    }
+    if is_wanted("deaths") {
+        deaths::among_deaths(&*server, &adapter(), &address, rows);
+    }
 }
 
 /// The map that doubles each coordinate's place, a little mixed.
