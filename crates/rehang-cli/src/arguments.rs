@@ -1137,7 +1137,7 @@ pub struct Doctor {
     /// Configuration of an upgrade, to check that too.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Make search indexes again that have fallen behind.
+    /// Make search indexes again that have fallen behind or are bloated.
     #[arg(long)]
     pub repair: bool,
 }

@@ -15,6 +15,8 @@ use crate::spaces::{find, provenance};
 use crate::store::Inner;
 use crate::table::quoted;
 
+/// Begins the comment of an index that we made.
+const MADE_WITH: &str = "rehang made it with ";
 /// Up to so many vectors are compared one by one.
 const EXACT_MAX: i64 = 20_000;
 /// Candidates that an index looks at, at least and at most.
@@ -237,7 +239,8 @@ pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> 
     build(inner, &format!("ANALYZE rehang.state_{n}, rehang.vector_{n}"), &|_, _| true)?;
     // An index that a process left unfinished is in the way and of no use.
     build(inner, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.vector_{n}_nearest"), &|_, _| true)?;
-    build(inner, &schema::vector_index(n, &row.record.space), advance)
+    build(inner, &schema::vector_index(n, &row.record.space), advance)?;
+    note_room(inner, space)
 }
 
 /// Makes an index of the application's table over a column of it that vectors were moved into.
@@ -298,9 +301,27 @@ pub(crate) fn rebuild(inner: &Inner, space: &str) -> Result<()> {
         if row.in_column.is_some() { Ok(None) } else { index_of(connection, inner, &row) }
     })?;
     match index {
-        Some(index) => build(inner, &format!("REINDEX INDEX CONCURRENTLY {index}"), &|_, _| true),
+        Some(index) => {
+            build(inner, &format!("REINDEX INDEX CONCURRENTLY {index}"), &|_, _| true)?;
+            note_room(inner, space)
+        }
         None => Ok(()),
     }
+}
+
+/// Notes beside an index that was just made what a vector takes of it: vectors that are overwritten leave room that is only used again
+/// after a vacuum, and one that was deleted never gives it back.
+fn note_room(inner: &Inner, space: &str) -> Result<()> {
+    inner.database.run(Mode::Write, |connection| {
+        let row = find(connection, inner, space)?;
+        let Some(index) = index_of(connection, inner, &row)? else { return Ok(()) };
+        let sql = format!(
+            "SELECT pg_relation_size('{index}')::float8 / greatest(count(*), 1) FROM rehang.state_{} WHERE provenance <> 'lacking'",
+            row.number
+        );
+        let bytes: f64 = connection.query_one(&sql, &[])?.try_get(0)?;
+        connection.batch(&format!("COMMENT ON INDEX {index} IS '{MADE_WITH}{bytes:.1} bytes a vector'"))
+    })
 }
 
 pub(crate) fn recall(inner: &Inner, space: &str, samples: usize, k: usize) -> Result<f64> {
@@ -350,21 +371,28 @@ pub(crate) fn health(inner: &Inner, space: &str) -> Result<IndexHealth> {
             waiting: 0,
             built: 0,
             overwritten: 0,
-            recall_at_build: 1.0,
+            recall_at_build: None,
             recall_checked: None,
             rebuilt: 0,
             rebuilt_because: None,
             trouble: None,
             bytes: 0,
+            growth: None,
         };
         if let Some(index) = index.filter(|_| !is_exact) {
             let found = connection.query_one(
-                "SELECT pg_relation_size(to_regclass($1)), coalesce((SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = to_regclass($2)), 0)",
+                "SELECT pg_relation_size(to_regclass($1)), coalesce((SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = to_regclass($2)), 0),
+                     obj_description(to_regclass($1), 'pg_class')",
                 &[&index, &table_of(inner, &row)],
             )?;
             health.bytes = found.try_get::<_, i64>(0)?.max(0) as usize;
             health.built = vectors as usize;
             health.overwritten = found.try_get::<_, i64>(1)?.max(0) as usize;
+            let room = |bytes: usize| bytes as f64 / health.built as f64;
+            let when_made = found.try_get::<_, Option<String>>(2)?.and_then(|comment| {
+                comment.strip_prefix(MADE_WITH)?.split_once(' ')?.0.parse::<f64>().ok()
+            });
+            health.growth = when_made.map(|made| room(health.bytes) / made);
         }
         Ok(health)
     })

@@ -1604,16 +1604,23 @@ fn a_gallery_comes_and_goes_while_an_application_writes() {
 #[test]
 fn searches_by_sql_look_into_the_index() {
     const ROWS: usize = 21_000;
+    const MADE: &str =
+        "UPDATE rehang.state_2 SET provenance = CASE WHEN item % 50 = 0 THEN 'native' ELSE 'adapted' END";
     let Some(server) = server::server() else { return };
     let mut application = Application::new(server, TABLE, &options());
     application.sql(&format!(
         "INSERT INTO notes SELECT n, '', 'body ' || n, '', '[1,1]' FROM generate_series(1, {ROWS}) AS n;
-         ANALYZE rehang.state_2; ALTER TABLE rehang.state_2 SET (autovacuum_enabled = off);
+         ALTER TABLE rehang.state_2 SET (autovacuum_enabled = off);
          INSERT INTO rehang.vector_2 SELECT item, format('[%s,%s,1]', sin(item), cos(item * 7))::vector FROM rehang.state_2;
-         UPDATE rehang.state_2 SET provenance = CASE WHEN item % 50 = 0 THEN 'native' ELSE 'adapted' END"
+         {MADE}"
     ));
     let store = &application.store;
     store.prepare("new", &|_, _| true).unwrap();
+    server::client(&application.address)
+        .batch_execute(&format!(
+            "UPDATE rehang.state_2 SET provenance = 'lacking'; ANALYZE rehang.state_2; {MADE}"
+        ))
+        .unwrap();
     store.switch_serving("old", "new").unwrap();
     let query = Matrix::new(3, vec![0.3, 0.4, 1.0]).unwrap();
     let found = |provenances: &[Provenance]| {
@@ -1648,6 +1655,38 @@ fn searches_by_sql_look_into_the_index() {
         // The session that has searched says so when it ends.
         while client.query_one(looked_up, &[]).unwrap().get::<_, i64>(0) == before {}
     }
+}
+
+/// An index says how much of it a vector takes, against what it took when the index was made; what vectors left behind is given back when
+/// it is made again.
+#[test]
+fn an_index_knows_what_it_has_grown_by() {
+    const ROWS: usize = 21_000;
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.sql(&format!(
+        "INSERT INTO notes SELECT n, '', 'body ' || n, '', '[1,1]' FROM generate_series(1, {ROWS}) AS n;
+         ALTER TABLE rehang.vector_2 SET (autovacuum_enabled = off);
+         INSERT INTO rehang.vector_2 SELECT item, format('[%s,%s,1]', sin(item), cos(item * 7))::vector FROM rehang.state_2;
+         UPDATE rehang.state_2 SET provenance = 'adapted'"
+    ));
+    let store = &application.store;
+    assert_eq!(store.index_health("new").unwrap().growth, None, "no index yet");
+    store.prepare("new", &|_, _| true).unwrap();
+    let made = store.index_health("new").unwrap();
+    assert!((made.growth.unwrap() - 1.0).abs() < 0.01, "{made:?}");
+    let mut client = server::client(&application.address);
+    client
+        .batch_execute(
+            "CREATE TEMP TABLE kept AS SELECT * FROM rehang.vector_2; DELETE FROM rehang.vector_2;
+             INSERT INTO rehang.vector_2 SELECT * FROM kept",
+        )
+        .unwrap();
+    let grown = store.index_health("new").unwrap();
+    assert!(grown.growth.unwrap() > 1.9 && grown.bytes > made.bytes, "{grown:?}");
+    store.rebuild("new").unwrap();
+    let again = store.index_health("new").unwrap();
+    assert!((again.growth.unwrap() - 1.0).abs() < 0.01 && again.bytes < grown.bytes, "{again:?}");
 }
 
 /// An item that was left without a row is removed at the end of the adoption, but not where a transaction is about to write its row.

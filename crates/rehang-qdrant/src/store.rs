@@ -278,12 +278,13 @@ impl QdrantStore {
             waiting: if facts.is_green { 0 } else { vectors - built },
             built,
             overwritten: 0,
-            recall_at_build: 1.0,
+            recall_at_build: None,
             recall_checked: None,
             rebuilt: 0,
             rebuilt_because: None,
             trouble: None,
             bytes: 0,
+            growth: None,
         })
     }
 

@@ -6,7 +6,7 @@ use rehang_store::{IndexHealth, IndexKind, Problem, SpaceRecord, Store};
 use serde::Serialize;
 
 use crate::configuration::Configuration;
-use crate::location::Location;
+use crate::location::{Examined, Location};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::verbs::{expect_same, plan, status};
 
@@ -16,6 +16,8 @@ pub(crate) const RECALL_SAMPLES: usize = 100;
 pub(crate) const RECALL_DEPTH: usize = 10;
 /// Below this an index is said to be ill.
 const RECALL_MIN: f64 = 0.95;
+/// Where a vector takes so many times what it took when its index was made, the index is said to be bloated.
+const GROWTH_MAX: f64 = 1.5;
 
 /// Something that has to be done.
 fn problem(code: &str, seen: impl Into<String>) -> Finding {
@@ -35,7 +37,7 @@ pub struct Examination {
     /// Findings that need attention.
     pub bad: usize,
     /// All findings: problems need attention, notes are good to know. Codes are `store`, `dropped-rows`, `forgotten-space`, `mixed-models`,
-    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `index-health`, `configuration`, `upgrade` and `sigma`.
+    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `upgrade` and `sigma`.
     pub findings: Vec<Finding>,
     /// The search index of every space.
     pub indexes: Vec<SpaceIndex>,
@@ -51,7 +53,8 @@ pub struct SpaceIndex {
 }
 
 /// Examines a gallery, and a configuration with it: of an upgrade that is live or finished it has to be the one, and otherwise
-/// one that could begin. With `repair`, indexes whose recall@10 is below 0.95 are made again.
+/// one that could begin. With `repair`, indexes are made again whose recall@10 is below 0.95, or that take more than 1.5 times the room
+/// that they took when they were made.
 ///
 /// # Errors
 ///
@@ -73,13 +76,7 @@ pub fn examine(
     for record in store.spaces()? {
         examine_space(store, &record, recorded.as_ref(), &mut findings)?;
         let space = record.space.name;
-        examine_index(store, &space, repair, &mut findings)?;
-        let health = store.index_health(&space)?;
-        let text = describe_index(&space, &health);
-        findings.push(match health.trouble {
-            Some(_) => problem("index-health", text),
-            None => note("index-health", text),
-        });
+        let health = examine_index(store, &space, repair, &mut findings)?;
         indexes.push(SpaceIndex { space, health });
     }
     if let Some(configuration) = configuration {
@@ -156,15 +153,27 @@ fn examine_space(
     Ok(())
 }
 
-/// How much of the true nearest the searches of a space find.
-fn examine_index(store: &dyn Store, name: &str, repair: bool, findings: &mut Vec<Finding>) -> Result<()> {
-    let mut recall = store.recall(name, RECALL_SAMPLES, RECALL_DEPTH)?;
-    if recall < RECALL_MIN && repair {
+/// How much of the true nearest the searches of a space find, and what room they take for it.
+fn examine_index(
+    store: &dyn Examined,
+    name: &str,
+    repair: bool,
+    findings: &mut Vec<Finding>,
+) -> Result<IndexHealth> {
+    let look = || -> Result<(f64, IndexHealth)> {
+        Ok((store.recall(name, RECALL_SAMPLES, RECALL_DEPTH)?, store.index_health(name)?))
+    };
+    let (mut recall, mut health) = look()?;
+    let bloat = |health: &IndexHealth| health.growth.filter(|growth| *growth > GROWTH_MAX);
+    if repair && (recall < RECALL_MIN || bloat(&health).is_some()) {
         store.rebuild(name)?;
         store.flush()?;
-        let before = recall;
-        recall = store.recall(name, RECALL_SAMPLES, RECALL_DEPTH)?;
-        let text = format!("index of {name:?} was made again: recall@10 {before:.3}, now {recall:.3}");
+        let (before, bytes_before) = (recall, health.bytes);
+        (recall, health) = look()?;
+        let text = format!(
+            "index of {name:?} was made again: recall@10 {before:.3}, now {recall:.3}; {} bytes, now {}",
+            bytes_before, health.bytes
+        );
         findings.push(note("index", text));
     }
     let text = format!("searches of {name:?} find {:.1} % of the true nearest 10", 100.0 * recall);
@@ -173,7 +182,18 @@ fn examine_index(store: &dyn Store, name: &str, repair: bool, findings: &mut Vec
     } else {
         note("recall", text)
     });
-    Ok(())
+    if let Some(growth) = bloat(&health) {
+        let text = format!(
+            "a vector takes {growth:.1} times what it took of the index of {name:?} when that was made"
+        );
+        findings.push(problem("bloat", text).next(Remedy::RebuildIndex));
+    }
+    let text = describe_index(name, &health);
+    findings.push(match health.trouble {
+        Some(_) => problem("index-health", text),
+        None => note("index-health", text),
+    });
+    Ok(health)
 }
 
 /// What the next verb would say of a configuration.
@@ -225,6 +245,8 @@ fn describe_index(space: &str, health: &IndexHealth) -> String {
     let checked = health
         .recall_checked
         .map_or_else(|| "not checked since".to_owned(), |recall| format!("{recall:.3} when last checked"));
+    let when_built =
+        health.recall_at_build.map_or(String::new(), |recall| format!("{recall:.3} when built, "));
     let rebuilt = match (health.rebuilt, &health.rebuilt_because) {
         (0, _) => "never made again".to_owned(),
         (times, None) => format!("made again {times} times"),
@@ -232,8 +254,8 @@ fn describe_index(space: &str, health: &IndexHealth) -> String {
     };
     format!(
         "the graph of {space:?} was built of {} vectors, of which {} were overwritten or removed since and {} changes wait to be \
-         merged; recall@10 {:.3} when built, {checked}; {rebuilt}{trouble}",
-        health.built, health.overwritten, health.waiting, health.recall_at_build
+         merged; recall@10 {when_built}{checked}; {rebuilt}{trouble}",
+        health.built, health.overwritten, health.waiting
     )
 }
 
@@ -254,12 +276,13 @@ mod tests {
             waiting: 12,
             built: 29_000,
             overwritten: 8_000,
-            recall_at_build: 0.996,
+            recall_at_build: Some(0.996),
             recall_checked: Some(0.981),
             rebuilt: 2,
             rebuilt_because: Some("its recall@10 fell from 0.995 to 0.970".into()),
             trouble: Some("the disk is full".into()),
             bytes: 1,
+            growth: None,
         };
         let text = describe_index("clip", &health);
         for word in [

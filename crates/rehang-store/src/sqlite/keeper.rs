@@ -21,7 +21,7 @@ use super::spaces::{self, SpaceRow};
 pub enum IndexKind {
     /// Every vector is compared: the answers are exact.
     Exact,
-    /// A graph finds candidates: the answers are as good as [`IndexHealth::recall_at_build`] says.
+    /// A graph finds candidates: the answers are as good as [`Index::recall`](crate::Index::recall) says.
     Graph,
 }
 
@@ -38,8 +38,8 @@ pub struct IndexHealth {
     pub built: usize,
     /// Vectors of the graph that were overwritten or removed since.
     pub overwritten: usize,
-    /// Recall when the graph was built; 1 without a graph.
-    pub recall_at_build: f64,
+    /// Recall when the graph was built; `None` without one, and where its server keeps no such figure.
+    pub recall_at_build: Option<f64>,
     /// Recall when it was looked at last, by whichever process, where that was after the build.
     pub recall_checked: Option<f64>,
     /// How often the graph was made again, by whichever process.
@@ -48,8 +48,10 @@ pub struct IndexHealth {
     pub rebuilt_because: Option<String>,
     /// What went wrong in the background last, if anything; searches are right all the same.
     pub trouble: Option<String>,
-    /// Bytes it takes in memory.
+    /// Bytes it takes: in memory, or on the disk of its server.
     pub bytes: usize,
+    /// What a vector takes of them, in multiples of what it took when the graph was made; `None` where that is not known.
+    pub growth: Option<f64>,
 }
 
 /// The indexes of a gallery in this process.
@@ -139,12 +141,13 @@ impl Keeper {
             waiting: if graph.is_some() { index.waiting() } else { 0 },
             built: graph.map_or(0, |graph| graph.built),
             overwritten: graph.map_or(0, |graph| graph.overwritten),
-            recall_at_build: graph.map_or(1.0, |graph| graph.recall_at_build),
+            recall_at_build: graph.map(|graph| graph.recall_at_build),
             recall_checked: care.recall_checked,
             rebuilt: care.rebuilt,
             rebuilt_because: care.rebuilt_because,
             trouble: notes.trouble.clone(),
             bytes: index.bytes(),
+            growth: None,
         })
     }
 
