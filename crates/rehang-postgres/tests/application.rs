@@ -1678,8 +1678,8 @@ fn an_index_knows_what_it_has_grown_by() {
     let mut client = server::client(&application.address);
     client
         .batch_execute(
-            "CREATE TEMP TABLE kept AS SELECT * FROM rehang.vector_2; DELETE FROM rehang.vector_2;
-             INSERT INTO rehang.vector_2 SELECT * FROM kept",
+            "DELETE FROM rehang.vector_2;
+             INSERT INTO rehang.vector_2 SELECT item, format('[%s,%s,2]', sin(item), cos(item * 7))::vector FROM rehang.state_2",
         )
         .unwrap();
     let grown = store.index_health("new").unwrap();
