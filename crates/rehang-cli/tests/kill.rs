@@ -16,7 +16,7 @@ use common::upgrade::{self, IMPORT, upgrade};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Matrix, Provenance};
-use rehang_store::{Ledger, Scan, Select, SqliteStore};
+use rehang_store::{Examined, Ledger, Scan, Select, SqliteStore};
 
 const ITEMS: usize = 1200;
 const BATCH: usize = 8;

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use common::Place;
 use common::upgrade::{IMPORT, upgrade};
 use rehang::Matrix;
-use rehang_store::{Counts, Ledger, SqliteStore};
+use rehang_store::{Counts, Examined, Ledger, SqliteStore};
 
 const ITEMS: usize = 3000;
 const D_OLD: usize = 16;

@@ -365,20 +365,8 @@ pub(crate) fn health(inner: &Inner, space: &str) -> Result<IndexHealth> {
         )?;
         let index = index_of(connection, inner, &row)?;
         let is_exact = index.is_none() || vectors as i64 <= EXACT_MAX;
-        let mut health = IndexHealth {
-            kind: if is_exact { IndexKind::Exact } else { IndexKind::Graph },
-            vectors: vectors as usize,
-            waiting: 0,
-            built: 0,
-            overwritten: 0,
-            recall_at_build: None,
-            recall_checked: None,
-            rebuilt: 0,
-            rebuilt_because: None,
-            trouble: None,
-            bytes: 0,
-            growth: None,
-        };
+        let kind = if is_exact { IndexKind::Exact } else { IndexKind::Graph };
+        let mut health = IndexHealth::new(kind, vectors as usize);
         if let Some(index) = index.filter(|_| !is_exact) {
             let found = connection.query_one(
                 "SELECT pg_relation_size(to_regclass($1)), coalesce((SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = to_regclass($2)), 0),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rehang::{Error, Matrix, Provenance, Remedy, Result, Space};
 use rehang_store::{
-    AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, IndexHealth, Item,
-    ItemKey, ItemWrite, Ledger, Outcome, Priority, Problem, Queue, Record, Revision, Sample, Scan,
+    AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
+    Item, ItemKey, ItemWrite, Ledger, Outcome, Priority, Problem, Queue, Record, Revision, Sample, Scan,
     SpaceRecord, VectorRecord, VectorWrite,
 };
 
@@ -492,43 +492,6 @@ impl PostgresStore {
         }
         Ok(Held(Mutex::new(session)))
     }
-
-    /// What must not be in the gallery.
-    ///
-    /// # Errors
-    ///
-    /// What reading the gallery gives.
-    pub fn check(&self) -> Result<Vec<Problem>> {
-        doctor::check(&self.0)
-    }
-
-    /// How the search index of a space is.
-    ///
-    /// # Errors
-    ///
-    /// Not found where there is no such space.
-    pub fn index_health(&self, space: &str) -> Result<IndexHealth> {
-        search::health(&self.0, space)
-    }
-
-    /// Whether a space was dropped whose tables are still there.
-    ///
-    /// # Errors
-    ///
-    /// What reading the gallery gives.
-    pub fn has_dropped_rows(&self) -> Result<bool> {
-        Ok(!self.0.database.run(Mode::Read, spaces::left)?.is_empty())
-    }
-
-    /// Removes what dropped spaces left, and lets the server use the room of dead rows of our tables again: bytes of our tables
-    /// before and after.
-    ///
-    /// # Errors
-    ///
-    /// What the server says.
-    pub fn compact(&self) -> Result<(u64, u64)> {
-        doctor::compact(&self.0)
-    }
 }
 
 /// A lock that is held; see [`PostgresStore::hold`]. It lasts as long as its connection.
@@ -659,6 +622,25 @@ macro_rules! passed_on {
             $work(&self.0, $($argument),*)
         })*
     };
+}
+
+impl Examined for PostgresStore {
+    fn check(&self) -> Result<Vec<Problem>> {
+        doctor::check(&self.0)
+    }
+
+    fn index_health(&self, space: &str) -> Result<IndexHealth> {
+        search::health(&self.0, space)
+    }
+
+    fn has_dropped_rows(&self) -> Result<bool> {
+        Ok(!self.0.database.run(Mode::Read, spaces::left)?.is_empty())
+    }
+
+    /// The server may use the room of dead rows of our tables again.
+    fn compact(&self) -> Result<(u64, u64)> {
+        doctor::compact(&self.0)
+    }
 }
 
 impl Ledger for PostgresStore {

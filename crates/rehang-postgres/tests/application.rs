@@ -12,8 +12,8 @@ use postgres::error::SqlState;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
-    Band, Epoch, Filter, Index as _, ItemKey, ItemWrite, Ledger, Outcome, Priority, Queue, Revision, Scan,
-    Select, VectorWrite,
+    Band, Epoch, Examined, Filter, Index as _, ItemKey, ItemWrite, Ledger, Outcome, Priority, Queue,
+    Revision, Scan, Select, VectorWrite,
 };
 use serde_json::json;
 

@@ -13,8 +13,8 @@ use proptest::test_runner::RngSeed;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
-    Among, Band, Epoch, Filter, ItemKey, ItemWrite, Ledger as _, ManualLeaseClock, MemoryStore, NewVector,
-    Priority, Queue, Revision, Sample, Scan, Select, Store, VectorWrite,
+    Among, Band, Epoch, Examined, Filter, ItemKey, ItemWrite, Ledger as _, ManualLeaseClock, MemoryStore,
+    NewVector, Priority, Queue, Revision, Sample, Scan, Select, Store, VectorWrite,
 };
 use serde_json::{Value, json};
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{
-    Epoch, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Scan, Select,
-    VectorWrite,
+    Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Scan,
+    Select, VectorWrite,
 };
 use serde_json::{Value, json};
 use server::{Server, send};

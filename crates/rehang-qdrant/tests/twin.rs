@@ -12,8 +12,8 @@ use proptest::test_runner::{Config, TestRunner};
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_store::{
-    Band, Counts, Filter, ItemWrite, Ledger, ManualLeaseClock, MemoryStore, NewVector, Outcome, Priority,
-    Queue, Scan, Select, Store, VectorWrite, find_space,
+    Band, Counts, Examined, Filter, ItemWrite, Ledger, ManualLeaseClock, MemoryStore, NewVector, Outcome,
+    Priority, Queue, Scan, Select, Store, VectorWrite, find_space,
 };
 use serde_json::{Value, json};
 

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
-    Epoch, Filter, Index, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select, SqliteStore,
-    VectorWrite,
+    Epoch, Examined, Filter, Index, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select,
+    SqliteStore, VectorWrite,
 };
 
 /// Items of one transaction of the import.

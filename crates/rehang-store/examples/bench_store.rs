@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
-    Epoch, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select,
+    Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select,
     SqliteStore, VectorWrite,
 };
 use usearch::{Index as Graph, IndexOptions, MetricKind, ScalarKind};

@@ -9,6 +9,7 @@ mod clock;
 pub mod conformance;
 mod contract;
 mod exact;
+mod examined;
 mod lease;
 mod memory;
 mod shuffle;
@@ -19,7 +20,8 @@ pub use contract::{
     Item, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Record, Revision, Sample, Scan,
     Select, SpaceRecord, Store, VectorRecord, VectorWrite, expect_space, find_space,
 };
+pub use examined::{Examined, IndexHealth, IndexKind, Problem};
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock};
 pub use memory::MemoryStore;
 pub use shuffle::shuffled;
-pub use sqlite::{IndexHealth, IndexKind, Problem, SearchOptions, SqliteStore};
+pub use sqlite::{SearchOptions, SqliteStore};

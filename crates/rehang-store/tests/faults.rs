@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use rehang::{Distance, ErrorKind, Provenance, Result, Space};
-use rehang_store::{Index, ItemWrite, Ledger, NewVector, Outcome, Scan, Select, SqliteStore, VectorWrite};
+use rehang_store::{
+    Examined, Index, ItemWrite, Ledger, NewVector, Outcome, Scan, Select, SqliteStore, VectorWrite,
+};
 use rusqlite::Connection;
 
 #[test]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rehang::Provenance;
-use rehang_store::{Band, Epoch, Ledger, ManualLeaseClock, Priority, Queue, Scan, Select, SqliteStore};
+use rehang_store::{
+    Band, Epoch, Examined, Ledger, ManualLeaseClock, Priority, Queue, Scan, Select, SqliteStore,
+};
 use rusqlite::Connection;
 
 /// A merged upgrade half-way: 60 items in all, a few native, one changed and one added plainly and not caught up with, one without

@@ -2,8 +2,8 @@
 
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
-    Epoch, Filter, Index, ItemWrite, Ledger, Outcome, Priority, Scan, Select, SqliteStore, VectorRecord,
-    VectorWrite,
+    Epoch, Examined, Filter, Index, ItemWrite, Ledger, Outcome, Priority, Scan, Select, SqliteStore,
+    VectorRecord, VectorWrite,
 };
 use rusqlite::{Connection, params};
 use serde_json::json;

@@ -14,8 +14,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
-    Band, Filter, Index, Item, ItemKey, ItemWrite, Ledger, ManualLeaseClock, NewVector, Priority, Queue,
-    Record, Revision, Scan, SearchOptions, Select, SqliteStore, VectorWrite, find_space,
+    Band, Examined, Filter, Index, Item, ItemKey, ItemWrite, Ledger, ManualLeaseClock, NewVector, Priority,
+    Queue, Record, Revision, Scan, SearchOptions, Select, SqliteStore, VectorWrite, find_space,
 };
 use rusqlite::types::Value;
 use rusqlite::{Connection, params};

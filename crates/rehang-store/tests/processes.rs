@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rehang::{Distance, Provenance, Space};
 use rehang_store::{
-    Epoch, ItemWrite, LeaseClock, Ledger, Priority, Queue, Record, SqliteStore, SystemLeaseClock, VectorWrite,
+    Epoch, Examined, ItemWrite, LeaseClock, Ledger, Priority, Queue, Record, SqliteStore, SystemLeaseClock,
+    VectorWrite,
 };
 
 const ITEMS: usize = 300;

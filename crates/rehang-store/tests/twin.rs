@@ -8,8 +8,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
-    Among, Band, Epoch, Filter, ItemKey, ItemWrite, ManualLeaseClock, MemoryStore, NewVector, Priority,
-    Queue, Revision, Sample, Scan, SearchOptions, Select, SqliteStore, Store, VectorWrite,
+    Among, Band, Epoch, Examined, Filter, ItemKey, ItemWrite, ManualLeaseClock, MemoryStore, NewVector,
+    Priority, Queue, Revision, Sample, Scan, SearchOptions, Select, SqliteStore, Store, VectorWrite,
 };
 use serde_json::json;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rehang::{Error, Provenance, Result, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
-use rehang_store::{IndexHealth, Ledger, Problem};
+use rehang_store::{Examined, Ledger};
 
-use crate::location::{Examined, Held};
+use crate::location::Held;
 use crate::observe::{Observer, counting};
 use crate::table::{Adopted, Looked};
 
@@ -142,25 +142,5 @@ impl CollectionLocation {
     /// As [`QdrantStore::release`].
     pub fn release(&self) -> Result<()> {
         self.store()?.release()
-    }
-}
-
-impl Examined for QdrantStore {
-    fn problems(&self) -> Result<Vec<Problem>> {
-        self.check()
-    }
-
-    fn index_health(&self, space: &str) -> Result<IndexHealth> {
-        Self::index_health(self, space)
-    }
-
-    /// A space that is dropped goes with its vector.
-    fn has_dropped_rows(&self) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// The server gives room back by itself.
-    fn compact(&self) -> Result<(u64, u64)> {
-        Ok((0, 0))
     }
 }

@@ -7,14 +7,14 @@ use rehang::files::{self, VectorSource, folder_of};
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig};
-use rehang_store::{Ledger, Store, find_space};
+use rehang_store::{Examined, Ledger, Store, find_space};
 use serde::Deserialize;
 
 use crate::backfill::{Limits, Until};
 use crate::collection::CollectionLocation;
 use crate::fitting;
 use crate::forecast::Forecast;
-use crate::location::{Examined, Location};
+use crate::location::Location;
 use crate::record::{OrderSettings, Phase, Recorded};
 use crate::table::TableLocation;
 use crate::verbs::{Setup, expect_same};

@@ -2,11 +2,11 @@
 
 use rehang::finding::{Finding, Severity};
 use rehang::{Provenance, Remedy, Result};
-use rehang_store::{IndexHealth, IndexKind, Problem, SpaceRecord, Store};
+use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store};
 use serde::Serialize;
 
 use crate::configuration::Configuration;
-use crate::location::{Examined, Location};
+use crate::location::Location;
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::verbs::{expect_same, plan, status};
 
@@ -67,7 +67,7 @@ pub fn examine(
     let store = &*location.open()?;
     let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
     let mut findings: Vec<Finding> =
-        store.problems()?.iter().map(|found| problem("store", describe(found))).collect();
+        store.check()?.iter().map(|found| problem("store", describe(found))).collect();
     if store.has_dropped_rows()? {
         let text = "a space was dropped, and its rows still take room: another process is at it, or died";
         findings.push(note("dropped-rows", text).next(Remedy::Compact));

@@ -71,7 +71,7 @@ pub use health::{SigmaHealth, sigma_health};
 pub use identity::put_back;
 pub use init::{Init, Initialised, init};
 pub use lists::{Left, left};
-pub use location::{Examined, Held, Location, NewGallery};
+pub use location::{Held, Location, NewGallery};
 pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use query::{Query, QueryEncoders};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rehang::files::{folder_of, is_same_file};
 use rehang::{Error, Remedy, Result, Space};
-use rehang_store::{IndexHealth, Problem, SqliteStore, Store};
+use rehang_store::{Examined, SqliteStore, Store};
 use tempfile::{TempDir, TempPath};
 
 use crate::collection::CollectionLocation;
@@ -39,55 +39,6 @@ pub enum Location {
 
 /// A lock of an upgrade, held until it is dropped; see [`Location::hold`].
 pub type Held = Box<dyn Send>;
-
-/// A store that says more of itself than the contract asks for: what an examination looks at.
-pub trait Examined: Store {
-    /// What is damaged in it.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    fn problems(&self) -> Result<Vec<Problem>>;
-
-    /// How the search index of a space is.
-    ///
-    /// # Errors
-    ///
-    /// Not found where there is no such space; those of the store.
-    fn index_health(&self, space: &str) -> Result<IndexHealth>;
-
-    /// Whether rows of a dropped space still take room.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    fn has_dropped_rows(&self) -> Result<bool>;
-
-    /// Gives the disk the room back that nothing uses any more: bytes before and after.
-    ///
-    /// # Errors
-    ///
-    /// Unavailable where other processes keep the gallery busy; those of the store.
-    fn compact(&self) -> Result<(u64, u64)>;
-}
-
-impl Examined for SqliteStore {
-    fn problems(&self) -> Result<Vec<Problem>> {
-        self.check()
-    }
-
-    fn index_health(&self, space: &str) -> Result<IndexHealth> {
-        SqliteStore::index_health(self, space)
-    }
-
-    fn has_dropped_rows(&self) -> Result<bool> {
-        SqliteStore::has_dropped_rows(self)
-    }
-
-    fn compact(&self) -> Result<(u64, u64)> {
-        SqliteStore::compact(self)
-    }
-}
 
 impl Location {
     /// A gallery in a SQLite file.

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use rehang::{Result, Space};
+use rehang_store::Examined;
 use serde::{Deserialize, Serialize};
 
-use crate::location::{Examined, Held};
+use crate::location::Held;
 use crate::observe::Observer;
 
 /// A table of PostgreSQL that is, or will be, a gallery: `[gallery]` of a configuration.
@@ -99,7 +100,7 @@ pub const URL_ENV: &str = "DATABASE_URL";
 mod postgres {
     use rehang::{Error, Provenance};
     use rehang_postgres::{PostgresStore, TableOptions};
-    use rehang_store::{IndexHealth, Ledger, Problem};
+    use rehang_store::Ledger;
 
     use super::{Adopted, Arc, Examined, Held, Looked, Observer, Result, Space, TableLocation, URL_ENV};
     use crate::observe::counting;
@@ -209,24 +210,6 @@ mod postgres {
                 store.settle(column, &counting(observer, "moving vectors into the table", "vectors"))?;
             }
             store.release(into)
-        }
-    }
-
-    impl Examined for PostgresStore {
-        fn problems(&self) -> Result<Vec<Problem>> {
-            self.check()
-        }
-
-        fn index_health(&self, space: &str) -> Result<IndexHealth> {
-            Self::index_health(self, space)
-        }
-
-        fn has_dropped_rows(&self) -> Result<bool> {
-            Self::has_dropped_rows(self)
-        }
-
-        fn compact(&self) -> Result<(u64, u64)> {
-            Self::compact(self)
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rehang::{Error, Progress, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input};
 use rehang_fit::{FitAnswer, Method};
-use rehang_store::{Scan, Select, Store, expect_space, find_space};
+use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
 use crate::backfill::{Ending, Limits, Request, Tally, Until};
@@ -20,7 +20,6 @@ use crate::fitting::{
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
 use crate::identity::put_back;
-use crate::location::Examined;
 use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
 use crate::run::{BackfillSetup, Part, Summary, backfill, input_of};

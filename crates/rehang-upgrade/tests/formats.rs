@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{TestClock, TestEncoder, World, check};
 use rehang::Progress;
 use rehang::order::Policy;
-use rehang_store::{Epoch, ItemWrite, Ledger, SqliteStore};
+use rehang_store::{Epoch, Examined, ItemWrite, Ledger, SqliteStore};
 use rehang_upgrade::{
     BackfillSetup, Ending, Gallery, Limits, OrderSettings, Part, Recorded, Setup, Unobserved, backfill,
     finish, start, status,

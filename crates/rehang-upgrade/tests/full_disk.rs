@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use common::{TestClock, TestEncoder, World, check};
 use rehang::{Error, Matrix, Progress};
-use rehang_store::{Filter, Index, ItemWrite, Ledger, SearchOptions, SqliteStore};
+use rehang_store::{Examined, Filter, Index, ItemWrite, Ledger, SearchOptions, SqliteStore};
 use rehang_upgrade::{BackfillSetup, Limits, Part, Serving, Unobserved, backfill, start, status, switch};
 
 const BATCH: usize = 200;

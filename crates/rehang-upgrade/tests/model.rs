@@ -964,7 +964,7 @@ proptest! {
             let stores = [(); HANDLES].map(|()| Arc::new(gallery.open()) as Arc<dyn Store>);
             let clock = gallery.clock();
             play(Model::new(stores, None, clock, items, &ON_POSTGRES), &steps);
-            gallery.open().release(None).unwrap();
+            gallery.remove();
         }
     }
 }
@@ -1015,6 +1015,11 @@ mod postgres {
                 ..TableOptions::default()
             };
             PostgresStore::adopt(&self.address, &options, Some(OLD), &|_, _| true).unwrap()
+        }
+
+        pub fn remove(&self) {
+            self.open().release(None).unwrap();
+            server::client(&self.address).batch_execute(&format!("DROP TABLE {}", self.name)).unwrap();
         }
 
         /// Leases run by the server's clock: they are set back, which is all that they can see of time.

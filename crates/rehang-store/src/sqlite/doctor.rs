@@ -2,21 +2,10 @@
 
 use rehang::{NORMALISED_TOLERANCE, Result, norm};
 use rusqlite::{Connection, Transaction};
-use serde::Serialize;
 
 use super::connection::{Database, Step};
 use super::spaces::{self, SpaceRow};
-
-/// Something that must not be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Problem {
-    /// The space it was found in; `None` where it is about the whole gallery.
-    pub space: Option<String>,
-    /// What was found, and how often.
-    pub what: String,
-    /// How often.
-    pub count: u64,
-}
+use crate::examined::Problem;
 
 /// Vectors of each space whose numbers are read.
 const SAMPLE: usize = 10_000;

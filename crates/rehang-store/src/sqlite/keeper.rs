@@ -7,52 +7,13 @@ use std::thread::JoinHandle;
 
 use rehang::Result;
 use rusqlite::Transaction;
-use serde::Serialize;
 
 use super::SearchOptions;
 use super::connection::{Database, Step, lock};
 use super::graph::{Care, Graph, side_file};
 use super::index::{self, Changes, RECALL_K, RECALL_SAMPLES, SpaceIndex};
 use super::spaces::{self, SpaceRow};
-
-/// How a space is searched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IndexKind {
-    /// Every vector is compared: the answers are exact.
-    Exact,
-    /// A graph finds candidates: the answers are as good as [`Index::recall`](crate::Index::recall) says.
-    Graph,
-}
-
-/// How the search index of a space is.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct IndexHealth {
-    /// How the space is searched.
-    pub kind: IndexKind,
-    /// Vectors that searches see.
-    pub vectors: usize,
-    /// Vectors and removals that wait to be merged into the graph; they are compared one by one until then.
-    pub waiting: usize,
-    /// Vectors of the graph when it was built; 0 without a graph.
-    pub built: usize,
-    /// Vectors of the graph that were overwritten or removed since.
-    pub overwritten: usize,
-    /// Recall when the graph was built; `None` without one, and where its server keeps no such figure.
-    pub recall_at_build: Option<f64>,
-    /// Recall when it was looked at last, by whichever process, where that was after the build.
-    pub recall_checked: Option<f64>,
-    /// How often the graph was made again, by whichever process.
-    pub rebuilt: u64,
-    /// Why it was made again last.
-    pub rebuilt_because: Option<String>,
-    /// What went wrong in the background last, if anything; searches are right all the same.
-    pub trouble: Option<String>,
-    /// Bytes it takes: in memory, or on the disk of its server.
-    pub bytes: usize,
-    /// What a vector takes of them, in multiples of what it took when the graph was made; `None` where that is not known.
-    pub growth: Option<f64>,
-}
+use crate::examined::{IndexHealth, IndexKind};
 
 /// The indexes of a gallery in this process.
 #[derive(Debug)]

@@ -29,11 +29,10 @@ use crate::contract::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite,
     Ledger, Outcome, Priority, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite,
 };
+use crate::examined::{Examined, IndexHealth, Problem};
 use crate::lease::{LeaseClock, SystemLeaseClock};
 use connection::Database;
-pub use doctor::Problem;
 use keeper::Keeper;
-pub use keeper::{IndexHealth, IndexKind};
 
 /// A gallery in one SQLite file, for any number of threads and processes at once.
 ///
@@ -170,50 +169,9 @@ impl SqliteStore {
         Ok(graph::side_file(self.database.path(), number))
     }
 
-    /// How the search index of a space is. Read-only; where the space has not been searched yet, its index is brought
-    /// up first.
-    ///
-    /// # Errors
-    ///
-    /// Not found where there is no such space; what reading the gallery gives.
-    pub fn index_health(&self, space: &str) -> Result<IndexHealth> {
-        self.keeper.health(space)
-    }
-
     /// Waits until nothing of the search indexes is being made or merged in the background.
     pub fn wait_for_indexes(&self) {
         self.keeper.wait();
-    }
-
-    /// Looks for everything that must not be: what it finds was done by a writer that went around the triggers, or by a
-    /// damaged disk.
-    ///
-    /// # Errors
-    ///
-    /// What reading the gallery gives.
-    pub fn check(&self) -> Result<Vec<Problem>> {
-        doctor::check(&self.database)
-    }
-
-    /// Gives the disk the room back that dropped spaces and deleted items leave in the file: a drop that was cut off is ended, then it is written again without it, which takes as
-    /// much room beside it meanwhile. Gives the file's bytes before and after.
-    ///
-    /// # Errors
-    ///
-    /// Unavailable where other processes keep the gallery busy; what the disk gives.
-    pub fn compact(&self) -> Result<(u64, u64)> {
-        spaces::remove_left(&self.database)?;
-        self.database.compact()
-    }
-
-    /// Whether a space was dropped whose rows are still in the file, as where the process died that dropped it. They only take room;
-    /// [`SqliteStore::compact`] removes them, and so does the next space that is made or dropped.
-    ///
-    /// # Errors
-    ///
-    /// What reading the gallery gives.
-    pub fn has_dropped_rows(&self) -> Result<bool> {
-        spaces::is_any_left(&self.database)
     }
 
     /// Moves everything that SQLite still keeps beside the file into the file, so that the one file is the whole gallery
@@ -242,6 +200,27 @@ macro_rules! passed_on {
             $work(&self.database, $($argument),*)
         })*
     };
+}
+
+impl Examined for SqliteStore {
+    fn check(&self) -> Result<Vec<Problem>> {
+        doctor::check(&self.database)
+    }
+
+    /// Where the space has not been searched yet, its index is brought up first.
+    fn index_health(&self, space: &str) -> Result<IndexHealth> {
+        self.keeper.health(space)
+    }
+
+    fn has_dropped_rows(&self) -> Result<bool> {
+        spaces::is_any_left(&self.database)
+    }
+
+    /// The file is written again, which takes as much room beside it meanwhile.
+    fn compact(&self) -> Result<(u64, u64)> {
+        spaces::remove_left(&self.database)?;
+        self.database.compact()
+    }
 }
 
 impl Ledger for SqliteStore {

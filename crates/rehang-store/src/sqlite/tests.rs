@@ -5,6 +5,7 @@ use super::*;
 use crate::ManualLeaseClock;
 use crate::conformance;
 use crate::contract::Select;
+use crate::examined::IndexKind;
 
 /// Galleries in a folder, put to the test.
 struct Folder {

@@ -9,7 +9,7 @@ use postgres::types::Type;
 use postgres::{Client, NoTls};
 use rehang::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
-use rehang_store::{Ledger, Problem, Store};
+use rehang_store::{Examined, Ledger, Problem, Store};
 
 use crate::{Application, D_NEW, D_OLD, Server, space, vector};
 

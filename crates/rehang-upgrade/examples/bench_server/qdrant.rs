@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rehang::Provenance;
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
-use rehang_store::{Ledger, Problem, Store};
+use rehang_store::{Examined, Ledger, Problem, Store};
 use serde_json::{Value, json};
 use ureq::Agent;
 

@@ -1,0 +1,112 @@
+//! What a store knows of itself beyond the contract, for an examination.
+
+use rehang::Result;
+use serde::Serialize;
+
+use crate::contract::Store;
+
+/// Something that must not be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The space it was found in; `None` where it is about the whole gallery.
+    pub space: Option<String>,
+    /// What was found.
+    pub what: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// How a space is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IndexKind {
+    /// Every vector is compared: the answers are exact.
+    Exact,
+    /// A graph finds candidates: the answers are as good as [`Index::recall`](crate::Index::recall) says.
+    Graph,
+}
+
+/// How the search index of a space is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct IndexHealth {
+    /// How the space is searched.
+    pub kind: IndexKind,
+    /// Vectors that searches see.
+    pub vectors: usize,
+    /// Vectors and removals that wait to be merged into the graph; they are compared one by one until then.
+    pub waiting: usize,
+    /// Vectors of the graph when it was built; 0 without a graph.
+    pub built: usize,
+    /// Vectors of the graph that were overwritten or removed since.
+    pub overwritten: usize,
+    /// Recall when the graph was built; `None` without one, and where its server keeps no such figure.
+    pub recall_at_build: Option<f64>,
+    /// Recall when it was looked at last, by whichever process, where that was after the build.
+    pub recall_checked: Option<f64>,
+    /// How often the graph was made again, by whichever process.
+    pub rebuilt: u64,
+    /// Why it was made again last.
+    pub rebuilt_because: Option<String>,
+    /// What went wrong in the background last, if anything; searches are right all the same.
+    pub trouble: Option<String>,
+    /// Bytes it takes: in memory, or on the disk of its server.
+    pub bytes: usize,
+    /// What a vector takes of them, in multiples of what it took when the graph was made; `None` where that is not known.
+    pub growth: Option<f64>,
+}
+
+impl IndexHealth {
+    /// Of an index of which nothing else is known.
+    pub fn new(kind: IndexKind, vectors: usize) -> Self {
+        Self {
+            kind,
+            vectors,
+            waiting: 0,
+            built: 0,
+            overwritten: 0,
+            recall_at_build: None,
+            recall_checked: None,
+            rebuilt: 0,
+            rebuilt_because: None,
+            trouble: None,
+            bytes: 0,
+            growth: None,
+        }
+    }
+}
+
+/// A store that says more of itself than the contract asks for.
+pub trait Examined: Store {
+    /// Looks for everything that must not be: what it finds was done by a writer that went around the store, or by a damaged disk.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    fn check(&self) -> Result<Vec<Problem>>;
+
+    /// How the search index of a space is, as far as the store knows.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no such space; those of the store.
+    fn index_health(&self, space: &str) -> Result<IndexHealth>;
+
+    /// Whether a space was dropped whose rows still take room, as where the process died that dropped it. [`Examined::compact`] removes them,
+    /// and so does the next space that is made or dropped.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    fn has_dropped_rows(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Gives the room back that nothing uses any more: bytes before and after. A store that does so by itself has nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable where other processes keep the gallery busy; those of the store.
+    fn compact(&self) -> Result<(u64, u64)> {
+        Ok((0, 0))
+    }
+}
