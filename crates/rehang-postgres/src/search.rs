@@ -240,7 +240,7 @@ pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> 
     // An index that a process left unfinished is in the way and of no use.
     build(inner, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.vector_{n}_nearest"), &|_, _| true)?;
     build(inner, &schema::vector_index(n, &row.record.space), advance)?;
-    note_room(inner, space)
+    note_room(inner, n)
 }
 
 /// Makes an index of the application's table over a column of it that vectors were moved into.
@@ -296,31 +296,32 @@ fn build(inner: &Inner, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result
 }
 
 pub(crate) fn rebuild(inner: &Inner, space: &str) -> Result<()> {
-    let index = inner.database.run(Mode::Read, |connection| {
+    let found = inner.database.run(Mode::Read, |connection| {
         let row = find(connection, inner, space)?;
-        if row.in_column.is_some() { Ok(None) } else { index_of(connection, inner, &row) }
-    })?;
-    match index {
-        Some(index) => {
-            build(inner, &format!("REINDEX INDEX CONCURRENTLY {index}"), &|_, _| true)?;
-            note_room(inner, space)
+        if row.in_column.is_some() {
+            return Ok(None);
         }
-        None => Ok(()),
-    }
+        Ok(index_of(connection, inner, &row)?.map(|index| (index, row.number)))
+    })?;
+    let Some((index, n)) = found else { return Ok(()) };
+    build(inner, &format!("REINDEX INDEX CONCURRENTLY {index}"), &|_, _| true)?;
+    note_room(inner, n)
 }
 
-/// Notes beside an index that was just made what a vector takes of it: vectors that are overwritten leave room that is only used again
-/// after a vacuum, and one that was deleted never gives it back.
-fn note_room(inner: &Inner, space: &str) -> Result<()> {
+/// Notes beside the index that we have just made what a vector takes of it. An application may have an index of its own there, which
+/// goes without.
+fn note_room(inner: &Inner, n: i32) -> Result<()> {
     inner.database.run(Mode::Write, |connection| {
-        let row = find(connection, inner, space)?;
-        let Some(index) = index_of(connection, inner, &row)? else { return Ok(()) };
         let sql = format!(
-            "SELECT pg_relation_size('{index}')::float8 / greatest(count(*), 1) FROM rehang.state_{} WHERE provenance <> 'lacking'",
-            row.number
+            "SELECT pg_relation_size(to_regclass('rehang.vector_{n}_nearest'))::float8 / greatest(count(*), 1)
+             FROM rehang.state_{n} WHERE provenance <> 'lacking'"
         );
-        let bytes: f64 = connection.query_one(&sql, &[])?.try_get(0)?;
-        connection.batch(&format!("COMMENT ON INDEX {index} IS '{MADE_WITH}{bytes:.1} bytes a vector'"))
+        let Some(bytes) = connection.query_one(&sql, &[])?.try_get::<_, Option<f64>>(0)? else {
+            return Ok(());
+        };
+        connection.batch(&format!(
+            "COMMENT ON INDEX rehang.vector_{n}_nearest IS '{MADE_WITH}{bytes:.1} bytes a vector'"
+        ))
     })
 }
 
