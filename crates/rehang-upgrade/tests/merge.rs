@@ -3,110 +3,34 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
+use common::hooked::Hooked;
 use common::{TestClock, TestEncoder, World, fill, new_model, old_model};
 use rehang::order::Policy;
 use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_store::{
-    AtWork, Band, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite,
-    Ledger, MemoryStore, Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, SpaceRecord,
-    VectorRecord, VectorWrite,
+    Band, Filter, Found, Index, ItemKey, Ledger, MemoryStore, Outcome, Revision, Scan, Select, VectorWrite,
 };
 use rehang_upgrade::{
     BackfillSetup, Limits, Merge, OrderSettings, Part, Recorded, Serving, Setup, Unobserved, backfill,
     finish, rollback, start, switch,
 };
 
-/// A store in which something is written right before the n-th read (counted from 1), and that knows what was searched.
-#[derive(Clone)]
-struct WrittenBefore {
-    store: MemoryStore,
+/// A store in which something happens right before the n-th read of a search (counted from 1), and its count of reads.
+fn before_read(
+    store: &MemoryStore,
     read: u64,
-    write: VectorWrite,
-    /// The upgrade that is finished instead of the write.
-    finished: Option<World>,
-    reads: Arc<AtomicU64>,
-    /// Space and depth of every search.
-    searched: Arc<Mutex<Vec<(String, usize)>>>,
-}
-
-impl WrittenBefore {
-    fn count(&self) -> Result<()> {
-        if self.reads.fetch_add(1, Ordering::SeqCst) + 1 == self.read {
-            if let Some(world) = &self.finished {
-                return finish(&self.store, &world.setup(), &Unobserved).map(drop);
-            }
-            let outcomes = self.store.write_vectors("new-model", None, std::slice::from_ref(&self.write))?;
-            assert_eq!(outcomes, [Outcome::Written]);
-        }
-        Ok(())
-    }
-}
-
-macro_rules! passed_on {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $out:ty;)*) => {
-        $(fn $name(&self, $($argument: $kind),*) -> $out { self.store.$name($($argument),*) })*
-    };
-}
-
-impl Index for WrittenBefore {
-    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
-        self.count()?;
-        self.searched.lock().unwrap().push((space.into(), k));
-        self.store.search(space, queries, k, filter)
-    }
-
-    passed_on! {
-        recall(space: &str, samples: usize, k: usize) -> Result<f64>;
-        is_ready(space: &str) -> Result<bool>;
-        prepare(space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>;
-        rebuild(space: &str) -> Result<()>;
-        flush() -> Result<()>;
-    }
-}
-
-impl Ledger for WrittenBefore {
-    fn provenances(&self, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
-        self.count()?;
-        self.store.provenances(space, keys)
-    }
-
-    passed_on! {
-        name() -> String;
-        spaces() -> Result<Vec<SpaceRecord>>;
-        create_space(space: &Space, written_as: Provenance) -> Result<()>;
-        drop_space(space: &str) -> Result<()>;
-        serving() -> Result<Option<String>>;
-        switch_serving(from: &str, to: &str) -> Result<()>;
-        put(writes: &[ItemWrite]) -> Result<Vec<Revision>>;
-        delete(ids: &[&str]) -> Result<usize>;
-        get(ids: &[&str]) -> Result<Vec<Option<Item>>>;
-        vectors(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>>;
-        serving_and_document(document: &str) -> Result<(Option<String>, Option<rehang_store::Document>)>;
-        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
-        set_priorities(space: &str, epoch: Epoch, places: &[(ItemKey, Revision, Priority)]) -> Result<usize>;
-        forget_natives(space: &str, epoch: Epoch, limit: usize) -> Result<usize>;
-        advance(space: &str, from: Epoch, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
-        sample(sample: &Sample) -> Result<Drawn>;
-        newest_revision() -> Result<Revision>;
-        count_without_source() -> Result<u64>;
-        count_lag(space: &str, behind: &str) -> Result<u64>;
-        claim(space: &str, queue: Queue, worker: &str, limit: usize, lease: Duration) -> Result<Claimed>;
-        renew(space: &str, worker: &str, lease: Duration) -> Result<u64>;
-        release(space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64>;
-        at_work(space: &str) -> Result<Vec<AtWork>>;
-        scan(scan: &Scan) -> Result<Vec<Record>>;
-        counts(space: &str) -> Result<Counts>;
-        record_failures(space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()>;
-        failures(space: &str, after: Option<ItemKey>, limit: usize) -> Result<Vec<Failure>>;
-        clear_failures(space: &str) -> Result<u64>;
-        errors(space: &str, limit: usize) -> Result<Vec<(f32, f32)>>;
-        document(name: &str) -> Result<Option<(u64, String)>>;
-        set_document(name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
-    }
+    act: impl Fn(&MemoryStore) -> Result<()> + Send + Sync + 'static,
+) -> (Hooked, Arc<AtomicU64>) {
+    let reads = Arc::<AtomicU64>::default();
+    let count = Arc::clone(&reads);
+    let hooked = Hooked::new(store, move |store, call| {
+        let is_read = call == "search" || call == "provenances";
+        if is_read && count.fetch_add(1, Ordering::SeqCst) + 1 == read { act(store) } else { Ok(()) }
+    });
+    (hooked, reads)
 }
 
 /// What the adapter of the half-way gallery asks for; exact in binary.
@@ -132,26 +56,31 @@ fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, Worl
     (store, world)
 }
 
-/// A gallery of which 60 of 100 items are native, and the first item that is not: it becomes native before a read.
-fn half_way(serving: Serving, read: u64) -> (WrittenBefore, String) {
-    written_before(backfilled(100, 60, serving).0, read)
+/// A gallery of which 60 of 100 items are native. The first item that is not, of this source, becomes native before a read.
+fn half_way(serving: Serving, read: u64) -> (Hooked, Arc<AtomicU64>, ItemKey, String) {
+    let store = backfilled(100, 60, serving).0;
+    let (key, revision, source) = first_adapted(&store);
+    let vector = new_model(&source);
+    let (store, reads) = before_read(&store, read, move |store| {
+        let write = VectorWrite {
+            key,
+            revision,
+            provenance: Provenance::Native,
+            sigma2: None,
+            priority: None,
+            squared_error: None,
+            vector: vector.clone(),
+        };
+        assert_eq!(store.write_vectors("new-model", None, &[write])?, [Outcome::Written]);
+        Ok(())
+    });
+    (store, reads, key, source)
 }
 
-fn written_before(store: MemoryStore, read: u64) -> (WrittenBefore, String) {
+fn first_adapted(store: &MemoryStore) -> (ItemKey, Revision, String) {
     let adapted = Select::Provenance(Provenance::Adapted);
     let item = store.scan(&Scan::new("new-model", adapted, 1)).unwrap().remove(0).item;
-    let source = item.source.unwrap();
-    let write = VectorWrite {
-        key: item.key,
-        revision: item.revision,
-        provenance: Provenance::Native,
-        sigma2: None,
-        priority: None,
-        squared_error: None,
-        vector: new_model(&source),
-    };
-    let (reads, searched) = (Arc::default(), Arc::default());
-    (WrittenBefore { store, read, write, finished: None, reads, searched }, source)
+    (item.key, item.revision, item.source.unwrap())
 }
 
 #[test]
@@ -159,7 +88,7 @@ fn an_item_that_becomes_native_meanwhile_is_found_once() {
     for scaled in [true, false] {
         let mut moments = 0;
         for read in 1.. {
-            let (store, source) = half_way(Serving::Merged, read);
+            let (store, reads, key, source) = half_way(Serving::Merged, read);
             let world = World::new();
             let merge = if scaled {
                 Merge::learn(&store.store, &world.old, &world.new).unwrap()
@@ -172,12 +101,12 @@ fn an_item_that_becomes_native_meanwhile_is_found_once() {
             let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
             let found = merge.search(&store, &record, &old, &new, 5, &Filter::default()).unwrap().remove(0);
             // It is the nearest of all by either model.
-            assert_eq!(found[0].key, store.write.key, "before read {read}: {found:?}");
+            assert_eq!(found[0].key, key, "before read {read}: {found:?}");
             let mut keys: Vec<ItemKey> = found.iter().map(|hit| hit.key).collect();
             keys.sort_unstable();
             keys.dedup();
             assert_eq!(keys.len(), 5, "before read {read}: {found:?}");
-            if store.reads.load(Ordering::SeqCst) < read {
+            if reads.load(Ordering::SeqCst) < read {
                 break;
             }
             moments += 1;
@@ -192,20 +121,21 @@ fn a_merged_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
         let mut moments = 0;
         for read in 1.. {
             let (store, world) = backfilled(100, 60, Serving::Merged);
-            let (mut store, source) = written_before(store, read);
-            store.finished = Some(world);
+            let source = first_adapted(&store).2;
+            let (store, reads) =
+                before_read(&store, read, move |store| finish(store, &world.setup(), &Unobserved).map(drop));
             let gallery = common::gallery(&store, None);
             if scaled {
                 // Its own reads do not count.
-                store.reads.store(1 << 32, Ordering::SeqCst);
+                reads.store(1 << 32, Ordering::SeqCst);
                 gallery.calibrate().unwrap();
-                store.reads.store(0, Ordering::SeqCst);
+                reads.store(0, Ordering::SeqCst);
             }
             let old = Matrix::new(common::D_OLD, old_model(&source)).unwrap();
             let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
             let both = [("old-model", &old), ("new-model", &new)];
             let answer = gallery.search(&both, 5, &Filter::default()).unwrap();
-            if store.reads.load(Ordering::SeqCst) < read {
+            if reads.load(Ordering::SeqCst) < read {
                 assert_eq!(answer.spaces, ["old-model", "new-model"]);
                 break;
             }
@@ -249,7 +179,7 @@ fn the_last_items_that_are_not_native_are_found_without_reading_the_gallery() {
     let expected: Vec<ItemKey> = others.iter().map(|(_, key)| *key).collect();
     assert_eq!(expected.len(), 10);
 
-    let (store, _) = written_before(store, u64::MAX);
+    let store = Hooked::new(&store, |_, _| Ok(()));
     let record = Recorded::expect(&store).unwrap().record;
     let learned = Merge::learn(&store.store, &world.old, &world.new).unwrap();
     assert!(!learned.is_empty());
@@ -472,7 +402,7 @@ fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
 
 #[test]
 fn adapted_vectors_are_farther_by_the_handicap() {
-    let (store, _) = half_way(Serving::Mixed, u64::MAX);
+    let store = backfilled(100, 60, Serving::Mixed).0;
     let gallery = common::gallery(&store, None);
     let all = store.scan(&Scan::new("new-model", Select::All, 1000).with_vectors_of("new-model")).unwrap();
     let mut moved = 0;
@@ -515,7 +445,7 @@ fn adapted_vectors_are_farther_by_the_handicap() {
 fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
     let mut moments = 0;
     for read in 1.. {
-        let (store, source) = half_way(Serving::Mixed, read);
+        let (store, reads, key, source) = half_way(Serving::Mixed, read);
         let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
         let queries = [("new-model", &new)];
         let found =
@@ -524,8 +454,8 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
         keys.sort_unstable();
         keys.dedup();
         assert_eq!(keys.len(), 5, "before read {read}: {found:?}");
-        assert!(keys.contains(&store.write.key), "before read {read}: {found:?}");
-        if store.reads.load(Ordering::SeqCst) < read {
+        assert!(keys.contains(&key), "before read {read}: {found:?}");
+        if reads.load(Ordering::SeqCst) < read {
             break;
         }
         moments += 1;

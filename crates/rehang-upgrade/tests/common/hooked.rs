@@ -1,6 +1,6 @@
 //! A store in which something happens right before a call: what others do between two steps of one process.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,64 +11,80 @@ use rehang_store::{
     VectorWrite,
 };
 
-/// What happens, once.
-type Act = Box<dyn FnOnce(&MemoryStore) + Send>;
-
-/// A store in which something happens right before the first call of a name.
+/// A store in which something happens right before each call, by its name; what fails there is what the call gives.
 #[derive(Clone)]
 pub struct Hooked {
     pub store: MemoryStore,
-    call: &'static str,
-    act: Arc<Mutex<Option<Act>>>,
-    /// How many more writes of vectors fail, as while another process writes for long.
-    busy: Arc<AtomicU32>,
+    hook: Arc<dyn Fn(&MemoryStore, &str) -> Result<()> + Send + Sync>,
+    happened: Arc<AtomicBool>,
+    /// Space and depth of every search.
+    pub searched: Arc<Mutex<Vec<(String, usize)>>>,
 }
 
 impl Hooked {
+    pub fn new(
+        store: &MemoryStore,
+        hook: impl Fn(&MemoryStore, &str) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let (happened, searched) = (Arc::default(), Arc::default());
+        Self { store: store.clone(), hook: Arc::new(hook), happened, searched }
+    }
+
+    /// Something happens once, right before the first call of a name.
     pub fn before(
         store: &MemoryStore,
         call: &'static str,
-        act: impl FnOnce(&MemoryStore) + Send + 'static,
+        act: impl Fn(&MemoryStore) + Send + Sync + 'static,
     ) -> Self {
-        Self {
-            store: store.clone(),
-            call,
-            act: Arc::new(Mutex::new(Some(Box::new(act)))),
-            busy: Arc::default(),
-        }
+        let happened = Arc::<AtomicBool>::default();
+        let once = Arc::clone(&happened);
+        let hooked = Self::new(store, move |store, called| {
+            if called == call && !once.swap(true, Ordering::SeqCst) {
+                act(store);
+            }
+            Ok(())
+        });
+        Self { happened, ..hooked }
     }
 
     /// A store whose next writes of vectors fail, as while another process writes for longer than a call waits.
     pub fn busy(store: &MemoryStore, writes: u32) -> Self {
-        let hooked = Self::before(store, "", |_| {});
-        hooked.busy.store(writes, Ordering::SeqCst);
-        hooked
+        let left = AtomicU32::new(writes);
+        Self::new(store, move |store, call| {
+            let one_less = |left: u32| left.checked_sub(1);
+            if call == "write_vectors"
+                && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+            {
+                let detail = "another process has been writing for more than 10 seconds".into();
+                return Err(ErrorKind::Unavailable { service: store.name(), detail }.into());
+            }
+            Ok(())
+        })
     }
 
+    /// Whether what was to happen [before](Hooked::before) a call did.
     pub fn happened(&self) -> bool {
-        self.act.lock().unwrap().is_none()
-    }
-
-    fn called(&self, call: &str) {
-        let act = if call == self.call { self.act.lock().unwrap().take() } else { None };
-        if let Some(act) = act {
-            act(&self.store);
-        }
+        self.happened.load(Ordering::SeqCst)
     }
 }
 
 macro_rules! passed_on {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $out:ty;)*) => {
         $(fn $name(&self, $($argument: $kind),*) -> $out {
-            self.called(stringify!($name));
+            (self.hook)(&self.store, stringify!($name))?;
             self.store.$name($($argument),*)
         })*
     };
 }
 
 impl Index for Hooked {
+    fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
+        (self.hook)(&self.store, "search")?;
+        self.searched.lock().unwrap().push((space.into(), k));
+        self.store.search(space, queries, k, filter)
+    }
+
     passed_on! {
-        search(space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>>;
         recall(space: &str, samples: usize, k: usize) -> Result<f64>;
         is_ready(space: &str) -> Result<bool>;
         prepare(space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>;
@@ -78,22 +94,11 @@ impl Index for Hooked {
 }
 
 impl Ledger for Hooked {
-    fn write_vectors(
-        &self,
-        space: &str,
-        epoch: Option<Epoch>,
-        writes: &[VectorWrite],
-    ) -> Result<Vec<Outcome>> {
-        self.called("write_vectors");
-        if self.busy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
-            let detail = "another process has been writing for more than 10 seconds".into();
-            return Err(ErrorKind::Unavailable { service: self.name(), detail }.into());
-        }
-        self.store.write_vectors(space, epoch, writes)
+    fn name(&self) -> String {
+        self.store.name()
     }
 
     passed_on! {
-        name() -> String;
         spaces() -> Result<Vec<SpaceRecord>>;
         create_space(space: &Space, written_as: Provenance) -> Result<()>;
         drop_space(space: &str) -> Result<()>;
@@ -105,6 +110,7 @@ impl Ledger for Hooked {
         get(ids: &[&str]) -> Result<Vec<Option<Item>>>;
         vectors(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>>;
         provenances(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>>;
+        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
         set_priorities(space: &str, epoch: Epoch, places: &[(ItemKey, Revision, Priority)]) -> Result<usize>;
         forget_natives(space: &str, epoch: Epoch, limit: usize) -> Result<usize>;
         advance(space: &str, from: Epoch, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
