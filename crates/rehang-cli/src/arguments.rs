@@ -871,6 +871,9 @@ pub struct Init {
     /// Address of the server, http://127.0.0.1:6333 [default: the variable QDRANT_URL]. A key is read from the variable QDRANT_API_KEY.
     #[arg(long, value_name = "URL", requires = "collection")]
     pub qdrant: Option<String>,
+    /// Send that key over http:// to another machine, where it can be read on the way.
+    #[arg(long, requires = "collection")]
+    pub plain_http: bool,
     /// Address of the database, postgresql://USER@HOST/DATABASE [default: the variable DATABASE_URL]. One with a password is not
     /// written down.
     #[arg(long, value_name = "URL", requires = "table")]

@@ -93,3 +93,21 @@ impl fmt::Debug for QdrantAddress {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_goes_in_the_clear_to_this_machine_or_where_that_is_wanted() {
+        let base = |url: &str, plain_http| {
+            QdrantAddress::new(url).with_key(Some("word".into())).with_plain_http(plain_http).base()
+        };
+        assert!(base("http://qdrant:6333", false).unwrap_err().to_string().contains("plain_http"));
+        for (url, plain_http) in
+            [("http://qdrant:6333/", true), ("https://qdrant:6333", false), ("http://localhost:1", false)]
+        {
+            assert_eq!(base(url, plain_http).unwrap(), url.trim_end_matches('/'));
+        }
+    }
+}

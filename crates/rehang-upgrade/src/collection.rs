@@ -26,6 +26,8 @@ pub struct CollectionLocation {
     pub url_env: Option<String>,
     /// The variable of the environment that holds the server's key.
     pub key_env: Option<String>,
+    /// Whether the key is sent over `http://` to another machine, where it can be read on the way.
+    pub plain_http: bool,
     /// The collection.
     pub collection: String,
     /// The payload field with what can be embedded again.
@@ -76,7 +78,7 @@ impl CollectionLocation {
                 Some(variable(name).ok_or_else(missing)?)
             }
         };
-        Ok(QdrantAddress::new(url).with_key(key))
+        Ok(QdrantAddress::new(url).with_key(key).with_plain_http(self.plain_http))
     }
 
     fn store(&self) -> Result<QdrantStore> {

@@ -44,6 +44,7 @@ struct GalleryPart {
     url: Option<String>,
     url_env: Option<String>,
     key_env: Option<String>,
+    plain_http: Option<bool>,
     collection: Option<String>,
     table: Option<String>,
     id: Option<Names>,
@@ -73,6 +74,7 @@ impl GalleryPart {
             ("url", self.url.is_some(), postgres || qdrant),
             ("url_env", self.url_env.is_some(), postgres || qdrant),
             ("key_env", self.key_env.is_some(), qdrant),
+            ("plain_http", self.plain_http.is_some(), qdrant),
             ("collection", self.collection.is_some(), qdrant),
             ("table", self.table.is_some(), postgres),
             ("id", self.id.is_some(), postgres),
@@ -121,6 +123,7 @@ impl GalleryPart {
                 url: self.url,
                 url_env: self.url_env,
                 key_env: self.key_env,
+                plain_http: self.plain_http.unwrap_or_default(),
                 collection: self.collection.ok_or_else(|| missing("collection"))?,
                 source: self.source,
                 label: self.label,
@@ -627,5 +630,21 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         assert!(read("path = \"g.db\"", "", "").unwrap().gallery.new_column().is_err());
+    }
+
+    /// What the refusal of a key in the clear says to do can be done.
+    #[test]
+    fn a_servers_key_goes_over_plain_http_where_the_configuration_says_so() {
+        let read = |more: &str| {
+            let text = format!(
+                "[gallery]\nkind = \"qdrant\"\nurl = \"http://10.0.0.1:6333\"\ncollection = \"notes\"\nkey_env = \"PATH\"\n{more}
+                 [old]\nname = \"a\"\ndimension = 2\ndistance = \"l2\"\n[new]\nname = \"b\"\ndimension = 2\ndistance = \"l2\""
+            );
+            Configuration::of(toml::from_str(&text).unwrap(), Path::new("rehang.toml")).unwrap().gallery
+        };
+        let refused = read("").open().err().unwrap().to_string();
+        assert!(refused.contains("plain_http = true"), "{refused}");
+        let Location::Collection(collection) = read("plain_http = true") else { panic!("no collection") };
+        assert!(collection.plain_http);
     }
 }

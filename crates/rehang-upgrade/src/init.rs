@@ -151,7 +151,8 @@ fn of_collection(collection: &CollectionLocation) -> String {
         ("vector", collection.vector.as_deref()),
     ];
     let given = keys.iter().filter_map(|(key, value)| Some(format!("\n{key} = {}", quoted((*value)?))));
-    format!("kind = \"qdrant\"{}", given.collect::<String>())
+    let plain_http = if collection.plain_http { "\nplain_http = true" } else { "" };
+    format!("kind = \"qdrant\"{}{plain_http}", given.collect::<String>())
 }
 
 /// The keys of `[gallery]` for a table. An address with a password is not written down.

@@ -22,6 +22,7 @@ pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
         })),
         (None, Some(collection)) => Location::Collection(Box::new(CollectionLocation {
             url: arguments.qdrant.clone(),
+            plain_http: arguments.plain_http,
             collection: collection.clone(),
             source: source.clone(),
             label: label.clone(),
