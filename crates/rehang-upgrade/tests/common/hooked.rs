@@ -11,11 +11,14 @@ use rehang_store::{
     VectorWrite,
 };
 
-/// A store in which something happens right before each call, by its name; what fails there is what the call gives.
+/// What happens before a call, by its name; what fails there is what the call gives.
+type Hook = dyn Fn(&MemoryStore, &str) -> Result<()> + Send + Sync;
+
+/// A store in which something happens right before each call.
 #[derive(Clone)]
 pub struct Hooked {
     pub store: MemoryStore,
-    hook: Arc<dyn Fn(&MemoryStore, &str) -> Result<()> + Send + Sync>,
+    hook: Arc<Hook>,
     happened: Arc<AtomicBool>,
     /// Space and depth of every search.
     pub searched: Arc<Mutex<Vec<(String, usize)>>>,
