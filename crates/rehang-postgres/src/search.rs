@@ -192,7 +192,7 @@ fn index_of(connection: &mut Connection, inner: &Inner, space: &SpaceRow) -> Ste
     index_over(connection, &table_of(inner, space), column, space.record.space.distance)
 }
 
-/// An index over a column of vectors that searches by a distance can use, by name.
+/// An index over a column of vectors that searches by a distance can use, by name: ours before one that the application made.
 fn index_over(
     connection: &mut Connection,
     on: &str,
@@ -204,7 +204,8 @@ fn index_over(
              JOIN pg_am m ON m.oid = c.relam JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
              JOIN pg_opclass o ON o.oid = i.indclass[0]
          WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND m.amname IN ('hnsw', 'ivfflat') AND a.attname = $2
-             AND o.opcname LIKE '%' || $3 LIMIT 1",
+             AND o.opcname LIKE '%' || $3
+         ORDER BY c.relname ~ '^vector_[0-9]+_nearest$' DESC, c.relname LIMIT 1",
         &[&on, &column, &operator(distance).1],
     )?;
     Ok(found.map(|row| row.try_get(0)).transpose()?)
@@ -235,12 +236,18 @@ pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> 
     }
     let row = inner.database.run(Mode::Read, |connection| find(connection, inner, space))?;
     let n = row.number;
-    // The statistics are of the empty tables: searches by SQL would compare all vectors until the server counts anew by itself.
-    build(inner, &format!("ANALYZE rehang.state_{n}, rehang.vector_{n}"), &|_, _| true)?;
+    // The server's statistics are of the time when every item lacked a vector. The planner goes by them where an application joins the view of
+    // what serves.
+    build(inner, &format!("ANALYZE rehang.state_{n}, rehang.vector_{n} (item)"), &|_, _| true)?;
+    // The statement waits for another process that makes the same index.
+    if is_ready(inner, space)? {
+        return Ok(());
+    }
     // An index that a process left unfinished is in the way and of no use.
     build(inner, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.vector_{n}_nearest"), &|_, _| true)?;
     build(inner, &schema::vector_index(n, &row.record.space), advance)?;
-    note_room(inner, n)
+    note_room(inner, n);
+    Ok(())
 }
 
 /// Makes an index of the application's table over a column of it that vectors were moved into.
@@ -305,13 +312,17 @@ pub(crate) fn rebuild(inner: &Inner, space: &str) -> Result<()> {
     })?;
     let Some((index, n)) = found else { return Ok(()) };
     build(inner, &format!("REINDEX INDEX CONCURRENTLY {index}"), &|_, _| true)?;
-    note_room(inner, n)
+    // An application may have made an index of its own there, which goes without a note.
+    if index.ends_with(&format!("vector_{n}_nearest")) {
+        note_room(inner, n);
+    }
+    Ok(())
 }
 
-/// Notes beside the index that we have just made what a vector takes of it. An application may have an index of its own there, which
-/// goes without.
-fn note_room(inner: &Inner, n: i32) -> Result<()> {
-    inner.database.run(Mode::Write, |connection| {
+/// Notes beside the index that we have just made how many bytes it has a vector. Where the server refuses that, nobody will know how the index has
+/// grown, and the index is as good.
+fn note_room(inner: &Inner, n: i32) {
+    let noted = inner.database.run(Mode::Write, |connection| {
         let sql = format!(
             "SELECT pg_relation_size(to_regclass('rehang.vector_{n}_nearest'))::float8 / greatest(count(*), 1)
              FROM rehang.state_{n} WHERE provenance <> 'lacking'"
@@ -322,7 +333,8 @@ fn note_room(inner: &Inner, n: i32) -> Result<()> {
         connection.batch(&format!(
             "COMMENT ON INDEX rehang.vector_{n}_nearest IS '{MADE_WITH}{bytes:.1} bytes a vector'"
         ))
-    })
+    });
+    drop(noted);
 }
 
 pub(crate) fn recall(inner: &Inner, space: &str, samples: usize, k: usize) -> Result<f64> {
@@ -377,11 +389,10 @@ pub(crate) fn health(inner: &Inner, space: &str) -> Result<IndexHealth> {
             health.bytes = found.try_get::<_, i64>(0)?.max(0) as usize;
             health.built = vectors as usize;
             health.overwritten = found.try_get::<_, i64>(1)?.max(0) as usize;
-            let room = |bytes: usize| bytes as f64 / health.built as f64;
             let when_made = found.try_get::<_, Option<String>>(2)?.and_then(|comment| {
                 comment.strip_prefix(MADE_WITH)?.split_once(' ')?.0.parse::<f64>().ok()
             });
-            health.growth = when_made.map(|made| room(health.bytes) / made);
+            health.growth = when_made.map(|made| health.bytes as f64 / vectors as f64 / made);
         }
         Ok(health)
     })

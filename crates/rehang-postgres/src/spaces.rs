@@ -16,7 +16,7 @@ use crate::serving;
 use crate::store::Inner;
 use crate::table::quoted;
 
-/// Items that are listed in one transaction. An application that writes one of them waits for it: some 40 ms.
+/// Items that are listed in one transaction. An application that writes one of them waits until the transaction ends.
 const LISTED_TOGETHER: i64 = 5_000;
 /// How long statements that began before a change of our triggers may go on before we give up waiting for them.
 const WRITERS: Duration = Duration::from_mins(1);

@@ -624,25 +624,6 @@ macro_rules! passed_on {
     };
 }
 
-impl Examined for PostgresStore {
-    fn check(&self) -> Result<Vec<Problem>> {
-        doctor::check(&self.0)
-    }
-
-    fn index_health(&self, space: &str) -> Result<IndexHealth> {
-        search::health(&self.0, space)
-    }
-
-    fn has_dropped_rows(&self) -> Result<bool> {
-        Ok(!self.0.database.run(Mode::Read, spaces::left)?.is_empty())
-    }
-
-    /// The server may use the room of dead rows of our tables again.
-    fn compact(&self) -> Result<(u64, u64)> {
-        doctor::compact(&self.0)
-    }
-}
-
 impl Ledger for PostgresStore {
     passed_on! {
         spaces() -> Vec<SpaceRecord> => spaces::records;
@@ -699,5 +680,24 @@ impl Index for PostgresStore {
     fn flush(&self) -> Result<()> {
         // What the server has committed lasts.
         Ok(())
+    }
+}
+
+impl Examined for PostgresStore {
+    fn check(&self) -> Result<Vec<Problem>> {
+        doctor::check(&self.0)
+    }
+
+    fn index_health(&self, space: &str) -> Result<IndexHealth> {
+        search::health(&self.0, space)
+    }
+
+    fn has_dropped_rows(&self) -> Result<bool> {
+        Ok(!self.0.database.run(Mode::Read, spaces::left)?.is_empty())
+    }
+
+    /// The server may use the room of dead rows of our tables again.
+    fn compact(&self) -> Result<(u64, u64)> {
+        doctor::compact(&self.0)
     }
 }

@@ -12,7 +12,7 @@ use rehang::{Error, Result};
 /// let address = QdrantAddress::new("https://qdrant.example:6333").with_key(Some("secret".into()));
 /// assert!(!format!("{address:?}").contains("secret"));
 /// ```
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct QdrantAddress {
     url: String,
     key: Option<String>,

@@ -419,59 +419,6 @@ macro_rules! passed_on {
     };
 }
 
-impl Examined for QdrantStore {
-    /// Points that wait to be listed are listed first.
-    fn check(&self) -> Result<Vec<Problem>> {
-        let inner = &*self.0;
-        let meta = meta::read(inner)?;
-        let unlisted = items::sweep(inner, &mut |_| true)?;
-        let mut problems = Vec::new();
-        let mut found = |space: Option<&str>, what: &str, count: u64| {
-            if count > 0 {
-                problems.push(Problem { space: space.map(str::to_owned), what: what.to_owned(), count });
-            }
-        };
-        found(None, "points whose ids cannot be those of items", unlisted);
-        let broken = json!({"must_not": [is_empty(REVISION), {"key": REVISION, "range": {"gte": 1}}]});
-        found(
-            None,
-            "points whose field \"rehang\" is not of ours",
-            inner.client.count(inner.collection(), &broken)?,
-        );
-        let there = inner.facts()?.vectors;
-        for space in &meta.spaces {
-            let name = Some(space.record.space.name.as_str());
-            if !there.iter().any(|(vector, ..)| *vector == space.vector) {
-                found(name, "its named vector is not in the collection", 1);
-                continue;
-            }
-            let count = |filter: Value| inner.client.count(inner.collection(), &filter);
-            let said = json!({"key": space.path("p"), "match": {"any": ["old", "adapted", "native"]}});
-            let without = json!({"must": [said], "must_not": [space.has_vector()]});
-            found(name, "items that are said to have a vector and have none", count(without)?);
-            if !space.is_applications {
-                let unsaid = json!({"must": [space.has_vector(), is_empty(&space.path("p"))]});
-                found(
-                    name,
-                    "vectors that were not written through the gallery, and do not count",
-                    count(unsaid)?,
-                );
-            }
-        }
-        Ok(problems)
-    }
-
-    /// The server counts the vectors of all spaces together.
-    fn index_health(&self, space: &str) -> Result<IndexHealth> {
-        let Counts { old, adapted, native, .. } = vectors::counts(&self.0, space)?;
-        let (vectors, facts) = ((old + adapted + native) as usize, self.0.facts()?);
-        let built = (facts.indexed as usize).min(vectors);
-        let kind = if built == 0 { IndexKind::Exact } else { IndexKind::Graph };
-        let waiting = if facts.is_green { 0 } else { vectors - built };
-        Ok(IndexHealth { waiting, built, ..IndexHealth::new(kind, vectors) })
-    }
-}
-
 impl Ledger for QdrantStore {
     passed_on! {
         spaces() -> Vec<SpaceRecord> => records;
@@ -527,6 +474,59 @@ impl Index for QdrantStore {
     fn flush(&self) -> Result<()> {
         // What the server has acknowledged is in its log.
         Ok(())
+    }
+}
+
+impl Examined for QdrantStore {
+    /// Points that wait to be listed are listed first.
+    fn check(&self) -> Result<Vec<Problem>> {
+        let inner = &*self.0;
+        let meta = meta::read(inner)?;
+        let unlisted = items::sweep(inner, &mut |_| true)?;
+        let mut problems = Vec::new();
+        let mut found = |space: Option<&str>, what: &str, count: u64| {
+            if count > 0 {
+                problems.push(Problem { space: space.map(str::to_owned), what: what.to_owned(), count });
+            }
+        };
+        found(None, "points whose ids cannot be those of items", unlisted);
+        let broken = json!({"must_not": [is_empty(REVISION), {"key": REVISION, "range": {"gte": 1}}]});
+        found(
+            None,
+            "points whose field \"rehang\" is not of ours",
+            inner.client.count(inner.collection(), &broken)?,
+        );
+        let there = inner.facts()?.vectors;
+        for space in &meta.spaces {
+            let name = Some(space.record.space.name.as_str());
+            if !there.iter().any(|(vector, ..)| *vector == space.vector) {
+                found(name, "its named vector is not in the collection", 1);
+                continue;
+            }
+            let count = |filter: Value| inner.client.count(inner.collection(), &filter);
+            let said = json!({"key": space.path("p"), "match": {"any": ["old", "adapted", "native"]}});
+            let without = json!({"must": [said], "must_not": [space.has_vector()]});
+            found(name, "items that are said to have a vector and have none", count(without)?);
+            if !space.is_applications {
+                let unsaid = json!({"must": [space.has_vector(), is_empty(&space.path("p"))]});
+                found(
+                    name,
+                    "vectors that were not written through the gallery, and do not count",
+                    count(unsaid)?,
+                );
+            }
+        }
+        Ok(problems)
+    }
+
+    /// The server counts the vectors of all spaces together.
+    fn index_health(&self, space: &str) -> Result<IndexHealth> {
+        let Counts { old, adapted, native, .. } = vectors::counts(&self.0, space)?;
+        let (vectors, facts) = ((old + adapted + native) as usize, self.0.facts()?);
+        let built = (facts.indexed as usize).min(vectors);
+        let kind = if built == 0 { IndexKind::Exact } else { IndexKind::Graph };
+        let waiting = if facts.is_green { 0 } else { vectors - built };
+        Ok(IndexHealth { waiting, built, ..IndexHealth::new(kind, vectors) })
     }
 }
 

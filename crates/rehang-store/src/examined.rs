@@ -35,7 +35,7 @@ pub struct IndexHealth {
     pub vectors: usize,
     /// Vectors and removals that wait to be merged into the graph; they are compared one by one until then.
     pub waiting: usize,
-    /// Vectors of the graph when it was built; 0 without a graph.
+    /// Vectors of the graph when it was built; 0 without a graph. Of an index on a server, those that it holds now.
     pub built: usize,
     /// Vectors of the graph that were overwritten or removed since.
     pub overwritten: usize,
@@ -51,7 +51,7 @@ pub struct IndexHealth {
     pub trouble: Option<String>,
     /// Bytes it takes: in memory, or on the disk of its server.
     pub bytes: usize,
-    /// What a vector takes of them, in multiples of what it took when the graph was made; `None` where that is not known.
+    /// Bytes a vector, in multiples of what they were when the index was made; `None` where that is not known.
     pub growth: Option<f64>,
 }
 

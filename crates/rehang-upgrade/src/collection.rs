@@ -64,7 +64,7 @@ impl CollectionLocation {
     }
 
     /// The address, from the configuration or from the environment.
-    fn address(&self) -> Result<QdrantAddress> {
+    pub(crate) fn address(&self) -> Result<QdrantAddress> {
         let name = self.url_env.as_deref().unwrap_or(QDRANT_URL_ENV);
         let url = self.url.clone().or_else(|| variable(name));
         let url = url.ok_or_else(|| {

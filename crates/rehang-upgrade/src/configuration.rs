@@ -588,6 +588,8 @@ pub fn parse_until(parameter: &str, text: &str) -> Result<Until> {
 
 #[cfg(test)]
 mod tests {
+    use rehang_qdrant::QdrantAddress;
+
     use super::*;
 
     #[test]
@@ -645,6 +647,7 @@ mod tests {
         let refused = read("").open().err().unwrap().to_string();
         assert!(refused.contains("plain_http = true"), "{refused}");
         let Location::Collection(collection) = read("plain_http = true") else { panic!("no collection") };
-        assert!(collection.plain_http);
+        let address = QdrantAddress::new("http://10.0.0.1:6333").with_key(std::env::var("PATH").ok());
+        assert_eq!(collection.address().unwrap(), address.with_plain_http(true));
     }
 }

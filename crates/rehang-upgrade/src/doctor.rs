@@ -16,7 +16,7 @@ pub(crate) const RECALL_SAMPLES: usize = 100;
 pub(crate) const RECALL_DEPTH: usize = 10;
 /// Below this an index is said to be ill.
 const RECALL_MIN: f64 = 0.95;
-/// Where a vector takes so many times what it took when its index was made, the index is said to be bloated.
+/// An index is said to be bloated where it has more than so many times the bytes a vector that it had when it was made.
 const GROWTH_MAX: f64 = 1.5;
 
 /// Something that has to be done.
@@ -53,8 +53,8 @@ pub struct SpaceIndex {
 }
 
 /// Examines a gallery, and a configuration with it: of an upgrade that is live or finished it has to be the one, and otherwise
-/// one that could begin. With `repair`, indexes are made again whose recall@10 is below 0.95, or that take more than 1.5 times the room
-/// that they took when they were made.
+/// one that could begin. With `repair`, indexes are made again whose recall@10 is below 0.95, or that have more than 1.5
+/// times the bytes a vector that they had when they were made.
 ///
 /// # Errors
 ///
@@ -164,36 +164,46 @@ fn examine_index(
         Ok((store.recall(name, RECALL_SAMPLES, RECALL_DEPTH)?, store.index_health(name)?))
     };
     let (mut recall, mut health) = look()?;
-    let bloat = |health: &IndexHealth| health.growth.filter(|growth| *growth > GROWTH_MAX);
-    if repair && (recall < RECALL_MIN || bloat(&health).is_some()) {
+    if repair && (recall < RECALL_MIN || has_grown(&health).is_some()) {
         store.rebuild(name)?;
         store.flush()?;
         let (before, bytes_before) = (recall, health.bytes);
         (recall, health) = look()?;
-        let text = format!(
-            "index of {name:?} was made again: recall@10 {before:.3}, now {recall:.3}; {} bytes, now {}",
-            bytes_before, health.bytes
-        );
+        let mut text = format!("index of {name:?} was made again: recall@10 {before:.3}, now {recall:.3}");
+        if bytes_before > 0 {
+            text += &format!("; {bytes_before} bytes, now {}", health.bytes);
+        }
         findings.push(note("index", text));
     }
+    findings.extend(findings_of(name, recall, &health));
+    Ok(health)
+}
+
+/// How many times the bytes a vector that it had when it was made an index has, where that is too many.
+fn has_grown(health: &IndexHealth) -> Option<f64> {
+    health.growth.filter(|growth| *growth > GROWTH_MAX)
+}
+
+fn findings_of(name: &str, recall: f64, health: &IndexHealth) -> Vec<Finding> {
     let text = format!("searches of {name:?} find {:.1} % of the true nearest 10", 100.0 * recall);
-    findings.push(if recall < RECALL_MIN {
+    let mut findings = vec![if recall < RECALL_MIN {
         problem("recall", text).next(Remedy::RebuildIndex)
     } else {
         note("recall", text)
-    });
-    if let Some(growth) = bloat(&health) {
+    }];
+    if let Some(growth) = has_grown(health) {
+        // Searches are right all the same, and an upgrade may go on.
         let text = format!(
-            "a vector takes {growth:.1} times what it took of the index of {name:?} when that was made"
+            "the index of {name:?} has {growth:.1} times as many bytes a vector as when it was made: vectors that were replaced leave room in it"
         );
-        findings.push(problem("bloat", text).next(Remedy::RebuildIndex));
+        findings.push(note("bloat", text).next(Remedy::RebuildIndex));
     }
-    let text = describe_index(name, &health);
+    let text = describe_index(name, health);
     findings.push(match health.trouble {
         Some(_) => problem("index-health", text),
         None => note("index-health", text),
     });
-    Ok(health)
+    findings
 }
 
 /// What the next verb would say of a configuration.
@@ -303,5 +313,25 @@ mod tests {
         assert!(text.contains("not checked since") && text.contains("never made again"), "{text}");
         health.kind = IndexKind::Exact;
         assert!(describe_index("clip", &health).contains("exactly"));
+    }
+
+    #[test]
+    fn an_index_that_has_grown_is_a_note_with_a_remedy_and_stops_nothing() {
+        let mut health = IndexHealth::new(IndexKind::Graph, 30_000);
+        let codes = |health: &IndexHealth| -> Vec<(String, Severity)> {
+            let found = findings_of("clip", 0.99, health).into_iter();
+            found.map(|finding| (finding.code.to_string(), finding.severity)).collect()
+        };
+        let sound = [("recall".to_owned(), Severity::Note), ("index-health".to_owned(), Severity::Note)];
+        for growth in [None, Some(1.0), Some(1.5)] {
+            health.growth = growth;
+            assert_eq!(codes(&health), sound);
+        }
+        health.growth = Some(2.13);
+        assert_eq!(codes(&health)[1], ("bloat".to_owned(), Severity::Note));
+        let bloat = findings_of("clip", 0.99, &health).remove(1);
+        assert_eq!(bloat.next, Some(Remedy::RebuildIndex));
+        assert!(bloat.seen.contains("2.1 times"), "{bloat:?}");
+        assert_eq!(findings_of("clip", 0.5, &health)[0].severity, Severity::Problem);
     }
 }

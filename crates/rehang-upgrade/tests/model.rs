@@ -444,6 +444,7 @@ impl Oracle {
         let there: Vec<String> = store.spaces().unwrap().into_iter().map(|space| space.space.name).collect();
         let ids: Vec<&str> = self.items.keys().map(String::as_str).collect();
         let kept = store.get(&ids).unwrap();
+        assert_eq!(kept.len(), ids.len());
         for ((id, known), item) in self.items.iter_mut().zip(kept) {
             let item = item.unwrap_or_else(|| panic!("{id} is lost"));
             assert_eq!((item.source.as_ref(), item.revision), (Some(&known.source), known.revision));

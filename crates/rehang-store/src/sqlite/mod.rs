@@ -202,27 +202,6 @@ macro_rules! passed_on {
     };
 }
 
-impl Examined for SqliteStore {
-    fn check(&self) -> Result<Vec<Problem>> {
-        doctor::check(&self.database)
-    }
-
-    /// Where the space has not been searched yet, its index is brought up first.
-    fn index_health(&self, space: &str) -> Result<IndexHealth> {
-        self.keeper.health(space)
-    }
-
-    fn has_dropped_rows(&self) -> Result<bool> {
-        spaces::is_any_left(&self.database)
-    }
-
-    /// The file is written again, which takes as much room beside it meanwhile.
-    fn compact(&self) -> Result<(u64, u64)> {
-        spaces::remove_left(&self.database)?;
-        self.database.compact()
-    }
-}
-
 impl Ledger for SqliteStore {
     passed_on! {
         spaces() -> Vec<SpaceRecord> => spaces::all;
@@ -308,5 +287,26 @@ impl Index for SqliteStore {
 
     fn flush(&self) -> Result<()> {
         self.keeper.flush()
+    }
+}
+
+impl Examined for SqliteStore {
+    fn check(&self) -> Result<Vec<Problem>> {
+        doctor::check(&self.database)
+    }
+
+    /// Where the space has not been searched yet, its index is brought up first.
+    fn index_health(&self, space: &str) -> Result<IndexHealth> {
+        self.keeper.health(space)
+    }
+
+    fn has_dropped_rows(&self) -> Result<bool> {
+        spaces::is_any_left(&self.database)
+    }
+
+    /// The file is written again, which takes as much room beside it meanwhile.
+    fn compact(&self) -> Result<(u64, u64)> {
+        spaces::remove_left(&self.database)?;
+        self.database.compact()
     }
 }

@@ -1,5 +1,5 @@
 //! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured:
-//! `cargo run --release -p rehang-upgrade --features postgres --example bench_server -- ADDRESS [ROWS [fill|beside|deaths]]`, with the address of an empty
+//! `cargo run --release -p rehang-upgrade --features postgres --example bench_server -- ADDRESS [ROWS [fill|beside|deaths …]]`, with the address of an empty
 //! database with pgvector, or of a server of Qdrant (`http://…`).
 //!
 //! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary COPY of key and vector into a
@@ -93,6 +93,8 @@ fn main() {
     }
     let rows = rows.map_or(200_000, |text| text.parse().expect("a number"));
     let parts: Vec<String> = arguments.collect();
+    let unknown = parts.iter().find(|part| !["fill", "beside", "deaths"].contains(&part.as_str()));
+    assert!(unknown.is_none(), "no part {unknown:?}: fill, beside or deaths");
     let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|name| name == part);
     if is_wanted("fill") {
         fill_in_turns(&*server, rows);

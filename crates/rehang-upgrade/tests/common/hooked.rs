@@ -11,10 +11,10 @@ use rehang_store::{
     VectorWrite,
 };
 
-/// What happens before a call, by its name; what fails there is what the call gives.
+/// What happens before a call, by its name. An error of it is the error of the call.
 type Hook = dyn Fn(&MemoryStore, &str) -> Result<()> + Send + Sync;
 
-/// A store in which something happens right before each call.
+/// A store in which something happens right before each call that can fail.
 #[derive(Clone)]
 pub struct Hooked {
     pub store: MemoryStore,
