@@ -4,13 +4,29 @@ use std::process::Command;
 
 use rehang::{Error, Result};
 
-/// Runs a test with another number of kills or histories, which an environment variable names.
-pub fn run(test: &str, variable: &str, times: &str) -> Result<()> {
+/// Stores that histories are played in.
+const STORES: [&str; 4] = ["memory", "disk", "postgres", "qdrant"];
+
+/// Kills so many times.
+pub fn kill(test: &str, times: &str) -> Result<()> {
+    run(test, "", "REHANG_KILLS", times)
+}
+
+/// Plays so many histories in one store, or in every one where none is named.
+pub fn race(histories: &str, store: &str) -> Result<()> {
+    if !store.is_empty() && !STORES.contains(&store) {
+        return Err(Error::option("--store", store, STORES.join(", ")));
+    }
+    run("model", store, "PROPTEST_CASES", histories)
+}
+
+/// Runs those tests of a file whose names hold a word, with another number of kills or histories, which an environment variable names.
+fn run(test: &str, word: &str, variable: &str, times: &str) -> Result<()> {
     if !times.parse::<u32>().is_ok_and(|times| times > 0) {
         return Err(Error::option(variable, times, "a whole number from 1"));
     }
     let status = Command::new("cargo")
-        .args(["test", "--release", "--workspace", "--test", test, "--", "--nocapture"])
+        .args(["test", "--release", "--workspace", "--test", test, "--", "--nocapture", word])
         .env(variable, times)
         .status()
         .map_err(|error| Error::io("run", "cargo", &error))?;

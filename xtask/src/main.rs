@@ -13,8 +13,8 @@
 //!
 //! `cargo xtask chaos [TIMES]` does so to a gallery that is large enough for a search graph, 60 times, and measures recall after each.
 //!
-//! `cargo xtask race [HISTORIES]` plays random histories of applications, operators, deaths and full disks against an oracle, 10,000 in
-//! memory and 10,000 on disk unless told otherwise (`TMPDIR=/dev/shm` spares a disk).
+//! `cargo xtask race [HISTORIES] [--store memory|disk|postgres|qdrant]` plays random histories of applications, operators, deaths and full
+//! disks against an oracle, 10,000 in every store, or in one, unless told otherwise (`TMPDIR=/dev/shm` spares a disk).
 //!
 //! `cargo xtask learning [FOLDER] [SET…]` holds what more pairs are expected to bring against what they brought.
 //!
@@ -66,15 +66,17 @@ fn main() -> ExitCode {
         ["regret", rest @ ..] => regret::run(rest),
         ["fuzz"] => fuzz::run("3600", &[]),
         ["fuzz", seconds, names @ ..] => fuzz::run(seconds, names),
-        ["kill"] => long::run("kill", "REHANG_KILLS", "1000"),
-        ["kill", times] => long::run("kill", "REHANG_KILLS", times),
-        ["chaos"] => long::run("chaos", "REHANG_KILLS", "60"),
-        ["chaos", times] => long::run("chaos", "REHANG_KILLS", times),
-        ["race"] => long::run("model", "PROPTEST_CASES", "10000"),
-        ["race", histories] => long::run("model", "PROPTEST_CASES", histories),
+        ["kill"] => long::kill("kill", "1000"),
+        ["kill", times] => long::kill("kill", times),
+        ["chaos"] => long::kill("chaos", "60"),
+        ["chaos", times] => long::kill("chaos", times),
+        ["race"] => long::race("10000", ""),
+        ["race", "--store", store] => long::race("10000", store),
+        ["race", histories] => long::race(histories, ""),
+        ["race", histories, "--store", store] => long::race(histories, store),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | papers [pages | units [SET…] | studies [NAME…]] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | regret [FOLDER [SET…]]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json] | papers [pages | units [SET…] | studies [NAME…]] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | regret [FOLDER [SET…]]"
             );
             return ExitCode::from(2);
         }

@@ -320,7 +320,7 @@ mod tests {
         let mut health = IndexHealth::new(IndexKind::Graph, 30_000);
         let codes = |health: &IndexHealth| -> Vec<(String, Severity)> {
             let found = findings_of("clip", 0.99, health).into_iter();
-            found.map(|finding| (finding.code.to_string(), finding.severity)).collect()
+            found.map(|finding| (finding.code, finding.severity)).collect()
         };
         let sound = [("recall".to_owned(), Severity::Note), ("index-health".to_owned(), Severity::Note)];
         for growth in [None, Some(1.0), Some(1.5)] {
