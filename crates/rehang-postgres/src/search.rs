@@ -319,8 +319,8 @@ pub(crate) fn rebuild(inner: &Inner, space: &str) -> Result<()> {
     Ok(())
 }
 
-/// Notes beside the index that we have just made how many bytes it has a vector. Where the server refuses that, nobody will know how the index has
-/// grown, and the index is as good.
+/// Writes into the comment of an index that rehang has just made how many bytes a vector it has, for [`health`]. Where the server refuses the
+/// comment, the doctor cannot say how the index has grown; searches are as good.
 fn note_room(inner: &Inner, n: i32) {
     let noted = inner.database.run(Mode::Write, |connection| {
         let sql = format!(

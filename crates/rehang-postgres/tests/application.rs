@@ -1599,26 +1599,32 @@ fn a_gallery_comes_and_goes_while_an_application_writes() {
     assert_eq!(left_of_us(&mut client), 0);
 }
 
+/// A gallery of more items than a search compares one by one, each with a vector of the new space of this provenance (SQL), and no index yet. The
+/// server counts and frees nothing there by itself.
+fn of_many_items(server: &server::Server, provenance: &str) -> Application {
+    let mut application = Application::new(server, TABLE, &options());
+    application.sql(&format!(
+        "INSERT INTO notes SELECT n, '', 'body ' || n, '', '[1,1]' FROM generate_series(1, 21000) AS n;
+         ALTER TABLE rehang.state_2 SET (autovacuum_enabled = off);
+         ALTER TABLE rehang.vector_2 SET (autovacuum_enabled = off);
+         INSERT INTO rehang.vector_2 SELECT item, format('[%s,%s,1]', sin(item), cos(item * 7))::vector FROM rehang.state_2;
+         UPDATE rehang.state_2 SET provenance = {provenance}"
+    ));
+    application
+}
+
 /// A search by SQL looks into the index right after a fill, when the server's statistics still say that all items lack a vector, and finds what
 /// the library's own search finds, with a handicap and without one.
 #[test]
 fn searches_by_sql_look_into_the_index() {
-    const ROWS: usize = 21_000;
-    const MADE: &str =
-        "UPDATE rehang.state_2 SET provenance = CASE WHEN item % 50 = 0 THEN 'native' ELSE 'adapted' END";
+    const MADE: &str = "CASE WHEN item % 50 = 0 THEN 'native' ELSE 'adapted' END";
     let Some(server) = server::server() else { return };
-    let mut application = Application::new(server, TABLE, &options());
-    application.sql(&format!(
-        "INSERT INTO notes SELECT n, '', 'body ' || n, '', '[1,1]' FROM generate_series(1, {ROWS}) AS n;
-         ALTER TABLE rehang.state_2 SET (autovacuum_enabled = off);
-         INSERT INTO rehang.vector_2 SELECT item, format('[%s,%s,1]', sin(item), cos(item * 7))::vector FROM rehang.state_2;
-         {MADE}"
-    ));
+    let application = of_many_items(server, MADE);
     let store = &application.store;
     store.prepare("new", &|_, _| true).unwrap();
     server::client(&application.address)
         .batch_execute(&format!(
-            "UPDATE rehang.state_2 SET provenance = 'lacking'; ANALYZE rehang.state_2; {MADE}"
+            "UPDATE rehang.state_2 SET provenance = 'lacking'; ANALYZE rehang.state_2; UPDATE rehang.state_2 SET provenance = {MADE}"
         ))
         .unwrap();
     store.switch_serving("old", "new").unwrap();
@@ -1661,16 +1667,8 @@ fn searches_by_sql_look_into_the_index() {
 /// left is given back when it is made again.
 #[test]
 fn an_index_knows_what_it_has_grown_by() {
-    const ROWS: usize = 21_000;
     let Some(server) = server::server() else { return };
-    let mut application = Application::new(server, TABLE, &options());
-    application.sql(&format!(
-        "INSERT INTO notes SELECT n, '', 'body ' || n, '', '[1,1]' FROM generate_series(1, {ROWS}) AS n;
-         ALTER TABLE rehang.vector_2 SET (autovacuum_enabled = off);
-         ALTER TABLE rehang.state_2 SET (autovacuum_enabled = off);
-         INSERT INTO rehang.vector_2 SELECT item, format('[%s,%s,1]', sin(item), cos(item * 7))::vector FROM rehang.state_2;
-         UPDATE rehang.state_2 SET provenance = 'adapted'"
-    ));
+    let application = of_many_items(server, "'adapted'");
     let store = &application.store;
     assert_eq!(store.index_health("new").unwrap().growth, None, "no index yet");
     store.prepare("new", &|_, _| true).unwrap();
