@@ -423,6 +423,11 @@ impl Configuration {
         self.open(self.encoder_of(&self.new.name, "re-embedding")?, new)
     }
 
+    /// Whether the file has an encoder of the old model.
+    pub fn has_old_encoder(&self) -> bool {
+        self.old_encoder.is_some()
+    }
+
     /// Opens the encoder of the old model, for items and the old space as the gallery has it.
     ///
     /// # Errors

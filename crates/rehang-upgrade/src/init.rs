@@ -303,7 +303,8 @@ seed = 0
 # vectors = "new.npy"
 # ids = "ids.txt"
 #
-# The old model, with the same keys. It embeds the texts and images that people search by before the switch.
+# The old model, with the same keys. It embeds the texts and images that people search by before the switch, and for the fit those items
+# of a sample that came without an old vector.
 # [old.encoder]
 # kind = "command"
 # program = ["python3", "encode-old.py"]

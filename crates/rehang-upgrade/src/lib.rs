@@ -40,6 +40,7 @@ mod lists;
 mod location;
 mod merge;
 mod observe;
+mod old_vectors;
 mod query;
 mod record;
 mod run;

@@ -314,9 +314,8 @@ impl Upgrade {
                 }
                 Step::Fit => tell(&Taken::Fit(&self.fit(asked.method, progress)?))?,
                 Step::Report => {
-                    let configuration = self.configuration();
-                    let pairs =
-                        DrawnPairs::read(self.store(), &configuration.old, &configuration.new, PAIRS_MAX)?;
+                    let folder = self.configuration().folder();
+                    let pairs = DrawnPairs::read(self.store(), self.spaces(), &folder, PAIRS_MAX)?;
                     if !pairs.may_be_reported() {
                         return Ok(Halt::TooFewPairs);
                     }
