@@ -3,7 +3,7 @@
     python3 scripts/real-pairs.py --texts ../shared/data/text_banking77 --old-model L3.onnx --tokenizer tokenizer.json \
         (--new-model L6.onnx | --service http://127.0.0.1:8199) --out target/real/banking77_l3_l6
 
-Writes old.npy, new.npy [n, 384], label.npy and role.npy: as the set's own, but for training texts beyond a random 3,000, which get the
+Writes old.npy, new.npy [n, 384] (of length 1, as sentence encoders are served), label.npy and role.npy: as the set's own, but for training texts beyond a random 3,000, which get the
 role 3 and are not used. It needs numpy, onnxruntime and tokenizers.
 """
 
@@ -47,7 +47,8 @@ models = {
 asked_for.out.mkdir(parents=True, exist_ok=True)
 for name, embed in models.items():
     rows = [embed(texts[at : at + BATCH]) for at in range(0, len(texts), BATCH)]
-    np.save(asked_for.out / f"{name}.npy", np.concatenate(rows).astype(np.float32))
+    rows = np.concatenate(rows).astype(np.float32)
+    np.save(asked_for.out / f"{name}.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
 np.save(asked_for.out / "label.npy", np.load(asked_for.texts / "label.npy"))
 role = np.load(asked_for.texts / "role.npy")
 training = np.random.default_rng(0).permutation(np.flatnonzero(role == 0))

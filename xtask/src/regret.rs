@@ -30,6 +30,8 @@ const JUDGED: &str = "ir_cisi";
 /// Documents of it that are pairs; the others are the test part.
 const JUDGED_PAIRS: usize = 700;
 const AUTO: &str = "auto";
+/// Each model for itself, gallery and queries: what a map of the old one's vectors to the new one's can be worth.
+const MODELS: [&str; 2] = ["old model", "new model"];
 
 /// One candidate, or one choice, on one part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -54,7 +56,8 @@ struct Ground {
     name: String,
     old: Vectors,
     new: Vectors,
-    queries: Option<Matrix>,
+    /// By the old model and by the new one.
+    queries: Option<[Matrix; 2]>,
     labels: Vec<i64>,
     qrels: Option<Qrels>,
 }
@@ -136,7 +139,7 @@ fn judged(folder: &Path) -> Result<Study> {
         name: "test".into(),
         old: vectors("old", old.select(&rest))?,
         new: vectors("new", new.select(&rest))?,
-        queries: Some(queries_new.select(&tested)),
+        queries: Some([&queries_old, &queries_new].map(|queries| queries.select(&tested))),
         labels: Vec::new(),
         qrels: Some(among(&rest, &tested)?),
     };
@@ -150,6 +153,28 @@ fn judged(folder: &Path) -> Result<Study> {
 
 /// Fits and measures what is missing of a set.
 fn measure(set: &str, study: &Study, rows: &mut Vec<Row>) -> Result<()> {
+    if !rows.iter().any(|row| row.set == set && row.asked == MODELS[0]) {
+        for ground in &study.grounds {
+            for (place, model) in MODELS.into_iter().enumerate() {
+                let vectors = [&ground.old, &ground.new][place].matrix();
+                let items: Vec<usize> = (0..vectors.rows()).collect();
+                let (value, _) = measured([vectors, vectors], place, &items, 0.0, ground)?;
+                rows.push(Row {
+                    set: set.into(),
+                    part: ground.name.clone(),
+                    known: String::new(),
+                    asked: model.into(),
+                    method: model.into(),
+                    geometry: "raw".into(),
+                    handicap: 0.0,
+                    start: value,
+                    area: value,
+                    seconds: 0.0,
+                });
+            }
+        }
+        write_rows(rows)?;
+    }
     for (known, with_labels, queries) in &study.knowns {
         if rows.iter().any(|row| row.set == set && row.known == *known) {
             continue;
@@ -195,13 +220,17 @@ fn measure(set: &str, study: &Study, rows: &mut Vec<Row>) -> Result<()> {
             }
             eprintln!("{set} {known} {method}: {} {seconds:.0} s", fitted.adapter.training.method);
         }
-        let lines: Vec<String> = rows
-            .iter()
-            .map(|row| serde_json::to_string(row).map_err(|error| Error::corrupt(RECORD, error)))
-            .collect::<Result<_>>()?;
-        write(RECORD, &(lines.join("\n") + "\n"))?;
+        write_rows(rows)?;
     }
     Ok(())
+}
+
+fn write_rows(rows: &[Row]) -> Result<()> {
+    let lines: Vec<String> = rows
+        .iter()
+        .map(|row| serde_json::to_string(row).map_err(|error| Error::corrupt(RECORD, error)))
+        .collect::<Result<_>>()?;
+    write(RECORD, &(lines.join("\n") + "\n"))
 }
 
 /// The geometry that was kept.
@@ -223,18 +252,31 @@ fn served(adapter: &Adapter, ground: &Ground) -> Result<(f64, f64)> {
         ..OrderInput::default()
     };
     let permutation = order(Policy::Coverage, &input)?.permutation;
+    let galleries = [ground.new.matrix(), adapted.vectors.matrix()];
+    measured(galleries, 1, &permutation, adapter.handicap, ground)
+}
+
+/// The start and the area of the way from adapted vectors to native ones, searched by the queries of a model.
+fn measured(
+    [native, adapted]: [&Matrix; 2],
+    model: usize,
+    order: &[usize],
+    handicap: f64,
+    ground: &Ground,
+) -> Result<(f64, f64)> {
+    let progress = Progress::default();
     let (relevance, metric) = match &ground.qrels {
         Some(qrels) => (Relevance::Judgements(qrels), Metric::ndcg_at(10)),
         None => (Relevance::Labels { gallery: &ground.labels, queries: None }, rehang::curve::MAP),
     };
     let input = CurveInput {
-        native: ground.new.matrix(),
-        adapted: adapted.vectors.matrix(),
-        order: &permutation,
-        queries: ground.queries.as_ref(),
+        native,
+        adapted,
+        order,
+        queries: ground.queries.as_ref().map(|queries| &queries[model]),
         relevance,
         distance: Distance::L2,
-        handicap: adapter.handicap,
+        handicap,
         groups: None,
         do_nothing: None,
     };
@@ -269,7 +311,7 @@ fn table(rows: &[Row]) -> String {
         "| set | part | known | its choice | area | best candidate | area | regret |\n|---|---|---|---|--:|---|--:|--:|\n",
     );
     let mut methods: Vec<&str> = Vec::new();
-    for row in rows.iter().filter(|row| row.asked != AUTO) {
+    for row in rows.iter().filter(|row| row.asked != AUTO && !MODELS.contains(&&*row.asked)) {
         if !methods.contains(&row.asked.as_str()) {
             methods.push(&row.asked);
         }
@@ -300,19 +342,24 @@ fn table(rows: &[Row]) -> String {
         }
     }
     text.push_str(
-        "\nEvery candidate, start / area (handicap as a part of the mean squared error):\n\n| set | part | known |",
+        "\nEvery candidate, start / area (handicap as a part of the mean squared error), beside each model for itself:\n\n| set | part | known |",
     );
-    let _ = writeln!(text, " {} |\n|---|---|---|{}", methods.join(" | "), "--:|".repeat(methods.len()));
+    let columns = [&MODELS[..], &methods[..]].concat();
+    let _ = writeln!(text, " {} |\n|---|---|---|{}", columns.join(" | "), "--:|".repeat(columns.len()));
     for own in rows.iter().filter(|row| row.asked == AUTO) {
         let cell = |method: &&str| {
+            let is_model = MODELS.contains(method);
             let is_meant = |row: &&Row| {
-                row.asked == **method && row.set == own.set && row.part == own.part && row.known == own.known
+                let is_known = is_model || row.known == own.known;
+                row.asked == **method && row.set == own.set && row.part == own.part && is_known
             };
-            rows.iter().find(is_meant).map_or("–".into(), |row| {
-                format!("{:.1} / {:.1} ({:.2})", row.start, row.area, row.handicap)
-            })
+            let Some(row) = rows.iter().find(is_meant) else { return "–".into() };
+            if is_model {
+                return format!("{:.1}", row.start);
+            }
+            format!("{:.1} / {:.1} ({:.2})", row.start, row.area, row.handicap)
         };
-        let cells: Vec<String> = methods.iter().map(cell).collect();
+        let cells: Vec<String> = columns.iter().map(cell).collect();
         let _ = writeln!(text, "| {} | {} | {} | {} |", own.set, own.part, own.known, cells.join(" | "));
     }
     text

@@ -523,15 +523,7 @@ fn write_and_find(store: &PostgresStore, space: &str, width: usize) {
     let mut vector = vec![0.0; width];
     vector[width - 1] = 1.0;
     let query = rehang::Matrix::new(width, vector.clone()).unwrap();
-    let write = VectorWrite {
-        key: item.key,
-        revision: item.revision,
-        provenance: Provenance::Native,
-        sigma2: None,
-        priority: None,
-        squared_error: None,
-        vector,
-    };
+    let write = VectorWrite::native(&item, vector);
     assert_eq!(store.write_vectors(space, None, &[write]).unwrap(), [Outcome::Written]);
     let found = store.search(space, &query, 1, &Filter::default()).unwrap();
     assert!(found[0][0].distance.abs() < 1e-3, "{found:?}");

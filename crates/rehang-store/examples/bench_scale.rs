@@ -69,15 +69,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 .into_iter()
                 .filter_map(|record| {
                     let priority = priority(record.item.key.bits() as u64);
-                    Some(VectorWrite {
-                        key: record.item.key,
-                        revision: record.item.revision,
-                        provenance: Provenance::Adapted,
-                        sigma2: Some(priority as f32),
-                        priority: Some(Priority::ordinary(priority)),
-                        squared_error: None,
-                        vector: record.vector?.vector,
-                    })
+                    let (vector, place) = (record.vector?.vector, Priority::ordinary(priority));
+                    Some(VectorWrite::adapted(&record.item, vector, priority as f32, place))
                 })
                 .collect();
             let outcomes = store.write_vectors("new", Some(Epoch::FIRST), &writes)?;
@@ -99,14 +92,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             seen.extend(page.iter().map(|record| record.item.key.bits() as u64));
             let writes: Vec<VectorWrite> = page
                 .iter()
-                .map(|record| VectorWrite {
-                    key: record.item.key,
-                    revision: record.item.revision,
-                    provenance: Provenance::Native,
-                    sigma2: None,
-                    priority: None,
-                    squared_error: None,
-                    vector: vector(record.item.key.bits() as u64, dimension),
+                .map(|record| {
+                    VectorWrite::native(&record.item, vector(record.item.key.bits() as u64, dimension))
                 })
                 .collect();
             store.write_vectors("new", Some(Epoch::FIRST), &writes)?;

@@ -228,6 +228,31 @@ pub struct VectorWrite {
     pub vector: Vec<f32>,
 }
 
+impl VectorWrite {
+    /// The new model's own vector of an item, as it was read.
+    pub fn native(item: &Item, vector: Vec<f32>) -> Self {
+        Self {
+            key: item.key,
+            revision: item.revision,
+            provenance: Provenance::Native,
+            sigma2: None,
+            priority: None,
+            squared_error: None,
+            vector,
+        }
+    }
+
+    /// An adapter's vector of an item, as it was read, with its predicted squared error and its place in the queue.
+    pub fn adapted(item: &Item, vector: Vec<f32>, sigma2: f32, priority: Priority) -> Self {
+        Self {
+            provenance: Provenance::Adapted,
+            sigma2: Some(sigma2),
+            priority: Some(priority),
+            ..Self::native(item, vector)
+        }
+    }
+}
+
 /// What became of a [`VectorWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -170,22 +170,13 @@ fn a_child_that_writes_until_it_is_killed() {
     let start = store.counts("old").unwrap().items;
     for at in start.. {
         let items: Vec<ItemWrite> = (0..5).map(|part| item(&format!("{at}-{part}"))).collect();
-        let revisions = store.put(&items).unwrap();
+        store.put(&items).unwrap();
         println!("put {at}");
         let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
         let keys = store.get(&ids).unwrap();
         let writes: Vec<VectorWrite> = keys
             .iter()
-            .zip(&revisions)
-            .map(|(item, &revision)| VectorWrite {
-                key: item.as_ref().unwrap().key,
-                revision,
-                provenance: Provenance::Native,
-                sigma2: None,
-                priority: None,
-                squared_error: None,
-                vector: vec![at as f32, 1.0],
-            })
+            .map(|item| VectorWrite::native(item.as_ref().unwrap(), vec![at as f32, 1.0]))
             .collect();
         assert_eq!(store.write_vectors("new", None, &writes).unwrap(), vec![Outcome::Written; 5]);
         println!("native {at}");

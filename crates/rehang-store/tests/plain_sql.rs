@@ -56,15 +56,7 @@ impl Gallery {
         self.sql.execute("INSERT INTO item (id, source) VALUES (?1, ?1)", [id]).unwrap();
         self.insert("vector_1", id, [1.0, 0.0]);
         let item = self.store.get(&[id]).unwrap().remove(0).unwrap();
-        let write = VectorWrite {
-            key: item.key,
-            revision: item.revision,
-            provenance: Provenance::Adapted,
-            sigma2: Some(1.0),
-            priority: Some(Priority::ordinary(1.0)),
-            squared_error: None,
-            vector: vec![0.0, 1.0],
-        };
+        let write = VectorWrite::adapted(&item, vec![0.0, 1.0], 1.0, Priority::ordinary(1.0));
         assert_eq!(
             self.store.write_vectors("new", Some(Epoch::FIRST), &[write]).unwrap(),
             [Outcome::Written]
@@ -292,15 +284,7 @@ fn an_applications_own_triggers_fire_for_every_write() {
     assert_eq!(seen(), ["came a", "changed a"]);
     gallery.adapted("b");
     let item = gallery.store.get(&["b"]).unwrap().remove(0).unwrap();
-    let write = VectorWrite {
-        key: item.key,
-        revision: item.revision,
-        provenance: Provenance::Native,
-        sigma2: None,
-        priority: None,
-        squared_error: None,
-        vector: vec![0.0, 2.0],
-    };
+    let write = VectorWrite::native(&item, vec![0.0, 2.0]);
     assert_eq!(gallery.store.write_vectors("new", None, &[write]).unwrap(), [Outcome::Written]);
     assert_eq!(seen(), ["came b", "native"]);
     assert_eq!(gallery.store.check().unwrap(), vec![]);

@@ -227,14 +227,14 @@ impl History {
     fn writes(&mut self, records: &[Record], provenance: Provenance) -> Vec<VectorWrite> {
         let is_native = provenance == Provenance::Native;
         let random = &mut self.random;
-        let write = |Item { key, revision, .. }: &Item| VectorWrite {
-            key: *key,
-            revision: *revision,
-            provenance,
-            sigma2: (!is_native).then(|| random.random()),
-            priority: (!is_native).then(|| Priority::new(Band::Ordinary, random.random())),
-            squared_error: is_native.then(|| random.random()),
-            vector: vector(random),
+        let write = |item: &Item| {
+            let vector = vector(random);
+            if is_native {
+                let squared_error = Some(random.random());
+                return VectorWrite { squared_error, ..VectorWrite::native(item, vector) };
+            }
+            let (sigma2, score) = (random.random(), random.random());
+            VectorWrite::adapted(item, vector, sigma2, Priority::new(Band::Ordinary, score))
         };
         records.iter().map(|record| &record.item).map(write).collect()
     }

@@ -32,15 +32,8 @@ impl LeaseClock for Later {
 }
 
 fn write(record: &Record, provenance: Provenance) -> VectorWrite {
-    VectorWrite {
-        key: record.item.key,
-        revision: record.item.revision,
-        provenance,
-        sigma2: None,
-        priority: (provenance == Provenance::Adapted).then_some(Priority::ordinary(1.0)),
-        squared_error: None,
-        vector: vec![1.0],
-    }
+    let priority = (provenance == Provenance::Adapted).then_some(Priority::ordinary(1.0));
+    VectorWrite { provenance, priority, ..VectorWrite::native(&record.item, vec![1.0]) }
 }
 
 #[test]

@@ -201,14 +201,10 @@ fn ready(store: SqliteStore, new: &Space) -> Result<(SqliteStore, Vec<VectorWrit
         let records = store.scan(&Scan::new("old", Select::All, PAGE).after(after))?;
         let Some(last) = records.last() else { return Ok((store, writes)) };
         after = Some(last.item.key);
-        writes.extend(records.iter().map(|record| VectorWrite {
-            key: record.item.key,
-            revision: record.item.revision,
-            provenance: Provenance::Adapted,
-            sigma2: Some(1.0 + vector(record.item.key.bits() as usize)[0]),
-            priority: Some(Priority::ordinary(f64::from(vector(record.item.key.bits() as usize)[0]))),
-            squared_error: None,
-            vector: vector(record.item.key.bits() as usize),
+        writes.extend(records.iter().map(|record| {
+            let vector = vector(record.item.key.bits() as usize);
+            let first = vector[0];
+            VectorWrite::adapted(&record.item, vector, 1.0 + first, Priority::ordinary(f64::from(first)))
         }));
     }
 }

@@ -220,14 +220,9 @@ impl Filler {
         Ok(with_old
             .iter()
             .enumerate()
-            .map(|(row, (record, _))| VectorWrite {
-                key: record.item.key,
-                revision: record.item.revision,
-                provenance: Provenance::Adapted,
-                sigma2: Some(variance[row]),
-                priority: Some(place.or(self.front(record)).unwrap_or(priorities[row])),
-                squared_error: None,
-                vector: vectors.row(row).to_vec(),
+            .map(|(row, (record, _))| {
+                let priority = place.or(self.front(record)).unwrap_or(priorities[row]);
+                VectorWrite::adapted(&record.item, vectors.row(row).to_vec(), variance[row], priority)
             })
             .collect())
     }

@@ -177,10 +177,10 @@ pub struct PairsStep {
     pub items: usize,
     /// Those that are pairs: native, with an old vector.
     pub pairs: usize,
-    /// Items without an old vector that `[old.encoder]` embedded now.
-    pub embedded_by_old: usize,
     /// Items that were embedded for it now; the others were native before.
     pub embedded: u64,
+    /// Items without an old vector that `[old.encoder]` embedded now.
+    pub embedded_by_old: usize,
     /// What the pairs are worth to a map; `None` where they are too few to say, or where an earlier call found them wanting.
     pub learned: Option<LearningCurve>,
 }

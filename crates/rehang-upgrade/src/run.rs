@@ -704,19 +704,12 @@ impl Run<'_> {
         let vectors = self.vectors.remove(&batch).unwrap_or_default();
         let writes: Vec<VectorWrite> = vectors
             .into_iter()
-            .map(|(record, vector)| VectorWrite {
-                key: record.item.key,
-                revision: record.item.revision,
-                provenance: Provenance::Native,
-                sigma2: None,
-                priority: None,
-                squared_error: record
-                    .vector
-                    .as_ref()
-                    .filter(|adapted| adapted.provenance == Provenance::Adapted)
+            .map(|(record, vector)| {
+                let adapted = record.vector.filter(|before| before.provenance == Provenance::Adapted);
+                let squared_error = adapted
                     .map(|adapted| rehang::squared_distance(&adapted.vector, &vector) as f32)
-                    .filter(|error| error.is_finite()),
-                vector,
+                    .filter(|error| error.is_finite());
+                VectorWrite { squared_error, ..VectorWrite::native(&record.item, vector) }
             })
             .collect();
         let outcomes = self.patiently(|run| run.setup.store.write_vectors(run.space, None, &writes))?;

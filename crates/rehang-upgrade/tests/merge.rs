@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +12,7 @@ use common::{TestClock, TestEncoder, World, fill, new_model, old_model};
 use rehang::order::Policy;
 use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_store::{
-    Band, Filter, Found, Index, ItemKey, Ledger, MemoryStore, Outcome, Revision, Scan, Select, VectorWrite,
+    Band, Filter, Found, Index, Item, ItemKey, Ledger, MemoryStore, Outcome, Scan, Select, VectorWrite,
 };
 use rehang_upgrade::{
     BackfillSetup, Limits, Merge, OrderSettings, Part, Recorded, Serving, Setup, Unobserved, backfill,
@@ -59,28 +60,19 @@ fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, Worl
 /// A gallery of which 60 of 100 items are native. The first item that is not, of this source, becomes native before a read.
 fn half_way(serving: Serving, read: u64) -> (Hooked, Arc<AtomicU64>, ItemKey, String) {
     let store = backfilled(100, 60, serving).0;
-    let (key, revision, source) = first_adapted(&store);
-    let vector = new_model(&source);
+    let item = first_adapted(&store);
+    let (key, source) = (item.key, item.source.clone().unwrap());
+    let write = VectorWrite::native(&item, new_model(&source));
     let (store, reads) = before_read(&store, read, move |store| {
-        let write = VectorWrite {
-            key,
-            revision,
-            provenance: Provenance::Native,
-            sigma2: None,
-            priority: None,
-            squared_error: None,
-            vector: vector.clone(),
-        };
-        assert_eq!(store.write_vectors("new-model", None, &[write])?, [Outcome::Written]);
+        assert_eq!(store.write_vectors("new-model", None, from_ref(&write))?, [Outcome::Written]);
         Ok(())
     });
     (store, reads, key, source)
 }
 
-fn first_adapted(store: &MemoryStore) -> (ItemKey, Revision, String) {
+fn first_adapted(store: &MemoryStore) -> Item {
     let adapted = Select::Provenance(Provenance::Adapted);
-    let item = store.scan(&Scan::new("new-model", adapted, 1)).unwrap().remove(0).item;
-    (item.key, item.revision, item.source.unwrap())
+    store.scan(&Scan::new("new-model", adapted, 1)).unwrap().remove(0).item
 }
 
 #[test]
@@ -121,7 +113,7 @@ fn a_merged_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
         let mut moments = 0;
         for read in 1.. {
             let (store, world) = backfilled(100, 60, Serving::Merged);
-            let source = first_adapted(&store).2;
+            let source = first_adapted(&store).source.unwrap();
             let (store, reads) =
                 before_read(&store, read, move |store| finish(store, &world.setup(), &Unobserved).map(drop));
             let gallery = common::gallery(&store, None);

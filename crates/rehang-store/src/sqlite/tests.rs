@@ -120,15 +120,7 @@ fn a_space_whose_making_was_interrupted_is_listed_to_its_end() {
     plainly("INSERT OR REPLACE INTO item (id, source) VALUES ('4', 'y')");
     let records = store.scan(&Scan::new("m", Select::All, 100)).unwrap();
     let five = records.iter().find(|record| record.item.id == "5").unwrap().item.clone();
-    let native = VectorWrite {
-        key: five.key,
-        revision: five.revision,
-        vector: vector(5),
-        provenance: Provenance::Native,
-        sigma2: None,
-        priority: None,
-        squared_error: None,
-    };
+    let native = VectorWrite::native(&five, vector(5));
     assert_eq!(store.write_vectors("new", None, &[native]).unwrap(), [Outcome::Written]);
     plainly("UPDATE item SET source = NULL WHERE id = '30'");
     let counts = store.counts("new").unwrap();
@@ -684,14 +676,8 @@ fn a_full_disk_takes_all_vectors_of_a_write_or_none() {
     let store = filled(&folder.path().join("gallery.db"), 2000);
     store.create_space(&space("new"), Provenance::Native).unwrap();
     let records = store.scan(&Scan::new("m", Select::All, 2000)).unwrap();
-    let write = |record: &Record| VectorWrite {
-        key: record.item.key,
-        revision: record.item.revision,
-        provenance: Provenance::Adapted,
-        sigma2: Some(1.0),
-        priority: Some(Priority::ordinary(1.0)),
-        squared_error: None,
-        vector: vector(number(record.item.key)),
+    let write = |Record { item, .. }: &Record| {
+        VectorWrite::adapted(item, vector(number(item.key)), 1.0, Priority::ordinary(1.0))
     };
     let writes: Vec<VectorWrite> = records.iter().map(write).collect();
     store.write_vectors("new", FIRST, &writes[..1]).unwrap();
@@ -820,14 +806,9 @@ fn pages_come_from_indexes() {
     let items = store.scan(&Scan::new("n", crate::Select::Lacking, 300)).unwrap();
     let writes: Vec<VectorWrite> = items
         .iter()
-        .map(|record| VectorWrite {
-            key: record.item.key,
-            revision: record.item.revision,
-            provenance: Provenance::Adapted,
-            sigma2: Some(number(record.item.key) as f32),
-            priority: Some(Priority::ordinary(number(record.item.key) as f64)),
-            squared_error: None,
-            vector: vector(number(record.item.key)),
+        .map(|Record { item, .. }| {
+            let number = number(item.key);
+            VectorWrite::adapted(item, vector(number), number as f32, Priority::ordinary(number as f64))
         })
         .collect();
     store.write_vectors("n", FIRST, &writes).unwrap();
