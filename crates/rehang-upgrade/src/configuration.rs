@@ -423,20 +423,6 @@ impl Configuration {
         self.open(self.encoder_of(&self.new.name, "re-embedding")?, new)
     }
 
-    /// Whether the file has an encoder of the old model.
-    pub fn has_old_encoder(&self) -> bool {
-        self.old_encoder.is_some()
-    }
-
-    /// Opens the encoder of the old model, for items and the old space as the gallery has it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Configuration::open_encoder`].
-    pub fn open_old_encoder(&self, old: &Space) -> Result<Box<dyn Encoder>> {
-        self.open(self.encoder_of(&self.old.name, "embedding with the old model")?, old)
-    }
-
     /// Opens the encoder of queries of a space of the gallery: the old model's or the new one's, given what it wants of queries. It is what
     /// [`Gallery::search_source`](crate::Gallery::search_source) asks for.
     ///

@@ -22,7 +22,6 @@ use serde::{Deserialize, Serialize};
 use crate::backfill::Ending;
 use crate::configuration::RunOptions;
 use crate::fill::is_finite;
-use crate::old_vectors::OldVectors;
 use crate::query::{self, Query, QueryEncoders};
 use crate::sample;
 
@@ -179,8 +178,6 @@ pub struct PairsStep {
     pub pairs: usize,
     /// Items that were embedded for it now; the others were native before.
     pub embedded: u64,
-    /// Items without an old vector that `[old.encoder]` embedded now.
-    pub embedded_by_old: usize,
     /// What the pairs are worth to a map; `None` where they are too few to say, or where an earlier call found them wanting.
     pub learned: Option<LearningCurve>,
 }
@@ -234,18 +231,12 @@ pub(crate) struct DrawnPairs {
 }
 
 impl DrawnPairs {
-    /// Reads the pairs among the first `items` of a gallery's shuffle: native, with an old vector of the gallery or one that the old
-    /// model's encoder made for the upgrade. An item that changes meanwhile is no pair; nor is one with NaN or infinite numbers.
+    /// Reads the pairs among the first `items` of a gallery's shuffle. An item that changes meanwhile is no pair; nor is one with NaN or infinite numbers.
     ///
     /// # Errors
     ///
     /// Those of the store; nothing is found where there is no new space.
-    pub fn read(
-        store: &dyn Ledger,
-        (old, new): (&Space, &Space),
-        folder: &Path,
-        items: usize,
-    ) -> Result<Self> {
+    pub fn read(store: &dyn Ledger, old: &Space, new: &Space, items: usize) -> Result<Self> {
         let mut pairs = Self {
             ids: Vec::new(),
             labels: Vec::new(),
@@ -256,26 +247,18 @@ impl DrawnPairs {
         if find_space(store, &new.name)?.is_none() {
             return Ok(pairs);
         }
-        let embedded = OldVectors::read(folder, old)?;
-        let records =
-            sample::natives(store, &old.name, &new.name, items, |item| embedded.of(item).is_some())?;
+        let records = sample::natives(store, &old.name, &new.name, items)?;
         let keys: Vec<_> = records.iter().map(|record| record.item.key).collect();
         let (mut olds, mut news) = (Vec::new(), Vec::new());
         let vectors = store.vectors(&old.name, &keys)?.into_iter().zip(store.vectors(&new.name, &keys)?);
         for (record, vectors) in records.into_iter().zip(vectors) {
-            let (before, Some(now)) = vectors else { continue };
-            let before = match before {
-                Some(before) if before.revision == now.revision => before.vector,
-                None if record.item.revision == now.revision => {
-                    embedded.of(&record.item).cloned().unwrap_or_default()
-                }
-                _ => continue,
-            };
-            if before.len() != old.dimension || !is_finite(&before) || !is_finite(&now.vector) {
+            let (Some(before), Some(now)) = vectors else { continue };
+            let is_of_one_content = before.revision == now.revision;
+            if !is_of_one_content || !is_finite(&before.vector) || !is_finite(&now.vector) {
                 continue;
             }
-            pairs.held_out.push(is_held_out(&before));
-            olds.extend(before);
+            pairs.held_out.push(is_held_out(&before.vector));
+            olds.extend(before.vector);
             news.extend(now.vector);
             pairs.ids.push(record.item.id);
             pairs.labels.push(record.item.label);
@@ -379,7 +362,7 @@ pub(crate) fn fit(
     method: Method,
     progress: &Progress,
 ) -> Result<FitAnswer> {
-    let pairs = DrawnPairs::read(store, (old, new), folder, PAIRS_MAX)?;
+    let pairs = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
     if pairs.len() == pairs.held_out() {
         return Err(Error::missing("pairs", format!("an adapter from {:?} to {:?}", old.name, new.name))
             .advise(rehang::Remedy::DrawPairs));
@@ -432,7 +415,7 @@ pub(crate) fn measure(
     (adapter, fingerprint): (&Path, &str),
     progress: &Progress,
 ) -> Result<UpgradeReport> {
-    let pairs = DrawnPairs::read(store, (old, new), folder, PAIRS_MAX)?;
+    let pairs = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
     if !pairs.may_be_reported() {
         let held_out = pairs.held_out();
         let detail = format!("{held_out} of {} pairs are held out; {HELD_OUT_MIN} are needed", pairs.len());

@@ -303,8 +303,7 @@ seed = 0
 # vectors = "new.npy"
 # ids = "ids.txt"
 #
-# The old model, with the same keys. It embeds the texts and images that people search by before the switch, and for the fit those items
-# of a sample that came without an old vector.
+# The old model, with the same keys. It embeds the texts and images that people search by before the switch.
 # [old.encoder]
 # kind = "command"
 # program = ["python3", "encode-old.py"]
@@ -408,7 +407,6 @@ mod tests {
         let keys: Vec<&str> = old.lines().map_while(|line| line.strip_prefix("# ")).collect();
         fs_err::write(&told.path, format!("{before}[old.encoder]\n{}\n", keys.join("\n"))).unwrap();
         let read = Configuration::read(&told.path).unwrap();
-        assert_eq!(read.open_old_encoder(&read.old).unwrap().space(), &read.old);
         assert_eq!(read.open_query_encoder(&read.old).unwrap().space(), &read.old);
     }
 

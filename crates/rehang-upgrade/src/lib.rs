@@ -40,7 +40,6 @@ mod lists;
 mod location;
 mod merge;
 mod observe;
-mod old_vectors;
 mod query;
 mod record;
 mod run;

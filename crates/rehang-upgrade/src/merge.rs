@@ -61,7 +61,7 @@ impl Merge {
     ///
     /// Those of the store.
     pub fn learn(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Self> {
-        let natives = sample::natives(store, &old.name, &new.name, ITEMS_MAX, |_| false)?;
+        let natives = sample::natives(store, &old.name, &new.name, ITEMS_MAX)?;
         let keys: Vec<_> = natives.iter().map(|record| record.item.key).collect();
         let olds = store.vectors(&old.name, &keys)?;
         let news = store.vectors(&new.name, &keys)?;

@@ -8,7 +8,7 @@
 //! is native, whatever else is.
 
 use rehang::{Provenance, Result};
-use rehang_store::{Among, Band, Epoch, Item, ItemKey, Ledger, Priority, Queue, Record, Sample};
+use rehang_store::{Among, Band, Epoch, ItemKey, Ledger, Priority, Queue, Record, Sample};
 
 /// Items at the beginning of the shuffle that are re-embedded first, at most, and at most half of all that are in it.
 const FIRST: usize = 200;
@@ -98,24 +98,17 @@ pub(crate) fn first_in_queue(store: &dyn Ledger, new: &str, epoch: Epoch) -> Res
 }
 
 /// The native items of the sample: of the longest beginning of the shuffle that is native but for a tenth, at most `count`
-/// items. Those that only the new model has seen are no part of it: that `is_old` says of the others beside those of the old space.
+/// items. Those that only the new model has seen are no part of it.
 ///
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn natives(
-    store: &dyn Ledger,
-    old: &str,
-    new: &str,
-    count: usize,
-    is_old: impl Fn(&Item) -> bool,
-) -> Result<Vec<Record>> {
+pub(crate) fn natives(store: &dyn Ledger, old: &str, new: &str, count: usize) -> Result<Vec<Record>> {
     let drawn = store.sample(&beginning(new, count))?.records;
     let keys: Vec<ItemKey> = drawn.iter().map(|record| record.item.key).collect();
     let in_old = store.provenances(old, &keys)?;
     let (mut seen, mut native, mut kept) = (0, Vec::new(), 0);
-    let olds = drawn.into_iter().zip(in_old);
-    for (record, _) in olds.filter(|(record, in_old)| in_old.is_some() || is_old(&record.item)) {
+    for (record, _) in drawn.into_iter().zip(in_old).filter(|(_, in_old)| in_old.is_some()) {
         seen += 1;
         if is_native(&record) {
             native.push(record);

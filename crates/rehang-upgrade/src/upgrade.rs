@@ -21,7 +21,6 @@ use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
 use crate::identity::put_back;
 use crate::observe::{Observer, Unobserved};
-use crate::old_vectors::OldVectors;
 use crate::record::{Phase, Recorded, Serving};
 use crate::run::{BackfillSetup, Part, Summary, backfill, input_of};
 use crate::sample;
@@ -164,9 +163,6 @@ impl Upgrade {
     /// With `queries`, a file with one JSON object a line (`{"text": "…"}`, or `{"image": "FILE"}`), these are embedded by both models and
     /// kept: choice and forecast then go by what people ask, and not by items as queries.
     ///
-    /// Items of the sample that came without an old vector are embedded by `[old.encoder]` too, where the configuration has it, for the fit
-    /// alone: these vectors lie in the [folder](Configuration::folder) of the upgrade. Without it they are no pairs.
-    ///
     /// It is a backfill in all ways: any process can die, several may run, failing items are tried again and listed, budgets end it.
     /// What is native already, from an earlier call or the application, is not embedded again.
     ///
@@ -193,7 +189,7 @@ impl Upgrade {
             opened = configuration.open_encoder(&space)?;
             opened.as_ref()
         };
-        let (old, order, folder) = (&configuration.old, configuration.order, configuration.folder());
+        let (old, order) = (&configuration.old, configuration.order);
         verbs::begin_sampling(self.store(), old, &space, order, observer)?;
         let limits = Limits { until: Until::All, ..configuration.limits_of(&asked.run, encoder)? };
         let (mut steps, mut done, mut encoder_said) = (Vec::new(), Tally::default(), None);
@@ -211,8 +207,7 @@ impl Upgrade {
             done.native += summary.done.native;
             done.failed += summary.done.failed;
             encoder_said = encoder_said.or(summary.encoder_said);
-            let embedded_by_old = self.embed_lacking(items, observer)?;
-            let pairs = DrawnPairs::read(self.store(), (old, &space), &folder, items)?;
+            let pairs = DrawnPairs::read(self.store(), old, &space, items)?;
             let larger = (2 * items).min(asked.items);
             // A call that died in the next sample has found this one wanting, and measuring takes a while.
             let went_on = summary.done.native == 0
@@ -220,8 +215,7 @@ impl Upgrade {
                 && Recorded::expect(self.store())?.record.phase == Phase::Sampling;
             let learned = if went_on { None } else { pairs.learned(old, &space, &Progress::default())? };
             let next = learned.as_ref().map(|learned| learned.next);
-            let (embedded, pairs) = (summary.done.native, pairs.len());
-            steps.push(PairsStep { items, pairs, embedded, embedded_by_old, learned });
+            steps.push(PairsStep { items, pairs: pairs.len(), embedded: summary.done.native, learned });
             let is_drawn = sample::waiting(self.store(), &space.name, items)? == 0;
             if !is_drawn && summary.ending != Ending::NothingLeft {
                 break Enough::Ended(summary.ending);
@@ -237,14 +231,14 @@ impl Upgrade {
             }
             items = larger;
         };
-        let pairs = DrawnPairs::read(self.store(), (old, &space), &folder, PAIRS_MAX)?;
+        let pairs = DrawnPairs::read(self.store(), old, &space, PAIRS_MAX)?;
         if let Some(folder) = files.folder {
             pairs.write(folder)?;
         }
         let embed = |path| {
             let old = expect_space(self.store(), &old.name)?.space;
             let encoders = |space: &Space| configuration.open_query_encoder(space);
-            fitting::embed_queries(path, (&old, &space), &folder, &encoders)
+            fitting::embed_queries(path, (&old, &space), &configuration.folder(), &encoders)
         };
         let queries = files.queries.map(embed).transpose()?;
         Ok(PairsDrawn {
@@ -258,26 +252,6 @@ impl Upgrade {
             queries,
             folder: files.folder.map(Path::to_owned),
         })
-    }
-
-    /// Embeds what of a sample came without an old vector, with the encoder of the old model, where the configuration has one. Gives
-    /// how many items that were.
-    fn embed_lacking(&self, items: usize, observer: &dyn Observer) -> Result<usize> {
-        let (store, (old, new)) = (self.store(), self.spaces());
-        if !self.configuration.has_old_encoder() {
-            return Ok(0);
-        }
-        let natives = sample::natives(store, &old.name, &new.name, items, |_| true)?;
-        let keys: Vec<_> = natives.iter().map(|record| record.item.key).collect();
-        let in_old = store.provenances(&old.name, &keys)?;
-        let lacking = natives.into_iter().zip(in_old).filter(|(_, in_old)| in_old.is_none());
-        let lacking: Vec<_> = lacking.map(|(record, _)| record).collect();
-        if lacking.is_empty() {
-            return Ok(0);
-        }
-        let old = expect_space(store, &old.name)?.space;
-        let encoder = self.configuration.open_old_encoder(&old)?;
-        OldVectors::read(&self.configuration.folder(), &old)?.embed(&lacking, encoder.as_ref(), observer)
     }
 
     /// Fits an adapter on the gallery's own pairs, but for those held out, and keeps it in the [folder](Configuration::folder) of the
@@ -310,7 +284,7 @@ impl Upgrade {
         fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)
     }
 
-    pub(crate) fn spaces(&self) -> (&Space, &Space) {
+    fn spaces(&self) -> (&Space, &Space) {
         (&self.configuration.old, &self.configuration.new)
     }
 

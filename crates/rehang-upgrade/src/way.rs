@@ -314,8 +314,9 @@ impl Upgrade {
                 }
                 Step::Fit => tell(&Taken::Fit(&self.fit(asked.method, progress)?))?,
                 Step::Report => {
-                    let folder = self.configuration().folder();
-                    let pairs = DrawnPairs::read(self.store(), self.spaces(), &folder, PAIRS_MAX)?;
+                    let configuration = self.configuration();
+                    let pairs =
+                        DrawnPairs::read(self.store(), &configuration.old, &configuration.new, PAIRS_MAX)?;
                     if !pairs.may_be_reported() {
                         return Ok(Halt::TooFewPairs);
                     }

@@ -243,9 +243,6 @@ fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     let mut text = String::new();
     for (place, step) in drawn.steps.iter().enumerate() {
         text += &format!("{} items: {} embedded, {} pairs", step.items, step.embedded, step.pairs);
-        if step.embedded_by_old > 0 {
-            text += &format!(" ({} without an old vector by [old.encoder])", step.embedded_by_old);
-        }
         text += &match &step.learned {
             // An earlier call has measured it.
             None if place + 1 < drawn.steps.len() => "\n".to_owned(),
