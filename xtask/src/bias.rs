@@ -76,9 +76,7 @@ pub fn run(folder: &str) -> Result<()> {
     if let Some(folder) = Path::new(TABLE).parent() {
         fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     }
-    let mut file = AtomicFile::create(TABLE)?;
-    file.put(text.as_bytes())?;
-    file.commit()?;
+    AtomicFile::write(TABLE, &text)?;
     println!("{text}");
     Ok(())
 }

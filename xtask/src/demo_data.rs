@@ -55,8 +55,8 @@ pub fn run() -> Result<()> {
     let new = train(&pixels.select(training), &pick(&labels, training), 96, 32, CLASSES, 300);
     files::write_matrix("demo/old.npy", &embed(&old, &coarse), None)?;
     files::write_matrix("demo/new.npy", &embed(&new, &pixels), None)?;
-    write_bytes("demo/old_encoder.onnx", &to_onnx(&old, 2))?;
-    write_bytes("demo/new_encoder.onnx", &to_onnx(&new, 1))?;
+    AtomicFile::write("demo/old_encoder.onnx", to_onnx(&old, 2))?;
+    AtomicFile::write("demo/new_encoder.onnx", to_onnx(&new, 1))?;
     let [.., head_weight, head_bias] = &new.parameters;
     // burn keeps weights as [inputs, outputs]; a head file is [classes, d].
     let weight = Matrix::from_fn(CLASSES, new.outputs, |class, column| head_weight[column * CLASSES + class]);
@@ -64,12 +64,6 @@ pub fn run() -> Result<()> {
     files::write_f32("demo/head_bias.npy", head_bias)?;
     files::write_labels("demo/role.npy", &role)?;
     Ok(())
-}
-
-fn write_bytes(path: &str, bytes: &[u8]) -> Result<()> {
-    let mut file = AtomicFile::create(path)?;
-    file.put(bytes)?;
-    file.commit()
 }
 
 /// The encoder as a network from images `[batch, 1, 8, 8]` (pixels from 0 to 1) to vectors; it sees means of blocks of

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use rehang::order::Policy;
 use rehang::{Matrix, Progress, Provenance, Result};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
-use rehang_store::{Filter, ItemWrite, Ledger, MemoryStore, NewVector, Outcome, Scan, Select, VectorWrite};
+use rehang_store::{
+    Filter, ItemWrite, Ledger, MemoryStore, NewVector, Outcome, Record, Scan, Select, VectorWrite,
+};
 use rehang_upgrade::{Gallery, OrderSettings, Serving, Setup, Unobserved, start, switch};
 use serde_json::Value;
 
@@ -101,14 +103,9 @@ fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize) -> Resu
     let records = store.scan(&Scan::new(space, Select::WorstFirst, items))?;
     let writes: Vec<VectorWrite> = records
         .iter()
-        .map(|record| VectorWrite {
-            key: record.item.key,
-            revision: record.item.revision,
-            provenance: Provenance::Native,
-            sigma2: None,
-            priority: None,
-            squared_error: None,
-            vector: part.new.matrix().row(record.item.id.parse().unwrap_or_default()).to_vec(),
+        .map(|Record { item, .. }| {
+            let row = item.id.parse().unwrap_or_default();
+            VectorWrite::native(item, part.new.matrix().row(row).to_vec())
         })
         .collect();
     let outcomes = store.write_vectors(space, None, &writes)?;

@@ -10,7 +10,5 @@ pub fn run(path: &str) -> Result<()> {
     let report: Report = serde_json::from_str(&text).map_err(|error| Error::corrupt(path, error))?;
     let chart =
         rehang_report::metric_chart(&report, "map").ok_or_else(|| Error::missing("a curve of mAP", path))?;
-    let mut file = AtomicFile::create("docs/curve.svg")?;
-    file.put(rehang_report::svg_curve(&chart).as_bytes())?;
-    file.commit()
+    AtomicFile::write("docs/curve.svg", rehang_report::svg_curve(&chart))
 }

@@ -378,7 +378,5 @@ fn write(path: &str, text: &str) -> Result<()> {
     if let Some(folder) = Path::new(path).parent() {
         fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     }
-    let mut file = AtomicFile::create(path)?;
-    file.put(text.as_bytes())?;
-    file.commit()
+    AtomicFile::write(path, text)
 }

@@ -6,7 +6,7 @@ mod stub;
 
 use std::fmt::Write as _;
 
-use common::{Place, demo};
+use common::{Place, demo, words};
 use rehang::files::{self, VectorSource};
 use rehang::{Matrix, Provenance};
 use rehang_store::{ItemWrite, Ledger, Scan, Select, SqliteStore};
@@ -164,19 +164,10 @@ fn pairs_are_written_as_files_that_the_file_verbs_read() {
     }
     let [old, new, rows] =
         ["old.npy", "new.npy", "held-out.npy=0"].map(|name| path(name).display().to_string());
-    place.finish(&[
-        "fit",
-        "--old",
-        &old,
-        "--new",
-        &new,
-        "--rows",
-        &rows,
-        "--method",
-        "ridge",
-        "-o",
-        "a.safetensors",
-    ]);
+    place.finish(&words(
+        "fit --old {} --new {} --rows {} --method ridge -o a.safetensors",
+        &[&old, &new, &rows],
+    ));
 }
 
 #[test]
@@ -300,18 +291,10 @@ fn a_gallery_that_changes_between_the_steps_is_right_in_the_end() {
     let vector = format!("first=[{}]", old.join(","));
     // A pair, and one that no sample has seen, get the content of another item; a third goes.
     let put = |id: &str| {
-        place.finish(&[
-            "gallery",
-            "put",
-            "--gallery",
-            "G.db",
-            "--id",
-            id,
-            "--source",
-            "row:599",
-            "--vector",
-            &vector,
-        ]);
+        place.finish(&words(
+            "gallery put --gallery G.db --id {} --source row:599 --vector {}",
+            &[id, &vector],
+        ));
     };
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     let scan = Scan::new("second", Select::Provenance(Provenance::Native), 1000);

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::{Command, Output};
 
-use common::{Place, waves};
+use common::{Place, waves, words};
 use rehang::Matrix;
 
 /// A command, what its error must say, and why the input is bad.
@@ -390,17 +390,7 @@ fn place_with_files() -> Place {
     place.write_bytes("good-qrels.tsv", b"item-0\titem-1\t1\nitem-2\titem-3\t1\n");
     place.write_bytes("qrels.tsv", b"item-0\titem-1\t1\nitem-0\tnobody\t1\n");
     fs_err::create_dir(place.path("folder")).unwrap();
-    place.json(&[
-        "fit",
-        "--old",
-        "old.npy",
-        "--new",
-        "new.npy",
-        "--method",
-        "ridge",
-        "-o",
-        "adapter.safetensors",
-    ]);
+    place.json(&words("fit --old old.npy --new new.npy --method ridge -o adapter.safetensors", &[]));
     let mut bytes = fs_err::read(place.path("adapter.safetensors")).unwrap();
     place.write_bytes("truncated.safetensors", &bytes[..bytes.len() / 2]);
     let last = bytes.len() - 5;
@@ -426,7 +416,7 @@ fn bad_input_gets_one_clear_error_and_leaves_nothing_behind() {
     let before = place.names();
     let mut failures = Vec::new();
     for Case { why, command, says } in CASES {
-        let arguments: Vec<&str> = command.split(' ').collect();
+        let arguments = words(command, &[]);
         let output = run_within_memory(&place, &arguments);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         let errors = stderr.lines().filter(|line| line.starts_with("Error: ")).count();
@@ -485,7 +475,7 @@ fn no_output_takes_the_place_of_an_input() {
         (0..60).map(|id| format!("{{\"id\": \"i{id}\"}}\n")).collect::<String>().as_bytes(),
     );
     let import = "gallery import --gallery gallery.db --space old --vectors old.npy --items items.jsonl";
-    place.json(&import.split(' ').collect::<Vec<_>>());
+    place.json(&words(import, &[]));
     let contents = || -> Vec<(String, Option<Vec<u8>>)> {
         place.names().into_iter().map(|name| (name.clone(), fs_err::read(place.path(&name)).ok())).collect()
     };
@@ -506,7 +496,7 @@ fn no_output_takes_the_place_of_an_input() {
         "gallery export --gallery gallery.db --space old --vectors OUT.npy --ids OUT.txt --provenance OUT.txt",
     ];
     for command in commands {
-        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        let output = place.run(&words(command, &[]));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && said.contains("another file than"), "{command}: {said}");
         assert!(contents() == before, "{command} changed a file");
@@ -524,17 +514,7 @@ fn zero_vectors_duplicates_and_constant_columns_are_ordinary_input() {
     place.write_matrix("old.npy", &old);
     place.write_matrix("new.npy", &waves(80, 5, 1));
     for method in ["procrustes", "ridge", "low-rank", "kernel-ridge"] {
-        place.json(&[
-            "fit",
-            "--old",
-            "old.npy",
-            "--new",
-            "new.npy",
-            "--method",
-            method,
-            "-o",
-            "a.safetensors",
-        ]);
+        place.json(&words("fit --old old.npy --new new.npy --method {} -o a.safetensors", &[method]));
         place.json(&["transform", "a.safetensors", "old.npy", "-o", "out.npy", "--sigma", "s.npy"]);
     }
 }

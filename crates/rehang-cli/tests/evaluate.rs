@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Place, demo, waves};
+use common::{Place, demo, waves, words};
 use rehang::files::{VectorSource, read_labels, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Space};
 use serde_json::{Value, json};
@@ -31,11 +31,11 @@ fn near(left: &Value, right: &Value) -> bool {
 }
 
 fn run(place: &Place, command: &str) -> Value {
-    place.json(&command.split_whitespace().collect::<Vec<_>>())
+    place.json(&words(command, &[]))
 }
 
 fn text(place: &Place, command: &str) -> String {
-    let output = place.run(&command.split_whitespace().collect::<Vec<_>>());
+    let output = place.run(&words(command, &[]));
     assert_eq!(output.status.code(), Some(0), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -107,7 +107,7 @@ fn cross_and_refresh_and_sequence_agree_with_the_curve() {
     let with = run(&place, &format!("{through} n=psi.safetensors"));
     assert_eq!(with["steps"], sequence["steps"]);
     let refused = format!("{through} o=psi.safetensors");
-    let output = place.run(&refused.split_whitespace().collect::<Vec<_>>());
+    let output = place.run(&words(&refused, &[]));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && said.contains("--adapters"), "{said}");
 }
@@ -377,7 +377,7 @@ fn bad_input_gets_one_clear_error() {
     let mut failures = Vec::new();
     for (command, says) in cases {
         let command = format!("evaluate {}", command.replace("BOTH", both));
-        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        let output = place.run(&words(&command, &[]));
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.code() != Some(2) || stderr.contains("panicked") || !output.stdout.is_empty() {
             failures.push(format!("{command}: {:?} {stderr}", output.status.code()));

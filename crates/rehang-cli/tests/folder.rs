@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Place, waves};
+use common::{Place, waves, words};
 use rehang::files::{self, Ids};
 
 /// An adapter from 3 to 4 coordinates, and a folder `in` of partitions with ids.
@@ -14,17 +14,7 @@ fn prepared(rows: &[usize]) -> Place {
     place.write_matrix("old.npy", &waves(80, 3, 1));
     place.write_matrix("new.npy", &waves(80, 4, 2));
     // It warns that so few pairs say little, which is no failure.
-    let fitted = place.run(&[
-        "fit",
-        "--old",
-        "old.npy",
-        "--new",
-        "new.npy",
-        "--method",
-        "ridge",
-        "-o",
-        "a.safetensors",
-    ]);
+    let fitted = place.run(&words("fit --old old.npy --new new.npy --method ridge -o a.safetensors", &[]));
     assert!(fitted.status.code().is_some_and(|code| code < 2), "{fitted:?}");
     for (part, &rows) in rows.iter().enumerate() {
         let path = place.path(&format!("in/day={}/part-{part}.parquet", part % 2));

@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Output;
 
-use common::Place;
+use common::{Place, words};
 use rand::{RngExt as _, SeedableRng as _};
 use rehang::Matrix;
 
@@ -22,15 +22,11 @@ fn place() -> Place {
     place
 }
 
-fn words(line: &str) -> Vec<&str> {
-    line.split(' ').collect()
-}
-
 #[test]
 fn searches_have_an_index_at_every_stage() {
     let place = place();
-    let json = |line: &str| place.json(&words(line));
-    let run = |line: &str| -> Output { place.run(&words(line)) };
+    let json = |line: &str| place.json(&words(line, &[]));
+    let run = |line: &str| -> Output { place.run(&words(line, &[])) };
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let search = || {
         let output = run("search --gallery G.db --vectors query.npy -k 1");

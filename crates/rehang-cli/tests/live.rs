@@ -5,8 +5,8 @@ mod common;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use common::Place;
 use common::upgrade::padding;
+use common::{Place, words};
 use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Provenance, Space};
 use rehang_store::{Ledger, Scan, Select, SqliteStore};
@@ -50,20 +50,11 @@ fn place() -> Place {
     place.write_bytes("items.jsonl", items.as_bytes());
     place.write_bytes("ids.txt", ids.as_bytes());
     place.write_bytes("rehang.toml", config("").as_bytes());
-    place.json(&[
-        "gallery",
-        "import",
-        "--gallery",
-        "G.db",
-        "--space",
-        "resnet",
-        "--vectors",
-        "old.npy",
-        "--items",
-        "items.jsonl",
-        "--distance",
-        "l2",
-    ]);
+    place.json(&words(
+        "gallery import --gallery G.db --space resnet --vectors old.npy --items items.jsonl \
+         --distance l2",
+        &[],
+    ));
     place
 }
 
@@ -236,7 +227,7 @@ fn a_status_lists_what_cannot_come_home() {
     place.write_bytes("rehang.toml", config("").as_bytes());
     let import =
         "gallery import --gallery G.db --space resnet --vectors old.npy --items items.jsonl --distance l2";
-    place.json(&import.split(' ').collect::<Vec<_>>());
+    place.json(&words(import, &[]));
     place.json(&upgrade("start", &[]));
     // Two items that no model has seen, one of them without a source.
     let put = ["gallery", "put", "--gallery", "G.db", "--id"];
@@ -612,7 +603,7 @@ fn wrong_files_and_options_are_one_clear_error() {
     ];
     let names = place.names();
     for (command, says) in cases {
-        let (code, out, error) = code(&place, &command.split(' ').collect::<Vec<_>>());
+        let (code, out, error) = code(&place, &words(&command, &[]));
         assert_eq!(code, 2, "{command}: {out}{error}");
         assert_eq!(error.matches("Error:").count(), 1, "{command}: {error}");
         for word in says {
@@ -662,18 +653,7 @@ fn a_merged_upgrade_finds_what_both_models_know_and_can_be_finished() {
     // An item that only the new model has seen is found all the same.
     let vector: Vec<String> = (0..D_NEW).map(|column| native(0, column).to_string()).collect();
     let vector = format!("clip=[{}]", vector.join(","));
-    place.json(&[
-        "gallery",
-        "put",
-        "--gallery",
-        "G.db",
-        "--id",
-        "fresh",
-        "--source",
-        "x",
-        "--vector",
-        &vector,
-    ]);
+    place.json(&words("gallery put --gallery G.db --id fresh --source x --vector {}", &[&vector]));
     let found = place.json(&[&search[..], &["old-queries.npy", "-k", "5"]].concat());
     assert!(ids(&found).contains(&"fresh".to_owned()), "{found}");
     // Filters speak of the space that serves.
@@ -792,20 +772,11 @@ fn a_start_by_mistake_leaves_a_way_out() {
     let place = place();
     place.write_matrix("two.npy", &Matrix::from_fn(2, 3, |row, column| (row + column) as f32));
     place.write_bytes("two.jsonl", b"{\"id\": \"a\"}\n{\"id\": \"b\"}\n");
-    place.json(&[
-        "gallery",
-        "import",
-        "--gallery",
-        "G.db",
-        "--space",
-        "other",
-        "--vectors",
-        "two.npy",
-        "--items",
-        "two.jsonl",
-        "--distance",
-        "l2",
-    ]);
+    place.json(&words(
+        "gallery import --gallery G.db --space other --vectors two.npy --items two.jsonl \
+         --distance l2",
+        &[],
+    ));
     // The name of the new space is taken by one of another kind: nothing begins.
     place.write_bytes("taken.toml", config("name = \"clip\" => name = \"other\"").as_bytes());
     for verb in ["plan", "start"] {
@@ -1071,9 +1042,9 @@ fn a_compatible_model_needs_no_adapter() {
     place.write_bytes("ids.txt", ids.as_bytes());
     let import =
         "gallery import --gallery G.db --space v1 --vectors old.npy --items items.jsonl --distance cosine";
-    place.json(&import.split(' ').collect::<Vec<_>>());
+    place.json(&words(import, &[]));
     let init = "init --gallery G.db --new-name v2";
-    let written = place.json(&init.split(' ').collect::<Vec<_>>());
+    let written = place.json(&words(init, &[]));
     assert_eq!(
         (written["new"]["model"].as_str(), written["new"]["dimension"].as_u64()),
         (Some("v2"), Some(4))

@@ -7,8 +7,8 @@ mod common;
 
 use std::process::{Command, Output};
 
-use common::Place;
 use common::upgrade::{IMPORT, upgrade};
+use common::{Place, words};
 use rehang::Matrix;
 use rehang_store::{Counts, Examined, Ledger, SqliteStore};
 
@@ -68,7 +68,7 @@ fn size(place: &Place) -> u64 {
 fn result(place: &Place) -> (Vec<u8>, String, String) {
     let export =
         "gallery export --gallery G.db --space second --vectors V.npy --ids I.txt --provenance P.txt";
-    place.json(&export.split(' ').collect::<Vec<_>>());
+    place.json(&words(export, &[]));
     let read = |name: &str| fs_err::read_to_string(place.path(name)).unwrap();
     (fs_err::read(place.path("V.npy")).unwrap(), read("I.txt"), read("P.txt"))
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use common::Place;
 use common::upgrade::padding;
+use common::{Place, words};
 use rehang::{Distance, Matrix, Space};
 use serde_json::{Value, json};
 use stub::{Reply, Stub, good_of};
@@ -70,7 +70,7 @@ fn place(encoders: &str) -> Place {
     configure(&place, encoders);
     let import =
         "gallery import --gallery G.db --space letters --vectors old.npy --items items.jsonl --distance l2";
-    place.json(&import.split(' ').collect::<Vec<_>>());
+    place.json(&words(import, &[]));
     place
 }
 
@@ -255,7 +255,7 @@ fn an_image_finds_its_item() {
     place.write_bytes("rehang.toml", config.as_bytes());
     let import =
         "gallery import --gallery G.db --space cnn --vectors old.npy --items items.jsonl --distance l2";
-    place.json(&import.split(' ').collect::<Vec<_>>());
+    place.json(&words(import, &[]));
     let found = place.json(&["search", "--image", "asked.png"]);
     assert_eq!(
         (&found["results"][0][0]["id"], &found["results"][0][0]["source"]),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, demo};
+use common::{Place, demo, words};
 use rehang::files::{VectorSource, read_f32_column, read_labels, read_matrix, read_order};
 use serde_json::Value;
 
@@ -74,25 +74,11 @@ fn from_pairs_to_a_curve_that_equals_brute_force() {
     let order = read_order(&source(&place.text("order.npy"))).unwrap();
     assert!(order.windows(2).all(|pair| sigma[pair[0]] >= sigma[pair[1]]), "the largest σ² comes first");
 
-    let curve = place.json(&[
-        "curve",
-        "--new",
-        &new,
-        "--adapted",
-        "adapted.npy",
-        "--labels",
-        &labels,
-        "--order",
-        "order.npy",
-        "--old",
-        &old,
-        "--grid",
-        "4",
-        "--sigma",
-        "sigma.npy",
-        "--bootstrap",
-        "50",
-    ]);
+    let curve = place.json(&words(
+        "curve --new {} --adapted adapted.npy --labels {} --order order.npy --old {} --grid 4 \
+         --sigma sigma.npy --bootstrap 50",
+        &[&new, &labels, &old],
+    ));
     assert_eq!(curve["n"], 1079);
     let (native, adapted) =
         (read_matrix(&source(&new)).unwrap(), read_matrix(&source(&place.text("adapted.npy"))).unwrap());
@@ -151,25 +137,10 @@ fn the_same_seed_gives_the_same_bytes_for_any_number_of_threads() {
     let (old, new, label) = (demo("old.npy"), demo("new.npy"), demo("label.npy"));
     for method in ["auto", "fastfill-reference"] {
         for (threads, output) in [("1", "one.safetensors"), ("2", "two.safetensors")] {
-            place.json(&[
-                "fit",
-                "--old",
-                &old,
-                "--new",
-                &new,
-                "--labels",
-                &label,
-                "--rows",
-                &rows,
-                "--method",
-                method,
-                "--epochs",
-                "2",
-                "--threads",
-                threads,
-                "-o",
-                output,
-            ]);
+            place.json(&words(
+                "fit --old {} --new {} --labels {} --rows {} --method {} --epochs 2 --threads {} -o {}",
+                &[&old, &new, &label, &rows, method, threads, output],
+            ));
         }
         let bytes = |name: &str| fs_err::read(place.path(name)).unwrap();
         assert!(
@@ -187,23 +158,11 @@ fn every_order_is_a_permutation_and_says_what_it_needs() {
     place.json(&["transform", "a.safetensors", &old, "-o", "adapted.npy", "--sigma", "sigma.npy"]);
     let (weight, bias) = (demo("head_weight.npy"), demo("head_bias.npy"));
     for policy in ["sigma", "random", "coverage", "least-confidence", "margin", "entropy", "oracle"] {
-        place.json(&[
-            "order",
-            "--policy",
-            policy,
-            "--sigma",
-            "sigma.npy",
-            "--adapted",
-            "adapted.npy",
-            "--new",
-            &new,
-            "--head-weight",
-            &weight,
-            "--head-bias",
-            &bias,
-            "-o",
-            "order.npy",
-        ]);
+        place.json(&words(
+            "order --policy {} --sigma sigma.npy --adapted adapted.npy --new {} --head-weight {} \
+             --head-bias {} -o order.npy",
+            &[policy, &new, &weight, &bias],
+        ));
         let mut order = read_order(&source(&place.text("order.npy"))).unwrap();
         order.sort_unstable();
         assert!(order.into_iter().eq(0..1079), "{policy}");
@@ -220,32 +179,11 @@ fn a_report_is_written_in_all_formats() {
     let (old, new, labels) = gallery(&place);
     fit(&place, "ridge", "a.safetensors");
     let (pairs, role) = (demo("old.npy"), format!("{}=0", demo("role.npy")));
-    let value = place.json(&[
-        "report",
-        "a.safetensors",
-        "--old",
-        &old,
-        "--new",
-        &new,
-        "--labels",
-        &labels,
-        "--groups",
-        &labels,
-        "--pairs-old",
-        &pairs,
-        "--pairs-rows",
-        &role,
-        "--bootstrap",
-        "20",
-        "--orders",
-        "sigma,random",
-        "-o",
-        "r.html",
-        "-o",
-        "r.md",
-        "-o",
-        "r.json",
-    ]);
+    let value = place.json(&words(
+        "report a.safetensors --old {} --new {} --labels {} --groups {} --pairs-old {} \
+         --pairs-rows {} --bootstrap 20 --orders sigma,random -o r.html -o r.md -o r.json",
+        &[&old, &new, &labels, &labels, &pairs, &role],
+    ));
     assert_eq!(value["report"], "r.html");
     let html = fs_err::read_to_string(place.path("r.html")).unwrap();
     assert!(html.starts_with("<!") && html.contains("<svg") && html.contains("ridge"));
@@ -254,24 +192,11 @@ fn a_report_is_written_in_all_formats() {
     assert_eq!(json["groups"]["names"].as_array().unwrap().len(), 10);
     // Three images of the gallery look to the old encoder exactly like one of the pairs.
     assert_eq!(json["measured_on"][0]["overlapping_items"], 3);
-    let overlapping = place.run(&[
-        "report",
-        "a.safetensors",
-        "--old",
-        &old,
-        "--new",
-        &new,
-        "--labels",
-        &labels,
-        "--pairs-old",
-        &pairs,
-        "--bootstrap",
-        "0",
-        "--orders",
-        "sigma",
-        "-o",
-        "overlapping.json",
-    ]);
+    let overlapping = place.run(&words(
+        "report a.safetensors --old {} --new {} --labels {} --pairs-old {} --bootstrap 0 --orders \
+         sigma -o overlapping.json",
+        &[&old, &new, &labels, &pairs],
+    ));
     assert_eq!(overlapping.status.code(), Some(1), "numbers that are too good are no success");
     let text = fs_err::read_to_string(place.path("overlapping.json")).unwrap();
     let json: Value = serde_json::from_str(&text).unwrap();
@@ -292,21 +217,10 @@ fn items_can_be_joined_by_id() {
         |range: &mut dyn Iterator<Item = usize>| range.map(|id| format!("item-{id}\n")).collect::<String>();
     let old_ids = place.write_bytes("old.txt", ids(&mut (0..60)).as_bytes());
     let new_ids = place.write_bytes("new.txt", ids(&mut (0..60).rev()).as_bytes());
-    let value = place.json(&[
-        "fit",
-        "--old",
-        &old,
-        "--new",
-        &new,
-        "--old-ids",
-        &old_ids,
-        "--new-ids",
-        &new_ids,
-        "--method",
-        "ridge",
-        "-o",
-        "a.safetensors",
-    ]);
+    let value = place.json(&words(
+        "fit --old {} --new {} --old-ids {} --new-ids {} --method ridge -o a.safetensors",
+        &[&old, &new, &old_ids, &new_ids],
+    ));
     assert_eq!(value["pairs"], 60);
     let other = place.write_bytes("other.txt", ids(&mut (1..61).rev()).as_bytes());
     let arguments = [
@@ -497,24 +411,11 @@ fn items_that_are_among_the_pairs_are_counted_wherever_an_adapter_meets_a_galler
     assert_eq!(made["among_pairs"], serde_json::json!({ "rows": 3, "of": 1079, "exact": true }));
     place.json(&["order", "--policy", "sigma", "--sigma", "sigma.npy", "-o", "order.npy"]);
     let curve = |adapted: &str, order: &str, old: &str, new: &str, labels: &str, adapter: &str| {
-        place.run(&[
-            "curve",
-            "--adapted",
-            adapted,
-            "--order",
-            order,
-            "--old",
-            old,
-            "--new",
-            new,
-            "--labels",
-            labels,
-            "--adapter",
-            adapter,
-            "--bootstrap",
-            "0",
-            "--json",
-        ])
+        place.run(&words(
+            "curve --adapted {} --order {} --old {} --new {} --labels {} --adapter {} --bootstrap 0 \
+             --json",
+            &[adapted, order, old, new, labels, adapter],
+        ))
     };
     let clean = curve("adapted.npy", "order.npy", &old, &new, &labels, "a.safetensors");
     assert_eq!(clean.status.code(), Some(0), "{}", String::from_utf8_lossy(&clean.stderr));
@@ -531,22 +432,10 @@ fn items_that_are_among_the_pairs_are_counted_wherever_an_adapter_meets_a_galler
     let said = String::from_utf8_lossy(&mixed.stderr).into_owned();
     assert!(said.contains("Problem: 721 of 1797 old vectors are among the pairs"), "{said}");
     let report = |old: &str, new: &str, labels: &str, adapter: &str| {
-        let output = place.run(&[
-            "report",
-            adapter,
-            "--old",
-            old,
-            "--new",
-            new,
-            "--labels",
-            labels,
-            "--bootstrap",
-            "0",
-            "--orders",
-            "sigma",
-            "-o",
-            "r.json",
-        ]);
+        let output = place.run(&words(
+            "report {} --old {} --new {} --labels {} --bootstrap 0 --orders sigma -o r.json",
+            &[adapter, old, new, labels],
+        ));
         let text = fs_err::read_to_string(place.path("r.json")).unwrap();
         (output.status.code(), serde_json::from_str::<Value>(&text).unwrap())
     };
@@ -585,43 +474,17 @@ fn an_adapter_that_was_fitted_the_wrong_way_round_is_noticed_where_both_vectors_
     let labels = place.write_labels("g-labels.npy", &labels);
     let order = place.write_labels("g-order.npy", &(0..200).collect::<Vec<i64>>());
     for (adapter, is_wrong) in [("right.safetensors", false), ("swapped.safetensors", true)] {
-        let output = place.run(&[
-            "curve",
-            "--adapted",
-            &new,
-            "--order",
-            &order,
-            "--old",
-            &old,
-            "--new",
-            &new,
-            "--labels",
-            &labels,
-            "--adapter",
-            adapter,
-            "--bootstrap",
-            "0",
-        ]);
+        let output = place.run(&words(
+            "curve --adapted {} --order {} --old {} --new {} --labels {} --adapter {} --bootstrap 0",
+            &[&new, &order, &old, &new, &labels, adapter],
+        ));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(said.contains("Swap old and new"), is_wrong, "{said}");
         assert_eq!(output.status.code(), Some(i32::from(is_wrong)));
-        let output = place.run(&[
-            "report",
-            adapter,
-            "--old",
-            &old,
-            "--new",
-            &new,
-            "--labels",
-            &labels,
-            "--bootstrap",
-            "0",
-            "--orders",
-            "sigma",
-            "--force",
-            "-o",
-            "r.json",
-        ]);
+        let output = place.run(&words(
+            "report {} --old {} --new {} --labels {} --bootstrap 0 --orders sigma --force -o r.json",
+            &[adapter, &old, &new, &labels],
+        ));
         let text = fs_err::read_to_string(place.path("r.json")).unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(text.contains("\"wrong-direction\""), is_wrong, "{said}");
@@ -662,19 +525,10 @@ fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
     let by_id = ["--old-ids", &old_ids, "--new-ids", &new_ids, "--keep-common"];
 
     for policy in ["sigma", "oracle"] {
-        place.json(&[
-            "order",
-            "--policy",
-            policy,
-            "--sigma",
-            "sigma.npy",
-            "--adapted",
-            "adapted.npy",
-            "--new",
-            &new,
-            "-o",
-            "order.npy",
-        ]);
+        place.json(&words(
+            "order --policy {} --sigma sigma.npy --adapted adapted.npy --new {} -o order.npy",
+            &[policy, &new],
+        ));
         let split = [
             "order",
             "--policy",
@@ -702,25 +556,11 @@ fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
         );
     }
 
-    let whole = place.json(&[
-        "curve",
-        "--new",
-        &new,
-        "--adapted",
-        "adapted.npy",
-        "--old",
-        &old,
-        "--labels",
-        &labels,
-        "--groups",
-        &labels,
-        "--order",
-        "order.npy",
-        "--sigma",
-        "sigma.npy",
-        "--bootstrap",
-        "0",
-    ]);
+    let whole = place.json(&words(
+        "curve --new {} --adapted adapted.npy --old {} --labels {} --groups {} --order order.npy \
+         --sigma sigma.npy --bootstrap 0",
+        &[&new, &old, &labels, &labels],
+    ));
     let split = [
         "curve",
         "--new",
@@ -763,26 +603,11 @@ fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
     // Items that only one side has drop out of everything that goes with them, the order too.
     let few_ids = place.write_bytes("few.txt", ids(&mut (0..n - 80)).as_bytes());
     let few = place.write_matrix("few.npy", &new_rows.select(&(0..n - 80).collect::<Vec<_>>()));
-    let value = place.json(&[
-        "curve",
-        "--new",
-        &few,
-        "--adapted",
-        "adapted.npy",
-        "--labels",
-        &labels,
-        "--order",
-        "order.npy",
-        "--sigma",
-        "sigma.npy",
-        "--bootstrap",
-        "0",
-        "--old-ids",
-        &old_ids,
-        "--new-ids",
-        &few_ids,
-        "--keep-common",
-    ]);
+    let value = place.json(&words(
+        "curve --new {} --adapted adapted.npy --labels {} --order order.npy --sigma sigma.npy \
+         --bootstrap 0 --old-ids {} --new-ids {} --keep-common",
+        &[&few, &labels, &old_ids, &few_ids],
+    ));
     assert_eq!(value["n"], n - 80);
 }
 
@@ -821,23 +646,11 @@ fn the_handicap_of_a_fit_is_that_of_its_adapter_and_of_the_curve() {
         ["curve", "--new", &new, "--adapted", "adapted.npy", "--labels", &labels, "--order", "order.npy"];
     // A handicap is in the unit of a distance.
     let (rows, pairs_old, pairs_new) = (format!("{}=0", demo("role.npy")), demo("old.npy"), demo("new.npy"));
-    let cosine = place.json(&[
-        "fit",
-        "--old",
-        &pairs_old,
-        "--new",
-        &pairs_new,
-        "--rows",
-        &rows,
-        "--method",
-        "procrustes",
-        "--distance",
-        "cosine",
-        "--labels",
-        &demo("label.npy"),
-        "-o",
-        "cosine.safetensors",
-    ]);
+    let cosine = place.json(&words(
+        "fit --old {} --new {} --rows {} --method procrustes --distance cosine --labels {} -o \
+         cosine.safetensors",
+        &[&pairs_old, &pairs_new, &rows, &demo("label.npy")],
+    ));
     assert!(cosine["handicap"].as_f64().unwrap() > 0.0, "{cosine}");
     let of_cosine = [&negative[..], &["--bootstrap", "0", "--adapter", "cosine.safetensors"]].concat();
     let in_l2 = [&of_cosine[..], &["--distance", "l2"]].concat();
@@ -873,24 +686,18 @@ fn a_name_is_the_same_class_in_the_gallery_and_among_the_queries() {
     place.write_bytes("queries.txt", &names(&mut rows.iter().map(|&row| numbers[row])));
     place.write_labels("queries-label.npy", &rows.iter().map(|&row| numbers[row]).collect::<Vec<_>>());
     let arguments = |gallery: &'static str, queries: &'static str| {
-        let new = new.clone();
-        let words =
-            "curve --new NEW --adapted NEW --order order.npy --queries queries.npy --bootstrap 0 --labels";
-        let mut all: Vec<String> =
-            words.split(' ').map(|word| if word == "NEW" { new.clone() } else { word.to_owned() }).collect();
-        all.extend([gallery.to_owned(), "--query-labels".to_owned(), queries.to_owned()]);
-        all
+        words(
+            "curve --new {} --adapted {} --order order.npy --queries queries.npy --bootstrap 0 --labels {} --query-labels {}",
+            &[&new, &new, gallery, queries],
+        )
     };
-    let curve = |gallery: &'static str, queries: &'static str| {
-        let all = arguments(gallery, queries);
-        place.json(&all.iter().map(String::as_str).collect::<Vec<_>>())
-    };
+    let curve = |gallery, queries| place.json(&arguments(gallery, queries));
     let (by_number, by_name) =
         (curve("labels.npy", "queries-label.npy"), curve("gallery.txt", "queries.txt"));
     assert_eq!(by_number["area"], by_name["area"]);
     assert!(by_name["end"]["top1"].as_f64().unwrap() > 99.0, "every query is in the gallery: {by_name}");
     let mixed = arguments("gallery.txt", "queries-label.npy");
-    let output = place.run(&mixed.iter().map(String::as_str).collect::<Vec<_>>());
+    let output = place.run(&mixed);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("whole numbers"));
 }
@@ -902,24 +709,11 @@ fn labels_that_the_head_does_not_know_are_counted() {
     let shifted: Vec<i64> = read_labels(&source(&labels)).unwrap().iter().map(|label| label + 5).collect();
     place.write_labels("shifted.npy", &shifted);
     let (weight, unknown) = (demo("head_weight.npy"), shifted.iter().filter(|&&label| label > 9).count());
-    let output = place.run(&[
-        "fit",
-        "--old",
-        &old,
-        "--new",
-        &new,
-        "--labels",
-        "shifted.npy",
-        "--head-weight",
-        &weight,
-        "--method",
-        "procrustes",
-        "--uncertainty",
-        "off",
-        "-o",
-        "a.safetensors",
-        "--json",
-    ]);
+    let output = place.run(&words(
+        "fit --old {} --new {} --labels shifted.npy --head-weight {} --method procrustes \
+         --uncertainty off -o a.safetensors --json",
+        &[&old, &new, &weight],
+    ));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         said.contains(&format!("{unknown} of 1079 pairs have a label that the head does not know")),
@@ -947,31 +741,12 @@ fn judgements_and_ids_go_with_the_rows_that_are_selected() {
     place.write_bytes("ids.txt", &lines(&|row| format!("item-{row}\n"), &all));
     place.write_bytes("query-ids.txt", &lines(&|row| format!("query-{row}\n"), &half));
     place.write_bytes("qrels.tsv", &lines(&|row| format!("query-{row}\titem-{row}\t1\n"), &half));
-    let report = place.run(&[
-        "report",
-        "a.safetensors",
-        "--old",
-        &old,
-        "--new",
-        &new,
-        "--rows",
-        "half.npy=1",
-        "--queries",
-        "queries.npy",
-        "--qrels",
-        "qrels.tsv",
-        "--ids",
-        "ids.txt",
-        "--query-ids",
-        "query-ids.txt",
-        "--orders",
-        "random",
-        "--bootstrap",
-        "0",
-        "-o",
-        "r.json",
-        "--json",
-    ]);
+    let report = place.run(&words(
+        "report a.safetensors --old {} --new {} --rows half.npy=1 --queries queries.npy --qrels \
+         qrels.tsv --ids ids.txt --query-ids query-ids.txt --orders random --bootstrap 0 -o \
+         r.json --json",
+        &[&old, &new],
+    ));
     let said = String::from_utf8_lossy(&report.stderr).into_owned();
     let value: Value = serde_json::from_slice(&report.stdout).unwrap_or_else(|_| panic!("{said}"));
     let text = value.to_string();
@@ -1055,24 +830,11 @@ fn a_foreign_file_is_noticed_in_batches_of_any_size_and_by_a_report() {
         assert_eq!(run(&new, &["--force"]).status.code(), Some(1), "{batch}");
     }
     let labels = place.write_labels("labels.npy", &(0..300).map(|item| item % 7).collect::<Vec<i64>>());
-    let report = place.run(&[
-        "report",
-        "a.safetensors",
-        "--old",
-        &new,
-        "--new",
-        &new,
-        "--labels",
-        &labels,
-        "--force",
-        "--orders",
-        "random",
-        "--bootstrap",
-        "0",
-        "-o",
-        "r.json",
-        "--json",
-    ]);
+    let report = place.run(&words(
+        "report a.safetensors --old {} --new {} --labels {} --force --orders random --bootstrap 0 \
+         -o r.json --json",
+        &[&new, &new, &labels],
+    ));
     assert_eq!(report.status.code(), Some(1));
     let value: Value = serde_json::from_slice(&report.stdout).unwrap();
     let warnings = value["data"]["warnings"].as_array().unwrap();
@@ -1140,14 +902,14 @@ fn options_that_say_nothing_are_named() {
             "--head-weight",
         ),
     ] {
-        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        let output = place.run(&words(&command, &[]));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(&format!("Warning: {option} has no effect")), "{command}: {said}");
     }
     // Options that need another one say which.
     for (more, needed) in [("--ids order.npy", "--qrels"), ("--old-distance cosine", "--old")] {
         let command = format!("curve --new {new} --adapted adapted.npy --order order.npy {more}");
-        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        let output = place.run(&words(&command, &[]));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && said.contains(needed), "{said}");
     }
@@ -1155,7 +917,7 @@ fn options_that_say_nothing_are_named() {
 
 /// The exit code of a command, and what it said on stderr.
 fn spoken(place: &Place, command: &str) -> (Option<i32>, String) {
-    let output = place.run(&command.split_whitespace().collect::<Vec<_>>());
+    let output = place.run(&words(command, &[]));
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -1177,7 +939,7 @@ fn a_curve_says_where_nothing_is_gained_and_names_what_it_is_made_of() {
         (command("old.npy", "new.npy", "labels.npy"), "no-gain", "Do not upgrade"),
         (command("new.npy", "old.npy", "one.npy"), "one-class", "the same label"),
     ] {
-        let output = place.run(&command.split(' ').collect::<Vec<_>>());
+        let output = place.run(&words(&command, &[]));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             output.status.code() == Some(0) && said.contains("Warning: ") && said.contains(word),
@@ -1186,9 +948,9 @@ fn a_curve_says_where_nothing_is_gained_and_names_what_it_is_made_of() {
         let value: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(value["warnings"][0]["code"], code);
     }
-    let words = "curve --new new.npy --adapted adapted.npy --old old.npy --labels labels.npy --order order.npy --sigma sigma.npy \
+    let line = "curve --new new.npy --adapted adapted.npy --old old.npy --labels labels.npy --order order.npy --sigma sigma.npy \
                  --adapter a.safetensors --bootstrap 10";
-    let value = place.json(&words.split_whitespace().collect::<Vec<_>>());
+    let value = place.json(&words(line, &[]));
     assert_eq!(value["warnings"], serde_json::json!([]));
     assert_eq!(
         (&value["area_interval"]["seed"], &value["area_interval"]["samples"]),
@@ -1288,8 +1050,8 @@ fn labels_groups_and_ids_may_come_in_several_files_and_groups_keep_their_names()
         place.write_bytes(&format!("{name}-1.txt"), &lines(30..80, line));
     }
     let curve = |more: &str| {
-        let words = format!("curve --new new.npy --adapted new.npy --order order.npy --bootstrap 0 {more}");
-        place.json(&words.split_whitespace().collect::<Vec<_>>())
+        let line = format!("curve --new new.npy --adapted new.npy --order order.npy --bootstrap 0 {more}");
+        place.json(&words(&line, &[]))
     };
     let whole = curve("--labels labels.txt --groups groups.txt");
     let parts = curve(

@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::Place;
 use common::upgrade::padding;
+use common::{Place, words};
 use rehang::files::{VectorSource, read_matrix};
 use rehang::{Distance, Matrix, Space};
 use serde_json::{Value, json};
@@ -118,7 +118,7 @@ fn place(url: &str) -> Place {
     place.write_bytes("rehang.toml", config.as_bytes());
     let import =
         "gallery import --gallery G.db --space letters --vectors old.npy --items items.jsonl --distance l2";
-    place.json(&import.split(' ').collect::<Vec<_>>());
+    place.json(&words(import, &[]));
     place
 }
 
@@ -177,7 +177,7 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
     // Every text has the vector of its own content.
     let export =
         "gallery export --gallery G.db --space more-letters --vectors V.npy --ids I.txt --provenance P.txt";
-    place.json(&export.split(' ').collect::<Vec<_>>());
+    place.json(&words(export, &[]));
     let vectors = read_matrix(&VectorSource::parse(&place.text("V.npy")).unwrap()).unwrap();
     let read = |name: &str| fs_err::read_to_string(place.path(name)).unwrap();
     let (ids, provenance) = (read("I.txt"), read("P.txt"));

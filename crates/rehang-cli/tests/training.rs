@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use common::{Place, demo, waves};
+use common::{Place, demo, waves, words};
 use rehang::files::{self, VectorSource};
 use rehang::{Adapter, Distance, Matrix, Space};
 use rehang_encode::{EncoderConfig, Input};
@@ -31,11 +31,11 @@ fn write(place: &Place, name: &str, text: &str) {
 }
 
 fn run(place: &Place, command: &str) -> Output {
-    place.run(&command.split_whitespace().collect::<Vec<_>>())
+    place.run(&words(command, &[]))
 }
 
 fn json_of(place: &Place, command: &str) -> Value {
-    place.json(&command.split_whitespace().collect::<Vec<_>>())
+    place.json(&words(command, &[]))
 }
 
 fn matrix(place: &Place, name: &str) -> Matrix {

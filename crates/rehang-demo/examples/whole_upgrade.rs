@@ -47,9 +47,7 @@ pub fn whole_upgrade(folder: &Path) -> Result<(Report, Live)> {
 
     // What the upgrade buys, on items that the fit never saw.
     let report = measure(&data, &adapter)?;
-    let mut file = AtomicFile::create(folder.join("report.html"))?;
-    file.put(rehang_report::html(&report).as_bytes())?;
-    file.commit()?;
+    AtomicFile::write(folder.join("report.html"), rehang_report::html(&report))?;
 
     // A gallery is filled, switched and backfilled while threads search and write.
     let live = rehang_demo::live(folder, &adapter, &|_| {}, &Progress::default())?;

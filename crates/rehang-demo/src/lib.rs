@@ -52,9 +52,7 @@ pub fn unpack(folder: &Path) -> Result<()> {
     expect_own(folder)?;
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     for (name, bytes) in FILES {
-        let mut file = AtomicFile::create(folder.join(name))?;
-        file.put(bytes)?;
-        file.commit()?;
+        AtomicFile::write(folder.join(name), bytes)?;
     }
     Ok(())
 }
@@ -91,11 +89,7 @@ mod tests {
     #[test]
     fn a_demo_takes_no_folder_but_its_own() {
         let place = tempfile::tempdir().unwrap();
-        let write = |path: &Path, bytes: &[u8]| {
-            let mut file = AtomicFile::create(path).unwrap();
-            file.put(bytes).unwrap();
-            file.commit().unwrap();
-        };
+        let write = |path: &Path, bytes: &[u8]| AtomicFile::write(path, bytes).unwrap();
         let folder = place.path().join("demo");
         expect_own(&folder).unwrap();
         fs_err::create_dir(&folder).unwrap();

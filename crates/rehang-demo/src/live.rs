@@ -152,9 +152,7 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
     let images = Images::read(folder)?;
     images.write(&folder.join("images"))?;
     let config_path = folder.join("rehang.toml");
-    let mut file = AtomicFile::create(&config_path)?;
-    file.put(configuration(adapter).as_bytes())?;
-    file.commit()?;
+    AtomicFile::write(&config_path, configuration(adapter))?;
     let database = folder.join("gallery.db");
     for suffix in ["", "-wal", "-shm"] {
         // A demo begins anew.

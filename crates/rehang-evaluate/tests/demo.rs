@@ -141,7 +141,7 @@ fn judgements_of_items_that_do_not_take_part_are_left_out_and_counted() {
     let place = |name: &str| folder.path().join(name);
     let made = |name: &str| VectorSource::path(place(name));
     let ids: Vec<String> = (0..1797).map(|row| format!("item-{row}")).collect();
-    rehang::files::write_text(place("ids.txt"), &ids.join("\n")).unwrap();
+    rehang::files::AtomicFile::write(place("ids.txt"), ids.join("\n")).unwrap();
     let mut inputs = Inputs::default();
     let labels = inputs.labels("labels", &[demo("label.npy")], &mut Names::default()).unwrap();
     let roles = inputs.labels("roles", &[demo("role.npy")], &mut Names::default()).unwrap();
@@ -155,9 +155,9 @@ fn judgements_of_items_that_do_not_take_part_are_left_out_and_counted() {
             *(if roles[item] == 1 { &mut taken } else { &mut others }) += 1;
         }
     }
-    rehang::files::write_text(place("qrels.tsv"), &lines).unwrap();
+    rehang::files::AtomicFile::write(place("qrels.tsv"), &lines).unwrap();
     let query_ids: Vec<String> = asking.iter().map(|query| format!("query-{query}")).collect();
-    rehang::files::write_text(place("query-ids.txt"), &query_ids.join("\n")).unwrap();
+    rehang::files::AtomicFile::write(place("query-ids.txt"), query_ids.join("\n")).unwrap();
     let new = inputs.matrix("new", &[demo("new.npy")]).unwrap();
     rehang::files::write_matrix(place("queries.npy"), &new.select(&asking), None).unwrap();
     let reported = report(

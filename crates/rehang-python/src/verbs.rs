@@ -303,7 +303,7 @@ impl Report {
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let written = rehang_report::Format::of(&path)
-            .and_then(|format| files::write_text(&path, &format.render(&self.0)));
+            .and_then(|format| files::AtomicFile::write(&path, format.render(&self.0)));
         written.map_err(|error| raised(py, &error))
     }
 }

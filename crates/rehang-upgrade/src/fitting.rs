@@ -151,7 +151,7 @@ pub(crate) fn embed_queries(
     }
     files::write_matrix(&kept.old, &by_old, None)?;
     files::write_matrix(&kept.new, &by_new, None)?;
-    files::write_text(&kept.asked, &text)?;
+    AtomicFile::write(&kept.asked, &text)?;
     Ok(queries.len())
 }
 
@@ -304,9 +304,8 @@ impl DrawnPairs {
         let files = PairFiles::of(folder);
         files::write_matrix(&files.old, &self.old, None)?;
         files::write_matrix(&files.new, &self.new, None)?;
-        let mut ids = AtomicFile::create(folder.join("ids.txt"))?;
-        ids.put(self.ids.iter().fold(String::new(), |lines, id| lines + id + "\n").as_bytes())?;
-        ids.commit()?;
+        let ids = self.ids.iter().fold(String::new(), |lines, id| lines + id + "\n");
+        AtomicFile::write(folder.join("ids.txt"), ids)?;
         let held_out: Vec<i64> = self.held_out.iter().map(|&held_out| i64::from(held_out)).collect();
         files::write_labels(&files.held_out, &held_out)?;
         let mut numbers: BTreeMap<&str, i64> =
@@ -438,6 +437,6 @@ pub(crate) fn measure(
     let path = report_file(folder, fingerprint);
     let text =
         serde_json::to_string_pretty(&made.report).map_err(|error| Error::corrupt("the report", error))?;
-    files::write_text(&path, &text)?;
+    AtomicFile::write(&path, &text)?;
     Ok(UpgradeReport { report: made.report, path, findings: made.findings })
 }

@@ -281,7 +281,7 @@ pub fn cut(cut: &CutFiles, progress: &Progress) -> Result<Cuts> {
     let cuts = Cuts { format: "rehang-cuts", version: 1, items, cuts };
     let text =
         serde_json::to_string_pretty(&cuts).map_err(|error| Error::corrupt(cut.output.display(), error))?;
-    AtomicFile::write(&cut.output, format!("{text}\n").as_bytes())?;
+    AtomicFile::write(&cut.output, format!("{text}\n"))?;
     Ok(cuts)
 }
 

@@ -351,8 +351,7 @@ impl Files {
 
     fn write(&self, name: &str, text: &str) -> std::path::PathBuf {
         let path = self.0.path().join(name);
-        let mut file = rehang::files::AtomicFile::create(&path).unwrap();
-        file.put(text.as_bytes()).and_then(|()| file.commit()).unwrap();
+        rehang::files::AtomicFile::write(&path, text).unwrap();
         path
     }
 }

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rehang::files::write_text;
+use rehang::files::AtomicFile;
 use rehang::statistics::{MeanSd, mean_sd};
 use rehang::{Error, Result};
 
@@ -56,7 +56,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         units::measure_missing(shared, sets, &units::METHODS)?;
     }
     for (path, text) in pages(&root())? {
-        write_text(&path, &text)?;
+        AtomicFile::write(&path, &text)?;
         eprintln!("{path}");
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! `rehang compare`: a whole study, and its report.
 
 use rehang::Result;
-use rehang::files::write_text;
+use rehang::files::AtomicFile;
 use rehang_train::{CompareFiles, compare_files};
 use serde_json::json;
 
@@ -22,9 +22,9 @@ pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
     say_refused(&refused);
     let markdown = rehang_report::comparison_markdown(&comparison);
     let report = arguments.out.join("comparison.html");
-    write_text(&report, &rehang_report::comparison_html(&comparison))?;
-    write_text(arguments.out.join("comparison.md"), &markdown)?;
-    write_text(arguments.out.join("comparison.json"), &rehang_report::comparison_json(&comparison))?;
+    AtomicFile::write(&report, rehang_report::comparison_html(&comparison))?;
+    AtomicFile::write(arguments.out.join("comparison.md"), &markdown)?;
+    AtomicFile::write(arguments.out.join("comparison.json"), rehang_report::comparison_json(&comparison))?;
     for warning in &comparison.warnings {
         say(&format!("Warning: {}.", warning.trim_end_matches('.')));
     }

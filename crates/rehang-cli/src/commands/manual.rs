@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::{Arg, CommandFactory};
-use rehang::files::write_text;
+use rehang::files::AtomicFile;
 use rehang::{Error, Result};
 use serde_json::json;
 
@@ -31,7 +31,7 @@ pub fn man(arguments: &Man, json: bool) -> Result<Outcome> {
     let mut written = Vec::new();
     for (name, text) in pages {
         let path = folder.join(name);
-        write_text(&path, &text)?;
+        AtomicFile::write(&path, &text)?;
         written.push(path.display().to_string());
     }
     Outcome::Done.print(json, &json!({ "written": written }), &format!("{}\n", written.join("\n")))

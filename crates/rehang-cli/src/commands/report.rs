@@ -76,7 +76,7 @@ pub fn write(report: &ReportData, findings: &[Finding], outputs: &[PathBuf]) -> 
     let warnings = report.warnings.iter().filter(|warning| warning.severity != Severity::Note);
     say_findings(findings.iter().chain(warnings));
     for path in outputs {
-        files::write_text(path, &Format::of(path)?.render(report))?;
+        files::AtomicFile::write(path, Format::of(path)?.render(report))?;
     }
     Ok(())
 }

@@ -17,6 +17,13 @@ pub fn demo(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo").join(name).display().to_string()
 }
 
+/// The words of a command line; each `{}` is the next of `values`, which may have blanks.
+pub fn words<'a>(line: &'a str, values: &[&'a str]) -> Vec<&'a str> {
+    let mut values = values.iter();
+    let mut next = || *values.next().expect("a value for each place");
+    line.split_whitespace().map(|word| if word == "{}" { next() } else { word }).collect()
+}
+
 /// A fresh folder and what runs in it.
 pub struct Place {
     folder: tempfile::TempDir,
@@ -102,8 +109,7 @@ impl Place {
     }
 
     pub fn write_bytes(&self, name: &str, bytes: &[u8]) -> String {
-        let mut file = files::AtomicFile::create(self.path(name)).expect("a file is made");
-        file.put(bytes).and_then(|()| file.commit()).expect("a file is written");
+        fs_err::write(self.path(name), bytes).expect("a file is written");
         self.text(name)
     }
 }

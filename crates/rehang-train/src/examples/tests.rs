@@ -25,9 +25,7 @@ fn npy(description: &str, shape: &str, body: &[u8]) -> Vec<u8> {
 fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     let path = folder.join(name);
     fs_err::create_dir_all(path.parent().unwrap()).unwrap();
-    let mut file = rehang::files::AtomicFile::create(&path).unwrap();
-    file.put(bytes).unwrap();
-    file.commit().unwrap();
+    rehang::files::AtomicFile::write(&path, bytes).unwrap();
     path
 }
 

@@ -89,14 +89,14 @@ impl AtomicFile {
         Ok(Self { target, folder, writer: BufWriter::with_capacity(BUFFER_BYTES, file) })
     }
 
-    /// Writes a whole file.
+    /// Writes a whole file: bytes, or a text.
     ///
     /// # Errors
     ///
     /// Those of [`AtomicFile::create`], [`AtomicFile::put`] and [`AtomicFile::commit`].
-    pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+    pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<()> {
         let mut file = Self::create(path)?;
-        file.put(bytes)?;
+        file.put(bytes.as_ref())?;
         file.commit()
     }
 

@@ -532,17 +532,6 @@ pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes a text file, whole or not at all.
-///
-/// # Errors
-///
-/// [`ErrorKind::Io`].
-pub fn write_text(path: impl AsRef<Path>, text: &str) -> Result<()> {
-    let mut file = AtomicFile::create(path)?;
-    file.put(text.as_bytes())?;
-    file.commit()
-}
-
 /// Writes an order as a one-dimensional `.npy` of `int64`.
 ///
 /// # Errors
