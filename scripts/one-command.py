@@ -1,7 +1,7 @@
 """One command on real encoders: `rehang upgrade auto --yes`, killed -9 at random moments, from an imported gallery to everything native.
 
     python3 scripts/one-command.py --rehang target/release/rehang --texts texts.jsonl --old-model L3.onnx --tokenizer tokenizer.json \
-        (--new-model L6.onnx | --service http://127.0.0.1:8199 --service-model NAME) [--kills 50] [--items N] [--seed 0]
+        (--new-model L6.onnx | --service http://127.0.0.1:8199 --service-model NAME) [--kills 50] [--items N] [--seed 0] [--longest SECONDS]
 
 `texts.jsonl` has one {"text": …} a line. The old model and, with --new-model, the new one run in ONNX Runtime; with --service the new
 model is any service that speaks OpenAI's protocol. Either stands behind a log of its own: every text that it is asked for is a line, written
@@ -101,7 +101,7 @@ def main():
         parser.add_argument(name)
     # A fit that takes longer than the longest wait would be all that is ever killed.
     parser.add_argument("--method", default="kernel-ridge")
-    for name, value in [("--kills", 50), ("--items", 0), ("--seed", 0)]:
+    for name, value in [("--kills", 50), ("--items", 0), ("--seed", 0), ("--longest", 8)]:
         parser.add_argument(name, type=int, default=value)
     asked = parser.parse_args()
     import numpy as np
@@ -147,7 +147,7 @@ def main():
     while killed < asked.kills:
         child = subprocess.Popen([rehang, *auto], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         # Most right after they began; some in the middle of a fit or of the backfill.
-        time.sleep(chance.uniform(0.0, 8.0 if killed % 2 == 1 else 0.5))
+        time.sleep(chance.uniform(0.0, asked.longest if killed % 2 == 1 else 0.5))
         if child.poll() is not None:
             break
         child.kill()
