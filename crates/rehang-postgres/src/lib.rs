@@ -17,5 +17,5 @@ mod store;
 mod table;
 mod vectors;
 
-pub use store::{Held, Inspected, PostgresStore};
+pub use store::{Held, PostgresStore};
 pub use table::TableOptions;

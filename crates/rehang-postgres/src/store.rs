@@ -73,23 +73,6 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// What a look at a table found, before anything is written.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Inspected {
-    /// Columns that say which item a row is.
-    pub id: Vec<String>,
-    /// Width of the vectors, where the column or its first row says it.
-    pub dimension: Option<usize>,
-    /// Rows, as the server estimates.
-    pub rows: u64,
-    /// Columns that may be the source, of type text.
-    pub texts: Vec<String>,
-    /// Columns with vectors.
-    pub vectors: Vec<String>,
-    /// Whether the table is a gallery already.
-    pub is_gallery: bool,
-}
-
 impl PostgresStore {
     /// Looks at a table, and whether it can be a gallery. Writes nothing.
     ///
@@ -97,7 +80,7 @@ impl PostgresStore {
     ///
     /// Unavailable and unauthorised where the server cannot be reached or refuses; not found and invalid options that say what a
     /// gallery needs and the table lacks.
-    pub fn inspect(address: &str, options: &TableOptions) -> Result<Inspected> {
+    pub fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
         let database = Database::open(address)?;
         expect_server(&database)?;
         database.run(Mode::Read, |connection| {
@@ -128,9 +111,8 @@ impl PostgresStore {
                     None => None,
                 };
             }
-            let is_gallery = number_of(connection, &table)?.is_some();
             let id = table.key.iter().map(|column| column.name.clone()).collect();
-            Ok(Inspected { id, dimension, rows: table.rows, texts, vectors, is_gallery })
+            Ok(Looked { dimension, id, texts, vectors })
         })
     }
 

@@ -34,21 +34,6 @@ pub struct CollectionOptions {
     pub vector: Option<String>,
 }
 
-/// What a look at a collection found, before anything is written.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Inspected {
-    /// The server's version.
-    pub version: String,
-    /// Points, as the server counts them.
-    pub points: u64,
-    /// Named vectors with their width and distance; empty text is the unnamed one. Sparse vectors and lists of vectors are left out.
-    pub vectors: Vec<(String, usize, Distance)>,
-    /// Payload fields of the first points whose values are text.
-    pub texts: Vec<String>,
-    /// Whether the collection is a gallery already.
-    pub is_gallery: bool,
-}
-
 /// The configuration of a collection.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
@@ -94,7 +79,7 @@ impl CollectionOptions {
 }
 
 /// The version of a server that is new enough.
-pub(crate) fn expect_server(client: &Client) -> Result<String> {
+pub(crate) fn expect_server(client: &Client) -> Result<()> {
     let answer = client.answer("GET", "/", &Value::Null)?;
     let version = answer["version"].as_str().unwrap_or_default().to_owned();
     let mut parts = version.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
@@ -104,7 +89,7 @@ pub(crate) fn expect_server(client: &Client) -> Result<String> {
             "Qdrant 1.18 or later: earlier ones cannot give a collection that is in use another vector";
         return Err(Error::option("the server", shown, expected));
     }
-    Ok(version)
+    Ok(())
 }
 
 /// How a collection is configured; a refusal where a gallery cannot keep its promises in it.

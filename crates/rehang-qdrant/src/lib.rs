@@ -16,5 +16,5 @@ mod store;
 mod vectors;
 
 pub use address::QdrantAddress;
-pub use collection::{CollectionOptions, Inspected};
+pub use collection::CollectionOptions;
 pub use store::QdrantStore;

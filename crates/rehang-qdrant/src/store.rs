@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::address::QdrantAddress;
 use crate::client::{Client, With};
 use crate::clock::Tokens;
-use crate::collection::{self, CollectionOptions, Facts, Inspected};
+use crate::collection::{self, CollectionOptions, Facts};
 use crate::meta::{self, Meta, SpaceSlot};
 use crate::points::{REVISION, TAG, is_empty, none_of};
 use crate::{items, queue, search, vectors};
@@ -101,11 +101,11 @@ impl QdrantStore {
     ///
     /// Unavailable and unauthorised where the server cannot be reached or refuses; not found and invalid options that say what a
     /// gallery needs and the collection or the server lacks.
-    pub fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> Result<Inspected> {
+    pub fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> Result<Looked> {
         options.check()?;
         let client = Client::new(address)?;
-        let version = collection::expect_server(&client)?;
-        let Facts { points, vectors, .. } = collection::facts(&client, options)?;
+        collection::expect_server(&client)?;
+        let Facts { vectors, .. } = collection::facts(&client, options)?;
         let with = With { payload: Value::Bool(true), vectors: Vec::new() };
         let mut texts: Vec<String> = Vec::new();
         for point in client.scroll(&options.collection, &Value::Null, None, 32, &with)? {
@@ -115,8 +115,10 @@ impl QdrantStore {
                 }
             }
         }
-        let is_gallery = collection::look(&client, &options.ours())?.is_some();
-        Ok(Inspected { version, points, vectors, texts, is_gallery })
+        let named = vectors.iter().find(|(name, ..)| options.vector.as_ref() == Some(name));
+        let dimension = named.map(|(_, width, _)| *width);
+        let vectors = vectors.into_iter().map(|(name, ..)| name).collect();
+        Ok(Looked { dimension, id: Vec::new(), texts, vectors })
     }
 
     /// Makes a gallery of a collection: a collection of ours beside it, indexes on two payload fields, and these in every

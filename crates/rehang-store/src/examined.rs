@@ -16,6 +16,19 @@ pub struct Problem {
     pub count: u64,
 }
 
+/// What a look at an application's table or collection found, before it is a gallery; nothing was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Looked {
+    /// Width of the vectors that were named, where the application declares it, or its first vector says it.
+    pub dimension: Option<usize>,
+    /// Columns that say which item a row is; none in a collection.
+    pub id: Vec<String>,
+    /// Columns or payload fields of text, any of which may be the source.
+    pub texts: Vec<String>,
+    /// Columns or named vectors; empty text is the unnamed one of a collection.
+    pub vectors: Vec<String>,
+}
+
 /// How a space is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

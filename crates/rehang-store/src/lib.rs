@@ -20,7 +20,7 @@ pub use contract::{
     Item, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Record, Revision, Sample, Scan,
     Select, SpaceRecord, Store, VectorRecord, VectorWrite, expect_space, find_space,
 };
-pub use examined::{Examined, IndexHealth, IndexKind, Problem};
+pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem};
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock};
 pub use memory::MemoryStore;
 pub use shuffle::shuffled;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use rehang::{Error, Provenance, Result, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
-use rehang_store::{Examined, Ledger};
+use rehang_store::{Examined, Ledger, Looked};
 
 use crate::location::Held;
 use crate::observe::{Observer, counting};
-use crate::table::{Adopted, Looked};
+use crate::table::Adopted;
 
 /// The variable that holds the address where a configuration names none, and the one with the key that a server asks for.
 pub const QDRANT_URL_ENV: &str = "QDRANT_URL";
@@ -109,16 +109,7 @@ impl CollectionLocation {
     ///
     /// As [`QdrantStore::inspect`].
     pub fn look(&self) -> Result<Looked> {
-        let found = QdrantStore::inspect(&self.address()?, &self.options())?;
-        let width =
-            |(name, width, _): &(String, usize, _)| (self.vector.as_ref() == Some(name)).then_some(*width);
-        Ok(Looked {
-            dimension: found.vectors.iter().find_map(width),
-            rows: found.points,
-            id: Vec::new(),
-            texts: found.texts,
-            vectors: found.vectors.into_iter().map(|(name, ..)| name).collect(),
-        })
+        QdrantStore::inspect(&self.address()?, &self.options())
     }
 
     /// Makes a gallery of the collection, with the old space in its vector. Ends one that was begun, and does nothing where all is done.

@@ -79,7 +79,7 @@ pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use run::{BackfillSetup, Part, Summary, backfill};
 pub use search::{Asked, Hit, Search, Searched, search};
 pub use spending::spent_by_all;
-pub use table::{Adopted, Looked, TableLocation, URL_ENV};
+pub use table::{Adopted, TableLocation, URL_ENV};
 pub use transfer::{Export, Exported, Import, Imported, export, import};
 pub use upgrade::{Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{

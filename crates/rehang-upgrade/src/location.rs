@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use rehang::files::{folder_of, is_same_file};
 use rehang::{Error, Remedy, Result, Space};
-use rehang_store::{Examined, SqliteStore, Store};
+use rehang_store::{Examined, Looked, SqliteStore, Store};
 use tempfile::{TempDir, TempPath};
 
 use crate::collection::CollectionLocation;
 use crate::observe::Observer;
-use crate::table::{Adopted, Looked, TableLocation};
+use crate::table::{Adopted, TableLocation};
 
 /// Where a gallery lies: in a SQLite file, in a table of PostgreSQL, or in a collection of Qdrant.
 ///

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rehang::{Result, Space};
-use rehang_store::Examined;
+use rehang_store::{Examined, Looked};
 use serde::{Deserialize, Serialize};
 
 use crate::location::Held;
@@ -70,21 +70,6 @@ pub struct Adopted {
     pub items: u64,
     /// Those of them that have an old vector.
     pub vectors: u64,
-}
-
-/// What a look at a table found; nothing was written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Looked {
-    /// Width of the vectors, where the column or its first row says it.
-    pub dimension: Option<usize>,
-    /// Rows, as the server estimates.
-    pub rows: u64,
-    /// Columns that say which item a row is.
-    pub id: Vec<String>,
-    /// Columns of text, any of which may be the source.
-    pub texts: Vec<String>,
-    /// Columns with vectors.
-    pub vectors: Vec<String>,
 }
 
 impl fmt::Display for TableLocation {
@@ -158,14 +143,7 @@ mod postgres {
         ///
         /// As [`PostgresStore::inspect`].
         pub fn look(&self) -> Result<Looked> {
-            let found = PostgresStore::inspect(&self.address()?, &self.options())?;
-            Ok(Looked {
-                dimension: found.dimension,
-                rows: found.rows,
-                id: found.id,
-                texts: found.texts,
-                vectors: found.vectors,
-            })
+            PostgresStore::inspect(&self.address()?, &self.options())
         }
 
         /// Every statement that [`TableLocation::adopt`] runs before it lists items and vectors. Writes nothing.

@@ -45,15 +45,7 @@ fn begin(store: &dyn Store, world: &World, faults: &dyn Observer) -> Result<Star
 }
 
 fn run(store: &MemoryStore, world: &World) -> Result<Summary> {
-    let setup = BackfillSetup {
-        store,
-        encoder: &TestEncoder::new(),
-        part: Part::Gallery(&world.adapter),
-        limits: Limits::default(),
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
-    backfill(&setup, &Progress::default())
+    world.backfill(store, &TestEncoder::new(), Limits::default())
 }
 
 fn filled() -> (MemoryStore, World) {
@@ -347,15 +339,8 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
     let (store, world) = switched();
     store.put(&[common::item(ITEMS, 0)]).unwrap();
     let hooked = Hooked::before(&store, "write_vectors", planned_anew);
-    let setup = BackfillSetup {
-        store: &hooked,
-        encoder: &TestEncoder::new(),
-        part: Part::Gallery(&world.adapter),
-        limits: Limits { budget: Some(5), ..Limits::default() },
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
-    assert_eq!(backfill(&setup, &Progress::default()).unwrap().done.native, 5);
+    let limits = Limits { budget: Some(5), ..Limits::default() };
+    assert_eq!(world.backfill(&hooked, &TestEncoder::new(), limits).unwrap().done.native, 5);
     assert!(hooked.happened());
     check(&store, &[common::other_adapter()]);
 }
@@ -416,15 +401,7 @@ fn what_a_claim_leased_whose_answer_never_came_is_found_again() {
         assert_eq!(lost.records.len(), 7);
     });
     let encoder = TestEncoder::new();
-    let setup = BackfillSetup {
-        store: &hooked,
-        encoder: &encoder,
-        part: Part::Gallery(&world.adapter),
-        limits: Limits::default(),
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
-    let done = backfill(&setup, &Unobserved).unwrap();
+    let done = world.backfill(&hooked, &encoder, Limits::default()).unwrap();
     assert!(hooked.happened());
     assert_eq!((done.ending, done.native, encoder.count()), (Ending::NothingLeft, 40, 40));
 }

@@ -18,15 +18,7 @@ fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn
     let clock = TestClock::default();
     let run = |until: Until| {
         let limits = Limits { batch: BATCH, workers: 2, until, rest_ms: 1, ..Limits::default() };
-        let setup = BackfillSetup {
-            store,
-            encoder,
-            part: Part::Gallery(&world.adapter),
-            limits,
-            clock: &clock,
-            worker: "worker",
-        };
-        backfill(&setup, faults)
+        world.backfill_observed(store, encoder, limits, &clock, faults)
     };
     start(store, &world.setup(), faults)?;
     run(Until::Fraction(0.3))?;
@@ -115,20 +107,10 @@ fn resume(store: &dyn Store, world: &World, encoder: &TestEncoder) {
     }
     let written = store.get(&[&common::id(ITEMS + 1)]).unwrap()[0].is_some();
     if written {
-        let progress = Progress::default();
-        let clock = TestClock::default();
         start(store, &world.setup(), &Unobserved).unwrap();
         switch(store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         let limits = Limits { batch: BATCH, workers: 2, rest_ms: 1, ..Limits::default() };
-        let setup = BackfillSetup {
-            store,
-            encoder,
-            part: Part::Gallery(&world.adapter),
-            limits,
-            clock: &clock,
-            worker: "worker",
-        };
-        backfill(&setup, &progress).unwrap();
+        world.backfill(store, encoder, limits).unwrap();
         finish(store, &world.setup(), &Unobserved).unwrap();
     } else {
         upgrade(store, world, encoder, &Unobserved).unwrap();

@@ -32,16 +32,8 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     assert_eq!((adapted.lag, adapted.counts.lacking), (1, 2));
     assert_eq!(start(&*store, &setup, &Unobserved).unwrap().adapted, 1);
     check(&*store, std::slice::from_ref(&world.adapter));
-    let backfill_setup = BackfillSetup {
-        store: &*store,
-        encoder: &TestEncoder::new(),
-        part: Part::Gallery(&world.adapter),
-        limits: Limits::default(),
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
     store.clear_failures("new-model").unwrap();
-    let summary = backfill(&backfill_setup, &Progress::default()).unwrap();
+    let summary = world.backfill(&*store, &TestEncoder::new(), Limits::default()).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 60), "one of the 61 has no source");
     finish(&*store, &setup, &Unobserved).unwrap();
     assert_eq!(store.check().unwrap(), []);

@@ -109,17 +109,9 @@ fn a_full_file_system_costs_nothing_but_time() {
 
     println!("backfilling:");
     let encoder = TestEncoder::new();
-    let clock = TestClock::default();
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &encoder,
-        part: Part::Gallery(&world.adapter),
-        limits: Limits { batch: 50, ..Limits::default() },
-        clock: &clock,
-        worker: "worker",
-    };
+    let run = || world.backfill(&store, &encoder, Limits { batch: 50, ..Limits::default() });
     ballast.fill(1 << 20);
-    is_full(&backfill(&setup, &Progress::default()).unwrap_err());
+    is_full(&run().unwrap_err());
     let done = status(&store, 0).unwrap().counts.native;
     println!("  {done} items were made native before it");
     whole(&store, items, 4);
@@ -133,7 +125,7 @@ fn a_full_file_system_costs_nothing_but_time() {
     ballast.remove();
     store.rebuild("new-model").unwrap();
     assert!(index.exists());
-    backfill(&setup, &Progress::default()).unwrap();
+    run().unwrap();
     whole(&store, items, 5);
     let status = status(&store, 9).unwrap();
     assert_eq!((status.counts.native, status.counts.failed), (items as u64, 0), "{:?}", status.failures);

@@ -45,15 +45,8 @@ fn backfilled(items: usize, budget: u64, serving: Serving) -> (MemoryStore, Worl
     fill(&store, items);
     start(&store, &world.setup(), &Unobserved).unwrap();
     switch(&store, &world.setup(), serving, &Unobserved).unwrap();
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &TestEncoder::new(),
-        part: Part::Gallery(&world.adapter),
-        limits: Limits { budget: Some(budget), ..Limits::default() },
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
-    backfill(&setup, &Progress::default()).unwrap();
+    let limits = Limits { budget: Some(budget), ..Limits::default() };
+    world.backfill(&store, &TestEncoder::new(), limits).unwrap();
     (store, world)
 }
 
@@ -251,15 +244,8 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
     assert_eq!(now[1..=stays.len()], stays);
 
     let native = counts().native;
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &TestEncoder::new(),
-        part: Part::Gallery(&world.adapter),
-        limits: Limits { budget: Some(sampled as u64 + 1), ..Limits::default() },
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
-    backfill(&setup, &Progress::default()).unwrap();
+    let limits = Limits { budget: Some(sampled as u64 + 1), ..Limits::default() };
+    world.backfill(&store, &TestEncoder::new(), limits).unwrap();
     assert_eq!(counts().native, native + sampled as u64 + 1);
     assert!(!learned().is_empty());
 }
@@ -292,15 +278,7 @@ fn a_scale_is_learned_where_many_items_can_never_be_native() {
     });
     assert_eq!(first.len(), 160, "half of the 320 that have a source");
     assert!(first.iter().all(|record| record.item.source.is_some()));
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &encoder,
-        part: Part::Gallery(&world.adapter),
-        limits: Limits::default(),
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
-    backfill(&setup, &Progress::default()).unwrap();
+    world.backfill(&store, &encoder, Limits::default()).unwrap();
     let counts = store.counts("new-model").unwrap();
     assert_eq!((counts.native, counts.failed, counts.without_source), (240, 80, 80));
     assert!(!Merge::learn(&store, &world.old, &world.new).unwrap().is_empty());
@@ -319,15 +297,8 @@ fn an_item_that_waits_in_the_second_upgrade_of_a_gallery_is_found() {
     let next = World::between(common::new_space(), third.clone());
     start(&store, &next.setup(), &Unobserved).unwrap();
     switch(&store, &next.setup(), Serving::Merged, &Unobserved).unwrap();
-    let setup = BackfillSetup {
-        store: &store,
-        encoder: &TestEncoder { space: Some(third), ..TestEncoder::new() },
-        part: Part::Gallery(&next.adapter),
-        limits: Limits { budget: Some(60), ..Limits::default() },
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
-    backfill(&setup, &Progress::default()).unwrap();
+    let encoder = TestEncoder { space: Some(third), ..TestEncoder::new() };
+    next.backfill(&store, &encoder, Limits { budget: Some(60), ..Limits::default() }).unwrap();
     // Native is what the model that is old by now calls its own vectors.
     let mut write = common::item(500, 0);
     let vector = new_model(write.source.as_ref().unwrap());

@@ -37,15 +37,7 @@ fn run_with(
     clock: &TestClock,
     faults: &dyn Observer,
 ) -> Result<Summary> {
-    let setup = BackfillSetup {
-        store,
-        encoder,
-        part: Part::Gallery(&world.adapter),
-        limits,
-        clock,
-        worker: "worker",
-    };
-    backfill(&setup, faults)
+    world.backfill_observed(store, encoder, limits, clock, faults)
 }
 
 #[test]
@@ -648,15 +640,8 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     assert_eq!(told.stages.first().map(String::as_str), Some("adapting"));
     assert!(told.advanced >= ITEMS as u64, "{told:?}");
 
-    let setup = BackfillSetup {
-        store: &*store,
-        encoder: &TestEncoder::new(),
-        part: Part::Gallery(&world.adapter),
-        limits: Limits { batch: 7, ..Limits::default() },
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
-    backfill(&setup, &recorder).unwrap();
+    let limits = Limits { batch: 7, ..Limits::default() };
+    world.backfill_observed(&*store, &TestEncoder::new(), limits, &TestClock::default(), &recorder).unwrap();
     let told = std::mem::take(&mut *recorder.0.lock().unwrap());
     assert_eq!(told.stages, ["re-embedding"]);
     assert_eq!((told.advanced, told.native), (ITEMS as u64, ITEMS as u64));
@@ -849,15 +834,7 @@ fn vectors_that_are_paid_for_wait_for_a_store_that_is_busy() {
     let busy = common::hooked::Hooked::busy(&store, 30);
     let encoder = TestEncoder::new();
     let (clock, limits) = (TestClock::default(), Limits::default());
-    let setup = BackfillSetup {
-        store: &busy,
-        encoder: &encoder,
-        part: Part::Gallery(&world.adapter),
-        limits,
-        clock: &clock,
-        worker: "worker",
-    };
-    let summary = backfill(&setup, &Unobserved).unwrap();
+    let summary = world.backfill_observed(&busy, &encoder, limits, &clock, &Unobserved).unwrap();
     assert_eq!((summary.done.native, encoder.count()), (ITEMS as u64, ITEMS as u32));
     assert!(clock.now_ms() >= 30_000);
 }

@@ -39,15 +39,7 @@ fn run_within(store: &MemoryStore, world: &World, stub: &Stub, budget: Option<u6
     });
     let config: EncoderConfig = serde_json::from_value(config).unwrap();
     let encoder: Box<dyn Encoder> = open(&config, &new_space(), Path::new(".")).unwrap();
-    let setup = BackfillSetup {
-        store,
-        encoder: &*encoder,
-        part: Part::Gallery(&world.adapter),
-        limits: Limits { batch: 8, ..Limits::default() },
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
-    backfill(&setup, &Progress::default())
+    world.backfill(store, &*encoder, Limits { batch: 8, ..Limits::default() })
 }
 
 #[test]

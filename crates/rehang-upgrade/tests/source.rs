@@ -97,15 +97,8 @@ fn begun() -> (MemoryStore, World) {
 }
 
 fn backfilled(store: &MemoryStore, world: &World, budget: u64) {
-    let setup = BackfillSetup {
-        store,
-        encoder: &TestEncoder::new(),
-        part: Part::Gallery(&world.adapter),
-        limits: Limits { budget: Some(budget), ..Limits::default() },
-        clock: &TestClock::default(),
-        worker: "worker",
-    };
-    backfill(&setup, &Progress::default()).unwrap();
+    let limits = Limits { budget: Some(budget), ..Limits::default() };
+    world.backfill(store, &TestEncoder::new(), limits).unwrap();
 }
 
 /// What is found by texts is what is found by their vectors; gives it, and the models that it took.

@@ -8,11 +8,11 @@
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
-use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
 use rehang::curve::{CurveInput, CurveOptions, MAP, Relevance, TOP1, TOP5, curve};
+use rehang::files;
 use rehang::order::{OrderInput, Policy, order};
 use rehang::{Distance, Matrix, Progress, Result};
 
@@ -34,17 +34,10 @@ fn main() -> Result<()> {
 
     if let Some(directory) = arguments.get(3) {
         let directory = Path::new(directory);
-        let (table, list) = (format!("({items}, {width})"), format!("({items},)"));
-        let floats = |matrix: &Matrix| -> Vec<u8> {
-            matrix.as_slice().iter().flat_map(|value| value.to_le_bytes()).collect()
-        };
-        write_npy(&directory.join("new.npy"), "<f4", &table, &floats(&native))?;
-        write_npy(&directory.join("adapted.npy"), "<f4", &table, &floats(&adapted))?;
-        let integers =
-            |values: &[i64]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
-        write_npy(&directory.join("labels.npy"), "<i8", &list, &integers(&labels))?;
-        let order: Vec<i64> = order.iter().map(|&item| item as i64).collect();
-        write_npy(&directory.join("order.npy"), "<i8", &list, &integers(&order))?;
+        files::write_matrix(directory.join("new.npy"), &native, None)?;
+        files::write_matrix(directory.join("adapted.npy"), &adapted, None)?;
+        files::write_labels(directory.join("labels.npy"), &labels)?;
+        files::write_order(directory.join("order.npy"), &order)?;
     }
 
     let input = CurveInput {
@@ -92,18 +85,4 @@ fn normal_numbers(seed: u64) -> impl FnMut() -> f32 {
         }
         sum
     }
-}
-
-/// An array in numpy's format, version 1.0.
-fn write_npy(path: &Path, kind: &str, shape: &str, data: &[u8]) -> Result<()> {
-    let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
-    // The header is filled up with blanks and a line feed so that the numbers begin at a multiple of 64 bytes.
-    let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend_from_slice(&(padded as u16).to_le_bytes());
-    bytes.extend_from_slice(format!("{header:<width$}\n", width = padded - 1).as_bytes());
-    bytes.extend_from_slice(data);
-    fs_err::File::create(path)
-        .and_then(|mut file| file.write_all(&bytes))
-        .map_err(|error| rehang::Error::io("write", path, &error))
 }

@@ -552,19 +552,6 @@ fn vectors_without_a_pattern_raise_no_false_alarm() {
     );
 }
 
-/// The numbers of a two-dimensional `.npy` file of little-endian `f32`, row after row.
-fn read_npy(path: &std::path::Path) -> Matrix {
-    let bytes = fs_err::read(path).unwrap();
-    let header_end = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
-    let header = String::from_utf8_lossy(&bytes[10..header_end]).into_owned();
-    assert!(header.contains("<f4"), "{header}");
-    let shape = header.split("'shape': (").nth(1).unwrap().split(')').next().unwrap();
-    let columns = shape.split(',').nth(1).unwrap().trim().parse().unwrap();
-    let values =
-        bytes[header_end..].as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect();
-    Matrix::new(columns, values).unwrap()
-}
-
 #[test]
 fn real_vectors_of_the_new_model_are_told_from_old_ones() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/img_omniglot");
@@ -572,7 +559,7 @@ fn real_vectors_of_the_new_model_are_told_from_old_ones() {
         eprintln!("skipped: {} is not there", folder.display());
         return;
     }
-    let read = |name: &str| read_npy(&folder.join(name));
+    let read = |name: &str| rehang::files::read_matrix(&folder.join(name).into()).unwrap();
     let (fitted, seen, unseen, new) =
         (read("train_old.npy"), read("seen_old.npy"), read("unseen_old.npy"), read("seen_new.npy"));
     let width = fitted.columns();

@@ -5,9 +5,12 @@
 
 #![allow(clippy::print_stdout, reason = "a test says that it is skipped")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rehang::curve::{CurveInput, CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5, curve, evaluate};
+use rehang::files::join::MissingPolicy;
+use rehang::files::qrels::read_qrels;
+use rehang::files::{VectorSource, read_ids, read_labels, read_matrix};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::{Distance, Matrix, Progress};
 
@@ -21,33 +24,12 @@ fn data(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Numbers of a `.npy` file of format 1.0 with the columns of its last axis.
-fn numbers(path: &PathBuf) -> (usize, Vec<f64>) {
-    let bytes = fs_err::read(path).unwrap();
-    let header_length = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
-    let header = std::str::from_utf8(&bytes[10..10 + header_length]).unwrap();
-    let shape = &header[header.find('(').unwrap() + 1..header.find(')').unwrap()];
-    let axes: Vec<usize> = shape.split(',').filter_map(|axis| axis.trim().parse().ok()).collect();
-    let body = &bytes[10 + header_length..];
-    let values = if header.contains("'<f4'") {
-        body.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect()
-    } else if header.contains("'<i4'") {
-        body.chunks_exact(4).map(|b| f64::from(i32::from_le_bytes(b.try_into().unwrap()))).collect()
-    } else if header.contains("'|u1'") {
-        body.iter().map(|&b| f64::from(b)).collect()
-    } else {
-        panic!("{} has another type: {header}", path.display());
-    };
-    (if axes.len() > 1 { axes[1] } else { 1 }, values)
+fn matrix(path: &Path) -> Matrix {
+    read_matrix(&VectorSource::path(path)).unwrap()
 }
 
-fn matrix(path: &PathBuf) -> Matrix {
-    let (columns, values) = numbers(path);
-    Matrix::new(columns, values.into_iter().map(|value| value as f32).collect()).unwrap()
-}
-
-fn labels(path: &PathBuf) -> Vec<i64> {
-    numbers(path).1.into_iter().map(|value| value as i64).collect()
+fn labels(path: &Path) -> Vec<i64> {
+    read_labels(&VectorSource::path(path)).unwrap()
 }
 
 /// Top-1, top-5 and mAP in percent of a gallery that is its own query set, by sorting every ranking.
@@ -141,24 +123,11 @@ fn omniglot_agrees_at_all_22_points() {
 fn judged_documents_give_the_published_numbers() {
     let Some(path) = data("ir_cisi/docs_new.npy") else { return };
     let folder = path.parent().unwrap();
-    // Ids of queries and documents by file order.
-    let ids = |name: &str| -> Vec<String> {
-        let text = fs_err::read_to_string(folder.join(name)).unwrap();
-        let id = |line: &str| {
-            let record: serde_json::Value = serde_json::from_str(line).unwrap();
-            record["_id"].as_str().unwrap().to_owned()
-        };
-        text.lines().map(id).collect()
-    };
+    let ids = |name: &str| read_ids(&VectorSource::path(folder.join(name))).unwrap().unwrap();
     let (queries, documents) = (ids("queries.jsonl"), ids("corpus.jsonl"));
-    let mut judgements = vec![Vec::new(); queries.len()];
-    for line in fs_err::read_to_string(folder.join("qrels.tsv")).unwrap().lines().skip(1) {
-        let fields: Vec<&str> = line.split('\t').collect();
-        let query = queries.iter().position(|id| id == fields[0]).unwrap();
-        let document = documents.iter().position(|id| id == fields[1]).unwrap();
-        judgements[query].push((document, fields[2].parse().unwrap()));
-    }
-    let qrels = Qrels::new(judgements).unwrap();
+    let read = read_qrels(folder.join("qrels.tsv"), &queries, &documents, MissingPolicy::Error).unwrap();
+    let of_query = |judged: &Vec<_>| judged.iter().map(|&(item, gain)| (item, f64::from(gain))).collect();
+    let qrels = Qrels::new(read.judged.iter().map(of_query).collect()).unwrap();
     let options = CurveOptions {
         metrics: vec![Metric::ndcg_at(10), Metric::recall_at(100)],
         ..CurveOptions::default()

@@ -15,7 +15,10 @@ use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
-use rehang_upgrade::{Clock, Gallery, Observer, OrderSettings, Place, Setup};
+use rehang_upgrade::{
+    BackfillSetup, Clock, Gallery, Limits, Observer, OrderSettings, Part, Place, Setup, Summary, Unobserved,
+    backfill,
+};
 use serde_json::Value;
 
 use padding::padding;
@@ -91,6 +94,23 @@ impl World {
     pub fn setup(&self) -> Setup<'_> {
         let order = OrderSettings { policy: Policy::Sigma, seed: 3 };
         Setup { old: &self.old, new: &self.new, adapter: &self.adapter, order }
+    }
+
+    /// A backfill by one worker.
+    pub fn backfill(&self, store: &dyn Store, encoder: &dyn Encoder, limits: Limits) -> Result<Summary> {
+        self.backfill_observed(store, encoder, limits, &TestClock::default(), &Unobserved)
+    }
+
+    pub fn backfill_observed(
+        &self,
+        store: &dyn Store,
+        encoder: &dyn Encoder,
+        limits: Limits,
+        clock: &dyn Clock,
+        observer: &dyn Observer,
+    ) -> Result<Summary> {
+        let part = Part::Gallery(&self.adapter);
+        backfill(&BackfillSetup { store, encoder, part, limits, clock, worker: "worker" }, observer)
     }
 }
 
