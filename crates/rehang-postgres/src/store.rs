@@ -7,8 +7,8 @@ use std::time::Duration;
 use rehang::{Error, Matrix, Provenance, Remedy, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
-    Item, ItemKey, ItemWrite, Ledger, Outcome, Priority, Problem, Queue, Record, Revision, Sample, Scan,
-    SpaceRecord, VectorRecord, VectorWrite,
+    Item, ItemKey, ItemWrite, Ledger, Looked, Outcome, Priority, Problem, Queue, Record, Revision, Sample,
+    Scan, SpaceRecord, VectorRecord, VectorWrite,
 };
 
 use crate::connection::{Connection, Database, Mode, Step};

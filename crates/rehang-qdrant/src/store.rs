@@ -7,8 +7,8 @@ use std::time::Duration;
 use rehang::{Distance, Error, ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
-    IndexKind, Item, ItemKey, ItemWrite, LeaseClock, Ledger, Outcome, Priority, Problem, Queue, Record,
-    Revision, Sample, Scan, SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite, check,
+    IndexKind, Item, ItemKey, ItemWrite, LeaseClock, Ledger, Looked, Outcome, Priority, Problem, Queue,
+    Record, Revision, Sample, Scan, SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite, check,
 };
 use serde_json::{Value, json};
 

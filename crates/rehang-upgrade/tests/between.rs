@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::hooked::Hooked;
-use common::{D_NEW, DieAt, TestClock, TestEncoder, World, check, fill, new_model};
+use common::{D_NEW, DieAt, TestEncoder, World, check, fill, new_model};
 use rehang::order::Policy;
-use rehang::{Distance, Progress, Provenance, Remedy, Result, Space};
+use rehang::{Distance, Provenance, Remedy, Result, Space};
 use rehang_store::{ItemWrite, Ledger, MemoryStore, Queue, Store};
 use rehang_upgrade::{
-    BackfillSetup, Ending, Limits, Observer, OrderSettings, Part, Phase, Place, Recorded, Request, Serving,
-    Setup, Started, Summary, Unobserved, backfill, finish, request, rollback, start, status, switch,
+    Ending, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Setup, Started,
+    Summary, Unobserved, finish, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 60;

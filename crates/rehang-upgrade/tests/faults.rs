@@ -3,12 +3,9 @@
 mod common;
 
 use common::{DieAt, TestClock, TestEncoder, World, check, fill, snapshot};
-use rehang::{Progress, Result};
+use rehang::Result;
 use rehang_store::{MemoryStore, SqliteStore, Store};
-use rehang_upgrade::{
-    BackfillSetup, Limits, Observer, Part, Place, Serving, Unobserved, Until, backfill, finish, rollback,
-    start, switch,
-};
+use rehang_upgrade::{Limits, Observer, Place, Serving, Unobserved, Until, finish, rollback, start, switch};
 
 const ITEMS: usize = 150;
 const BATCH: usize = 8;

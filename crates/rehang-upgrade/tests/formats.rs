@@ -5,13 +5,11 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{TestClock, TestEncoder, World, check};
-use rehang::Progress;
+use common::{TestEncoder, World, check};
 use rehang::order::Policy;
 use rehang_store::{Epoch, Examined, ItemWrite, Ledger, SqliteStore};
 use rehang_upgrade::{
-    BackfillSetup, Ending, Gallery, Limits, OrderSettings, Part, Recorded, Setup, Unobserved, backfill,
-    finish, start, status,
+    Ending, Gallery, Limits, OrderSettings, Recorded, Setup, Unobserved, finish, start, status,
 };
 
 #[test]

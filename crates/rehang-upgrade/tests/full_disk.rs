@@ -17,10 +17,10 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{TestClock, TestEncoder, World, check};
-use rehang::{Error, Matrix, Progress};
+use common::{TestEncoder, World, check};
+use rehang::{Error, Matrix};
 use rehang_store::{Examined, Filter, Index, ItemWrite, Ledger, SearchOptions, SqliteStore};
-use rehang_upgrade::{BackfillSetup, Limits, Part, Serving, Unobserved, backfill, start, status, switch};
+use rehang_upgrade::{Limits, Serving, Unobserved, start, status, switch};
 
 const BATCH: usize = 200;
 

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::hooked::Hooked;
-use common::{TestClock, TestEncoder, World, fill, new_model, old_model};
+use common::{TestEncoder, World, fill, new_model, old_model};
 use rehang::order::Policy;
-use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang::{Distance, Matrix, Provenance, Result, Space};
 use rehang_store::{
     Band, Filter, Found, Index, Item, ItemKey, Ledger, MemoryStore, Outcome, Scan, Select, VectorWrite,
 };
 use rehang_upgrade::{
-    BackfillSetup, Limits, Merge, OrderSettings, Part, Recorded, Serving, Setup, Unobserved, backfill,
-    finish, rollback, start, switch,
+    Limits, Merge, OrderSettings, Recorded, Serving, Setup, Unobserved, finish, rollback, start, switch,
 };
 
 /// A store in which something happens right before the n-th read of a search (counted from 1), and its count of reads.

@@ -11,9 +11,8 @@ use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Band, Filter, Ledger, ManualLeaseClock, MemoryStore, Queue, Record, Scan, Select};
 use rehang_upgrade::{
-    BackfillSetup, Clock, Ending, Gallery, Limits, Observation, Observer, Part, Place, Request, Serving,
-    Summary, Unobserved, Until, backfill, begin_sampling, expect_same, finish, plan, put_back, request,
-    rollback, start, status, switch,
+    Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Summary, Unobserved,
+    Until, begin_sampling, expect_same, finish, plan, put_back, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 200;

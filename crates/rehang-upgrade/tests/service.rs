@@ -6,11 +6,11 @@ mod stub;
 
 use std::path::Path;
 
-use common::{TestClock, World, fill, new_model, new_space};
-use rehang::{Progress, Result};
+use common::{World, fill, new_model, new_space};
+use rehang::Result;
 use rehang_encode::{Encoder, EncoderConfig, open};
 use rehang_store::{Ledger, MemoryStore};
-use rehang_upgrade::{BackfillSetup, Ending, Limits, Part, Summary, Unobserved, backfill, start, status};
+use rehang_upgrade::{Ending, Limits, Summary, Unobserved, start, status};
 use serde_json::json;
 use stub::{Reply, Seen, Stub, good_of};
 

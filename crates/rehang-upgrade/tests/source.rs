@@ -6,13 +6,13 @@ mod common;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use common::{D_NEW, D_OLD, TestClock, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
-use rehang::{Error, Matrix, Progress, Provenance, Result, Space};
+use common::{D_NEW, D_OLD, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
+use rehang::{Error, Matrix, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, MemoryStore, Store};
 use rehang_upgrade::{
-    Answer, Asked, BackfillSetup, Limits, Part, Query, QueryEncoders, Search, Serving, Unobserved, backfill,
-    finish, rollback, search, start, switch,
+    Answer, Asked, Limits, Query, QueryEncoders, Search, Serving, Unobserved, finish, rollback, search,
+    start, switch,
 };
 
 /// A model as a function of the source.
