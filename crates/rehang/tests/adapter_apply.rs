@@ -12,6 +12,7 @@ use rehang::adapter::{
     self, Adapter, Applier, BranchInput, Dense, Geometry, InputScaling, InputStatistics, LOG_VARIANCE_LIMIT,
     Map, NearestAnchors, OutOfFold, Uncertainty, input_drift,
 };
+use rehang::files::{VectorSource, read_matrix};
 use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Space, Vectors};
 
 /// One row through layers in double precision.
@@ -559,7 +560,7 @@ fn real_vectors_of_the_new_model_are_told_from_old_ones() {
         eprintln!("skipped: {} is not there", folder.display());
         return;
     }
-    let read = |name: &str| rehang::files::read_matrix(&folder.join(name).into()).unwrap();
+    let read = |name: &str| read_matrix(&VectorSource::path(folder.join(name))).unwrap();
     let (fitted, seen, unseen, new) =
         (read("train_old.npy"), read("seen_old.npy"), read("unseen_old.npy"), read("seen_new.npy"));
     let width = fitted.columns();
