@@ -1,25 +1,29 @@
 //! `cargo xtask learning [FOLDER] [SET…]`: what the learning curve promises of twice as many pairs, against what they brought.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use rehang::{Progress, Result};
+use rehang::files::{self, VectorSource};
+use rehang::{Distance, Pairs, Progress, Result, Vectors};
 use rehang_fit::folds::folds;
 use rehang_fit::{LearningCurve, learning_curve};
 
 use crate::papers::units::Set;
+use crate::regret::JUDGED;
 
-const SETS: [&str; 5] = ["toy_digits", "img_omniglot", "img_caltech101", "text_clinc150", "text_banking77"];
+const SETS: [&str; 6] =
+    ["toy_digits", "img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", JUDGED];
 /// Samples, as `rehang upgrade pairs` draws them.
 const SAMPLES: [usize; 5] = [250, 500, 1000, 2000, 4000];
 
-/// Prints one line a set and sample.
+/// Prints one line a set and sample, and what all steps were promised and brought.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let folder = PathBuf::from(arguments.first().copied().unwrap_or("../shared/data"));
     let sets: Vec<&str> = if arguments.len() > 1 { arguments[1..].to_vec() } else { SETS.to_vec() };
     println!("| set | pairs | agreement@10 at the switch | last doubling | promised of the next | brought |");
     println!("|---|---|---|---|---|---|");
+    let mut steps: Vec<(f64, f64)> = Vec::new();
     for set in sets {
-        let pairs = Set::read(&folder, set)?.pairs;
+        let pairs = if set == JUDGED { documents(&folder)? } else { Set::read(&folder, set)?.pairs };
         // As many folds as pairs are a random order of them.
         let place = folds(pairs.len(), pairs.len(), 0);
         let mut order: Vec<usize> = (0..pairs.len()).collect();
@@ -30,6 +34,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             let Some(curve) = learning_curve(&drawn, 0, &Progress::default())? else { continue };
             if let Some((pairs, before)) = promised {
                 line(set, pairs, &before, Some(curve.gain));
+                steps.push((before.next, curve.gain));
             }
             promised = Some((sample, curve));
         }
@@ -37,7 +42,24 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             line(set, pairs, &last, None);
         }
     }
+    let mean = |of: fn(&(f64, f64)) -> f64| steps.iter().map(of).sum::<f64>() / steps.len() as f64;
+    println!(
+        "\n{} steps: promised {:.1} a step, brought {:.1}, {:.1} apart",
+        steps.len(),
+        mean(|step| step.0),
+        mean(|step| step.1),
+        mean(|step| (step.0 - step.1).abs())
+    );
     Ok(())
+}
+
+/// The documents of the set with judged queries, without labels.
+fn documents(folder: &Path) -> Result<Pairs> {
+    let vectors = |model: &str| {
+        let source = VectorSource::path(folder.join(JUDGED).join(format!("docs_{model}.npy")));
+        Vectors::measured(model, Distance::L2, files::read_matrix(&source)?, model)
+    };
+    Pairs::new(vectors("old")?, vectors("new")?, None, None)
 }
 
 fn line(set: &str, pairs: usize, curve: &LearningCurve, brought: Option<f64>) {

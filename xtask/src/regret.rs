@@ -26,7 +26,7 @@ const PAGE: &str = "docs/choice.md";
 /// The line of the page that the table stands below.
 const MARK: &str = "<!-- made by `cargo xtask regret` -->\n";
 /// A set of documents with judged queries.
-const JUDGED: &str = "ir_cisi";
+pub const JUDGED: &str = "ir_cisi";
 /// Documents of it that are pairs; the others are the test part.
 const JUDGED_PAIRS: usize = 700;
 const AUTO: &str = "auto";
