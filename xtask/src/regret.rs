@@ -30,7 +30,7 @@ pub const JUDGED: &str = "ir_cisi";
 /// Documents of it that are pairs; the others are the test part.
 const JUDGED_PAIRS: usize = 700;
 const AUTO: &str = "auto";
-/// Each model for itself, gallery and queries: what a map of the old one's vectors to the new one's can be worth.
+/// Each model for itself, gallery and queries: what an area is held against.
 const MODELS: [&str; 2] = ["old model", "new model"];
 
 /// One candidate, or one choice, on one part.

@@ -229,7 +229,7 @@ pub struct VectorWrite {
 }
 
 impl VectorWrite {
-    /// The new model's own vector of an item, as it was read.
+    /// The new model's own vector of an item, made of the revision that the caller has read.
     pub fn native(item: &Item, vector: Vec<f32>) -> Self {
         Self {
             key: item.key,
@@ -242,7 +242,8 @@ impl VectorWrite {
         }
     }
 
-    /// An adapter's vector of an item, as it was read, with its predicted squared error and its place in the queue.
+    /// An adapter's vector of an item, made of the revision that the caller has read, with its predicted squared error and its place in
+    /// the queue.
     pub fn adapted(item: &Item, vector: Vec<f32>, sigma2: f32, priority: Priority) -> Self {
         Self {
             provenance: Provenance::Adapted,
