@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rehang::files::{self, VectorSource};
+use rehang::statistics::mean_sd;
 use rehang::{Distance, Pairs, Progress, Result, Vectors};
 use rehang_fit::folds::folds;
 use rehang_fit::{LearningCurve, learning_curve};
@@ -42,7 +43,9 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             line(set, pairs, &last, None);
         }
     }
-    let mean = |of: fn(&(f64, f64)) -> f64| steps.iter().map(of).sum::<f64>() / steps.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| {
+        mean_sd(&steps.iter().map(of).collect::<Vec<_>>()).map_or(f64::NAN, |steps| steps.mean)
+    };
     println!(
         "\n{} steps: promised {:.1} a step, brought {:.1}, {:.1} apart",
         steps.len(),

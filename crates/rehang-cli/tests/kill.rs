@@ -16,7 +16,7 @@ use common::upgrade::{self, IMPORT, upgrade};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Matrix, Provenance};
-use rehang_store::{Examined, Ledger, Scan, Select, SqliteStore};
+use rehang_store::{Examined, Failure, Ledger, Scan, Select, SqliteStore};
 
 const ITEMS: usize = 1200;
 const BATCH: usize = 8;
@@ -167,6 +167,10 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
         // What the dead held is taken over when their leases have run out. An item that one death after another has met, by chance, is
         // listed then; a person tries it again.
         if !world.finish_both(&upgrade("run")) {
+            let store = SqliteStore::open(world.place.path("G.db")).unwrap();
+            let listed = store.failures("second", None, ITEMS).unwrap();
+            let met = |failure: &Failure| failure.reason.contains("workers in a row ended without a word");
+            assert!(!listed.is_empty() && listed.iter().all(met), "{listed:?}");
             world.place.finish(&[&upgrade("resume")[..], &["--retry-failed"]].concat());
             assert!(world.finish_both(&upgrade("run")));
         }

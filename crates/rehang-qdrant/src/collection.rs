@@ -78,13 +78,13 @@ impl CollectionOptions {
     }
 }
 
-/// The version of a server that is new enough.
+/// Fails where the server is older than a gallery needs.
 pub(crate) fn expect_server(client: &Client) -> Result<()> {
     let answer = client.answer("GET", "/", &Value::Null)?;
-    let version = answer["version"].as_str().unwrap_or_default().to_owned();
+    let version = answer["version"].as_str().unwrap_or_default();
     let mut parts = version.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
     if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < SERVER_MIN {
-        let shown = if version.is_empty() { "no word of a version".to_owned() } else { version };
+        let shown = if version.is_empty() { "no word of a version" } else { version };
         let expected =
             "Qdrant 1.18 or later: earlier ones cannot give a collection that is in use another vector";
         return Err(Error::option("the server", shown, expected));

@@ -11,8 +11,8 @@ use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Band, Filter, Ledger, ManualLeaseClock, MemoryStore, Queue, Record, Scan, Select};
 use rehang_upgrade::{
-    Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Summary, Unobserved,
-    Until, begin_sampling, expect_same, finish, plan, put_back, request, rollback, start, status, switch,
+    Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Unobserved, Until,
+    begin_sampling, expect_same, finish, plan, put_back, request, rollback, start, status, switch,
 };
 
 const ITEMS: usize = 200;
@@ -24,21 +24,6 @@ fn filled() -> (MemoryStore, World) {
     (store, world)
 }
 
-fn run(store: &MemoryStore, world: &World, encoder: &TestEncoder, limits: Limits) -> Result<Summary> {
-    run_with(store, world, encoder, limits, &TestClock::default(), &Unobserved)
-}
-
-fn run_with(
-    store: &MemoryStore,
-    world: &World,
-    encoder: &dyn Encoder,
-    limits: Limits,
-    clock: &TestClock,
-    faults: &dyn Observer,
-) -> Result<Summary> {
-    world.backfill_observed(store, encoder, limits, clock, faults)
-}
-
 #[test]
 fn fractions_and_budgets_are_met_to_the_item() {
     for workers in [1, 3] {
@@ -46,12 +31,12 @@ fn fractions_and_budgets_are_met_to_the_item() {
         let encoder = TestEncoder::new();
         let limits = Limits { batch: 7, workers, ..Limits::default() };
         let summary =
-            run(&store, &world, &encoder, Limits { until: Until::Fraction(0.3), ..limits }).unwrap();
+            world.backfill(&store, &encoder, Limits { until: Until::Fraction(0.3), ..limits }).unwrap();
         assert_eq!((summary.ending, summary.native), (Ending::ReachedFraction, 60));
         assert_eq!(store.counts("new-model").unwrap().native, 60);
-        let summary = run(&store, &world, &encoder, Limits { budget: Some(33), ..limits }).unwrap();
+        let summary = world.backfill(&store, &encoder, Limits { budget: Some(33), ..limits }).unwrap();
         assert_eq!((summary.ending, summary.done.native, summary.native), (Ending::SpentBudget, 33, 93));
-        let summary = run(&store, &world, &encoder, limits).unwrap();
+        let summary = world.backfill(&store, &encoder, limits).unwrap();
         assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 200));
         assert_eq!(encoder.count(), 200, "each item is embedded once");
         check(&store, &[common::adapter()]);
@@ -84,7 +69,7 @@ fn items_that_change_after_they_were_written_do_not_count() {
     let clock = TestClock::default();
     let limits = Limits { batch: 10, until: Until::Fraction(0.5), ..Limits::default() };
     let faults = TakeBack(&store, &clock, AtomicBool::new(false));
-    let summary = run_with(&store, &world, &TestEncoder::new(), limits, &clock, &faults).unwrap();
+    let summary = world.backfill_observed(&store, &TestEncoder::new(), limits, &clock, &faults).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::ReachedFraction, 100));
     assert_eq!(summary.done.native, 110, "ten of them twice");
     assert_eq!(store.counts("new-model").unwrap().native, 100);
@@ -114,7 +99,7 @@ fn catching_up_rests_where_it_is_slow() {
         let clock = TestClock::default();
         let faults = SlowCatchUp(&clock, page_ms, AtomicU64::new(0));
         let limits = Limits { batch: 1, ..Limits::default() };
-        let summary = run_with(&store, &world, &TestEncoder::new(), limits, &clock, &faults).unwrap();
+        let summary = world.backfill_observed(&store, &TestEncoder::new(), limits, &clock, &faults).unwrap();
         assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
         let passed = faults.2.load(Ordering::SeqCst);
         assert!(passes.contains(&passed), "{passed} passes of {page_ms} ms");
@@ -131,7 +116,7 @@ fn the_worst_go_first() {
     records.truncate(10);
     let worst: Vec<String> = records.into_iter().filter_map(|record| record.item.source).collect();
     let encoder = TestEncoder::new();
-    run(&store, &world, &encoder, Limits { batch: 5, budget: Some(10), ..Limits::default() }).unwrap();
+    world.backfill(&store, &encoder, Limits { batch: 5, budget: Some(10), ..Limits::default() }).unwrap();
     let embedded = encoder.embedded.lock().unwrap();
     assert!(worst.iter().all(|source| embedded.contains_key(source)));
 }
@@ -143,7 +128,7 @@ fn what_cannot_be_embedded_is_listed_and_stops_nothing() {
     encoder.broken = vec!["source 4 version 0".into()];
     encoder.flaky.get_mut().unwrap().insert("source 9 version 0".into(), 2);
     encoder.flaky.get_mut().unwrap().insert("source 11 version 0".into(), 99);
-    let summary = run(&store, &world, &encoder, Limits { batch: 16, ..Limits::default() }).unwrap();
+    let summary = world.backfill(&store, &encoder, Limits { batch: 16, ..Limits::default() }).unwrap();
     assert_eq!((summary.ending, summary.done.native, summary.done.failed), (Ending::NothingLeft, 198, 2));
     let status = status(&store, 10).unwrap();
     let failed: Vec<(&str, &str)> =
@@ -151,10 +136,10 @@ fn what_cannot_be_embedded_is_listed_and_stops_nothing() {
     assert_eq!(failed, [("1004", "no such file"), ("1011", "busy")]);
     // They are not tried again until somebody says so, or the item changes.
     let before = encoder.count();
-    run(&store, &world, &encoder, Limits::default()).unwrap();
+    world.backfill(&store, &encoder, Limits::default()).unwrap();
     assert_eq!(encoder.count(), before);
     store.put(&[common::item(4, 1)]).unwrap();
-    run(&store, &world, &encoder, Limits::default()).unwrap();
+    world.backfill(&store, &encoder, Limits::default()).unwrap();
     assert_eq!(store.counts("new-model").unwrap().native, 199);
 }
 
@@ -163,7 +148,7 @@ fn a_wrong_key_ends_the_run_and_keeps_what_is_done() {
     let (store, world) = filled();
     let encoder = TestEncoder { fatal_at: Some(4), ..TestEncoder::new() };
     let limits = Limits { batch: 10, attempts: 1, ..Limits::default() };
-    let error = run(&store, &world, &encoder, limits).unwrap_err();
+    let error = world.backfill(&store, &encoder, limits).unwrap_err();
     assert!(error.is_unauthorised(), "{error}");
     assert!(error.to_string().contains("30 items were made native"), "{error}");
     let counts = store.counts("new-model").unwrap();
@@ -177,12 +162,12 @@ fn items_that_were_never_sent_have_not_failed() {
         let (store, world) = filled();
         let encoder = TestEncoder { fatal_at: Some(4), tried_before: Some(tried), ..TestEncoder::new() };
         let limits = Limits { batch: 10, attempts: 1, ..Limits::default() };
-        let error = run(&store, &world, &encoder, limits).unwrap_err();
+        let error = world.backfill(&store, &encoder, limits).unwrap_err();
         assert!(error.to_string().contains("401"), "{error}");
         let counts = store.counts("new-model").unwrap();
         assert_eq!((counts.native, counts.failed), (native, 0), "no item is to blame");
         // The next run goes on with them.
-        let summary = run(&store, &world, &TestEncoder::new(), limits).unwrap();
+        let summary = world.backfill(&store, &TestEncoder::new(), limits).unwrap();
         assert_eq!((summary.done.native, summary.done.failed), (200 - native, 0));
     }
 }
@@ -191,7 +176,7 @@ fn items_that_were_never_sent_have_not_failed() {
 fn a_budget_of_the_encoder_that_is_spent_is_an_orderly_end() {
     let (store, world) = filled();
     let encoder = TestEncoder { spent_at: Some(4), ..TestEncoder::new() };
-    let summary = run(&store, &world, &encoder, Limits { batch: 10, ..Limits::default() }).unwrap();
+    let summary = world.backfill(&store, &encoder, Limits { batch: 10, ..Limits::default() }).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::EncoderBudgetSpent, 30));
     let said = summary.encoder_said.unwrap();
     assert!(said.contains("budget_items 30"), "{said}");
@@ -241,7 +226,7 @@ fn a_death_at_any_moment_costs_one_batch_a_worker() {
             Watched { encoder, store: &store, given: Mutex::default(), unwritten_most: AtomicU64::new(0) };
         let clock = TestClock::default();
         let limits = Limits { batch: 7, workers, ..Limits::default() };
-        let summary = run_with(&store, &world, &watched, limits, &clock, &Unobserved).unwrap();
+        let summary = world.backfill_observed(&store, &watched, limits, &clock, &Unobserved).unwrap();
         assert_eq!((summary.done.native, summary.done.failed), (198, 2));
         let most = watched.unwritten_most.into_inner();
         assert!((7..=7 * workers as u64).contains(&most), "{most} items of {workers} workers");
@@ -265,14 +250,15 @@ fn a_rollback_ends_a_running_backfill_after_its_batches() {
     let (store, world) = filled();
     let clock = TestClock::default();
     let limits = Limits { batch: 2, ..Limits::default() };
-    let summary =
-        run_with(&store, &world, &TestEncoder::new(), limits, &clock, &RollBack(&store, &world)).unwrap();
+    let summary = world
+        .backfill_observed(&store, &TestEncoder::new(), limits, &clock, &RollBack(&store, &world))
+        .unwrap();
     assert_eq!(summary.ending, Ending::RolledBack);
     let native = store.counts("new-model").unwrap().native;
     assert!((2..=40).contains(&native), "{native} of {ITEMS}");
     assert_eq!(summary.done.native, native, "what was embedded is written");
     // Whoever begins one on purpose while it is rolled back gets it.
-    let summary = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    let summary = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 200));
 }
 
@@ -298,7 +284,7 @@ fn a_running_backfill_adapts_nothing_with_an_adapter_of_before() {
     let clock = TestClock::default();
     let limits = Limits { batch: 2, ..Limits::default() };
     let faults = Replan(&store, AtomicBool::new(false));
-    let summary = run_with(&store, &world, &TestEncoder::new(), limits, &clock, &faults).unwrap();
+    let summary = world.backfill_observed(&store, &TestEncoder::new(), limits, &clock, &faults).unwrap();
     assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
     let key = store.get(&[&common::id(ITEMS)]).unwrap()[0].as_ref().unwrap().key;
     assert_eq!(store.vectors("new-model", &[key]).unwrap(), [None], "it waits for the adapter of now");
@@ -309,9 +295,9 @@ fn a_running_backfill_adapts_nothing_with_an_adapter_of_before() {
 #[test]
 fn the_end_of_a_run_says_whether_sigma_still_means_what_it_says() {
     let (store, world) = filled();
-    let few = run(&store, &world, &TestEncoder::new(), Limits { budget: Some(20), ..Limits::default() });
+    let few = world.backfill(&store, &TestEncoder::new(), Limits { budget: Some(20), ..Limits::default() });
     assert_eq!(few.unwrap().sigma, None, "few items say nothing");
-    let all = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    let all = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
     assert_eq!(all.sigma.map(|sigma| sigma.items), Some(200));
     assert_eq!(all.sigma, status(&store, 0).unwrap().sigma);
 }
@@ -354,11 +340,11 @@ fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
 fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
     let (store, world) = filled();
     request(&store, &world.old, &world.new, Request::Pause).unwrap();
-    let error = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap_err();
+    let error = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error}");
     assert_eq!(error.remedy(), Some(&Remedy::ResumeBackfill), "{error}");
     request(&store, &world.old, &world.new, Request::Run).unwrap();
-    run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
 }
 
 #[test]
@@ -369,7 +355,7 @@ fn a_pause_that_was_asked_for_while_pairs_were_drawn_outlives_the_start() {
     begin_sampling(&store, setup.old, setup.new, setup.order, &Unobserved).unwrap();
     request(&store, setup.old, setup.new, Request::Pause).unwrap();
     start(&store, &setup, &Unobserved).unwrap();
-    let error = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap_err();
+    let error = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap_err();
     assert!(error.to_string().contains("paused"), "{error}");
 }
 
@@ -405,7 +391,7 @@ fn another_upgrade_of_the_same_gallery_is_refused() {
     }
     let mut encoder = TestEncoder::new();
     encoder.space.as_mut().unwrap().name = "third-model".into();
-    let error = run(&store, &world, &encoder, Limits::default()).unwrap_err();
+    let error = world.backfill(&store, &encoder, Limits::default()).unwrap_err();
     assert!(error.to_string().contains("third-model"), "{error}");
     world.adapter.new.name = "third-model".into();
     for error in [
@@ -426,7 +412,7 @@ fn another_adapter_than_the_recorded_one_is_refused() {
     let before = common::snapshot(&store);
     world.adapter = common::other_adapter();
     for error in [
-        run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap_err(),
+        world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap_err(),
         switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap_err(),
         finish(&store, &world.setup(), &Unobserved).unwrap_err(),
         expect_same(&store, &world.setup()).unwrap_err(),
@@ -438,14 +424,14 @@ fn another_adapter_than_the_recorded_one_is_refused() {
     // What the message says helps.
     start(&store, &world.setup(), &Unobserved).unwrap();
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
-    run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
     finish(&store, &world.setup(), &Unobserved).unwrap();
 }
 
 /// Who comes next, by one item of budget.
 fn next_source(store: &MemoryStore, world: &World) -> String {
     let encoder = TestEncoder::new();
-    run(store, world, &encoder, Limits { budget: Some(1), ..Limits::default() }).unwrap();
+    world.backfill(store, &encoder, Limits { budget: Some(1), ..Limits::default() }).unwrap();
     let embedded = encoder.embedded.lock().unwrap();
     assert_eq!(embedded.len(), 1);
     embedded.keys().next().unwrap().clone()
@@ -454,7 +440,7 @@ fn next_source(store: &MemoryStore, world: &World) -> String {
 #[test]
 fn a_space_that_is_used_again_after_two_rollbacks_is_filled_by_the_adapter_of_now() {
     let (store, mut world) = filled();
-    run(&store, &world, &TestEncoder::new(), Limits { budget: Some(20), ..Limits::default() }).unwrap();
+    world.backfill(&store, &TestEncoder::new(), Limits { budget: Some(20), ..Limits::default() }).unwrap();
     let again = |world: &World| start(&store, &world.setup(), &Unobserved).unwrap();
     rollback(&store, &world.setup(), &Unobserved).unwrap();
     let mut third = World::new();
@@ -477,7 +463,7 @@ fn a_space_that_is_used_again_after_two_rollbacks_is_filled_by_the_adapter_of_no
 #[test]
 fn a_changed_item_keeps_its_place_at_the_front_when_the_start_is_repeated() {
     let (store, world) = filled();
-    run(&store, &world, &TestEncoder::new(), Limits { budget: Some(3), ..Limits::default() }).unwrap();
+    world.backfill(&store, &TestEncoder::new(), Limits { budget: Some(3), ..Limits::default() }).unwrap();
     store.put(&[common::item(150, 1)]).unwrap();
     start(&store, &world.setup(), &Unobserved).unwrap();
     assert_eq!(next_source(&store, &world), "source 150 version 1");
@@ -698,11 +684,9 @@ impl Encoder for Other {
 fn two_models_never_share_a_space() {
     let (store, world) = filled();
     let limits = Limits { batch: 10, budget: Some(40), ..Limits::default() };
-    run(&store, &world, &TestEncoder::new(), limits).unwrap();
+    world.backfill(&store, &TestEncoder::new(), limits).unwrap();
     let before = common::snapshot(&store);
-    let attempt = |other: &Other| {
-        run_with(&store, &world, other, Limits::default(), &TestClock::default(), &Unobserved)
-    };
+    let attempt = |other: &Other| world.backfill(&store, other, Limits::default());
     // Another model, with a fingerprint and as a service; it costs the items that are compared.
     for fingerprint in [Some("another model"), None] {
         let other = Other::new(2.0, fingerprint);
@@ -716,7 +700,7 @@ fn two_models_never_share_a_space() {
     for (by, fingerprint) in [(1e-4, None), (0.0, Some("the same, exported again"))] {
         let other = Other::new(by, fingerprint);
         let limits = Limits { budget: Some(10), ..Limits::default() };
-        let summary = run_with(&store, &world, &other, limits, &TestClock::default(), &Unobserved).unwrap();
+        let summary = world.backfill(&store, &other, limits).unwrap();
         assert_eq!(summary.done.native, 10);
         assert!((20..=26).contains(&other.encoder.count()), "{}", other.encoder.count());
     }
@@ -747,7 +731,7 @@ fn natives_are_put_back_for_another_model() {
         };
         store.put(&[write]).unwrap();
     }
-    run(&store, &world, &TestEncoder::new(), Limits { budget: Some(50), ..Limits::default() }).unwrap();
+    world.backfill(&store, &TestEncoder::new(), Limits { budget: Some(50), ..Limits::default() }).unwrap();
     store.claim("new-model", Queue::All, "someone", 1, Duration::from_mins(1)).unwrap();
     let error = put_back(&store, &world.setup(), &Unobserved).unwrap_err();
     assert_eq!(error.remedy(), Some(&Remedy::AwaitOtherProcess), "{error}");
@@ -760,8 +744,7 @@ fn natives_are_put_back_for_another_model() {
         "what cannot be embedded again, and what has no old vector"
     );
     let other = Other::new(2.0, Some("another model"));
-    let summary =
-        run_with(&store, &world, &other, Limits::default(), &TestClock::default(), &Unobserved).unwrap();
+    let summary = world.backfill(&store, &other, Limits::default()).unwrap();
     assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, 199));
     let all =
         Scan::new("new-model", Select::Provenance(Provenance::Native), 999).with_vectors_of("new-model");
@@ -799,7 +782,7 @@ fn items_that_an_encoder_panics_at_are_found_and_listed() {
     let (store, world) = filled();
     let panics = Panics(TestEncoder::new(), |source| source.starts_with("source 7"));
     let limits = Limits { batch: 16, ..Limits::default() };
-    let summary = run_with(&store, &world, &panics, limits, &TestClock::default(), &Unobserved).unwrap();
+    let summary = world.backfill(&store, &panics, limits).unwrap();
     assert_eq!((summary.done.native, summary.done.failed), (ITEMS as u64 - 11, 11));
     for failure in store.failures("new-model", None, 99).unwrap() {
         assert!(
@@ -810,7 +793,7 @@ fn items_that_an_encoder_panics_at_are_found_and_listed() {
     // One that panics at everything is no fault of the items.
     let (store, world) = filled();
     let panics = Panics(TestEncoder::new(), |_| true);
-    let error = run_with(&store, &world, &panics, limits, &TestClock::default(), &Unobserved).unwrap_err();
+    let error = world.backfill(&store, &panics, limits).unwrap_err();
     assert!(error.to_string().contains("refused each of the first"), "{error}");
     assert_eq!(store.counts("new-model").unwrap().failed, 0);
 }
@@ -820,7 +803,7 @@ fn a_wrong_source_of_everything_stops_the_run_and_lists_nothing() {
     let (store, world) = filled();
     let broken = (0..ITEMS).map(|number| format!("source {number} version 0")).collect();
     let encoder = TestEncoder { broken, ..TestEncoder::new() };
-    let error = run(&store, &world, &encoder, Limits::default()).unwrap_err();
+    let error = world.backfill(&store, &encoder, Limits::default()).unwrap_err();
     assert!(error.to_string().contains("no such file") && error.to_string().contains("128 items"), "{error}");
     let counts = store.counts("new-model").unwrap();
     assert_eq!((counts.failed, counts.native), (0, 0));
@@ -844,7 +827,7 @@ fn one_huge_vector_fails_no_figure() {
     let mut huge = common::item(3, 1);
     huge.vectors[0].vector = vec![1e30; common::D_OLD];
     store.put(&[huge]).unwrap();
-    let summary = run(&store, &world, &TestEncoder::new(), Limits::default()).unwrap();
+    let summary = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
     assert_eq!(summary.done.native, ITEMS as u64);
     let (sigma, status) = (summary.sigma.unwrap(), status(&store, 10).unwrap());
     assert!(sigma.mean_squared_error.is_finite() && status.sigma == Some(sigma));
@@ -906,7 +889,7 @@ fn an_item_that_ends_its_workers_goes_alone_and_is_listed() {
                 source: common::item(31, 0).source.unwrap(),
                 dead: AtomicBool::new(false),
             };
-            let run = run_with(&store, &world, &mortal, limits, &TestClock::default(), &mortal);
+            let run = world.backfill_observed(&store, &mortal, limits, &TestClock::default(), &mortal);
             if !mortal.dead.load(Ordering::SeqCst) {
                 break run.unwrap();
             }
