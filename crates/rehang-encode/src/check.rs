@@ -53,6 +53,13 @@ impl Check {
     /// [`ErrorKind::WidthMismatch`]; [`ErrorKind::InvalidOption`] where the space wants length 1, the vector has another
     /// and `normalise` is off.
     pub(crate) fn vector(&self, id: &str, mut vector: Vec<f32>) -> Result<Answer> {
+        // A service that gives nothing for a text is no other model.
+        if vector.is_empty() {
+            return Ok(Err(ItemFailure::Permanent(format!(
+                "{} gave a vector without numbers",
+                self.encoder
+            ))));
+        }
         self.width(vector.len())?;
         if let Some(column) = vector.iter().position(|value| !value.is_finite()) {
             return Ok(Err(ItemFailure::Permanent(format!(
@@ -115,6 +122,12 @@ mod tests {
         let ErrorKind::WidthMismatch { expected: 2, received: 3, .. } = error.kind() else {
             panic!("{error}")
         };
+    }
+
+    #[test]
+    fn no_numbers_fail_the_item_alone() {
+        let failure = check(true, true).vector("a", Vec::new()).unwrap().unwrap_err();
+        assert!(matches!(&failure, ItemFailure::Permanent(why) if why.contains("without numbers")));
     }
 
     #[test]

@@ -375,7 +375,9 @@ impl Http {
                 let others_served = self.served.load(Ordering::Relaxed) > served_before;
                 return Ok(Ended::Failed { reason, others_served });
             }
-            self.wait_until(now + wait.unwrap_or_else(|| self.backoff.wait(failures as u32)))?;
+            // Also where the service asks for no wait at all: attempts that follow at once are lost to the same overload.
+            let backoff = self.backoff.wait(failures as u32);
+            self.wait_until(now + wait.map_or(backoff, |wait| wait.max(backoff)))?;
         }
     }
 
@@ -443,7 +445,7 @@ impl Http {
         drop(turn);
         let (response, body) = match response {
             Ok(answer) => answer,
-            Err(error) => return self.unreachable(&error, reserved),
+            Err(error) => return self.unreachable(&error, inputs.len(), reserved),
         };
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         let status = response.status().as_u16();
@@ -497,7 +499,7 @@ impl Http {
                 };
                 Ok(Outcome::Again { reason, wait })
             }
-            404 | 405 => Err(Error::not_found(
+            404 | 405 | 410 => Err(Error::not_found(
                 "embedding endpoint or model",
                 &self.config.model,
                 format!("{} ({reason})", self.shown_url),
@@ -510,13 +512,16 @@ impl Http {
                     format!("the address itself: it only leads on to {to}"),
                 ))
             }
-            400..=499 => Ok(Outcome::Refused(format!("{}: {reason}", self.check.encoder()))),
+            400 | 413 | 414 | 422 | 451 => {
+                Ok(Outcome::Refused(format!("{}: {reason}", self.check.encoder())))
+            }
+            // Others say nothing of a text: 424 and 499 of a gateway, say, that there is no backend.
             _ => Ok(Outcome::Again { reason, wait: None }),
         }
     }
 
-    /// What a request without an answer means.
-    fn unreachable(&self, error: &ureq::Error, reserved: u64) -> Result<Outcome> {
+    /// What a request of so many texts without an answer means.
+    fn unreachable(&self, error: &ureq::Error, items: usize, reserved: u64) -> Result<Outcome> {
         use std::io::ErrorKind as Io;
         use ureq::{Error as Failed, Timeout};
         // What is the same at every attempt stops the run; a name that is not found may only be a network that is down.
@@ -551,7 +556,9 @@ impl Http {
             other => other.to_string(),
         };
         Ok(if never_there {
-            self.correct(reserved, 0);
+            // Nothing was sent.
+            self.pace.correct(reserved, 0);
+            self.unreserve(items, reserved);
             Outcome::Unreachable(reason)
         } else {
             // The tokens stay counted, since the service may have done its work.
@@ -651,19 +658,26 @@ impl Http {
         stop.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A service that has refused every single text so far refuses the request itself: a wrong model, a wrong option.
-    fn expect_some_use(&self, answers: &[Option<Answer>]) -> Result<()> {
-        if answers.len() < 2 || self.served.load(Ordering::Relaxed) > 0 {
+    /// Fails where the service refuses every text of a request and one harmless word too: it refuses all requests then, for a wrong
+    /// model or option, or while it is ill. No text is to blame, so they stay without an answer.
+    fn expect_some_use(&self, answers: &mut [Option<Answer>]) -> Result<()> {
+        let refusals: Option<Vec<_>> = answers
+            .iter()
+            .map(|answer| match answer {
+                Some(Err(ItemFailure::Permanent(reason))) => Some(reason),
+                _ => None,
+            })
+            .collect();
+        let Some(reason) = refusals.and_then(|reasons| reasons.first().map(ToString::to_string)) else {
+            return Ok(());
+        };
+        let is_of_use = self.serves_anybody();
+        if *is_of_use.as_ref().unwrap_or(&false) {
             return Ok(());
         }
-        let mut refusals = answers.iter().map(|answer| match answer {
-            Some(Err(ItemFailure::Permanent(reason))) => Some(reason),
-            _ => None,
-        });
-        match (refusals.next().flatten(), refusals.all(|refusal| refusal.is_some())) {
-            (Some(reason), true) => Err(self.unavailable(format!("it refuses every text: {reason}"))),
-            _ => Ok(()),
-        }
+        answers.fill(None);
+        is_of_use?;
+        Err(self.unavailable(format!("it refuses every text: {reason}")))
     }
 }
 

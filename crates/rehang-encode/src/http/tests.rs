@@ -145,16 +145,18 @@ fn what_passes_is_tried_again() {
 
 #[test]
 fn an_outage_fails_no_item_also_where_a_request_has_one_text() {
-    for batch in [1, 4] {
+    // Gateways call an outage by any of these.
+    for (batch, code) in [1, 4].into_iter().flat_map(|batch| [503, 424, 499, 400].map(|code| (batch, code))) {
         // Good for two requests, then down.
-        let stub = Stub::start(|number, _| if number < 2 { Reply::Good } else { status(503) });
+        let stub = Stub::start(move |number, _| if number < 2 { Reply::Good } else { status(code) });
         let (http, _) = open(&stub, |config| config.batch = batch);
         let answers = embed(&http, &DIGITS).unwrap();
         let served = 2 * batch;
         assert_eq!(answers[..served], right(&DIGITS[..served]), "what is paid for is handed out");
         assert!(answers[served..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
         let error = embed(&http, &DIGITS[..1]).unwrap_err();
-        assert!(error.is_retryable() && error.to_string().contains("status 503"), "{error}");
+        let said = error.to_string();
+        assert!(error.is_retryable() && said.contains(&format!("status {code}")), "{said}");
     }
 }
 
@@ -212,6 +214,12 @@ fn the_service_says_how_long_to_wait() {
     let (http, clock) = open(&stub, |_| {});
     assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
     assert_eq!(clock.waits(), [Duration::from_secs(17), Duration::from_secs(30)]);
+    // Who asks for none, or for one that is over, gets the one between attempts all the same.
+    let stub = Stub::script(vec![asks("0"), asks("Sun, 06 Nov 1994 08:49:00 GMT")]);
+    let (http, clock) = open(&stub, |_| {});
+    assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
+    let waits = clock.waits();
+    assert!(waits[0] >= Duration::from_millis(250) && waits[1] >= Duration::from_millis(500), "{waits:?}");
 }
 
 #[test]
@@ -303,8 +311,9 @@ fn what_no_item_can_survive_stops_the_run() {
     type Make = fn() -> Reply;
     let quota = || Reply::Status(429, vec![], "{\"error\":{\"code\":\"insufficient_quota\"}}".into());
     let moved = || Reply::Status(301, vec![("Location", "https://elsewhere/".into())], String::new());
-    let cases: [(Make, &str); 5] = [
+    let cases: [(Make, &str); 6] = [
         (|| status(404), "embedding endpoint or model"),
+        (|| status(410), "embedding endpoint or model"),
         (|| status(405), "embedding endpoint or model"),
         (|| status(402), "status 402 it is"),
         (quota, "insufficient_quota"),
@@ -350,6 +359,15 @@ fn a_number_that_is_null_fails_its_item_alone() {
 }
 
 #[test]
+fn a_vector_without_numbers_fails_its_item_alone() {
+    let stub = Stub::start(|_, seen| Reply::Body(good(seen, |data| data[1]["embedding"] = json!([]))));
+    let (http, _) = open(&stub, |_| {});
+    let answers = embed(&http, &["1", "2", "3"]).unwrap();
+    assert!(matches!(answers[1], Err(ItemFailure::Permanent(_))));
+    assert!(answers[0].is_ok() && answers[2].is_ok());
+}
+
+#[test]
 fn nobody_there_stops_the_run() {
     // The port is free again when the listener goes.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -361,7 +379,7 @@ fn nobody_there_stops_the_run() {
     let error = embed(&http, &["1"]).unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains(&url), "{error}");
     assert_eq!(clock.waits().len(), 2);
-    assert_eq!(http.spent().tokens, 0);
+    assert_eq!(http.spent(), Spent::default(), "nothing was sent");
 }
 
 #[test]
@@ -374,7 +392,7 @@ fn a_service_that_goes_in_the_middle_fails_no_item() {
     assert_eq!(clock.waits().len(), 2, "it was looked for as often as it may be");
     let error = embed(&http, &DIGITS[4..]).unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains(&stub.url), "{error}");
-    assert_eq!(http.spent().tokens, 4);
+    assert_eq!((http.spent().items, http.spent().tokens), (4, 4));
 }
 
 #[test]
