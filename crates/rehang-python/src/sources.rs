@@ -110,7 +110,12 @@ fn values(array: &Bound<'_, PyUntypedArray>) -> PyResult<Scalars> {
         b'f' => {
             let numbers = as_type("float64")?;
             let numbers: PyReadonlyArray1<'_, f64> = numbers.extract()?;
-            Scalars::Floats(numbers.as_array().to_vec())
+            let digits = match array.dtype().itemsize() {
+                2 => 11,
+                4 => f32::MANTISSA_DIGITS,
+                _ => f64::MANTISSA_DIGITS,
+            };
+            Scalars::Floats(numbers.as_array().to_vec(), (1_u64 << digits) as f64)
         }
         _ => Scalars::Texts(array.call_method0(intern!(py, "tolist"))?.extract()?),
     })

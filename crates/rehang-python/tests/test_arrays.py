@@ -66,6 +66,9 @@ def test_labels_of_any_kind_are_the_same_classes(pairs: Any, gallery: Any) -> No
     for form in (labels.astype(np.int8), labels.astype(np.float64), [f"class {label}" for label in labels],
                  np.array([f"c{label}" for label in labels]), labels.tolist()):
         assert rehang.curve(new, new, order, labels=form, bootstrap=0).area == numbers
+    # From 2²⁴ on not every whole number is a float32: two labels may have become one.
+    with pytest.raises(rehang.CorruptError, match="too large for their type"):
+        rehang.curve(new, new, order, labels=(labels + 2**24).astype(np.float32), bootstrap=0)
 
 
 def test_a_curve_is_its_ten_line_twin(gallery: Any) -> None:

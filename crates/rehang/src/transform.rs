@@ -96,8 +96,8 @@ pub struct Transformed {
 /// # Errors
 ///
 /// [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption) for a batch of 0 and for an output that is an input; as
-/// [`unlike_pairs`], [`Applier::apply_rows`], [`stream::open_all`] and [`stream::create`]; what is wrong with a row names its
-/// file and number. Nothing half-written is left.
+/// [`unlike_pairs`], [`Applier::apply_rows`], [`stream::open_all`] and [`stream::create`], and as [`RowReader::check_ids`] where
+/// the output takes ids; what is wrong with a row names its file and number. Nothing half-written is left.
 pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transformed> {
     if files.batch == 0 {
         return Err(Error::option("batch", 0, "1 or more"));
@@ -143,6 +143,9 @@ pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transfor
 
     // Every output is opened before the first expensive second.
     let has_columns = files.output.as_deref().is_some_and(stream::has_columns);
+    if has_columns {
+        reader.check_ids()?;
+    }
     let ids = reader.id_kind().filter(|_| has_columns);
     let columns = Columns { width: applier.d_new(), ids, sigma2: has_columns };
     let mut writer = files.output.as_ref().map(|path| stream::create(path, columns)).transpose()?;

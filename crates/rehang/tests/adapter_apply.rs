@@ -435,10 +435,11 @@ fn parts_that_do_not_agree_are_named() {
         change(&mut adapter);
         expect(&adapter, part);
     }
-    let changes: [(&str, ChangeLearned); 6] = [
+    let changes: [(&str, ChangeLearned); 7] = [
         ("anchors of σ²", |learned| learned.anchors = Matrix::default()),
         ("anchors of σ²", |learned| learned.anchors = Matrix::zeros(12, 4)),
         ("neighbours", |learned| learned.neighbours = 0),
+        ("neighbours", |learned| learned.neighbours = 1025),
         ("coefficients", |learned| learned.coefficients.push(1.0)),
         ("values of the anchors", |learned| learned.anchor_values.row_mut(0)[0] = f32::NAN),
         ("limits of log σ²", |learned| learned.log_minimum = 5.0),

@@ -2,12 +2,17 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::slice::from_ref;
+use std::sync::{Arc, LazyLock};
 
+use parquet::basic::Encoding;
+use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use proptest::prelude::*;
+use rehang::adapter::AdapterSource;
 use rehang::files::stream::{self, RowBatch};
 use rehang::files::{self, Ids, VectorSource};
-use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang::transform::{TransformFiles, transform};
+use rehang::{Adapter, Distance, Error, ErrorKind, Matrix, Progress, Result, Space};
 
 mod samples;
 
@@ -253,7 +258,35 @@ fn malformed_vectors_fail_with_the_reason() {
 #[test]
 fn malformed_columns_of_values_fail_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
+    // As an `f32` the second label is the first.
+    let merged = [16_777_216_i32, 16_777_217].map(|label| (label as f32).to_le_bytes()).concat();
+    let tensor = r#"{"y":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}"#;
     let cases: Vec<(Reader, &str, Vec<u8>, &str)> = vec![
+        (
+            Reader::Labels,
+            "merged.npy",
+            npy("<f4", "(2,)", &merged),
+            "too large for their type (row 0 is 16777216",
+        ),
+        (
+            Reader::Labels,
+            "half.npy",
+            npy("<f2", "(1,)", &half::f16::from_f32(-2048.0).to_le_bytes()),
+            "row 0 is -2048",
+        ),
+        (
+            Reader::Labels,
+            "double.npy",
+            npy("<f8", "(1,)", &9_007_199_254_740_992_f64.to_le_bytes()),
+            "row 0 is 9007199254740992",
+        ),
+        (Reader::Labels, "merged.fvecs", fvecs(&[&[1.0], &[16_777_216.0]]), "row 1 is 16777216"),
+        (
+            Reader::Labels,
+            "brain.safetensors",
+            safetensors(tensor, &half::bf16::from_f32(256.0).to_le_bytes()),
+            "row 0 is 256",
+        ),
         (Reader::Labels, "float.npy", npy("<f4", "(2,)", &0.5_f32.to_le_bytes().repeat(2)), "row 0 is 0.5"),
         (
             Reader::Labels,
@@ -340,6 +373,87 @@ fn malformed_parquet_columns_fail_with_the_row_and_the_columns_there_are() {
     let found = include_bytes!("../../../xtask/fuzz/corpus/parquet/a-dictionary-of-270-million");
     let claims = "a dictionary claims more values than it has room for";
     expect(Reader::Ids, &put(folder.path(), "dictionary.parquet", found), claims);
+}
+
+/// Three KB that say one text of 2,000 letters 40,000 times, and what else makes much of a few bytes.
+#[test]
+fn the_texts_of_a_parquet_file_are_no_more_than_its_size_can_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, texts: Vec<&'static str>, properties: WriterPropertiesBuilder| {
+        let path = folder.path().join(name);
+        samples::write_columns(&path, &[("label", samples::Column::Texts(texts))], properties.build());
+        VectorSource::path(path)
+    };
+    let change = |source: &VectorSource, pattern: &[u8], last: u8| {
+        let mut bytes = fs_err::read(&source.path).unwrap();
+        let at = bytes.windows(pattern.len()).position(|window| window == pattern).unwrap();
+        bytes[at + pattern.len() - 1] = last;
+        fs_err::write(&source.path, bytes).unwrap();
+    };
+    let usual = WriterProperties::builder;
+    let encoded = |encoding| usual().set_dictionary_enabled(false).set_encoding(encoding);
+
+    let long: &'static str = "x".repeat(2000).leak();
+    let source = write("long.parquet", vec![long; 40_000], usual());
+    expect(Reader::Labels, &source, "its texts have more than the 67108864 bytes");
+    let name = |class: usize| -> &'static str { format!("{class:020}").leak() };
+    let names: Vec<&'static str> = (0..10).map(name).collect();
+    let source = write("short.parquet", (0..200_000).map(|row| names[row % 10]).collect(), usual());
+    let labels = files::read_labels(&source).unwrap();
+    assert!(
+        labels.len() == 200_000 && labels.iter().zip(0..).all(|(&label, row): (_, i64)| label == row % 10)
+    );
+
+    // A dictionary of fifteen bytes, each value behind four of its length.
+    let source = write("dictionary.parquet", vec!["a", "b", "c"], usual());
+    change(&source, &[0x15, 0x1e, 0x15, 0x1e, 0x4c, 0x15, 0x06], 0x1e);
+    expect(Reader::Labels, &source, "a dictionary claims more values than it has room for");
+
+    let source = write("prefixes.parquet", vec!["a", "ab", "abc"], encoded(Encoding::DELTA_BYTE_ARRAY));
+    expect(Reader::Labels, &source, "DELTA_BYTE_ARRAY; write the file with plain or dictionary encoding");
+    let source = write("lengths.parquet", vec!["a", "ab", "abc"], encoded(Encoding::DELTA_LENGTH_BYTE_ARRAY));
+    assert_eq!(files::read_labels(&source).unwrap(), [0, 1, 2]);
+    // Blocks of 128 lengths in four parts, and how many there are.
+    change(&source, &[0x80, 0x01, 0x04, 0x03], 0x7f);
+    expect(Reader::Labels, &source, "a page claims more texts than it has values");
+}
+
+#[test]
+fn a_column_id_that_cannot_be_ids_is_not_taken_for_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, ids: samples::Column| {
+        let path = folder.path().join(name);
+        let vectors = vec![Some(vec![Some(1.0), Some(2.0)]); 2];
+        let columns = [("id", ids), ("v", samples::Column::Lists(samples::Form::Required, vectors))];
+        samples::write_columns(&path, &columns, WriterProperties::builder().build());
+        VectorSource::path(path)
+    };
+    let sound = write("sound.parquet", samples::Column::Texts(vec!["a", "b"]));
+    let unfit = write("unfit.parquet", samples::Column::Doubles(vec![1.0, 2.0]));
+    let words = "unfit.parquet: column \"id\" cannot be ids";
+    assert_eq!(files::read_matrix(&unfit).unwrap().rows(), 2);
+    files::expect_same_items(&[from_ref(&unfit), &[]]).unwrap();
+    let error = files::expect_same_items(&[from_ref(&sound), from_ref(&unfit)]).unwrap_err().to_string();
+    assert!(error.contains(words), "{error}");
+
+    let space = |name| Space::new(name, 2, Distance::L2, false);
+    let adapter = Arc::new(Adapter::identity(space("v1"), space("v2"), None).unwrap());
+    let transformed = |input: &[VectorSource], output: &str| {
+        let adapter = AdapterSource::Given("mine".into(), Arc::clone(&adapter));
+        let wanted = TransformFiles {
+            input: input.to_vec(),
+            output: Some(folder.path().join(output)),
+            ..TransformFiles::new(adapter, sound.clone())
+        };
+        transform(&wanted, &Progress::default())
+    };
+    transformed(from_ref(&sound), "sound-too.parquet").unwrap();
+    // There is no place for ids.
+    transformed(from_ref(&unfit), "unfit.npy").unwrap();
+    for input in [from_ref(&unfit), &[sound.clone(), unfit.clone()]] {
+        let error = transformed(input, "out.parquet").unwrap_err().to_string();
+        assert!(error.contains(words) && !folder.path().join("out.parquet").exists(), "{error}");
+    }
 }
 
 #[test]

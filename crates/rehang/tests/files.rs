@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
 use rehang::Matrix;
 use rehang::files::join::{MissingPolicy, by_id};
@@ -159,6 +160,8 @@ fn labels_come_from_integers_text_and_lines() {
     // A column with a gap somewhere is often written with 2.0 for 2.
     assert_eq!(read("a.txt", b"1.0\n-1.0\n2\n"), [1, -1, 2]);
     assert_eq!(read("a.npy", &npy("<f8", "(1,)", &7_f64.to_le_bytes())), [7]);
+    assert_eq!(read("a.npy", &npy("<f4", "(1,)", &16_777_215_f32.to_le_bytes())), [16_777_215]);
+    assert_eq!(read("a.npy", &npy("<f2", "(1,)", &half::f16::from_f32(-2047.0).to_le_bytes())), [-2047]);
     assert_eq!(read("a.ivecs", &[3, 0, 0, 0, 9, 0, 0, 0, 8, 0, 0, 0, 7, 0, 0, 0]), [9, 8, 7]);
     assert_eq!(read("b.ivecs", &[1, 0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0]), [9, 7]);
     let header = r#"{"y":{"dtype":"I64","shape":[2],"data_offsets":[0,16]}}"#;
@@ -201,7 +204,7 @@ fn ids_come_from_columns_lines_and_json() {
 #[test]
 fn every_form_of_list_in_every_compression_is_the_same_matrix() {
     use parquet::basic::{Compression, ZstdLevel};
-    use parquet::file::properties::{WriterProperties, WriterVersion};
+    use parquet::file::properties::WriterVersion;
 
     let folder = tempfile::tempdir().unwrap();
     let rows: Vec<Vec<f32>> =
@@ -269,6 +272,32 @@ fn a_stream_keeps_ids_in_their_type_and_writes_sigma_beside_them() {
         }
         assert_eq!((read, all), (vectors, ids));
         assert_eq!(reader.next_batch(77, &mut batch).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_file_that_another_one_replaces_is_read_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, other] = ["a.parquet", "b.parquet"].map(|name| folder.path().join(name));
+    let write = |path: &Path, number: i64| {
+        let vectors = vec![Some(vec![Some(number as f32)]); 20];
+        let columns = [
+            ("id", samples::Column::Integers(vec![Some(number); 20])),
+            ("v", samples::Column::Lists(samples::Form::Required, vectors)),
+        ];
+        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(10)).build();
+        samples::write_columns(path, &columns, properties);
+    };
+    write(&path, 1);
+    write(&other, 2);
+    let mut reader = stream::open(&VectorSource::path(&path)).unwrap();
+    let mut batch = RowBatch::default();
+    for _ in 0..2 {
+        assert_eq!(reader.next_batch(10, &mut batch).unwrap(), 10);
+        assert_eq!((&batch.vectors[..], &batch.ids), (&[1.0; 10][..], &Some(Ids::Integers(vec![1; 10]))));
+        if other.exists() {
+            fs_err::rename(&other, &path).unwrap();
+        }
     }
 }
 

@@ -64,7 +64,7 @@ fn what_cannot_be_used_is_named_as_the_caller_names_it() {
     );
     let rows = VectorSource::given("labels", numbers(3, 1));
     assert!(said(files::read_labels(&rows).unwrap_err()).contains("one value a row is needed"));
-    let fractions = VectorSource::given("ids", Scalars::Floats(vec![0.5]));
+    let fractions = VectorSource::given("ids", Scalars::Floats(vec![0.5], 2f64.powi(53)));
     assert!(said(files::read_ids(&fractions).unwrap_err()).contains("ids are whole numbers or text"));
     // It is no file: an output of its name is none of the inputs.
     inputs.matrix("old", &[VectorSource::given("old", numbers(4, 2))]).unwrap();

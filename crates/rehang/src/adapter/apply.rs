@@ -24,6 +24,13 @@ const PANEL_ROWS_MAX: usize = 384;
 /// Fewest rows worth a thread of their own.
 const PANEL_ROWS_MIN: usize = 24;
 
+/// Rows that the kernels take at a time: fewer take no less time.
+const KERNEL_ROWS: usize = 6;
+
+/// Numbers that the rows of a panel have at most in one of its buffers, where more than [`KERNEL_ROWS`] are taken: 4 MiB. A file
+/// of a few MB may hold a layer that is a million numbers wide.
+const PANEL_NUMBERS_MAX: usize = 1 << 20;
+
 /// Rows between two looks at whether the caller asked to stop.
 const BLOCK_ROWS: usize = 16 * 1024;
 
@@ -173,6 +180,13 @@ struct Widths {
     hidden: usize,
 }
 
+impl Widths {
+    /// The widest row of a buffer.
+    fn widest(self) -> usize {
+        self.old.max(self.new).max(self.branch + self.second).max(self.hidden)
+    }
+}
+
 /// Buffers of one thread. Rows are [`padded`] apart.
 #[derive(Default)]
 struct Scratch {
@@ -295,7 +309,7 @@ impl Applier {
         if count == 0 {
             return Ok(());
         }
-        let rows = panel_rows(count, rayon::current_num_threads());
+        let rows = panel_rows(count, rayon::current_num_threads(), self.widths.widest());
         let results: Vec<Result<()>> = vectors
             .par_chunks_mut(rows * d_new)
             .zip(variance.par_chunks_mut(rows))
@@ -394,9 +408,11 @@ impl Applier {
 }
 
 /// Rows of a panel: equal panels, a whole number of them for every thread where the batch is large enough.
-fn panel_rows(count: usize, threads: usize) -> usize {
-    let panels = count.div_ceil(PANEL_ROWS_MAX).next_multiple_of(threads.max(1));
-    count.div_ceil(panels).max(PANEL_ROWS_MIN).next_multiple_of(6)
+fn panel_rows(count: usize, threads: usize, widest: usize) -> usize {
+    let most =
+        (PANEL_NUMBERS_MAX / padded(widest)).clamp(KERNEL_ROWS, PANEL_ROWS_MAX) / KERNEL_ROWS * KERNEL_ROWS;
+    let panels = count.div_ceil(most).next_multiple_of(threads.max(1));
+    count.div_ceil(panels).max(PANEL_ROWS_MIN.min(most)).next_multiple_of(KERNEL_ROWS)
 }
 
 /// Makes a buffer at least `length` long; its contents mean nothing.
@@ -444,4 +460,27 @@ fn run_layers(
     let source = if before.is_empty() { input } else { RowsRef::new(from, from_stride) };
     let columns = 0..last.packed.outputs();
     last.packed.multiply(source, count, columns, output, output_stride, Begin::Bias, last.relu);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panel_of_wide_rows_has_few_of_them() {
+        let few = |count, threads| panel_rows(count, threads, 4 * 2048);
+        for threads in [1, 3, 14] {
+            assert_eq!(
+                panel_rows(16_384, threads, 2048),
+                panel_rows(16_384, threads, 1),
+                "{threads} threads"
+            );
+            assert_eq!(panel_rows(7, threads, 2048), PANEL_ROWS_MIN);
+            for count in [1, 7, 400, 16_384] {
+                assert!(few(count, threads) * padded(4 * 2048) <= PANEL_NUMBERS_MAX, "{count} rows");
+                assert_eq!(panel_rows(count, threads, 1 << 20), KERNEL_ROWS, "{count} rows");
+            }
+        }
+        assert_eq!((panel_rows(16_384, 1, 2048), few(16_384, 1)), (384, 126));
+    }
 }

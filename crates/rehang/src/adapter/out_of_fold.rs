@@ -33,7 +33,7 @@ pub struct OutOfFold {
     pub anchors: Matrix,
     /// What is known of every anchor, `[m, values]`, such as the log of its out-of-fold squared error.
     pub anchor_values: Matrix,
-    /// How many nearest anchors are looked at, at least 1.
+    /// How many nearest anchors are looked at, 1 to 1,024.
     pub neighbours: usize,
     /// The mean of the new vectors, `[d_new]`.
     pub centre: Vec<f32>,
@@ -50,6 +50,9 @@ pub struct OutOfFold {
     /// The head of the last two features, its temperature already divided into weight and bias.
     pub head: Option<Head>,
 }
+
+/// Most anchors that are looked at: each row of a panel keeps as many candidates.
+const NEIGHBOURS_MAX: usize = 1024;
 
 /// How many features there are beside the anchors' values and the head's.
 const FEATURES: usize = 3;
@@ -88,8 +91,9 @@ impl OutOfFold {
         self.anchor_values.check_finite("values of the anchors of σ²")?;
         expect_width("centre of σ²", d_new, self.centre.len())?;
         expect_finite("centre of σ²", &self.centre)?;
-        if self.neighbours == 0 {
-            return Err(Error::option("neighbours of σ²", 0, "at least 1"));
+        if !(1..=NEIGHBOURS_MAX).contains(&self.neighbours) {
+            let expected = format!("1 to {NEIGHBOURS_MAX}");
+            return Err(Error::option("neighbours of σ²", self.neighbours, expected));
         }
         let features = features(self.anchor_values.columns(), self.head.is_some());
         expect_count("features of σ²", features, "their coefficients", self.coefficients.len())?;

@@ -56,6 +56,17 @@ impl Element {
         self.meaning == Meaning::Unsigned && self.bytes == 1
     }
 
+    /// The whole number from which on not every one is of this type, where it is one of floating-point numbers.
+    pub(super) fn whole_end(self) -> f64 {
+        let digits = match (self.meaning, self.bytes) {
+            (Meaning::Float, 2) => f16::MANTISSA_DIGITS,
+            (Meaning::BrainFloat, _) => bf16::MANTISSA_DIGITS,
+            (Meaning::Float, 4) => f32::MANTISSA_DIGITS,
+            _ => f64::MANTISSA_DIGITS,
+        };
+        (1_u64 << digits) as f64
+    }
+
     /// Appends the numbers in `raw` as `f32`: exact for `f16`, `bf16` and integers up to 2²⁴, else rounded to nearest.
     pub(super) fn append_f32(self, raw: &[u8], out: &mut Vec<f32>) {
         match (self.meaning, self.bytes) {

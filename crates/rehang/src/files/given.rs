@@ -13,8 +13,9 @@ use crate::vectors::Matrix;
 pub enum Scalars {
     /// Whole numbers.
     Integers(Vec<i64>),
-    /// Numbers with fractions.
-    Floats(Vec<f64>),
+    /// Numbers with fractions, and the whole number from which on not every one is of the type that they came in: 2⁵³ for `f64`,
+    /// 2²⁴ for `f32`.
+    Floats(Vec<f64>, f64),
     /// Texts.
     Texts(Vec<String>),
 }
@@ -24,7 +25,7 @@ impl Scalars {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Integers(values) => values.len(),
-            Self::Floats(values) => values.len(),
+            Self::Floats(values, _) => values.len(),
             Self::Texts(values) => values.len(),
         }
     }

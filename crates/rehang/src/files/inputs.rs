@@ -614,8 +614,12 @@ impl Join {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unmatched`] with the first row whose ids differ; as [`stream::open`].
+/// [`ErrorKind::Unmatched`] with the first row whose ids differ; [`ErrorKind::Corrupt`] for a column `id` that cannot be ids; as
+/// [`stream::open`].
 pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
+    if files.iter().filter(|sources| !sources.is_empty()).count() < 2 {
+        return Ok(());
+    }
     let mut known: Vec<(String, Vec<String>)> = Vec::new();
     for &sources in files {
         if let Some(ids) = own_ids(sources)? {
@@ -648,7 +652,9 @@ fn own_ids(sources: &[VectorSource]) -> Result<Option<Vec<String>>> {
     }
     for source in sources {
         // What is in memory has no ids beside it.
-        if stream::open(source)?.id_kind().is_none() {
+        let reader = stream::open(source)?;
+        if reader.id_kind().is_none() {
+            reader.check_ids()?;
             return Ok(None);
         }
     }

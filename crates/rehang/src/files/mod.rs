@@ -59,6 +59,9 @@ const WIDTH_MAX: usize = 1 << 20;
 /// Numbers a batch holds when a whole file is read: 4 MiB of `f32`.
 const BATCH_NUMBERS: usize = 1 << 20;
 
+/// The whole number from which on not every one is an `f64`.
+const WHOLE_END: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
+
 /// The formats, by what a file's name ends in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
@@ -379,7 +382,9 @@ fn ids_of(source: &VectorSource, values: Scalars) -> Result<Vec<String>> {
     match values {
         Scalars::Integers(ids) => Ok(Ids::Integers(ids).into_strings()),
         Scalars::Texts(ids) => no_empty_ids(source, ids),
-        Scalars::Floats(_) => Err(Error::corrupt(source, "ids are whole numbers or text, and these are not")),
+        Scalars::Floats(..) => {
+            Err(Error::corrupt(source, "ids are whole numbers or text, and these are not"))
+        }
     }
 }
 
@@ -398,7 +403,8 @@ fn no_empty_ids(source: &VectorSource, ids: Vec<String>) -> Result<Vec<String>> 
 ///
 /// # Errors
 ///
-/// As [`stream::open`]; [`ErrorKind::Corrupt`] for numbers that are not whole.
+/// As [`stream::open`]; [`ErrorKind::Corrupt`] for numbers that are not whole, or so large that their type does not hold every one
+/// (from 2²⁴ on in `f32`).
 pub fn read_labels(source: &VectorSource) -> Result<Labels> {
     Ok(match read_label_values(source)? {
         LabelValues::Numbers(labels) => labels,
@@ -425,21 +431,21 @@ pub fn read_label_values(source: &VectorSource) -> Result<LabelValues> {
     match read_scalars(source, &LABELS)? {
         Scalars::Integers(labels) => Ok(LabelValues::Numbers(labels)),
         Scalars::Texts(labels) => Ok(LabelValues::Texts(labels)),
-        Scalars::Floats(values) => whole_numbers(source, &values).map(LabelValues::Numbers),
+        Scalars::Floats(values, end) => whole_numbers(source, &values, end).map(LabelValues::Numbers),
     }
 }
 
-/// Floating-point numbers that are whole: tables with a gap somewhere are often written with 2.0 for 2.
-fn whole_numbers(source: &VectorSource, values: &[f64]) -> Result<Labels> {
-    // Above it not every whole number is an `f64`, so two labels may have become one.
-    const LARGEST: f64 = (1_u64 << 53) as f64;
-    let is_whole = |value: f64| value.fract() == 0.0 && value.abs() <= LARGEST;
+/// Floating-point numbers that are whole: tables with a gap somewhere are often written with 2.0 for 2. From `end` on not every
+/// whole number is of their type, so two labels may have become one.
+fn whole_numbers(source: &VectorSource, values: &[f64], end: f64) -> Result<Labels> {
+    let is_whole = |value: f64| value.fract() == 0.0 && value.abs() < end;
     match values.iter().position(|&value| !is_whole(value)) {
         None => Ok(values.iter().map(|&value| value as i64).collect()),
         Some(row) => {
             let value = values[row];
+            let are = if value.fract() == 0.0 { "too large for their type" } else { "fractions" };
             let detail = format!(
-                "labels are whole numbers or text, and these are fractions (row {row} is {value}; rows count from 0); write \
+                "labels are whole numbers or text, and these are {are} (row {row} is {value}; rows count from 0); write \
                  them as integers, -1 where a label is not known"
             );
             Err(Error::corrupt(source, detail))
@@ -457,7 +463,7 @@ fn whole_numbers(source: &VectorSource, values: &[f64]) -> Result<Labels> {
 pub fn read_f32_column(source: &VectorSource) -> Result<Vec<f32>> {
     match read_scalars(source, &NUMBERS)? {
         Scalars::Integers(values) => Ok(values.into_iter().map(|value| value as f32).collect()),
-        Scalars::Floats(values) => Ok(values.into_iter().map(|value| value as f32).collect()),
+        Scalars::Floats(values, _) => Ok(values.into_iter().map(|value| value as f32).collect()),
         Scalars::Texts(_) => Err(Error::corrupt(source, "it holds text where numbers are needed")),
     }
 }

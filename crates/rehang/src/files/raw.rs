@@ -102,7 +102,7 @@ impl RawRows {
         if !self.element.is_integer() {
             let mut values = Vec::with_capacity(self.rows * self.columns);
             self.element.append_f64(&self.buffer, &mut values);
-            return Ok(Scalars::Floats(values));
+            return Ok(Scalars::Floats(values, self.element.whole_end()));
         }
         let integers = self.element.integers(&self.buffer, &self.path.display())?;
         Ok(Scalars::Integers(integers))

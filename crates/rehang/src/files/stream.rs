@@ -118,6 +118,15 @@ pub trait RowReader: Send {
     /// The kind of the ids, where the file has a column `id` beside the vectors.
     fn id_kind(&self) -> Option<IdKind>;
 
+    /// Fails where the file has a column `id` beside the vectors that cannot be ids; [`RowReader::id_kind`] then knows of none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`], with the columns that there are.
+    fn check_ids(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Replaces the content of `batch` by the next rows, at most `rows_max` (and at least 1). Returns how many; 0 at
     /// the end.
     ///
@@ -244,6 +253,10 @@ impl RowReader for Chain {
 
     fn id_kind(&self) -> Option<IdKind> {
         self.ids
+    }
+
+    fn check_ids(&self) -> Result<()> {
+        self.readers.iter().try_for_each(|reader| reader.check_ids())
     }
 
     fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize> {

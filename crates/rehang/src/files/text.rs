@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::{Scalars, open};
+use super::{Scalars, WHOLE_END, open};
 use crate::error::{Error, Result};
 
 /// The longest line that is read.
@@ -45,7 +45,7 @@ pub(super) fn read_scalars(path: &Path) -> Result<Scalars> {
         return Ok(Scalars::Integers(integers));
     }
     if let Some(floats) = lines.iter().map(|line| line.parse().ok()).collect() {
-        return Ok(Scalars::Floats(floats));
+        return Ok(Scalars::Floats(floats, WHOLE_END));
     }
     Ok(Scalars::Texts(lines))
 }

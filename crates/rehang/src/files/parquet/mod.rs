@@ -29,7 +29,7 @@ use thrift::{PageHeader, page_header};
 pub(super) use write::ParquetWriter;
 
 use super::stream::{IdKind, Ids, RowBatch, RowReader};
-use super::{Scalars, VectorSource, WIDTH_MAX, Wish, open};
+use super::{Scalars, VectorSource, WHOLE_END, WIDTH_MAX, Wish, open};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Most values a page may claim. Pages hold about 1 MiB; this is what keeps a damaged count from filling memory.
@@ -37,8 +37,14 @@ const PAGE_VALUES_MAX: usize = 1 << 28;
 
 /// Values that a column may have whatever the size of its file: a constant column takes next to no room. 64 MiB of `f32`.
 const VALUES_FREE: u64 = 1 << 24;
-/// Values a byte of the file that a larger column may have. Beyond it a file of a few hundred bytes would fill the memory.
+/// Values, and bytes of text, a byte of the file that a larger column may have. Beyond it a file of a few hundred bytes would fill
+/// the memory.
 const VALUES_PER_BYTE_MAX: u64 = 1024;
+
+/// Bytes of text that a column may have whatever the size of its file: a text that is repeated takes next to no room.
+const TEXT_BYTES_FREE: u64 = 1 << 26;
+/// Texts that are read at once, before their lengths are added up: each may be a page of its own, of [`PAGE_BYTES_FREE`].
+const TEXTS_AT_ONCE: usize = 16;
 
 /// Bytes that a page may claim to hold whatever its compressed size: pages hold about 1 MiB.
 const PAGE_BYTES_FREE: u64 = 1 << 26;
@@ -117,6 +123,9 @@ struct Column {
 /// A file that is open, and its columns.
 struct Table {
     source: VectorSource,
+    /// Every leaf reads this one, so that a file that takes its name meanwhile is not mixed in.
+    file: Arc<CheckedPages>,
+    bytes: u64,
     metadata: Arc<ParquetMetaData>,
     columns: Vec<Column>,
     rows: usize,
@@ -142,7 +151,7 @@ fn damaged(source: &VectorSource, error: &ParquetError) -> Error {
 }
 
 /// Reads what a file says of itself at its end: a footer, its length and four letters.
-fn footer(mut file: std::fs::File) -> Result<ParquetMetaData, ParquetError> {
+fn footer(mut file: &std::fs::File) -> Result<ParquetMetaData, ParquetError> {
     let bytes = file.seek(SeekFrom::End(0))?;
     let mut tail = [0; 8];
     let short = || ParquetError::General("it ends too soon".into());
@@ -169,7 +178,7 @@ impl Table {
         }
         let (file, _) = opened.file.into_parts();
         let metadata = guarded(source, || {
-            footer(file).map_err(|error| match error {
+            footer(&file).map_err(|error| match error {
                 ParquetError::External(_) => damaged(source, &error),
                 _ => Error::corrupt(source, format!("it is no Parquet file, or truncated ({error})")),
             })
@@ -254,7 +263,14 @@ impl Table {
         if rows == 0 {
             return Err(ErrorKind::Empty { what: source.to_string() }.into());
         }
-        Ok(Self { source: source.clone(), metadata: Arc::new(metadata), columns, rows })
+        Ok(Self {
+            source: source.clone(),
+            file: Arc::new(CheckedPages(file)),
+            bytes: opened.bytes,
+            metadata: Arc::new(metadata),
+            columns,
+            rows,
+        })
     }
 
     fn corrupt(&self, detail: impl std::fmt::Display) -> Error {
@@ -338,6 +354,7 @@ impl Table {
         let description = self.metadata.file_metadata().schema_descr().column(column.leaf);
         Leaf {
             source: self.source.clone(),
+            file: Arc::clone(&self.file),
             metadata: Arc::clone(&self.metadata),
             column: column.leaf,
             nullable: description.max_def_level() > i16::from(column.shape == Shape::List),
@@ -355,11 +372,15 @@ impl Table {
 /// The pages of a column chunk, held against the number of values that the footer gives for the chunk.
 struct BoundedPages {
     inner: SerializedPageReader<CheckedPages>,
+    physical: Physical,
+    /// Whether the values of a page stand behind levels that say which of them are there.
+    nullable: bool,
     values_left: usize,
     dictionary: bool,
 }
 
-/// A file whose page headers are looked at before the Parquet crate sees them.
+/// A file whose page headers are looked at before the Parquet crate sees them. Every read of it begins with a seek, and its clones
+/// share one position: one thread at a time reads it.
 struct CheckedPages(std::fs::File);
 
 /// A header, looked at when it is read: the crate opens headers that it does not read.
@@ -409,8 +430,13 @@ impl BoundedPages {
     fn check(&mut self, page: Option<Page>) -> Result<Option<Page>, ParquetError> {
         if let Some(page) = page.as_ref().filter(|page| page.is_dictionary_page()) {
             self.dictionary = true;
-            // Its values are made room for before any is read; each takes a byte of the page at least.
-            if page.num_values() as usize > page.buffer().len() {
+            // Its values are made room for before any is read; a text has its length in front.
+            let bytes_min = match self.physical {
+                Physical::BOOLEAN | Physical::FIXED_LEN_BYTE_ARRAY => 1,
+                Physical::INT32 | Physical::FLOAT | Physical::BYTE_ARRAY => 4,
+                Physical::INT64 | Physical::DOUBLE | Physical::INT96 => 8,
+            };
+            if page.num_values() as usize > page.buffer().len() / bytes_min {
                 return Err(ParquetError::General(
                     "a dictionary claims more values than it has room for".into(),
                 ));
@@ -429,8 +455,37 @@ impl BoundedPages {
                 return Err(ParquetError::General("a page claims more values than its column has".into()));
             }
             self.values_left -= values;
+            // Every value repeats as much of the one before it as it says: a few bytes make thousands of long ones.
+            if page.encoding() == Encoding::DELTA_BYTE_ARRAY {
+                let detail =
+                    "a page is encoded as DELTA_BYTE_ARRAY; write the file with plain or dictionary encoding";
+                return Err(ParquetError::General(detail.into()));
+            }
+            // Lengths are made room for before any is read.
+            if page.encoding() == Encoding::DELTA_LENGTH_BYTE_ARRAY && self.physical == Physical::BYTE_ARRAY {
+                let lengths = self.behind_levels(page).map(thrift::delta_count).transpose()?;
+                if lengths.is_none_or(|lengths| lengths > values as u64) {
+                    return Err(ParquetError::General("a page claims more texts than it has values".into()));
+                }
+            }
         }
         Ok(page)
+    }
+
+    /// The values of a page of one value a row; `None` where their place is not known.
+    fn behind_levels<'a>(&self, page: &'a Page) -> Option<&'a [u8]> {
+        match page {
+            Page::DataPage { buf, .. } if !self.nullable => Some(&buf[..]),
+            Page::DataPage { buf, def_level_encoding: Encoding::RLE, .. } => {
+                let levels = u32::from_le_bytes(*buf.first_chunk()?) as usize;
+                buf.get(levels.checked_add(4)?..)
+            }
+            Page::DataPageV2 { buf, rep_levels_byte_len, def_levels_byte_len, .. } => {
+                let levels = rep_levels_byte_len.checked_add(*def_levels_byte_len)?;
+                buf.get(levels as usize..)
+            }
+            Page::DataPage { .. } | Page::DictionaryPage { .. } => None,
+        }
     }
 }
 
@@ -464,6 +519,7 @@ impl PageReader for BoundedPages {
 /// The values of one column over all row groups, from front to back.
 struct Leaf<T: DataType> {
     source: VectorSource,
+    file: Arc<CheckedPages>,
     metadata: Arc<ParquetMetaData>,
     column: usize,
     name: String,
@@ -572,14 +628,17 @@ impl<T: DataType> Leaf<T> {
             .map_err(|_| self.corrupt("its number of values is damaged"))?;
         self.rows_left =
             usize::try_from(group.num_rows()).map_err(|_| self.corrupt("its number of rows is damaged"))?;
-        let (file, _) = open(self.source.file())?.file.into_parts();
-        let inner = SerializedPageReader::new(Arc::new(CheckedPages(file)), chunk, self.rows_left, None)
+        let inner = SerializedPageReader::new(Arc::clone(&self.file), chunk, self.rows_left, None)
             .map_err(|error| damaged(&self.source, &error))?;
         let description = metadata.file_metadata().schema_descr().column(self.column);
-        self.current = Some(ColumnReaderImpl::new(
-            description,
-            Box::new(BoundedPages { inner, values_left, dictionary: false }),
-        ));
+        let pages = BoundedPages {
+            inner,
+            physical: description.physical_type(),
+            nullable: description.max_def_level() > 0,
+            values_left,
+            dictionary: false,
+        };
+        self.current = Some(ColumnReaderImpl::new(description, Box::new(pages)));
         self.group += 1;
         Ok(true)
     }
@@ -620,7 +679,12 @@ enum Values {
     UInt32(Leaf<Int32Type>),
     UInt64(Leaf<Int64Type>),
     Boolean(Leaf<BoolType>),
-    Text(Leaf<ByteArrayType>),
+    /// With the bytes of the texts that were read, and the most that are believed.
+    Text {
+        leaf: Leaf<ByteArrayType>,
+        bytes: u64,
+        bytes_max: u64,
+    },
 }
 
 impl Values {
@@ -634,7 +698,11 @@ impl Values {
             Value::UInt32 => Self::UInt32(table.leaf(column)),
             Value::UInt64 => Self::UInt64(table.leaf(column)),
             Value::Boolean => Self::Boolean(table.leaf(column)),
-            Value::Text => Self::Text(table.leaf(column)),
+            Value::Text => Self::Text {
+                leaf: table.leaf(column),
+                bytes: 0,
+                bytes_max: table.bytes.saturating_mul(VALUES_PER_BYTE_MAX).max(TEXT_BYTES_FREE),
+            },
             Value::Other => {
                 return Err(table.corrupt(format!("column {:?} does not hold numbers", column.name)));
             }
@@ -650,7 +718,7 @@ impl Values {
             Self::Int32(leaf) | Self::UInt32(leaf) => leaf.first_width(),
             Self::Int64(leaf) | Self::UInt64(leaf) => leaf.first_width(),
             Self::Boolean(leaf) => leaf.first_width(),
-            Self::Text(leaf) => leaf.first_width(),
+            Self::Text { leaf, .. } => leaf.first_width(),
         }
     }
 
@@ -665,7 +733,7 @@ impl Values {
         } else {
             match self.scalars(rows, width)? {
                 Scalars::Integers(values) => out.extend(values.into_iter().map(|value| value as f32)),
-                Scalars::Floats(values) => out.extend(values.into_iter().map(|value| value as f32)),
+                Scalars::Floats(values, _) => out.extend(values.into_iter().map(|value| value as f32)),
                 Scalars::Texts(_) => {}
             }
         }
@@ -675,7 +743,7 @@ impl Values {
     /// The values of at most `rows` more rows of `width`; none at the end.
     fn scalars(&mut self, rows: usize, width: usize) -> Result<Scalars> {
         fn floats<T>(values: Vec<T>, value: impl Fn(T) -> f64) -> Scalars {
-            Scalars::Floats(values.into_iter().map(value).collect())
+            Scalars::Floats(values.into_iter().map(value).collect(), WHOLE_END)
         }
         fn integers<T>(values: Vec<T>, value: impl Fn(T) -> i64) -> Scalars {
             Scalars::Integers(values.into_iter().map(value).collect())
@@ -683,7 +751,7 @@ impl Values {
         Ok(match self {
             Self::Float16(leaf) => floats(leaf.all(rows, width)?, |value| half(value.data()).to_f64()),
             Self::Float32(leaf) => floats(leaf.all(rows, width)?, f64::from),
-            Self::Float64(leaf) => Scalars::Floats(leaf.all(rows, width)?),
+            Self::Float64(leaf) => Scalars::Floats(leaf.all(rows, width)?, WHOLE_END),
             Self::Int32(leaf) => integers(leaf.all(rows, width)?, i64::from),
             Self::Int64(leaf) => Scalars::Integers(leaf.all(rows, width)?),
             Self::UInt32(leaf) => integers(leaf.all(rows, width)?, |value| value.cast_unsigned().into()),
@@ -692,13 +760,25 @@ impl Values {
                 let numbers = leaf.all(rows, width)?.into_iter();
                 Scalars::Texts(numbers.map(|value| value.cast_unsigned().to_string()).collect())
             }
-            Self::Text(leaf) => {
-                let first = leaf.next_row;
-                let texts = leaf.all(rows, width)?.into_iter().enumerate().map(|(row, bytes)| {
-                    let text = std::str::from_utf8(bytes.data()).map(str::to_string);
-                    text.map_err(|_| leaf.corrupt(format!("row {} is not UTF-8", first + row)))
-                });
-                Scalars::Texts(texts.collect::<Result<_>>()?)
+            Self::Text { leaf, bytes, bytes_max } => {
+                let mut texts = Vec::new();
+                for done in (0..rows).step_by(TEXTS_AT_ONCE) {
+                    let first = leaf.next_row;
+                    let block = leaf.all(TEXTS_AT_ONCE.min(rows - done), width)?;
+                    *bytes += block.iter().map(|text| text.len() as u64).sum::<u64>();
+                    if *bytes > *bytes_max {
+                        return Err(leaf.corrupt(format!(
+                            "its texts have more than the {bytes_max} bytes that are believed of a file of this size; write \
+                             numbers in the place of texts that are repeated"
+                        )));
+                    }
+                    for (row, text) in block.iter().enumerate() {
+                        let text = std::str::from_utf8(text.data())
+                            .map_err(|_| leaf.corrupt(format!("row {} is not UTF-8", first + row)))?;
+                        texts.push(text.to_string());
+                    }
+                }
+                Scalars::Texts(texts)
             }
         })
     }
@@ -754,6 +834,8 @@ pub(super) struct ParquetRows {
     source: VectorSource,
     vectors: Values,
     ids: Option<(Values, IdKind)>,
+    /// Why the column of ids that there is cannot be read.
+    unfit_ids: Option<Error>,
     width: usize,
     rows: usize,
     next_row: usize,
@@ -774,15 +856,23 @@ impl ParquetRows {
                     column.name
                 )));
             }
-            let id = table.named(ID).filter(|id| id.shape == Shape::One);
-            let ids = match id.and_then(|id| Some((id, id.value.id_kind()?))) {
+            let id = table.named(ID).filter(|id| id.leaf != column.leaf);
+            let kind = id.filter(|id| id.shape == Shape::One).and_then(|id| id.value.id_kind());
+            let ids = match id.zip(kind) {
                 Some((id, kind)) => Some((Values::new(&table, id)?, kind)),
                 None => None,
             };
+            let unfit_ids = id.filter(|_| kind.is_none()).map(|_| {
+                table.corrupt(format!(
+                    "column {ID:?} cannot be ids as it is; write it as text or whole numbers, or under another name: it has {}",
+                    table.listed()
+                ))
+            });
             Ok(Self {
                 source: source.clone(),
                 vectors: Values::new(&table, column)?,
                 ids,
+                unfit_ids,
                 width,
                 rows: table.rows,
                 next_row: 0,
@@ -804,6 +894,10 @@ impl RowReader for ParquetRows {
         self.ids.as_ref().map(|(_, kind)| *kind)
     }
 
+    fn check_ids(&self) -> Result<()> {
+        self.unfit_ids.clone().map_or(Ok(()), Err)
+    }
+
     fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize> {
         let wanted = rows_max.max(1).min(self.rows - self.next_row);
         batch.begin(self.next_row as u64);
@@ -820,7 +914,7 @@ impl RowReader for ParquetRows {
                 let ids = match ids.scalars(wanted, 1)? {
                     Scalars::Integers(ids) => Ids::Integers(ids),
                     Scalars::Texts(ids) => Ids::Texts(ids),
-                    Scalars::Floats(_) => return Err(Error::corrupt(&source, "its ids are fractions")),
+                    Scalars::Floats(..) => return Err(Error::corrupt(&source, "its ids are fractions")),
                 };
                 if ids.len() != wanted {
                     let rows = self.next_row + ids.len();

@@ -155,6 +155,15 @@ pub(super) fn footer(input: impl Read, length: u64) -> Result<Vec<u8>> {
     Ok(walk.bytes)
 }
 
+/// How many values are said to follow in the encoding DELTA_BINARY_PACKED: the third of the numbers in front, which are written as
+/// those of Thrift are.
+pub(super) fn delta_count(input: impl Read) -> Result<u64> {
+    let mut walk = Walk { input: input.take(HEADER_MAX), bytes: Vec::new() };
+    walk.unsigned()?;
+    walk.unsigned()?;
+    walk.unsigned()
+}
+
 struct Walk<R> {
     input: std::io::Take<R>,
     bytes: Vec<u8>,
