@@ -4,6 +4,7 @@ use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::graph::{Graph, Shape, Sliding};
+use crate::examples::SIDE_MAX;
 
 /// An encoder by name and sizes.
 ///
@@ -117,10 +118,18 @@ impl Architecture {
     ///
     /// # Errors
     ///
-    /// Widths of zero, feature vectors for an encoder of images, images too small for the pooling.
+    /// Widths of zero, feature vectors for an encoder of images, images too small for the pooling; images and widths that are
+    /// too large for any memory.
     pub fn graph(&self, input: Shape) -> Result<Graph> {
         if input.size() == 0 || self.outputs() == 0 {
             return Err(Error::option("encoder", format!("{self:?}"), "inputs and outputs of at least 1"));
+        }
+        if input.height.max(input.width) > SIDE_MAX {
+            return Err(Error::option(
+                "encoder",
+                format!("inputs of {} x {}", input.height, input.width),
+                format!("images of at most {SIDE_MAX} x {SIDE_MAX}"),
+            ));
         }
         let mut graph = Graph::new(input);
         match self {
@@ -155,6 +164,9 @@ impl Architecture {
             Self::Resnet18(chosen) => resnet(&mut graph, [2, 2, 2, 2], Block::Basic, *chosen)?,
             Self::Resnet50(chosen) => resnet(&mut graph, [3, 4, 6, 3], Block::Bottleneck, *chosen)?,
             Self::Resnet101(chosen) => resnet(&mut graph, [3, 4, 23, 3], Block::Bottleneck, *chosen)?,
+        }
+        if graph.parameter_count() > isize::MAX as usize / size_of::<f32>() {
+            return Err(Error::option("encoder", format!("{self:?}"), "parameters that fit into memory"));
         }
         Ok(graph)
     }

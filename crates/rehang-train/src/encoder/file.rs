@@ -229,12 +229,9 @@ pub(crate) fn take_weights(
     graph: &Graph,
     tensors: &mut BTreeMap<String, Tensor<'_>>,
 ) -> Result<State, Detail> {
-    let mut state = State {
-        parameters: vec![0.0; graph.parameter_count()],
-        running_mean: vec![0.0; graph.statistics_count()],
-        running_variance: vec![1.0; graph.statistics_count()],
-    };
-    let mut take = |name: &str, shape: &[usize], target: &mut [f32]| -> Result<(), Detail> {
+    // Filled with what is there: a graph may claim parameters that no memory holds.
+    let mut state = State { parameters: Vec::new(), running_mean: Vec::new(), running_variance: Vec::new() };
+    let mut take = |name: &str, shape: &[usize], target: &mut Vec<f32>| -> Result<(), Detail> {
         let tensor = tensors.remove(name).ok_or_else(|| format!("tensor {name:?} is missing"))?;
         if tensor.shape != shape {
             return Err(format!("tensor {name:?} has shape {:?} where {shape:?} is needed", tensor.shape));
@@ -242,17 +239,17 @@ pub(crate) fn take_weights(
         if tensor.values.iter().any(|value| !value.is_finite()) {
             return Err(format!("tensor {name:?} has numbers that are not finite"));
         }
-        target.copy_from_slice(&tensor.values);
+        target.extend_from_slice(&tensor.values);
         Ok(())
     };
     for parameter in &graph.parameters {
-        take(&parameter.name, &parameter.shape, &mut state.parameters[parameter.range.clone()])?;
+        take(&parameter.name, &parameter.shape, &mut state.parameters)?;
     }
     for statistics in &graph.statistics {
-        let (range, shape) = (statistics.range.clone(), [statistics.range.len()]);
+        let shape = [statistics.range.len()];
         let name = |kind: &str| format!("{}.{kind}", statistics.name);
-        take(&name("running_mean"), &shape, &mut state.running_mean[range.clone()])?;
-        take(&name("running_var"), &shape, &mut state.running_variance[range])?;
+        take(&name("running_mean"), &shape, &mut state.running_mean)?;
+        take(&name("running_var"), &shape, &mut state.running_variance)?;
     }
     Ok(state)
 }
@@ -263,6 +260,12 @@ fn assemble(bytes: &[u8]) -> Result<Encoder, Detail> {
     let architecture: Architecture = parse_json(&metadata, "architecture")?;
     let [channels, height, width]: [usize; 3] = parse_json(&metadata, "input")?;
     let input = Shape { channels, height, width };
+    if let Architecture::Mlp { hidden, .. } = &architecture
+        && hidden.len() > tensors.len()
+    {
+        let (held, layers) = (tensors.len(), hidden.len());
+        return Err(format!("it holds {held} tensors for the {layers} hidden layers of its encoder"));
+    }
     let graph = architecture.graph(input).map_err(say)?;
     let state = take_weights(&graph, &mut tensors)?;
     let form: HeadForm = parse_json(&metadata, "head")?;

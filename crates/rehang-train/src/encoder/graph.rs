@@ -22,9 +22,9 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Numbers of one row.
+    /// Numbers of one row; the largest there is where they cannot be counted.
     pub fn size(self) -> usize {
-        self.channels * self.height * self.width
+        product(&[self.channels, self.height, self.width])
     }
 }
 
@@ -232,7 +232,8 @@ impl Graph {
         let scale = self.parameter(format!("{name}.weight"), vec![channels], Role::Scale);
         let shift = self.parameter(format!("{name}.bias"), vec![channels], Role::Shift);
         let start = self.statistics_count();
-        self.statistics.push(Statistics { name: name.to_owned(), range: start..start + channels });
+        let range = start..start.saturating_add(channels);
+        self.statistics.push(Statistics { name: name.to_owned(), range });
         let statistics = self.statistics.len() - 1;
         self.node(input, Operation::Normalisation { scale, shift, statistics }, self.shapes[input])
     }
@@ -327,10 +328,15 @@ impl Graph {
 
     fn parameter(&mut self, name: String, shape: Vec<usize>, role: Role) -> usize {
         let start = self.parameter_count();
-        let range = start..start + shape.iter().product::<usize>();
+        let range = start..start.saturating_add(product(&shape));
         self.parameters.push(Parameter { name, shape, range, role });
         self.parameters.len() - 1
     }
+}
+
+/// The product of sizes; the largest number there is where it is beyond that, which no tensor and no memory holds.
+fn product(sizes: &[usize]) -> usize {
+    sizes.iter().copied().fold(1, usize::saturating_mul)
 }
 
 /// A standard normal number (Box and Muller 1958).

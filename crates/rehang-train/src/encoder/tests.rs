@@ -3,6 +3,7 @@
 mod interchange;
 
 use rehang::adapter::Training;
+use rehang::files::tensors::{self, FileKind};
 use rehang::{Head, HeadKind, Matrix, Progress};
 use rehang_fit::Device;
 
@@ -98,6 +99,33 @@ fn a_file_is_the_same_encoder_again_and_damage_is_noticed() {
             assert!(Encoder::from_bytes(&bytes[..cut], "file").unwrap_err().is_corrupt());
         }
     }
+}
+
+#[test]
+fn a_file_that_claims_more_than_it_holds_is_refused() {
+    let shape = Shape { channels: 9, height: 1, width: 1 };
+    let encoder = encoder(Architecture::Mlp { hidden: vec![7], outputs: 5 }, shape);
+    let kind = FileKind { format: "rehang-encoder", thing: "an encoder", version: 1 };
+    let (metadata, tensors) = tensors::read(&encoder.to_bytes().unwrap(), &kind).unwrap();
+    let tensors: Vec<_> = tensors.into_values().collect();
+    let many = format!(r#"{{"kind":"mlp","hidden":[{}7],"outputs":5}}"#, "7,".repeat(99));
+    for (key, claim, reason) in [
+        ("architecture", r#"{"kind":"mlp","outputs":1000000000000}"#, "[1000000000000, 9] is needed"),
+        ("architecture", r#"{"kind":"mlp","outputs":4611686018427387904}"#, "fit into memory"),
+        ("architecture", r#"{"kind":"mlp","hidden":[2147483648],"outputs":5}"#, "[2147483648, 9] is needed"),
+        ("architecture", many.as_str(), "100 hidden layers"),
+        ("input", "[18446744073709551615,2,2]", "fit into memory"),
+        ("input", "[9,18446744073709551615,1]", "at most 16384"),
+    ] {
+        let mut metadata = metadata.clone();
+        metadata.insert(key.into(), claim.into());
+        // The check sum is right: made by another program, or by a defect.
+        let bytes = tensors::write(&kind, metadata, &tensors).unwrap();
+        let error = Encoder::from_bytes(&bytes, "file").unwrap_err();
+        assert!(error.is_corrupt() && error.to_string().contains(reason), "{claim}: {error}");
+    }
+    let widest = Architecture::CnnSmall { width: usize::MAX / 2, outputs: 5 };
+    assert!(widest.graph(Shape { channels: 3, height: 8, width: 8 }).is_err());
 }
 
 #[test]

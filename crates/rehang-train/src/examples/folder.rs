@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use image::DynamicImage;
 use image::imageops::FilterType;
-use image::{DynamicImage, ImageReader};
 use rayon::prelude::*;
-use rehang::{Error, ErrorKind, Result};
+use rehang::{Error, ErrorKind, Gate, Result};
 
 use super::arrays::in_order;
+use super::picture::{DECODING_BYTES_MAX, Picture};
 use super::{Examples, Images, Inputs, Refusal, check_size};
 
 /// Images decoded before their pixels are put together: enough for every thread, little to hold twice.
@@ -58,9 +59,11 @@ pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Exa
             ),
         ));
     }
+    let memory = Gate::new(DECODING_BYTES_MAX);
     let mut labels = Vec::new();
     for some in files.chunks(DECODED_AT_ONCE) {
-        let decoded: Vec<_> = some.par_iter().map(|(_, path)| decode(path, size, channels)).collect();
+        let decoded: Vec<_> =
+            some.par_iter().map(|(_, path)| decode(path, size, channels, &memory)).collect();
         for ((class, path), image) in some.iter().zip(decoded) {
             match image {
                 Ok(image) => {
@@ -129,20 +132,18 @@ fn images_in(folder: &Path, depth: usize, found: &mut impl FnMut(PathBuf)) -> Re
 }
 
 /// The pixels of one file, `[channels, height, width]`, or what is wrong with it.
-fn decode(path: &Path, size: [usize; 2], channels: usize) -> Result<Vec<u8>, String> {
+fn decode(path: &Path, size: [usize; 2], channels: usize, memory: &Gate) -> Result<Vec<u8>, String> {
     let bytes = fs_err::read(path).map_err(|error| {
         std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
     })?;
     if bytes.is_empty() {
         return Err("the file is empty".into());
     }
-    // The format is read from the bytes: files are misnamed often, and a PNG called .jpg is a good image.
-    let reader = ImageReader::new(std::io::Cursor::new(&bytes));
-    let reader = reader.with_guessed_format().map_err(|error| error.to_string())?;
-    let decoded = reader.decode().map_err(|error| error.to_string())?;
-    if decoded.width() == 0 || decoded.height() == 0 {
-        return Err("it has no pixels".into());
-    }
+    let picture = Picture::open(&bytes)?;
+    let (width, height) = picture.size();
+    let (_, scaled_height) = scaled_size(width, height, size);
+    let _room = memory.take(picture.places(scaled_height)?);
+    let decoded = picture.decode()?;
     // Colours first, size second: the size is then the cheaper step.
     let coloured = match channels {
         1 => DynamicImage::ImageLuma8(decoded.into_luma8()),
@@ -156,12 +157,8 @@ fn decode(path: &Path, size: [usize; 2], channels: usize) -> Result<Vec<u8>, Str
 /// Scales until the shorter side fits, and cuts out the middle: number for number what `rehang-encode` does with
 /// `shorter-side-crop`, so that an encoder meets in service what it was trained on.
 fn fit(image: DynamicImage, [height, width]: [usize; 2]) -> DynamicImage {
+    let (to_width, to_height) = scaled_size(image.width(), image.height(), [height, width]);
     let (height, width) = (height as u32, width as u32);
-    let (from_height, from_width) = (f64::from(image.height()), f64::from(image.width()));
-    let factor = (f64::from(width) / from_width).max(f64::from(height) / from_height);
-    let side =
-        |from: f64, least: u32| ((from * factor + 1e-6).floor().min(SCALED_SIDE_MAX) as u32).max(least);
-    let (to_width, to_height) = (side(from_width, width), side(from_height, height));
     let scaled = if (image.width(), image.height()) == (to_width, to_height) {
         image
     } else {
@@ -173,4 +170,14 @@ fn fit(image: DynamicImage, [height, width]: [usize; 2]) -> DynamicImage {
         return scaled;
     }
     scaled.crop_imm(middle(to_width, width), middle(to_height, height), width, height)
+}
+
+/// Width and height that an image is scaled to before its middle is cut out.
+fn scaled_size(from_width: u32, from_height: u32, [height, width]: [usize; 2]) -> (u32, u32) {
+    let (height, width) = (height as u32, width as u32);
+    let (from_height, from_width) = (f64::from(from_height), f64::from(from_width));
+    let factor = (f64::from(width) / from_width).max(f64::from(height) / from_height);
+    let side =
+        |from: f64, least: u32| ((from * factor + 1e-6).floor().min(SCALED_SIDE_MAX) as u32).max(least);
+    (side(from_width, width), side(from_height, height))
 }

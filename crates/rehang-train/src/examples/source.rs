@@ -37,7 +37,8 @@ pub enum ExamplesSource {
     /// in `.png`, `.jpg` or `.jpeg` are read, from the folders inside a class too; other files, and whatever has a name
     /// that begins with a dot, are passed over. An image is made grey or coloured, scaled until its shorter side fits
     /// `size`, and its middle is cut out, as by the encoder's `resize = "shorter-side-crop"`. Rows go by class, then by
-    /// path. A file that cannot be read as an image, and a class without one, is listed in [`Examples::refused`].
+    /// path. A file that cannot be read as an image (it is damaged, cut off, or too large to decode and scale in 1 GiB of
+    /// memory), and a class without one, is listed in [`Examples::refused`].
     Folder {
         /// The folder of folders.
         path: PathBuf,

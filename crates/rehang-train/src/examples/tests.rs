@@ -146,6 +146,44 @@ mod reading {
     }
 
     #[test]
+    fn photographs_that_are_cut_off_are_listed() {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rehang-encode/tests/models");
+        for name in ["photo.jpg", "progressive.jpg", "grey.jpg", "inks.jpg"] {
+            let folder = tempfile::tempdir().unwrap();
+            let whole = fs_err::read(models.join(name)).unwrap();
+            put(folder.path(), "a/whole.jpg", &whole);
+            let cuts = (1..20).map(|part| whole.len() * part / 20).chain(whole.len() - 40..whole.len());
+            let mut left_out = Vec::new();
+            for cut in cuts {
+                let path = put(folder.path(), &format!("a/{cut:05}.jpg"), &whole[..cut]);
+                left_out.push(path.display().to_string());
+            }
+            let source = ExamplesSource::Folder { path: folder.path().into(), size: [96, 128], channels: 3 };
+            let examples = Examples::read(&source).unwrap();
+            let refused: Vec<_> = examples.refused.iter().map(|refusal| refusal.what.clone()).collect();
+            assert_eq!(refused, left_out, "{name}");
+            let lenient = ::image::load_from_memory(&whole).unwrap().into_rgb8();
+            let expected: Vec<u8> =
+                (0..3).flat_map(|channel| lenient.pixels().map(move |pixel| pixel.0[channel])).collect();
+            assert_eq!(images(&examples).pixels, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_image_that_takes_too_much_memory_to_scale_is_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = DynamicImage::ImageLuma8(GrayImage::new(1 << 24, 1));
+        put(folder.path(), "a/line.png", &encoded(&line, ImageFormat::Png));
+        let small = DynamicImage::ImageLuma8(GrayImage::new(4, 4));
+        put(folder.path(), "a/small.png", &encoded(&small, ImageFormat::Png));
+        let source = ExamplesSource::Folder { path: folder.path().into(), size: [224, 224], channels: 1 };
+        let examples = Examples::read(&source).unwrap();
+        let [refusal] = &*examples.refused else { panic!("{:?}", examples.refused) };
+        assert!(refusal.what.ends_with("line.png") && refusal.why.contains("bytes of memory"), "{refusal:?}");
+        assert_eq!(examples.len(), 1);
+    }
+
+    #[test]
     fn bad_folders_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();

@@ -1,0 +1,132 @@
+//! Image files, decoded whole or not at all, in a bounded memory. `rehang-train` compiles this very file to read its examples, so
+//! that an encoder meets in service what it was trained on.
+
+use std::io::Cursor;
+
+use image::{DynamicImage, GrayImage, ImageDecoder as _, ImageFormat, ImageReader, RgbImage};
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+/// Bytes that all images of an encoder, or of a folder, may take together while they are decoded and scaled. A small file may be a
+/// picture of any size, so this is asked for before anything is allocated.
+pub(crate) const DECODING_BYTES_MAX: usize = 1 << 30;
+
+/// An image file whose head was read: nothing of its pixels' size is allocated yet.
+pub(crate) enum Picture<'a> {
+    /// Decoded by the library behind `image`, but strictly: what is damaged is an error there, and grey otherwise.
+    Jpeg(Box<zune_jpeg::JpegDecoder<ZCursor<&'a [u8]>>>),
+    Other(Box<dyn image::ImageDecoder + 'a>),
+}
+
+impl<'a> Picture<'a> {
+    /// Reads the head. The format is read from the bytes: files are misnamed often, and a PNG called .jpg is a good image.
+    pub(crate) fn open(bytes: &'a [u8]) -> Result<Self, String> {
+        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+        let reader = reader.map_err(|error| error.to_string())?;
+        let picture = if reader.format() == Some(ImageFormat::Jpeg) {
+            Self::open_jpeg(bytes)?
+        } else {
+            Self::Other(Box::new(reader.into_decoder().map_err(|error| error.to_string())?))
+        };
+        let (width, height) = picture.size();
+        if width == 0 || height == 0 {
+            return Err("it has no pixels".into());
+        }
+        Ok(picture)
+    }
+
+    fn open_jpeg(bytes: &'a [u8]) -> Result<Self, String> {
+        expect_end(bytes)?;
+        let options = DecoderOptions::default()
+            .set_strict_mode(true)
+            .set_max_width(usize::from(u16::MAX))
+            .set_max_height(usize::from(u16::MAX));
+        let mut decoder = zune_jpeg::JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+        decoder.decode_headers().map_err(|error| error.to_string())?;
+        let colours = match decoder.input_colorspace() {
+            Some(ColorSpace::Luma) => ColorSpace::Luma,
+            _ => ColorSpace::RGB,
+        };
+        decoder.set_options(decoder.options().jpeg_set_out_colorspace(colours));
+        Ok(Self::Jpeg(Box::new(decoder)))
+    }
+
+    /// Width and height.
+    pub(crate) fn size(&self) -> (u32, u32) {
+        match self {
+            Self::Jpeg(decoder) => {
+                decoder.dimensions().map_or((0, 0), |(width, height)| (width as u32, height as u32))
+            }
+            Self::Other(decoder) => decoder.dimensions(),
+        }
+    }
+
+    /// Bytes that decoding and then scaling to a height may take; fails for more than there are for all images.
+    pub(crate) fn places(&self, scaled_height: u32) -> Result<usize, String> {
+        let (width, height) = self.size();
+        // The first of two passes of scaling changes the height, with four numbers of four bytes a pixel.
+        let scaling = u64::from(width) * u64::from(scaled_height) * 16;
+        let bytes = self.bytes().saturating_add(scaling);
+        usize::try_from(bytes).ok().filter(|&bytes| bytes <= DECODING_BYTES_MAX).ok_or_else(|| {
+            format!(
+                "decoding its {width} × {height} pixels takes {bytes} bytes of memory; at most {DECODING_BYTES_MAX} are given"
+            )
+        })
+    }
+
+    /// Bytes that decoding may take, with the copy in other colours.
+    fn bytes(&self) -> u64 {
+        let (width, height) = self.size();
+        let pixels = u64::from(width) * u64::from(height);
+        match self {
+            // A progressive one is kept as coefficients of two bytes until its end.
+            Self::Jpeg(decoder) => {
+                let components = decoder.info().map_or(4, |info| u64::from(info.components));
+                pixels * (2 * components + 3 + 3)
+            }
+            Self::Other(decoder) => decoder.total_bytes().saturating_add(pixels * 3),
+        }
+    }
+
+    pub(crate) fn decode(self) -> Result<DynamicImage, String> {
+        let mut decoder = match self {
+            Self::Jpeg(decoder) => decoder,
+            Self::Other(decoder) => {
+                return DynamicImage::from_decoder(decoder).map_err(|error| error.to_string());
+            }
+        };
+        let pixels = decoder.decode().map_err(|error| error.to_string())?;
+        let (width, height) = Self::Jpeg(decoder).size();
+        let image = if pixels.len() as u64 == u64::from(width) * u64::from(height) {
+            GrayImage::from_raw(width, height, pixels).map(DynamicImage::ImageLuma8)
+        } else {
+            RgbImage::from_raw(width, height, pixels).map(DynamicImage::ImageRgb8)
+        };
+        image.ok_or_else(|| "it has another number of pixels than it says".into())
+    }
+}
+
+/// Fails where a JPEG file ends before its end marker: decoders fill up with grey what was cut off from the last rows.
+fn expect_end(bytes: &[u8]) -> Result<(), String> {
+    const END: u8 = 0xD9;
+    // Behind the start marker: a marker and its segment, or a marker alone; behind the start of a scan its data.
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    while let [_, tail @ ..] = rest {
+        // What is no marker is the data of a scan, where 0xFF is followed by 0, or filling.
+        let &[0xFF, marker @ (1..=0xFE), ref behind @ ..] = rest else {
+            rest = tail;
+            continue;
+        };
+        rest = match marker {
+            END => return Ok(()),
+            0x01 | 0xD0..=0xD8 => behind,
+            _ => {
+                let &[high, low, ..] = behind else { break };
+                let length = usize::from(u16::from_be_bytes([high, low]));
+                behind.get(length.max(2)..).unwrap_or_default()
+            }
+        };
+    }
+    Err("it is cut off: it ends before its end marker".into())
+}
