@@ -632,8 +632,8 @@ pub trait Ledger: Send + Sync {
     /// Conditional writes of the upgrade, one transaction: see [`VectorWrite`]. Gives what became of each, in order.
     ///
     /// Adapted vectors need the epoch of their plan. Native ones need none: they are the new model's own words, whatever is
-    /// planned. A written vector clears the item's failure in this space, a native one ends its lease. A write that is not
-    /// applied is no error.
+    /// planned. A native vector clears the item's failure in this space and ends its lease; an adapted one leaves both as they are.
+    /// A write that is not applied is no error.
     ///
     /// *Database*: one `UPDATE … FROM (VALUES …)` with the conditions in its `WHERE`, which locks the rows it touches; the row
     /// of the space is read `FOR SHARE`, which [`Ledger::advance`] waits for.

@@ -679,8 +679,8 @@ impl SpaceState {
             vector: write.vector.clone(),
         };
         self.vectors.insert(write.key, Held { vector, change });
-        self.failures.remove(&write.key);
         if write.provenance == Provenance::Native {
+            self.failures.remove(&write.key);
             self.leases.remove(&write.key);
         }
         Outcome::Written

@@ -2,8 +2,8 @@
 
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
-    Epoch, Examined, Filter, Index, ItemWrite, Ledger, Outcome, Priority, Scan, Select, SqliteStore,
-    VectorRecord, VectorWrite,
+    Epoch, Examined, Filter, Index, Item, ItemWrite, Ledger, Outcome, Priority, Scan, SearchOptions, Select,
+    SqliteStore, VectorRecord, VectorWrite,
 };
 use rusqlite::{Connection, params};
 use serde_json::json;
@@ -138,6 +138,34 @@ fn a_changed_vector_is_a_changed_content() {
         "it is the application's own now"
     );
     assert_eq!(gallery.store.check().unwrap(), vec![]);
+}
+
+#[test]
+fn a_vector_that_is_changed_to_no_number_is_passed_over() {
+    let with_a_graph = SearchOptions { exact_max: 2, merge_at: 1, ..SearchOptions::default() };
+    for options in [SearchOptions::default(), with_a_graph] {
+        for distance in Distance::ALL {
+            let mut gallery = gallery();
+            gallery.store = SqliteStore::open(gallery.store.path()).unwrap().with_search(options);
+            gallery.store.create_space(&Space::new("third", 2, distance, false), Provenance::Old).unwrap();
+            for (id, vector) in [("a", [1.0, 0.0]), ("b", [1.0, 0.5]), ("c", [1.0, 1.0]), ("d", [0.0, 1.0])] {
+                gallery.run(&format!("INSERT INTO item (id) VALUES ('{id}')")).unwrap();
+                gallery.insert("vector_3", id, vector);
+            }
+            gallery.store.prepare("third", &|_, _| true).unwrap();
+            assert_eq!(gallery.nearest("third", [1.0, 0.0]).len(), 4);
+            for (id, vector, left) in
+                [("a", [f32::NAN, 0.0], &["b", "c", "d"][..]), ("b", [f32::INFINITY, 0.0], &["c", "d"][..])]
+            {
+                let sql = "UPDATE vector_3 SET value = ?2 WHERE item = (SELECT key FROM item WHERE id = ?1)";
+                assert_eq!(gallery.sql.execute(sql, params![id, bytes(vector)]).unwrap(), 1);
+                let found = gallery.nearest("third", [1.0, 0.0]);
+                assert!(found.iter().all(|(_, distance)| distance.is_finite()), "{distance}: {found:?}");
+                let found: Vec<String> = found.into_iter().map(|(id, _)| id).collect();
+                assert_eq!(found, left, "{distance}, {vector:?}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -297,4 +325,31 @@ fn an_applications_own_triggers_fire_for_every_write() {
     assert_eq!(seen(), [""; 0]);
     let counts = gallery.store.counts("new").unwrap();
     assert_eq!((counts.items, counts.lacking, counts.native), (3, 2, 1));
+}
+
+/// Where an application has triggers of its own, those of the gallery fire for what the library writes, too.
+#[test]
+fn an_adapted_vector_clears_no_failure_where_triggers_fire() {
+    let gallery = gallery();
+    gallery.run("INSERT INTO item (id, source) VALUES ('a', 'a'), ('b', 'b')").unwrap();
+    let items: Vec<Item> = gallery.store.get(&["a", "b"]).unwrap().into_iter().flatten().collect();
+    let failures: Vec<_> = items.iter().map(|item| (item.key, item.revision, "broken".to_owned())).collect();
+    gallery.store.record_failures("new", &failures).unwrap();
+    let listed = || gallery.store.failures("new", None, 9).unwrap().len();
+    gallery.run("CREATE TRIGGER own AFTER INSERT ON vector_2 BEGIN SELECT 1; END").unwrap();
+    let write =
+        |write: VectorWrite| gallery.store.write_vectors("new", Some(Epoch::FIRST), &[write]).unwrap();
+    // The item's first vector, and another one in its place.
+    for _ in 0..2 {
+        let adapted = VectorWrite::adapted(&items[0], vec![0.0, 1.0], 1.0, Priority::ordinary(1.0));
+        assert_eq!(write(adapted), [Outcome::Written]);
+        assert_eq!((listed(), gallery.store.check().unwrap()), (2, vec![]));
+    }
+    let plainly = "INSERT INTO vector_2 (item, provenance, value)
+        SELECT key, 'adapted', zeroblob(8) FROM item WHERE id = 'b'";
+    gallery.run(plainly).unwrap();
+    assert_eq!(listed(), 2);
+    assert!(gallery.store.scan(&Scan::new("new", Select::WorstFirst, 9)).unwrap().is_empty());
+    assert_eq!(write(VectorWrite::native(&items[0], vec![0.0, 1.0])), [Outcome::Written]);
+    assert_eq!((listed(), gallery.store.check().unwrap()), (1, vec![]));
 }

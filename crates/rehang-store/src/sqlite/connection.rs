@@ -267,7 +267,8 @@ impl Database {
         run().map_err(|trouble| sentence(&self.path, trouble))
     }
 
-    /// Writes the file again without the room that nothing uses any more, and gives its bytes before and after.
+    /// Writes the file again without the room that nothing uses any more, and gives its bytes before and after. The copy lies in
+    /// SQLite's temporary folder and then in the log, never in memory.
     pub(crate) fn compact(&self) -> Result<(u64, u64)> {
         let bytes = || -> Result<u64> {
             fs_err::metadata(&self.path)
@@ -279,7 +280,10 @@ impl Database {
         run(&|| truncate_log(&writer))?;
         let before = bytes()?;
         let is_busy = run(&|| {
-            writer.execute_batch("VACUUM")?;
+            writer.pragma_update(None, "temp_store", "FILE")?;
+            let written = writer.execute_batch("VACUUM");
+            writer.pragma_update(None, "temp_store", "MEMORY")?;
+            written?;
             truncate_log(&writer)
         })?;
         if is_busy {

@@ -166,8 +166,7 @@ pub(crate) fn changes_since(connection: &Connection, row: &SpaceRow, after: u64)
     } else {
         format!("SELECT item, value FROM vector_{n} INDEXED BY vector_{n}_change WHERE change > ?1")
     };
-    let vectors = read_vectors(connection, row, &sql, int(after))?;
-    let mut removed = Vec::new();
+    let (vectors, mut removed) = read_vectors(connection, row, &sql, int(after))?;
     if after > 0 {
         let mut select =
             connection.prepare_cached(&format!("SELECT item FROM removed_{n} WHERE change > ?1"))?;
@@ -292,8 +291,8 @@ fn each_page(
 ) -> Result<bool> {
     let mut after = -1;
     loop {
-        let page = database.read(|transaction| read_page(transaction, row, after))?;
-        let Some(&last) = page.keys().last() else { return Ok(true) };
+        let (page, others) = database.read(|transaction| read_page(transaction, row, after))?;
+        let Some(&last) = page.keys().last().max(others.last()) else { return Ok(true) };
         if stop.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -309,8 +308,8 @@ pub(crate) const RECALL_K: usize = 10;
 /// Rows that are read in one snapshot while a graph is built.
 const PAGE_ROWS: usize = 4096;
 
-/// A page of vectors by key.
-fn read_page(connection: &Connection, row: &SpaceRow, after: i64) -> Step<Flat> {
+/// A page of vectors by key, as [`read_vectors`] gives them.
+fn read_page(connection: &Connection, row: &SpaceRow, after: i64) -> Step<(Flat, Vec<RowKey>)> {
     let sql = format!(
         "SELECT item, value FROM vector_{} WHERE item > ?1 ORDER BY item LIMIT {PAGE_ROWS}",
         row.number
@@ -318,21 +317,23 @@ fn read_page(connection: &Connection, row: &SpaceRow, after: i64) -> Step<Flat> 
     read_vectors(connection, row, &sql, after)
 }
 
-/// The vectors of a statement that gives items and values.
-fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) -> Step<Flat> {
+/// The vectors of a statement that gives items and values, and the items whose vector can be near to nothing, since an application
+/// wrote it around the library's checks.
+fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) -> Step<(Flat, Vec<RowKey>)> {
     let mut select = connection.prepare_cached(sql)?;
     let mut rows = select.query([bound])?;
-    let mut vectors = Flat::new(row.space.dimension);
+    let (mut vectors, mut others) = (Flat::new(row.space.dimension), Vec::new());
     let mut vector = Vec::with_capacity(row.space.dimension);
     while let Some(line) = rows.next()? {
         vector.clear();
         read_value(line, 1, row.space.dimension, &mut vector)?;
-        // A vector that an application wrote around the library's checks can be near to nothing.
         if vector.iter().all(|value| value.is_finite()) {
             vectors.insert(line.get(0)?, &vector);
+        } else {
+            others.push(line.get(0)?);
         }
     }
-    Ok(vectors)
+    Ok((vectors, others))
 }
 
 /// The space with a number; a conflict where it has been dropped.

@@ -304,7 +304,8 @@ impl Examined for SqliteStore {
         spaces::is_any_left(&self.database)
     }
 
-    /// The file is written again, which takes as much room beside it meanwhile.
+    /// The file is written again. Its copy lies in SQLite's temporary folder (`SQLITE_TMPDIR` or `TMPDIR`), then in the log beside
+    /// the file, and takes as much room in each meanwhile.
     fn compact(&self) -> Result<(u64, u64)> {
         spaces::remove_left(&self.database)?;
         self.database.compact()

@@ -198,7 +198,7 @@ CREATE TRIGGER vector_{n}_checked BEFORE INSERT ON vector_{n} WHEN NEW.change = 
 END;
 CREATE TRIGGER vector_{n}_added AFTER INSERT ON vector_{n} BEGIN
     DELETE FROM lacking_{n} WHERE item = NEW.item;
-    DELETE FROM failure_{n} WHERE item = NEW.item;
+    DELETE FROM failure_{n} WHERE item = NEW.item AND NEW.provenance <> 'adapted';
     DELETE FROM claim_{n} WHERE item = NEW.item AND NEW.provenance <> 'adapted';
 END;
 CREATE TRIGGER vector_{n}_added_plainly AFTER INSERT ON vector_{n} WHEN NEW.change = 0 BEGIN
@@ -206,7 +206,7 @@ CREATE TRIGGER vector_{n}_added_plainly AFTER INSERT ON vector_{n} WHEN NEW.chan
     UPDATE vector_{n} SET
         revision = (SELECT revision FROM item WHERE key = NEW.item),
         sourced = (SELECT source IS NOT NULL FROM item WHERE key = NEW.item),
-        failed = 0,
+        failed = EXISTS (SELECT 1 FROM failure_{n} WHERE item = NEW.item),
         change = (SELECT value FROM gallery WHERE name = 'counter')
     WHERE item = NEW.item;
 END;

@@ -158,7 +158,7 @@ fn search_one(
     database.read(|transaction| compare_all(transaction, row, query, k, filter))
 }
 
-/// What of the candidates is true: the item is there with a vector in the space, and passes.
+/// What of the candidates is true: the item is there with a vector in the space that can be near to something, and passes.
 fn confirm(
     connection: &Connection,
     row: &SpaceRow,
@@ -182,6 +182,9 @@ fn confirm(
         }
         vector.clear();
         read_value(line, 7, row.space.dimension, &mut vector)?;
+        if vector.iter().any(|value| !value.is_finite()) {
+            continue;
+        }
         let distance = distance(row.space.distance, query, &vector);
         found.push(Found {
             key: ItemKey::from(key),

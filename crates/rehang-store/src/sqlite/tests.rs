@@ -265,6 +265,9 @@ fn a_space_is_ready_where_no_index_has_to_be_made() {
         .unwrap();
     let (before, after) = store.compact().unwrap();
     assert!(after < before, "{before} {after}");
+    let temporary: i64 =
+        store.database.writer().pragma_query_value(None, "temp_store", |row| row.get(0)).unwrap();
+    assert_eq!(temporary, 2, "what is small lies in memory again");
     assert_eq!(fs_err::metadata(&path).unwrap().len(), after);
     assert!(store.check().unwrap().is_empty());
     assert_eq!(nearest(&open(), &vector(950), 1, &Filter::default()), [(951, 0.0)]);
@@ -567,6 +570,17 @@ fn a_graph_says_why_it_was_made_again() {
     let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
     let health = store.index_health("m").unwrap();
     assert_eq!((health.rebuilt, health.rebuilt_because.as_deref()), (1, Some("a caller asked for it")));
+}
+
+/// A graph is made page by page, and a page may hold nothing that a search can find.
+#[test]
+fn vectors_that_are_no_numbers_hide_none_after_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = filled(&folder.path().join("gallery.db"), 4500);
+    let nan = [f32::NAN; DIMENSION].map(f32::to_le_bytes).concat();
+    store.database.writer().execute("UPDATE vector_1 SET value = ?1 WHERE item <= 4100", [nan]).unwrap();
+    store.rebuild("m").unwrap();
+    assert_eq!(nearest(&store, &vector(4400), 1, &Filter::default()), [(4401, 0.0)]);
 }
 
 #[test]

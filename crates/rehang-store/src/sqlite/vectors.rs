@@ -121,13 +121,14 @@ pub(crate) fn write(
         // A vector that is there has its item's revision: triggers remove every other one. So one statement decides.
         let mut update = transaction.prepare_cached(&format!(
             "UPDATE vector_{n} SET provenance = ?3, sigma2 = ifnull(?4, sigma2), band = ?5, score = ?6,
-                 squared_error = ?7, failed = 0, change = ?8, value = ?9
+                 squared_error = ?7, failed = failed AND ?3 = 'adapted', change = ?8, value = ?9
              WHERE item = ?1 AND revision = ?2 AND provenance = 'adapted'"
         ))?;
         let mut insert = transaction.prepare_cached(&format!(
             "INSERT INTO vector_{n}
                  (item, revision, provenance, sigma2, band, score, squared_error, sourced, failed, change, value)
-             SELECT key, revision, ?3, ?4, ?5, ?6, ?7, source IS NOT NULL, 0, ?8, ?9 FROM item
+             SELECT key, revision, ?3, ?4, ?5, ?6, ?7, source IS NOT NULL,
+                 ?3 = 'adapted' AND EXISTS (SELECT 1 FROM failure_{n} WHERE item = ?1), ?8, ?9 FROM item
              WHERE key = ?1 AND revision = ?2 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1)"
         ))?;
         let mut revision = transaction.prepare_cached("SELECT revision FROM item WHERE key = ?1")?;
@@ -169,10 +170,10 @@ pub(crate) fn write(
                 lacking.execute([row_of(write.key)])?;
             }
             outcomes.push(if written > 0 {
-                if any_failure {
-                    forgive.execute([row_of(write.key)])?;
-                }
                 if write.provenance == Provenance::Native {
+                    if any_failure {
+                        forgive.execute([row_of(write.key)])?;
+                    }
                     unclaim.execute([row_of(write.key)])?;
                 }
                 Outcome::Written
