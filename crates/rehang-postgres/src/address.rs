@@ -45,6 +45,11 @@ impl Address {
         let [mode, authorities, certificate, key] =
             std::array::from_fn(|at| taken[at].clone().or_else(|| of_variable(names[at])));
         let wrong = |detail: String| Error::option("the address of the server", "given", detail);
+        if is_cut_short(&text) {
+            return Err(wrong(
+                "postgresql://USER@HOST:PORT/DATABASE with one @; write %40 for any other".into(),
+            ));
+        }
         // The reason never repeats the address, which may hold a password.
         let mut config = Config::from_str(&text)
             .map_err(|error| wrong(format!("postgresql://USER@HOST:PORT/DATABASE ({error})")))?;
@@ -128,6 +133,18 @@ fn take_options<const N: usize>(text: &str, names: [&str; N]) -> (String, [Optio
     let kept: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty() && !take(pair)).collect();
     let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
     (format!("{address}{query}"), taken)
+}
+
+/// Whether the first `@` of an address may be part of a password: its parser would take what follows for a host, which is shown.
+fn is_cut_short(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")) else {
+        return false;
+    };
+    let (front, query) = rest.split_once('?').unwrap_or((rest, ""));
+    match front.matches('@').count() {
+        0 => front.contains('/') && query.contains('@'),
+        count => count > 1,
+    }
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -267,9 +284,17 @@ mod tests {
             Address::parse("host=db.example dbname=shop sslmode=disable").unwrap().shown(),
             "db.example/shop"
         );
-        for bad in
-            ["postgresql://me:secret@db/shop?sslmode=maybe", "postgresql://me:secret@db:port/shop", "secret"]
-        {
+        let address =
+            Address::parse("postgresql://me%40corp:se%40cret@db/shop?application_name=a@b").unwrap();
+        assert_eq!(address.shown(), "db/shop");
+        for bad in [
+            "postgresql://me:secret@db/shop?sslmode=maybe",
+            "postgresql://me:secret@db:port/shop",
+            "secret",
+            "postgresql://me:p@secret@db/shop",
+            "postgresql://me:p@secret/secret@db/shop",
+            "postgresql:///shop?host=db&user=me&password=p@secret",
+        ] {
             let error = Address::parse(bad).err().expect("it is no address").to_string();
             assert!(!error.contains("secret"), "{error}");
         }

@@ -22,8 +22,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Every connection begins with this. No statement of ours waits long for a lock, so nobody waits long behind it. Plans are made for the very
 /// keys that are asked for: one for any number of them reads whole tables, as does one that takes a page of an index for as dear as on a
-/// disk that turns.
-const SESSION: &str = "SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '5min'; SET jit = off; SET random_page_cost = 1.1; SET plan_cache_mode = force_custom_plan;";
+/// disk that turns. A standby takes these and the begin of a transaction that writes; its first statement that writes is refused as read-only.
+const SESSION: &str = "SET lock_timeout = '2s'; SET default_transaction_read_only = off; SET idle_in_transaction_session_timeout = '5min'; SET jit = off; SET random_page_cost = 1.1; SET plan_cache_mode = force_custom_plan;";
 
 /// Puts the schema of pgvector at the end of the path, where it is not in it.
 const FIND_PGVECTOR: &str = "SELECT set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident(n.nspname)), false)
@@ -57,10 +57,8 @@ impl Mode {
     fn begin(self) -> &'static str {
         match self {
             Self::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-            Self::Write => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-            Self::WriteLightly => {
-                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off"
-            }
+            Self::Write => "BEGIN ISOLATION LEVEL READ COMMITTED",
+            Self::WriteLightly => "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = off",
         }
     }
 }
@@ -221,7 +219,11 @@ impl Database {
                         return Ok(done);
                     }
                     Err(failure) => {
-                        if !connection.client.is_closed()
+                        // A standby is left, too: another server may have taken over by now.
+                        let is_read_only =
+                            matches!(&failure, Failure::Server(error) if error.code() == Some(&READ_ONLY));
+                        if !is_read_only
+                            && !connection.client.is_closed()
                             && connection.client.batch_execute("ROLLBACK").is_ok()
                         {
                             self.give_back(connection);
@@ -281,6 +283,13 @@ impl Database {
                     "one that may do this ({detail}); an owner of the table may run the statements in its place"
                 ),
             ),
+            &SqlState::DEPENDENT_OBJECTS_STILL_EXIST => {
+                let who = said.detail().unwrap_or_default().replace('\n', "; ");
+                Error::conflict(
+                    service,
+                    format!("{}; {who}; what depends on it has to go first", said.message()),
+                )
+            }
             code if [SqlState::DISK_FULL, SqlState::OUT_OF_MEMORY].contains(code) || passes(error) => {
                 ErrorKind::Unavailable { service, detail }.into()
             }
@@ -318,7 +327,10 @@ fn transaction<T>(
     Ok(done)
 }
 
-/// Whether the same call may succeed a little later: the server starts again, or another transaction is in the way.
+/// What a standby says to a write, until it takes over.
+const READ_ONLY: SqlState = SqlState::READ_ONLY_SQL_TRANSACTION;
+
+/// Whether the same call may succeed a little later: the server starts again or takes over, or another transaction is in the way.
 fn passes(error: &postgres::Error) -> bool {
     let Some(code) = error.code() else {
         // No word of the server: the connection is gone, or none was made. Anything else is wrong for good.
@@ -332,6 +344,7 @@ fn passes(error: &postgres::Error) -> bool {
             SqlState::T_R_DEADLOCK_DETECTED,
             SqlState::LOCK_NOT_AVAILABLE,
             SqlState::TOO_MANY_CONNECTIONS,
+            READ_ONLY,
         ]
         .contains(code)
 }

@@ -24,7 +24,7 @@ CREATE SCHEMA IF NOT EXISTS rehang;
 CREATE SEQUENCE IF NOT EXISTS rehang.revision;
 CREATE TABLE IF NOT EXISTS rehang.gallery (
     number int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    relation oid NOT NULL UNIQUE,
+    relation regclass NOT NULL UNIQUE,
     name text NOT NULL,
     options text NOT NULL,
     joined text NOT NULL,
@@ -52,6 +52,14 @@ CREATE TABLE IF NOT EXISTS rehang.document (
     text text NOT NULL,
     PRIMARY KEY (gallery, name)
 );
+";
+
+/// Takes away what every database with galleries has. The server refuses it where something of an application's depends on it.
+pub(crate) const DROP_BASE: &str = "
+DROP FUNCTION IF EXISTS rehang.serving, rehang.search, rehang.write;
+DROP TABLE rehang.document, rehang.space, rehang.gallery;
+DROP SEQUENCE rehang.revision;
+DROP SCHEMA rehang;
 ";
 
 /// A space as its row says.
@@ -86,27 +94,34 @@ pub(crate) fn item_table(g: i32, table: &Table) -> String {
 /// and, by their names, before triggers of the application that may write the row again.
 pub(crate) fn triggers(g: i32, table: &Table) -> String {
     let on = &table.qualified;
-    // Where nothing but columns matters, an update of others does not even call the function.
-    let when =
-        if table.options.condition.is_none() && (table.is_source_column || table.options.source.is_none()) {
-            let source = table.options.source.iter().map(|column| format!("{{}}.{}::text", quoted(column)));
-            let key = table.key.iter().map(|column| format!("{{}}.{}", quoted(&column.name)));
-            let vector = table.options.vector.iter().map(|column| format!("{{}}.{}", quoted(column)));
-            let differs = |column: String| {
-                format!("{} IS DISTINCT FROM {}", column.replace("{}", "OLD"), column.replace("{}", "NEW"))
-            };
-            let changes: Vec<String> = key.chain(source).chain(vector).map(differs).collect();
-            format!(" WHEN ({})", changes.join(" OR "))
-        } else {
-            String::new()
-        };
+    let columns = |row: &str| -> String {
+        let source = table.options.source.iter().filter(|_| table.is_source_column);
+        let used = table.key.iter().map(|column| &column.name).chain(source).chain(&table.options.vector);
+        let columns: Vec<String> = used.map(|column| format!("{row}.{}", quoted(column))).collect();
+        columns.join(", ")
+    };
+    // By their bytes, whatever a collation holds to be the same, and by no operator of pgvector, which a dump could not name.
+    let differs = format!("record_image_ne(ROW({}), ROW({}))", columns("OLD"), columns("NEW"));
+    // Where nothing but columns matters, an update of others does not even call the function. Elsewhere every update does, and the columns
+    // are named for the server to know of: it lets nobody drop one that the function reads.
+    let has_columns_only =
+        table.options.condition.is_none() && (table.is_source_column || table.options.source.is_none());
+    let when = if has_columns_only { differs } else { format!("true OR {differs}") };
     format!(
         "CREATE TRIGGER \"00_rehang_{g}_rows\" AFTER INSERT OR DELETE ON {on} FOR EACH ROW EXECUTE FUNCTION rehang.changed_{g}();
-         CREATE TRIGGER \"00_rehang_{g}_updates\" AFTER UPDATE ON {on} FOR EACH ROW{when} EXECUTE FUNCTION rehang.changed_{g}();
+         CREATE TRIGGER \"00_rehang_{g}_updates\" AFTER UPDATE ON {on} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION rehang.changed_{g}();
          CREATE TRIGGER \"00_rehang_{g}_truncate\" AFTER TRUNCATE ON {on} FOR EACH STATEMENT EXECUTE FUNCTION rehang.changed_{g}();
          ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_rows\";
          ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_updates\";
          ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_truncate\";"
+    )
+}
+
+/// Whether the triggers of a gallery on a table, by its number, are of the form that an earlier version made.
+pub(crate) fn has_earlier_triggers(g: i32) -> String {
+    format!(
+        "SELECT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = $1 AND tgname = '00_rehang_{g}_updates'
+             AND pg_get_triggerdef(oid) NOT LIKE '%record_image_ne%')"
     )
 }
 

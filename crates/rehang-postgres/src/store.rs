@@ -26,6 +26,8 @@ const PGVECTOR_ITERATIVE: (u32, u32) = (0, 8);
 const SETTLING: &str = "rehang moves vectors into this column";
 /// Rows that become items in one transaction.
 const ADOPTED_TOGETHER: i64 = 5_000;
+/// Rows that get their vectors in one transaction; whoever writes one of them waits until it ends.
+const MOVED_TOGETHER: i64 = 500;
 
 /// A gallery that lies in a table of PostgreSQL with pgvector, for any number of threads, processes and machines at once. A clone is
 /// another handle on the same gallery.
@@ -143,7 +145,8 @@ impl PostgresStore {
 
     /// Makes a gallery of a table: the schema `rehang`, its tables, and triggers on the table; then every row becomes an item. The table
     /// may be written and read meanwhile; its writers wait for the moment in which the triggers are made. `advance` is told `(done, total)`
-    /// rows, and ends the work where it gives `false`. Where a process died, the next call goes on; where all is done, it changes nothing.
+    /// rows, and ends the work where it gives `false`. Where a process died, the next call goes on; where all is done, it changes nothing,
+    /// but for a gallery that an earlier version made, whose triggers are made anew.
     ///
     /// # Errors
     ///
@@ -163,6 +166,7 @@ impl PostgresStore {
             let table = Table::inspect(connection, options)?;
             if let Some((number, known, _)) = number_of(connection, &table)? {
                 expect_options(&known, options)?;
+                renew_triggers(connection, number, &table, &facts)?;
                 return Ok((table, number));
             }
             connection.batch(schema::BASE)?;
@@ -372,7 +376,7 @@ impl PostgresStore {
             connection.batch(&format!("COMMENT ON COLUMN {on}.{name} IS {ours}"))
         })?;
         let page = format!(
-            "WITH page AS (SELECT item FROM rehang.vector_{n} WHERE item > $1 ORDER BY item LIMIT 5000),
+            "WITH page AS (SELECT item FROM rehang.vector_{n} WHERE item > $1 ORDER BY item LIMIT {MOVED_TOGETHER}),
                  moved AS (UPDATE {on} AS t SET {name} = v.value FROM page JOIN rehang.vector_{n} AS v ON v.item = page.item
                      JOIN rehang.item_{g} AS i ON i.key = page.item WHERE {is_of} AND t.{name} IS DISTINCT FROM v.value)
              SELECT max(item), count(*) FROM page",
@@ -381,6 +385,8 @@ impl PostgresStore {
         let (mut after, mut done) = (-1_i64, 0);
         loop {
             let (last, moved) = inner.database.run(Mode::Write, |connection| {
+                // As where rows become items: the page gives up before an application that waits for it is ended, and is made again.
+                connection.batch("SET LOCAL lock_timeout = '50ms'")?;
                 let row = connection.query_one(&page, &[&after])?;
                 Ok((row.try_get::<_, Option<i64>>(0)?, row.try_get::<_, i64>(1)?))
             })?;
@@ -417,12 +423,12 @@ impl PostgresStore {
     }
 
     /// Takes everything of ours out of the database again. The application's table is left as it was found, but for a column that the
-    /// vectors were [moved](PostgresStore::settle) into: what has changed since comes after them, while writers of the table wait.
+    /// vectors were [moved](PostgresStore::settle) into: what has changed since comes after them, while all who use the table wait.
     ///
     /// # Errors
     ///
     /// Unavailable where transactions keep the table for too long; an invalid option where the role may not do it; not found where the
-    /// column is not there.
+    /// column is not there; a conflict where something of the application's, as a view, depends on what is ours.
     pub fn release(self, settled: Option<&str>) -> Result<()> {
         let inner = &*self.0;
         let (g, on) = (inner.number, &inner.table.qualified);
@@ -431,7 +437,11 @@ impl PostgresStore {
             .transpose()?;
         inner.database.run(Mode::Write, |connection| {
             inner.lock(connection)?;
-            connection.batch(&format!("LOCK TABLE {on} IN SHARE ROW EXCLUSIVE MODE"))?;
+            // At once the lock that the end of the triggers takes: one that grew would be in a deadlock with a transaction that has read the
+            // table and then writes it. Where others are at our tables, this gives up before the server ends one of them.
+            connection.batch(&format!(
+                "LOCK TABLE {on} IN ACCESS EXCLUSIVE MODE; SET LOCAL lock_timeout = '500ms'"
+            ))?;
             if let Some((column, n)) = &last {
                 connection.batch(&format!(
                     "UPDATE {on} AS t SET {column} = v.value FROM rehang.item_{g} AS i LEFT JOIN rehang.vector_{n} AS v ON v.item = i.key
@@ -447,8 +457,11 @@ impl PostgresStore {
                 schema::drop_triggers(g, on),
                 serving::drop_view(g)
             ))?;
-            let left = connection.count("SELECT count(*) FROM rehang.gallery", &[])?;
-            if left == 0 { connection.batch("DROP SCHEMA rehang CASCADE") } else { Ok(()) }
+            if connection.count("SELECT count(*) FROM rehang.gallery", &[])? > 0 {
+                return Ok(());
+            }
+            let left: String = spaces::left(connection)?.into_iter().map(schema::drop_space_tables).collect();
+            connection.batch(&(left + schema::DROP_BASE))
         })
     }
 
@@ -536,7 +549,15 @@ fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, St
         return Ok(None);
     }
     let sql = "SELECT number, options, listed, format FROM rehang.gallery WHERE relation = $1";
-    let Some(row) = connection.query_opt(sql, &[&table.oid])? else { return Ok(None) };
+    let Some(row) = connection.query_opt(sql, &[&table.oid])? else {
+        let others = "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgname ~ '^00_rehang_[0-9]+_'";
+        if connection.count(others, &[&table.oid])? > 0 {
+            let why = "its triggers are those of a gallery that takes another table for its own, as after a dump by an earlier version; \
+                       DROP SCHEMA rehang CASCADE takes all galleries out of the database, and each can be made anew";
+            return Err(Error::conflict(format!("the table {}", table.options.table), why).into());
+        }
+        return Ok(None);
+    };
     let format: i32 = row.try_get(3)?;
     if format != FORMAT {
         let what = format!("the gallery in {}", table.options.table);
@@ -546,6 +567,25 @@ fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, St
         return Err(Error::conflict(what, why).into());
     }
     Ok(Some((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))
+}
+
+/// Brings a gallery that an earlier version made to the present form: a dump of it would keep neither which table it is of nor the
+/// trigger of its updates.
+fn renew_triggers(connection: &mut Connection, number: i32, table: &Table, facts: &Facts) -> Step<()> {
+    let is_earlier: bool =
+        connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
+    if !is_earlier {
+        return Ok(());
+    }
+    // Spaces neither come nor go from here on.
+    connection.batch(
+        "SET LOCAL lock_timeout = '500ms'; ALTER TABLE rehang.gallery ALTER COLUMN relation TYPE regclass",
+    )?;
+    let spaces = spaces::all(connection, number)?;
+    let path = search_path(connection, table, facts)?;
+    connection.batch(&schema::drop_triggers(number, &table.qualified))?;
+    connection.batch(&schema::function(number, table, &spaces, &path))?;
+    connection.batch(&schema::triggers(number, table))
 }
 
 fn register(table: &Table) -> String {

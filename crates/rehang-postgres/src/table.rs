@@ -212,14 +212,16 @@ impl Table {
         Ok(table)
     }
 
-    /// The source of a row, as text.
+    /// The source of a row, as text. Two are the same only letter by letter, whatever the collation of the column says.
     pub(crate) fn source_of(&self, row: &str) -> String {
         match &self.options.source {
             None => "NULL::text".into(),
-            Some(column) if self.is_source_column => format!("{row}.{}::text", quoted(column)),
+            Some(column) if self.is_source_column => format!("{row}.{}::text COLLATE \"C\"", quoted(column)),
             // The row's columns are all that the expression sees.
             // It ends with its line, since it may end with a comment.
-            Some(expression) => format!("(SELECT ({expression}\n)::text FROM (SELECT {row}.*) AS this)"),
+            Some(expression) => {
+                format!("(SELECT ({expression}\n)::text FROM (SELECT {row}.*) AS this) COLLATE \"C\"")
+            }
         }
     }
 

@@ -290,7 +290,7 @@ fn write_states(
         "WITH w AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::real[], $5::smallint[], $6::float8[], $7::real[])
                  AS w(item, revision, provenance, sigma2, band, score, squared_error)){free}
          UPDATE rehang.state_{n} AS s SET provenance = w.provenance, sigma2 = coalesce(w.sigma2, s.sigma2), band = w.band,
-             score = w.score, squared_error = w.squared_error, failed = false,
+             score = w.score, squared_error = w.squared_error, failed = s.failed AND w.provenance = 'adapted',
              change = CASE w.provenance WHEN 'native' THEN nextval('rehang.revision') ELSE s.change END
          FROM w {of_free} WHERE {still_is} RETURNING s.item"
     );
@@ -307,14 +307,16 @@ fn write_values(connection: &mut Connection, n: i32, writes: &[VectorWrite], rea
     connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = ANY($1)"), &[&keys])?;
     let vectors = ready.iter().map(|at| (row_of(of(at).key), of(at).vector.as_slice()));
     connection.copy_vectors(&format!("rehang.vector_{n}"), vectors)?;
-    connection.execute(&format!("DELETE FROM rehang.failure_{n} WHERE item = ANY($1)"), &[&keys])?;
     let natives: Vec<i64> = ready
         .iter()
         .filter(|at| of(at).provenance == Provenance::Native)
         .map(|at| row_of(of(at).key))
         .collect();
     if !natives.is_empty() {
-        connection.execute(&format!("DELETE FROM rehang.claim_{n} WHERE item = ANY($1)"), &[&natives])?;
+        for table in ["failure", "claim"] {
+            connection
+                .execute(&format!("DELETE FROM rehang.{table}_{n} WHERE item = ANY($1)"), &[&natives])?;
+        }
     }
     Ok(())
 }
@@ -421,7 +423,9 @@ pub(crate) fn record_failures(
         // Always in the order of keys, so that two workers never wait for each other; the last reason of an item counts.
         failures.sort_by_key(|(key, ..)| *key);
         for (key, revision, reason) in failures {
-            connection.execute(&sql, &[&row_of(*key), &int(*revision), reason])?;
+            // What an encoder said may hold what no text of the server can.
+            let reason = reason.replace('\0', "\u{fffd}");
+            connection.execute(&sql, &[&row_of(*key), &int(*revision), &reason])?;
         }
         Ok(())
     })

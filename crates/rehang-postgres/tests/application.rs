@@ -4,12 +4,13 @@ mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use postgres::Client;
 use postgres::error::SqlState;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Band, Epoch, Examined, Filter, Index as _, ItemKey, ItemWrite, Ledger, Outcome, Priority, Queue,
@@ -356,15 +357,16 @@ const STEPS: &[Step] = &[
     },
 ];
 
+/// A role of the application. Roles are those of the whole server, so the name is this database's.
+fn role(address: &str) -> String {
+    format!("application_{}", address.rsplit("test_").next().unwrap().split('?').next().unwrap())
+}
+
 /// Every step, undone by a rollback and by a savepoint, and then done.
 fn go_through_the_steps(session: &str, begin: &str) {
     let Some(server) = server::server() else { return };
     let mut application = Application::new(server, TABLE, &options());
-    // Roles are those of the whole server, so the name is this database's.
-    let role = format!(
-        "application_{}",
-        application.address.rsplit("test_").next().unwrap().split('?').next().unwrap()
-    );
+    let role = role(&application.address);
     application.sql(&format!(
         "CREATE ROLE {role}; GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON notes TO {role}; GRANT USAGE ON SCHEMA public TO {role}"
     ));
@@ -503,6 +505,19 @@ fn snapshots_from_before_a_failure_was_recorded() {
         );
         with_an_older_snapshot(isolation, &ours, "DELETE FROM notes WHERE id = 2", &[("2", Gone)]);
     }
+}
+
+/// What an encoder says of an item may hold what no text of the server does.
+#[test]
+fn a_reason_with_a_nul_is_kept_without_it() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    let looks = application.fill();
+    let (key, revision) = (looks["2"].key, looks["2"].revision);
+    application.store.record_failures("new", &[(key, revision, "no\0such".into())]).unwrap();
+    let failures = application.store.failures("new", None, 10).unwrap();
+    let of_it = failures.iter().find(|failure| failure.key == key).unwrap();
+    assert_eq!(of_it.reason, "no\u{fffd}such");
 }
 
 fn claim_all(application: &Application, _: &Looks) {
@@ -924,6 +939,30 @@ fn a_source_that_is_an_expression() {
     }
 }
 
+/// The server drops no column under a gallery that reads it, since writes of the application would fail then.
+#[test]
+fn a_column_that_a_gallery_reads_stays() {
+    let Some(server) = server::server() else { return };
+    for (source, condition) in
+        [("body", None), ("lower(body)", None), ("body", Some("topic IS DISTINCT FROM 'draft'"))]
+    {
+        let options = TableOptions {
+            source: Some(source.into()),
+            condition: condition.map(str::to_owned),
+            ..options()
+        };
+        let mut application = Application::new(server, TABLE, &options);
+        let drop = "ALTER TABLE notes DROP COLUMN embedding";
+        let error = application.client.batch_execute(drop).unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::DEPENDENT_OBJECTS_STILL_EXIST), "{source}: {error:?}");
+        application.sql("INSERT INTO notes (id, body) VALUES (1, 'one'); UPDATE notes SET title = 'x'");
+        assert_eq!(application.looks().len(), 1, "{source}");
+        let Application { store, mut client, .. } = application;
+        store.release(None).unwrap();
+        client.batch_execute(drop).unwrap();
+    }
+}
+
 /// Columns by the names of what the triggers' function calls its own.
 #[test]
 fn columns_by_any_name() {
@@ -1182,6 +1221,10 @@ fn adoption_lists_every_row_whatever_the_order_of_keys_is() {
     }
 }
 
+/// A collation by which the same letters are equal, small or not.
+const BLIND: &str =
+    "CREATE COLLATION blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false)";
+
 /// The key that is looked up in our tables has the collation of the application's, so that equal keys are equal and an index finds them.
 #[test]
 fn keys_keep_their_collation() {
@@ -1200,8 +1243,7 @@ fn keys_keep_their_collation() {
         application.client.query(plan, &[]).unwrap().iter().map(|row| row.get(0)).collect();
     assert!(!lines.join("\n").contains("Seq Scan"), "{lines:#?}");
     // Where the server knows them, keys may be equal that are not the same.
-    let blind = "CREATE COLLATION blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false)";
-    if application.client.batch_execute(blind).is_err() {
+    if application.client.batch_execute(BLIND).is_err() {
         eprintln!("skipped: a server without ICU");
         return;
     }
@@ -1216,6 +1258,38 @@ fn keys_keep_their_collation() {
     expect(&before, &application.looks(), &[("first", Changed(false))], "the same key in other letters");
     application.sql("DELETE FROM notes WHERE id = 'First'");
     assert_eq!(application.looks().len(), 0);
+}
+
+/// A source is another one when any letter of it is, also where its collation says that nothing has changed.
+#[test]
+fn a_source_in_other_letters_is_another_one() {
+    let Some(server) = server::server() else { return };
+    for source in ["body", "body || ''"] {
+        let address = server.database();
+        let mut client = server::client(&address);
+        if client.batch_execute(BLIND).is_err() {
+            eprintln!("skipped: a server without ICU");
+            return;
+        }
+        client
+            .batch_execute(
+                "CREATE TABLE notes (id bigint PRIMARY KEY, title text, body text COLLATE blind, topic text, embedding vector(2));
+                 INSERT INTO notes SELECT n, '', 'Cat', '', '[1,1]' FROM generate_series(1, 3) AS n",
+            )
+            .unwrap();
+        let options = TableOptions { source: Some(source.into()), ..options() };
+        let mut application = Application { store: adopt(&address, &options), address, client };
+        let looks = application.looks();
+        write_native(&application, &looks, "1");
+        let before = application.looks();
+        application.sql("UPDATE notes SET body = 'Cat', title = 'x'");
+        assert_eq!(application.looks(), before, "{source}");
+        application.sql("UPDATE notes SET body = 'CAT' WHERE id = 1");
+        let after = application.looks();
+        expect(&before, &after, &[("1", Changed(false))], source);
+        application.sql("UPDATE notes SET body = 'cat', id = 9 WHERE id = 2");
+        expect(&after, &application.looks(), &[("2", Gone), ("9", New(false))], source);
+    }
 }
 
 #[test]
@@ -1305,6 +1379,49 @@ fn an_application_that_goes_the_other_way_is_not_in_a_deadlock() {
         }
     });
     assert_eq!(application.looks().len(), 40);
+}
+
+/// The rights that the page gives to an application's role are all that it takes, also where the spaces come later.
+#[test]
+fn the_rights_of_the_page_are_enough() {
+    let Some(server) = server::server() else { return };
+    let page = include_str!("../../../docs/postgres.md");
+    let of_page: Vec<&str> =
+        page.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let [to_read, to_write] = of_page[..] else { panic!("the page has two lists of rights: {of_page:?}") };
+    let address = server.database();
+    let role = role(&address);
+    let given =
+        |list: &str| list.replace(" owner ", " CURRENT_USER ").replace(" TO app;", &format!(" TO {role};"));
+    let mut client = server::client(&address);
+    client
+        .batch_execute(&format!(
+            "{TABLE}; INSERT INTO notes (id, body, embedding) VALUES (1, 'one', '[1,0]'), (2, 'two', '[2,0]');
+             CREATE ROLE {role}; GRANT SELECT ON notes TO {role}"
+        ))
+        .unwrap();
+    let store = PostgresStore::adopt(&address, &options(), Some("old"), &|_, _| true).unwrap();
+    store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
+    let mut application = Application { address, client, store };
+    application.sql(&given(to_read));
+    let mut client = server::client(&application.address);
+    client.batch_execute(&format!("SET ROLE {role}")).unwrap();
+    let mut found = |sql: &str| client.query(sql, &[]).map(|rows| rows.len());
+    assert_eq!(found("SELECT * FROM rehang.search('notes', '[1,0]')").unwrap(), 2);
+    assert_eq!(found("SELECT * FROM rehang.serving_1").unwrap(), 2);
+    application.store.create_space(&Space::new("new", 3, Distance::L2, false), Provenance::Native).unwrap();
+    let looks = application.looks();
+    write_native(&application, &looks, "1");
+    application.store.switch_serving("old", "new").unwrap();
+    assert_eq!(found("SELECT * FROM rehang.search('notes', '[1,2,3]')").unwrap(), 1);
+    assert_eq!(found("SELECT * FROM rehang.serving_1").unwrap(), 1);
+    let write = "SELECT rehang.write('notes', '2', '[1,2,3]', 'new')";
+    assert_eq!(found(write).unwrap_err().code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
+    application.sql(&given(to_write));
+    found(write).unwrap();
+    assert_eq!(application.looks()["2"].new, Some(Provenance::Native));
+    drop(client);
+    application.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
 }
 
 /// The rows of the view, as `key vector provenance handicap`.
@@ -1408,6 +1525,165 @@ fn vectors_move_into_a_column_that_is_new_or_empty() {
     refused(&application, "mine", "what is in this one would be lost");
     application.store.settle("embedding_new", &|_, _| true).unwrap();
     assert_eq!(column(&mut application, "embedding_new"), [native(), native(), native(), native()]);
+}
+
+/// Vectors that move into a column wait for a row that another transaction is at, and hold up nobody meanwhile.
+#[test]
+fn vectors_move_beside_a_transaction_that_is_open() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    let looks = application.fill();
+    write_native(&application, &looks, "2");
+    application.store.switch_serving("old", "new").unwrap();
+    // The column is there, and empty again.
+    application.store.settle("moved", &|_, _| false).unwrap_err();
+    application.sql("UPDATE notes SET moved = NULL; SET lock_timeout = '500ms'");
+    let mut holder = server::client(&application.address);
+    holder.batch_execute("BEGIN; UPDATE notes SET title = 'held' WHERE id = 4").unwrap();
+    let Application { store, mut client, .. } = application;
+    std::thread::scope(|scope| {
+        let settled = scope.spawn(|| store.settle("moved", &|_, _| true));
+        let waits = "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database()
+            AND wait_event_type = 'Lock' AND query ~ 'moved AS')";
+        while !client.query_one(waits, &[]).unwrap().get::<_, bool>(0) {}
+        client.batch_execute("UPDATE notes SET title = 'free' WHERE id < 4").unwrap();
+        holder.batch_execute("COMMIT").unwrap();
+        settled.join().unwrap().unwrap();
+    });
+    let moved = "SELECT id FROM notes WHERE moved = '[1,2,3]' ORDER BY id";
+    let moved: Vec<i64> = client.query(moved, &[]).unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(moved, [1, 2, 4]);
+}
+
+/// A transaction that has read the table can write it while a release waits for that transaction.
+#[test]
+fn a_release_is_in_no_readers_way() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.fill();
+    let Application { address, store, mut client } = application;
+    let mut reader = server::client(&address);
+    reader.batch_execute("SET lock_timeout = '300ms'; BEGIN; SELECT count(*) FROM notes").unwrap();
+    std::thread::scope(|scope| {
+        let released = scope.spawn(|| store.release(None));
+        let waits =
+            "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE relation = 'notes'::regclass AND NOT granted)";
+        while !client.query_one(waits, &[]).unwrap().get::<_, bool>(0) {}
+        reader.batch_execute("UPDATE notes SET title = 'x'; COMMIT").unwrap();
+        released.join().unwrap().unwrap();
+    });
+    assert_eq!(left_of_us(&mut client), 0);
+}
+
+/// What an application has made of ours is not taken away with it.
+#[test]
+fn a_release_is_refused_while_a_view_reads_what_is_ours() {
+    let Some(server) = server::server() else { return };
+    for query in ["SELECT * FROM rehang.search('notes', '[1,0]')", "SELECT id FROM rehang.serving_1"] {
+        let mut application = Application::new(server, TABLE, &options());
+        let before = application.fill();
+        application.sql(&format!("CREATE VIEW nearest AS {query}"));
+        let error = application.store.clone().release(None).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Conflict { .. }), "{error:?}");
+        assert!(error.to_string().contains("view nearest depends on"), "{error}");
+        assert_eq!(application.looks(), before);
+        application.sql("DROP VIEW nearest");
+        let Application { store, mut client, .. } = application;
+        store.release(None).unwrap();
+        assert_eq!(left_of_us(&mut client), 0);
+    }
+}
+
+/// A new database out of a dump; `None` where there is no program that makes one.
+fn restored(server: &server::Server, address: &str) -> Option<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("dump.sql");
+    let run = |script: &str, address: &str| {
+        let programs = server.programs.as_deref().unwrap_or_default();
+        let script = format!("PATH=\"{programs}:$PATH\"; {script}");
+        Command::new("sh").args(["-c", &script, address]).arg(&file).output().unwrap()
+    };
+    let dumped = run("pg_dump --file=\"$1\" \"$0\"", address);
+    if !dumped.status.success() {
+        return None;
+    }
+    let address = server.database();
+    let read = run("psql -qX --file=\"$1\" \"$0\"", &address);
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    Some(address)
+}
+
+/// A gallery that comes out of a dump is that of the table which came with it.
+#[test]
+fn a_gallery_comes_out_of_a_dump() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    let before = application.fill();
+    let Some(copy) = restored(server, &application.address) else {
+        eprintln!("skipped: no pg_dump");
+        return;
+    };
+    let store = PostgresStore::open(&copy, &options(), Some("old")).unwrap();
+    assert_eq!(looks(&store, &copy), before);
+    let mut client = server::client(&copy);
+    assert_eq!(client.query("SELECT * FROM rehang.search('notes', '[1,0]')", &[]).unwrap().len(), 4);
+    client.batch_execute("UPDATE notes SET body = 'x' WHERE id = 1").unwrap();
+    expect(&before, &looks(&store, &copy), &[("1", Changed(false))], "after the dump");
+
+    // One of an earlier version knows its table by a number, and a trigger of it is in no dump.
+    application.sql(
+        "ALTER TABLE rehang.gallery ALTER COLUMN relation TYPE oid; DROP TRIGGER \"00_rehang_1_updates\" ON notes;
+         CREATE TRIGGER \"00_rehang_1_updates\" AFTER UPDATE ON notes FOR EACH ROW
+             WHEN (OLD.embedding IS DISTINCT FROM NEW.embedding OR OLD.body IS DISTINCT FROM NEW.body OR OLD.id <> NEW.id)
+             EXECUTE FUNCTION rehang.changed_1();
+         ALTER TABLE notes ENABLE ALWAYS TRIGGER \"00_rehang_1_updates\"",
+    );
+    let copy = restored(server, &application.address).unwrap();
+    let open = || PostgresStore::open(&copy, &options(), Some("old"));
+    let adopt_copy = || PostgresStore::adopt(&copy, &options(), Some("old"), &|_, _| true);
+    for error in [open().unwrap_err(), adopt_copy().unwrap_err()] {
+        assert!(error.to_string().contains("a gallery that takes another table for its own"), "{error}");
+    }
+    server::client(&copy).batch_execute("DROP SCHEMA rehang CASCADE").unwrap();
+    assert_eq!(looks(&adopt(&copy, &options()), &copy).len(), 4);
+
+    // It is brought to the present form where it is adopted once more.
+    application.store = adopt(&application.address, &options());
+    assert_eq!(application.looks(), before);
+    let copy = restored(server, &application.address).unwrap();
+    let store = PostgresStore::open(&copy, &options(), Some("old")).unwrap();
+    assert_eq!(looks(&store, &copy), before);
+}
+
+/// A standby only reads, until it takes over: a write waits for that.
+#[test]
+fn a_write_waits_until_a_standby_takes_over() {
+    if server::server().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let Ok(first) = server::Server::start(Some(&data)) else {
+        eprintln!("skipped: no server that may be stopped");
+        return;
+    };
+    let mut application = Application::new(&first, TABLE, &options());
+    let looks = application.fill();
+    let pid = first.pid.unwrap().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    while data.join("postmaster.pid").exists() {}
+    fs_err::write(data.join("standby.signal"), "").unwrap();
+    let _second = server::Server::start(Some(&data)).unwrap();
+    let Application { address, store, .. } = application;
+    let mut standby = server::client(&address);
+    std::thread::scope(|scope| {
+        let native = write((looks["2"].key, looks["2"].revision), Provenance::Native);
+        let written = scope.spawn(|| store.write_vectors("new", None, &[native]));
+        let comes = "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'rehang')";
+        while !written.is_finished() && !standby.query_one(comes, &[]).unwrap().get::<_, bool>(0) {}
+        standby.batch_execute("SELECT pg_promote()").unwrap();
+        assert_eq!(written.join().unwrap().unwrap(), [Outcome::Written]);
+    });
 }
 
 #[test]

@@ -340,6 +340,7 @@ fn servers_that_cannot_be_reached() {
             is_option,
             &["the address of the server", "postgresql://USER@HOST:PORT/DATABASE"],
         ),
+        ("postgresql://me:p@secret@host/shop", is_option, &["the address of the server", "write %40"]),
         ("secret", is_option, &["the address of the server", "postgresql://USER@HOST:PORT/DATABASE"]),
         (
             "http://me:secret@host/shop",
