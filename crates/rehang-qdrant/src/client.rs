@@ -1,4 +1,4 @@
-//! Requests to the server, sent again while it is away: every request of ours may arrive twice.
+//! Requests to the server, sent again while it is away: every request of ours may arrive twice, but for a change that is sent once.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::clock;
 use crate::points::{Point, id_of};
 
 /// How long a call tries to reach a server that is away, as while it starts again.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The longest that a connection may take to come about, and a request with its answer: an index over all points takes minutes.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -70,6 +70,17 @@ impl Client {
 
     /// The whole answer, from the first attempt that gets one.
     pub(crate) fn answer(&self, method: &str, path: &str, body: &impl Serialize) -> Result<Value> {
+        self.answer_within(PATIENCE, method, path, body)
+    }
+
+    /// The same with a patience of its own; with none the request is sent once.
+    fn answer_within(
+        &self,
+        patience: Duration,
+        method: &str,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Value> {
         let body = serde_json::to_vec(body).map_err(|error| Error::corrupt("a request", error))?;
         let began = clock::now();
         let mut pause = Duration::from_millis(20);
@@ -83,7 +94,7 @@ impl Client {
                 Ok((status, said)) => return Err(self.refused(status, &said_of(&said))),
                 Err(error) => error.to_string(),
             };
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() >= patience {
                 return Err(ErrorKind::Unavailable { service: self.name(), detail }.into());
             }
             clock::wait(pause);
@@ -247,14 +258,23 @@ impl Client {
     /// Changes that the server makes one after the other; others' may come in between. The last one goes to all shards: it is about a
     /// filter, or the only one. Returns when they can be seen.
     pub(crate) fn change(&self, collection: &str, operations: &[Value]) -> Result<()> {
+        self.change_within(PATIENCE, collection, operations)
+    }
+
+    /// The same, sent once: of what fails any part may have been applied, and none is applied twice.
+    pub(crate) fn change_once(&self, collection: &str, operations: &[Value]) -> Result<()> {
+        self.change_within(Duration::ZERO, collection, operations)
+    }
+
+    fn change_within(&self, patience: Duration, collection: &str, operations: &[Value]) -> Result<()> {
         let Some((last, before)) = operations.split_last() else { return Ok(()) };
         let path = |wait: bool| format!("/collections/{collection}/points/batch?wait={wait}");
         if !before.is_empty() {
             // A server that is to wait does so for each operation by itself, which takes several times as long. Each shard applies its
             // operations in turn, so those before the last one are applied when that one is.
-            self.ask("POST", &path(false), &json!({"operations": before}))?;
+            self.answer_within(patience, "POST", &path(false), &json!({"operations": before}))?;
         }
-        self.ask("POST", &path(true), &json!({"operations": [last]})).map(drop)
+        self.answer_within(patience, "POST", &path(true), &json!({"operations": [last]})).map(drop)
     }
 }
 

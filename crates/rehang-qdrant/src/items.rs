@@ -1,13 +1,15 @@
 //! Items: the application's points, once they have a revision.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use rehang::{Error, Result};
 use rehang_store::{Item, ItemKey, ItemWrite, Revision, check};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::client::{PAGE, With};
+use crate::client::{PAGE, PATIENCE, With};
+use crate::clock;
 use crate::collection::put_at;
 use crate::meta::{self, Meta, SpaceSlot};
 use crate::points::{
@@ -18,6 +20,8 @@ use crate::store::{Inner, cancelled};
 
 /// Points of one upsert.
 const UPSERT: usize = 256;
+/// Between a listing that failed and the next one.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The condition that no tag is on a point.
 fn untagged() -> Value {
@@ -33,16 +37,18 @@ pub(crate) fn has_source(yes: bool) -> Value {
 /// such a point belong to its content before, and are taken out first. `each` is told how many there were so far and says whether to go
 /// on. Gives how many points cannot be items, of the first thousand.
 ///
-/// All of a page get the same revision: with the key it still says which state of the item it is.
+/// All of a page that have a source get the same revision, and all others another one: with the key it still says which state of the
+/// item it is, since each revision is given by one operation, which the server applies once.
 pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
     let collection = inner.collection();
     let mut done = 0;
+    let mut failing: Option<Instant> = None;
     loop {
         let (page, others) = inner.client.first_page(collection, &all_of([untagged()]))?;
         if page.is_empty() {
             return Ok(others);
         }
-        let revision = meta::reserve(inner, 1)?;
+        let first = meta::reserve(inner, 2)?;
         let these = || [has_id(page.iter().map(|point| point.key)), untagged()];
         let stale: Vec<String> = meta::read(inner)?
             .spaces
@@ -55,13 +61,24 @@ pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<
             operations.push(json!({"delete_vectors": {"filter": all_of(these()), "vector": stale}}));
         }
         let no_source = inner.options.source.as_deref().map(is_empty);
-        let tag = |no_source: bool| json!({REVISION: revision, TAG: {"n": no_source}});
-        if let Some(no_source) = no_source {
+        let tag = |no_source: bool| json!({REVISION: first + u64::from(no_source), TAG: {"n": no_source}});
+        if let Some(no_source) = &no_source {
             let filter = json!({"must": these(), "must_not": [no_source]});
             operations.push(json!({"set_payload": {"payload": tag(false), "filter": filter}}));
         }
-        operations.push(json!({"set_payload": {"payload": tag(true), "filter": all_of(these())}}));
-        inner.client.change(collection, &operations)?;
+        // What has a source by now was written since: it is of the next page.
+        let others_of_page: Vec<Value> = these().into_iter().chain(no_source).collect();
+        operations.push(json!({"set_payload": {"payload": tag(true), "filter": all_of(others_of_page)}}));
+        if let Err(error) = inner.client.change_once(collection, &operations) {
+            // Sent again as it is, it could give a revision that a worker has read to what the application wrote since.
+            let began = *failing.get_or_insert_with(clock::now);
+            if !error.is_retryable() || began.elapsed() >= PATIENCE {
+                return Err(error);
+            }
+            clock::wait(PAUSE);
+            continue;
+        }
+        failing = None;
         done += page.len() as u64;
         if !each(done) {
             return Err(cancelled());

@@ -28,11 +28,14 @@ const NAMES: usize = 256;
 pub(crate) struct Meta {
     /// How the gallery was made.
     pub(crate) options: Option<crate::CollectionOptions>,
-    /// Whether every point that was there has become an item.
+    /// Whether every point that was there has become an item. No space is made before, and a release takes it back.
     pub(crate) is_listed: bool,
     /// Slots that were given so far; none is given twice.
     pub(crate) slots: u32,
     pub(crate) spaces: Vec<SpaceSlot>,
+    /// Spaces that were dropped, until nothing of them is left; their vectors are those of no other space.
+    #[serde(default)]
+    pub(crate) dropped: Vec<SpaceSlot>,
     pub(crate) serving: Option<String>,
     pub(crate) documents: BTreeMap<String, Document>,
 }
@@ -59,6 +62,20 @@ impl SpaceSlot {
 }
 
 impl Meta {
+    /// Whether a release of the gallery has begun: then there are spaces, and it is not listed any more.
+    pub(crate) fn is_leaving(&self) -> bool {
+        !self.is_listed && !self.spaces.is_empty()
+    }
+
+    /// Natives whose tags a release has taken away look like those of content before, which a sweep would remove.
+    fn expect_to_stay(&self, inner: &Inner) -> Result<()> {
+        if !self.is_leaving() {
+            return Ok(());
+        }
+        let what = format!("the gallery in collection {}", inner.collection());
+        Err(Error::wrong_phase(what, "being released; release it once more, which goes on where that ended"))
+    }
+
     pub(crate) fn find(&self, space: &str, whose: &str) -> Result<&SpaceSlot> {
         self.spaces.iter().find(|there| there.record.space.name == space).ok_or_else(|| {
             let names: Vec<&str> = self.spaces.iter().map(|there| there.record.space.name.as_str()).collect();
@@ -133,7 +150,15 @@ struct Versioned<S> {
     state: S,
 }
 
+/// The state of a gallery that stays: one whose release has begun is refused.
 pub(crate) fn read(inner: &Inner) -> Result<Meta> {
+    let meta = read_any(inner)?;
+    meta.expect_to_stay(inner)?;
+    Ok(meta)
+}
+
+/// The same of any gallery.
+pub(crate) fn read_any(inner: &Inner) -> Result<Meta> {
     Ok(read_state::<Meta>(inner, META)?.state)
 }
 
@@ -151,9 +176,21 @@ fn read_state<S: DeserializeOwned + Default>(inner: &Inner, point: u64) -> Resul
     })
 }
 
-/// Changes the state beside the items in one step. `change` may be called more than once, on what is there by then.
-pub(crate) fn change<T>(inner: &Inner, change: impl FnMut(&mut Meta) -> Result<T>) -> Result<T> {
-    change_state(inner, META, change)
+/// Changes the state beside the items in one step. `change` may be called more than once, on what is there by then. A gallery whose
+/// release has begun is refused.
+pub(crate) fn change<T>(inner: &Inner, mut change: impl FnMut(&mut Meta) -> Result<T>) -> Result<T> {
+    change_state(inner, META, |meta: &mut Meta| {
+        meta.expect_to_stay(inner)?;
+        change(meta)
+    })
+}
+
+/// Begins a release, or finds it begun. From here on calls on the gallery are refused. Gives what there is to take out.
+pub(crate) fn leave(inner: &Inner) -> Result<Meta> {
+    change_state(inner, META, |meta: &mut Meta| {
+        meta.is_listed = false;
+        Ok(meta.clone())
+    })
 }
 
 /// Revisions that were never given before: the first of so many.
@@ -193,5 +230,25 @@ where
         }
         clock::wait(pause);
         pause = (pause * 2).min(std::time::Duration::from_millis(50));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_before_knows_whether_it_is_leaving() {
+        let space = r#"{"slot":1,"vector":"m","is_applications":false,"record":{"written_as":"old","epoch":1,
+            "space":{"model":"m","dimension":2,"distance":"l2","normalised":false}}}"#;
+        for (is_listed, spaces, is_leaving) in
+            [(false, "", false), (true, space, false), (false, space, true)]
+        {
+            let text = format!(
+                r#"{{"options":null,"is_listed":{is_listed},"slots":1,"spaces":[{spaces}],"serving":null,"documents":{{}}}}"#
+            );
+            let meta: Meta = serde_json::from_str(&text).unwrap();
+            assert_eq!((meta.is_leaving(), meta.dropped.len()), (is_leaving, 0));
+        }
     }
 }

@@ -31,8 +31,8 @@ pub(crate) struct Point {
     vectors: BTreeMap<String, Vec<f32>>,
     /// The number that it was ordered by.
     pub(crate) order_value: f64,
-    /// How near it is to a query, as the server counts.
-    pub(crate) score: f64,
+    /// How near it is to a query, as the server counts; `None` where there is no query, or the server found no number.
+    pub(crate) score: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -124,7 +124,7 @@ impl Point {
                 payload: raw.payload.unwrap_or_default(),
                 vectors,
                 order_value: raw.order_value.unwrap_or_default(),
-                score: raw.score.unwrap_or_default(),
+                score: raw.score,
             })
         };
         Ok(raw.into_iter().filter_map(point).collect())

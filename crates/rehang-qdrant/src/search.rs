@@ -53,7 +53,7 @@ fn search_one(
             continue;
         }
         let is_all = points.len() < limit;
-        let farthest = points.last().map(|point| distance(space, point));
+        let farthest = points.last().and_then(|point| distance(space, point));
         let mut found: Vec<Found> =
             points.iter().filter_map(|point| hit(inner, space, point, filter)).collect();
         found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
@@ -115,24 +115,26 @@ fn conditions(inner: &Inner, space: &SpaceSlot, filter: &Filter) -> Value {
 fn hit(inner: &Inner, space: &SpaceSlot, point: &Point, filter: &Filter) -> Option<Found> {
     let provenance = point.mark(space).made_by(space, Some(true))?;
     let item = point.item(&inner.options)?;
-    filter.passes(&item, provenance).then(|| Found {
+    let distance = distance(space, point)?;
+    filter.passes(&item, provenance).then_some(Found {
         key: point.key,
         id: item.id,
-        distance: distance(space, point),
+        distance,
         provenance,
         revision: item.revision,
     })
 }
 
-/// The distance as [`Distance`] defines it, of what the server calls a score.
-fn distance(space: &SpaceSlot, point: &Point) -> f32 {
-    let score = point.score as f32;
-    match space.record.space.distance {
+/// The distance as [`Distance`] defines it, of what the server calls a score. A vector with NaN, which the server takes over gRPC, has
+/// a score of NaN, which is null in JSON: it is near to nothing.
+fn distance(space: &SpaceSlot, point: &Point) -> Option<f32> {
+    let score = point.score? as f32;
+    Some(match space.record.space.distance {
         Distance::L2 => score * score,
         Distance::Cosine => 1.0 - score,
         // A minus sign would make the product 0 a negative zero, which sorts before the positive one of another.
         Distance::Dot => 0.0 - score,
-    }
+    })
 }
 
 pub(crate) fn recall(inner: &Inner, space: &str, samples: usize, k: usize) -> Result<f64> {
@@ -175,5 +177,24 @@ pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> 
             return Err(cancelled());
         }
         clock::wait(Duration::from_millis(500));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::Space;
+    use rehang_store::{Epoch, SpaceRecord};
+
+    use super::*;
+
+    #[test]
+    fn what_has_no_number_for_a_score_has_no_distance() {
+        let space = Space::new("m", 2, Distance::L2, false);
+        let record = SpaceRecord { space, written_as: Provenance::Old, epoch: Epoch::FIRST };
+        let space = SpaceSlot { record, slot: 1, vector: "m".into(), is_applications: true };
+        let answer = json!([{"id": 1, "score": null}, {"id": 2, "score": 3.0}]);
+        let points = Point::list(answer, "a server").unwrap();
+        let distances: Vec<Option<f32>> = points.iter().map(|point| distance(&space, point)).collect();
+        assert_eq!(distances, [None, Some(9.0)]);
     }
 }

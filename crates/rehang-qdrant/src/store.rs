@@ -17,7 +17,7 @@ use crate::client::{Client, With};
 use crate::clock::Tokens;
 use crate::collection::{self, CollectionOptions, Facts};
 use crate::meta::{self, Meta, SpaceSlot};
-use crate::points::{REVISION, TAG, is_empty, none_of};
+use crate::points::{REVISION, TAG, all_of, is_empty, none_of};
 use crate::{items, queue, search, vectors};
 
 /// Fields of ours that filters ask for, with the kind of their index.
@@ -128,7 +128,8 @@ impl QdrantStore {
     ///
     /// # Errors
     ///
-    /// As [`QdrantStore::inspect`]; a conflict where the collection is a gallery by other options; cancelled.
+    /// As [`QdrantStore::inspect`]; a conflict where the collection is a gallery by other options, or one whose release has begun;
+    /// cancelled.
     pub fn adopt(
         address: &QdrantAddress,
         options: &CollectionOptions,
@@ -174,6 +175,7 @@ impl QdrantStore {
     }
 
     /// Opens a gallery that was [made](QdrantStore::adopt) of a collection. `old` is the name of the space of the application's vectors.
+    /// One whose [release](QdrantStore::release) has begun opens too, so that it can come to its end.
     ///
     /// # Errors
     ///
@@ -186,9 +188,9 @@ impl QdrantStore {
         if collection::look(&inner.client, &inner.ours)?.is_none() {
             return Err(not_yet());
         }
-        let meta = meta::read(&inner)?;
+        let meta = meta::read_any(&inner)?;
         expect_options(meta.options.as_ref().ok_or_else(not_yet)?, options)?;
-        if !meta.is_listed {
+        if !meta.is_listed && !meta.is_leaving() {
             let what = format!("the gallery in collection {}", options.collection);
             return Err(Error::wrong_phase(what, "not whole yet").advise(Remedy::AdoptTable));
         }
@@ -221,15 +223,16 @@ impl QdrantStore {
     }
 
     /// Takes everything of ours out of the server again: the two fields of every point with their indexes, the collection beside the
-    /// application's, and the named vectors of all spaces that were made, but for the one that serves.
+    /// application's, and the named vectors of all spaces that were made, but for the one that serves. Where a process died, the
+    /// next call goes on; until then all other calls on the gallery are refused.
     ///
     /// # Errors
     ///
     /// A conflict where adapted vectors are in the space that serves, since nothing would say so any more.
     pub fn release(&self) -> Result<()> {
         let inner = &*self.0;
-        let meta = meta::read(inner)?;
-        if let Some(serving) = &meta.serving {
+        let meta = meta::read_any(inner)?;
+        if let Some(serving) = meta.serving.as_ref().filter(|_| !meta.is_leaving()) {
             let counts = vectors::counts(inner, serving)?;
             if counts.adapted > 0 {
                 let what = format!("taking the gallery out of {}", inner.name());
@@ -240,21 +243,16 @@ impl QdrantStore {
                 return Err(Error::conflict(what, why));
             }
         }
-        // From here on it does not open any more, and adopting begins it anew.
-        meta::change(inner, |meta| {
-            meta.is_listed = false;
-            Ok(())
-        })?;
-        for space in &meta.spaces {
-            if !space.is_applications && meta.serving.as_ref() != Some(&space.record.space.name) {
+        let meta = meta::leave(inner)?;
+        let stays = |space: &SpaceSlot| meta.serving.as_ref() == Some(&space.record.space.name);
+        for space in meta.spaces.iter().filter(|space| !stays(space)).chain(&meta.dropped) {
+            if !space.is_applications {
                 inner.client.ask("DELETE", &inner.vector_path(&space.vector), &Value::Null)?;
             }
         }
         let tagged = json!({"should": [none_of([is_empty(TAG)]), none_of([is_empty(REVISION)])]});
-        inner.client.change(
-            inner.collection(),
-            &[json!({"delete_payload": {"keys": [REVISION, TAG], "filter": tagged}})],
-        )?;
+        let untag = [json!({"delete_payload": {"keys": [REVISION, TAG], "filter": tagged}})];
+        inner.client.change(inner.collection(), &untag)?;
         let there = collection::look(&inner.client, inner.collection())?.unwrap_or_default();
         for field in there["payload_schema"].as_object().into_iter().flat_map(|schema| schema.keys()) {
             if *field == REVISION || field.starts_with("rehang_tag.") {
@@ -262,7 +260,9 @@ impl QdrantStore {
                 inner.client.ask("DELETE", &path, &Value::Null)?;
             }
         }
-        inner.client.ask("DELETE", &format!("/collections/{}", inner.ours), &Value::Null).map(drop)
+        inner.client.ask("DELETE", &format!("/collections/{}", inner.ours), &Value::Null)?;
+        // What a call that was under way has tagged since.
+        inner.client.change(inner.collection(), &untag)
     }
 }
 
@@ -292,21 +292,38 @@ fn escaped(name: &str) -> String {
 
 fn create_space(inner: &Inner, space: &Space, written_as: Provenance) -> Result<()> {
     check::new_space(space, written_as)?;
-    let there = |meta: &Meta| meta.spaces.iter().find(|there| there.record.space.name == space.name).cloned();
-    if let Some(there) = there(&meta::read(inner)?) {
-        return check::same_space(&there.record, space, written_as);
-    }
+    let conflict = |why: String| Error::conflict(format!("space {:?}", space.name), why);
     let own = inner.options.vector.clone().filter(|_| inner.old.as_ref() == Some(&space.name));
     let is_applications = own.is_some();
     // No slash may be in the name of a vector.
     let vector = own.unwrap_or_else(|| space.name.replace(['/', '\\'], "_"));
+    let is_there = |meta: &Meta| {
+        if let Some(there) = meta.spaces.iter().find(|there| there.record.space.name == space.name) {
+            return check::same_space(&there.record, space, written_as).map(|()| true);
+        }
+        match meta.spaces.iter().find(|there| there.vector == vector) {
+            Some(other) => {
+                Err(conflict(format!("its vectors would be those of space {:?}", other.record.space.name)))
+            }
+            None => Ok(false),
+        }
+    };
+    if is_there(&meta::read(inner)?)? {
+        return Ok(());
+    }
     let found = inner.facts()?.vectors.into_iter().find(|(name, ..)| *name == vector);
+    // Points with a vector where the new ones are to lie: it is of a space that was dropped, or not ours to write over.
+    let filled = if found.is_some() && !is_applications {
+        inner.client.count(inner.collection(), &all_of([json!({"has_vector": vector})]))?
+    } else {
+        0
+    };
     match found {
         Some((_, size, distance)) if (size, distance) == (space.dimension, space.distance) => {}
         Some((_, size, distance)) => {
-            let why =
-                format!("the collection's vector {vector:?} is {size}-d, {distance}; the space is {space}");
-            return Err(Error::conflict(format!("space {:?}", space.name), why));
+            return Err(conflict(format!(
+                "the collection's vector {vector:?} is {size}-d, {distance}; the space is {space}"
+            )));
         }
         None => {
             let distance = match space.distance {
@@ -319,49 +336,68 @@ fn create_space(inner: &Inner, space: &Space, written_as: Provenance) -> Result<
         }
     }
     let slot = meta::change(inner, |meta| {
+        if is_there(meta)? {
+            return Ok(None);
+        }
+        let was_ours = meta.dropped.iter().any(|other| !other.is_applications && other.vector == vector);
+        if filled > 0 && !was_ours {
+            return Err(conflict(format!(
+                "{filled} points have a vector {vector:?} that is not of the gallery, and what is in it would be lost; \
+                 delete that vector, or give the new space another name"
+            )));
+        }
         meta.slots += 1;
-        Ok(meta.slots)
+        Ok(Some(meta.slots))
     })?;
+    let Some(slot) = slot else { return Ok(()) };
     let record = SpaceRecord { space: space.clone(), written_as, epoch: Epoch::FIRST };
-    let new = SpaceSlot { record, slot, vector, is_applications };
+    let new = SpaceSlot { record, slot, vector: vector.clone(), is_applications };
     for (field, kind) in FIELDS_OF_A_SPACE {
         inner.index(inner.collection(), &new.path(field), kind)?;
     }
     meta::change(inner, |meta| {
-        if let Some(there) = there(meta) {
-            return check::same_space(&there.record, space, written_as);
+        if is_there(meta)? {
+            return Ok(());
         }
-        if let Some(other) = meta.spaces.iter().find(|there| there.vector == new.vector) {
-            let why = format!("its vectors would be those of space {:?}", other.record.space.name);
-            return Err(Error::conflict(format!("space {:?}", space.name), why));
-        }
+        meta.dropped.retain(|other| other.vector != vector);
         meta.spaces.push(new.clone());
         meta.serving.get_or_insert_with(|| space.name.clone());
         Ok(())
     })
 }
 
+/// Drops a space, and ends what one before has left that died.
 fn drop_space(inner: &Inner, space: &str) -> Result<()> {
+    let is_it = |there: &SpaceSlot| there.record.space.name == space;
     let dropped = meta::change(inner, |meta| {
         if meta.serving.as_deref() == Some(space) {
             return Err(check::serving_space_stays(space));
         }
-        let at = meta.spaces.iter().position(|there| there.record.space.name == space);
-        Ok(at.map(|at| meta.spaces.remove(at)))
+        meta.dropped.extend(meta.spaces.extract_if(.., |there| is_it(there)));
+        Ok(meta.dropped.iter().filter(|there| is_it(there)).cloned().collect::<Vec<_>>())
     })?;
-    let Some(dropped) = dropped else { return Ok(()) };
-    // The application's own vectors are its own to drop.
-    if !dropped.is_applications {
-        inner.client.ask("DELETE", &inner.vector_path(&dropped.vector), &Value::Null)?;
+    if dropped.is_empty() {
+        return Ok(());
     }
-    for (field, _) in FIELDS_OF_A_SPACE {
-        let path = format!("/collections/{}/index/{}?wait=true", inner.collection(), dropped.path(field));
-        inner.client.ask("DELETE", &path, &Value::Null)?;
+    for dropped in &dropped {
+        // The application's own vectors are its own to drop.
+        if !dropped.is_applications {
+            inner.client.ask("DELETE", &inner.vector_path(&dropped.vector), &Value::Null)?;
+        }
+        for (field, _) in FIELDS_OF_A_SPACE {
+            let path = format!("/collections/{}/index/{}?wait=true", inner.collection(), dropped.path(field));
+            inner.client.ask("DELETE", &path, &Value::Null)?;
+        }
+        let tag = format!("{TAG}.{}", dropped.field());
+        let said = none_of([is_empty(&tag)]);
+        let untag = json!({"delete_payload": {"keys": [tag], "filter": said}});
+        inner.client.change(inner.collection(), &[untag])?;
+        queue::forget_space(inner, dropped)?;
     }
-    let tag = format!("{TAG}.{}", dropped.field());
-    let said = none_of([is_empty(&tag)]);
-    inner.client.change(inner.collection(), &[json!({"delete_payload": {"keys": [tag], "filter": said}})])?;
-    queue::forget_space(inner, &dropped)
+    meta::change(inner, |meta| {
+        meta.dropped.retain(|other| !dropped.contains(other));
+        Ok(())
+    })
 }
 
 fn switch_serving(inner: &Inner, from: &str, to: &str) -> Result<()> {

@@ -298,13 +298,16 @@ fn say_who(
     for write in writes {
         let (band, score) = place_of(write.priority);
         let mut mark = json!({
-            "p": write.provenance.name(), "w": name, "k": null, "u": null, "l": null, "f": null,
+            "p": write.provenance.name(), "w": name, "k": null, "u": null, "l": null,
             "e": epoch.filter(|_| write.provenance == Provenance::Adapted).map(Epoch::number),
             "b": band, "q": score, "x": write.squared_error, "t": write.squared_error.and(time),
             "m": space.length_of(&write.vector),
         });
         if let Some(sigma2) = write.sigma2 {
             mark["v"] = json!(sigma2);
+        }
+        if write.provenance == Provenance::Native {
+            mark["f"] = Value::Null;
         }
         said.entry(mark.to_string()).or_insert_with(|| (mark, Vec::new())).1.push(write.key);
     }

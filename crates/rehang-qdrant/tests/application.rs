@@ -121,6 +121,141 @@ fn a_collection_becomes_a_gallery_and_is_given_back_as_it_was() {
     assert!(error.to_string().contains("gallery"), "{error}");
 }
 
+/// The names of a collection's vectors.
+fn vectors_of(server: &Server, collection: &str) -> Vec<String> {
+    let there = send(&server.url, "GET", &format!("/collections/{collection}"), &Value::Null);
+    there["config"]["params"]["vectors"].as_object().unwrap().keys().cloned().collect()
+}
+
+/// A release dies before its end, or others are at work beside it: what was paid for stays, and the same call goes on.
+#[test]
+fn a_release_that_died_keeps_its_natives_and_goes_on() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "left", 3);
+    let natives: Vec<VectorWrite> =
+        (1..=3).map(|id| write(id, revision(&store, id), Provenance::Native)).collect();
+    assert_eq!(store.write_vectors(NEW, None, &natives), Ok(vec![Outcome::Written; 3]));
+    store.switch_serving("old", NEW).unwrap();
+    store.drop_space("old").unwrap();
+
+    let address = server.address();
+    let (said, heard) = std::sync::mpsc::channel();
+    let url = server::before(&server.url, format!("DELETE /collections/rehang_{name} "), {
+        let (name, address, url) = (name.clone(), address.clone(), server.url.clone());
+        move || {
+            let refusals = [
+                store.counts(NEW).map(drop),
+                store.create_space(&Space::new(NEW, WIDTH, Distance::Cosine, true), Provenance::Native),
+                QdrantStore::adopt(&address, &options(&name), Some("old"), &|_, _| true).map(drop),
+            ];
+            let again = QdrantStore::open(&address, &options(&name), Some("old"));
+            let released = again.and_then(|again| again.release());
+            // Of a call that was under way.
+            let tag = json!({"payload": {"rehang": 7, "rehang_tag": {"n": false}}, "points": [2]});
+            send(&url, "POST", &format!("/collections/{name}/points/payload?wait=true"), &tag);
+            said.send((refusals, released)).unwrap();
+        }
+    });
+    let first = QdrantStore::open(&QdrantAddress::new(&url), &options(&name), Some("old")).unwrap();
+    first.release().unwrap();
+    let (refusals, released) = heard.recv().unwrap();
+    for refused in refusals {
+        let error = refused.unwrap_err();
+        assert!(error.is_conflict() && error.to_string().contains("release it once more"), "{error}");
+    }
+    assert_eq!(released, Ok(()));
+    for id in 1..=3 {
+        let left = payload_of(server, &name, id);
+        let expected = json!({"body": format!("text {id}"), "topic": "t", "count": 0});
+        assert_eq!(left["payload"], expected, "nothing of ours is left");
+        assert_eq!(left["vector"][NEW.replace('/', "_")], json!([0.0, 0.0, 1.0, 0.0]), "natives stay");
+    }
+    let error = QdrantStore::open(&address, &options(&name), None).unwrap_err();
+    assert!(error.to_string().contains("gallery"), "{error}");
+}
+
+/// A vector that the application made and filled is not taken for one of ours. One that a drop left behind that died is.
+#[test]
+fn a_vector_of_the_application_is_not_taken_over() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "taken", 3);
+    let large = Space::new("large", WIDTH, Distance::Cosine, true);
+    let dense = json!({"dense": {"size": WIDTH, "distance": "Cosine"}});
+    send(&server.url, "PUT", &format!("/collections/{name}/vectors/large?wait=true"), &dense);
+    let path = format!("/collections/{name}/points/vectors");
+    let own = json!({"points": [{"id": 2, "vector": {"large": [1, 0, 0, 0]}}]});
+    send(&server.url, "PUT", &format!("{path}?wait=true"), &own);
+    let error = store.create_space(&large, Provenance::Native).unwrap_err();
+    assert!(error.is_conflict() && error.to_string().contains("\"large\""), "{error}");
+    assert_eq!(store.spaces().unwrap().len(), 2);
+    assert_eq!(payload_of(server, &name, 2)["vector"]["large"], json!([1.0, 0.0, 0.0, 0.0]));
+
+    // Where nothing is in it, nothing is lost.
+    let out = json!({"vector": ["large"], "points": [2]});
+    send(&server.url, "POST", &format!("{path}/delete?wait=true"), &out);
+    store.create_space(&large, Provenance::Native).unwrap();
+    let native = || write(1, revision(&store, 1), Provenance::Native);
+    assert_eq!(store.write_vectors("large", None, &[native()]), Ok(vec![Outcome::Written]));
+
+    // What a drop leaves that dies before the vector is gone.
+    let die = || {
+        let path = format!("/collections/rehang_{name}/points");
+        let found = send(&server.url, "POST", &path, &json!({"ids": [1], "with_payload": true}));
+        let text = found[0]["payload"]["state"].as_str().unwrap();
+        let mut state: Value = serde_json::from_str(text).unwrap();
+        state["dropped"] = json!([state["spaces"].as_array_mut().unwrap().pop()]);
+        let set = json!({"payload": {"state": state.to_string()}, "points": [1]});
+        send(&server.url, "POST", &format!("{path}/payload?wait=true"), &set);
+    };
+    die();
+    store.create_space(&large, Provenance::Native).unwrap();
+    assert_eq!(store.counts("large").unwrap().native, 0, "what was there is of the space of before");
+    assert_eq!(store.write_vectors("large", None, &[native()]), Ok(vec![Outcome::Written]));
+    die();
+    assert!(vectors_of(server, &name).contains(&"large".to_owned()));
+    store.drop_space("large").unwrap();
+    assert!(!vectors_of(server, &name).contains(&"large".to_owned()), "the drop has come to its end");
+    assert_eq!(payload_of(server, &name, 1)["payload"]["rehang_tag"]["s4"], Value::Null);
+}
+
+/// An application replaces a point while points are listed: whatever is read of a revision is of one state of the item.
+#[test]
+fn a_revision_is_never_given_to_what_was_written_since() {
+    let Some(server) = server::server() else { return };
+    // Between the operation for points with a source and the one for those without; or after the first one, whose answer is lost.
+    for (is_lost, has_source) in [(false, true), (false, false), (true, true), (true, false)] {
+        let (name, store) = gallery(server, "once", 1);
+        upsert(server, &name, &[point(1, "new words")]);
+        let (said, heard) = std::sync::mpsc::channel();
+        let happens = {
+            let name = name.clone();
+            move || {
+                let read = || payload_of(server, &name, 1)["payload"]["rehang"].as_u64();
+                let read = std::iter::repeat_with(read).flatten().next().unwrap();
+                let mut later = point(1, "later words");
+                if !has_source {
+                    later["payload"]["body"] = Value::Null;
+                }
+                upsert(server, &name, &[later]);
+                said.send(read).unwrap();
+            }
+        };
+        let request = format!("POST /collections/{name}/points/batch?wait={} ", !is_lost);
+        let url = if is_lost {
+            server::instead_of_answer(&server.url, request, happens)
+        } else {
+            server::before(&server.url, request, happens)
+        };
+        let slow = QdrantStore::open(&QdrantAddress::new(&url), &options(&name), Some("old")).unwrap();
+        slow.counts(NEW).unwrap();
+        let read = heard.recv().unwrap();
+        assert_ne!(revision(&store, 1), read);
+        let stale = store.write_vectors(NEW, None, &[write(1, read, Provenance::Native)]);
+        assert_eq!(stale, Ok(vec![Outcome::Changed]), "it is of the words of before");
+        assert_eq!(store.counts(NEW).unwrap().without_source, u64::from(!has_source));
+    }
+}
+
 #[test]
 fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
     let Some(server) = server::server() else { return };

@@ -5,10 +5,10 @@
 #![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -145,6 +145,20 @@ pub fn try_send(url: &str, method: &str, path: &str, body: &Value) -> Result<Val
 
 /// The address of a way to the server on which something happens once, before a request that begins so gets there.
 pub fn before(url: &str, request: String, happens: impl FnOnce() + Send + 'static) -> String {
+    way(url, request, false, happens)
+}
+
+/// The same where it happens once such a request is answered, instead of the answer: the connection ends.
+pub fn instead_of_answer(url: &str, request: String, happens: impl FnOnce() + Send + 'static) -> String {
+    way(url, request, true, happens)
+}
+
+fn way(
+    url: &str,
+    request: String,
+    instead_of_answer: bool,
+    happens: impl FnOnce() + Send + 'static,
+) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let way = format!("http://{}", listener.local_addr().unwrap());
     let server = url.trim_start_matches("http://").to_owned();
@@ -153,15 +167,38 @@ pub fn before(url: &str, request: String, happens: impl FnOnce() + Send + 'stati
         for client in listener.incoming() {
             let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&server).unwrap());
             let (mut answers, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
             let (request, happens) = (request.clone(), Arc::clone(&happens));
+            let happens_once = move || {
+                let happens = happens.lock().unwrap().take();
+                let is_first = happens.is_some();
+                if let Some(happens) = happens {
+                    happens();
+                }
+                is_first
+            };
+            let (asked, answered) = (Arc::new(AtomicBool::new(false)), happens_once.clone());
+            let is_asked = Arc::clone(&asked);
+            std::thread::spawn(move || {
+                let mut bytes = [0; 1 << 13];
+                while let Ok(count @ 1..) = answers.read(&mut bytes) {
+                    if is_asked.swap(false, Ordering::SeqCst) && answered() {
+                        back.shutdown(Shutdown::Both).unwrap();
+                        return;
+                    }
+                    if back.write_all(&bytes[..count]).is_err() {
+                        return;
+                    }
+                }
+            });
             std::thread::spawn(move || {
                 let mut bytes = [0; 1 << 13];
                 while let Ok(count @ 1..) = client.read(&mut bytes) {
-                    if bytes[..count].starts_with(request.as_bytes())
-                        && let Some(happens) = happens.lock().unwrap().take()
-                    {
-                        happens();
+                    if bytes[..count].starts_with(request.as_bytes()) {
+                        if instead_of_answer {
+                            asked.store(true, Ordering::SeqCst);
+                        } else {
+                            happens_once();
+                        }
                     }
                     server.write_all(&bytes[..count]).unwrap();
                 }
